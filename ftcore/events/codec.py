@@ -1,0 +1,156 @@
+"""Bytes <-> events: JSON, at rest and on the wire.
+
+House rules: encoding is canonical (fields in the order of their declaration, defaults of the envelope left out), so
+equal events have equal bytes and a digest of the bytes is a digest of the event. Decoding never fails for being newer
+than this code: what is not known becomes ``Unknown`` and is left to the fold to judge.
+"""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from ftcore.errors import LogCorrupt
+from ftcore.events.envelope import At, Event, EventId, Fact, Unknown
+from ftcore.events.registry import EventType, Kind, lookup, type_of
+from ftcore.ids import IncidentId, Nanoseconds, Seq, Term
+
+DIGEST_BYTES = 16
+"""128 bits: enough to tell logs apart and to see damage; it is no signature."""
+
+GENESIS = bytes(DIGEST_BYTES)
+"""The digest before the first event."""
+
+_encoder = msgspec.json.Encoder()
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event whose data is not yet decoded; the fields are those of ``Event``, in the same order."""
+
+    seq: int
+    id: EventId
+    time: int
+    type: str
+    kind: Kind
+    source: str
+    term: int
+    v: int = 1
+    at: At | None = None
+    cause: int | None = None
+    incident: str | None = None
+    ignorable: bool = False
+    data: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _FactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A fact on the wire: its type by name, its data not yet decoded."""
+
+    id: EventId
+    type: str
+    v: int = 1
+    at: At | None = None
+    cause: int | None = None
+    data: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_record_decoder = msgspec.json.Decoder(_Record)
+_fact_decoder = msgspec.json.Decoder(_FactRecord)
+_payload_decoders: dict[str, msgspec.json.Decoder[Any]] = {}
+
+
+def encode(event: Event) -> bytes:
+    """The canonical JSON of an event, one line, no newline."""
+    if type(event.data) is Unknown:
+        return _encoder.encode(msgspec.structs.replace(event, data=event.data.fields))
+    return _encoder.encode(event)
+
+
+def decode(body: bytes | memoryview) -> Event:
+    """The event in a line of JSON.
+
+    Raises:
+        LogCorrupt: the bytes are no event, or the data of a known type and version do not fit it.
+    """
+    try:
+        record = _record_decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise LogCorrupt(f"not an event: {error}: {bytes(body[:120])!r}") from error
+    try:
+        data = _decode_payload(record.type, record.v, record.data)
+    except msgspec.MsgspecError as error:
+        raise LogCorrupt(f"event {record.seq} ({record.type} v{record.v}): {error}") from error
+    return Event(
+        seq=Seq(record.seq),
+        id=record.id,
+        time=Nanoseconds(record.time),
+        type=record.type,
+        kind=record.kind,
+        source=record.source,
+        term=Term(record.term),
+        v=record.v if type(data) is Unknown else type_of(data).version,
+        at=record.at,
+        cause=None if record.cause is None else Seq(record.cause),
+        incident=None if record.incident is None else IncidentId(record.incident),
+        ignorable=record.ignorable,
+        data=data,
+    )
+
+
+def encode_fact(fact: Fact) -> bytes:
+    """The JSON of a fact for the wire and the outbox, one line, no newline."""
+    known = type_of(fact.data)
+    record = _FactRecord(
+        id=fact.id,
+        type=known.name,
+        v=known.version,
+        at=fact.at,
+        cause=fact.cause,
+        data=msgspec.Raw(_encoder.encode(fact.data)),
+    )
+    return _encoder.encode(record)
+
+
+def decode_fact(body: bytes) -> Fact:
+    """The fact in a line of JSON.
+
+    Raises:
+        LogCorrupt: the bytes are no fact, or its type or version is not known here.
+    """
+    try:
+        record = _fact_decoder.decode(body)
+        data = _decode_payload(record.type, record.v, record.data)
+    except msgspec.MsgspecError as error:
+        raise LogCorrupt(f"not a fact: {error}: {bytes(body[:120])!r}") from error
+    if type(data) is Unknown or type_of(data).kind is not Kind.FACT:
+        raise LogCorrupt(f"{record.type} v{record.v} is not a fact that this ftcore knows")
+    cause = None if record.cause is None else Seq(record.cause)
+    return Fact(id=record.id, data=data, at=record.at, cause=cause)
+
+
+def chain(previous: bytes, body: bytes) -> bytes:
+    """The digest of a log that ended with ``previous`` and now ends with the event ``body``: blake2b, 128 bits."""
+    return hashlib.blake2b(previous + body, digest_size=DIGEST_BYTES).digest()
+
+
+def payload_to_json(data: Any) -> Any:
+    """A payload as plain JSON values, for display."""
+    return data.fields if type(data) is Unknown else msgspec.to_builtins(data)
+
+
+def _decode_payload(name: str, version: int, raw: msgspec.Raw) -> Any:
+    known = lookup(name)
+    if known is None or version > known.version:
+        return Unknown(fields=msgspec.json.decode(raw))
+    if version < known.version:
+        return _upcast(known, version, raw)
+    decoder = _payload_decoders.get(name)
+    if decoder is None:
+        decoder = _payload_decoders[name] = msgspec.json.Decoder(known.payload)
+    return decoder.decode(raw)
+
+
+def _upcast(known: EventType, version: int, raw: msgspec.Raw) -> Any:
+    fields = msgspec.json.decode(raw)
+    for older in range(version, known.version):
+        fields = known.upcasters[older](fields)
+    return msgspec.convert(fields, known.payload)

@@ -1,0 +1,102 @@
+"""Events of incidents: from the first sign of a fault to the step that shows it is over."""
+
+import attrs
+
+from ftcore.events.registry import decision
+
+
+@attrs.frozen(kw_only=True)
+class Fault:
+    """What the evidence was taken to mean.
+
+    Args:
+        cls: the class of the taxonomy (``docs/reference/faults.md``).
+        nodes: nodes named by it, the culprit first.
+        ranks: ranks named by it, the culprit first.
+        root: seq of the fact that shows the cause.
+        collateral: seqs of facts that are consequences of it.
+        step: the last step that the culprit completed, if known.
+        absolute: that step counts from the start of the training.
+        summary: one line for people.
+    """
+
+    cls: str
+    nodes: tuple[str, ...]
+    ranks: tuple[int, ...]
+    root: int
+    summary: str
+    collateral: tuple[int, ...] = ()
+    step: int | None = None
+    absolute: bool = False
+
+
+@decision("incident.opened")
+@attrs.frozen(kw_only=True)
+class IncidentOpened:
+    """Something interrupts the training.
+
+    Args:
+        kind: ``fault`` or ``request``.
+        fault: the first reading of the evidence.
+        revision: 1.
+    """
+
+    kind: str
+    fault: Fault
+    revision: int = 1
+
+
+@decision("incident.rediagnosed")
+@attrs.frozen(kw_only=True)
+class IncidentRediagnosed:
+    """More evidence changed the reading.
+
+    Args:
+        fault: the new reading.
+        revision: counts the readings that made the chain start again; unchanged if only details were added.
+    """
+
+    fault: Fault
+    revision: int
+
+
+@decision("incident.escalated")
+@attrs.frozen(kw_only=True)
+class IncidentEscalated:
+    """The plan that was taken did not bring its outcome; the next policies of the chain are asked.
+
+    Args:
+        policy: the policy whose plan failed.
+        reason: how.
+    """
+
+    policy: str
+    reason: str
+
+
+@decision("incident.resolved")
+@attrs.frozen(kw_only=True)
+class IncidentResolved:
+    """The outcome was reached: training goes on (or the job ended as the policy wanted).
+
+    Args:
+        policy: the policy that did it.
+        outcome: ``stepped``, ``settled`` (alive for ``settle_s``, the script reports no steps), ``finished`` or ``ended``.
+        steps_lost: completed steps that had to be done again, if both step counts are absolute.
+    """
+
+    policy: str
+    outcome: str
+    steps_lost: int | None = None
+
+
+@decision("incident.exhausted")
+@attrs.frozen(kw_only=True)
+class IncidentExhausted:
+    """No policy of the chain took it or succeeded: the job fails.
+
+    Args:
+        reason: what was tried.
+    """
+
+    reason: str

@@ -1,0 +1,119 @@
+"""Events of a job: what was asked for, how it goes, how it ended."""
+
+import attrs
+
+from ftcore.events.registry import decision, fact
+from ftcore.timing import Timing
+
+
+@attrs.frozen(kw_only=True)
+class JobSpec:
+    """What the user asked for: all of it that decisions depend on.
+
+    Two specs are the same job if they are equal; ``digest`` of ``job.submitted`` is computed from this.
+
+    Args:
+        argv: the script or module and its arguments.
+        module: run ``argv[0]`` as ``python -m`` would.
+        no_python: run ``argv[0]`` as a program.
+        nodes_min: the job does not run with fewer nodes.
+        nodes_max: the job does not use more nodes.
+        node_unit: the world is a multiple of this many nodes.
+        role: value of ROLE_NAME in the workers' environment.
+        cwd: directory in which the workers start.
+        timing: the job's time constants.
+    """
+
+    argv: tuple[str, ...]
+    module: bool = False
+    no_python: bool = False
+    nodes_min: int = 1
+    nodes_max: int = 1
+    node_unit: int = 1
+    role: str = "default"
+    cwd: str = ""
+    timing: Timing = attrs.field(factory=Timing)
+
+
+@fact("job.submitted")
+@attrs.frozen(kw_only=True)
+class JobSubmitted:
+    """A run of the job was asked for; the first event of a log, and of every later run in it.
+
+    Args:
+        job: name of the job.
+        run: 1 for the first run in this log, then counting.
+        spec: what to run.
+        digest: hex digest of the spec; ``ftrun`` joins a living job only with an equal one.
+        command: the command line as the user typed it, for people.
+        versions: of ftcore, Python and (if imported) torch.
+        user: who asked, as ``user@host``.
+    """
+
+    job: str
+    run: int
+    spec: JobSpec
+    digest: str
+    command: tuple[str, ...]
+    versions: dict[str, str]
+    user: str
+
+
+@fact("job.progressed", ignorable=True)
+@attrs.frozen(kw_only=True)
+class JobProgressed:
+    """A sample of the training's progress, every ``progress_sample_s``.
+
+    Args:
+        round: the round that made it.
+        step: newest step that every reporting node has completed.
+        loss: the loss reported with it, if the script reports one.
+    """
+
+    round: int
+    step: int
+    loss: float | None = None
+
+
+@decision("job.finished")
+@attrs.frozen(kw_only=True)
+class JobFinished:
+    """The run ended.
+
+    Args:
+        outcome: ``succeeded``, ``failed`` or ``stopped``.
+        exit_code: what ``ftrun`` exits with: 0, 1, 5 (stopped, resumable) or 130 (interrupted).
+        reason: one sentence: what ended it and, if it failed, what to fix.
+    """
+
+    outcome: str
+    exit_code: int
+    reason: str
+
+
+@decision("job.parked")
+@attrs.frozen(kw_only=True)
+class JobParked:
+    """A fact could not be folded: the job is stuck, its workers are left running, an operator is needed.
+
+    Args:
+        error: the exception, in one line.
+        fact: the fact as it came, in JSON, so that it is not lost.
+        version: the ftcore that could not fold it.
+    """
+
+    error: str
+    fact: str
+    version: str
+
+
+@decision("job.unparked")
+@attrs.frozen(kw_only=True)
+class JobUnparked:
+    """An operator let the stuck job go on; the fact that parked it stays set aside.
+
+    Args:
+        who: the operator.
+    """
+
+    who: str

@@ -1,0 +1,23 @@
+"""Events of people and of those who speak for them."""
+
+import attrs
+
+from ftcore.events.registry import fact
+
+
+@fact("operator.commanded")
+@attrs.frozen(kw_only=True)
+class OperatorCommanded:
+    """Somebody asked for something by hand.
+
+    Args:
+        command: ``stop``, or ``resume`` of a stuck job.
+        who: who asked, as ``user@host``, or the signal that ``ftrun`` got.
+        why: the reason given, may be empty.
+        exit_code: for ``stop``: what ``ftrun`` will exit with.
+    """
+
+    command: str
+    who: str
+    why: str = ""
+    exit_code: int = 5

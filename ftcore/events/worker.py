@@ -1,0 +1,157 @@
+"""Events of workers, reported by their agent: for all workers of a node at once, or for one that failed."""
+
+import attrs
+
+from ftcore.events.registry import fact
+
+EVIDENCE_BYTES_MAX = 4096
+"""Raw evidence in one event; the rest stays in the worker's log files on its node."""
+
+
+@attrs.frozen(kw_only=True)
+class WorkerError:
+    """What a worker's error file told (``TORCHELASTIC_ERROR_FILE``, written by ``@record`` or by ftcore's own hook).
+
+    Args:
+        message: the exception, ``Type: text``.
+        py_callstack: the traceback, its end if it was long.
+        timestamp: seconds since the epoch, as the worker's clock said.
+    """
+
+    message: str
+    py_callstack: str = ""
+    timestamp: int | None = None
+
+
+@fact("workers.started")
+@attrs.frozen(kw_only=True)
+class WorkersStarted:
+    """All workers of a node's slice run.
+
+    Args:
+        node: the node.
+        incarnation: its agent's life.
+        round: the round they belong to.
+        pids: process ids, by local rank.
+        how: ``fork`` from the warm process or ``exec`` of a fresh interpreter, with the reason for the latter.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    pids: tuple[int, ...]
+    how: str
+
+
+@fact("workers.stepped")
+@attrs.frozen(kw_only=True)
+class WorkersStepped:
+    """Every worker of the node completed its first step of the round.
+
+    Args:
+        node: the node.
+        incarnation: its agent's life.
+        round: the round.
+        step: the smallest first step completed.
+        absolute: the step counts from the start of the training, not from the start of the process.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    step: int
+    absolute: bool
+
+
+@fact("worker.failed")
+@attrs.frozen(kw_only=True)
+class WorkerFailed:
+    """A worker ended by itself with a code other than 0, or by a signal that ftcore did not send.
+
+    Args:
+        node: the node.
+        incarnation: its agent's life.
+        round: the round it belonged to.
+        rank: its global rank.
+        local_rank: its rank on the node.
+        pid: its process id.
+        exitcode: the exit code; negative: the signal that ended it.
+        error: what its error file told, if it wrote one.
+        tail: its last lines of output, at most ``EVIDENCE_BYTES_MAX`` bytes.
+        log_dir: where its whole output lies on the node.
+        step: the last step it completed, if it reported any.
+        absolute: the step counts from the start of the training, not from the start of the process.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    rank: int
+    local_rank: int
+    pid: int
+    exitcode: int
+    error: WorkerError | None = None
+    tail: str = ""
+    log_dir: str = ""
+    step: int | None = None
+    absolute: bool = False
+
+
+@fact("workers.stopped")
+@attrs.frozen(kw_only=True)
+class WorkersStopped:
+    """No worker of the round or of any before it runs on the node any more.
+
+    Args:
+        node: the node.
+        incarnation: its agent's life.
+        round: the round that was stopped.
+        exitcodes: of the workers that were stopped, by local rank; None for one that had ended before.
+        effect: the order that is answered, or empty if the agent stopped them by itself.
+        reason: why, if the agent stopped them by itself.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    exitcodes: tuple[int | None, ...]
+    effect: str = ""
+    reason: str = ""
+
+
+@fact("workers.finished")
+@attrs.frozen(kw_only=True)
+class WorkersFinished:
+    """All workers of the node ended with code 0.
+
+    Args:
+        node: the node.
+        incarnation: its agent's life.
+        round: the round.
+        step: the last step that all of them completed, if they reported any.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    step: int | None = None
+
+
+@fact("workers.unstartable")
+@attrs.frozen(kw_only=True)
+class WorkersUnstartable:
+    """The agent could not start its workers; those that had started were stopped.
+
+    Args:
+        node: the node.
+        incarnation: its agent's life.
+        round: the round.
+        effect: the order that is answered.
+        error: what went wrong, for a person.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    effect: str
+    error: str

@@ -1,0 +1,119 @@
+"""Events of the world: which nodes train together in a round, and the store at which they meet."""
+
+import attrs
+
+from ftcore.events.registry import decision, fact
+
+MEMBERS_PER_EVENT = 500
+"""Members in one ``world.members``: 10,000 nodes make 20 events of about 40 KiB, well under a group's 1 MiB."""
+
+
+@attrs.frozen(kw_only=True)
+class Member:
+    """One node's slice of a world.
+
+    Args:
+        node: the node's name.
+        incarnation: the life of its agent.
+        ordinal: its place; group ranks follow ordinals.
+        base_rank: global rank of its local rank 0.
+        slots: how many ranks it holds.
+    """
+
+    node: str
+    incarnation: str
+    ordinal: int
+    base_rank: int
+    slots: int
+
+
+@fact("store.opened")
+@attrs.frozen(kw_only=True)
+class StoreOpened:
+    """A TCPStore serves a coming round.
+
+    Args:
+        node: the node that hosts it.
+        incarnation: the life of its agent.
+        round: the round that it serves.
+        host: host name or address for the workers.
+        port: its port.
+        effect: the order that is answered.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    host: str
+    port: int
+    effect: str
+
+
+@fact("store.failed")
+@attrs.frozen(kw_only=True)
+class StoreFailed:
+    """A round's TCPStore could not be opened, or is gone.
+
+    Args:
+        node: the node that hosts it.
+        incarnation: the life of its agent.
+        round: the round that it served or was to serve.
+        effect: the order that is answered, or empty if the store was lost later.
+        error: what went wrong, for a person.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    effect: str
+    error: str
+
+
+@decision("world.members")
+@attrs.frozen(kw_only=True)
+class WorldMembers:
+    """Members of the world that the ``world.formed`` behind it forms, at most ``MEMBERS_PER_EVENT`` of them.
+
+    Args:
+        round: the round.
+        members: in order of base rank, going on where the event before stopped.
+    """
+
+    round: int
+    members: tuple[Member, ...]
+
+
+@decision("world.formed")
+@attrs.frozen(kw_only=True)
+class WorldFormed:
+    """A round's world is fixed: all its members were given in the events before, in the same group.
+
+    Args:
+        round: the round.
+        nodes: number of members.
+        size: number of ranks.
+        digest: hex digest of the membership.
+        joined: names that the world of the round before did not have, at most 64.
+        gone: names that only the world of the round before had, at most 64.
+        store: ``host:port`` of the round's TCPStore.
+    """
+
+    round: int
+    nodes: int
+    size: int
+    digest: str
+    joined: tuple[str, ...]
+    gone: tuple[str, ...]
+    store: str
+
+
+@decision("round.started")
+@attrs.frozen(kw_only=True)
+class RoundStarted:
+    """Every member's workers run.
+
+    Args:
+        round: the round.
+    """
+
+    round: int
