@@ -17,6 +17,7 @@ class FtcoreError(Exception):
     exit_code = 1
 
     def __new__(cls, *args: object) -> "FtcoreError":
+        """Refuse to make the base class itself."""
         if cls is FtcoreError:
             raise TypeError("raise a subclass of FtcoreError that says what happened")
         return super().__new__(cls, *args)

@@ -81,7 +81,7 @@ class IncidentResolved:
 
     Args:
         policy: the policy that did it.
-        outcome: ``stepped``, ``settled`` (alive for ``settle_s``, the script reports no steps), ``finished`` or ``ended``.
+        outcome: ``stepped``, ``settled`` (alive for ``settle_s``, no steps reported), ``finished`` or ``ended``.
         steps_lost: completed steps that had to be done again, if both step counts are absolute.
     """
 
