@@ -1,0 +1,88 @@
+"""Event logs: one door to all adapters.
+
+| URL | what it is |
+|---|---|
+| ``memory://NAME`` | in this process, gone with it; the reference implementation |
+| ``sqlite:///DIR`` | a directory on a local disk, one file per job, ``<job>.db`` |
+| ``sqlite:///FILE.db`` | one file (``.db`` or ``.sqlite``) that holds exactly one job's log |
+| ``etcd://HOST:PORT,HOST:PORT/PREFIX`` | an etcd cluster |
+| ``file:///FILE.ftlog`` | a read-only archive, as ``ftctl export`` writes it |
+
+The paths of ``sqlite:`` and ``file:`` may be relative (``sqlite:x``, ``sqlite:///./x``); nothing in them is
+percent-decoded. House rule: an adapter is imported only when a URL asks for it, so that a job on one machine needs
+neither gRPC nor protobuf.
+"""
+
+import difflib
+import os
+from pathlib import Path
+
+from ftcore.errors import UsageError
+from ftcore.logs.rules import check_job_name
+from ftcore.ports import LogStore
+
+__all__ = ["check_job_name", "default_store_url", "open_store"]
+
+SCHEMES = ("memory", "sqlite", "etcd", "file")
+
+
+def default_store_url() -> str:
+    """The store used where none is named: the user's own state directory."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    # The XDG specification: a relative path in the variable is invalid and to be ignored.
+    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    return f"sqlite://{base / 'ftcore'}"
+
+
+def open_store(url: str | None) -> LogStore:
+    """The store at a URL; ``default_store_url()`` if None. Nothing is connected to or created yet.
+
+    Raises:
+        UsageError: the URL is not one of those in the module's table.
+    """
+    url = default_store_url() if url is None else url
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme not in SCHEMES:
+        raise UsageError(_unknown_scheme(url, scheme if colon else ""))
+    if scheme == "etcd":
+        from ftcore.logs.etcd import EtcdStore
+
+        return EtcdStore.from_url(url)
+    if scheme == "memory":
+        from ftcore.logs.memory import MemoryStore
+
+        return MemoryStore(rest.removeprefix("//"))
+    path = _path(url, scheme, rest)
+    if scheme == "sqlite":
+        from ftcore.logs.sqlite import SqliteStore
+
+        return SqliteStore(path)
+    from ftcore.logs.archive import ArchiveStore
+
+    return ArchiveStore(path)
+
+
+def _path(url: str, scheme: str, rest: str) -> Path:
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host not in ("", "localhost") or not path:
+            hint = f"{scheme}:///absolute/path or {scheme}:relative/path"
+            raise UsageError(f"{url!r} names no path: write {hint}")
+        rest = path if path.startswith(("./", "../", "~")) else slash + path
+    if not rest or "\0" in rest:
+        raise UsageError(f"{url!r} names no path: write {scheme}:///absolute/path or {scheme}:relative/path")
+    try:
+        return Path(rest).expanduser().absolute()
+    except RuntimeError as error:
+        raise UsageError(f"{url!r}: {error}") from error
+
+
+def _unknown_scheme(url: str, scheme: str) -> str:
+    near = difflib.get_close_matches(scheme.lower(), SCHEMES, n=1)
+    if near:
+        hint = f"did you mean {near[0]}{url[len(scheme) :]!s}?"
+    elif not scheme:
+        hint = f"did you mean sqlite:{url}?"
+    else:
+        hint = f"known are {', '.join(f'{known}:' for known in SCHEMES)}"
+    return f"{url!r} is not the URL of a log store: {hint}"

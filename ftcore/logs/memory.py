@@ -1,0 +1,207 @@
+"""The reference log: a list in this process.
+
+House rules: it keeps encoded bodies, not objects, so that what is read back has been through the codec as it would be
+in a real store. Logs are found process-wide by the store's name and the job's, and live until the process ends, so a
+store that is closed and opened again holds what it held. Any number of event loops in any threads may use one log; one
+lock guards it, and is never held across an await.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+
+from ftcore.errors import Conflict, Fenced, NotFound
+from ftcore.events.codec import decode
+from ftcore.events.envelope import Event
+from ftcore.ids import JobName, Seq, Term
+from ftcore.logs.rules import check_job_name, encode_group
+from ftcore.ports import Candidate, Leader
+
+
+class _Bell:
+    """Wakes one task of one event loop from any thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._rung.set)
+
+    async def wait(self) -> None:
+        await self._rung.wait()
+        self._rung.clear()
+
+
+class _Log:
+    """What all handles of one job's log share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.bodies: list[bytes] = []
+        self.term = 0
+        self.candidate: Candidate | None = None
+        self.holder: _MemoryLeadership | None = None
+        self.queue: deque[_Bell] = deque()
+        self.followers: set[_Bell] = set()
+
+    def vacate(self, holder: "_MemoryLeadership", reason: str) -> None:
+        """End a leadership, if it is the one held, and wake the candidate that waited longest. Needs the lock."""
+        if self.holder is not holder:
+            return
+        self.holder = None
+        holder.end(reason)
+        if self.queue:
+            self.queue[0].ring()
+
+
+_registry: dict[str, dict[JobName, _Log]] = {}
+_registry_lock = threading.Lock()
+
+
+class _MemoryLeadership:
+    def __init__(self, log: _Log, term: Term) -> None:
+        self._log = log
+        self._term = term
+        self._ended = _Bell()
+        self._reason = ""
+
+    @property
+    def term(self) -> Term:
+        return self._term
+
+    async def lost(self) -> str:
+        while not self._reason:
+            await self._ended.wait()
+        self._ended.ring()  # for the next who asks
+        return self._reason
+
+    async def resign(self) -> None:
+        with self._log.lock:
+            self._log.vacate(self, "resigned")
+
+    def end(self, reason: str) -> None:
+        self._reason = reason
+        self._ended.ring()
+
+
+class MemoryLog:
+    """One handle on a log in memory; see ``ports.EventLog``."""
+
+    def __init__(self, job: JobName, log: _Log) -> None:
+        self._job = job
+        self._log = log
+        self._held: list[_MemoryLeadership] = []
+
+    @property
+    def job(self) -> JobName:
+        """The job whose log it is."""
+        return self._job
+
+    async def append(self, events: Sequence[Event], *, term: Term, expected_seq: Seq) -> None:
+        """See ``ports.EventLog.append``."""
+        bodies = encode_group(events, expected_seq)
+        log = self._log
+        with log.lock:
+            if term < 1 or term != log.term:
+                raise Fenced(f"job {self._job}: term {term} may not append, the term is {log.term}")
+            last = len(log.bodies)
+            if last == expected_seq:
+                log.bodies += bodies
+            elif log.bodies[expected_seq : expected_seq + len(bodies)] != bodies:
+                raise Conflict(f"job {self._job}: the log ends at {last}, not at {expected_seq}", last)
+            for bell in log.followers:
+                bell.ring()
+
+    async def last_seq(self) -> Seq:
+        """See ``ports.EventLog.last_seq``."""
+        return Seq(len(self._log.bodies))
+
+    async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
+        """See ``ports.EventLog.read``."""
+        for body in self._log.bodies[after:until]:
+            yield decode(body)
+
+    async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
+        """See ``ports.EventLog.follow``."""
+        bell = _Bell()
+        with self._log.lock:
+            self._log.followers.add(bell)
+        try:
+            while True:
+                async for event in self.read(after):
+                    yield event
+                    after = event.seq
+                await bell.wait()
+        finally:
+            with self._log.lock:
+                self._log.followers.discard(bell)
+
+    async def campaign(self, candidate: Candidate) -> _MemoryLeadership:
+        """See ``ports.EventLog.campaign``; candidates win in the order in which they came."""
+        log = self._log
+        bell = _Bell()
+        with log.lock:
+            log.queue.append(bell)
+        try:
+            while True:
+                with log.lock:
+                    if log.holder is None and log.queue[0] is bell:
+                        log.term += 1
+                        log.candidate = candidate
+                        log.holder = _MemoryLeadership(log, Term(log.term))
+                        self._held.append(log.holder)
+                        return log.holder
+                await bell.wait()
+        finally:
+            with log.lock:
+                log.queue.remove(bell)
+                if log.holder is None and log.queue:
+                    log.queue[0].ring()
+
+    async def leader(self) -> Leader | None:
+        """See ``ports.EventLog.leader``."""
+        log = self._log
+        with log.lock:
+            if log.candidate is None:
+                return None
+            return Leader(term=Term(log.term), candidate=log.candidate, alive=log.holder is not None)
+
+    async def close(self) -> None:
+        """See ``ports.EventLog.close``."""
+        with self._log.lock:
+            for leadership in self._held:
+                self._log.vacate(leadership, "the log was closed")
+
+
+class MemoryStore:
+    """The logs in memory under one name; see ``ports.LogStore``."""
+
+    def __init__(self, name: str = "") -> None:
+        with _registry_lock:
+            self._logs = _registry.setdefault(name, {})
+        self._opened: list[MemoryLog] = []
+
+    async def jobs(self) -> list[JobName]:
+        """See ``ports.LogStore.jobs``."""
+        with _registry_lock:
+            return sorted(self._logs)
+
+    async def open(self, job: JobName, *, create: bool = False) -> MemoryLog:
+        """See ``ports.LogStore.open``."""
+        job = check_job_name(job)
+        with _registry_lock:
+            if create:
+                self._logs.setdefault(job, _Log())
+            if job not in self._logs:
+                raise NotFound(f"there is no job {job!r} in this process's memory")
+            log = MemoryLog(job, self._logs[job])
+        self._opened.append(log)
+        return log
+
+    async def close(self) -> None:
+        """Close the logs that were opened through this store; what they hold stays."""
+        for log in self._opened:
+            await log.close()
