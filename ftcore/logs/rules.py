@@ -24,8 +24,8 @@ def check_job_name(name: str) -> JobName:
     if _JOB_NAME.fullmatch(name):
         return JobName(name)
     raise UsageError(
-        f"{name[: 2 * JOB_NAME_MAX]!r} cannot be the name of a job: use 1 to {JOB_NAME_MAX} of the letters A-Z and a-z, "
-        "digits, '.', '_' and '-', not starting with '.' or '-'"
+        f"{name[: 2 * JOB_NAME_MAX]!r} cannot name a job: use 1 to {JOB_NAME_MAX} of the letters A-Z and a-z, digits, "
+        "'.', '_' and '-', not starting with '.' or '-'"
     )
 
 

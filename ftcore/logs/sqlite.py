@@ -1,0 +1,265 @@
+"""Logs on one machine: a SQLite file per job.
+
+House rules: all SQLite work of a log runs in one thread of its own, so the event loop never waits for a disk, and what
+one handle is asked to do happens in the order in which it was asked. A call that is cancelled is still carried out.
+What is in the file is ``sqlite_file``'s matter, who may write ``sqlite_lease``'s, waking followers ``wake``'s.
+
+Beside ``x.db`` lie SQLite's own ``x.db-wal`` and ``x.db-shm`` while it is open, ``x.db.lock`` once somebody led, and
+``x.db.wake/`` while somebody follows. To copy a log in use take ``ftctl export`` or ``sqlite3 x.db .backup``.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from ftcore.errors import Fenced, LogCorrupt, LogUnavailable, NotFound, StoreError, UsageError
+from ftcore.events.envelope import Event
+from ftcore.ids import JobName, Seq, Term
+from ftcore.logs import sqlite_file
+from ftcore.logs.rules import check_job_name, encode_group
+from ftcore.logs.sqlite_file import LogFile
+from ftcore.logs.sqlite_lease import POLL_S, Campaign, SqliteLeadership, leader_of
+from ftcore.logs.wake import Wake
+from ftcore.ports import Candidate, Leader
+
+T = TypeVar("T")
+
+SUFFIXES = (".db", ".sqlite")
+"""A path that ends so is one log's file; any other is a directory of them."""
+
+SAFETY_POLL_S = 1.0
+"""How often a follower looks although nobody woke it: an appender may have died between its commit and its byte."""
+
+BLIND_POLL_S = 0.1
+"""How often a follower looks that cannot be woken: it may not write beside the log."""
+
+
+class SqliteLog:
+    """One handle on a log; see ``ports.EventLog``.
+
+    Args:
+        file: the open file, not yet used by any other thread.
+        thread: the thread that may use it from now on.
+    """
+
+    def __init__(self, file: LogFile, thread: ThreadPoolExecutor) -> None:
+        self._file = file
+        self._thread = thread
+        self._wake = Wake(file.path.with_name(f"{file.path.name}.wake"))
+        self._followers: set[asyncio.Event] = set()
+        self._watching: asyncio.AbstractEventLoop | None = None
+        self._led: list[SqliteLeadership] = []
+        self._closed = False
+
+    @property
+    def job(self) -> JobName:
+        """The job whose log it is."""
+        return self._file.job
+
+    async def append(self, events: Sequence[Event], *, term: Term, expected_seq: Seq) -> None:
+        """See ``ports.EventLog.append``."""
+        bodies = encode_group(events, expected_seq)
+        try:
+            await self._call(lambda: self._append(bodies, term, expected_seq))
+        except Fenced:
+            for leadership in self._led:
+                leadership.look()
+            raise
+        self._rouse()
+
+    async def last_seq(self) -> Seq:
+        """See ``ports.EventLog.last_seq``."""
+        return await self._call(self._file.last_seq)
+
+    async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
+        """See ``ports.EventLog.read``."""
+        end = await self.last_seq()
+        end = end if until is None else min(until, end)
+        while after < end:
+            events = await self._chunk(after, end)
+            if not events:
+                raise LogCorrupt(f"{self._file.path}: event {after + 1} is missing, the log ends at {end}")
+            for event in events:
+                yield event
+            after = events[-1].seq
+
+    async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
+        """See ``ports.EventLog.follow``."""
+        roused = asyncio.Event()
+        self._followers.add(roused)
+        try:
+            while True:
+                poll_s = self._watch()
+                roused.clear()
+                try:
+                    events = await self._chunk(after, None)
+                except LogUnavailable:
+                    await asyncio.sleep(BLIND_POLL_S)
+                    continue
+                for event in events:
+                    yield event
+                    after = event.seq
+                if not events:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(roused.wait(), poll_s)
+        finally:
+            self._followers.discard(roused)
+            if not self._followers:
+                self._unwatch()
+
+    async def campaign(self, candidate: Candidate) -> SqliteLeadership:
+        """See ``ports.EventLog.campaign``."""
+        campaign = await self._call(lambda: Campaign(self._file, candidate))
+        won: SqliteLeadership | None = None
+        try:
+            while True:
+                attempt = asyncio.ensure_future(self._call(campaign.attempt))
+                try:
+                    won = await asyncio.shield(attempt)
+                except asyncio.CancelledError:
+                    won = await attempt  # it happens in its thread all the same
+                    if won is not None:
+                        await won.resign()
+                    raise
+                if won is not None:
+                    self._led.append(won)
+                    return won
+                await asyncio.sleep(POLL_S)
+        finally:
+            if won is None:
+                campaign.give_up()
+
+    async def leader(self) -> Leader | None:
+        """See ``ports.EventLog.leader``."""
+        return await self._call(lambda: leader_of(self._file))
+
+    async def close(self) -> None:
+        """See ``ports.EventLog.close``."""
+        if self._closed:
+            return
+        self._closed = True
+        self._unwatch()
+        await self._call(self._close)
+        self._thread.shutdown(wait=False)
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _chunk(self, after: Seq, until: Seq | None) -> list[Event]:
+        return await self._call(lambda: self._file.read(after, until))
+
+    def _append(self, bodies: list[bytes], term: Term, expected_seq: Seq) -> None:
+        self._file.append(bodies, term, expected_seq)
+        self._wake.ring()
+
+    def _close(self) -> None:
+        for leadership in self._led:
+            leadership.end("the log was closed")
+        self._file.close()
+
+    def _watch(self) -> float:
+        """Be woken from now on; returns after how many seconds to look anyway."""
+        loop = asyncio.get_running_loop()
+        if self._watching is not None and not self._wake.still_listed():
+            self._unwatch()
+        if self._watching is None:
+            receiver = self._wake.listen()
+            if receiver is None:
+                return BLIND_POLL_S
+            loop.add_reader(receiver, self._woken)
+            self._watching = loop
+        return SAFETY_POLL_S
+
+    def _unwatch(self) -> None:
+        if self._watching is None:
+            return
+        receiver = self._wake.listen()
+        if receiver is not None and not self._watching.is_closed():
+            self._watching.remove_reader(receiver)
+        self._watching = None
+        self._wake.close()
+
+    def _woken(self) -> None:
+        self._wake.drain()
+        self._rouse()
+
+    def _rouse(self) -> None:
+        for roused in self._followers:
+            roused.set()
+
+
+class SqliteStore:
+    """A directory of logs, or one file that holds one; see ``ports.LogStore``.
+
+    Args:
+        path: absolute; one file if it ends in one of ``SUFFIXES``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._single = path.suffix in SUFFIXES
+        self._opened: list[SqliteLog] = []
+
+    async def jobs(self) -> list[JobName]:
+        """See ``ports.LogStore.jobs``."""
+        return await asyncio.to_thread(self._jobs)
+
+    async def open(self, job: JobName, *, create: bool = False) -> SqliteLog:
+        """See ``ports.LogStore.open``."""
+        job = check_job_name(job)
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ftcore-log")
+        try:
+            file = await asyncio.get_running_loop().run_in_executor(thread, self._open, job, create)
+        except BaseException:
+            thread.shutdown(wait=False)
+            raise
+        log = SqliteLog(file, thread)
+        self._opened.append(log)
+        return log
+
+    async def close(self) -> None:
+        """Close the logs that were opened through this store."""
+        for log in self._opened:
+            await log.close()
+
+    def _jobs(self) -> list[JobName]:
+        if self._single:
+            return [sqlite_file.job_of(self._path)] if self._path.exists() else []
+        self._check_directory()
+        try:
+            files = sorted(self._path.glob("*.db"))
+        except OSError as error:
+            raise StoreError(f"cannot read {self._path}: {error.strerror}") from error
+        return sorted(JobName(file.stem) for file in files if file.is_file() and sqlite_file.is_ours(file))
+
+    def _open(self, job: JobName, create: bool) -> LogFile:
+        if not self._single:
+            self._check_directory()
+        path = self._path if self._single else self._path / f"{job}.db"
+        if create:
+            sqlite_file.create(path, job)
+        try:
+            found = path.exists()
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        if not found:
+            raise NotFound(f"there is no log of job {job!r} in {self._path}")
+        sqlite_file.require_local(path.parent)
+        file = LogFile(path)
+        if file.job == job:
+            if create and not file.writable:
+                file.close()
+                raise UsageError(f"{path} cannot be written by this user")
+            return file
+        file.close()
+        message = f"{path} holds the log of job {file.job!r}, not of {job!r}"
+        if create:
+            raise UsageError(f"{message}: use that name, or name another store")
+        raise NotFound(message)
+
+    def _check_directory(self) -> None:
+        if self._path.exists() and not self._path.is_dir():
+            raise UsageError(f"{self._path} is a file: a store that is one file ends in {' or '.join(SUFFIXES)}")

@@ -1,0 +1,380 @@
+"""A log's SQLite file: everything that speaks SQL, blocking, for one thread.
+
+    events(seq INTEGER PRIMARY KEY, body BLOB, digest BLOB)   body: canonical JSON; digest: chained with the one before
+    head(one row: job, reader, next, digest, term, leader)     where the log ends, and who may append
+
+House rules:
+
+- A file is ours if its ``application_id`` says so; its ``user_version`` is the layout. Both are looked at through an
+  immutable, read-only connection, so a file of another program is refused without a byte of it being changed. (Never
+  by opening the file ourselves: closing any descriptor of it would drop the locks that SQLite holds on it for us.)
+- A file appears complete or not at all: it is made under another name, then linked into place.
+- ``synchronous=FULL``: what ``append`` acknowledged survives a power cut. One transaction checks the term and the end
+  of the log, adds the events and moves the end.
+- WAL shares memory between processes through the file system, so the file must lie on a local disk.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from ftcore.errors import Conflict, Fenced, FtcoreError, LogCorrupt, LogFull, LogUnavailable, StoreError, UsageError
+from ftcore.events.codec import GENESIS, chain, decode
+from ftcore.events.envelope import Event
+from ftcore.ids import JobName, Seq, Term
+from ftcore.ports import Candidate
+
+APPLICATION_ID = 0x6674636C
+"""``ftcl`` in ASCII."""
+
+LAYOUT = 1
+"""The layout that this ftcore writes and the newest it reads."""
+
+READER = "0.1.0"
+"""The oldest ftcore that reads ``LAYOUT``; ``head.reader`` keeps this meaning in every layout."""
+
+BUSY_S = 5.0
+"""How long a statement waits for another process's lock before the log counts as unavailable."""
+
+CHUNK = 500
+"""Events read at once: a few milliseconds of the thread."""
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "beegfs", "gpfs", "ceph", "afs", "panfs", "orangefs", "pvfs2")
+)
+NETWORK_FUSE = frozenset(("sshfs", "glusterfs", "ceph", "s3fs", "gcsfuse", "juicefs"))
+
+_SCHEMA = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {LAYOUT};
+CREATE TABLE head (
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    job TEXT NOT NULL, reader TEXT NOT NULL,
+    next INTEGER NOT NULL, digest BLOB NOT NULL,
+    term INTEGER NOT NULL, leader TEXT NOT NULL
+);
+CREATE TABLE events (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, digest BLOB NOT NULL);
+"""
+
+
+def network_file_system(mountinfo: str, device: int) -> str | None:
+    """The type of the file system with that device number, if it is one shared over a network.
+
+    Args:
+        mountinfo: text of ``/proc/self/mountinfo`` (proc(5)).
+        device: ``st_dev`` of something on it.
+    """
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        if before.split()[2] == wanted:
+            kind = after.split()[0]
+            shared = kind in NETWORK_FILE_SYSTEMS or kind.removeprefix("fuse.") in NETWORK_FUSE
+            return kind if shared else None
+    return None
+
+
+def require_local(directory: Path) -> None:
+    """Raise ``UsageError`` if the directory is known to lie on a network file system."""
+    try:
+        mountinfo = Path("/proc/self/mountinfo").read_text()
+        kind = network_file_system(mountinfo, directory.stat().st_dev)
+    except OSError:
+        return
+    if kind is not None:
+        raise UsageError(
+            f"{directory} lies on a network file system ({kind}): SQLite's log needs a disk of this machine; "
+            "name another directory with --store, or use an etcd:// store for a job on several machines"
+        )
+
+
+def is_ours(path: Path) -> bool:
+    """Whether there is a SQLite file at the path that an ftcore, of whatever version, made."""
+    try:
+        return _identity(path)[0] == APPLICATION_ID
+    except StoreError:
+        return False
+
+
+def job_of(path: Path) -> JobName:
+    """The job whose log a file holds. Raises as ``LogFile`` does."""
+    file = LogFile(path)
+    try:
+        return file.job
+    finally:
+        file.close()
+
+
+def create(path: Path, job: JobName) -> None:
+    """Make an empty log, unless there is a file already; its directory too, private to the user.
+
+    Raises:
+        UsageError: the place cannot be written or is no local disk.
+        StoreError: a write-ahead log lies there whose database is gone.
+        LogFull: no space.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        require_local(path.parent)
+        orphan = path.with_name(f"{path.name}-wal")
+        # In this order: another process makes the database first, its write-ahead log after.
+        if orphan.exists() and not path.exists():
+            raise StoreError(f"{path} is gone but {orphan.name} is still there: put it back, or remove {orphan}")
+        if path.exists():
+            return
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            _draft(draft, job)
+            with contextlib.suppress(FileExistsError):  # another process was quicker
+                os.link(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except sqlite3.Error as error:
+        raise _translate(error, path) from error
+    except OSError as error:
+        raise UsageError(f"cannot make a log at {path}: {error.strerror}") from error
+
+
+def _draft(path: Path, job: JobName) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # SQLite gives its mode to -wal and -shm
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        db.executescript(f"PRAGMA synchronous = FULL; BEGIN; {_SCHEMA}")
+        db.execute("INSERT INTO head VALUES (1, ?, ?, 1, ?, 0, '')", (job, READER, GENESIS))
+        db.execute("COMMIT")
+        db.execute("PRAGMA journal_mode = WAL")
+    finally:
+        db.close()
+
+
+class LogFile:
+    """An open log file; to be used from one thread at a time.
+
+    Args:
+        path: the file; it exists.
+
+    Raises (all methods):
+        LogUnavailable: another process holds a lock for longer than ``BUSY_S``, or the disk failed.
+        LogFull: no space.
+        LogCorrupt: the file's bytes contradict themselves.
+        StoreError: it is not a log of ours, of a newer layout, was removed, or may not be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _check_identity(path)
+        try:
+            self.inode = path.stat().st_ino
+            self._db, self.writable = _connect(path)
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        except sqlite3.Error as error:
+            raise _translate(error, path) from error
+        try:
+            self.job = self._check_end()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Close it; the last of all processes to do so folds the write-ahead log into the file."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+
+    def last_seq(self) -> Seq:
+        """The last durable event."""
+        with self._speaking():
+            return Seq(self._db.execute("SELECT next - 1 FROM head").fetchone()[0])
+
+    def append(self, bodies: Sequence[bytes], term: Term, expected_seq: Seq) -> None:
+        """See ``ports.EventLog.append``."""
+        self._check_place()
+        with self._transaction():
+            last, now, digest = self._db.execute("SELECT next - 1, term, digest FROM head").fetchone()
+            if term < 1 or now != term:
+                raise Fenced(f"job {self.job}: term {term} may not append, the term is {now}")
+            if last != expected_seq:
+                if self._holds(bodies, expected_seq):
+                    return
+                raise Conflict(f"job {self.job}: the log ends at {last}, not at {expected_seq}", last)
+            rows = []
+            for seq, body in enumerate(bodies, expected_seq + 1):
+                digest = chain(digest, body)
+                rows.append((seq, body, digest))
+            moved = self._db.execute(
+                "UPDATE head SET next = ?, digest = ? WHERE term = ? AND next = ?",
+                (expected_seq + len(rows) + 1, digest, term, expected_seq + 1),
+            )
+            assert moved.rowcount == 1
+            self._db.executemany("INSERT INTO events VALUES (?, ?, ?)", rows)
+
+    def read(self, after: Seq, until: Seq | None) -> list[Event]:
+        """The next durable events after ``after``, at most ``CHUNK``, checked against their digests."""
+        with self._speaking():
+            rows = self._db.execute(
+                "SELECT seq, body, digest FROM events WHERE seq >= ? AND seq <= ? ORDER BY seq LIMIT ?",
+                (after, (1 << 62) if until is None else until, CHUNK + 1),
+            ).fetchall()
+        if after == 0:
+            digest = GENESIS
+        elif rows and rows[0][0] == after:
+            digest = rows.pop(0)[2]
+        elif rows:
+            raise LogCorrupt(f"{self.path}: event {after} is missing, {rows[0][0]} is there")
+        events = []
+        for seq, (stored, body, stored_digest) in enumerate(rows[:CHUNK], after + 1):
+            digest = chain(digest, body)
+            if stored != seq or digest != stored_digest:
+                what = "its bytes do not fit its digest" if stored == seq else f"{stored} stands in its place"
+                raise LogCorrupt(f"{self.path}: event {seq} is damaged: {what}")
+            event = decode(body)
+            if event.seq != seq:
+                raise LogCorrupt(f"{self.path}: event {seq} calls itself {event.seq}")
+            events.append(event)
+        return events
+
+    def leader(self) -> tuple[Term, Candidate | None]:
+        """The term, and who won it."""
+        with self._speaking():
+            term, leader = self._db.execute("SELECT term, leader FROM head").fetchone()
+        return Term(term), Candidate(**json.loads(leader)) if leader else None
+
+    def take_term(self, term: Term, candidate: Candidate) -> Term | None:
+        """End a term and begin the next one; returns it, or None if ``term`` is over already."""
+        self._check_place()
+        leader = json.dumps({"host": candidate.host, "pid": candidate.pid, "address": candidate.address})
+        with self._transaction():
+            taken = self._db.execute(
+                "UPDATE head SET term = term + 1, leader = ? WHERE term = ?", (leader, term)
+            ).rowcount
+        return Term(term + 1) if taken else None
+
+    def _holds(self, bodies: Sequence[bytes], after: Seq) -> bool:
+        stored = self._db.execute(
+            "SELECT body FROM events WHERE seq > ? AND seq <= ? ORDER BY seq", (after, after + len(bodies))
+        ).fetchall()
+        return [body for (body,) in stored] == list(bodies)
+
+    def _check_end(self) -> JobName:
+        with self._speaking():  # in one statement, so that an append between two reads is not taken for damage
+            row = self._db.execute(
+                "SELECT job, next - 1, head.digest, seq, events.digest FROM head LEFT JOIN events"
+                " ON seq = (SELECT max(seq) FROM events)"
+            ).fetchone()
+        if row is None or row[1:3] != ((0, GENESIS) if row[3] is None else row[3:5]):
+            raise LogCorrupt(f"{self.path}: the last event is not the one that the head names")
+        return JobName(row[0])
+
+    def _check_place(self) -> None:
+        """SQLite goes on writing into a file that was removed: what it acknowledged then would be lost."""
+        if not self.writable:
+            raise StoreError(f"{self.path} cannot be written by this user")
+        try:
+            same = self.path.stat().st_ino == self.inode
+        except OSError:
+            same = False
+        if not same:
+            raise StoreError(f"{self.path} was removed or replaced while it was in use: put it back, then start again")
+
+    @contextlib.contextmanager
+    def _speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _translate(error, self.path) from error
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._speaking():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+def _uri(path: Path, options: str) -> str:
+    return f"file:{quote(str(path))}?{options}"
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Application id and layout of a SQLite file."""
+    try:
+        with contextlib.closing(sqlite3.connect(_uri(path, "mode=ro&immutable=1"), uri=True)) as db:
+            application = db.execute("PRAGMA application_id").fetchone()[0]
+            return application, db.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.Error as error:
+        raise _translate(error, path) from error
+
+
+def _check_identity(path: Path) -> None:
+    if path.is_dir():
+        raise StoreError(f"{path} is a directory: a directory of logs must not be called .db or .sqlite")
+    application, layout = _identity(path)
+    if application != APPLICATION_ID:
+        raise StoreError(f"{path} is not a log of ftcore; it was left as it is. Name another file")
+    if layout <= LAYOUT:
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(_uri(path, "mode=ro"), uri=True)) as db:
+            reader = str(db.execute("SELECT reader FROM head").fetchone()[0])
+    except (sqlite3.Error, TypeError):
+        reader = "unknown"
+    raise StoreError(f"{path} has layout {layout}, this ftcore reads up to {LAYOUT}: it needs ftcore {reader} or newer")
+
+
+def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
+    """A connection, and whether it may write."""
+
+    def connect(options: str) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            _uri(path, options), uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute("SELECT 1 FROM head")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        return connect("mode=rw"), True
+    try:
+        return connect("mode=ro"), False
+    except sqlite3.OperationalError:
+        # No write-ahead log and no right to make its index: nobody writes, so the file alone is the whole log.
+        if path.with_name(f"{path.name}-wal").exists():
+            raise
+        return connect("mode=ro&immutable=1"), False
+
+
+def _translate(error: sqlite3.Error, path: Path) -> FtcoreError:
+    """The error of ours that says what SQLite's means for the caller (https://www.sqlite.org/rescode.html)."""
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return LogUnavailable(f"{path} is locked by another process for over {BUSY_S:g} s: find it with fuser {path}")
+    if name in ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE"):
+        return LogFull(f"cannot write {path}: the disk is full, over quota or failing ({error}); free some space")
+    if name.startswith("SQLITE_NOTADB"):
+        return StoreError(f"{path} is not a SQLite file; it was left as it is. Name another file")
+    if name.startswith("SQLITE_CORRUPT"):
+        return LogCorrupt(f"{path} is damaged ({error}): restore it from a copy")
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
+        return StoreError(f"cannot open {path} ({error}): check that it exists and who may read and write it")
+    if name.startswith(("SQLITE_IOERR", "SQLITE_NOMEM", "SQLITE_PROTOCOL")):
+        return LogUnavailable(f"cannot use {path} now ({error})")
+    return StoreError(f"{path} is not a log that this ftcore understands ({error})")
