@@ -1,0 +1,1 @@
+"""Helpers for the tests of those who build on ftcore: public, and as stable as the rest."""
