@@ -8,7 +8,7 @@
 | ``master_renew_s`` | a leader renews this often |
 | ``reconnect_s`` | an agent without a master tries the known addresses this often (jittered) |
 | ``join_window_s`` | how long a job waits for nodes beyond its minimum |
-| ``return_window_s`` | how long a recovery waits for a lost node to come back before the policy is escalated past |
+| ``return_window_s`` | how long a recovery with too few nodes waits for more before the policy is escalated past |
 | ``start_timeout_s`` | a node that has not started its workers by then has failed to |
 | ``stop_grace_s`` | between TERM and KILL of a worker's process group |
 | ``settle_s`` | a round whose script reports no steps counts as good after all ranks lived this long |
@@ -32,7 +32,7 @@ class Timing:
     master_renew_s: float = 1.0
     reconnect_s: float = 0.25
     join_window_s: float = 30.0
-    return_window_s: float = 60.0
+    return_window_s: float = 600.0
     start_timeout_s: float = 120.0
     stop_grace_s: float = 10.0
     settle_s: float = 20.0

@@ -132,6 +132,11 @@ def chain(previous: bytes, body: bytes) -> bytes:
     return hashlib.blake2b(previous + body, digest_size=DIGEST_BYTES).digest()
 
 
+def digest_of(body: bytes) -> str:
+    """Hex digest of some bytes: blake2b, 128 bits."""
+    return hashlib.blake2b(body, digest_size=DIGEST_BYTES).hexdigest()
+
+
 def payload_to_json(data: Any) -> Any:
     """A payload as plain JSON values, for display."""
     return data.fields if type(data) is Unknown else msgspec.to_builtins(data)

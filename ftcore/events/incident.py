@@ -11,6 +11,7 @@ class Fault:
 
     Args:
         cls: the class of the taxonomy (``docs/reference/faults.md``).
+        detail: the finer distinction inside the class, as ``sigkill``.
         nodes: nodes named by it, the culprit first.
         ranks: ranks named by it, the culprit first.
         root: seq of the fact that shows the cause.
@@ -21,6 +22,7 @@ class Fault:
     """
 
     cls: str
+    detail: str
     nodes: tuple[str, ...]
     ranks: tuple[int, ...]
     root: int
@@ -52,10 +54,12 @@ class IncidentRediagnosed:
     """More evidence changed the reading.
 
     Args:
+        kind: ``fault``, or ``request`` if somebody asked for the end meanwhile.
         fault: the new reading.
         revision: counts the readings that made the chain start again; unchanged if only details were added.
     """
 
+    kind: str
     fault: Fault
     revision: int
 

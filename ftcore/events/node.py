@@ -58,8 +58,12 @@ class NodeLost:
         node: the node's name.
         incarnation: the life that is over.
         reason: how it was noticed.
+        step: the last step that its heartbeats told, if any.
+        absolute: that step counts from the start of the training.
     """
 
     node: str
     incarnation: str
     reason: str
+    step: int | None = None
+    absolute: bool = False

@@ -48,6 +48,11 @@ class PolicyConsidered:
         verdict: ``take`` or ``pass``.
         reason: why, for people.
         revision: the incident's revision that it was asked about.
+        plan: what it will do, if it was taken: ``restart`` or ``end``.
+        grace_s: seconds that workers get between TERM and KILL under the plan.
+        deadline_s: seconds from a round's start in which the plan must bring its outcome.
+        outcome: for ``end``: how the job will end (``failed`` or ``stopped``).
+        exit_code: for ``end``: the job's exit code.
         wait_s: seconds of back-off before the plan's new round, if it was taken.
         attempt: the how-manieth attempt of this policy in its budget's window, if it was taken.
     """
@@ -56,5 +61,10 @@ class PolicyConsidered:
     verdict: str
     reason: str
     revision: int
+    plan: str = ""
+    grace_s: float = 0.0
+    deadline_s: float = 0.0
+    outcome: str = ""
+    exit_code: int = 0
     wait_s: float = 0.0
     attempt: int | None = None

@@ -69,6 +69,26 @@ class StoreFailed:
     error: str
 
 
+@decision("round.planned")
+@attrs.frozen(kw_only=True)
+class RoundPlanned:
+    """No worker of the round before runs any more: the next round forms as soon as it can.
+
+    Args:
+        round: the round to come.
+        wait_s: seconds of back-off before it may form.
+        want: how many nodes it waits for, until the window is over.
+        window_s: seconds after which fewer nodes (but the job's minimum) will do.
+        give_up_s: seconds after which the plan has failed if there are still too few; 0: waits for ever.
+    """
+
+    round: int
+    wait_s: float
+    want: int
+    window_s: float
+    give_up_s: float
+
+
 @decision("world.members")
 @attrs.frozen(kw_only=True)
 class WorldMembers:

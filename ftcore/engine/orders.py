@@ -1,0 +1,77 @@
+"""Orders: what a node is sent for an ordered action. Computed from the folded state, never recorded per node."""
+
+import attrs
+
+from ftcore.commands import Command, StartWorkers
+from ftcore.ids import EffectId, Term
+from ftcore.states.model import ActionState, JobState
+
+
+@attrs.frozen(kw_only=True)
+class Slice:
+    """A node's part of a world.
+
+    Args:
+        group_rank: place of the node among the members, from 0.
+        base_rank: global rank of its local rank 0.
+        slots: ranks on this node.
+        size: ranks in the world.
+        nodes: members of the world.
+        store_host: host of the round's TCPStore.
+        store_port: its port.
+        restart_count: rounds of this run before this one.
+        max_restarts: the budget of ``process_restart`` in force; 0 if it is not in the chain.
+    """
+
+    group_rank: int
+    base_rank: int
+    slots: int
+    size: int
+    nodes: int
+    store_host: str
+    store_port: int
+    restart_count: int
+    max_restarts: int
+
+
+@attrs.frozen(kw_only=True)
+class Order:
+    """An order as an agent receives it.
+
+    Args:
+        effect: identity; an agent that has carried it out answers again and does nothing.
+        term: the master's term; an agent that has obeyed a newer one refuses.
+        command: what to do.
+        slice: the node's part of the world, for ``start_workers``.
+    """
+
+    effect: EffectId
+    term: Term
+    command: Command
+    slice: Slice | None = None
+
+
+def order_for(state: JobState, action: ActionState, node: str) -> Order:
+    """The order that a node is sent for an action."""
+    part = slice_of(state, node) if isinstance(action.command, StartWorkers) else None
+    return Order(effect=EffectId(action.effect), term=Term(state.term), command=action.command, slice=part)
+
+
+def slice_of(state: JobState, node: str) -> Slice:
+    """The node's part of the newest world, of which it must be a member."""
+    world = state.world
+    assert world is not None
+    group_rank, member = next((i, member) for i, member in enumerate(world.members) if member.node == node)
+    host, _, port = world.store.rpartition(":")
+    budget = next((entry.options["max_restarts"] for entry in state.chain if entry.policy == "process_restart"), 0)
+    return Slice(
+        group_rank=group_rank,
+        base_rank=member.base_rank,
+        slots=member.slots,
+        size=world.size,
+        nodes=len(world.members),
+        store_host=host.strip("[]"),
+        store_port=int(port),
+        restart_count=world.round - state.round_first,
+        max_restarts=int(budget),
+    )

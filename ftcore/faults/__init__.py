@@ -1,0 +1,1 @@
+"""What the evidence means: the taxonomy, classification of single reports, correlation of many."""

@@ -1,0 +1,1 @@
+"""What is true and what may follow: machines as rows, the fold, world formation."""

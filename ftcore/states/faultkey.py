@@ -1,0 +1,16 @@
+"""When two faults count as the same one come again."""
+
+import re
+
+from ftcore.events.incident import Fault
+
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+def fault_key(fault: Fault) -> str:
+    """A key that is equal for faults of one class, one message (numbers aside) and one last completed step.
+
+    The step counts as it was reported: a script without absolute steps fails at another count in the first round after
+    a resume, and from then on at the same one.
+    """
+    return f"{fault.cls}/{fault.detail}/{_NUMBERS.sub('#', fault.summary)}@{fault.step}"

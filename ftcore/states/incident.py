@@ -1,0 +1,56 @@
+"""The machine of an incident: from the first sign of a fault to the step that shows it is over.
+
+House rules: stopping and restarting never wait for the diagnosis; the culprit may be amended until the incident closes.
+A worse reading makes a new revision and asks the chain again from its top; a plan that does not bring its outcome is
+escalated past, and the rest of the chain is asked.
+"""
+
+from enum import StrEnum
+
+from ftcore.states.table import Ignored, Machine, Row, rows
+
+
+class IncidentPhase(StrEnum):
+    """Where an incident is."""
+
+    OPEN = "open"
+    """Just opened; the chain is asked next."""
+    DIAGNOSING = "diagnosing"
+    """A new reading; the chain is asked again from its top."""
+    ACTING = "acting"
+    """A policy took it; its plan is being carried out."""
+    VERIFYING = "verifying"
+    """The plan is done; waiting for its outcome."""
+    ESCALATING = "escalating"
+    """The plan failed; the next policies are asked."""
+    RESOLVED = "resolved"
+    """The outcome was reached."""
+    EXHAUSTED = "exhausted"
+    """Nobody took it or succeeded."""
+
+
+I = IncidentPhase  # noqa: E741  (the table reads better with one letter, and no other letter is taken)
+
+INCIDENT = Machine(
+    name="incident",
+    doc="One interruption of the training and what was done about it.",
+    states=IncidentPhase,
+    initial=I.OPEN,
+    finals=(I.RESOLVED, I.EXHAUSTED),
+    table=(
+        *rows("policy.considered/take", (I.OPEN, I.DIAGNOSING, I.ESCALATING), I.ACTING),
+        *rows("incident.rediagnosed/worse", (I.OPEN, I.DIAGNOSING, I.ACTING, I.VERIFYING, I.ESCALATING), I.DIAGNOSING),
+        Row("round.started", I.ACTING, I.VERIFYING),
+        *rows("incident.escalated", (I.ACTING, I.VERIFYING), I.ESCALATING),
+        *rows("incident.resolved", (I.ACTING, I.VERIFYING), I.RESOLVED),
+        *rows("incident.exhausted", (I.OPEN, I.DIAGNOSING, I.ESCALATING), I.EXHAUSTED),
+    ),
+    ignored=(
+        Ignored("policy.considered/pass", (I.OPEN, I.DIAGNOSING, I.ESCALATING), "a verdict for the record"),
+        Ignored(
+            "incident.rediagnosed/detail",
+            (I.OPEN, I.DIAGNOSING, I.ACTING, I.VERIFYING, I.ESCALATING),
+            "the reading was amended without changing what to do",
+        ),
+    ),
+)

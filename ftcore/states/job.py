@@ -1,0 +1,75 @@
+"""The machine of a job.
+
+House rules: facts never move a job by themselves; decisions do. So the job is where the master put it, and a reader
+of the log sees why. ``stuck`` is entered when a fact cannot be folded: workers are left running and nothing more is
+decided until an operator acts, so that one fact cannot kill one master after another.
+"""
+
+from enum import StrEnum
+
+from ftcore.states.table import Guard, Ignored, Machine, Row, rows
+
+
+class JobPhase(StrEnum):
+    """Where a job is."""
+
+    ASSEMBLING = "assembling"
+    """Waiting for enough nodes for its first world."""
+    FORMING = "forming"
+    """A round is planned: waiting for its nodes, its store and the back-off."""
+    STARTING = "starting"
+    """The world is fixed; the members start their workers."""
+    RUNNING = "running"
+    """Every member's workers run."""
+    RECOVERING = "recovering"
+    """An incident is open and its plan has not led to a new round yet."""
+    STUCK = "stuck"
+    """A fact could not be folded; workers run on, an operator is needed."""
+    SUCCEEDED = "succeeded"
+    """All workers ended with code 0."""
+    FAILED = "failed"
+    """Policies gave up."""
+    STOPPED = "stopped"
+    """An operator ended it; it can be resumed."""
+
+
+P = JobPhase
+LIVING = (P.ASSEMBLING, P.FORMING, P.STARTING, P.RUNNING, P.RECOVERING)
+ENDED = (P.SUCCEEDED, P.FAILED, P.STOPPED)
+
+
+def _was(phase: JobPhase) -> Guard:
+    def guard(before_stuck: object) -> bool:
+        return before_stuck is phase
+
+    return guard
+
+
+JOB = Machine(
+    name="job",
+    doc="A job from its submission to its end, through any number of rounds.",
+    states=JobPhase,
+    initial=P.ASSEMBLING,
+    finals=ENDED,
+    table=(
+        *rows("job.submitted", ENDED, P.ASSEMBLING),  # another run in the same log
+        *rows("round.planned", (P.ASSEMBLING, P.RECOVERING), P.FORMING),
+        Row("world.formed", P.FORMING, P.STARTING),
+        Row("round.started", P.STARTING, P.RUNNING),
+        *rows("incident.opened", (P.ASSEMBLING, P.FORMING, P.STARTING, P.RUNNING), P.RECOVERING),
+        *rows("incident.rediagnosed", (P.FORMING, P.STARTING, P.RUNNING, P.RECOVERING), P.RECOVERING),
+        *rows("incident.escalated", (P.FORMING, P.STARTING, P.RUNNING, P.RECOVERING), P.RECOVERING),
+        *rows("job.finished/succeeded", (P.RUNNING, P.STARTING), P.SUCCEEDED),
+        *rows("job.finished/failed", LIVING, P.FAILED),
+        *rows("job.finished/stopped", LIVING, P.STOPPED),
+        *rows("job.parked", LIVING, P.STUCK),
+        *(Row("job.unparked", P.STUCK, phase, guard=f"was {phase}") for phase in LIVING),
+        Row("job.finished/stopped", P.STUCK, P.STOPPED),
+    ),
+    ignored=(
+        Ignored("incident.resolved", tuple(P), "the job moved on when its round started or it ended"),
+        Ignored("job.parked", (P.STUCK,), "already stuck; the fact is kept in the event all the same"),
+        Ignored("incident.exhausted", tuple(P), "the job.finished that follows says it"),
+    ),
+    guards={f"was {phase}": _was(phase) for phase in LIVING},
+)

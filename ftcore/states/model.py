@@ -1,0 +1,260 @@
+"""What is true of a job: the data that the fold keeps. Nothing here decides or steps; see ``fold.py``.
+
+House rules: everything in here follows from the log alone and is bounded by the size of the job, not by the length of
+its history. Values are plain (numbers, strings, enumerations, containers of them), so a state has a canonical JSON and
+a digest. Containers keep the order of insertion and are never sets, so two folds of one log are equal to the byte.
+"""
+
+import attrs
+import msgspec
+
+from ftcore.commands import Command
+from ftcore.events.codec import digest_of
+from ftcore.events.incident import Fault
+from ftcore.events.job import JobSpec
+from ftcore.events.policy import ChainEntry
+from ftcore.events.world import Member
+from ftcore.states.incident import IncidentPhase
+from ftcore.states.job import JobPhase
+from ftcore.states.node import GONE, NodePhase
+from ftcore.states.worker import WorkerPhase
+
+REPORTS_MAX = 64
+"""Reports kept for telling the root of an incident from the rest; later ones change nothing any more."""
+
+TAIL_BYTES_MAX = 2048
+"""Output kept per report in the state; the event holds more, the node's log files hold all."""
+
+
+@attrs.define(kw_only=True)
+class MasterState:
+    """Who leads, by its last ``master.elected``."""
+
+    host: str
+    pid: int
+    address: str
+    version: str
+
+
+@attrs.define(kw_only=True)
+class NodeState:
+    """One node: the newest incarnation of its agent.
+
+    Args:
+        phase: where it is.
+        round: the newest round that it was ordered to start or stop.
+        workers: where the workers of that round are, by local rank.
+        stepped: the first step that all its workers completed in that round; None before.
+    """
+
+    node: str
+    incarnation: str
+    ordinal: int
+    slots: int
+    host: str
+    address: str
+    phase: NodePhase
+    round: int = 0
+    workers: list[WorkerPhase] = attrs.field(factory=list)
+    stepped: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Its agent has not left, been lost or been replaced."""
+        return self.phase not in GONE
+
+
+@attrs.define(kw_only=True)
+class WorldState:
+    """The world of the newest round that was formed."""
+
+    round: int
+    members: tuple[Member, ...]
+    size: int
+    store: str
+    started: bool = False
+
+    def has(self, node: str, incarnation: str) -> bool:
+        """Whether this very incarnation is a member."""
+        return any(member.node == node and member.incarnation == incarnation for member in self.members)
+
+
+@attrs.define(kw_only=True)
+class Plan:
+    """A round that is to come.
+
+    Args:
+        round: its number.
+        want: nodes that it waits for until its window is over.
+    """
+
+    round: int
+    want: int
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """What a fact said of a fault, as it was said; classification reads it anew each time.
+
+    Args:
+        seq: the fact.
+        type: its event type.
+        node, rank: what it is about; rank -1 for a whole node.
+        round: the round that was hit.
+        time: the master's nanoseconds.
+        mono, boot: the source's monotonic nanoseconds and the boot that they belong to; 0 and empty if not told.
+        exitcode: exit code of the worker, negative for a signal; None if no process ended.
+        message: the exception, the platform's words, or the operator's.
+        tail: the last lines of the worker's output.
+        step, absolute: the last completed step.
+    """
+
+    seq: int
+    type: str
+    node: str
+    rank: int
+    round: int
+    time: int
+    mono: int
+    boot: str
+    exitcode: int | None
+    message: str
+    tail: str
+    step: int | None
+    absolute: bool
+
+
+@attrs.define(kw_only=True)
+class IncidentState:
+    """The open incident.
+
+    Args:
+        asked: policies asked or taken in this revision, in order; none is asked twice.
+        taken: the policy whose plan is being carried out, or empty.
+        plan: that plan: ``restart`` or ``end``.
+        round: the round that was hit.
+        progress: the newest step known to be completed when it was hit, if any.
+    """
+
+    id: str
+    kind: str
+    phase: IncidentPhase
+    fault: Fault
+    revision: int
+    opened: int
+    round: int
+    progress: int | None
+    absolute: bool
+    asked: list[str] = attrs.field(factory=list)
+    tried: list[str] = attrs.field(factory=list)
+    taken: str = ""
+    plan: str = ""
+    grace_s: float = 0.0
+    wait_s: float = 0.0
+    deadline_s: float = 0.0
+    outcome: str = ""
+    exit_code: int = 0
+    reason: str = ""
+
+
+@attrs.define(kw_only=True)
+class ActionState:
+    """An order without a result.
+
+    Args:
+        waiting: nodes that have not answered, as ``{node: incarnation}``.
+    """
+
+    effect: str
+    command: Command
+    waiting: dict[str, str]
+    ordered: int
+
+
+@attrs.define(kw_only=True)
+class Repeat:
+    """How often the same fault came at the same place, one incident after the other.
+
+    Args:
+        key: class, message without its numbers, and last completed step.
+        count: incidents in a row with that key, the newest included.
+        before: the key of the incident before the newest, with its count; what a new reading is compared with.
+    """
+
+    key: str = ""
+    count: int = 0
+    before: tuple[str, int] = ("", 0)
+
+
+@attrs.frozen(kw_only=True)
+class StopRequest:
+    """Somebody asked for the run to end."""
+
+    seq: int
+    who: str
+    why: str
+    exit_code: int
+
+
+@attrs.define(kw_only=True)
+class JobState:
+    """Everything that is true of a job after some event of its log."""
+
+    seq: int = 0
+    time: int = 0
+    term: int = 0
+    job: str = ""
+    run: int = 0
+    phase: JobPhase = JobPhase.ASSEMBLING
+    before_stuck: JobPhase | None = None
+    poisoned: str = ""
+    spec: JobSpec | None = None
+    digest: str = ""
+    outcome: str = ""
+    exit_code: int = 0
+    reason: str = ""
+    stop: StopRequest | None = None
+    master: MasterState | None = None
+    chain: tuple[ChainEntry, ...] = ()
+    policy_source: str = ""
+    nodes: dict[str, NodeState] = attrs.field(factory=dict)
+    ordinals: dict[str, int] = attrs.field(factory=dict)
+    round: int = 0
+    round_first: int = 1
+    world: WorldState | None = None
+    plan: Plan | None = None
+    stores: dict[int, str] = attrs.field(factory=dict)
+    store_nodes: dict[int, str] = attrs.field(factory=dict)
+    incident: IncidentState | None = None
+    incidents: int = 0
+    reports: list[Report] = attrs.field(factory=list)
+    actions: dict[str, ActionState] = attrs.field(factory=dict)
+    orders: int = 0
+    deadlines: dict[str, int] = attrs.field(factory=dict)
+    sources: dict[str, tuple[str, int]] = attrs.field(factory=dict)
+    attempts: dict[str, list[int]] = attrs.field(factory=dict)
+    streak: int = 0
+    repeat: Repeat = attrs.field(factory=Repeat)
+    step: int | None = None
+    step_absolute: bool = False
+    step_round: int = 0
+    reports_steps: bool = False
+
+    def alive(self) -> list[NodeState]:
+        """Nodes whose agent lives, in order of ordinal."""
+        return sorted((node for node in self.nodes.values() if node.alive), key=lambda node: node.ordinal)
+
+    def current(self, node: str, incarnation: str) -> NodeState | None:
+        """The node, if that incarnation is its newest and lives."""
+        found = self.nodes.get(node)
+        return found if found is not None and found.incarnation == incarnation and found.alive else None
+
+
+def to_json(state: JobState) -> bytes:
+    """The state's canonical JSON."""
+    return msgspec.json.encode(state, order="sorted")
+
+
+def digest(state: JobState) -> str:
+    """Hex digest of a state: equal for equal folds, on any machine."""
+    return digest_of(to_json(state))

@@ -1,0 +1,277 @@
+"""A job without processes: drives the production engine with made-up nodes that obey their orders.
+
+For tests of policies, launchers and tools: write down what happens to the nodes, read what the master decides. Virtual
+time advances by ``tick_s`` with every fact, and to the next deadline on ``wait``; nothing here reads a clock.
+
+    driver = JobDriver(nodes=2)
+    driver.start()
+    driver.fail("node1", exitcode=-9)
+    driver.settle()
+    assert driver.state.phase == "running"
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ftcore import __version__
+from ftcore.commands import OpenStore, ReleaseNode, StartWorkers, StopWorkers
+from ftcore.engine.decide import turn
+from ftcore.engine.orders import order_for
+from ftcore.engine.turn import own_fact, sequence
+from ftcore.errors import UsageError
+from ftcore.events.deadline import DeadlineExpired
+from ftcore.events.envelope import At, Event, EventId, Fact
+from ftcore.events.job import JobSpec, JobSubmitted
+from ftcore.events.master import MasterElected
+from ftcore.events.node import NodeJoined, NodeLeft, NodeLost
+from ftcore.events.operator import OperatorCommanded
+from ftcore.events.policy import PolicyLoaded
+from ftcore.events.worker import (
+    WorkerError,
+    WorkerFailed,
+    WorkersFinished,
+    WorkersStarted,
+    WorkersStepped,
+    WorkersStopped,
+)
+from ftcore.events.world import StoreOpened
+from ftcore.ids import Nanoseconds, Term, seconds
+from ftcore.policies.config import default_chain
+from ftcore.states.fold import next_deadline
+from ftcore.states.job import ENDED
+from ftcore.states.model import JobState
+
+EPOCH_NS = 1_700_000_000_000_000_000
+
+
+class JobDriver:
+    """A job with made-up nodes.
+
+    Args:
+        nodes: how many nodes the job wants.
+        slots: workers per node.
+        spec: the whole spec, if the default one will not do.
+        policy: the chain, if the default one will not do.
+        tick_s: seconds of virtual time between two facts.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 2,
+        slots: int = 1,
+        *,
+        spec: JobSpec | None = None,
+        policy: PolicyLoaded | None = None,
+        tick_s: float = 0.001,
+    ) -> None:
+        self.spec = spec or JobSpec(argv=("train.py",), nodes_min=nodes, nodes_max=nodes)
+        self.policy = policy or default_chain()
+        self.slots = slots
+        self.tick = seconds(tick_s)
+        self.now = EPOCH_NS
+        self.term = Term(1)
+        self.state = JobState()
+        self.events: list[Event] = []
+        self.groups: list[list[Event]] = []
+        self.step = 0
+        self._incarnations: dict[str, int] = {}
+        self._said: dict[tuple[str, str], int] = {}
+        self._silent: set[str] = set()
+
+    # -- facts
+
+    def own(self, data: Any) -> list[Event]:
+        """A fact that the master states itself; returns the group."""
+        return self._turn(own_fact(data))
+
+    def say(self, node: str, data: Any) -> list[Event]:
+        """A fact from a node; returns the group."""
+        key = (node, self._incarnation(node))
+        self._said[key] = self._said.get(key, 0) + 1
+        at = At(wall=self.now, mono=self.now - EPOCH_NS, boot="boot")
+        return self._turn(Fact(id=EventId(*key, self._said[key]), data=data, at=at))
+
+    def _turn(self, fact: Fact) -> list[Event]:
+        self.now += self.tick
+        group = turn(self.state, sequence(self.state, fact, now=Nanoseconds(self.now), term=self.term))
+        self.events += group
+        self.groups.append(group)
+        return group
+
+    def _incarnation(self, node: str) -> str:
+        return f"{node}-{self._incarnations[node]}"
+
+    # -- what happens
+
+    def submit(self) -> None:
+        """Elect a master and submit the job."""
+        self.own(MasterElected(host="host", pid=1, address="unix:master", version=__version__))
+        run = self.state.run + 1
+        digest = "digest"
+        self.own(
+            JobSubmitted(
+                job="job", run=run, spec=self.spec, digest=digest, command=("ftrun",), versions={}, user="user@host"
+            )
+        )
+        self.own(self.policy)
+
+    def start(self) -> None:
+        """Submit the job, let all its nodes join, and go on until it runs."""
+        self.submit()
+        for number in range(self.spec.nodes_max):
+            self.join(f"node{number}")
+        self.settle()
+
+    def join(self, node: str) -> None:
+        """A node (or a new incarnation of it) joins."""
+        self._incarnations[node] = self._incarnations.get(node, 0) + 1
+        self._silent.discard(node)
+        self.say(
+            node,
+            NodeJoined(
+                node=node,
+                incarnation=self._incarnation(node),
+                slots=self.slots,
+                host="host",
+                pid=100,
+                address="127.0.0.1",
+                version=__version__,
+            ),
+        )
+
+    def fail(self, node: str, *, local_rank: int = 0, exitcode: int = 1, message: str = "", tail: str = "") -> None:
+        """A worker of the node fails, after the last step that was made."""
+        found = self.state.nodes[node]
+        assert self.state.world is not None
+        base = next(member.base_rank for member in self.state.world.members if member.node == node)
+        self.say(
+            node,
+            WorkerFailed(
+                node=node,
+                incarnation=found.incarnation,
+                round=found.round,
+                rank=base + local_rank,
+                local_rank=local_rank,
+                pid=1000 + local_rank,
+                exitcode=exitcode,
+                error=WorkerError(message=message) if message else None,
+                tail=tail,
+                step=self.step or None,
+                absolute=True,
+            ),
+        )
+
+    def lose(self, node: str, reason: str = "no frame for 2 s") -> None:
+        """The master notices that a node is silent."""
+        self._silent.add(node)
+        self.own(NodeLost(node=node, incarnation=self._incarnation(node), reason=reason))
+
+    def silence(self, node: str) -> None:
+        """The node answers no order from now on."""
+        self._silent.add(node)
+
+    def stop(self, who: str = "user@host", exit_code: int = 5) -> None:
+        """An operator stops the job."""
+        self.own(OperatorCommanded(command="stop", who=who, exit_code=exit_code))
+
+    def finish(self) -> None:
+        """Every worker ends with code 0."""
+        for node in list(self.state.nodes.values()):
+            if node.alive:
+                self.say(
+                    node.node,
+                    WorkersFinished(node=node.node, incarnation=node.incarnation, round=node.round, step=self.step),
+                )
+
+    def wait(self) -> bool:
+        """Let virtual time pass to the next deadline; false if there is none."""
+        coming = next_deadline(self.state)
+        if coming is None:
+            return False
+        key, time = coming
+        self.now = max(self.now, time)
+        self.own(DeadlineExpired(key=key))
+        return True
+
+    # -- obedience
+
+    def settle(self, *, step: bool = True) -> None:
+        """Let the nodes obey their orders until nothing moves any more; then every member makes a step, if told so."""
+        for _ in range(1000):
+            if not self._obey_once():
+                break
+        else:
+            raise UsageError("the job does not come to rest")
+        if step and self.state.phase == "running" and self.state.world is not None:
+            self.make_steps(1)
+
+    def make_steps(self, count: int) -> None:
+        """Every member completes so many steps."""
+        self.step += count
+        for node in self.state.alive():
+            if node.phase == "running" and node.stepped is None:
+                self.say(
+                    node.node,
+                    WorkersStepped(
+                        node=node.node,
+                        incarnation=node.incarnation,
+                        round=node.round,
+                        step=self.step,
+                        absolute=True,
+                    ),
+                )
+
+    def _obey_once(self) -> bool:
+        for action in list(self.state.actions.values()):
+            for node in list(action.waiting):
+                if node not in self._silent:
+                    self._answer[type(action.command)](self, node, order_for(self.state, action, node))
+                    return True
+        return False
+
+    def _start(self, node: str, order: Any) -> None:
+        pids = tuple(1000 + local_rank for local_rank in range(self.slots))
+        found = self._incarnation(node)
+        self.say(node, WorkersStarted(node=node, incarnation=found, round=order.command.round, pids=pids, how="fork"))
+
+    def _stop(self, node: str, order: Any) -> None:
+        codes = (-15,) * self.slots
+        self.say(
+            node,
+            WorkersStopped(
+                node=node,
+                incarnation=self._incarnation(node),
+                round=order.command.round,
+                exitcodes=codes,
+                effect=order.effect,
+            ),
+        )
+
+    def _open_store(self, node: str, order: Any) -> None:
+        self.say(
+            node,
+            StoreOpened(
+                node=node,
+                incarnation=self._incarnation(node),
+                round=order.command.round,
+                host="127.0.0.1",
+                port=40000 + order.command.round,
+                effect=order.effect,
+            ),
+        )
+
+    def _release(self, node: str, order: Any) -> None:
+        self._silent.add(node)
+        self.say(node, NodeLeft(node=node, incarnation=self._incarnation(node), reason=order.command.outcome))
+
+    _answer: dict[type[Any], Callable[["JobDriver", str, Any], None]] = {  # noqa: RUF012  (a constant)
+        StartWorkers: _start,
+        StopWorkers: _stop,
+        OpenStore: _open_store,
+        ReleaseNode: _release,
+    }
+
+    @property
+    def ended(self) -> bool:
+        """The job has ended."""
+        return self.state.phase in ENDED
