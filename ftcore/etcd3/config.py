@@ -1,0 +1,100 @@
+"""Where etcd is and how to get in: ``etcd://user@h1:2379,h2:2379/prefix?ca=FILE&cert=FILE&key=FILE``.
+
+House rules: the password comes from the environment alone, never from the URL, and is in no ``repr``. What the URL
+leaves out is taken from the environment: ``FTCORE_ETCD_USER``, ``_PASSWORD``, ``_CA``, ``_CERT``, ``_KEY``.
+"""
+
+import os
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import attrs
+
+from ftcore.errors import UsageError
+
+DEFAULT_PORT = 2379
+_FORM = "expected etcd://[user@]host[:port][,host[:port]...][/prefix][?ca=FILE&cert=FILE&key=FILE]"
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """How to reach an etcd cluster.
+
+    Args:
+        endpoints: ``host:port`` of its members, at least one.
+        prefix: put in front of every key; empty, or with a leading and no trailing slash.
+        user: etcd user; empty: no authentication.
+        password: the user's.
+        ca: PEM file with the certificates that sign the servers'; empty with ``cert``: the system's.
+        cert: PEM file with the client's certificate chain.
+        key: PEM file with its key.
+    """
+
+    endpoints: tuple[str, ...]
+    prefix: str = ""
+    user: str = ""
+    password: str = attrs.field(default="", repr=False)
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted: any of ``ca``, ``cert`` was given."""
+        return bool(self.ca or self.cert)
+
+    def __str__(self) -> str:
+        return ",".join(self.endpoints)
+
+    @classmethod
+    def from_url(cls, url: str, environ: Mapping[str, str] | None = None) -> "Config":
+        """Read a URL of the form in the module's docstring.
+
+        Args:
+            url: the URL.
+            environ: stands in for ``os.environ``.
+
+        Raises:
+            UsageError: the URL has another form, holds a password, or gives ``cert`` without ``key``.
+        """
+        env = os.environ if environ is None else environ
+        try:
+            parts = urlsplit(url)
+            query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        except ValueError as error:
+            raise UsageError(f"store URL {_redacted(url)!r}: {error}; {_FORM}") from error
+        if parts.scheme != "etcd" or not parts.netloc or parts.fragment:
+            raise UsageError(f"store URL {_redacted(url)!r}: {_FORM}")
+        login, _, hosts = parts.netloc.rpartition("@")
+        if ":" in login:
+            raise UsageError("store URL: a password does not belong in a URL; put it into FTCORE_ETCD_PASSWORD")
+        options = {name: env.get(f"FTCORE_ETCD_{name.upper()}", "") for name in ("ca", "cert", "key")}
+        for name, value in query:
+            if name not in options:
+                raise UsageError(f"store URL: unknown option {name!r}; known are ca, cert and key")
+            options[name] = value
+        if bool(options["cert"]) != bool(options["key"]):
+            raise UsageError("store URL: cert and key belong together; give both or neither")
+        user = unquote(login) or env.get("FTCORE_ETCD_USER", "")
+        password = env.get("FTCORE_ETCD_PASSWORD", "")
+        if user and not password:
+            raise UsageError(f"etcd user {user!r} needs a password in FTCORE_ETCD_PASSWORD")
+        prefix = unquote(parts.path).rstrip("/")
+        endpoints = tuple(_endpoint(host) for host in hosts.split(","))
+        return cls(endpoints=endpoints, prefix=prefix, user=user, password=password if user else "", **options)
+
+
+def _endpoint(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(DEFAULT_PORT)
+    bad_v6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
+    if not host or bad_v6 or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"store URL: {text!r} is no host:port; an IPv6 address needs brackets; {_FORM}")
+    return f"{host}:{port}"
+
+
+def _redacted(url: str) -> str:
+    scheme, colon, rest = url.partition("://")
+    login, at, hosts = rest.rpartition("@")
+    return f"{scheme}{colon}{login.partition(':')[0]}{at}{hosts}"
