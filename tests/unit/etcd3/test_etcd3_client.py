@@ -265,7 +265,7 @@ def test_kept_lease_outlives_its_ttl_while_the_loop_is_busy(own_etcd: Cluster):
 
     async def body() -> None:
         async with connected(own_etcd.endpoints) as client, kept_lease(client, b"/kept", 1) as (_, lost):
-            busy_until = now_s() + 4
+            busy_until = now_s() + 3
             while now_s() < busy_until:
                 pass
             assert (await client.range(Range(b"/kept"))).first is not None
