@@ -85,7 +85,9 @@ class ArchiveWriter:
         self._digest = GENESIS
         self.events = 0
         with self._saying_where():
-            self._file = open(os.open(self._draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb")
+            self._file = os.fdopen(
+                os.open(self._draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb"
+            )
         self._line(msgspec.json.encode(Header(ftlog=FORMAT, job=job, first=1, previous=GENESIS.hex())))
 
     def add(self, event: Event) -> None:
@@ -153,8 +155,7 @@ async def export(log: EventLog, path: Path) -> int:
     with ArchiveWriter(path, log.job) as writer:
         async for event in log.read():
             writer.add(event)
-        events = writer.events
-    return events
+    return writer.events
 
 
 def read_header(path: Path) -> Header:
