@@ -1,0 +1,1 @@
+"""The rooms with threads, sockets, processes and wall time."""

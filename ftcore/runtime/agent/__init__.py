@@ -1,0 +1,1 @@
+"""The node's agent: it runs the workers and speaks to the master."""

@@ -1,0 +1,63 @@
+"""The guard process: when the agent is gone, however it went, it ends what the agent's workers left behind.
+
+Run as a file by ``python -I -S``, with the agent's pipe on descriptor 0 and the agent's tag as its argument; it
+imports nothing of ftcore. Workers die with the agent by themselves (parent-death signal), but not what they started.
+The pipe says which sessions to end (``+ID``, ``-ID``, one per line); at its end of file the guard kills those sessions
+and every process that carries the tag in its environment, until none is left.
+"""
+
+import os
+import signal
+import sys
+import time
+
+QUIET_ROUNDS = 3
+ROUND_S = 0.02
+GIVE_UP_S = 30.0
+
+
+def main(tag: bytes) -> None:
+    """Wait for the agent's end, then end the rest."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    sessions: set[int] = set()
+    buffer = b""
+    while chunk := os.read(0, 65536):
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        for line in lines:
+            (sessions.add if line[:1] == b"+" else sessions.discard)(int(line[1:]))
+    quiet, deadline = 0, time.monotonic() + GIVE_UP_S
+    while quiet < QUIET_ROUNDS and time.monotonic() < deadline:
+        victims = _victims(tag, sessions)
+        for pid in victims:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue
+        quiet = 0 if victims else quiet + 1
+        time.sleep(ROUND_S)
+
+
+def _victims(tag: bytes, sessions: set[int]) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                state, _, _, session = file.read().rpartition(b")")[2].split()[:4]
+            if state in (b"Z", b"X"):
+                continue
+            if int(session) in sessions:
+                found.append(int(name))
+                continue
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if tag in file.read().split(b"\0"):
+                    found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1].encode())

@@ -1,0 +1,322 @@
+"""What workers print: into their log files always, onto the console as asked, and the end of it into memory.
+
+House rules: nothing here can block the event loop or kill a worker. Pipes are read in bounded chunks by the loop; log
+files are written by a thread (a disk under pressure stalls writers for seconds), and a file that lags holds back its
+own worker only, as if the worker wrote it. Bytes that the disk refuses are dropped, and one note says so. The console
+is written by a thread of its own behind a bounded queue: what a console does not read is dropped, counted and said.
+"""
+
+import asyncio
+import collections
+import contextlib
+import errno
+import fcntl
+import os
+import queue
+import select
+import threading
+from collections.abc import Callable
+
+PIPE_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18
+LINE_BYTES_MAX = 1 << 16
+TAIL_BYTES = 1 << 16
+FILE_LAG_BYTES_MAX = 4 << 20
+CONSOLE_LAG_BYTES_MAX = 1 << 20
+PARTIAL_LINE_S = 0.2
+"""A line without an end (a prompt) is shown after this long."""
+
+
+class Console:
+    """A descriptor that people look at, written by a thread; ``put`` never waits.
+
+    Args:
+        fd: where to write; not closed.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._changed = threading.Condition()
+        self._chunks: collections.deque[bytes] = collections.deque()
+        self._size = 0
+        self._dropped = 0
+        self._busy = False
+        self._broken = False
+        self._thread: threading.Thread | None = None
+
+    def put(self, data: bytes) -> None:
+        """Show whole lines, or drop them if the console lags."""
+        with self._changed:
+            if self._broken:
+                return
+            if self._size + len(data) > CONSOLE_LAG_BYTES_MAX and self._chunks:
+                self._dropped += len(data)
+                return
+            self._chunks.append(data)
+            self._size += len(data)
+            self._changed.notify_all()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ftcore-console", daemon=True)
+            self._thread.start()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all is written, at most so long; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._broken or not (self._chunks or self._busy), timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: bool(self._chunks))
+                data = self._chunks.popleft()
+                self._size -= len(data)
+                dropped, self._dropped = self._dropped, 0
+                self._busy = True
+            if dropped:
+                note = f"ftcore: {dropped} bytes of output are missing here, as nobody read them; see the log files\n"
+                data = note.encode() + data
+            if not self._write(data):
+                with self._changed:
+                    self._broken = True
+                    self._chunks.clear()
+                    self._changed.notify_all()
+                return
+
+    def _write(self, data: bytes) -> bool:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._fd, view) :]
+            except BlockingIOError:
+                select.select([], [self._fd], [])
+            except OSError:
+                return False
+        return True
+
+
+class LogFile:
+    """One worker's log file, as the writer thread sees it.
+
+    Args:
+        path: where; replaced if it exists.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd: int | None = None
+        self.lag = 0
+        self.noted = False
+        self.resume: Callable[[], None] | None = None
+
+
+class FileWriter:
+    """The thread that writes all log files of the node.
+
+    Args:
+        loop: the agent's event loop.
+        note: told, in the loop, about a file that could not be written; once per file.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, note: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._note = note
+        self._jobs: queue.SimpleQueue[tuple[LogFile, bytes | None] | asyncio.Event | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="ftcore-logs", daemon=True)
+        self._thread.start()
+
+    def open(self, path: str) -> LogFile:
+        """Begin a log file; one that cannot be made is noted and swallows what is written to it."""
+        log = LogFile(path)
+        try:
+            log.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            self._refused(log, error)
+        return log
+
+    def write(self, log: LogFile, data: bytes, resume: Callable[[], None]) -> bool:
+        """Queue bytes for the file. False: it lags; write no more until ``resume`` is called in the loop."""
+        with self._lock:
+            log.lag += len(data)
+            held = log.lag > FILE_LAG_BYTES_MAX
+            if held:
+                log.resume = resume
+        self._jobs.put((log, data))
+        return not held
+
+    def close_file(self, log: LogFile) -> None:
+        """Close the file behind what was written to it."""
+        self._jobs.put((log, None))
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until all that was written so far is in the files, at most so long."""
+        done = asyncio.Event()
+        self._jobs.put(done)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(done.wait(), timeout_s)
+
+    def close(self) -> None:
+        """End the thread behind what was written."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if isinstance(job, asyncio.Event):
+                self._call(job.set)
+                continue
+            log, data = job
+            if data is not None:
+                self._append(log, data)
+            elif log.fd is not None:
+                os.close(log.fd)
+                log.fd = None
+
+    def _append(self, log: LogFile, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view and log.fd is not None:
+                view = view[os.write(log.fd, view) :]
+        except OSError as error:
+            self._refused(log, error)
+        with self._lock:
+            log.lag -= len(data)
+            resume = log.resume if log.lag <= FILE_LAG_BYTES_MAX // 2 else None
+            if resume is not None:
+                log.resume = None
+        if resume is not None:
+            self._call(resume)
+
+    def _refused(self, log: LogFile, error: OSError) -> None:
+        if not log.noted:
+            log.noted = True
+            reason = errno.errorcode.get(error.errno or 0, "")
+            self._call(
+                self._note,
+                f"{log.path}: {error.strerror} ({reason}); output of this worker is dropped until it can be written",
+            )
+
+    def _call(self, function: Callable[..., None], *args: object) -> None:
+        # the loop is closed: nobody is left to tell
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
+
+
+class Stream:
+    """One pipe from a worker, read until its end.
+
+    Args:
+        loop: the agent's event loop.
+        writer: writes the log file.
+        path: the log file.
+        console: where lines are shown, or None.
+        prefix: put before each line on the console.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, writer: FileWriter, path: str, console: Console | None, prefix: str
+    ) -> None:
+        self._loop = loop
+        self._writer = writer
+        self._log = writer.open(path)
+        self._console = console
+        self._prefix = prefix.encode()
+        self._tail = bytearray()
+        self._partial = bytearray()
+        self._in_line = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._fd, self.worker_end = os.pipe2(os.O_CLOEXEC)
+        # over the user's pipe quota: the default size works, in more turns
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        os.set_blocking(self._fd, False)
+        loop.add_reader(self._fd, self._readable)
+
+    def close_worker_end(self) -> None:
+        """Close the agent's copy of the writing end, once the worker has its own."""
+        if self.worker_end >= 0:
+            os.close(self.worker_end)
+            self.worker_end = -1
+
+    def tail(self) -> bytes:
+        """The end of what was printed, at most ``TAIL_BYTES``."""
+        return bytes(self._tail[-TAIL_BYTES:])
+
+    def drain(self) -> None:
+        """Read now what lies in the pipe, at most one pipe full."""
+        for _ in range(2 * PIPE_BYTES // CHUNK_BYTES):
+            if self._fd < 0 or not self._read():
+                return
+
+    def close(self) -> None:
+        """Take what is in the pipe and stop reading."""
+        self.drain()
+        self._end()
+
+    def _readable(self) -> None:
+        self._read()
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._fd, CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._end()
+            return False
+        self._tail += data
+        if len(self._tail) > 2 * TAIL_BYTES:
+            del self._tail[:-TAIL_BYTES]
+        if self._console is not None:
+            self._show(data)
+        if not self._writer.write(self._log, data, self._resume):
+            self._loop.remove_reader(self._fd)
+        return True
+
+    def _resume(self) -> None:
+        if self._fd >= 0:
+            self._loop.add_reader(self._fd, self._readable)
+
+    def _end(self) -> None:
+        if self._fd < 0:
+            return
+        self._loop.remove_reader(self._fd)
+        os.close(self._fd)
+        self._fd = -1
+        self.close_worker_end()
+        self._show_partial()
+        self._writer.close_file(self._log)
+
+    def _show(self, data: bytes) -> None:
+        """Show whole lines; keep the rest, up to ``LINE_BYTES_MAX``."""
+        assert self._console is not None
+        self._partial += data
+        cut = max(self._partial.rfind(b"\n"), self._partial.rfind(b"\r") if not self._prefix else -1) + 1
+        if len(self._partial) - cut > LINE_BYTES_MAX:
+            cut = len(self._partial)
+        if cut:
+            whole = bytes(self._partial[:cut])
+            del self._partial[:cut]
+            self._console.put(self._prefixed(whole))
+        if self._partial and self._timer is None and not self._prefix:
+            self._timer = self._loop.call_later(PARTIAL_LINE_S, self._show_partial)
+
+    def _show_partial(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._partial and self._console is not None:
+            rest = bytes(self._partial)
+            self._partial.clear()
+            self._console.put(self._prefixed(rest))
+
+    def _prefixed(self, data: bytes) -> bytes:
+        if not self._prefix:
+            return data
+        head = b"" if self._in_line else self._prefix
+        self._in_line = not data.endswith(b"\n")
+        body = data if self._in_line else data[:-1]
+        return head + body.replace(b"\n", b"\n" + self._prefix) + (b"" if self._in_line else b"\n")

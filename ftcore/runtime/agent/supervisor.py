@@ -1,0 +1,410 @@
+"""Runs the workers of one node: starts them, hears of their ends, stops them, and leaves nothing behind.
+
+House rules: all of it lives in the agent's event loop and nothing here blocks it; the agent itself never forks. Four
+kinds of processes belong to it:
+
+| process | made by | watched for |
+|---|---|---|
+| guard | exec | its death: made anew |
+| warm | exec | its death: made anew; workers do not notice |
+| parked workers, then workers | forked by warm, inherited by the agent | their exit codes |
+| store host | forked by warm, inherited by the agent | its death: made anew, the loss of its rounds is told |
+
+Every other descendant of the agent was left behind by a worker, whatever session or environment it gave itself, since
+the agent is a subreaper. Those are killed when the last worker of a round has ended, or is stopped. Code around a
+supervisor that starts processes of its own tells its ``Reaper`` (``reaper.watch``), or starts them before it.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import string
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from ftcore.errors import UsageError
+from ftcore.ids import Round
+from ftcore.ports import Launch, Progress, WorkerExit
+from ftcore.runtime.agent import launchable, processes
+from ftcore.runtime.agent.guard import Guard
+from ftcore.runtime.agent.output import Console, FileWriter, Stream
+from ftcore.runtime.agent.reaper import Reaper
+from ftcore.runtime.agent.store_link import StoreLink
+from ftcore.runtime.agent.warm_link import Parked, WarmLink, receive
+from ftcore.runtime.warm import protocol
+from ftcore.runtime.warm.serve import DEFAULT_PRELOAD
+from ftcore.shm import page
+
+AGENT_ENV: Final = "FTCORE_AGENT"
+"""In the environment of all that an agent runs: its tag, by which the guard finds what survived it."""
+
+ERROR_FILE_ENV: Final = "TORCHELASTIC_ERROR_FILE"
+HOOKS: Final = "ftcore.worker._hooks"
+"""Imported by a forked worker to count its steps; named, not imported: what runs in the training process is a room of
+its own, into which the agent does not look."""
+
+LINE_PREFIX: Final = "[${role_name}${local_rank}]:"
+SWEEP_S_MAX: Final = 10.0
+FLUSH_S: Final = 1.0
+STDOUT, STDERR = 1, 2
+
+
+@attrs.frozen(kw_only=True)
+class Output:
+    """Where the workers' lines are shown; log files have them always.
+
+    The words are torchrun's: 0 none, 1 stdout, 2 stderr, 3 both; for all local ranks, or by local rank.
+
+    Args:
+        redirects: streams that are not shown.
+        tee: streams that are shown with a prefix.
+        local_ranks_filter: the only local ranks of which anything is shown; None: all.
+        line_prefix: template of the prefix, over ``role_name``, ``rank`` and ``local_rank``.
+        stdout: descriptor of the console for standard output.
+        stderr: descriptor of the console for standard error, and for notes.
+    """
+
+    redirects: int | Mapping[int, int] = 0
+    tee: int | Mapping[int, int] = 0
+    local_ranks_filter: Collection[int] | None = None
+    line_prefix: str = LINE_PREFIX
+    stdout: int = STDOUT
+    stderr: int = STDERR
+
+    def shown(self, stream: int, env: Mapping[str, str], local_rank: int) -> tuple[bool, str]:
+        """Whether a worker's stream is shown, and the prefix of its lines."""
+        if self.local_ranks_filter is not None and local_rank not in self.local_ranks_filter:
+            return False, ""
+        if _of(self.tee, local_rank) & stream:
+            names = {"role_name": env.get("ROLE_NAME", "default"), "rank": env.get("RANK", local_rank)}
+            return True, string.Template(self.line_prefix).safe_substitute(names, local_rank=local_rank)
+        return not _of(self.redirects, local_rank) & stream, ""
+
+
+def _of(value: int | Mapping[int, int], local_rank: int) -> int:
+    return value if isinstance(value, int) else value.get(local_rank, 0)
+
+
+@attrs.define
+class _Worker:
+    local_rank: int
+    pid: int
+    channel: Parked
+    stdout: Stream
+    stderr: Stream
+    page: page.PageReader
+    page_fd: int
+    error_file: str
+    exitcode: int | None = None
+
+
+class LocalSupervisor:
+    """``ports.Supervisor`` over processes of this machine. Made in the main thread, inside the agent's event loop.
+
+    Args:
+        env: environment in which the warm process imports; a launch whose environment differs from it in a variable
+            that is read at load time is run by exec instead of fork.
+        preload: modules that the warm process imports; None: every launch is run by exec.
+        nproc: how many workers to expect; so many are forked ahead.
+        output: what is shown where.
+        on_note: told, for a person, of what could not be done (a log file that cannot be written); default: stderr.
+        on_store_lost: told of a round whose store was lost because the store host died.
+        reaper: waits for all children; None: an own one.
+
+    Raises:
+        OSError: the system refuses to start the guard or the warm process.
+    """
+
+    def __init__(
+        self,
+        *,
+        env: Mapping[str, str],
+        preload: Sequence[str] | None = DEFAULT_PRELOAD,
+        nproc: int = 1,
+        output: Output | None = None,
+        on_note: Callable[[str], None] | None = None,
+        on_store_lost: Callable[[Round], None] | None = None,
+        reaper: Reaper | None = None,
+    ) -> None:
+        processes.become_subreaper()
+        self._loop = asyncio.get_running_loop()
+        self._elders = frozenset(processes.children(os.getpid()))
+        self._own_reaper = reaper is None
+        self._reaper = Reaper() if reaper is None else reaper
+        self._output = Output() if output is None else output
+        self._consoles = {STDOUT: Console(self._output.stdout), STDERR: Console(self._output.stderr)}
+        self._on_note = on_note or (lambda text: self._consoles[STDERR].put(f"ftcore: {text}\n".encode()))
+        self._noted: set[str] = set()
+        self._writer = FileWriter(self._loop, self._note_file)
+        self._tag = uuid.uuid4().hex
+        self._guard = Guard(self._reaper, f"{AGENT_ENV}={self._tag}")
+        self._env = {**env, AGENT_ENV: self._tag}
+        self._preloads = preload is not None
+        self._warm = WarmLink(self._reaper, self._env, preload or (), nproc)
+        self._store = StoreLink(self._reaper, self._warm, on_store_lost or (lambda _round: None))
+        self._exits: asyncio.Queue[WorkerExit | None] = asyncio.Queue()
+        self._workers: list[_Worker] = []
+        self._round = Round(0)
+        self._active = False
+        self._starting: asyncio.Task[str] | None = None
+        self._stopping = asyncio.Lock()
+        self._kill_at = float("inf")
+        self._changed = asyncio.Event()
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def start(self, launch: Launch) -> tuple[tuple[int, ...], str]:
+        """See ``ports.Supervisor``. What still runs of an older round is stopped first, without grace."""
+        await self.stop(0.0)
+        launchable.check(launch)
+        self._noted.clear()
+        self._starting = self._loop.create_task(self._start(launch))
+        try:
+            how = await self._starting
+        except asyncio.CancelledError:
+            if self._stopping.locked():
+                raise UsageError("the workers were stopped while they were being started") from None
+            self._starting.cancel()
+            raise
+        except OSError as error:
+            await self.stop(0.0)
+            raise UsageError(f"the workers cannot be started: {error.strerror or error}") from error
+        finally:
+            self._starting = None
+        return tuple(worker.pid for worker in self._workers), how
+
+    async def stop(self, grace_s: float) -> tuple[int | None, ...]:
+        """See ``ports.Supervisor``. A second call while one waits shortens its grace, and returns an empty tuple."""
+        self._kill_at = min(self._kill_at, self._loop.time() + grace_s)
+        self._changed.set()
+        async with self._stopping:
+            if self._starting is not None:
+                self._starting.cancel()
+                await asyncio.wait({self._starting})
+            if self._sweeping is not None:
+                await self._sweeping
+            if not self._active:
+                self._kill_at = float("inf")
+                return ()
+            self._reaper.drain()
+            ended = [worker.exitcode is not None for worker in self._workers]
+            self._active = False
+            for worker in self._alive():
+                processes.kill(worker.pid, signal.SIGTERM, group=True)
+            await self._ends(until_kill=True)
+            for worker in self._alive():
+                processes.kill(worker.pid, signal.SIGKILL, group=True)
+            await self._ends(until_kill=False)
+            await self._finish()
+            self._kill_at = float("inf")
+            pairs = zip(self._workers, ended, strict=True)
+            return tuple(None if before else worker.exitcode for worker, before in pairs)
+
+    async def exits(self) -> AsyncIterator[WorkerExit]:
+        """See ``ports.Supervisor``. Ends after ``close``."""
+        while (ended := await self._exits.get()) is not None:
+            yield ended
+
+    def progress(self) -> tuple[Progress | None, ...]:
+        """See ``ports.Supervisor``."""
+        found: list[Progress | None] = []
+        for worker in self._workers:
+            said = worker.page.read()
+            if said is None:
+                found.append(None)
+                continue
+            found.append(
+                Progress(steps=said.steps, step=said.step, absolute=said.absolute, mono=said.mono, loss=said.loss)
+            )
+        return tuple(found)
+
+    def tail(self, local_rank: int, limit: int) -> str:
+        """See ``ports.Supervisor``. Also of a worker that has ended, until the next start."""
+        worker = self._workers[local_rank]
+        data = worker.stderr.tail() or worker.stdout.tail()
+        if len(data) > limit:
+            data = data[len(data) - limit :]
+            data = data[data.find(b"\n") + 1 :] if b"\n" in data[:-1] else data
+        # A replacement character is longer than the byte that it stands for.
+        return data.decode(errors="replace").encode()[-limit:].decode(errors="ignore") if limit else ""
+
+    def error_file(self, local_rank: int) -> str:
+        """See ``ports.Supervisor``."""
+        return self._workers[local_rank].error_file
+
+    async def open_store(self, round_: Round, host: str) -> tuple[str, int]:
+        """See ``ports.Supervisor``. The stores of the last two rounds are kept."""
+        return host, await self._store.open(round_, host)
+
+    async def close(self) -> None:
+        """See ``ports.Supervisor``."""
+        await self.stop(0.0)
+        self._store.close()
+        self._warm.close()
+        await self._sweep()
+        self._guard.close()
+        await self._gone()
+        await self._writer.flush(FLUSH_S)
+        self._writer.close()
+        for console in self._consoles.values():
+            await self._loop.run_in_executor(None, console.flush, FLUSH_S)
+        self._exits.put_nowait(None)
+        self._close_pages()
+        if self._own_reaper:
+            self._reaper.close()
+
+    # Starting
+
+    async def _start(self, launch: Launch) -> str:
+        reason = "" if self._preloads else "--no-preload"
+        reason = reason or launchable.why_exec(launch, self._env) or await self._warm.unsafe()
+        parked = await self._warm.take(len(launch.envs))
+        self._close_pages()
+        self._round = launch.round
+        self._workers = []
+        self._active = True
+        try:
+            for local_rank, place in enumerate(parked):
+                self._workers.append(self._prepare(launch, local_rank, place))
+        except OSError:
+            for place in parked:
+                place.channel.close()
+            raise
+        for worker in self._workers:
+            self._hand_over(worker, launch, reason)
+        replies = await asyncio.gather(*(receive(place.channel) for place in parked))
+        for worker in self._workers:
+            worker.stdout.close_worker_end()
+            worker.stderr.close_worker_end()
+            worker.channel.channel.close()
+        return next((str(reply["how"]) for reply, _ in replies if reply is not None), "fork")
+
+    def _prepare(self, launch: Launch, local_rank: int, parked: Parked) -> _Worker:
+        env, log_dir = launch.envs[local_rank], launch.log_dirs[local_rank]
+        error_file = env.get(ERROR_FILE_ENV) or os.path.join(log_dir, "error.json")
+        try:
+            os.makedirs(log_dir, exist_ok=True)
+            if os.path.exists(error_file):
+                os.unlink(error_file)
+        except OSError as error:
+            self._note_file(f"{log_dir}: {error.strerror}; output of this worker is not kept in a file")
+        fd = page.create()
+        worker = _Worker(
+            local_rank,
+            parked.pid,
+            parked,
+            self._stream(STDOUT, "stdout.log", env, log_dir, local_rank),
+            self._stream(STDERR, "stderr.log", env, log_dir, local_rank),
+            page.PageReader(fd),
+            fd,
+            error_file,
+        )
+        self._guard.add(worker.pid)
+        self._reaper.watch(worker.pid, lambda code, mono: self._ended(worker, code, mono))
+        return worker
+
+    def _stream(self, stream: int, name: str, env: Mapping[str, str], log_dir: str, local_rank: int) -> Stream:
+        shown, prefix = self._output.shown(stream, env, local_rank)
+        console = self._consoles[stream] if shown else None
+        return Stream(self._loop, self._writer, os.path.join(log_dir, name), console, prefix)
+
+    def _hand_over(self, worker: _Worker, launch: Launch, exec_reason: str) -> None:
+        env = {**launch.envs[worker.local_rank], AGENT_ENV: self._tag, ERROR_FILE_ENV: worker.error_file}
+        body = protocol.body_fd(
+            {
+                "argv": list(launch.argv),
+                "module": launch.module,
+                "no_python": launch.no_python,
+                "cwd": launch.cwd,
+                "env": env,
+                "python": env.get("PYTHON_EXEC") or sys.executable,
+                "exec_reason": exec_reason,
+                "hooks": HOOKS,
+            }
+        )
+        fds = [body, worker.stdout.worker_end, worker.stderr.worker_end, worker.page_fd]
+        # One that was killed just now does not take it; the reaper tells, as of any worker.
+        with contextlib.suppress(OSError):
+            protocol.send(worker.channel.channel, {"start": 1}, fds)
+        os.close(body)
+        os.close(worker.page_fd)
+
+    # Ending
+
+    def _ended(self, worker: _Worker, code: int, mono: int) -> None:
+        worker.exitcode = code
+        worker.stdout.drain()
+        worker.stderr.drain()
+        self._changed.set()
+        if not self._active:
+            return
+        self._exits.put_nowait(
+            WorkerExit(round=self._round, local_rank=worker.local_rank, pid=worker.pid, exitcode=code, mono=mono)
+        )
+        if not self._alive():
+            self._sweeping = self._loop.create_task(self._finish())
+
+    def _alive(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.exitcode is None]
+
+    async def _ends(self, *, until_kill: bool) -> None:
+        """Wait until no worker lives; at most until the grace is over, if so asked."""
+        while self._alive():
+            self._changed.clear()
+            left = max(0.0, self._kill_at - self._loop.time()) if until_kill else SWEEP_S_MAX
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                if until_kill:
+                    return
+                pids = ", ".join(str(worker.pid) for worker in self._alive())
+                self._on_note(f"killed workers do not end, the system holds them: pids {pids}; waiting on")
+
+    async def _finish(self) -> None:
+        """After the last worker: nothing that it started remains, and all that it printed is taken in."""
+        await self._sweep()
+        for worker in self._workers:
+            self._guard.remove(worker.pid)
+            worker.stdout.close()
+            worker.stderr.close()
+        self._sweeping = None
+        await self._writer.flush(FLUSH_S)
+
+    async def _sweep(self) -> None:
+        """Kill every descendant that is not the agent's own, until none is left."""
+        deadline, pause = self._loop.time() + SWEEP_S_MAX, 0.0005
+        async with self._warm.asking:
+            while True:
+                self._reaper.drain()
+                found = processes.descendants(os.getpid(), self._reaper.watched | self._elders)
+                if not found:
+                    return
+                if self._loop.time() > deadline:
+                    self._on_note(f"killed processes do not end, the system holds them: {found}; going on")
+                    return
+                for pid in found:
+                    processes.kill(pid, signal.SIGKILL)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 0.05)
+
+    async def _gone(self) -> None:
+        """Wait until the agent's own processes, killed just now, have ended; a second is more than they need."""
+        deadline = self._loop.time() + FLUSH_S
+        while set(processes.children(os.getpid())) - self._elders and self._loop.time() < deadline:
+            self._reaper.drain()
+            await asyncio.sleep(0.001)
+
+    def _close_pages(self) -> None:
+        for worker in self._workers:
+            worker.page.close()
+        self._workers = []
+
+    def _note_file(self, text: str) -> None:
+        kind = text.partition(": ")[2]
+        if kind not in self._noted:
+            self._noted.add(kind)
+            self._on_note(text)

@@ -1,0 +1,119 @@
+"""From a fork of the warm process to a worker: its own session, bound to the agent's life, then the launch.
+
+A parked worker is complete but for its launch: it has told its process id and waits on its own channel. If the agent
+goes away instead, it exits. What is done here and in ``run`` makes it equal to a fresh ``python -u script``; where that
+is not possible (``_why_exec``) it becomes one, by exec.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from types import ModuleType
+
+from ftcore.runtime.warm import protocol
+from ftcore.shm.page import PAGE_FD_ENV
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with(agent: int) -> None:
+    """Be killed when the agent ends; exit at once if it has ended already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != agent:
+        os._exit(1)
+
+
+def settle(agent: int, between: int) -> None:
+    """Take an own session and wait until the agent is the parent: the process in between is about to exit."""
+    os.setsid()
+    while os.getppid() == between:
+        time.sleep(0.0001)
+    die_with(agent)
+
+
+def park(channel: socket.socket, agent: int, between: int, fresh: frozenset[str]) -> protocol.Body:
+    """Wait for the launch and become its process; returns in a worker that is to run the body in this interpreter."""
+    settle(agent, between)
+    protocol.send(channel, {"parked": os.getpid()})
+    message, fds = protocol.receive(channel)
+    if message is None:
+        os._exit(0)
+    body_fd, stdout, stderr, page = fds
+    body = protocol.read_body(body_fd)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    for fd in (body_fd, stdout, stderr):
+        os.close(fd)
+    os.chdir(body["cwd"])
+    loaded = dict(os.environ)
+    body["env"][PAGE_FD_ENV] = str(page)
+    os.environ.clear()
+    os.environ.update(body["env"])
+    reason = body["exec_reason"] or _why_exec(body, fresh)
+    protocol.send(channel, {"how": f"exec: {reason}" if reason else "fork"})
+    channel.close()
+    _default_signals(python=not reason)
+    if reason:
+        os.set_inheritable(page, True)
+        _exec(body)
+    body["env"] = loaded
+    return body
+
+
+def _why_exec(body: protocol.Body, fresh: frozenset[str]) -> str:
+    """A preloaded module that the script would have found in its own directory instead, if there is one."""
+    first = first_path(body)
+    try:
+        entries = set(os.listdir(first))
+    except OSError:
+        return ""
+    for name, module in list(sys.modules.items()):
+        if "." in name or name in fresh or name == "__main__":
+            continue
+        mine = os.path.join(first, f"{name}.py") if f"{name}.py" in entries else ""
+        if not mine and name in entries:
+            mine = os.path.join(first, name, "__init__.py")
+        if mine and os.path.exists(mine) and not _same_file(module, mine):
+            return f"{mine} stands before the preloaded module of that name"
+    return ""
+
+
+def _same_file(module: ModuleType, path: str) -> bool:
+    origin = getattr(module, "__file__", None)
+    return origin is not None and os.path.realpath(origin) == os.path.realpath(path)
+
+
+def first_path(body: protocol.Body) -> str:
+    """What python would put first on the module path."""
+    if body["module"]:
+        return body["cwd"]
+    return os.path.dirname(os.path.realpath(body["argv"][0]))
+
+
+def _default_signals(*, python: bool) -> None:
+    """Give every signal the disposition of a fresh process: python's own three, or none of them before an exec."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        wanted: object = signal.SIG_DFL
+        if python and number == signal.SIGINT:
+            wanted = signal.default_int_handler
+        elif python and number in (signal.SIGPIPE, signal.SIGXFSZ):
+            wanted = signal.SIG_IGN
+        if signal.getsignal(number) is not wanted:
+            signal.signal(number, wanted)  # type: ignore[arg-type]
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _exec(body: protocol.Body) -> None:
+    if body["no_python"]:
+        args = body["argv"]
+    else:
+        args = [body["python"], "-u", *(["-m"] if body["module"] else []), *body["argv"]]
+    try:
+        os.execvp(args[0], args)
+    except OSError as error:
+        print(f"cannot run {args[0]}: {error.strerror}", file=sys.stderr)
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)

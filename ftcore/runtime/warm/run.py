@@ -1,0 +1,125 @@
+"""Run the user's script in this interpreter so that it cannot tell the difference from ``python -u script``.
+
+What is equal: ``sys.argv``, ``sys.orig_argv``, the module path, ``__main__`` (classes in it can be pickled, and
+``multiprocessing`` can spawn), seeds as random as those of a new process, thread counts from the environment,
+tracebacks without frames of ours, exit codes, threads and ``atexit``. What is not: preloaded modules are in
+``sys.modules`` already, and the seed of ``hash(str)`` is the warm process's, for all workers the same.
+
+A plain script's uncaught exception leaves an error file in torchrun's format; under torchrun it takes ``@record``.
+"""
+
+import contextlib
+import faulthandler
+import importlib
+import importlib.machinery
+import json
+import os
+import sys
+import time
+import traceback
+from types import ModuleType, TracebackType
+
+from ftcore.runtime.warm import child, protocol
+
+ERROR_FILE_ENV = "TORCHELASTIC_ERROR_FILE"
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def run(body: protocol.Body) -> None:
+    """Run the script to its end; what it raises ends the process as python would end it.
+
+    Args:
+        body: the launch; its ``env`` is by now the environment that the preload was loaded with.
+    """
+    faulthandler.enable(file=sys.__stderr__ or 2, all_threads=True)
+    _as_fresh(body["env"])
+    if body["hooks"]:
+        importlib.import_module(body["hooks"]).install()
+    try:
+        _run_main(body)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        _report(error)
+        if isinstance(error, KeyboardInterrupt):
+            sys.excepthook = _silent  # shown already; python itself turns it into death by SIGINT
+            raise
+        raise SystemExit(1) from None
+
+
+def _run_main(body: protocol.Body) -> None:
+    main = ModuleType("__main__")
+    main.__dict__["__builtins__"] = sys.modules["builtins"]
+    main.__annotations__ = {}
+    sys.modules["__main__"] = main
+    sys.path_importer_cache.clear()
+    if not sys.flags.safe_path:
+        sys.path.insert(0, child.first_path(body))
+    name, *rest = body["argv"]
+    sys.orig_argv = [sys.executable, "-u", *(["-m"] if body["module"] else []), *body["argv"]]
+    if body["module"]:
+        import runpy
+
+        sys.argv = ["-m", *rest]
+        # The function that the interpreter itself calls for -m, by this name since Python 2.5.
+        runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+        return
+    sys.argv = [name, *rest]
+    path = os.path.join(body["cwd"], name)
+    main.__file__ = path
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    main.__dict__["__cached__"] = None
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
+
+
+def _as_fresh(loaded: dict[str, str]) -> None:
+    """Undo what a fork shares that fresh processes do not: seeds, keys, a thread count read at load time."""
+    modules = sys.modules
+    if "multiprocessing.process" in modules:
+        from multiprocessing.process import current_process
+
+        current_process().authkey = os.urandom(32)
+    if "numpy.random" in modules:
+        modules["numpy.random"].seed()
+    if "torch" in modules:
+        torch = modules["torch"]
+        torch.default_generator.seed()
+        wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+        if wanted.isdigit() and int(wanted) > 0 and os.environ["OMP_NUM_THREADS"] != loaded.get("OMP_NUM_THREADS"):
+            torch.set_num_threads(int(wanted))
+
+
+def _report(error: BaseException) -> None:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    if isinstance(error, Exception):
+        _write_error_file(error, trace)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    try:
+        sys.excepthook(type(error), error, trace)
+    except Exception:
+        sys.__excepthook__(type(error), error, trace)
+
+
+def _write_error_file(error: Exception, trace: TracebackType | None) -> None:
+    """Source of the format: ``torch.distributed.elastic.multiprocessing.errors.error_handler``."""
+    path = os.environ.get(ERROR_FILE_ENV, "")
+    with contextlib.suppress(OSError):
+        if not path or os.path.getsize(path) > 0:  # the script's own @record was here
+            return
+    stack = "".join(traceback.format_exception(type(error), error, trace))
+    extra = {"py_callstack": stack, "timestamp": str(int(time.time()))}
+    message = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
+    try:
+        with open(path, "w") as file:
+            json.dump(message, file)
+    except OSError as problem:
+        print(f"ftcore: cannot write the error file {path}: {problem.strerror}", file=sys.stderr)
+
+
+def _silent(_type: type[BaseException], _error: BaseException, _trace: TracebackType | None) -> None:
+    return

@@ -1,0 +1,124 @@
+"""The warm process's life: import, say ready, then fork on request until the agent's end of the channel closes.
+
+House rules: one thread, always; no operation of torch, no CUDA, no grpc here. Whatever breaks one of these (a preload
+module that starts threads or CUDA) is reported as ``unsafe``, and workers are then made by exec instead.
+
+Forking is done twice, from the main thread: the process in between exits at once, so the kernel gives the worker to
+the agent (a subreaper), which thereby gets its exit status. Workers are made ahead of their launch and wait parked
+(``child.park``): when a launch comes, nothing is left to fork.
+"""
+
+import gc
+import importlib
+import json
+import os
+import socket
+import sys
+import warnings
+
+from ftcore.runtime.warm import child, protocol, store
+
+CHANNEL_FD = 3
+
+DEFAULT_PRELOAD = ("torch", "numpy", "torch.distributed", "torch.optim", "torch.nn.parallel", "torch._dynamo")
+"""What a training script imports, and what torch's optimizers and DDP import on first use (``torch._dynamo``: over a
+second). One that is not installed is left out."""
+
+
+def main(agent: int, modules: str, fresh: frozenset[str]) -> protocol.Body | None:
+    """Serve until the agent is gone (None), or until this process is a worker that was launched (its body).
+
+    Args:
+        agent: the agent's process id.
+        modules: JSON list of the modules to import.
+        fresh: names of the modules that a bare interpreter has loaded.
+    """
+    child.die_with(agent)
+    channel = socket.socket(fileno=CHANNEL_FD)
+    channel.set_inheritable(False)
+    ready = _preload(json.loads(modules))
+    protocol.send(channel, ready)
+    if "missing" in ready:
+        return None
+    gc.collect()
+    gc.freeze()
+    while True:
+        message, fds = protocol.receive(channel)
+        if message is None:
+            os._exit(0)
+        made = _fork(len(fds))
+        if made is None:
+            for fd in fds:
+                os.close(fd)
+            continue
+        index, between = made
+        channel.close()
+        for other in fds[:index] + fds[index + 1 :]:
+            os.close(other)
+        mine = socket.socket(fileno=fds[index])
+        if "store" in message:
+            child.settle(agent, between)
+            store.serve(mine)
+        return child.park(mine, agent, between, fresh)
+
+
+def _preload(modules: list[str]) -> dict[str, object]:
+    ours = [name for name in modules if name in DEFAULT_PRELOAD]
+    theirs = [name for name in modules if name not in DEFAULT_PRELOAD]
+    for name in ours:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != name.partition(".")[0]:
+                return {"missing": f"cannot import {name}: {error}"}
+    threads = _threads()
+    for name in theirs:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:  # a module may do anything while it is imported, sys.exit included
+            return {"missing": f"cannot preload {name}: {type(error).__name__}: {error}"}
+    reason = ""
+    if _threads() > threads:
+        reason = f"a module of --preload {','.join(theirs)} started a thread"
+    elif _device_open():
+        reason = f"a module of --preload {','.join(theirs)} started CUDA"
+    return {"ready": 1, "unsafe": reason}
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _device_open() -> bool:
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _fork(count: int) -> tuple[int, int] | None:
+    """Fork ``count`` grandchildren. Returns None here; in a grandchild its index and the id of the process between."""
+    between = _plain_fork()
+    if between:
+        os.waitpid(between, 0)
+        return None
+    status = 1
+    try:
+        own = os.getpid()
+        for index in range(count):
+            if not _plain_fork():
+                return index, own
+        status = 0
+    except OSError as error:
+        print(f"cannot fork a worker: {error}", file=sys.stderr)
+    os._exit(status)
+
+
+def _plain_fork() -> int:
+    # Python 3.12 warns of any second thread; numpy's idle ones are safe, others were reported as unsafe.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()

@@ -1,0 +1,73 @@
+"""The store host: serves one TCPStore per round, each on a port of its own, for the job's first node.
+
+A round never re-uses the store of another: late workers of a dead round would read and write keys of the new one. The
+stores of the last two rounds are kept, so that workers that are about to be stopped see no closed socket first.
+
+It is forked from the warm process, so torch is loaded already, and a crash of it costs one round, not the agent.
+"""
+
+import datetime
+import ipaddress
+import os
+import socket
+from typing import Any
+
+from ftcore.runtime.warm import protocol
+
+ROUNDS_KEPT = 2
+_CONNECT_TIMEOUT = datetime.timedelta(seconds=30)
+
+
+def serve(channel: socket.socket) -> None:
+    """Open stores on request until the agent is gone; never returns."""
+    stores: dict[int, Any] = {}
+    protocol.send(channel, {"serving": os.getpid()})
+    while True:
+        message, _ = protocol.receive(channel)
+        if message is None:
+            os._exit(0)
+        try:
+            round_ = int(message["open"])
+            stores.pop(round_, None)
+            stores[round_], port = _open(str(message["host"]))
+            for old in sorted(stores)[:-ROUNDS_KEPT]:
+                del stores[old]
+            reply: dict[str, Any] = {"port": port}
+        except Exception as error:  # torch raises its own types for a name that does not resolve or a refused socket
+            reply = {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+        protocol.send(channel, reply)
+
+
+def _open(host: str) -> tuple[Any, int]:
+    from torch.distributed import TCPStore
+
+    listener = _listen(host)
+    port = listener.getsockname()[1]
+    try:
+        store = TCPStore(
+            host,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=_CONNECT_TIMEOUT,
+            master_listen_fd=listener.fileno(),
+        )
+    except BaseException:
+        listener.close()
+        raise
+    listener.detach()  # torch closes it with the store
+    return store, port
+
+
+def _listen(host: str) -> socket.socket:
+    """Listen on one address if the host is given as one that is local; for a name, on all: ``/etc/hosts`` often maps a
+    machine's own name to a loopback address that no other node can reach."""
+    try:
+        local = "127.0.0.1" if host == "localhost" else str(ipaddress.ip_address(host))
+        return socket.create_server(
+            (local, 0), family=socket.AF_INET6 if ":" in local else socket.AF_INET, backlog=1024
+        )
+    except (ValueError, OSError):
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", 0), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
+        return socket.create_server(("", 0), backlog=1024)

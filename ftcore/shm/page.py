@@ -1,0 +1,137 @@
+"""The progress page: one 4 KiB page of shared memory per worker, written by the worker, read by its agent.
+
+The page is a sealed memfd. The worker finds it through ``FTCORE_PAGE_FD``; the agent holds a mapping of its own.
+There is one writer and it never waits: it makes the sequence word odd, stores the fields, makes it even again (a
+sequence lock). A reader that meets an odd or a changed sequence reads again, and keeps what it read last if the writer
+died or was stopped in the middle.
+
+| word (8 bytes each) | field | meaning |
+|---|---|---|
+| 0 | ``magic`` | tells the page and its version |
+| 1 | ``sequence`` | odd while the writer is inside |
+| 2 | ``steps`` | steps completed since the process started |
+| 3 | ``step`` | number of the last completed step |
+| 4 | ``absolute`` | 1: ``step`` counts from the start of the training |
+| 5 | ``mono`` | monotonic nanoseconds of its completion |
+| 6 | ``loss`` | double; NaN: none was reported |
+| 7 | ``grad_norm`` | double; NaN: none was reported |
+"""
+
+import fcntl
+import math
+import mmap
+import os
+from typing import Final
+
+import attrs
+
+PAGE_BYTES: Final = 4096
+PAGE_FD_ENV: Final = "FTCORE_PAGE_FD"
+"""Environment variable with the descriptor number of a worker's page."""
+
+MAGIC: Final = 0x3130656761507466  # "ftPage01", little-endian
+_NAME: Final = "ftcore-page"
+_MAGIC, _SEQUENCE, _STEPS, _STEP, _ABSOLUTE, _MONO, _LOSS, _GRAD_NORM = range(8)
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_READ_TRIES: Final = 100
+
+
+@attrs.frozen
+class Sample:
+    """What a page said at one moment. See the module's table for the fields; None stands for "not reported"."""
+
+    steps: int
+    step: int
+    absolute: bool
+    mono: int
+    loss: float | None
+    grad_norm: float | None
+
+
+def create() -> int:
+    """Make an empty page; returns its descriptor, which the caller closes. Raises ``OSError``."""
+    fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, PAGE_BYTES)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        with mmap.mmap(fd, PAGE_BYTES) as view:
+            view[0:8] = MAGIC.to_bytes(8, "little")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def is_page(fd: int) -> bool:
+    """Whether the descriptor is a progress page: a number in the environment may be another file by now."""
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").startswith(f"/memfd:{_NAME}")
+    except OSError:
+        return False
+
+
+class PageWriter:
+    """The worker's side.
+
+    Args:
+        fd: the page; mapped here, not closed.
+    """
+
+    def __init__(self, fd: int) -> None:
+        view = memoryview(mmap.mmap(fd, PAGE_BYTES))
+        self._words = view.cast("q")
+        self._doubles = view.cast("d")
+
+    def write(self, steps: int, step: int, absolute: bool, mono: int, loss: float | None, norm: float | None) -> None:
+        """Publish a completed step. See the module's table for the arguments."""
+        words, doubles = self._words, self._doubles
+        sequence = words[_SEQUENCE] | 1
+        words[_SEQUENCE] = sequence
+        words[_STEPS] = steps
+        words[_STEP] = step
+        words[_ABSOLUTE] = absolute
+        words[_MONO] = mono
+        doubles[_LOSS] = math.nan if loss is None else loss
+        doubles[_GRAD_NORM] = math.nan if norm is None else norm
+        words[_SEQUENCE] = sequence + 1
+
+
+class PageReader:
+    """The agent's side.
+
+    Args:
+        fd: the page; mapped here, not closed.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._map = mmap.mmap(fd, PAGE_BYTES, prot=mmap.PROT_READ)
+        self._last: Sample | None = None
+
+    def read(self) -> Sample | None:
+        """The newest consistent sample, or None if no step was reported yet."""
+        view = memoryview(self._map)
+        words, doubles = view.cast("q"), view.cast("d")
+        for _ in range(_READ_TRIES):
+            before = words[_SEQUENCE]
+            if before & 1:
+                continue
+            sample = Sample(
+                words[_STEPS],
+                words[_STEP],
+                bool(words[_ABSOLUTE]),
+                words[_MONO],
+                _number(doubles[_LOSS]),
+                _number(doubles[_GRAD_NORM]),
+            )
+            if words[_SEQUENCE] == before:
+                self._last = sample if sample.mono else None
+                break
+        return self._last
+
+    def close(self) -> None:
+        """Unmap the page."""
+        self._map.close()
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

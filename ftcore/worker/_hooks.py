@@ -1,0 +1,50 @@
+"""Progress of plain scripts: torch's public global optimizer hook counts completed steps into the page.
+
+House rules: a hook of ours never raises into the training step and costs about a microsecond. Only the first optimizer
+seen is counted, so that a script with two of them (a GAN) does not step twice as fast. The Adam family keeps its step
+number in its state and saves it in checkpoints: it is read once, so a resumed run counts on; it is never read from a
+device, which would have to wait for it.
+"""
+
+import sys
+import weakref
+from typing import Any
+
+from ftcore.worker._progress import progress
+
+
+class _StepCounter:
+    def __init__(self) -> None:
+        self._progress = progress()
+        self._first: weakref.ref[Any] | None = None
+
+    def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._first is None or self._first() is None:
+            self._first = weakref.ref(optimizer)
+            step = _step_in_state(optimizer)
+            if step is not None:
+                self._progress.resumed_at(step - 1)
+        elif self._first() is not optimizer:
+            return
+        self._progress.stepped()
+
+
+def _step_in_state(optimizer: Any) -> int | None:
+    try:
+        for state in optimizer.state.values():
+            step = state.get("step")
+            if step is None or (hasattr(step, "device") and step.device.type != "cpu"):
+                return None
+            return int(step)
+    except Exception:  # a foreign optimizer may keep anything there; counting from the start is still right
+        return None
+    return None
+
+
+def install() -> None:
+    """Count the steps of this process's first optimizer. Does nothing if torch is not loaded yet."""
+    if "torch" not in sys.modules:
+        return
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(_StepCounter())
