@@ -69,7 +69,7 @@ def decide(turn: Turn) -> None:
         return
     _expire(turn)
     _notice(turn)
-    while any(advance(turn) for advance in _ADVANCE):
+    while any(advance(turn) for advance in _ADVANCE_IN[state.phase]):
         assert len(turn.events) < 100_000, "the wheel does not come to rest"
 
 
@@ -406,9 +406,10 @@ def _advance_finished(turn: Turn) -> bool:
     state = turn.state
     if state.phase is not JobPhase.RUNNING or state.incident is not None or state.world is None:
         return False
-    members = _members(state)
-    if len(members) < len(state.world.members) or any(node.phase is not NodePhase.FINISHED for node in members):
-        return False
+    for member in state.world.members:  # ends at the first that still runs: this is asked after every single fact
+        node = state.current(member.node, member.incarnation)
+        if node is None or node.phase is not NodePhase.FINISHED:
+            return False
     turn.emit(JobFinished(outcome="succeeded", exit_code=0, reason="every worker ended with code 0"))
     return True
 
@@ -432,15 +433,17 @@ def _advance_release(turn: Turn) -> bool:
     return True
 
 
-_ADVANCE: tuple[Callable[[Turn], bool], ...] = (
-    _advance_consult,
-    _advance_recovering,
-    _advance_assembling,
-    _advance_forming,
-    _advance_starting,
-    _advance_verifying,
-    _advance_finished,
-    _advance_release,
-    _advance_actions,
+_ADVANCE: tuple[tuple[Callable[[Turn], bool], tuple[JobPhase, ...]], ...] = (
+    (_advance_consult, tuple(JobPhase)),
+    (_advance_recovering, (JobPhase.RECOVERING,)),
+    (_advance_assembling, (JobPhase.ASSEMBLING,)),
+    (_advance_forming, (JobPhase.FORMING,)),
+    (_advance_starting, (JobPhase.STARTING,)),
+    (_advance_verifying, tuple(JobPhase)),
+    (_advance_finished, (JobPhase.RUNNING,)),
+    (_advance_release, ENDED),
+    (_advance_actions, tuple(JobPhase)),
 )
-"""Asked in this order; after a decision the asking starts again from the top."""
+"""Asked in this order, each in the phases that it can do anything in; after a decision the asking starts again."""
+
+_ADVANCE_IN = {phase: tuple(advance for advance, phases in _ADVANCE if phase in phases) for phase in JobPhase}

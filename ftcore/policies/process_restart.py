@@ -59,7 +59,8 @@ class ProcessRestart:
             )
         if self.name in incident.tried and job.repeat.count >= options["same_fault"]:
             return Pass(reason="its own restart brought no completed step, and the same fault came again")
-        recent = [time for time in job.attempts.get(self.name, ()) if time > job.time - seconds(options["window"])]
+        since = job.time - seconds(options["window"])
+        recent = [time for time in job.attempts.get(self.name, ()) if time > since]
         if len(recent) >= options["max_restarts"]:
             return Pass(
                 reason=f"budget spent: {len(recent)} restarts in the last {options['window']:g} s, "

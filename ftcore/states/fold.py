@@ -10,9 +10,7 @@ House rules:
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, TypeAlias
-
-import attrs
+from typing import Any, NamedTuple, TypeAlias
 
 from ftcore.commands import OpenStore, ReleaseNode, StartWorkers, StopWorkers
 from ftcore.errors import UnknownEvent
@@ -47,8 +45,7 @@ ATTEMPTS_MAX = 1024
 """Attempts remembered per policy; a budget larger than this is refused when the policy file is read."""
 
 
-@attrs.frozen
-class Change:
+class Change(NamedTuple):
     """What one event did to one machine.
 
     Args:
