@@ -184,7 +184,8 @@ class EtcdLog:
         """Whether the append is in the log; if not, it may be sent (again), or its error is raised."""
         if state.head.batch == batch:
             return True
-        if state.term != term:
+        # A leader key that is not there has the create revision 0, so term 0 would pass the comparison.
+        if term < 1 or state.term != term:
             who = f"term {state.term} leads" if state.term else "nobody leads"
             raise Fenced(f"job {self._job}: term {term} may not append: {who}")
         if state.last == expected:

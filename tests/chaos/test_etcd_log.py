@@ -13,7 +13,7 @@ import pytest
 from etcd_cluster import Cluster, Proxy, require_etcd, run
 
 from ftcore.errors import Conflict, Fenced, LogCorrupt, LogFull, LogUnavailable, StoreError
-from ftcore.etcd3 import Client, Config, DeleteRange, Put, Range
+from ftcore.etcd3 import Client, Config, DeleteRange, Put, Range, Txn, TxnAnswer
 from ftcore.events import Event, EventId, Kind
 from ftcore.events.operator import OperatorCommanded
 from ftcore.ids import JobName, Nanoseconds, Seq, Term
@@ -212,6 +212,76 @@ def test_answer_lost_after_commit(etcd: Cluster, monkeypatch: pytest.MonkeyPatch
     run(body())
 
 
+def test_late_duplicate_does_nothing(etcd: Cluster, monkeypatch: pytest.MonkeyPatch):
+    """A transaction that was held up on its way and sent again finds, when it arrives after all, the head moved."""
+
+    async def body() -> None:
+        async with opened(etcd.url("late"), "j") as log:
+            leadership = await log.campaign(ME)
+            client = log._client
+            send = client.txn
+            held: list[Txn] = []
+
+            async def hold_up(request: Txn, **options: float) -> TxnAnswer:
+                if not held and any(isinstance(op, Put) for op in request.success):
+                    held.append(request)
+                    raise LogUnavailable("held up")
+                return await send(request, **options)
+
+            monkeypatch.setattr(client, "txn", hold_up)
+            await append(log, leadership.term, 1)
+            await append(log, leadership.term, 2)
+            (late,) = held
+            assert not (await send(late)).succeeded
+            await check(log, 2)
+            await leadership.resign()
+
+    run(body())
+
+
+def test_two_writers_of_one_term_do_not_overwrite_each_other(etcd: Cluster):
+    """A writer that does not know the other's append gets ``Conflict``, and the log is as the other left it."""
+
+    async def body() -> None:
+        async with opened(etcd.url("two"), "j") as log, opened(etcd.url("two"), "j") as other:
+            leadership = await log.campaign(ME)
+            await append(log, leadership.term, 1)
+            await append(other, leadership.term, 2)
+            with pytest.raises(Conflict) as caught:
+                await append(log, leadership.term, 2, why="another")
+            assert caught.value.last_seq == 2
+            await check(log, 2)
+            await leadership.resign()
+
+    run(body())
+
+
+def test_append_that_landed_before_the_term_ended_is_acknowledged(etcd: Cluster, monkeypatch: pytest.MonkeyPatch):
+    """When answer and leadership are lost together, the head tells that the batch is in; the next one is refused."""
+
+    async def body() -> None:
+        async with opened(etcd.url("both"), "j") as log:
+            leadership = await log.campaign(ME)
+            client = log._client
+            send = client.txn
+
+            async def lose(request: Txn, **options: float) -> TxnAnswer:
+                answer = await send(request, **options)
+                if not any(isinstance(op, Put) for op in request.success):
+                    return answer
+                monkeypatch.setattr(client, "txn", send)
+                await leadership.resign()
+                raise LogUnavailable("the answer was lost")
+
+            monkeypatch.setattr(client, "txn", lose)
+            await log.append([event(1, leadership.term)], term=leadership.term, expected_seq=Seq(0))
+            with pytest.raises(Fenced):
+                await append(log, leadership.term, 2)
+            await check(log, 1)
+
+    run(body())
+
+
 def test_compaction_while_a_follower_is_cut_off(own_etcd: Cluster):
     """A follower that was away while the store was compacted goes on without gap or repeat."""
 
@@ -390,10 +460,11 @@ def test_frozen_leader_is_deposed_and_fenced(etcd: Cluster):
         async with opened(url, "j") as log:
             new = await log.campaign(ME)
             assert new.term > old
-            await append(log, new.term, 2, why="new")
+            # The new leader has written nothing yet: the term alone is the fence.
             leader.send_signal(signal.SIGCONT)
             said, _ = await asyncio.to_thread(leader.communicate, "go on\n", 60)
             assert said.splitlines()[0] == "Fenced" and len(said.splitlines()) == 2
+            await append(log, new.term, 2, why="new")
             await check(log, 2)
             await new.resign()
 
