@@ -4,7 +4,7 @@ import asyncio
 import signal
 
 import pytest
-from log_harness import Harness, followed, me, notes, seqs
+from log_harness import JOB, Harness, followed, me, notes, seqs
 
 from ftcore.errors import Fenced
 from ftcore.ids import Seq, Term
@@ -62,6 +62,39 @@ def test_following_what_another_process_appends(conform_shared):
         await child.ask(do="campaign")
         await child.tell(do="append", last=0, count=30, size=3)
         assert await follower == list(range(1, 91))
+
+    conform_shared(scenario)
+
+
+def test_opening_and_closing_disturbs_nobody(conform_shared):
+    """Handles that come and go, here and elsewhere, while one process appends, see whole prefixes; nothing is lost."""
+
+    async def scenario(place: Harness) -> None:
+        writer = await place.spawn()
+        await writer.ask(do="campaign")
+        await writer.tell(do="append", last=0, count=150, size=10)
+        acked = last = 0
+
+        async def listen() -> None:
+            nonlocal acked
+            while acked < 1500:
+                acked = (await writer.hear())["acked"]
+
+        async def come_and_go() -> None:
+            nonlocal last
+            while acked < 1500:
+                store = place.store()
+                seen = await seqs(await store.open(JOB))
+                assert await store.jobs() == [JOB]
+                await store.close()
+                assert seen == list(range(1, len(seen) + 1))
+                assert len(seen) >= last
+                last = max(last, len(seen))
+
+        await asyncio.gather(listen(), come_and_go())
+        assert await writer.hear() == 1500
+        await writer.end()
+        assert await seqs(await place.open()) == list(range(1, 1501))
 
     conform_shared(scenario)
 
