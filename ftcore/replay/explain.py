@@ -1,0 +1,369 @@
+"""Incidents, told from the log: what happened, what was decided and why, how long each part took, what was lost.
+
+Phases, in seconds. Each begins where the one before it ends:
+
+| phase | ends with |
+|---|---|
+| ``detect`` | the fact that opened the incident, by the master's clock; begins with the root's fact, by its ``at.wall`` |
+| ``decide`` | the fact that brought the verdict ``take`` of the plan that held |
+| ``stop`` | the fact after which no worker of the old round ran: ``round.planned``, or the job's end |
+| ``rendezvous`` | the fact that fixed the new world (``world.formed``); back-off and waiting for nodes included |
+| ``start`` | the fact after which every worker ran (``round.started``) |
+| ``load`` | the end of loading a checkpoint; no event tells it yet, so it is null |
+| ``first_step`` | the fact that resolved it by a completed step; begins where ``start`` ends, loading included |
+| ``total`` | the end of the incident; begins with ``detect``, or with ``decide`` if that is not known |
+
+House rules: a plan that failed counts as deciding, so the phases of the plan that held add up to the total. Between
+facts whose sources share a boot their monotonic clocks are subtracted (``at.mono``), else the master's times of them.
+A decision happens in the turn of its fact and has that fact's time: a ``decide`` of 0.0 says *in the same turn*. What
+cannot be known is None, never 0: a source that told no clock, one whose clock is ahead of the master's, a phase that
+the incident did not have. ``detect`` compares two clocks: between machines it is as good as they agree.
+"""
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from ftcore.events.envelope import Event
+from ftcore.events.incident import (
+    Fault,
+    IncidentExhausted,
+    IncidentOpened,
+    IncidentRediagnosed,
+    IncidentResolved,
+)
+from ftcore.events.policy import PolicyConsidered
+from ftcore.events.registry import Kind
+from ftcore.events.worker import WorkerFailed
+from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
+from ftcore.faults.classify import signal_name
+from ftcore.ids import SECOND
+from ftcore.replay.reading import fold_recorded
+from ftcore.states.model import JobState, Report
+
+
+@attrs.frozen(kw_only=True)
+class Phases:
+    """Seconds; None: not known. See the module's table."""
+
+    detect: float | None = None
+    decide: float | None = None
+    stop: float | None = None
+    rendezvous: float | None = None
+    start: float | None = None
+    load: float | None = None
+    first_step: float | None = None
+    total: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Place:
+    """Where it began.
+
+    Args:
+        node: the node; None for a request.
+        rank: the global rank; None if it was no single rank's.
+    """
+
+    node: str | None
+    rank: int | None
+
+
+@attrs.frozen(kw_only=True)
+class Asked:
+    """A policy's answer.
+
+    Args:
+        name: the policy.
+        verdict: ``take`` or ``pass``.
+        reason: why.
+    """
+
+    name: str
+    verdict: str
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class Failure:
+    """One process or node that failed, in the words of torchrun's failure record.
+
+    Args:
+        rank: global rank; None for a whole node.
+        local_rank: rank on its node; None for a whole node.
+        node: the node.
+        restart: rounds of the run before the one that failed.
+        exitcode: exit code, negative for a signal; None if no process of the job is known to have ended.
+        message: the exception from the error file, else the signal, else the last line of output.
+        py_callstack: the traceback from the error file, or None.
+        timestamp: seconds since the epoch from the error file, or None.
+        datetime: when its agent noticed, ISO 8601 in UTC; the master's time if the agent told none.
+        seq: the fact in the log.
+    """
+
+    rank: int | None
+    local_rank: int | None
+    node: str
+    restart: int
+    exitcode: int | None
+    message: str | None
+    py_callstack: str | None
+    timestamp: int | None
+    datetime: str
+    seq: int
+
+
+@attrs.frozen(kw_only=True)
+class Incident:
+    """One incident; the JSON of ``ftctl incidents`` and ``ftctl explain`` (``class`` instead of ``cls``).
+
+    Args:
+        id: its identity in the job.
+        kind: ``fault`` or ``request``.
+        cls: class of the taxonomy, by the last reading of the evidence.
+        detail: the finer distinction.
+        summary: one line.
+        nodes, ranks: what is named by it, the culprit first.
+        root: where it began.
+        opened: ISO 8601 in UTC, the master's clock.
+        closed: likewise; None while it is open.
+        run: the job's run.
+        revisions: readings that made the chain start again.
+        resolved_by: the policy that brought the outcome; None if none did (yet).
+        outcome: as ``incident.resolved`` says, or ``exhausted``; None while it is open.
+        policies: every answer, in order.
+        phases: seconds.
+        steps_lost: completed steps that had to be done again; None if not known.
+        state: state of the incident machine.
+        failures: what failed, the first failure first.
+        events: first and last seq that belong to it.
+    """
+
+    id: str
+    kind: str
+    cls: str
+    detail: str
+    summary: str
+    nodes: tuple[str, ...]
+    ranks: tuple[int, ...]
+    root: Place
+    opened: str
+    closed: str | None
+    run: int
+    revisions: int
+    resolved_by: str | None
+    outcome: str | None
+    policies: tuple[Asked, ...]
+    phases: Phases
+    steps_lost: int | None
+    state: str
+    failures: tuple[Failure, ...]
+    events: tuple[int, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, under the names of the contract."""
+        fields = attrs.asdict(self)
+        return {("class" if key == "cls" else key): value for key, value in fields.items()}
+
+
+@attrs.define(kw_only=True)
+class _Case:
+    """An incident under way: the events that its story is made of."""
+
+    id: str
+    run: int
+    first: int
+    opening: Event
+    fault: Fault
+    kind: str
+    revision: int = 1
+    asked: list[Asked] = attrs.field(factory=list)
+    failed: dict[int, tuple[Event, Failure]]
+    took: Event | None = None
+    planned: Event | None = None
+    formed: Event | None = None
+    started: Event | None = None
+    closing: Event | None = None
+    end: IncidentResolved | IncidentExhausted | None = None
+    state: str = ""
+    last: int = 0
+
+
+class Explainer:
+    """A reader that collects incidents; ``incidents()`` tells of those that began so far, in order."""
+
+    def __init__(self) -> None:
+        self._state = JobState()
+        self._cases: list[_Case] = []
+        self._open: _Case | None = None
+        self._fact: Event | None = None
+        self._failed: dict[int, tuple[Event, Failure]] = {}
+
+    def feed(self, event: Event) -> None:
+        """See ``Reader.feed``."""
+        state, known = self._state, len(self._state.reports)
+        fold_recorded(state, event)
+        if event.kind is Kind.FACT or self._fact is None:
+            self._fact = event
+        for report in state.reports[known:]:
+            restart = max(0, report.round - state.round_first)
+            self._failed[report.seq] = (event, _failure(event, report, restart))
+        if event.incident is not None:
+            self._decided(event, self._fact)
+        if self._failed and not state.reports:
+            self._failed = {}
+
+    def incidents(self) -> list[Incident]:
+        """Every incident that was opened, oldest first."""
+        return [_told(case) for case in self._cases]
+
+    def _decided(self, event: Event, fact: Event) -> None:
+        data = event.data
+        if type(data) is IncidentOpened:
+            self._begin(event, data, fact)
+        case = self._open
+        if case is None or event.incident != case.id:
+            return
+        case.last = event.seq
+        case.state = str(self._state.incident.phase) if self._state.incident is not None else case.state
+        if type(data) is IncidentRediagnosed:
+            case.fault, case.kind, case.revision = data.fault, data.kind, data.revision
+        elif type(data) is PolicyConsidered:
+            case.asked.append(Asked(name=data.policy, verdict=data.verdict, reason=data.reason))
+            if data.verdict == "take":
+                case.took, case.planned, case.formed, case.started = fact, None, None, None
+        elif type(data) is RoundPlanned:
+            case.planned = fact
+        elif type(data) is WorldFormed:
+            case.formed = fact
+        elif type(data) is RoundStarted:
+            case.started = fact
+        elif isinstance(data, IncidentResolved | IncidentExhausted):
+            case.closing, case.end, self._open = fact, data, None
+            case.state = "resolved" if isinstance(data, IncidentResolved) else "exhausted"
+
+    def _begin(self, event: Event, data: IncidentOpened, fact: Event) -> None:
+        assert event.incident is not None
+        case = _Case(
+            id=event.incident,
+            run=self._state.run,
+            first=fact.seq,
+            opening=fact,
+            fault=data.fault,
+            kind=data.kind,
+            failed=self._failed,
+        )
+        self._cases.append(case)
+        self._open = case
+
+
+def _told(case: _Case) -> Incident:
+    fault, end = case.fault, case.end
+    root = case.failed.get(fault.root)
+    return Incident(
+        id=case.id,
+        kind=case.kind,
+        cls=fault.cls,
+        detail=fault.detail,
+        summary=fault.summary,
+        nodes=fault.nodes,
+        ranks=fault.ranks,
+        root=Place(node=root[1].node, rank=root[1].rank) if root is not None else Place(node=None, rank=None),
+        opened=_utc(case.opening.time),
+        closed=_utc(case.closing.time) if case.closing is not None else None,
+        run=case.run,
+        revisions=case.revision,
+        resolved_by=end.policy if isinstance(end, IncidentResolved) else None,
+        outcome=end.outcome if isinstance(end, IncidentResolved) else "exhausted" if end is not None else None,
+        policies=tuple(case.asked),
+        phases=_phases(case, root[0] if root is not None else None),
+        steps_lost=end.steps_lost if isinstance(end, IncidentResolved) else None,
+        state=case.state,
+        failures=_in_order(case),
+        events=(case.first, case.last),
+    )
+
+
+def _in_order(case: _Case) -> tuple[Failure, ...]:
+    """The root first, then by the clock that all share: the boot's, else the master's."""
+    told = list(case.failed.values())
+    boots = {event.at.boot if event.at is not None else "" for event, _ in told}
+    shared = len(boots) == 1 and "" not in boots
+
+    def place(entry: tuple[Event, Failure]) -> tuple[bool, int, int]:
+        event, failure = entry
+        clock = event.at.mono if shared and event.at is not None else event.time
+        return failure.seq != case.fault.root, clock, failure.seq
+
+    return tuple(failure for _, failure in sorted(told, key=place))
+
+
+def _phases(case: _Case, root: Event | None) -> Phases:
+    detect = _lag(root, case.opening)
+    stopped = case.planned or (case.closing if isinstance(case.end, IncidentResolved) else None)
+    stepped = isinstance(case.end, IncidentResolved) and case.end.outcome in ("stepped", "finished")
+    total = _between(case.opening, case.closing)
+    return Phases(
+        detect=detect,
+        decide=_between(case.opening, case.took),
+        stop=_between(case.took, stopped),
+        rendezvous=_between(case.planned, case.formed),
+        start=_between(case.formed, case.started),
+        load=None,
+        first_step=_between(case.started, case.closing) if stepped else None,
+        total=None if total is None else round(total + (detect or 0.0), 9),
+    )
+
+
+def _between(first: Event | None, second: Event | None) -> float | None:
+    """Seconds from one fact to the other."""
+    if first is None or second is None:
+        return None
+    if first.at is not None and second.at is not None and first.at.boot == second.at.boot != "":
+        passed = second.at.mono - first.at.mono
+        if passed >= 0:
+            return passed / SECOND
+    return (second.time - first.time) / SECOND
+
+
+def _lag(root: Event | None, opening: Event) -> float | None:
+    """Seconds from the root by its own clock to the opening by the master's."""
+    if root is None or root.at is None or opening.time < root.at.wall:
+        return None
+    return (opening.time - root.at.wall) / SECOND
+
+
+def _failure(event: Event, report: Report, restart: int) -> Failure:
+    data = event.data
+    error = data.error if type(data) is WorkerFailed else None
+    return Failure(
+        rank=report.rank if report.rank >= 0 else None,
+        local_rank=data.local_rank if type(data) is WorkerFailed else None,
+        node=report.node,
+        restart=restart,
+        exitcode=report.exitcode,
+        message=_message(report, data),
+        py_callstack=error.py_callstack or None if error is not None else None,
+        timestamp=error.timestamp if error is not None else None,
+        datetime=_utc(event.at.wall if event.at is not None else event.time),
+        seq=report.seq,
+    )
+
+
+def _message(report: Report, data: Any) -> str | None:
+    if report.message:
+        return report.message
+    if report.exitcode is not None and report.exitcode < 0:
+        pid = f" received by PID {data.pid}" if type(data) is WorkerFailed else ""
+        return f"Signal {-report.exitcode} ({signal_name(-report.exitcode)}){pid}"
+    lines: Sequence[str] = [line for line in report.tail.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else None
+
+
+def _utc(time_ns: int) -> str:
+    """ISO 8601 in UTC with microseconds."""
+    whole, rest = divmod(time_ns, SECOND)
+    moment = datetime.datetime.fromtimestamp(whole, datetime.UTC).replace(microsecond=rest // 1000)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

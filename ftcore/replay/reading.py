@@ -1,0 +1,99 @@
+"""Passing over a log: events are fed, in order, to readers that keep what they want of them."""
+
+from collections.abc import AsyncIterable, Iterable
+from typing import Protocol
+
+from ftcore.errors import FtcoreError, LogCorrupt
+from ftcore.events.envelope import Event
+from ftcore.states.fold import Changes, fold
+from ftcore.states.model import JobState
+
+
+class Reader(Protocol):
+    """What takes in a log event by event."""
+
+    def feed(self, event: Event) -> None:
+        """Take in the next event; the first one has seq 1.
+
+        Raises:
+            UnknownEvent: a type or version that this ftcore does not know, and that may not be ignored.
+        """
+
+
+def fold_recorded(state: JobState, event: Event) -> Changes:
+    """Fold an event of a log that others may have written or altered.
+
+    Raises:
+        LogCorrupt: it contradicts what was recorded before it.
+        UnknownEvent: a type or version that this ftcore does not know, and that may not be ignored.
+    """
+    try:
+        return fold(state, event)
+    except FtcoreError:
+        raise
+    except Exception as error:
+        raise LogCorrupt(
+            f"event {event.seq} ({event.type}) contradicts the events before it: {type(error).__name__}: {error}"
+        ) from error
+
+
+class Folder:
+    """Folds what it is fed.
+
+    Args:
+        state: the state to go on from; folded in place. A new one if None.
+    """
+
+    def __init__(self, state: JobState | None = None) -> None:
+        self.state = state if state is not None else JobState()
+
+    def feed(self, event: Event) -> None:
+        """See ``Reader.feed``."""
+        fold_recorded(self.state, event)
+
+
+def read(events: Iterable[Event], *readers: Reader, until: int | None = None) -> None:
+    """Feed events to readers.
+
+    Args:
+        events: a log's events in order.
+        readers: who is fed, in this order, each event before the next one.
+        until: the last seq that is fed; to the end if None.
+    """
+    for event in events:
+        if until is not None and event.seq > until:
+            break
+        for reader in readers:
+            reader.feed(event)
+
+
+async def read_async(events: AsyncIterable[Event], *readers: Reader, until: int | None = None) -> None:
+    """Feed events to readers; see ``read``."""
+    async for event in events:
+        if until is not None and event.seq > until:
+            break
+        for reader in readers:
+            reader.feed(event)
+
+
+def fold_log(events: Iterable[Event], until: int | None = None) -> JobState:
+    """The state after the events up to a seq; ``states.model.digest`` gives its digest.
+
+    Args:
+        events: a log's events from the first, in order.
+        until: the last seq to fold; all if None.
+
+    Raises:
+        LogCorrupt: an event contradicts those before it.
+        UnknownEvent: a type or version that this ftcore does not know, and that may not be ignored.
+    """
+    folder = Folder()
+    read(events, folder, until=until)
+    return folder.state
+
+
+async def fold_log_async(events: AsyncIterable[Event], until: int | None = None) -> JobState:
+    """The state after the events up to a seq; see ``fold_log``."""
+    folder = Folder()
+    await read_async(events, folder, until=until)
+    return folder.state

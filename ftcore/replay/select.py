@@ -1,0 +1,119 @@
+"""Which events of a log somebody wants to see."""
+
+import fnmatch
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+
+from ftcore.events.action import ActionOrdered
+from ftcore.events.envelope import Event, Unknown
+from ftcore.events.incident import IncidentOpened, IncidentRediagnosed
+from ftcore.events.registry import Kind
+from ftcore.events.world import WorldFormed, WorldMembers
+
+
+@attrs.frozen(kw_only=True)
+class Bound:
+    """A place in a log.
+
+    Args:
+        seq: by position; or
+        time: by the events' time, nanoseconds since the epoch.
+    """
+
+    seq: int | None = None
+    time: int | None = None
+
+    def compare(self, event: Event) -> int:
+        """Negative if the event lies before the place, 0 if on it, positive behind it."""
+        if self.seq is not None:
+            return event.seq - self.seq
+        assert self.time is not None
+        return event.time - self.time
+
+
+@attrs.frozen(kw_only=True)
+class Selection:
+    """Events wanted; what is None does not narrow.
+
+    Args:
+        since: the first place, included.
+        until: the last place, included.
+        types: glob on the type's name, as ``worker.*``; several separated by commas.
+        node: a node that the event comes from or names.
+        incident: the incident that it belongs to; a fact belongs to it if a decision that answers it does.
+    """
+
+    since: Bound | None = None
+    until: Bound | None = None
+    types: str | None = None
+    node: str | None = None
+    incident: str | None = None
+
+    @property
+    def after(self) -> int:
+        """The seq after which reading may begin."""
+        return self.since.seq - 1 if self.since is not None and self.since.seq else 0
+
+    def is_past(self, event: Event) -> bool:
+        """Whether the event and all behind it are not wanted."""
+        return self.until is not None and self.until.compare(event) > 0
+
+    def wants(self, event: Event) -> bool:
+        """Whether the event is wanted, whatever its incident."""
+        if self.since is not None and self.since.compare(event) < 0:
+            return False
+        if self.is_past(event):
+            return False
+        if self.types is not None and not any(
+            fnmatch.fnmatchcase(event.type, glob.strip()) for glob in self.types.split(",")
+        ):
+            return False
+        return self.node is None or self.node in nodes_of(event)
+
+
+class Selector:
+    """Picks the wanted events of a log that is read in order.
+
+    Args:
+        selection: what is wanted.
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+        self._fact: Event | None = None
+
+    def feed(self, event: Event) -> Iterator[Event]:
+        """The events to show now that this one was read."""
+        wanted = self._selection.wants(event)
+        if self._selection.incident is None:
+            if wanted:
+                yield event
+        elif event.kind is Kind.FACT:
+            self._fact = event if wanted else None
+        elif event.incident == self._selection.incident:
+            if self._fact is not None and event.cause == self._fact.seq:
+                yield self._fact
+                self._fact = None
+            if wanted:
+                yield event
+
+
+def nodes_of(event: Event) -> Iterator[str]:
+    """The nodes that an event comes from or names."""
+    yield event.source
+    data: Any = event.data
+    if isinstance(data, ActionOrdered):
+        yield from data.nodes
+    elif isinstance(data, IncidentOpened | IncidentRediagnosed):
+        yield from data.fault.nodes
+    elif isinstance(data, WorldMembers):
+        yield from (member.node for member in data.members)
+    elif isinstance(data, WorldFormed):
+        yield from (*data.joined, *data.gone)
+    else:
+        named = data.fields.get("node") if isinstance(data, Unknown) and isinstance(data.fields, dict) else None
+        named = named if named is not None else getattr(data, "node", None)
+        if isinstance(named, str):
+            yield named

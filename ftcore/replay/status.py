@@ -1,0 +1,147 @@
+"""What is true of a job at some point of its log, in the words of ``ftctl status`` and ``ftctl jobs``."""
+
+from typing import Any
+
+import attrs
+
+from ftcore.states.incident import IncidentPhase
+from ftcore.states.model import JobState
+
+
+@attrs.frozen(kw_only=True)
+class MasterInfo:
+    """Who led last, by its ``master.elected``.
+
+    Args:
+        id: ``host:pid``.
+        host, pid, address: as it said.
+    """
+
+    id: str
+    host: str
+    pid: int
+    address: str
+
+
+@attrs.frozen(kw_only=True)
+class WorldInfo:
+    """The newest world.
+
+    Args:
+        round: its round.
+        size: ranks.
+        nodes: members.
+    """
+
+    round: int
+    size: int
+    nodes: int
+
+
+@attrs.frozen(kw_only=True)
+class NodeInfo:
+    """A node's newest incarnation.
+
+    Args:
+        node: its name.
+        ordinal: its place.
+        state: state of the node machine.
+        slots: ranks it holds.
+        host: its host.
+        round: the newest round that it was ordered to start or stop.
+    """
+
+    node: str
+    ordinal: int
+    state: str
+    slots: int
+    host: str
+    round: int
+
+
+@attrs.frozen(kw_only=True)
+class JobStatus:
+    """A job in brief.
+
+    Args:
+        job: its name.
+        state: state of the job machine.
+        run: the how-manieth run of this log.
+        term: the last master's term.
+        master: that master; None before the first.
+        world: the newest world; None before the first.
+        step: the newest step known to be completed, if any.
+        step_absolute: that step counts from the start of the training.
+        incidents: incidents opened in the whole log.
+        incidents_open: how many of them are not closed yet.
+        incident: the open one's id.
+        last_seq: the event that this is true after.
+        time: its time, nanoseconds since the epoch.
+        exit_code, reason: of the run's end; None while it goes on.
+        replicas: which ranks hold the same state; None: the log does not tell.
+        nodes: all nodes by ordinal, those that are gone last.
+    """
+
+    job: str
+    state: str
+    run: int
+    term: int
+    master: MasterInfo | None
+    world: WorldInfo | None
+    step: int | None
+    step_absolute: bool
+    incidents: int
+    incidents_open: int
+    incident: str | None
+    last_seq: int
+    time: int
+    exit_code: int | None
+    reason: str | None
+    replicas: None
+    nodes: tuple[NodeInfo, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return attrs.asdict(self)
+
+
+def status_of(state: JobState, job: str = "") -> JobStatus:
+    """The status that a folded state tells.
+
+    Args:
+        state: the state.
+        job: the log's name, for a log without a ``job.submitted`` yet.
+    """
+    leader, world, incident = state.master, state.world, state.incident
+    open_now = incident is not None and incident.phase not in (IncidentPhase.RESOLVED, IncidentPhase.EXHAUSTED)
+    return JobStatus(
+        job=state.job or job,
+        state=str(state.phase),
+        run=state.run,
+        term=state.term,
+        master=None
+        if leader is None
+        else MasterInfo(id=f"{leader.host}:{leader.pid}", host=leader.host, pid=leader.pid, address=leader.address),
+        world=None if world is None else WorldInfo(round=world.round, size=world.size, nodes=len(world.members)),
+        step=state.step,
+        step_absolute=state.step_absolute,
+        incidents=state.incidents,
+        incidents_open=int(open_now),
+        incident=incident.id if incident is not None and open_now else None,
+        last_seq=state.seq,
+        time=state.time,
+        exit_code=state.exit_code if state.outcome else None,
+        reason=state.reason or None,
+        replicas=None,
+        nodes=tuple(
+            NodeInfo(
+                node=node.node,
+                ordinal=node.ordinal,
+                state=str(node.phase),
+                slots=node.slots,
+                host=node.host,
+                round=node.round,
+            )
+            for node in sorted(state.nodes.values(), key=lambda node: (not node.alive, node.ordinal, node.node))
+        ),
+    )
