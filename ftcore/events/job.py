@@ -38,7 +38,7 @@ class JobSpec:
 @fact("job.submitted")
 @attrs.frozen(kw_only=True)
 class JobSubmitted:
-    """A run of the job was asked for; the first event of a log, and of every later run in it.
+    """A run of the job was asked for: the first of a log follows its first ``master.elected``, later ones an ended run.
 
     Args:
         job: name of the job.
@@ -91,7 +91,7 @@ class JobFinished:
     reason: str
 
 
-@decision("job.parked")
+@fact("job.parked")
 @attrs.frozen(kw_only=True)
 class JobParked:
     """A fact could not be folded: the job is stuck, its workers are left running, an operator is needed.

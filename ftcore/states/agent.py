@@ -6,7 +6,7 @@ round or term, or when it has been without a master for ``orphan_grace_s`` and n
 
 from enum import StrEnum
 
-from ftcore.states.table import Ignored, Machine, Row, rows
+from ftcore.states.table import Ignored, Machine, rows
 
 
 class AgentPhase(StrEnum):
@@ -34,14 +34,16 @@ AGENT = Machine(
     finals=(A.LEAVING,),
     table=(
         *rows("welcomed", (A.CONNECTING, A.ORPHANED), A.FOLLOWING),
-        Row("stream.broken", A.FOLLOWING, A.ORPHANED),
+        *rows("stream.broken", (A.FOLLOWING,), A.ORPHANED),
         *rows("refused", (A.CONNECTING, A.FOLLOWING, A.ORPHANED), A.FENCED),
-        Row("grace.over", A.ORPHANED, A.CONNECTING),
+        *rows("rejoin", (A.FENCED,), A.CONNECTING),  # as a new incarnation, its workers gone
         *rows("released", (A.FOLLOWING,), A.LEAVING),
         *rows("told.to.leave", (A.CONNECTING, A.FOLLOWING, A.ORPHANED, A.FENCED), A.LEAVING),
     ),
     ignored=(
         Ignored("stream.broken", (A.CONNECTING, A.ORPHANED, A.FENCED, A.LEAVING), "there was no bond to break"),
+        Ignored("refused", (A.FENCED, A.LEAVING), "said already, or too late to matter"),
+        Ignored("welcomed", (A.LEAVING,), "a new master may still take the last facts"),
         Ignored("told.to.leave", (A.LEAVING,), "already leaving"),
         Ignored("released", (A.LEAVING,), "already leaving"),
     ),

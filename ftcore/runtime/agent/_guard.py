@@ -20,6 +20,7 @@ def main(tag: bytes) -> None:
     """Wait for the agent's end, then end the rest."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
+    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # what the agent itself inherited
     sessions: set[int] = set()
     buffer = b""
     while chunk := os.read(0, 65536):

@@ -34,6 +34,7 @@ def main(agent: int, modules: str, fresh: frozenset[str]) -> protocol.Body | Non
         fresh: names of the modules that a bare interpreter has loaded.
     """
     child.die_with(agent)
+    os.closerange(CHANNEL_FD + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # what the agent itself inherited
     channel = socket.socket(fileno=CHANNEL_FD)
     channel.set_inheritable(False)
     ready = _preload(json.loads(modules))

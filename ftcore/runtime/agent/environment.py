@@ -1,0 +1,46 @@
+"""The environment of workers: torchrun's, name for name (torch 2.13, ``local_elastic_agent._start_workers``)."""
+
+from collections.abc import Mapping
+
+from ftcore.engine.orders import Slice
+
+
+def worker_env(
+    base: Mapping[str, str], part: Slice, local_rank: int, *, job: str, role: str, error_file: str
+) -> dict[str, str]:
+    """The whole environment of one worker.
+
+    ``TORCHELASTIC_USE_AGENT_STORE`` is true: the round's TCPStore is served for the workers, every rank is a client.
+
+    Args:
+        base: the agent's own environment.
+        part: the node's part of the world.
+        local_rank: the worker's rank on the node.
+        job: value of ``TORCHELASTIC_RUN_ID``.
+        role: value of ``ROLE_NAME``.
+        error_file: where the worker may leave the story of its end.
+    """
+    rank = part.base_rank + local_rank
+    env = dict(base)
+    env.update(
+        {
+            "LOCAL_RANK": str(local_rank),
+            "RANK": str(rank),
+            "GROUP_RANK": str(part.group_rank),
+            "ROLE_RANK": str(rank),
+            "ROLE_NAME": role,
+            "LOCAL_WORLD_SIZE": str(part.slots),
+            "WORLD_SIZE": str(part.size),
+            "GROUP_WORLD_SIZE": str(part.nodes),
+            "ROLE_WORLD_SIZE": str(part.size),
+            "MASTER_ADDR": part.store_host,
+            "MASTER_PORT": str(part.store_port),
+            "TORCHELASTIC_RESTART_COUNT": str(part.restart_count),
+            "TORCHELASTIC_MAX_RESTARTS": str(part.max_restarts),
+            "TORCHELASTIC_RUN_ID": job,
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_ERROR_FILE": error_file,
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        }
+    )
+    return env

@@ -1,0 +1,52 @@
+"""The runtime's clock."""
+
+import time
+from pathlib import Path
+
+from ftcore.events.envelope import At
+from ftcore.ids import Nanoseconds
+
+
+class SystemClock:
+    """Wall time that starts at the system's clock and then follows the monotonic one.
+
+    Stepping the system's clock by an hour therefore moves no deadline of a master in office; ``not_before`` keeps a new
+    master from starting behind the log that it continues.
+
+    Args:
+        not_before: nanoseconds since the epoch below which ``now`` never is.
+    """
+
+    def __init__(self, not_before: int = 0) -> None:
+        self._base = max(time.time_ns(), not_before) - time.monotonic_ns()
+
+    def now(self) -> Nanoseconds:
+        """Nanoseconds since the epoch."""
+        return Nanoseconds(self._base + time.monotonic_ns())
+
+    def mono(self) -> Nanoseconds:
+        """Nanoseconds of the boot's monotonic clock."""
+        return Nanoseconds(time.monotonic_ns())
+
+
+_boot_id = ""
+
+
+def at(mono_ns: int | None = None) -> At:
+    """This machine's clocks, for the ``at`` of a fact.
+
+    Args:
+        mono_ns: monotonic nanoseconds at which the thing happened; now if None.
+    """
+    global _boot_id
+    if not _boot_id:
+        try:
+            _boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            _boot_id = "unknown"
+    mono = time.monotonic_ns()
+    wall = time.time_ns()
+    if mono_ns is not None:
+        wall -= mono - mono_ns
+        mono = mono_ns
+    return At(wall=wall, mono=mono, boot=_boot_id)
