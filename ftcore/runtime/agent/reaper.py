@@ -15,9 +15,16 @@ Ended = Callable[[int, int], None]
 
 
 class Reaper:
-    """Waits for all children of this process. Made in the main thread, inside the event loop that is to be used."""
+    """Waits for all children of this process: there is one at a time.
+
+    Made in the main thread, inside the event loop that is to be used.
+    """
+
+    _open = False
 
     def __init__(self) -> None:
+        assert not Reaper._open, "a second reaper would take the first one's children"
+        Reaper._open = True
         self._watched: dict[int, Ended] = {}
         self._unclaimed: dict[int, tuple[int, int]] = {}
         self._loop = asyncio.get_running_loop()
@@ -68,5 +75,6 @@ class Reaper:
 
     def close(self) -> None:
         """Stop waiting for children."""
+        Reaper._open = False
         self._loop.remove_signal_handler(signal.SIGCHLD)
         self._watched.clear()

@@ -1,0 +1,59 @@
+"""Preloads: none, one that makes forking unsafe, ones that cannot be imported. Each test has a node of its own."""
+
+import os
+from pathlib import Path
+
+import pytest
+from supervisor_harness import Node
+
+from ftcore.errors import UsageError
+
+PRINT = "import sys; print(sys.argv[1:], sys.stdout.write_through, 'ftcore' in sys.modules)"
+
+
+def test_no_preload_means_fresh_interpreters(tmp_path: Path) -> None:
+    """Without preload every worker is an interpreter of its own."""
+    node = Node(tmp_path, preload=None)
+    try:
+        ended = node.run(node.ended(node.launch(node.script(PRINT), workers=2)))
+        assert ended.how == "exec: --no-preload"
+        assert (ended.codes, ended.stdout) == ((0, 0), "[] True False\n")
+    finally:
+        node.close()
+
+
+UNSAFE = "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+
+
+def test_a_preload_that_starts_threads_is_not_forked(tmp_path: Path) -> None:
+    """A preloaded module with a thread makes every worker an interpreter of its own, and the reason is told."""
+    (tmp_path / "threaded.py").write_text(UNSAFE)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    node = Node(tmp_path, env=env, preload=("threaded",))
+    try:
+        ended = node.run(node.ended(node.launch(node.script(PRINT))))
+        assert ended.how == "exec: a module of --preload threaded started a thread"
+    finally:
+        node.close()
+
+
+def test_a_preload_that_cannot_be_imported_is_the_users_error(tmp_path: Path) -> None:
+    """A preload module that fails is named, with what it raised, once somebody wants to start workers."""
+    (tmp_path / "bad.py").write_text("raise ValueError('of no use')")
+    node = Node(tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, preload=("bad",))
+    try:
+        with pytest.raises(UsageError, match="cannot preload bad: ValueError: of no use"):
+            node.run(node.supervisor.start(node.launch(node.script(PRINT))))
+    finally:
+        node.close()
+
+
+def test_a_warm_process_that_dies_while_importing_is_the_users_error(tmp_path: Path) -> None:
+    """After three tries the launch fails, with what the warm process printed."""
+    (tmp_path / "bad.py").write_text("import os; print('last words', flush=True); os._exit(1)")
+    node = Node(tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, preload=("bad",))
+    try:
+        with pytest.raises(UsageError, match="ended 3 times while it imported bad"):
+            node.run(node.supervisor.start(node.launch(node.script(PRINT))))
+    finally:
+        node.close()
