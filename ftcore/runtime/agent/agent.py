@@ -190,7 +190,8 @@ class Agent:
         """
         duties = [asyncio.ensure_future(duty) for duty in (self._keep_bond(), self._watch_exits(), self._watch_grace())]
         try:
-            await asyncio.wait([self._ended, *duties], return_when=asyncio.FIRST_COMPLETED)
+            awaited: list[asyncio.Future[Any]] = [self._ended, *duties]
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             for duty in duties:
                 if duty.done():
                     duty.result()
@@ -228,6 +229,11 @@ class Agent:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self._outbox.emptied()
+
+    @property
+    def following(self) -> bool:
+        """A master takes its facts."""
+        return self.phase is AgentPhase.FOLLOWING
 
     def leave(self, reason: str) -> None:
         """Stop the workers, say goodbye and end; the job may go on without this node."""

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_SET_PDEATHSIG = 1
 _FDS_FROM: Final = 16
 """Descriptors to pass are moved up to here, so that no number is both a source and a target."""
 
@@ -23,6 +24,19 @@ def become_subreaper() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies; at once if that has happened already.
+
+    Args:
+        parent: process id of the parent that is meant.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], files: Mapping[int, int], null: Collection[int] = ()) -> int:

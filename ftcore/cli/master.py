@@ -19,7 +19,7 @@ from ftcore.runtime.wire.client import token
 
 def main(argv: list[str] | None = None) -> int:
     """Run a candidate; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m ftcore.runtime.master", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m ftcore.cli.master", description=__doc__)
     parser.add_argument("--store", required=True, help="URL of the log store")
     parser.add_argument("--job", required=True, help="name of the job")
     parser.add_argument("--listen", required=True, help="gRPC target to serve on")

@@ -1,0 +1,1 @@
+"""Command lines: parsing and printing only; what is printed is computed elsewhere."""

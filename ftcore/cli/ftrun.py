@@ -1,0 +1,278 @@
+"""``ftrun``: run a distributed PyTorch job and keep it running through faults. Parsing and printing only."""
+
+import argparse
+import asyncio
+import os
+import platform
+import random
+import re
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import argcomplete
+import msgspec
+
+from ftcore import __version__
+from ftcore.cli import options, places
+from ftcore.cli.local import LocalNodes
+from ftcore.cli.node import NodeConfig, guarded, run_node
+from ftcore.errors import FtcoreError, UsageError
+from ftcore.events.codec import digest_of
+from ftcore.events.job import JobSpec
+from ftcore.events.policy import PolicyLoaded
+from ftcore.logs import check_job_name, default_store_url
+from ftcore.policies.config import default_chain, parse, with_max_restarts
+from ftcore.runtime.agent.agent import AgentConfig, Outcome
+from ftcore.runtime.agent.supervisor import Output
+from ftcore.runtime.logging import configure
+from ftcore.runtime.warm.serve import DEFAULT_PRELOAD
+from ftcore.runtime.wire.client import token, whoami
+from ftcore.runtime.wire.frames import Submission
+
+ROLES = ("auto", "agent", "master")
+LOCALHOST = "127.0.0.1"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``ftrun``; returns the exit code (see the epilog of ``--help``)."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    parser = options.build_parser()
+    for hidden in ("--local-place", "--local-parent"):
+        parser.add_argument(hidden, type=int, default=-1, help=argparse.SUPPRESS)
+    argcomplete.autocomplete(parser)
+    args = parser.parse_args(given)
+    configure(args.log_level)
+    outcome = guarded(lambda: _run(parser, args, given))
+    if outcome.exit_code and args.local_parent < 0:
+        print(f"ftrun: {outcome.reason}", file=sys.stderr)
+        if outcome.outcome in ("failed", "stopped"):
+            print(f"ftrun: the whole story: ftctl explain --job {args.job}", file=sys.stderr)
+    elif outcome.outcome == "refused":
+        print(f"ftrun: {outcome.reason}", file=sys.stderr)
+    return outcome.exit_code
+
+
+def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[str]) -> Outcome:
+    args.job = _job_name(args)
+    args.store = _store(args)
+    if args.local_nodes is not None and args.local_place < 0:
+        if args.local_nodes < 1:
+            parser.error(f"--local-nodes: found {args.local_nodes}; expected at least 1")
+        _tell(args)
+        _config(parser, args)  # a wrong flag is told once, before any agent starts
+        argv = ["ftrun", "--job", args.job, "--store", args.store, *_without(given, ("--job", "--store"))]
+        nodes = LocalNodes(nodes=args.local_nodes, argv=argv, store=args.store, job=args.job)
+        return asyncio.run(nodes.run())
+    config = _config(parser, args)
+    if args.role == "master":
+        return _run_master(config)
+    if args.local_parent < 0:
+        _tell(args)
+    return asyncio.run(run_node(config))
+
+
+def _tell(args: argparse.Namespace) -> None:
+    for name, why in options.REPLACED.items():
+        if getattr(args, name) is not None:
+            print(f"ftrun: --{name.replace('_', '-')} has nothing to set here: {why}", file=sys.stderr)
+    print(
+        f"ftrun: job {args.job}, log in {args.store}; look at it with: ftctl status --job {args.job}", file=sys.stderr
+    )
+
+
+def _without(given: list[str], names: Sequence[str]) -> list[str]:
+    """The command line without options that are set anew in front of it; what follows the script is not touched."""
+    left: list[str] = []
+    skip = False
+    for word in given:
+        if skip:
+            skip = False
+        elif word in names:
+            skip = True
+        elif not word.startswith(tuple(f"{name}=" for name in names)):
+            left.append(word)
+            continue
+    return left
+
+
+def _job_name(args: argparse.Namespace) -> str:
+    named: str | None = args.job or (args.rdzv_id if args.rdzv_id not in (None, "none") else None)
+    if named is None:
+        stem = re.sub(r"[^A-Za-z0-9_.]+", "-", Path(args.script).stem).strip("-.") or "job"
+        named = f"{stem[:40]}-{time.strftime('%Y%m%d-%H%M%S')}-{random.randrange(16**4):04x}"
+    check_job_name(named)
+    return named
+
+
+def _store(args: argparse.Namespace) -> str:
+    if args.store:
+        return str(args.store)
+    if args.rdzv_endpoint and "://" in args.rdzv_endpoint:
+        return str(args.rdzv_endpoint)
+    return os.environ.get("FTCORE_STORE") or default_store_url()
+
+
+def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeConfig:
+    if args.standalone and args.nnodes not in (None, "1", "1:1"):
+        parser.error(f"--standalone is one node, but --nnodes says {args.nnodes}; leave one of them out")
+    nodes_min, nodes_max = options.node_range(parser, args.nnodes or str(args.local_nodes or 1))
+    if args.local_nodes is not None and args.local_nodes < nodes_min:
+        parser.error(f"--nnodes wants at least {nodes_min} nodes, --local-nodes plays only {args.local_nodes}")
+    slots = _slots(parser, args.nproc_per_node)
+    local = args.local_place >= 0
+    alone = nodes_max == 1 and not local
+    on_this_machine = args.store.startswith(("sqlite:", "memory:"))
+    address = args.local_addr or (LOCALHOST if alone or local or on_this_machine else _own_address())
+    node = args.node_id or (f"node{args.local_place}" if local else socket.gethostname().partition(".")[0])
+    if local and args.node_id:
+        node = f"{args.node_id}{args.local_place}"
+    agent = AgentConfig(
+        job=args.job,
+        node=node,
+        slots=slots,
+        address=address,
+        submission=_submission(args, nodes_min, nodes_max),
+        log_dir=places.private_dir(
+            (Path(args.log_dir).absolute() if args.log_dir else places.state_home() / "logs") / args.job
+        ),
+        state_dir=places.private_dir(places.state_home() / "agents" / args.job),
+        env=_worker_base_env(slots),
+        ordinal=args.local_place if local else args.node_rank,
+        token=token(),
+        lead_delay_s=_lead_delay_s(args, alone=alone),
+    )
+    return NodeConfig(
+        agent=agent,
+        store=args.store,
+        output=Output(
+            redirects=options.stream_map(parser, "--redirects", args.redirects),
+            tee=options.stream_map(parser, "--tee", args.tee),
+            local_ranks_filter=options.ranks(parser, args.local_ranks_filter),
+        ),
+        preload=_preload(parser, args),
+        leads=args.role != "agent",
+        alone=alone,
+        master_listen="" if on_this_machine else "[::]:0",
+        master_log=agent.state_dir / f"{node}.master.log",
+        log_level=args.log_level,
+        parent=args.local_parent if args.local_parent > 0 else 0,
+    )
+
+
+def _submission(args: argparse.Namespace, nodes_min: int, nodes_max: int) -> Submission:
+    if args.node_unit < 1 or nodes_max < args.node_unit:
+        raise UsageError(f"--node-unit: found {args.node_unit}; expected 1 to {nodes_max}, the largest number of nodes")
+    spec = JobSpec(
+        argv=(args.script, *args.args),
+        module=args.module,
+        no_python=args.no_python,
+        nodes_min=nodes_min,
+        nodes_max=nodes_max,
+        node_unit=args.node_unit,
+        role="default" if args.role in ROLES else args.role,
+        cwd=str(Path.cwd()),
+    )
+    return Submission(
+        spec=spec,
+        digest=digest_of(msgspec.json.encode(spec)),
+        policy=_policy(args),
+        command=tuple(sys.argv),
+        versions={"ftcore": __version__, "python": platform.python_version()},
+        user=whoami(),
+    )
+
+
+def _policy(args: argparse.Namespace) -> PolicyLoaded:
+    if args.max_restarts is not None and args.max_restarts < 0:
+        raise UsageError(f"--max-restarts: found {args.max_restarts}; expected 0 or more")
+    if args.policy is None:
+        return default_chain(args.max_restarts)
+    try:
+        text = Path(args.policy).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(f"--policy: cannot read {args.policy}: {reason}") from error
+    loaded = parse(text, args.policy)
+    return loaded if args.max_restarts is None else with_max_restarts(loaded, args.max_restarts)
+
+
+def _slots(parser: argparse.ArgumentParser, text: str) -> int:
+    """``--nproc-per-node``: a number, or what there is; torch is not asked, it would cost a second."""
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = [name for name in (visible or "").split(",") if name.strip()]
+    gpus = len(devices) if visible is not None else len(list(Path("/dev").glob("nvidia[0-9]*")))
+    if text == "gpu" and not gpus:
+        parser.error("--nproc-per-node gpu: no GPU is visible on this machine")
+    if text in ("gpu", "auto") and gpus:
+        return gpus
+    if text not in ("cpu", "auto"):
+        parser.error(f"--nproc-per-node: found {text!r}; expected a number, cpu, gpu or auto")
+    return os.cpu_count() or 1
+
+
+def _worker_base_env(slots: int) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+    if slots > 1 and "OMP_NUM_THREADS" not in env:
+        env["OMP_NUM_THREADS"] = "1"  # torchrun's rule: workers of one node must not fight for its cores
+    return env
+
+
+def _preload(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Sequence[str] | None:
+    if args.no_preload:
+        if args.preload:
+            parser.error("--preload and --no-preload exclude each other")
+        return None
+    if args.no_python:
+        return None
+    return tuple(args.preload.split(",")) if args.preload else DEFAULT_PRELOAD
+
+
+def _lead_delay_s(args: argparse.Namespace, *, alone: bool) -> float | None:
+    """How long nobody must lead before this node puts up a candidate: the first at once, the rest in their order."""
+    if args.role == "agent":
+        return None
+    place = 0 if alone else args.local_place if args.local_place >= 0 else args.node_rank
+    return 1.0 * place if place is not None else random.uniform(0.0, 3.0)
+
+
+def _own_address() -> str:
+    """The address of this host by which others most likely reach it."""
+    name = socket.getfqdn()
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return LOCALHOST
+    own = next((str(info[4][0]) for info in found if not str(info[4][0]).startswith(("127.", "::1"))), "")
+    return own or name
+
+
+def _run_master(config: NodeConfig) -> Outcome:
+    from ftcore.cli import master
+
+    argv = ["--store", config.store, "--job", config.agent.job, "--advertise", config.agent.address]
+    listen = config.master_listen or places.master_socket(config.agent.job)
+    code = master.main([*argv, "--listen", listen, "--log-level", config.log_level])
+    return Outcome(exit_code=code, outcome="left", reason="the master ended")
+
+
+def run() -> None:
+    """Entry point of the console script."""
+    code = 1
+    try:
+        code = main()
+    except FtcoreError as error:
+        print(f"ftrun: {error}", file=sys.stderr)
+        code = error.exit_code
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # gRPC's threads have nothing to say any more, and may take seconds to say it
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,161 @@
+"""``ftrun --local-nodes N``: the platform of N nodes on one machine.
+
+It starts one agent per node, starts a new one in the place of one that died, forwards signals to the job, and ends with
+it. It runs no worker and holds no state: what the job is and how it ended stands in the log.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import structlog
+
+from ftcore.cli.narrator import Narrator
+from ftcore.errors import FtcoreError
+from ftcore.ids import JobName
+from ftcore.logs import open_store
+from ftcore.ports import EventLog
+from ftcore.runtime.agent import processes
+from ftcore.runtime.agent.agent import Outcome
+from ftcore.runtime.agent.reaper import Reaper
+from ftcore.runtime.wire.client import command
+
+AGAIN_S = (0.0, 0.2, 1.0, 2.0, 5.0)
+"""Pauses before a node that died at once, again and again, is started anew; then it is given up."""
+
+SHORT_LIFE_S = 5.0
+"""An agent that lived longer than this was a good one: its successor starts without a pause."""
+
+PATIENCE_S = 5.0
+"""How long the end of the job is asked for before the agents are told themselves."""
+
+logger = structlog.get_logger()
+
+
+class LocalNodes:
+    """Agents of one machine.
+
+    Args:
+        nodes: how many.
+        argv: command line of an agent, to which its place is added.
+        store: URL of the log store.
+        job: the job.
+    """
+
+    def __init__(self, *, nodes: int, argv: Sequence[str], store: str, job: str) -> None:
+        self._argv = list(argv)
+        self._nodes = nodes
+        self._store = store
+        self._job = job
+        self._agents: dict[int, int] = {}
+        self._born: dict[int, float] = {}
+        self._short_lives: dict[int, int] = {}
+        self._codes: dict[int, int] = {}
+        self._signals = 0
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._all_gone = asyncio.Event()
+
+    async def run(self) -> Outcome:
+        """Run until every agent has ended for good.
+
+        Raises:
+            FtcoreError: the store cannot be used.
+        """
+        store = open_store(self._store)
+        log = await store.open(JobName(self._job), create=True)
+        self._loop = asyncio.get_running_loop()
+        self._reaper = Reaper()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            self._loop.add_signal_handler(number, self._obey, number, log)
+        try:
+            async with Narrator(log) as narrator:
+                self._narrator = narrator
+                for place in range(self._nodes):
+                    self._start(place)
+                await self._all_gone.wait()
+                finished = narrator.finished
+        finally:
+            for pid in self._agents.values():
+                processes.kill(pid, signal.SIGKILL)
+            self._reaper.close()
+            await log.close()
+            await store.close()
+        if finished is not None:
+            return Outcome(exit_code=finished.exit_code, outcome=finished.outcome, reason=finished.reason)
+        code = next((code for code in self._codes.values() if code), 1)
+        reason = "an agent could not go on; its message is above"
+        return Outcome(exit_code=code if code > 0 else 1, outcome="failed", reason=reason)
+
+    def _start(self, place: int) -> None:
+        argv = [*self._argv[:1], "--local-place", str(place), "--local-parent", str(os.getpid()), *self._argv[1:]]
+        files = {1: 1, 2: 2}
+        pid = processes.spawn([sys.executable, "-m", "ftcore.cli.ftrun", *argv[1:]], os.environ, files, null=(0,))
+        self._agents[place], self._born[place] = pid, self._loop.time()
+        self._reaper.watch(pid, lambda code, mono: self._ended(place, code))
+
+    def _ended(self, place: int, code: int) -> None:
+        del self._agents[place]
+        self._codes[place] = code
+        if self._narrator.finished is not None or code >= 0 or self._signals:
+            self._loop.call_later(0.05, self._leave_or_replace, place, code)
+        else:
+            self._replace(place)
+
+    def _leave_or_replace(self, place: int, code: int) -> None:
+        """An exit by itself is final if the job has ended, or if the agent was refused; a crash is not."""
+        if self._narrator.finished is None and not self._signals and code not in (0, 2, 3):
+            self._replace(place)
+        elif not self._agents:
+            self._all_gone.set()
+        elif code in (2, 3):
+            for pid in self._agents.values():
+                processes.kill(pid, signal.SIGTERM)
+
+    def _replace(self, place: int) -> None:
+        lived = self._loop.time() - self._born[place]
+        short = self._short_lives[place] = 0 if lived > SHORT_LIFE_S else self._short_lives.get(place, 0) + 1
+        if short >= len(AGAIN_S):
+            logger.error("an agent dies again and again; giving up", node=f"node{place}")
+            if not self._agents:
+                self._all_gone.set()
+            return
+        self._loop.call_later(AGAIN_S[short], self._start_again, place)
+
+    def _start_again(self, place: int) -> None:
+        if self._narrator.finished is None and not self._signals:
+            self._start(place)
+        elif not self._agents:
+            self._all_gone.set()
+
+    def _obey(self, number: signal.Signals, log: EventLog) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            task = self._loop.create_task(self._ask_to_stop(number, log))
+            self._stopping.add(task)
+        else:
+            self._tell_agents(signal.SIGTERM if self._signals == 2 else signal.SIGKILL)
+
+    def _tell_agents(self, number: signal.Signals) -> None:
+        for pid in self._agents.values():
+            processes.kill(pid, number)
+        if not self._agents:
+            self._all_gone.set()
+
+    async def _ask_to_stop(self, number: signal.Signals, log: EventLog) -> None:
+        code = 130 if number == signal.SIGINT else 5
+        deadline = self._loop.time() + PATIENCE_S
+        while self._loop.time() < deadline:
+            try:
+                leader = await log.leader()
+                if leader is not None and leader.alive:
+                    who = f"{number.name} to ftrun"
+                    await command(
+                        leader.candidate.address, self._job, "stop", who=who, exit_code=code, timeout_s=PATIENCE_S
+                    )
+                    return
+            except FtcoreError as error:
+                logger.debug("the master does not take the command", error=str(error))
+            await asyncio.sleep(0.1)
+        self._tell_agents(signal.SIGTERM)

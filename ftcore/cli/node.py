@@ -1,0 +1,160 @@
+"""One node: puts an agent together from its parts and runs it."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from ftcore.cli.narrator import Narrator
+from ftcore.cli.places import master_socket
+from ftcore.errors import FtcoreError
+from ftcore.ids import JobName
+from ftcore.logs import open_store
+from ftcore.runtime.agent import processes
+from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
+from ftcore.runtime.agent.reaper import Reaper
+from ftcore.runtime.agent.supervisor import LocalSupervisor, Output
+
+PATIENCE_S = 5.0
+"""How long a signal to end the job waits for the master before the node ends by itself."""
+
+
+@attrs.frozen(kw_only=True)
+class NodeConfig:
+    """What ``ftrun`` was told about this node.
+
+    Args:
+        agent: the agent's own configuration.
+        store: URL of the log store.
+        output: where the workers' lines are shown.
+        preload: modules for the warm process; None: no preload.
+        leads: this node may put up candidates for the master role.
+        alone: this agent is the whole job: a signal ends the job, not only the node.
+        master_listen: gRPC target for a candidate; empty: a socket of this machine.
+        master_log: file for a candidate's messages.
+        log_level: of a candidate.
+        parent: process id of the ``ftrun`` that plays the platform, 0 if none: this agent dies with it.
+    """
+
+    agent: AgentConfig
+    store: str
+    output: Output
+    preload: Sequence[str] | None
+    leads: bool
+    alone: bool
+    master_listen: str
+    master_log: Path
+    log_level: str
+    parent: int = 0
+
+
+async def run_node(config: NodeConfig) -> Outcome:
+    """Run the node until the job has ended or the node is told to leave.
+
+    Raises:
+        FtcoreError: the store cannot be used, or the job refuses this node.
+    """
+    if config.parent:
+        processes.die_with_parent(config.parent)
+    reaper = Reaper()
+    store = open_store(config.store)
+    log = await store.open(JobName(config.agent.job), create=True)
+    candidates = Candidates(config, reaper)
+    if config.leads and config.agent.lead_delay_s == 0:
+        leader = await log.leader()
+        if leader is None or not leader.alive:
+            candidates.put_up()
+    agent: Agent | None = None
+    supervisor = LocalSupervisor(
+        env=config.agent.env,
+        preload=config.preload,
+        nproc=config.agent.slots,
+        output=config.output,
+        on_store_lost=lambda round_: agent.store_lost(round_) if agent is not None else None,
+        reaper=reaper,
+    )
+    try:
+        agent = Agent(config.agent, log, supervisor, candidates.put_up if config.leads else None)
+        _obey_signals(agent, alone=config.alone)
+        if not config.alone:
+            return await agent.run()
+        async with Narrator(log):
+            return await agent.run()
+    finally:
+        await supervisor.close()
+        reaper.close()
+        await log.close()
+        await store.close()
+
+
+def _obey_signals(agent: Agent, *, alone: bool) -> None:
+    loop = asyncio.get_running_loop()
+    seen: list[int] = []
+
+    def obey(number: signal.Signals) -> None:
+        seen.append(number)
+        if alone and len(seen) == 1:
+            code = 130 if number == signal.SIGINT else 5
+            agent.ask_to_stop(f"{number.name} to ftrun", code)
+            loop.call_later(PATIENCE_S, _leave_if_ignored, agent, number)
+        else:
+            agent.leave(number.name)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, obey, number)
+
+
+def _leave_if_ignored(agent: Agent, number: signal.Signals) -> None:
+    if not agent.following:
+        agent.leave(f"{number.name}, and no master to tell")
+
+
+class Candidates:
+    """Puts up processes that want the master role; they outlive this one."""
+
+    def __init__(self, config: NodeConfig, reaper: Reaper) -> None:
+        self._config = config
+        self._reaper = reaper
+        self._living: set[int] = set()
+
+    def put_up(self) -> None:
+        """Start a candidate, unless one of ours lives."""
+        if self._living:
+            return
+        config = self._config
+        pid = spawn_master(
+            store=config.store,
+            job=config.agent.job,
+            listen=config.master_listen,
+            advertise=config.agent.address,
+            log_level=config.log_level,
+            log=config.master_log,
+            env=os.environ,
+        )
+        self._living.add(pid)
+        self._reaper.watch(pid, lambda code, mono: self._living.discard(pid))
+
+
+def spawn_master(
+    *, store: str, job: str, listen: str, advertise: str, log_level: str, log: Path, env: Mapping[str, str]
+) -> int:
+    """Start a candidate in a session of its own; returns its process id."""
+    argv = [sys.executable, "-m", "ftcore.cli.master", "--store", store, "--job", job]
+    argv += ["--listen", listen or master_socket(job), "--advertise", advertise, "--log-level", log_level]
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return processes.spawn(argv, env, {1: fd, 2: fd}, null=(0,))
+    finally:
+        os.close(fd)
+
+
+def guarded(work: Callable[[], Outcome]) -> Outcome:
+    """Turn the user's mistakes into one message and an exit code."""
+    try:
+        return work()
+    except FtcoreError as error:
+        return Outcome(exit_code=error.exit_code, outcome="refused", reason=str(error))

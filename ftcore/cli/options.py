@@ -1,0 +1,178 @@
+"""``ftrun``'s command line: torchrun's flags under torchrun's names, and ftcore's own.
+
+Both spellings (``--nproc-per-node``, ``--nproc_per_node``) and torchrun's ``PET_*`` environment variables work.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import NoReturn
+
+EPILOG = """\
+examples:
+  ftrun --standalone --nproc-per-node 8 train.py --lr 3e-4     one machine, eight workers
+  ftrun --local-nodes 2 train.py                               two nodes played on this machine
+  ftrun --nnodes 4 --node-rank $RANK --job llm --store etcd://e1:2379,e2:2379 train.py
+                                                               on each of four hosts
+  ftrun --policy policy.yaml -m my.trainer                     with a chain of policies of your own
+
+afterwards, or meanwhile:
+  ftctl status | ftctl events --follow | ftctl incidents | ftctl explain
+
+exit codes: 0 the job succeeded; 1 it failed; 2 wrong usage or input; 3 store or master unreachable;
+            5 stopped, resumable; 130 interrupted
+"""
+
+REPLACED = {
+    "rdzv_backend": "rendezvous goes over the job's event log (--store)",
+    "rdzv_conf": "time constants are the job's own",
+    "monitor_interval": "exits are seen as they happen",
+    "start_method": "workers are forked from a warm process, or run by exec (--no-preload)",
+    "master_addr": "each round has a store of its own, on a port of its own",
+    "master_port": "each round has a store of its own, on a port of its own",
+}
+"""torchrun's flags that are taken, so that a command line works unchanged, but have nothing to set here."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors say where help is."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2 and one clear message."""
+        self.exit(2, f"{self.prog}: {message}\ntry: {self.prog} --help\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of ``ftrun``."""
+    parser = Parser(
+        prog="ftrun",
+        description="Run a distributed PyTorch job and keep it running through faults.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=EPILOG,
+        allow_abbrev=False,
+    )
+    _add_job(parser)
+    _add_world(parser)
+    _add_running(parser)
+    _add_output(parser)
+    taken = parser.add_argument_group("torchrun's flags that have nothing to set here (a note says so)")
+    for name, why in REPLACED.items():
+        _add(taken, f"--{name}", help=why)
+    parser.add_argument("script", help="script, module (-m) or program (--no-python) to run")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    _defaults_from_environment(parser)
+    return parser
+
+
+def _add(group: argparse._ActionsContainer, *names: str, **kwargs: object) -> None:
+    """Add an option under both spellings of its name."""
+    spelled: list[str] = []
+    for name in names:
+        dashed = name if not name.startswith("--") else "--" + name[2:].replace("_", "-")
+        spelled.append(dashed)
+        if name.startswith("--") and "-" in dashed[2:]:
+            spelled.append("--" + dashed[2:].replace("-", "_"))
+    group.add_argument(*spelled, **kwargs)  # type: ignore[arg-type]
+
+
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the job")
+    _add(group, "--job", help="name of the job and of its log; made up from script and time if left out")
+    _add(group, "--rdzv-id", help="torchrun's name for --job")
+    _add(
+        group,
+        "--store",
+        help="log store: sqlite:///DIR, etcd://H:P,H:P/PREFIX (default: $FTCORE_STORE or ~/.local/state)",
+    )
+    _add(group, "--rdzv-endpoint", help="with an etcd:// URL: torchrun's name for --store")
+    _add(group, "--policy", metavar="FILE", help="chain of recovery policies, YAML")
+    _add(group, "--max-restarts", type=int, help="budget of process_restart; wins over the policy file")
+
+
+def _add_world(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the world")
+    _add(group, "--standalone", action="store_true", help="one node on this machine")
+    _add(group, "--local-nodes", type=int, metavar="N", help="play N nodes on this machine; lost ones are replaced")
+    _add(group, "--nnodes", help="number of nodes, or MIN:MAX (default: 1, or N of --local-nodes)")
+    _add(group, "--nproc-per-node", default="1", help="workers per node: a number, cpu, gpu or auto")
+    _add(group, "--node-rank", type=int, help="this node's place among the nodes")
+    _add(group, "--node-unit", type=int, default=1, metavar="K", help="the world is a multiple of K nodes")
+    _add(group, "--node-id", help="this node's name (default: the host's)")
+    _add(group, "--local-addr", help="address at which other nodes reach this one")
+    _add(
+        group,
+        "--role",
+        default="auto",
+        help="auto, agent (never lead) or master (only lead); any other word is torchrun's role name of the workers",
+    )
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how workers run")
+    _add(group, "-m", "--module", action="store_true", help="run the script as `python -m` would")
+    _add(group, "--no-python", action="store_true", help="run the script as a program")
+    _add(group, "--preload", metavar="MODULES", help="comma-separated modules to import before forking workers")
+    _add(group, "--no-preload", action="store_true", help="start every worker as a fresh interpreter")
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    _add(group, "--log-dir", help="directory for the workers' logs (default: in ~/.local/state/ftcore/logs)")
+    _add(group, "-r", "--redirects", default="0", help="streams only in files: 0, 1, 2, 3, or LOCAL_RANK:STREAM,...")
+    _add(group, "-t", "--tee", default="0", help="streams shown with a prefix: as --redirects")
+    _add(group, "--local-ranks-filter", default="", help="show only these local ranks")
+    _add(
+        group, "--log-level", default="warning", choices=("debug", "info", "warning", "error"), help="of ftcore itself"
+    )
+
+
+def _defaults_from_environment(parser: argparse.ArgumentParser) -> None:
+    """torchrun's rule: ``PET_<NAME>`` sets the default of ``--<name>``."""
+    for action in parser._actions:
+        value = os.environ.get(f"PET_{action.dest.upper()}")
+        if value is None or not action.option_strings:
+            continue
+        if isinstance(action, argparse._StoreTrueAction):
+            action.default = value == "1"
+        else:
+            action.default = action.type(value) if callable(action.type) else value
+
+
+def stream_map(parser: argparse.ArgumentParser, flag: str, text: str) -> int | dict[int, int]:
+    """``3`` or ``0:1,1:2`` as torchrun reads it."""
+    try:
+        if ":" not in text:
+            return _stream(text)
+        pairs = (pair.split(":") for pair in text.split(","))
+        return {int(rank): _stream(stream) for rank, stream in pairs}
+    except ValueError:
+        parser.error(f"{flag}: found {text!r}; expected 0, 1, 2, 3, or LOCAL_RANK:STREAM pairs such as 0:1,1:2")
+
+
+def _stream(text: str) -> int:
+    value = int(text)
+    if value not in (0, 1, 2, 3):
+        raise ValueError(text)
+    return value
+
+
+def node_range(parser: argparse.ArgumentParser, text: str) -> tuple[int, int]:
+    """``4`` or ``2:4`` as ``(min, max)``."""
+    low, colon, high = text.partition(":")
+    try:
+        bounds = int(low), int(high if colon else low)
+    except ValueError:
+        bounds = 0, 0
+    if not 1 <= bounds[0] <= bounds[1]:
+        parser.error(f"--nnodes: found {text!r}; expected a number of nodes, or MIN:MAX with 1 <= MIN <= MAX")
+    return bounds
+
+
+def ranks(parser: argparse.ArgumentParser, text: str) -> Sequence[int] | None:
+    """``0,2`` as local ranks; None if empty."""
+    if not text:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        parser.error(f"--local-ranks-filter: found {text!r}; expected local ranks such as 0,2")
