@@ -4,7 +4,7 @@ Phases, in seconds. Each begins where the one before it ends:
 
 | phase | ends with |
 |---|---|
-| ``detect`` | the fact that opened the incident, by the master's clock; begins with the root's fact, by its ``at.wall`` |
+| ``detect`` | the fact that opened the incident, by the master's clock; begins with the root's own ``at.wall`` |
 | ``decide`` | the fact that brought the verdict ``take`` of the plan that held |
 | ``stop`` | the fact after which no worker of the old round ran: ``round.planned``, or the job's end |
 | ``rendezvous`` | the fact that fixed the new world (``world.formed``); back-off and waiting for nodes included |

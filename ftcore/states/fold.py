@@ -587,6 +587,8 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
     else:
         _step_incident(state, "incident.rediagnosed/worse", changes)
         _step_job(state, "incident.rediagnosed", changes)
+        if not _was_tried(state, open_incident):
+            _take_back(state, open_incident)
         open_incident.kind = data.kind
         if state.world is not None:
             open_incident.round = state.world.round
@@ -594,6 +596,19 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
         _forget_outcome(state)
     open_incident.fault, open_incident.revision = data.fault, data.revision
     _count_repeat(state, data.fault)
+
+
+def _was_tried(state: JobState, open_incident: IncidentState) -> bool:
+    """Whether the plan in force got as far as a new round, or failed on the way to it."""
+    newest = state.reports[-1] if state.reports else None
+    return newest is None or newest.round > open_incident.round or newest.type == "action.failed"
+
+
+def _take_back(state: JobState, open_incident: IncidentState) -> None:
+    """A plan that a better reading replaces before it was tried costs neither budget nor back-off."""
+    if open_incident.plan == "restart":
+        state.attempts[open_incident.taken].pop()
+        state.streak -= 1
 
 
 def _forget_outcome(state: JobState) -> None:

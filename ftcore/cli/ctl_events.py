@@ -1,0 +1,68 @@
+"""``ftctl events``: the audit log, a line per event, decisions indented under the fact that they answer."""
+
+import argparse
+import sys
+from typing import Any
+
+import msgspec
+
+from ftcore.cli.ctl_lines import style_of, summary
+from ftcore.cli.ctl_output import clean, clock, columns, date, paint, print_json, wants_colour
+from ftcore.cli.ctl_store import opened
+from ftcore.events.codec import payload_to_json
+from ftcore.events.envelope import Event
+from ftcore.events.registry import Kind
+from ftcore.ids import Seq
+from ftcore.replay.select import Selection, Selector
+
+TYPE_WIDTH = 22
+
+
+async def events(args: argparse.Namespace) -> int:
+    """Show the wanted events, and with ``--follow`` go on with new ones."""
+    selection = Selection(since=args.since, until=args.until, types=args.type, node=args.node, incident=args.incident)
+    selector = Selector(selection)
+    show = _show_json if args.format == "json" else Lines().show
+    async with opened(args) as log:
+        after = Seq(selection.after)
+        async for event in log.follow(after) if args.follow else log.read(after):
+            if selection.is_past(event):
+                break
+            for wanted in selector.feed(event):
+                show(wanted)
+                if args.follow:
+                    sys.stdout.flush()
+    return 0
+
+
+def _show_json(event: Event) -> None:
+    print_json(event_json(event))
+
+
+def event_json(event: Event) -> dict[str, Any]:
+    """An event with every field of its envelope, those without a value too."""
+    fields: dict[str, Any] = msgspec.structs.asdict(event)
+    return {**fields, "data": payload_to_json(event.data)}
+
+
+class Lines:
+    """Prints events as lines; says the day whenever it changes."""
+
+    def __init__(self) -> None:
+        self._day = ""
+        self._colour = wants_colour()
+        self._columns = columns()
+
+    def show(self, event: Event) -> None:
+        """Print one event."""
+        day = date(event.time)
+        if day != self._day:
+            self._day = day
+            print(paint(f"{day} (UTC)", "strong", self._colour))
+        name = event.type if event.kind is Kind.FACT else f"  {event.type}"
+        head = f"{event.seq:>6} {clock(event.time)}  {name:<{TYPE_WIDTH}} "
+        text = clean(summary(event))
+        if self._columns is not None:
+            room = max(20, self._columns - len(head))
+            text = text if len(text) <= room else text[: room - 1] + "…"
+        print(paint(head + text, style_of(event), self._colour))

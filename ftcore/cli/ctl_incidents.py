@@ -1,0 +1,139 @@
+"""``ftctl incidents`` and ``ftctl explain``."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ftcore.cli.ctl_output import clean, console, duration, print_json, say, table
+from ftcore.cli.ctl_store import opened
+from ftcore.errors import NotFound
+from ftcore.replay.explain import Explainer, Failure, Incident
+from ftcore.replay.reading import read_async
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STATE_STYLES = {"resolved": "good", "exhausted": "bad"}
+
+TRACEBACK_LINES = 20
+"""Lines of a traceback that ``explain`` prints; its end is what matters."""
+
+
+async def _read(args: argparse.Namespace) -> list[Incident]:
+    explainer = Explainer()
+    async with opened(args) as log:
+        await read_async(log.read(), explainer)
+    return explainer.incidents()
+
+
+async def incidents(args: argparse.Namespace) -> int:
+    """List the incidents."""
+    from rich.text import Text
+
+    found = await _read(args)
+    if args.format == "json":
+        print_json([incident.to_json() for incident in found])
+        return 0
+    if not found:
+        say("no incidents")
+        return 0
+    rows = table(
+        "ID", "OPENED (UTC)", "STATE", "CLASS", "TOTAL", "LOST", "BY", "WHAT", right=("TOTAL",), flexible=("WHAT",)
+    )
+    for incident in found:
+        rows.add_row(
+            incident.id,
+            incident.opened[:19].replace("T", " "),
+            Text(incident.state, style=_STATE_STYLES.get(incident.state, "warn")),
+            incident.cls,
+            duration(incident.phases.total),
+            _lost(incident),
+            incident.resolved_by or "-",
+            clean(incident.summary),
+        )
+    console().print(rows)
+    return 0
+
+
+def _lost(incident: Incident) -> str:
+    return "-" if incident.steps_lost is None else f"{incident.steps_lost} steps"
+
+
+async def explain(args: argparse.Namespace) -> int:
+    """Explain one incident."""
+    found = await _read(args)
+    if not found:
+        raise NotFound("the log holds no incident")
+    chosen = found[-1]
+    if args.incident is not None:
+        named = [incident for incident in found if incident.id == args.incident]
+        if not named:
+            raise NotFound(f"no incident {args.incident!r}; there are {found[0].id} to {found[-1].id}")
+        chosen = named[-1]
+    if args.format == "json":
+        print_json(chosen.to_json())
+    else:
+        _print(chosen, console())
+    return 0
+
+
+def _print(incident: Incident, out: "Console") -> None:
+    from rich.text import Text
+
+    head = table("", "", flexible=("",))
+    head.show_header = False
+    head.columns[0].no_wrap = True
+    head.add_row("incident", Text.assemble(f"{incident.id}, ", _state(incident)))
+    head.add_row("what", Text(clean(incident.summary), style="strong"))
+    detail = f" ({incident.detail})" if incident.detail else ""
+    head.add_row("class", f"{incident.cls}{detail}")
+    if incident.root.node is not None:
+        rank = f", rank {incident.root.rank}" if incident.root.rank is not None else ""
+        head.add_row("root", f"{incident.root.node}{rank}")
+    head.add_row("opened", f"{_moment(incident.opened)} UTC")
+    if incident.closed is not None:
+        head.add_row("closed", f"{_moment(incident.closed)} UTC, {incident.outcome}")
+    head.add_row("lost", _lost(incident) if incident.steps_lost is not None else "not known")
+    head.add_row("events", f"{incident.events[0]} to {incident.events[1]}")
+    out.print(head)
+    out.print("\nWhat was decided", style="strong")
+    verdicts = table("", "POLICY", "VERDICT", "REASON", flexible=("REASON",))
+    for asked in incident.policies:
+        verdicts.add_row(
+            "", asked.name, Text(asked.verdict, style="good" if asked.verdict == "take" else ""), clean(asked.reason)
+        )
+    out.print(verdicts)
+    out.print("\nHow long it took", style="strong")
+    names = [field.name for field in attrs.fields(type(incident.phases))]
+    phases = table("", *names, right=tuple(names))
+    phases.add_row("", *(duration(getattr(incident.phases, name)) for name in names))
+    out.print(phases)
+    if incident.failures:
+        out.print("\nWhat failed, the first failure first", style="strong")
+        for failure in incident.failures:
+            _print_failure(failure, out)
+
+
+def _state(incident: Incident) -> tuple[str, str]:
+    by = f" by {incident.resolved_by}" if incident.resolved_by else ""
+    return f"{incident.state}{by}", _STATE_STYLES.get(incident.state, "warn")
+
+
+def _moment(iso: str) -> str:
+    return iso[:23].replace("T", " ")
+
+
+def _print_failure(failure: Failure, out: "Console") -> None:
+    who = (
+        f"rank {failure.rank} (local {failure.local_rank}) on {failure.node}"
+        if failure.rank is not None
+        else failure.node
+    )
+    code = "" if failure.exitcode is None else f", exit code {failure.exitcode}"
+    out.print(f"  {who}{code}, restart {failure.restart}, at {_moment(failure.datetime)} UTC, event {failure.seq}")
+    if failure.message:
+        out.print(f"    {clean(failure.message)}", style="bad")
+    if failure.py_callstack:
+        for line in failure.py_callstack.rstrip().splitlines()[-TRACEBACK_LINES:]:
+            out.print(f"    {clean(line)}", style="quiet")

@@ -1,0 +1,115 @@
+"""Printing: tables for people, JSON for programs, times in UTC, colour only where it is wanted."""
+
+import datetime
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ftcore.ids import SECOND
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+STYLES = {"bad": "31", "good": "32", "warn": "33", "quiet": "2", "strong": "1", "": ""}
+"""Meanings and their terminal codes; the same words name rich styles in ``console``."""
+
+_RICH = {"bad": "red", "good": "green", "warn": "yellow", "quiet": "dim", "strong": "bold"}
+
+PIPE_COLUMNS = 200
+"""Width of tables that do not go to a terminal."""
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on a line of its own."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def say(text: str) -> None:
+    """A message, for people, on stderr."""
+    print(f"ftctl: {text}", file=sys.stderr)
+
+
+def wants_colour() -> bool:
+    """Whether stdout is a terminal whose user did not object (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def columns() -> int | None:
+    """The terminal's width; None if stdout is no terminal and nothing need be cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def paint(text: str, style: str, colour: bool) -> str:
+    """The text in a style of ``STYLES``."""
+    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if colour and style else text
+
+
+def console() -> "Console":
+    """Where tables are printed."""
+    from rich.console import Console
+    from rich.theme import Theme
+
+    return Console(
+        theme=Theme(_RICH),
+        width=columns() or PIPE_COLUMNS,
+        no_color=not wants_colour(),
+        force_terminal=sys.stdout.isatty(),
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=False,
+    )
+
+
+def table(*headers: str, right: tuple[str, ...] = (), flexible: tuple[str, ...] = ()) -> "Table":
+    """An empty table.
+
+    Args:
+        headers: column titles.
+        right: columns of numbers.
+        flexible: columns that may be folded onto several lines; all others stay whole.
+    """
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="strong", padding=(0, 2, 0, 0))
+    for header in headers:
+        made.add_column(
+            header,
+            justify="right" if header in right else "left",
+            no_wrap=header not in flexible,
+            overflow="fold",
+        )
+    return made
+
+
+def clean(text: str) -> str:
+    """One line without control characters: what a worker wrote must not steer the terminal."""
+    return "".join(char if char.isprintable() else " " for char in text.replace("\r\n", "\n").replace("\n", " | "))
+
+
+def date(time_ns: int) -> str:
+    """The day in UTC."""
+    return f"{datetime.datetime.fromtimestamp(time_ns // SECOND, datetime.UTC):%Y-%m-%d}"
+
+
+def clock(time_ns: int) -> str:
+    """The time of day in UTC, with milliseconds."""
+    moment = datetime.datetime.fromtimestamp(time_ns // SECOND, datetime.UTC)
+    return f"{moment:%H:%M:%S}.{time_ns % SECOND // 1_000_000:03d}"
+
+
+def duration(value: float | None) -> str:
+    """Seconds for people; a dash for what is not known."""
+    if value is None:
+        return "-"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 120:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m{rest:02d}s" if hours else f"{minutes}m{rest:02d}s"

@@ -1,0 +1,185 @@
+"""The arguments of ``ftctl``; the reference page of the command line is generated from here."""
+
+import argparse
+import datetime
+import os
+import re
+import time
+from typing import Any, NoReturn
+
+from ftcore.ids import SECOND, seconds
+from ftcore.replay.select import Bound
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+_EXIT_CODES = """exit codes: 0 done; 1 verify found a mismatch, or the log is damaged; 2 wrong usage or input; 3 store
+unreachable; 4 not found; 130 interrupted"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Names the program alone in errors, and takes no abbreviated options: they break when options are added."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in one line; exit 2."""
+        self.exit(2, f"{self.prog}: {message}\n{self.prog}: try --help\n")
+
+
+def build_parser(version: str) -> Parser:
+    """The parser of ``ftctl`` with all its commands.
+
+    Args:
+        version: what ``--version`` prints.
+    """
+    parser = Parser(
+        prog="ftctl",
+        description="Read the log of a job: what happened, what was decided and why.",
+        epilog=_EXIT_CODES,
+    )
+    parser.add_argument("--version", action="version", version=f"ftctl {version}")
+    _add_common(parser, os.environ.get("FTCORE_STORE") or None, os.environ.get("FTCORE_JOB") or None)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_reading(commands)
+    _add_incidents(commands)
+    _add_taking_away(commands)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser, store: Any, job: Any) -> None:
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        default=store,
+        help="where the logs are: sqlite:///DIR, etcd://HOST:PORT/PREFIX, file:///FILE.ftlog (FTCORE_STORE; default: "
+        "the one that ftrun uses by default)",
+    )
+    option = parser.add_argument(
+        "--job", metavar="NAME", default=job, help="the job (FTCORE_JOB); not needed if the store has only one"
+    )
+    option.completer = _complete_jobs  # type: ignore[attr-defined]
+
+
+def _command(commands: Any, name: str, summary: str, examples: str) -> argparse.ArgumentParser:
+    text = "examples:\n" + "\n".join(f"  {line}" for line in examples.strip().splitlines())
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, epilog=text)
+    return parser
+
+
+def _reading(commands: Any, name: str, summary: str, examples: str) -> argparse.ArgumentParser:
+    parser = _command(commands, name, summary, examples)
+    _add_common(parser, argparse.SUPPRESS, argparse.SUPPRESS)
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
+    return parser
+
+
+def _add_reading(commands: Any) -> None:
+    _reading(commands, "jobs", "List the jobs in the store.", "ftctl jobs\nftctl jobs --format json | jq -r '.[].job'")
+    _reading(
+        commands,
+        "status",
+        "Show what is true of a job now.",
+        "ftctl status\nftctl --job demo status --format json | jq .step",
+    )
+    events = _reading(
+        commands,
+        "events",
+        "Show the audit log: every fact, and the decisions that answer it.",
+        "ftctl events\nftctl events --type 'worker.*,incident.*' --since 15m\n"
+        "ftctl events --incident i2 --format json | jq .data\nftctl events --follow",
+    )
+    events.add_argument("--since", type=bound, metavar="SEQ|TIME", help=f"from here on, included; {_BOUND_HELP}")
+    events.add_argument("--until", type=bound, metavar="SEQ|TIME", help="up to here, included")
+    events.add_argument("--type", metavar="GLOB", help="types, as worker.* or node.lost; several with commas")
+    events.add_argument("--node", metavar="NODE", help="events that come from the node or name it")
+    events.add_argument("--incident", metavar="ID", help="an incident's decisions and the facts that they answer")
+    events.add_argument("--follow", action="store_true", help="go on with new events until interrupted")
+
+
+def _add_incidents(commands: Any) -> None:
+    _reading(
+        commands,
+        "incidents",
+        "List the incidents: what interrupted the training, what was done, how long it took.",
+        "ftctl incidents\nftctl incidents --format json | jq '.[] | {id, class, total: .phases.total}'",
+    )
+    explain = _reading(
+        commands,
+        "explain",
+        "Explain an incident: evidence, verdicts with their reasons, times, failures.",
+        "ftctl explain\nftctl explain i2\nftctl explain i2 --format json | jq .failures[0]",
+    )
+    explain.add_argument("incident", nargs="?", metavar="INCIDENT", help="its id, as i2; default: the newest")
+
+
+def _add_taking_away(commands: Any) -> None:
+    replay = _reading(
+        commands,
+        "replay",
+        "Rebuild a job's state at a point of its log, or verify that every decision would be made again.",
+        "ftctl replay\nftctl replay --at 120 --format json | jq .state.nodes\nftctl replay --verify",
+    )
+    replay.add_argument("--at", type=_position, metavar="SEQ", help="after this event; default: the last one")
+    replay.add_argument("--verify", action="store_true", help="decide again from the facts and compare; exit 1 if not")
+    export = _command(
+        commands,
+        "export",
+        "Write the log to a file that can be read anywhere.",
+        "ftctl export -o demo.ftlog\nftctl --store file:demo.ftlog explain",
+    )
+    _add_common(export, argparse.SUPPRESS, argparse.SUPPRESS)
+    export.add_argument("-o", "--output", required=True, metavar="FILE", help="the file, by custom NAME.ftlog")
+    machines = _command(
+        commands,
+        "machines",
+        "Draw the state machines as they run.",
+        "ftctl machines\nftctl machines node --format mermaid\nftctl machines job --format dot | dot -Tsvg > job.svg",
+    )
+    machines.add_argument("machine", nargs="?", metavar="MACHINE", help="one of them; default: all")
+    machines.add_argument("--format", choices=("table", "mermaid", "dot"), default="table", help="default: table")
+    completion = _command(
+        commands,
+        "completion",
+        "Print the script that makes a shell complete ftctl's arguments.",
+        'eval "$(ftctl completion bash)"\nftctl completion fish > ~/.config/fish/completions/ftctl.fish',
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+_BOUND_HELP = "a seq, a time such as 2025-03-01T22:13:20 (UTC), or how long ago: 90s, 15m, 2h, 3d"
+
+
+def bound(text: str) -> Bound:
+    """A place in a log, as ``--since`` and ``--until`` take it.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if text.isdecimal():
+        return Bound(seq=int(text))
+    ago = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if ago is not None:
+        return Bound(time=time.time_ns() - seconds(float(ago[1]) * _UNITS[ago[2]]))
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of these: {_BOUND_HELP}") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    since_epoch = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return Bound(time=(since_epoch.days * 86400 + since_epoch.seconds) * SECOND + since_epoch.microseconds * 1000)
+
+
+def _position(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no seq: expected a whole number from 0")
+    return int(text)
+
+
+def _complete_jobs(prefix: str, parsed_args: argparse.Namespace, **rest: object) -> list[str]:
+    import asyncio
+
+    from ftcore.cli.ctl_store import job_names
+
+    return [name for name in asyncio.run(job_names(parsed_args.store)) if name.startswith(prefix)]

@@ -1,0 +1,95 @@
+"""``ftctl replay`` and ``ftctl export``."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ftcore.cli.ctl_output import clean, print_json, say
+from ftcore.cli.ctl_store import opened
+from ftcore.errors import NotFound
+from ftcore.events.codec import payload_to_json
+from ftcore.events.envelope import Event
+from ftcore.replay.reading import fold_log_async
+from ftcore.replay.verify import VerifyReport, verify_async
+from ftcore.states.model import JobState, digest
+
+MISMATCH = 1
+
+
+async def replay(args: argparse.Namespace) -> int:
+    """Rebuild the state at a point of the log; with ``--verify`` decide again and compare."""
+    async with opened(args) as log:
+        last = await log.last_seq()
+        if args.at is not None and args.at > last:
+            raise NotFound(f"the log of {log.job} ends at event {last}")
+        if args.verify:
+            report = await verify_async(log.read(), until=args.at)
+            return _verified(report, args.format)
+        state = await fold_log_async(log.read(), until=args.at)
+    if args.format == "json":
+        print_json(_state_json(state))
+    else:
+        print(f"after event {state.seq}: digest {digest(state)}")
+        print(msgspec.json.format(msgspec.json.encode(state), indent=2).decode())
+    return 0
+
+
+def _state_json(state: JobState) -> dict[str, Any]:
+    return {
+        "job": state.job,
+        "seq": state.seq,
+        "digest": digest(state),
+        "state": msgspec.to_builtins(state, str_keys=True),
+    }
+
+
+def _verified(report: VerifyReport, form: str) -> int:
+    if form == "json":
+        mismatches = [
+            {
+                "seq": mismatch.seq,
+                "expected": _event_json(mismatch.expected),
+                "found": _event_json(mismatch.found),
+                "differences": mismatch.differences,
+            }
+            for mismatch in report.mismatches
+        ]
+        verdict = {
+            "ok": report.ok,
+            "complete": report.complete,
+            "events": report.events,
+            "groups": report.groups,
+            "skipped": report.skipped,
+            "mismatches": mismatches,
+        }
+        print_json({**_state_json(report.state), "verify": verdict})
+    else:
+        for mismatch in report.mismatches:
+            print(f"event {mismatch.seq}: decided otherwise")
+            for line in mismatch.differences:
+                print(f"  {clean(line)}")
+        skipped = f", {report.skipped} only folded" if report.skipped else ""
+        verdict = "every decision was made again" if report.ok else f"{len(report.mismatches)} mismatches"
+        more = "" if report.complete else "; what follows was not compared"
+        print(f"{report.events} events, {report.groups} facts decided again{skipped}: {verdict}{more}")
+        print(f"digest {report.digest}")
+    return 0 if report.ok else MISMATCH
+
+
+def _event_json(event: Event | None) -> dict[str, Any] | None:
+    if event is None:
+        return None
+    return {"type": event.type, "incident": event.incident, "data": payload_to_json(event.data)}
+
+
+async def export_log(args: argparse.Namespace) -> int:
+    """Write the log to a file."""
+    from ftcore.logs.archive import export
+
+    path = Path(args.output)
+    async with opened(args) as log:
+        count = await export(log, path)
+    say(f"wrote {count} events of {log.job} to {path}")
+    return 0

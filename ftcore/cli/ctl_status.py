@@ -1,0 +1,123 @@
+"""``ftctl jobs`` and ``ftctl status``."""
+
+import argparse
+
+from ftcore.cli.ctl_output import clean, clock, console, date, print_json, table
+from ftcore.cli.ctl_store import opened
+from ftcore.errors import FtcoreError
+from ftcore.logs import open_store
+from ftcore.replay.reading import fold_log_async
+from ftcore.replay.status import JobStatus, status_of
+
+_STATE_STYLES = {
+    "running": "good",
+    "succeeded": "good",
+    "recovering": "warn",
+    "stopped": "warn",
+    "stuck": "bad",
+    "failed": "bad",
+    "faulted": "bad",
+    "lost": "bad",
+}
+
+NODES_SHOWN = 40
+"""Nodes in the table of ``status``; JSON has them all."""
+
+
+async def jobs(args: argparse.Namespace) -> int:
+    """List the jobs of the store."""
+    store = open_store(args.store)
+    found: list[JobStatus] = []
+    unreadable: list[tuple[str, str]] = []
+    try:
+        for name in await store.jobs():
+            if args.job is not None and name != args.job:
+                continue
+            try:
+                log = await store.open(name)
+                found.append(status_of(await fold_log_async(log.read()), name))
+                await log.close()
+            except FtcoreError as error:
+                unreadable.append((name, str(error)))
+    finally:
+        await store.close()
+    if args.format == "json":
+        broken = [{"job": name, "state": None, "error": error} for name, error in unreadable]
+        print_json([*({**job.to_json(), "nodes": len(job.nodes)} for job in found), *broken])
+        return 0
+    rows = table(
+        "JOB", "STATE", "RUN", "ROUND", "RANKS", "STEP", "INCIDENTS", "EVENTS", "LAST EVENT (UTC)", right=_RIGHT
+    )
+    for job in found:
+        rows.add_row(*_job_row(job))
+    for name, error in unreadable:
+        rows.add_row(name, "unreadable", "", "", "", "", "", "", clean(error), style="bad")
+    console().print(rows if found or unreadable else "no jobs")
+    return 0
+
+
+_RIGHT = ("RUN", "ROUND", "RANKS", "STEP", "INCIDENTS", "EVENTS")
+
+
+def _job_row(job: JobStatus) -> list[object]:
+    from rich.text import Text
+
+    return [
+        job.job,
+        Text(job.state, style=_STATE_STYLES.get(job.state, "")),
+        str(job.run),
+        str(job.world.round) if job.world else "-",
+        str(job.world.size) if job.world else "-",
+        _step(job),
+        str(job.incidents),
+        str(job.last_seq),
+        f"{date(job.time)} {clock(job.time)}" if job.last_seq else "-",
+    ]
+
+
+def _step(job: JobStatus) -> str:
+    if job.step is None:
+        return "-"
+    return str(job.step) if job.step_absolute else f"+{job.step}"
+
+
+async def status(args: argparse.Namespace) -> int:
+    """Show what is true of a job now."""
+    async with opened(args) as log:
+        job = status_of(await fold_log_async(log.read()), log.job)
+        leader = await log.leader()
+    if args.format == "json":
+        print_json(job.to_json())
+        return 0
+    from rich.text import Text
+
+    out = console()
+    facts = table("", "")
+    facts.show_header = False
+    facts.columns[1].no_wrap = False
+    facts.add_row("job", f"{job.job}, run {job.run}")
+    facts.add_row("state", Text(job.state, style=_STATE_STYLES.get(job.state, "")))
+    if job.reason:
+        facts.add_row("reason", clean(job.reason))
+    if job.world is not None:
+        facts.add_row("world", f"round {job.world.round}: {job.world.size} ranks on {job.world.nodes} nodes")
+    if job.step is not None:
+        facts.add_row("step", str(job.step) if job.step_absolute else f"{job.step} of this round")
+    facts.add_row("incidents", f"{job.incidents}, open: {job.incident or 'none'}")
+    if job.master is not None:
+        life = "" if leader is None else ", alive" if leader.alive else ", gone"
+        facts.add_row(
+            "master", f"{job.master.host} pid {job.master.pid} at {job.master.address}, term {job.term}{life}"
+        )
+    facts.add_row("log", f"{job.last_seq} events, the last on {date(job.time)} at {clock(job.time)} UTC")
+    out.print(facts)
+    if job.nodes:
+        nodes = table("NODE", "ORDINAL", "STATE", "RANKS", "ROUND", "HOST", right=("ORDINAL", "RANKS", "ROUND"))
+        for node in job.nodes[:NODES_SHOWN]:
+            state = Text(node.state, style=_STATE_STYLES.get(node.state, ""))
+            nodes.add_row(node.node, str(node.ordinal), state, str(node.slots), str(node.round), node.host)
+        out.print()
+        out.print(nodes)
+    if len(job.nodes) > NODES_SHOWN:
+        out.print(f"and {len(job.nodes) - NODES_SHOWN} more nodes; --format json has them all")
+    return 0
