@@ -52,6 +52,7 @@ class Console:
             if self._size + len(data) > CONSOLE_LAG_BYTES_MAX and self._chunks:
                 self._dropped += len(data)
                 return
+            data = self._note() + data
             self._chunks.append(data)
             self._size += len(data)
             self._changed.notify_all()
@@ -62,27 +63,36 @@ class Console:
     def flush(self, timeout_s: float) -> bool:
         """Wait until all is written, at most so long; whether it is."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._broken or not (self._chunks or self._busy), timeout_s)
+            return self._changed.wait_for(
+                lambda: self._broken or not (self._chunks or self._dropped or self._busy), timeout_s
+            )
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: bool(self._chunks))
-                data = self._chunks.popleft()
-                self._size -= len(data)
-                dropped, self._dropped = self._dropped, 0
+                self._changed.wait_for(lambda: bool(self._chunks or self._dropped))
+                if self._chunks:
+                    data = self._chunks.popleft()
+                    self._size -= len(data)
+                else:
+                    data = self._note()
                 self._busy = True
-            if dropped:
-                note = f"ftcore: {dropped} bytes of output are missing here, as nobody read them; see the log files\n"
-                data = note.encode() + data
             if not self._write(data):
                 with self._changed:
                     self._broken = True
                     self._chunks.clear()
+                    self._dropped = 0
                     self._changed.notify_all()
                 return
+
+    def _note(self) -> bytes:
+        """What to say about bytes that were dropped since the last chunk that was taken; nothing if none were."""
+        dropped, self._dropped = self._dropped, 0
+        if not dropped:
+            return b""
+        return f"ftcore: {dropped} bytes of output are missing here, as nobody read them; see the log files\n".encode()
 
     def _write(self, data: bytes) -> bool:
         view = memoryview(data)

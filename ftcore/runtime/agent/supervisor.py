@@ -94,7 +94,7 @@ def _of(value: int | Mapping[int, int], local_rank: int) -> int:
 class _Worker:
     local_rank: int
     pid: int
-    channel: Parked
+    parked: Parked
     stdout: Stream
     stderr: Stream
     page: page.PageReader
@@ -276,11 +276,13 @@ class LocalSupervisor:
             raise
         for worker in self._workers:
             self._hand_over(worker, launch, reason)
-        replies = await asyncio.gather(*(receive(place.channel) for place in parked))
-        for worker in self._workers:
-            worker.stdout.close_worker_end()
-            worker.stderr.close_worker_end()
-            worker.channel.channel.close()
+        try:
+            replies = await asyncio.gather(*(receive(place.channel) for place in parked))
+        finally:
+            for worker in self._workers:
+                worker.stdout.close_worker_end()
+                worker.stderr.close_worker_end()
+                worker.parked.channel.close()
         return next((str(reply["how"]) for reply, _ in replies if reply is not None), "fork")
 
     def _prepare(self, launch: Launch, local_rank: int, parked: Parked) -> _Worker:
@@ -329,7 +331,7 @@ class LocalSupervisor:
         fds = [body, worker.stdout.worker_end, worker.stderr.worker_end, worker.page_fd]
         # One that was killed just now does not take it; the reaper tells, as of any worker.
         with contextlib.suppress(OSError):
-            protocol.send(worker.channel.channel, {"start": 1}, fds)
+            protocol.send(worker.parked.channel, {"start": 1}, fds)
         os.close(body)
         os.close(worker.page_fd)
 

@@ -277,14 +277,14 @@ class WarmLink:
         pairs = [protocol.pair() for _ in range(count)]
         try:
             protocol.send(channel, request, [theirs.fileno() for _, theirs in pairs])
-        except BaseException:
-            for ours, _ in pairs:
-                ours.close()
-            raise
-        finally:
             for _, theirs in pairs:
                 theirs.close()
-        made = await asyncio.gather(*(self._greeted(ours, hello, since) for ours, _ in pairs))
+            made = await asyncio.gather(*(self._greeted(ours, hello, since) for ours, _ in pairs))
+        except BaseException:
+            for ends in pairs:  # those that wait at the other end of one read its end of file, and exit
+                for end in ends:
+                    end.close()
+            raise
         return [parked for parked in made if parked is not None]
 
     async def _greeted(self, channel: socket.socket, hello: str, since: int) -> Parked | None:
