@@ -1,0 +1,142 @@
+"""The policy file: what is accepted, and the one message for everything else."""
+
+import pytest
+
+from ftcore.errors import UsageError
+from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.config import default_chain, parse, with_max_restarts
+
+GOOD = """\
+version: 1
+chain:
+  - process_restart:
+      max_restarts: 3
+      window: 1h
+      backoff: 500ms
+      grace: 2.5s
+  - stop
+"""
+
+
+def test_a_file_sets_what_it_names_and_defaults_the_rest():
+    """Durations come in seconds whatever their unit; options that are not named have their default."""
+    loaded = parse(GOOD, "p.yaml")
+    assert [entry.policy for entry in loaded.chain] == ["process_restart", "stop"]
+    options = loaded.chain[0].options
+    assert (options["max_restarts"], options["window"], options["backoff"], options["grace"]) == (3, 3600, 0.5, 2.5)
+    assert options["backoff_max"] == BUILT_IN["process_restart"].options["backoff_max"].default
+    assert (loaded.source, loaded.text) == ("p.yaml", GOOD)
+
+
+def test_a_file_with_a_version_alone_is_the_default():
+    """Without a chain the default one is in force."""
+    assert parse("version: 1\n", "p.yaml").chain == default_chain().chain
+
+
+@pytest.mark.parametrize(
+    "text", ["version: 1\nchain: [stop]", "version: 1\nchain:\n- stop:\n", "version: 1\nchain: [{stop: ~}]"]
+)
+def test_a_policy_without_options(text):
+    """A policy may stand alone, with nothing behind its colon, or with null."""
+    assert [entry.policy for entry in parse(text, "p").chain] == ["stop"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "p is empty; expected at least: version: 1"),
+        ("version: [", "p, line 1: not YAML: expected the node content, but found '<stream end>'"),
+        ("- a\n", "p, line 1: the file: expected `key: value` lines"),
+        ("chain: [stop]\n", "p, line 1: the file: version is missing"),
+        ("version: 2\n", "p, line 1: the file: version: found 2; this ftcore reads version: 1"),
+        ("version: [1]\n", "p, line 1: the file: version: expected a single value"),
+        ("version: 1\nversion: 1\n", "p, line 2: the file: version is set twice"),
+        ("version: 1\nchains: []\n", "p, line 2: the file: unknown key 'chains'; did you mean 'chain'?"),
+        ("version: 1\nxyz: 1\n", "p, line 2: the file: unknown key 'xyz'; known are: version, chain"),
+        (
+            "version: 1\nchain: stop\n",
+            "p, line 2: the file: chain: expected a list of policies, highest priority first",
+        ),
+        ("version: 1\nchain: []\n", "p, line 2: the file: chain: expected a list of policies, highest priority first"),
+        (
+            "version: 1\nchain:\n  - [stop]\n",
+            "p, line 3: chain: expected `- policy` or `- policy: {option: value}`, one policy to an entry",
+        ),
+        (
+            "version: 1\nchain:\n  - proces_restart\n  - stop\n",
+            "p, line 3: chain: no policy is called 'proces_restart'; did you mean 'process_restart'?",
+        ),
+        (
+            "version: 1\nchain:\n  - reboot\n",
+            f"p, line 3: chain: no policy is called 'reboot'; known are: {', '.join(BUILT_IN)}",
+        ),
+        (
+            "version: 1\nchain:\n  - stop\n  - process_restart\n",
+            "p, line 4: chain: process_restart is never asked: `stop` before it takes everything",
+        ),
+        (
+            "version: 1\nchain:\n  - process_restart\n  - process_restart\n  - stop\n",
+            "p, line 4: chain: process_restart stands there twice; each policy is asked once",
+        ),
+        (
+            "version: 1\nchain:\n  - process_restart\n",
+            "p, line 3: chain: the last policy must be `stop`, so that every incident has an end",
+        ),
+        (
+            "version: 1\nchain:\n  - process_restart:\n      max_restart: 3\n  - stop\n",
+            "p, line 4: process_restart: unknown key 'max_restart'; did you mean 'max_restarts'?",
+        ),
+        (
+            "version: 1\nchain:\n  - process_restart: 3\n  - stop\n",
+            "p, line 3: process_restart: expected `key: value` lines",
+        ),
+        (
+            "version: 1\nchain:\n  - process_restart: {max_restarts: many}\n  - stop\n",
+            "p, line 3: process_restart: max_restarts: found 'many'; expected a whole number",
+        ),
+        (
+            "version: 1\nchain:\n  - process_restart: {max_restarts: true}\n  - stop\n",
+            "p, line 3: process_restart: max_restarts: found True; expected a whole number",
+        ),
+        (
+            "version: 1\nchain:\n  - process_restart: {max_restarts: 1001}\n  - stop\n",
+            "p, line 3: process_restart: max_restarts: found 1001; expected at least 0 and at most 1000",
+        ),
+        (
+            "version: 1\nchain:\n  - process_restart: {window: 0}\n  - stop\n",
+            "p, line 3: process_restart: window: found 0; expected at least 1",
+        ),
+        (
+            "version: 1\nchain:\n  - stop: {grace: soon}\n",
+            "p, line 3: stop: grace: found 'soon'; expected a duration such as 30, 90s, 5m or 1h",
+        ),
+        (
+            "version: 1\nchain:\n  - process_restart: {backoff: 5m, backoff_max: 60s}\n  - stop\n",
+            "p, line 3: process_restart: backoff_max (60 s) is below backoff (300 s)",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(text, message):
+    """One line: file, line, key, what was found, what was expected."""
+    with pytest.raises(UsageError) as caught:
+        parse(text, "p")
+    assert str(caught.value) == message
+
+
+def test_the_command_line_wins_over_the_file():
+    """``--max-restarts`` changes the budget, says so, and is refused where it would mean nothing."""
+    loaded = with_max_restarts(parse(GOOD, "p.yaml"), 7)
+    assert loaded.chain[0].options["max_restarts"] == 7
+    assert loaded.source == "p.yaml with --max-restarts 7"
+    with pytest.raises(UsageError, match=r"--max-restarts has no effect: the chain of p has no process_restart"):
+        with_max_restarts(parse("version: 1\nchain: [stop]", "p"), 7)
+
+
+@pytest.mark.parametrize("policy", BUILT_IN.values(), ids=lambda policy: policy.name)
+def test_every_option_has_a_sound_default(policy):
+    """A default lies within its own bounds and has a sentence."""
+    for option in policy.options.values():
+        assert option.minimum <= option.default
+        assert option.maximum is None or option.default <= option.maximum
+        assert option.doc.endswith(".")
+        assert option.kind in ("int", "duration", "number")
