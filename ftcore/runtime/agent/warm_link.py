@@ -117,6 +117,7 @@ class WarmLink:
         for _ in range(TRIES):
             await self.unsafe()
             gone = self._gone
+            self._reaper.drain()  # a parked worker that was killed just now is not to be taken
             with contextlib.suppress(_Died, OSError):
                 async with self.asking:
                     await self._fork(count - len(self._parked))

@@ -15,7 +15,7 @@ from typing import Any
 from ftcore.runtime.warm import protocol
 
 ROUNDS_KEPT = 2
-_CONNECT_TIMEOUT = datetime.timedelta(seconds=30)
+_CONNECT_TIMEOUT = datetime.timedelta(seconds=10)
 
 
 def serve(channel: socket.socket) -> None:
@@ -41,6 +41,7 @@ def serve(channel: socket.socket) -> None:
 def _open(host: str) -> tuple[Any, int]:
     from torch.distributed import TCPStore
 
+    socket.getaddrinfo(host, None)  # torch would try a name that nobody knows for as long as it may
     listener = _listen(host)
     port = listener.getsockname()[1]
     try:

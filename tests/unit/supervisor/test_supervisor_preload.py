@@ -1,6 +1,8 @@
 """Preloads: none, one that makes forking unsafe, ones that cannot be imported. Each test has a node of its own."""
 
+import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -55,5 +57,26 @@ def test_a_warm_process_that_dies_while_importing_is_the_users_error(tmp_path: P
     try:
         with pytest.raises(UsageError, match="ended 3 times while it imported bad"):
             node.run(node.supervisor.start(node.launch(node.script(PRINT))))
+    finally:
+        node.close()
+
+
+def test_a_warm_process_killed_while_it_imports_is_made_anew(tmp_path: Path) -> None:
+    """The launch waits for the next one's imports."""
+    (tmp_path / "slow.py").write_text("import time; time.sleep(0.2)")
+    node = Node(tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, preload=("slow",))
+
+    async def scene() -> None:
+        starting = asyncio.ensure_future(node.ended(node.launch(node.script("pass"))))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            old = node.supervisor._warm.pid
+            os.kill(old, signal.SIGKILL)
+            while node.supervisor._warm.pid == old:
+                await asyncio.sleep(0.005)
+        assert (await starting).codes == (0,)
+
+    try:
+        node.run(scene())
     finally:
         node.close()

@@ -1,0 +1,224 @@
+"""What needs torch: equality with torchrun, seeds and threads, progress of plain scripts, stores, DDP."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from supervisor_harness import Node
+
+from ftcore.errors import UsageError
+from ftcore.ids import Round
+from ftcore.ports import Progress
+from ftcore.runtime.warm.serve import DEFAULT_PRELOAD
+
+DUMP = """
+import json, os, random, signal, sys
+import numpy, torch
+facts = dict(
+    env=dict(os.environ), argv=sys.argv, orig_argv=sys.orig_argv, path=sys.path, name=__name__, file=__file__,
+    cwd=os.getcwd(), flags=str(sys.flags), threads=torch.get_num_threads(), interop=torch.get_num_interop_threads(),
+    leads=os.getsid(0) == os.getpid(), mask=[int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+    signals={n.name: str(signal.getsignal(n)) for n in signal.Signals}, filters=len(__import__('warnings').filters),
+    dtype=str(torch.get_default_dtype()), grad=torch.is_grad_enabled(), deterministic=torch.are_deterministic_algorithms_enabled(),
+    numpy_threads=len(os.listdir('/proc/self/task')),
+    write_through=sys.stdout.write_through, encoding=sys.stdout.encoding, main=sorted(vars(sys.modules['__main__'])),
+)
+seeds = [torch.initial_seed(), random.random(), numpy.random.rand(), os.urandom(4).hex()]
+with open(f'dump-{os.environ["RANK"]}.json', 'w') as f: json.dump(dict(facts=facts, seeds=seeds), f)
+"""  # noqa: E501
+
+
+@pytest.fixture(scope="module")
+def warm_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node with torch preloaded, as torchrun with two workers would set the environment."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    node = Node(tmp_path_factory.mktemp("torch"), env=env, preload=DEFAULT_PRELOAD, nproc=2)
+    yield node
+    node.close()
+
+
+@pytest.fixture
+def node(warm_node: Node, tmp_path: Path) -> Iterator[Node]:
+    """The node, working in the test's own directory."""
+    warm_node.root = tmp_path
+    warm_node.lost.clear()
+    yield warm_node
+    warm_node.run(warm_node.supervisor.stop(0.0))
+
+
+def test_a_forked_worker_equals_one_of_torchrun(node: Node) -> None:
+    """Given torchrun's environment, a script sees what it sees under torchrun; differences are listed here."""
+    script = node.script(DUMP)
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--log-dir",
+        "l",
+    ]
+    subprocess.run([*torchrun, script, "a", "--b=c"], cwd=node.root, env=node.env, check=True, capture_output=True)
+    theirs = [json.loads((node.root / f"dump-{rank}.json").read_text()) for rank in range(2)]
+    launch = node.launch(script, "a", "--b=c", workers=2)
+    for mine, dump in zip(launch.envs, theirs, strict=True):
+        mine.clear()  # type: ignore[attr-defined]
+        mine.update(dump["facts"]["env"])  # type: ignore[attr-defined]
+    ended = node.run(node.ended(launch))
+    assert (ended.codes, ended.how) == ((0, 0), "fork"), ended.stderr
+    ours = [json.loads((node.root / f"dump-{rank}.json").read_text()) for rank in range(2)]
+    for rank in range(2):
+        got, want = ours[rank]["facts"], theirs[rank]["facts"]
+        # Ours to tell: the agent's tag (for the guard) and the progress page; the error file's place is the launch's.
+        assert got["env"].pop("FTCORE_AGENT")
+        assert got["env"].pop("FTCORE_PAGE_FD").isdigit()
+        # The interpreter adds no filters of its own in a fork, torch._dynamo's imports do: a count, not the same list.
+        assert got.pop("filters") >= want.pop("filters")
+        assert got == want
+    seeds = [*theirs, *ours]
+    for kind in range(4):
+        assert len({dump["seeds"][kind] for dump in seeds}) == 4, "fresh processes differ in every seed, so do forks"
+
+
+def test_threads_follow_the_workers_environment(node: Node) -> None:
+    """OMP_NUM_THREADS of the launch counts, not that of the warm process, which had been read at load time."""
+    script = node.script("import torch; print(torch.get_num_threads())")
+    ended = node.run(node.ended(node.launch(script, env={"OMP_NUM_THREADS": "2"})))
+    assert (ended.how, ended.stdout) == ("fork", "2\n")
+
+
+TRAIN = """
+import os, sys, torch
+model = torch.nn.Linear(4, 4)
+other = torch.nn.Linear(4, 4)
+kind = sys.argv[1]
+opt = {'sgd': torch.optim.SGD, 'adamw': torch.optim.AdamW}[kind](model.parameters(), lr=0.1)
+second = torch.optim.SGD(other.parameters(), lr=0.1)
+if 'resume' in sys.argv:
+    for p in model.parameters():
+        opt.state[p] = dict(step=torch.tensor(41.0), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+for i in range(3):
+    model(torch.ones(2, 4)).sum().backward(); opt.step(); opt.zero_grad()
+    other(torch.ones(2, 4)).sum().backward(); second.step()
+    if 'report' in sys.argv:
+        import ftcore.worker
+        ftcore.worker.report(100 + i, loss=0.5, grad_norm=2.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("args", "step", "absolute", "loss"),
+    [
+        (("sgd",), 3, False, None),
+        (("adamw",), 3, True, None),
+        (("adamw", "resume"), 44, True, None),
+        (("adamw", "report"), 102, True, 0.5),
+    ],
+)
+def test_a_plain_script_reports_its_steps(
+    node: Node, args: tuple[str, ...], step: int, absolute: bool, loss: float | None
+) -> None:
+    """Optimizer steps are counted once per step; Adam's number survives a resume; ``report`` takes over."""
+    launch = node.launch(node.script(TRAIN), *args)
+    node.run(node.ended(launch))
+    (said,) = node.supervisor.progress()
+    assert said is not None
+    steps = 4 if "report" in args else 3  # the first step was counted before the script reported it
+    assert said == Progress(steps=steps, step=step, absolute=absolute, mono=said.mono, loss=loss)
+
+
+def test_a_script_without_steps_reports_none(node: Node) -> None:
+    """Nothing is said about progress until a step completes."""
+    node.run(node.ended(node.launch(node.script("import torch"))))
+    assert node.supervisor.progress() == (None,)
+
+
+DDP = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group('gloo')
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+opt = torch.optim.AdamW(model.parameters())
+for i in range(3):
+    model(torch.full((2, 4), float(dist.get_rank()))).sum().backward(); opt.step(); opt.zero_grad()
+total = torch.tensor([dist.get_rank() + 1]); dist.all_reduce(total)
+print('total', int(total), flush=True)
+if 'stay' in sys.argv:
+    import time; time.sleep(600)
+dist.destroy_process_group()
+"""
+
+
+def test_ddp_trains_over_each_rounds_own_store(node: Node) -> None:
+    """Restart after restart, every round meets at its own store, also when the last one was killed in the middle."""
+    script = node.script(DDP)
+
+    async def round_(number: int, *args: str) -> None:
+        host, port = await node.supervisor.open_store(Round(number), "127.0.0.1")
+        env = {"MASTER_ADDR": host, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        launch = node.launch(script, *args, workers=2, env=env)
+        pids, how = await node.supervisor.start(launch)
+        assert how == "fork"
+        if args:
+            await node.says(launch, "total 3", 0)
+            os.kill(pids[0], signal.SIGKILL)
+            (ended,) = await node.next_exits(1)
+            assert (ended.local_rank, ended.exitcode) == (0, -9)
+            assert (await node.supervisor.stop(0.0))[0] is None
+        else:
+            assert [ended.exitcode for ended in await node.next_exits(2)] == [0, 0], node.supervisor.tail(0, 4000)
+            assert [said and said.step for said in node.supervisor.progress()] == [3, 3]
+
+    for number in range(1, 6):
+        node.run(round_(number, *(["stay"] if number < 5 else [])))
+
+
+def test_stores_of_rounds_are_apart(node: Node) -> None:
+    """A key of one round is unknown to the next; each has a port of its own on the address that was asked for."""
+    ports = [node.run(node.supervisor.open_store(Round(number), "127.0.0.1"))[1] for number in (21, 22)]
+    source = (
+        "import datetime, sys, torch.distributed as dist\n"
+        "wait = datetime.timedelta(seconds=20)\n"
+        "one, two = (dist.TCPStore('127.0.0.1', int(p), timeout=wait) for p in sys.argv[1:])\n"
+        "one.set('k', 'v'); print(one.get('k'), two.check(['k']))"
+    )
+    ended = node.run(node.ended(node.launch(node.script(source), *map(str, ports))))
+    assert ended.stdout == "b'v' False\n", ended.stderr
+
+
+def test_the_loss_of_a_store_host_is_told(node: Node) -> None:
+    """Killed, it is made anew; the rounds whose stores are gone are named, and the next store opens."""
+
+    async def scene() -> None:
+        for number in (31, 32, 33):
+            await node.supervisor.open_store(Round(number), "127.0.0.1")
+        store = node.supervisor._store
+        old = store.pid
+        os.kill(old, signal.SIGKILL)
+        while store.pid in (0, old):
+            await asyncio.sleep(0.005)
+        await node.supervisor.open_store(Round(34), "127.0.0.1")
+
+    node.run(scene())
+    assert node.lost == [32, 33]
+
+
+def test_a_store_that_cannot_be_opened_says_why(node: Node) -> None:
+    """A host name that does not resolve is the user's to mend."""
+    with pytest.raises(UsageError, match=r"no store for round 41 can be opened at a\.\.b"):
+        node.run(node.supervisor.open_store(Round(41), "a..b"))
+
+
+def test_the_agent_imports_no_torch() -> None:
+    """Neither torch nor grpc comes in with the supervisor, and ``ftcore.worker`` brings no torch."""
+    code = (
+        "import sys, ftcore.runtime.agent.supervisor, ftcore.worker\n"
+        "print([n for n in ('torch', 'grpc', 'numpy', 'fsspec') if n in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
