@@ -211,8 +211,9 @@ def _begin_plan(turn: Turn, known: IncidentState) -> None:
         for name in ordered.waiting
     }
     names = tuple(node.node for node in state.alive() if _holds_workers(node) and node.node not in stopping)
-    if names and state.world is not None:
-        command = StopWorkers(round=state.world.round, grace_s=known.grace_s)  # type: ignore[arg-type]
+    if names:  # before the first world of a run: what a node of the run before never stopped
+        newest = state.world.round if state.world is not None else state.round_first - 1
+        command = StopWorkers(round=newest, grace_s=known.grace_s)  # type: ignore[arg-type]
         _order(turn, command, names, known.grace_s + STOP_MARGIN_S, incident=known.id)
     if known.plan == PlanKind.RESTART and known.wait_s == 0:
         _order_store(turn, _next_round(state), known.id)

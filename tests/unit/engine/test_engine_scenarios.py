@@ -8,7 +8,7 @@ change that is meant, run ``pytest tests/unit/engine --rewrite`` and read the di
     settle | settle idle                         orders are obeyed, then every member makes a step (idle: none does)
     fail N exit=-9 local=1 error=... tail=...    a worker fails
     lose N | silence N                           a node is lost; a node answers no more
-    finish | stop | steps K                      every worker ends with code 0; an operator stops the job; steps are made
+    finish | stop | steps K                      all workers end well; an operator stops the job; steps are made
     wait | state                                 time passes to the next deadline; prints the state in brief
 
 Every scenario's log is verified and folded at its end.

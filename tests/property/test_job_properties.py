@@ -1,0 +1,264 @@
+"""Whatever happens to a job, in whatever order: what must hold after every single fact.
+
+The machine below makes things happen at random to a job whose master is the production engine. The digest of one
+fixed history is also compared across interpreters with different hash seeds: nothing in the fold may depend on one.
+"""
+
+import os
+import subprocess
+import sys
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ftcore.commands import StartWorkers, StopWorkers
+from ftcore.engine.orders import order_for
+from ftcore.events import decode, encode
+from ftcore.events.deadline import DeadlineExpired
+from ftcore.events.job import JobSpec
+from ftcore.events.world import StoreFailed
+from ftcore.ids import Term
+from ftcore.policies.config import default_chain
+from ftcore.replay import Explainer, Verifier, fold_log, read
+from ftcore.states.fold import fold, is_duplicate
+from ftcore.states.incident import IncidentPhase
+from ftcore.states.job import ENDED
+from ftcore.states.model import digest
+from ftcore.states.node import ACTIVE
+from ftcore.states.views import Mirror
+from ftcore.testing.driver import JobDriver
+
+ERRORS = st.sampled_from(
+    ["", "ValueError: bad batch 7", "RuntimeError: Connection closed by peer [::1]:1", "torch.OutOfMemoryError: x"]
+)
+NODES = st.sampled_from(["node0", "node1", "node2", "spare"])
+
+
+class Job(RuleBasedStateMachine):
+    """A job to which things happen."""
+
+    @initialize(
+        nodes=st.integers(1, 3),
+        least=st.integers(1, 3),
+        unit=st.integers(1, 2),
+        budget=st.integers(0, 4),
+        running=st.booleans(),
+    )
+    def set_up(self, nodes: int, least: int, unit: int, budget: int, running: bool) -> None:
+        spec = JobSpec(argv=("train.py",), nodes_min=min(least, nodes), nodes_max=nodes, node_unit=min(unit, nodes))
+        self.driver = JobDriver(slots=2, spec=spec, policy=default_chain(max_restarts=budget))
+        self.budget = budget
+        self.verifier = Verifier()
+        self.seen = 0
+        self.mirror = Mirror()
+        self.driver.submit()
+        if running:
+            for number in range(nodes):
+                self.driver.join(f"node{number}")
+            self.driver.settle()
+
+    # -- what happens
+
+    @rule(node=NODES)
+    def a_node_joins(self, node: str) -> None:
+        self.driver.join(node)
+
+    def _alive(self) -> list[str]:
+        return [node.node for node in self.driver.state.alive()]
+
+    @precondition(lambda self: self._alive())
+    @rule(data=st.data())
+    def a_node_is_lost(self, data: st.DataObject) -> None:
+        self.driver.lose(data.draw(st.sampled_from(self._alive())))
+
+    @precondition(lambda self: self._alive())
+    @rule(data=st.data())
+    def a_node_falls_silent(self, data: st.DataObject) -> None:
+        self.driver.silence(data.draw(st.sampled_from(self._alive())))
+
+    def _members(self) -> list[str]:
+        world = self.driver.state.world
+        if world is None:
+            return []
+        return [m.node for m in world.members if self.driver.state.current(m.node, m.incarnation) is not None]
+
+    @precondition(lambda self: self._members())
+    @rule(data=st.data(), code=st.sampled_from([1, -9, -11, -15]), error=ERRORS, local_rank=st.integers(0, 1))
+    def a_worker_fails(self, data: st.DataObject, code: int, error: str, local_rank: int) -> None:
+        node = data.draw(st.sampled_from(self._members()))
+        self.driver.fail(node, local_rank=local_rank, exitcode=code, message=error if code == 1 else "")
+
+    @precondition(lambda self: self.driver.state.store_nodes)
+    @rule(data=st.data())
+    def a_store_is_lost(self, data: st.DataObject) -> None:
+        state = self.driver.state
+        round_, node = data.draw(st.sampled_from(sorted(state.store_nodes.items())))
+        found = state.nodes[node]
+        failed = StoreFailed(node=node, incarnation=found.incarnation, round=round_, effect="", error="gone")
+        self.driver.say(node, failed)
+
+    def _waiting(self) -> list[tuple[str, str]]:
+        return [
+            (action.effect, node)
+            for action in self.driver.state.actions.values()
+            for node in action.waiting
+            if node not in self.driver._silent
+        ]
+
+    @precondition(lambda self: self._waiting())
+    @rule(data=st.data())
+    def one_order_is_obeyed(self, data: st.DataObject) -> None:
+        effect, node = data.draw(st.sampled_from(self._waiting()))
+        action = self.driver.state.actions[effect]
+        self.driver._answer[type(action.command)](self.driver, node, order_for(self.driver.state, action, node))
+
+    @rule(step=st.booleans())
+    def all_orders_are_obeyed(self, step: bool) -> None:
+        self.driver.settle(step=step)
+
+    @rule()
+    def steps_are_made(self) -> None:
+        self.driver.make_steps(3)
+
+    @rule()
+    def time_passes_to_the_next_deadline(self) -> None:
+        self.driver.wait()
+
+    @rule(key=st.sampled_from(["settle/1", "action/nothing", "join", "window/2"]))
+    def a_deadline_that_is_over_comes_late(self, key: str) -> None:
+        if key not in self.driver.state.deadlines:
+            self.driver.own(DeadlineExpired(key=key))
+
+    @rule()
+    def the_master_changes(self) -> None:
+        self.driver.term = Term(self.driver.term + 1)
+        self.driver.own(self.driver.policy)
+
+    @precondition(lambda self: self.driver.state.phase in ENDED)
+    @rule()
+    def it_is_submitted_again(self) -> None:
+        self.driver.submit()
+
+    @precondition(lambda self: self.driver.state.phase == "running")
+    @rule()
+    def every_worker_ends(self) -> None:
+        self.driver.finish()
+
+    @rule(really=st.integers(0, 9))
+    def an_operator_stops_it(self, really: int) -> None:
+        if really == 9:
+            self.driver.stop()
+
+    # -- what must hold
+
+    @invariant()
+    def deciding_again_gives_the_same(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        for event in self.driver.events[self.seen :]:
+            self.verifier.feed(decode(encode(event)))
+        self.seen = len(self.driver.events)
+        report = self.verifier.report()
+        assert report.ok, "\n".join(map(str, report.mismatches))
+        assert report.digest == digest(self.driver.state)
+
+    @invariant()
+    def what_was_said_is_a_duplicate(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        for (source, incarnation), n in self.driver._said.items():
+            newest = self.driver.state.sources[source]
+            if newest[0] == incarnation:
+                assert is_duplicate(self.driver.state, source, incarnation, n)
+                assert not is_duplicate(self.driver.state, source, incarnation, n + 1)
+
+    @invariant()
+    def workers_of_two_rounds_never_run_together(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        active = {node.round for node in self.driver.state.alive() if node.phase in ACTIVE}
+        assert len(active) <= 1
+        starting = [a.command.round for a in self.driver.state.actions.values() if isinstance(a.command, StartWorkers)]
+        stopping = [a.command.round for a in self.driver.state.actions.values() if isinstance(a.command, StopWorkers)]
+        assert not starting or not stopping or min(starting) > max(stopping)
+
+    @invariant()
+    def restarts_stay_within_their_budget(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        state = self.driver.state
+        recent = [t for t in state.attempts.get("process_restart", ()) if t > state.time - 3600 * 10**9]
+        assert len(recent) <= self.budget
+        assert state.streak >= 0
+
+    @invariant()
+    def an_open_incident_is_being_worked_on(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        known = self.driver.state.incident
+        if known is not None:
+            assert known.phase in (IncidentPhase.ACTING, IncidentPhase.VERIFYING)
+            assert known.taken
+        assert known is None or self.driver.state.phase not in ENDED
+
+    def teardown(self) -> None:
+        """However it stands, the job can be brought to its end; then its log tells a whole story."""
+        if not hasattr(self, "driver"):
+            return
+        self._end()
+        events = self.driver.events
+        explainer = Explainer()
+        read(events, explainer)
+        assert all(incident.closed is not None for incident in explainer.incidents())
+        assert digest(fold_log(events)) == digest(self.driver.state)
+        state = fold_log([])
+        for event in events:
+            self.mirror.follow(fold(state, event))
+
+    def _end(self) -> None:
+        if self.driver.state.phase not in ENDED:
+            self.driver.stop()
+        for _ in range(50):
+            self.driver.settle(step=False)
+            if self.driver.state.phase in ENDED or not self.driver.wait():
+                break
+        assert self.driver.state.phase in ENDED, self.driver.state
+
+
+TestJob = Job.TestCase
+TestJob.settings = settings(
+    max_examples=200, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+HISTORY = """
+from ftcore.states.model import digest
+from ftcore.testing.driver import JobDriver
+driver = JobDriver(nodes=3, slots=2)
+driver.start()
+driver.fail("node2", message="RuntimeError: Connection reset by peer")
+driver.fail("node0", exitcode=-9)
+driver.settle()
+driver.lose("node1")
+driver.settle()
+driver.join("node1")
+driver.settle()
+driver.stop()
+driver.settle()
+print(digest(driver.state))
+"""
+
+
+def test_the_digest_does_not_depend_on_the_hash_seed():
+    """Two interpreters that order their sets differently fold one history to one digest."""
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", HISTORY],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "4242")
+    }
+    assert len(digests) == 1
