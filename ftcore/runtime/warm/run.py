@@ -28,6 +28,7 @@ from typing import NoReturn
 from ftcore.runtime.warm import child, protocol
 
 ERROR_FILE_ENV = "TORCHELASTIC_ERROR_FILE"
+_kept: list[object] = []
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -38,7 +39,7 @@ def run(body: protocol.Body) -> None:
         body: the launch; its ``env`` is by now the environment that the preload was loaded with.
     """
     faulthandler.enable(file=sys.__stderr__ or 2, all_threads=True)
-    _as_fresh(body["env"])
+    _threads(body["env"])
     if body["hooks"]:
         importlib.import_module(body["hooks"]).install()
     try:
@@ -63,7 +64,9 @@ def _run_main(body: protocol.Body) -> None:
     main.__dict__["__builtins__"] = sys.modules["builtins"]
     main.__annotations__ = {}
     sys.modules["__main__"] = main
-    sys.path_importer_cache.clear()
+    # The old cache is kept alive: to take it apart would copy a thousand pages that were shared until then.
+    cache, sys.path_importer_cache = sys.path_importer_cache, {}
+    _kept.append(cache)
     if not sys.flags.safe_path:
         sys.path.insert(0, child.first_path(body))
     name, *rest = body["argv"]
@@ -85,21 +88,12 @@ def _run_main(body: protocol.Body) -> None:
     exec(code, main.__dict__)
 
 
-def _as_fresh(loaded: dict[str, str]) -> None:
-    """Undo what a fork shares that fresh processes do not: seeds, keys, a thread count read at load time."""
-    modules = sys.modules
-    if "multiprocessing.process" in modules:
-        from multiprocessing.process import current_process
-
-        current_process().authkey = os.urandom(32)
-    if "numpy.random" in modules:
-        modules["numpy.random"].seed()
-    if "torch" in modules:
-        torch = modules["torch"]
-        torch.default_generator.seed()
-        wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-        if wanted.isdigit() and int(wanted) > 0 and os.environ["OMP_NUM_THREADS"] != loaded.get("OMP_NUM_THREADS"):
-            torch.set_num_threads(int(wanted))
+def _threads(loaded: dict[str, str]) -> None:
+    """Set torch's thread count from the worker's environment: torch itself had read it when it was loaded."""
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    wanted = text.partition(",")[0]
+    if "torch" in sys.modules and text != loaded.get("OMP_NUM_THREADS") and wanted.isdigit() and int(wanted) > 0:
+        sys.modules["torch"].set_num_threads(int(wanted))
 
 
 def _report(error: BaseException) -> None:

@@ -41,6 +41,7 @@ def main(agent: int, modules: str, fresh: frozenset[str]) -> protocol.Body | Non
     protocol.send(channel, ready)
     if "missing" in ready:
         return None
+    preloaded = frozenset(name for name in sys.modules if "." not in name) - fresh
     gc.collect()
     gc.freeze()
     while True:
@@ -60,7 +61,7 @@ def main(agent: int, modules: str, fresh: frozenset[str]) -> protocol.Body | Non
         if "store" in message:
             child.settle(agent, between)
             store.serve(mine)
-        return child.park(mine, agent, between, fresh)
+        return child.park(mine, agent, between, preloaded)
 
 
 def _preload(modules: list[str]) -> dict[str, object]:
