@@ -212,8 +212,6 @@ class Explainer:
             self._failed[report.seq] = (event, _failure(event, report, restart))
         if event.incident is not None:
             self._decided(event, self._fact)
-        if self._failed and not state.reports:
-            self._failed = {}
 
     def incidents(self) -> list[Incident]:
         """Every incident that was opened, oldest first."""
@@ -241,11 +239,12 @@ class Explainer:
         elif type(data) is RoundStarted:
             case.started = fact
         elif isinstance(data, IncidentResolved | IncidentExhausted):
-            case.closing, case.end, self._open = fact, data, None
+            case.closing, case.end, self._open, self._failed = fact, data, None, {}
             case.state = "resolved" if isinstance(data, IncidentResolved) else "exhausted"
 
     def _begin(self, event: Event, data: IncidentOpened, fact: Event) -> None:
         assert event.incident is not None
+        self._failed = {report.seq: self._failed[report.seq] for report in self._state.reports}
         case = _Case(
             id=event.incident,
             run=self._state.run,

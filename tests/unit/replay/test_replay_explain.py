@@ -1,0 +1,202 @@
+"""Incidents as they are told from the log."""
+
+import msgspec
+
+from ftcore.events.envelope import At
+from ftcore.events.worker import WorkerError, WorkerFailed
+from ftcore.replay import Explainer, Incident, read
+from ftcore.testing.driver import JobDriver
+
+PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:52710"
+CONTRACT = {"id", "kind", "class", "nodes", "ranks", "root", "opened", "resolved_by"}
+CONTRACT |= {"policies", "phases", "steps_lost", "state", "failures"}
+PHASES = {"detect", "decide", "stop", "rendezvous", "start", "load", "first_step", "total"}
+FAILURE = {"rank", "local_rank", "node", "restart", "exitcode", "message", "py_callstack", "timestamp", "datetime"}
+
+
+def started(**options) -> JobDriver:
+    driver = JobDriver(tick_s=1.0, **options)
+    driver.start()
+    driver.make_steps(4)
+    return driver
+
+
+def told(driver: JobDriver) -> list[Incident]:
+    explainer = Explainer()
+    read(driver.events, explainer)
+    return explainer.incidents()
+
+
+def test_a_killed_worker():
+    """One incident with its root, its verdict, its failure and every phase that is known; they add up."""
+    driver = started()
+    driver.fail("node1", exitcode=-9)
+    driver.settle()
+    [incident] = told(driver)
+    assert (incident.id, incident.kind, incident.cls, incident.state) == (
+        "i1",
+        "fault",
+        "signal-preemption",
+        "resolved",
+    )
+    assert (incident.root.node, incident.root.rank) == ("node1", 1)
+    assert (incident.resolved_by, incident.outcome, incident.steps_lost) == ("process_restart", "stepped", 0)
+    assert [(asked.name, asked.verdict) for asked in incident.policies] == [("process_restart", "take")]
+    phases = incident.phases
+    assert (phases.detect, phases.decide, phases.load) == (1.0, 0.0, None)
+    known = [phases.detect, phases.decide, phases.stop, phases.rendezvous, phases.start, phases.first_step]
+    assert phases.total == sum(part for part in known if part is not None)
+    [failure] = incident.failures
+    assert (failure.rank, failure.local_rank, failure.node, failure.restart, failure.exitcode) == (1, 0, "node1", 0, -9)
+    assert failure.message == "Signal 9 (SIGKILL) received by PID 1000"
+
+
+def test_the_json_holds_what_the_contract_names():
+    """Scripts find the agreed names, at every level, in plain JSON."""
+    driver = started()
+    driver.fail("node1", message="ValueError: x")
+    driver.settle()
+    made = msgspec.json.decode(msgspec.json.encode(told(driver)[0].to_json()))
+    assert set(made) >= CONTRACT
+    assert set(made["phases"]) == PHASES
+    assert set(made["root"]) == {"node", "rank"}
+    assert set(made["policies"][0]) == {"name", "verdict", "reason"}
+    assert set(made["failures"][0]) >= FAILURE
+    assert made["opened"].endswith("Z")
+
+
+def test_the_first_failure_comes_first_though_the_victim_reported_first():
+    """The root's failure leads, whoever was heard first, and both are told."""
+    driver = started()
+    driver.fail("node0", message=PEER_GONE)
+    driver.fail("node1", exitcode=-9)
+    driver.settle()
+    [incident] = told(driver)
+    assert [failure.rank for failure in incident.failures] == [1, 0]
+    assert incident.root.rank == 1
+    assert incident.revisions == 2
+    assert incident.failures[1].message == PEER_GONE
+
+
+def test_what_the_error_file_told_is_passed_on():
+    """Message, traceback and timestamp come from the error file as they are."""
+    driver = started()
+    node = driver.state.nodes["node0"]
+    error = WorkerError(message="ValueError: x", py_callstack="Traceback ...", timestamp=1700000000)
+    driver.say(
+        "node0",
+        WorkerFailed(
+            node="node0", incarnation=node.incarnation, round=1, rank=0, local_rank=0, pid=7, exitcode=1, error=error
+        ),
+    )
+    [failure] = told(driver)[0].failures
+    assert (failure.message, failure.py_callstack, failure.timestamp) == ("ValueError: x", "Traceback ...", 1700000000)
+
+
+def test_without_an_error_file_the_last_line_speaks():
+    """The last line of output stands in for a message; without any there is none."""
+    driver = started()
+    driver.fail("node0", exitcode=3, tail="loading\nno such table\n\n")
+    driver.fail("node1", exitcode=4)
+    [incident] = told(driver)
+    assert [failure.message for failure in incident.failures] == ["no such table", None]
+
+
+def test_a_lost_node_has_no_rank_and_no_known_begin():
+    """What nobody measured is None: nobody knows when a silent node died."""
+    driver = started(nodes=2)
+    driver.lose("node1")
+    driver.join("node1")
+    driver.settle()
+    [incident] = told(driver)
+    assert (incident.root.node, incident.root.rank) == ("node1", None)
+    assert incident.phases.detect is None
+    assert incident.phases.total is not None
+    [failure] = incident.failures
+    assert (failure.rank, failure.exitcode, failure.message) == (None, None, "no frame for 2 s")
+
+
+def test_phases_use_the_monotonic_clock_of_one_boot():
+    """Where two facts share a boot the difference of their monotonic clocks counts, not the master's times."""
+    driver = started()
+    driver.fail("node1", exitcode=-9)
+    driver.settle()
+    events = [
+        msgspec.structs.replace(event, at=At(wall=event.at.wall, mono=event.at.mono * 2, boot=event.at.boot))
+        if event.at is not None
+        else event
+        for event in driver.events
+    ]
+    explainer = Explainer()
+    read(events, explainer)
+    [twice], [once] = explainer.incidents(), told(driver)
+    assert once.phases.stop is not None
+    assert twice.phases.stop == 2 * once.phases.stop
+
+
+def test_a_source_whose_clock_is_ahead_has_no_detection_time():
+    """A negative time is not a time."""
+    driver = started()
+    driver.fail("node1", exitcode=-9)
+    ahead = [
+        msgspec.structs.replace(event, at=At(wall=event.at.wall + 10**12, mono=event.at.mono, boot="boot"))
+        if event.at is not None
+        else event
+        for event in driver.events
+    ]
+    explainer = Explainer()
+    read(ahead, explainer)
+    assert explainer.incidents()[0].phases.detect is None
+
+
+def test_an_open_incident_is_told_as_far_as_it_went():
+    """While it is open nothing is invented: no end, no total."""
+    driver = started()
+    driver.fail("node1", exitcode=-9)
+    [incident] = told(driver)
+    assert (incident.state, incident.closed, incident.resolved_by, incident.outcome) == ("acting", None, None, None)
+    assert (incident.phases.stop, incident.phases.total) == (None, None)
+
+
+def test_a_request_has_no_culprit():
+    """A stop that somebody asked for has no root and no failures, and ends with the job."""
+    driver = started()
+    driver.stop()
+    driver.settle()
+    [incident] = told(driver)
+    assert (incident.kind, incident.root.node, incident.failures) == ("request", None, ())
+    assert (incident.resolved_by, incident.outcome) == ("stop", "ended")
+    assert [asked.verdict for asked in incident.policies] == ["pass", "take"]
+    assert incident.phases.stop is not None
+    assert incident.phases.first_step is None
+
+
+def test_a_failed_plan_counts_as_deciding():
+    """After an escalation in the same incident the phases are those of the plan that held."""
+    driver = started()
+    driver.fail("node1", exitcode=-9)
+    driver.settle(step=False)
+    driver.fail("node0", exitcode=-11)
+    driver.settle()
+    while driver.state.phase == "forming" and driver.wait():
+        driver.settle()
+    [incident] = told(driver)
+    assert incident.phases.decide is not None
+    assert incident.phases.decide > 0
+    parts = incident.phases
+    known = (parts.detect, parts.decide, parts.stop, parts.rendezvous, parts.start, parts.first_step)
+    assert parts.total is not None
+    assert abs(parts.total - sum(part or 0 for part in known)) < 1e-6
+    assert [failure.restart for failure in incident.failures] == [1, 0] or incident.failures[0].rank == 1
+
+
+def test_incidents_of_two_runs_keep_apart():
+    """A second run in the same log goes on counting, and knows its run."""
+    driver = started()
+    driver.stop()
+    driver.settle()
+    driver.start()
+    driver.fail("node0", exitcode=-9)
+    driver.settle()
+    assert [(incident.id, incident.run) for incident in told(driver)] == [("i1", 1), ("i2", 2)]
+    assert told(driver)[1].failures[0].restart == 0
