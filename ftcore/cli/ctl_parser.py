@@ -13,7 +13,7 @@ from ftcore.replay.select import Bound
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 _EXIT_CODES = """exit codes: 0 done; 1 verify found a mismatch, or the log is damaged; 2 wrong usage or input; 3 store
-unreachable; 4 not found; 130 interrupted"""
+or master unreachable; 4 not found; 130 interrupted"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,6 +44,7 @@ def build_parser(version: str) -> Parser:
     _add_reading(commands)
     _add_incidents(commands)
     _add_taking_away(commands)
+    _add_commands(commands)
     return parser
 
 
@@ -145,6 +146,15 @@ def _add_taking_away(commands: Any) -> None:
         'eval "$(ftctl completion bash)"\nftctl completion fish > ~/.config/fish/completions/ftctl.fish',
     )
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def _add_commands(commands: Any) -> None:
+    for name, summary in (
+        ("stop", "Stop a running job: workers get time to save, ftrun exits with 5, the job can be started again."),
+        ("resume", "Let a stuck job go on; the fact that could not be taken in stays set aside."),
+    ):
+        parser = _reading(commands, name, summary, f"ftctl {name}\nftctl {name} --job demo --why 'maintenance at ten'")
+        parser.add_argument("--why", metavar="TEXT", default="", help="the reason, for the log")
 
 
 _BOUND_HELP = "a seq, a time such as 2025-03-01T22:13:20 (UTC), or how long ago: 90s, 15m, 2h, 3d"

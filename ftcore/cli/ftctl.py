@@ -66,6 +66,10 @@ def _command(name: str) -> Command:
         from ftcore.cli import ctl_replay
 
         return {"replay": ctl_replay.replay, "export": ctl_replay.export_log}[name]
+    if name in ("stop", "resume"):
+        from ftcore.cli import ctl_command
+
+        return ctl_command.command
     from ftcore.cli import ctl_machines
 
     return {"machines": ctl_machines.machines, "completion": ctl_machines.completion}[name]

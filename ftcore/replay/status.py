@@ -110,12 +110,12 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
 
     Args:
         state: the state.
-        job: the log's name, for a log without a ``job.submitted`` yet.
+        job: the log's name; the one that was submitted if empty.
     """
     leader, world, incident = state.master, state.world, state.incident
     open_now = incident is not None and incident.phase not in (IncidentPhase.RESOLVED, IncidentPhase.EXHAUSTED)
     return JobStatus(
-        job=state.job or job,
+        job=job or state.job,
         state=str(state.phase),
         run=state.run,
         term=state.term,

@@ -1,0 +1,377 @@
+"""``ftctl`` on logs that the production engine made: in process, and as the program that a user starts."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftcore.cli.ctl_parser import bound
+from ftcore.cli.ftctl import main
+from ftcore.events.envelope import Event
+from ftcore.ids import JobName, Seq
+from ftcore.logs import open_store
+from ftcore.logs.archive import ArchiveWriter, read_events
+from ftcore.ports import Candidate
+from ftcore.testing.driver import EPOCH_NS, JobDriver
+
+COMMANDS = (
+    "jobs",
+    "status",
+    "events",
+    "incidents",
+    "explain",
+    "replay",
+    "export",
+    "machines",
+    "completion",
+    "stop",
+    "resume",
+)
+
+
+def driven() -> JobDriver:
+    driver = JobDriver(nodes=2, slots=2, tick_s=0.02)
+    driver.start()
+    driver.make_steps(9)
+    driver.fail("node1", message="RuntimeError: Connection closed by peer [127.0.0.1]:52710")
+    driver.fail("node0", exitcode=-9, local_rank=1)
+    driver.settle()
+    return driver
+
+
+def archive(path: Path, events: list[Event], job: str = "demo") -> str:
+    with ArchiveWriter(path, JobName(job)) as writer:
+        for event in events:
+            writer.add(event)
+    return f"file:{path}"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return archive(tmp_path / "demo.ftlog", driven().events)
+
+
+@pytest.fixture(autouse=True)
+def _no_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("FTCORE_STORE", "FTCORE_JOB"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *argv: str):
+    assert main([*argv, "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return json.loads(out)
+
+
+def ftctl(*argv: str, **options) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ftcore.cli.ftctl", *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **options},
+    )
+
+
+def test_status_tells_the_contract(store, capsys):
+    """The JSON of ``status`` has the agreed fields with the folded state's values."""
+    made = run_json(capsys, "--store", store, "status")
+    assert {"job", "state", "term", "master", "world", "step", "incidents_open", "last_seq", "replicas"} <= set(made)
+    assert (made["state"], made["world"]["size"], made["incidents_open"]) == ("running", 4, 0)
+
+
+def test_jobs_is_one_array(store, capsys):
+    """``jobs`` gives a list, each job in brief."""
+    [job] = run_json(capsys, "jobs", "--store", store)
+    assert (job["job"], job["state"], job["nodes"]) == ("demo", "running", 2)
+
+
+def test_events_are_one_object_a_line(store, capsys):
+    """Every line is an event with every field of its envelope."""
+    assert main(["events", "--store", store, "--format", "json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    fields = {
+        "seq",
+        "id",
+        "time",
+        "at",
+        "type",
+        "source",
+        "kind",
+        "cause",
+        "incident",
+        "term",
+        "v",
+        "ignorable",
+        "data",
+    }
+    assert all(set(event) == fields for event in events)
+
+
+@pytest.mark.parametrize(
+    ("argv", "types"),
+    [
+        (["--type", "incident.*"], {"incident.opened", "incident.rediagnosed", "incident.resolved"}),
+        (["--since", "3", "--until", "4"], {"policy.loaded", "node.joined"}),
+        (["--until", "2023-11-14T22:13:20.03"], {"master.elected"}),
+        (["--until", "2023-11-14T23:13:20.03+01:00"], {"master.elected"}),
+        (["--since", "15m"], set()),
+        (["--incident", "i1", "--type", "worker.*,policy.*"], {"worker.failed", "policy.considered"}),
+        (["--node", "nobody"], set()),
+    ],
+)
+def test_events_are_narrowed(store, capsys, argv, types):
+    """By seq, time, age, glob, node and incident."""
+    assert main(["events", "--store", store, "--format", "json", *argv]) == 0
+    assert {json.loads(line)["type"] for line in capsys.readouterr().out.splitlines()} == types
+
+
+def test_the_table_of_events_is_for_people(store, capsys):
+    """The date first, a line per event, decisions indented, no colour where there is no terminal."""
+    assert main(["events", "--store", store]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2023-11-14 (UTC)"
+    assert lines[1].startswith("     1 22:13:20.020  master.elected         host pid 1 leads")
+    [opened] = [line for line in lines if "incident.opened" in line]
+    assert "   incident.opened      i1: collateral: rank 2 on node1" in opened
+    assert "\x1b" not in "".join(lines)
+
+
+def test_what_a_worker_wrote_does_not_steer_the_terminal(tmp_path, capsys):
+    """Escape sequences and newlines in messages are shown as plain text on one line."""
+    driver = driven()
+    driver.fail("node0", message="ValueError: \x1b[2J\x07boo\nmore")
+    store = archive(tmp_path / "x.ftlog", driver.events)
+    for command in ("events", "incidents", "explain"):
+        assert main([command, "--store", store]) == 0
+        out = capsys.readouterr().out
+        assert "\x1b" not in out
+        assert "\x07" not in out
+
+
+def test_incidents_and_explain(store, capsys):
+    """A list of incidents; one of them, the newest if none is named."""
+    [incident] = run_json(capsys, "incidents", "--store", store)
+    assert (
+        incident == run_json(capsys, "explain", "--store", store) == run_json(capsys, "explain", "i1", "--store", store)
+    )
+    assert (incident["class"], incident["root"]) == ("signal-preemption", {"node": "node0", "rank": 1})
+    for command in (["incidents"], ["explain"], ["explain", "i1"]):
+        assert main([*command, "--store", store]) == 0
+        assert "rank 1 on node0 was ended by SIGKILL" in capsys.readouterr().out
+
+
+def test_replay_rebuilds_any_point(store, capsys):
+    """The state and its digest after an event; at 0 there is nothing yet."""
+    made = run_json(capsys, "replay", "--at", "5", "--store", store)
+    assert (made["seq"], made["state"]["phase"], len(made["digest"])) == (5, "assembling", 32)
+    assert run_json(capsys, "replay", "--at", "0", "--store", store)["seq"] == 0
+    assert main(["replay", "--at", "5", "--store", store]) == 0
+    assert made["digest"] in capsys.readouterr().out
+
+
+def test_verify_agrees_with_an_honest_log(store, capsys):
+    """Exit 0, and what was compared."""
+    made = run_json(capsys, "replay", "--verify", "--store", store)
+    assert (made["verify"]["ok"], made["verify"]["mismatches"]) == (True, [])
+    assert main(["replay", "--verify", "--store", store]) == 0
+    assert "every decision was made again" in capsys.readouterr().out
+
+
+def test_verify_finds_an_altered_decision(tmp_path, capsys):
+    """Exit 1 with the seq and the difference, in words and in JSON."""
+    import attrs
+    import msgspec
+
+    from ftcore.testing.logs import rewrite_archive
+
+    archive(tmp_path / "a.ftlog", driven().events)
+    seqs = [event.seq for event in driven().events if event.type == "policy.considered"]
+
+    def change(event: Event) -> Event:
+        if event.seq != seqs[0]:
+            return event
+        return msgspec.structs.replace(event, data=attrs.evolve(event.data, grace_s=77.0))
+
+    rewrite_archive(tmp_path / "a.ftlog", tmp_path / "b.ftlog", change)
+    store = f"file:{tmp_path / 'b.ftlog'}"
+    assert main(["replay", "--verify", "--store", store]) == 1
+    out = capsys.readouterr().out
+    assert f"event {seqs[0]}: decided otherwise\n  data.grace_s: expected 10.0, found 77.0\n" in out
+    assert main(["replay", "--verify", "--store", store, "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["verify"]["mismatches"][0]["seq"] == seqs[0]
+
+
+def test_a_log_is_taken_away_and_read(store, tmp_path, capsys):
+    """What was exported is the log, and messages go to stderr."""
+    target = tmp_path / "away.ftlog"
+    assert main(["export", "-o", str(target), "--store", store]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err.startswith("ftctl: wrote ")) == ("", True)
+    assert [event.seq for event in read_events(target)] == [event.seq for event in driven().events]
+
+
+@pytest.mark.parametrize("form", ["table", "mermaid", "dot"])
+def test_machines_are_drawn(form, capsys):
+    """All of them, or the one that is named, in each form."""
+    assert main(["machines", "--format", form]) == 0
+    whole = capsys.readouterr().out
+    assert main(["machines", "node", "--format", form]) == 0
+    one = capsys.readouterr().out
+    assert "replaced" in one
+    assert len(one) < len(whole)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell, capsys):
+    """Each shell gets a script that speaks of ftctl."""
+    assert main(["completion", shell]) == 0
+    assert "ftctl" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command, capsys):
+    """``--help`` says what it does and shows examples."""
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    assert "examples:\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["explain", "i9"], 4, "ftctl: no incident 'i9'; there are i1 to i1"),
+        (["status", "--job", "demmo"], 4, "; did you mean demo?"),
+        (["replay", "--at", "999"], 4, "ftctl: the log of demo ends at event"),
+        (["machines", "nod"], 4, "ftctl: no machine 'nod'; did you mean node?"),
+        (["stop"], 3, "ftctl: no master leads demo, so nobody can stop it: is the job still running?"),
+        (["export", "-o", "/nowhere/x.ftlog"], 2, "ftctl: cannot write /nowhere/x.ftlog: No such file or directory"),
+    ],
+)
+def test_mistakes_are_one_line_and_a_code(store, capsys, argv, code, message):
+    """No traceback: one line on stderr, nothing on stdout."""
+    extra = ["--store", store] if argv[0] != "machines" else []
+    assert main([*argv, *extra]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["statsu"], "invalid choice: 'statsu'"),
+        (["events", "--since", "noon"], "'noon' is none of these: a seq, a time"),
+        (["replay", "--at", "x"], "'x' is no seq: expected a whole number from 0"),
+        (["events", "--stor", "x"], "unrecognized arguments: --stor"),
+    ],
+)
+def test_wrong_usage_exits_with_2(capsys, argv, message):
+    """The parser names what it does not understand."""
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "code"), [("nonsense", 2), ("file:/nowhere.ftlog", 4), ("sqlite:///nowhere/at/all", 4), ("http://x", 2)]
+)
+def test_a_store_that_is_none(capsys, url, code):
+    """A wrong URL is wrong usage; a place without a log is not found."""
+    assert main(["status", "--store", url]) == code
+    assert capsys.readouterr().err.startswith("ftctl: ")
+
+
+def test_a_damaged_log_is_named_with_its_line(tmp_path, store, capsys):
+    """A changed byte is found; exit 1."""
+    path = tmp_path / "demo.ftlog"
+    path.write_bytes(path.read_bytes().replace(b'"pid":1,', b'"pid":2,', 1))
+    assert main(["status", "--store", store]) == 1
+    assert "line 2: event 1 does not fit its digest" in capsys.readouterr().err
+
+
+def test_surroundings_name_store_and_job(store, capsys, monkeypatch):
+    """FTCORE_STORE and FTCORE_JOB are taken; the command line wins, before and after the command."""
+    monkeypatch.setenv("FTCORE_STORE", store)
+    assert run_json(capsys, "status")["state"] == "running"
+    monkeypatch.setenv("FTCORE_JOB", "other")
+    assert main(["status"]) == 4
+    capsys.readouterr()
+    assert run_json(capsys, "--job", "demo", "status")["state"] == "running"
+    assert run_json(capsys, "status", "--job", "demo")["state"] == "running"
+
+
+def test_several_jobs_must_be_told_apart(capsys):
+    """With two jobs in a store and none named the message lists them; ``jobs`` shows both."""
+
+    async def fill() -> None:
+        store = open_store("memory://two")
+        for name in ("a", "b"):
+            log = await store.open(JobName(name), create=True)
+            leadership = await log.campaign(Candidate(host="h", pid=1, address="unix:x"))
+            await log.append(JobDriverEvents, term=leadership.term, expected_seq=Seq(0))
+
+    JobDriverEvents = driven().events  # noqa: N806
+    asyncio.run(fill())
+    assert main(["status", "--store", "memory://two"]) == 2
+    assert "holds 2 jobs, name one with --job: a, b" in capsys.readouterr().err
+    assert len(run_json(capsys, "jobs", "--store", "memory://two")) == 2
+    assert run_json(capsys, "status", "--job", "b", "--store", "memory://two")["state"] == "running"
+
+
+def test_a_reader_that_has_seen_enough(store):
+    """``| head`` ends it quietly."""
+    process = subprocess.run(
+        f"{sys.executable} -m ftcore.cli.ftctl events --store {store} | head -n 2",
+        shell=True,
+        capture_output=True,
+        check=True,
+    )
+    assert process.stdout.count(b"\n") == 2
+    assert process.stderr == b""
+
+
+def test_following_until_interrupted(store):
+    """``--follow`` shows what is there, waits, and ends quietly with 130 on Ctrl-C."""
+    process = ftctl("events", "--follow", "--store", store)
+    assert process.stdout is not None
+    count = len(driven().events)
+    for _ in range(count + 1):
+        assert process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (130, b"")
+
+
+def test_starting_is_quick_work():
+    """Neither torch, grpc, rich, transitions nor a store's client is imported before it is needed."""
+    code = (
+        "import sys, ftcore.cli.ftctl;"
+        "print([name for name in ('torch', 'grpc', 'google', 'rich', 'transitions', 'sqlite3', 'argcomplete')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_times_are_understood():
+    """A seq, a time in UTC or with an offset, an age."""
+    assert bound("17").seq == 17
+    assert bound("2023-11-14T22:13:20").time == EPOCH_NS
+    assert bound("2023-11-14T22:13:20Z").time == EPOCH_NS
+    assert bound("2023-11-15T00:13:20.5+02:00").time == EPOCH_NS + 500_000_000
+    ago = bound("2h").time
+    assert ago is not None
+    assert ago < bound("1h").time
