@@ -1,0 +1,106 @@
+"""Histories whose logs are kept; each makes a job and returns its driver."""
+
+from collections.abc import Callable
+
+from ftcore.events.job import JobProgressed, JobSpec
+from ftcore.events.world import StoreFailed
+from ftcore.ids import Term
+from ftcore.policies.config import parse
+from ftcore.testing.driver import JobDriver
+
+SCENARIOS: dict[str, Callable[[], JobDriver]] = {}
+
+
+def _scenario(make: Callable[[], JobDriver]) -> Callable[[], JobDriver]:
+    SCENARIOS[make.__name__] = make
+    return make
+
+
+@_scenario
+def finish() -> JobDriver:
+    driver = JobDriver(nodes=2, slots=2)
+    driver.start()
+    for step in range(10, 50, 10):
+        driver.step = step
+        driver.own(JobProgressed(round=1, step=step, loss=1.0 / step))
+    driver.finish()
+    driver.settle()
+    return driver
+
+
+@_scenario
+def kill_raise_segfault_lose() -> JobDriver:
+    driver = JobDriver(nodes=2, slots=2, tick_s=0.01)
+    driver.start()
+    driver.make_steps(10)
+    driver.fail("node1", message="RuntimeError: Connection closed by peer [127.0.0.1]:52710")
+    driver.fail("node0", exitcode=-9, local_rank=1)
+    driver.settle()
+    driver.make_steps(5)
+    driver.fail("node0", message="ValueError: bad batch", tail="loading\nValueError: bad batch\n")
+    driver.settle()
+    driver.make_steps(5)
+    driver.fail("node1", exitcode=-11)
+    driver.settle()
+    driver.lose("node1")
+    driver.settle()
+    driver.join("node1")
+    driver.settle()
+    driver.finish()
+    driver.settle()
+    return driver
+
+
+@_scenario
+def same_error_twice() -> JobDriver:
+    driver = JobDriver(nodes=1)
+    driver.start()
+    for _ in range(2):
+        driver.step = 7
+        driver.fail("node0", message="ValueError: batch 1234 is bad")
+        driver.settle(step=False)
+        driver.make_steps(0)
+    return driver
+
+
+@_scenario
+def budget_spent() -> JobDriver:
+    driver = JobDriver(policy=parse("version: 1\nchain: [{process_restart: {max_restarts: 2}}, stop]\n", "p.yaml"))
+    driver.start()
+    for _ in range(3):
+        driver.fail("node0", exitcode=-9)
+        driver.settle(step=False)
+        while driver.state.phase in ("recovering", "forming") and driver.wait():
+            driver.settle(step=False)
+    return driver
+
+
+@_scenario
+def shrunk_and_failed_over() -> JobDriver:
+    spec = JobSpec(argv=("train.py", "--lr", "1e-3"), nodes_min=1, nodes_max=3, node_unit=1)
+    driver = JobDriver(slots=4, spec=spec)
+    driver.start()
+    driver.lose("node2")
+    driver.settle()
+    driver.term = Term(2)
+    driver.own(driver.policy)
+    driver.wait()
+    driver.settle()
+    driver.say(
+        "node0", StoreFailed(node="node0", incarnation="node0-1", round=2, effect="", error="its process was killed")
+    )
+    driver.settle()
+    return driver
+
+
+@_scenario
+def stopped_and_started_again() -> JobDriver:
+    driver = JobDriver(nodes=2)
+    driver.start()
+    driver.silence("node1")
+    driver.stop()
+    driver.settle()
+    driver.wait()
+    driver.settle()
+    driver.start()
+    return driver
