@@ -1,0 +1,274 @@
+"""Writes the reference pages of ``docs/reference/`` from the code that runs.
+
+    python docs/generate.py            write them
+    python docs/generate.py --check    exit 1, with the difference, if the committed ones are stale
+
+House rule: nothing is said here that the code does not say; a page that reads badly is repaired in a docstring.
+"""
+
+import argparse
+import ast
+import difflib
+import inspect
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from ftcore import timing
+from ftcore.cli import ctl_parser, options
+from ftcore.events import all_types
+from ftcore.events.envelope import Event
+from ftcore.events.registry import EventType
+from ftcore.faults.classify import RULES
+from ftcore.faults.taxonomy import CLASSES
+from ftcore.policies import config
+from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
+from ftcore.states.drawing import MACHINES, to_mermaid
+from ftcore.states.table import Machine
+from ftcore.timing import Timing
+
+REFERENCE = Path(__file__).parent / "reference"
+NOTE = "<!-- Written by docs/generate.py; change the code, then run it. -->\n\n"
+HELP_COLUMNS = "100"
+HELP_PYTHON = (3, 11)
+"""The Python whose argparse lays out the page of the command line; others wrap it otherwise and leave it alone."""
+
+
+def main() -> int:
+    """Write or check every page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is stale")
+    args = parser.parse_args()
+    made = dict(pages())
+    stale = 0
+    for name, text in made.items():
+        path = REFERENCE / name
+        old = path.read_text() if path.exists() else ""
+        if old == text:
+            continue
+        stale += 1
+        if args.check:
+            sys.stdout.writelines(
+                difflib.unified_diff(old.splitlines(True), text.splitlines(True), str(path), f"{path} as it should be")
+            )
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            print(f"wrote {path}")
+    left = {str(path.relative_to(REFERENCE)) for path in (REFERENCE / "machines").glob("*.md")} - set(made)
+    for name in sorted(left):
+        stale += 1
+        print(f"{name}: no machine has this page any more; remove it")
+    return 1 if args.check and stale else 0
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Every page: its name below ``docs/reference/``, its text."""
+    for machine in MACHINES:
+        yield f"machines/{machine.name}.md", NOTE + machine_page(machine)
+    yield "events.md", NOTE + events_page()
+    yield "policies.md", NOTE + policies_page()
+    yield "faults.md", NOTE + faults_page()
+    if sys.version_info[:2] == HELP_PYTHON:
+        yield "cli.md", NOTE + cli_page()
+    yield "timing.md", NOTE + timing_page()
+
+
+def machine_page(machine: Machine) -> str:
+    """A machine: its module's words, its drawing, its rows."""
+    module = inspect.getmodule(machine.states)
+    theory = inspect.getdoc(module) or ""
+    meanings = _docs_of_members(machine.states)
+    lines = [f"# {machine.name.capitalize()}", "", machine.doc, "", _markdown(theory), "", "```mermaid"]
+    lines += [to_mermaid(machine).rstrip(), "```", "", "## States", ""]
+    lines += _table(("state", "meaning"), [(_state(machine, s), meanings.get(s.name, "")) for s in machine.states])
+    lines += ["", "## What leads where", ""]
+    lines += _table(
+        ("in", "on", "to"),
+        [
+            (f"`{r.source}`", f"`{r.trigger}`", f"`{r.target}`" + (f" if {r.guard}" if r.guard else ""))
+            for r in machine.rows
+        ],
+    )
+    if machine.ignored:
+        lines += ["", "## What is ignored, and why", ""]
+        lines += _table(
+            ("in", "on", "because"),
+            [(", ".join(f"`{s}`" for s in e.sources), f"`{e.trigger}`", e.reason) for e in machine.ignored],
+        )
+    lines += ["", "Any other trigger of this machine is an anomaly: it is recorded and changes nothing."]
+    return "\n".join(lines) + "\n"
+
+
+def _state(machine: Machine, state: Any) -> str:
+    return f"`{state}`" + (" (first)" if state is machine.initial else " (end)" if state in machine.finals else "")
+
+
+def events_page() -> str:
+    """Every event type with its fields, by the noun it begins with."""
+    lines = ["# Events", "", "What a log holds. Every event has this envelope:", ""]
+    lines += _fields_table(Event)
+    lines += ["", "Types, by noun. A *fact* is something that happened; a *decision* is what the master made of it."]
+    for event_type in all_types():
+        lines += ["", *_event(event_type)]
+    return "\n".join(lines) + "\n"
+
+
+def _event(event_type: EventType) -> Iterator[str]:
+    notes = [str(event_type.kind), f"version {event_type.version}"]
+    if event_type.ignorable:
+        notes.append("ignorable")
+    summary = _markdown(_without_sections(inspect.getdoc(event_type.payload) or ""))
+    yield from (f"## `{event_type.name}`", "", f"*{', '.join(notes)}*. {summary}", "")
+    yield from _fields_table(event_type.payload)
+
+
+def _fields_table(payload: type[Any]) -> list[str]:
+    told = _arguments(inspect.getdoc(payload) or "")
+    hints = inspect.get_annotations(payload)
+    rows = []
+    for name, hint in hints.items():
+        rows.append((f"`{name}`", f"`{_type_name(hint)}`", _markdown(told.get(name, ""))))
+    return _table(("field", "type", "meaning"), rows)
+
+
+def _type_name(hint: Any) -> str:
+    text = (
+        hint if isinstance(hint, str) else getattr(hint, "__name__", str(hint)) if isinstance(hint, type) else str(hint)
+    )
+    short = re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text).replace("|", "or")
+    return re.sub(r"^Optional\[(.*)\]$", r"\1 or None", short)
+
+
+def policies_page() -> str:
+    """The policies with their options."""
+    lines = ["# Policies", "", f"The chain of a job without a policy file: `{'`, `'.join(DEFAULT_ORDER)}`.", ""]
+    lines += ["A policy file (`ftrun --policy FILE`):", "", *_policy_file()]
+    for name, policy in BUILT_IN.items():
+        lines += ["", f"## `{name}`", "", policy.doc, ""]
+        rows = [
+            (f"`{key}`", option.kind, _default(option.default, option.kind), _markdown(option.doc))
+            for key, option in policy.options.items()
+        ]
+        lines += _table(("option", "kind", "default", "meaning"), rows)
+    return "\n".join(lines) + "\n"
+
+
+def _policy_file() -> list[str]:
+    doc = inspect.getdoc(config) or ""
+    block = [line[4:] for line in doc.splitlines() if line.startswith("    ")]
+    return ["```yaml", *block, "```"]
+
+
+def _default(value: float, kind: str) -> str:
+    return f"{value:g} s" if kind == "duration" else f"{value:g}"
+
+
+def faults_page() -> str:
+    """The taxonomy and the rules of classification."""
+    lines = ["# Faults", "", "Classes of faults: what they mean, who is at fault, what to look at.", ""]
+    lines += _table(
+        ("class", "meaning", "at fault", "comes again after a restart", "advice"),
+        [
+            (f"`{cls}`", facts.meaning, facts.at_fault, "yes" if facts.repeats else "no", facts.advice)
+            for cls, facts in CLASSES.items()
+        ],
+    )
+    lines += [
+        "",
+        "## Rules on text",
+        "",
+        "Searched for in this order, first in the error's message, then in the last output.",
+        "",
+    ]
+    lines += _table(
+        ("pattern", "class", "detail", "role"),
+        [(f"`{rule.pattern.pattern}`", f"`{rule.cls}`", rule.detail, rule.role) for rule in RULES],
+    )
+    return "\n".join(lines) + "\n"
+
+
+def cli_page() -> str:
+    """The help of every command."""
+    lines = ["# Command line", "", "## ftrun", "", *_help(options.build_parser())]
+    parser = ctl_parser.build_parser("VERSION")
+    lines += ["", "## ftctl", "", *_help(parser)]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                lines += ["", f"### ftctl {name}", "", *_help(command)]
+    return "\n".join(lines) + "\n"
+
+
+def _help(parser: argparse.ArgumentParser) -> list[str]:
+    return ["```text", parser.format_help().rstrip(), "```"]
+
+
+def timing_page() -> str:
+    """The time constants with their defaults."""
+    doc = inspect.getdoc(timing) or ""
+    meanings = dict(re.findall(r"^\| ``(\w+)`` \| (.*) \|$", doc, re.MULTILINE))
+    lines = ["# Time constants", "", "Defaults of every job, in seconds.", ""]
+    lines += _table(
+        ("constant", "default", "meaning"),
+        [(f"`{field.name}`", f"{field.default:g}", meanings[field.name]) for field in attrs.fields(Timing)],
+    )
+    source = textwrap.dedent(inspect.getsource(Timing.check))
+    rules = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+    lines += ["", "What must hold between them:", ""]
+    lines += [f"- `{rule}`" for rule in rules if isinstance(rule, str) and "<" in rule and "\n" not in rule]
+    return "\n".join(lines) + "\n"
+
+
+def _docs_of_members(enumeration: type[Any]) -> dict[str, str]:
+    """The string below each member of an enumeration."""
+    [found] = ast.parse(textwrap.dedent(inspect.getsource(enumeration))).body
+    assert isinstance(found, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for first, second in zip(found.body, found.body[1:], strict=False):
+        if isinstance(first, ast.Assign) and isinstance(second, ast.Expr) and isinstance(second.value, ast.Constant):
+            [target] = first.targets
+            assert isinstance(target, ast.Name)
+            docs[target.id] = str(second.value.value)
+    return docs
+
+
+def _without_sections(doc: str) -> str:
+    return re.split(r"\n\s*\n(?:Args|Returns|Raises|Yields):", doc)[0].strip()
+
+
+def _arguments(doc: str) -> dict[str, str]:
+    """The ``Args`` section of a docstring, by name; several names may share a line."""
+    match = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)+)", doc, re.MULTILINE)
+    found: dict[str, str] = {}
+    if match is not None:
+        entries = re.split(r"\n(?=\w[\w, ]*:)", textwrap.dedent(match[1]).strip())
+        for entry in entries:
+            names, _, text = entry.partition(":")
+            for name in names.split(","):
+                found[name.strip()] = " ".join(text.split())
+    return found
+
+
+def _markdown(text: str) -> str:
+    return text.replace("``", "`")
+
+
+def _table(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    def line(cells: tuple[str, ...]) -> str:
+        return f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in cells)} |"
+
+    return [line(headers), f"|{'---|' * len(headers)}", *map(line, rows)] if rows else ["No fields."]
+
+
+if __name__ == "__main__":
+    os.environ["COLUMNS"] = HELP_COLUMNS  # argparse wraps at the terminal's width
+    for variable in [name for name in os.environ if name.startswith(("FTCORE_", "PET_"))]:
+        del os.environ[variable]  # defaults from the surroundings are no part of the reference
+    sys.exit(main())
