@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import argcomplete
+import attrs
 import msgspec
 
 from ftcore import __version__
@@ -31,9 +32,12 @@ from ftcore.runtime.logging import configure
 from ftcore.runtime.warm.serve import DEFAULT_PRELOAD
 from ftcore.runtime.wire.client import token, whoami
 from ftcore.runtime.wire.frames import Submission
+from ftcore.timing import DEFAULT, Timing
 
 ROLES = ("auto", "agent", "master")
 LOCALHOST = "127.0.0.1"
+TIMING_ENV = "FTCORE_TIMING"
+"""Time constants as a JSON object, for tests of ftcore itself; they become part of the job's spec."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -174,6 +178,7 @@ def _submission(args: argparse.Namespace, nodes_min: int, nodes_max: int) -> Sub
         node_unit=args.node_unit,
         role="default" if args.role in ROLES else args.role,
         cwd=str(Path.cwd()),
+        timing=_timing(),
     )
     return Submission(
         spec=spec,
@@ -183,6 +188,22 @@ def _submission(args: argparse.Namespace, nodes_min: int, nodes_max: int) -> Sub
         versions={"ftcore": __version__, "python": platform.python_version()},
         user=whoami(),
     )
+
+
+def _timing() -> Timing:
+    """The job's time constants: the defaults, or for tests of ftcore itself, what the environment says."""
+    text = os.environ.get(TIMING_ENV)
+    if not text:
+        return DEFAULT
+    try:
+        timing = msgspec.json.decode(text, type=dict[str, float])
+        changed = attrs.evolve(DEFAULT, **timing)
+        changed.check()
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{TIMING_ENV}: found {text!r}; expected a JSON object of time constants in seconds: {error}"
+        ) from error
+    return changed
 
 
 def _policy(args: argparse.Namespace) -> PolicyLoaded:
@@ -268,6 +289,9 @@ def run() -> None:
     except FtcoreError as error:
         print(f"ftrun: {error}", file=sys.stderr)
         code = error.exit_code
+    except KeyboardInterrupt:
+        print("ftrun: interrupted before the job began", file=sys.stderr)
+        code = 130
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import structlog
 
 from ftcore.cli.narrator import Narrator
+from ftcore.cli.node import signal_code
 from ftcore.errors import FtcoreError
 from ftcore.ids import JobName
 from ftcore.logs import open_store
@@ -24,6 +25,12 @@ from ftcore.runtime.wire.client import command
 
 AGAIN_S = (0.0, 0.2, 1.0, 2.0, 5.0)
 """Pauses before a node that died at once, again and again, is started anew; then it is given up."""
+
+TWICE_S = 0.2
+"""Between two signals to the same agent, so that they are two."""
+
+STORE_AWAY_S = 1.0
+"""Pause before a node is started anew that could not reach the store; the store was there, so it may come back."""
 
 SHORT_LIFE_S = 5.0
 """An agent that lived longer than this was a good one: its successor starts without a pause."""
@@ -54,6 +61,8 @@ class LocalNodes:
         self._short_lives: dict[int, int] = {}
         self._codes: dict[int, int] = {}
         self._signals = 0
+        self._signal = signal.SIGTERM
+        self._refused = False
         self._stopping: set[asyncio.Task[None]] = set()
         self._all_gone = asyncio.Event()
 
@@ -84,6 +93,9 @@ class LocalNodes:
             await store.close()
         if finished is not None:
             return Outcome(exit_code=finished.exit_code, outcome=finished.outcome, reason=finished.reason)
+        if self._signals:
+            reason = f"ended by {self._signal.name} before the job's own end; it can be started again"
+            return Outcome(exit_code=signal_code(self._signal), outcome="stopped", reason=reason)
         code = next((code for code in self._codes.values() if code), 1)
         reason = "an agent could not go on; its message is above"
         return Outcome(exit_code=code if code > 0 else 1, outcome="failed", reason=reason)
@@ -105,15 +117,19 @@ class LocalNodes:
 
     def _leave_or_replace(self, place: int, code: int) -> None:
         """An exit by itself is final if the job has ended, or if the agent was refused; a crash is not."""
-        if self._narrator.finished is None and not self._signals and code not in (0, 2, 3):
-            self._replace(place)
+        self._refused = self._refused or code == 2
+        if self._narrator.finished is None and not self._signals and not self._refused and code != 0:
+            self._replace(place, store_away=code == 3)
         elif not self._agents:
             self._all_gone.set()
-        elif code in (2, 3):
+        elif code == 2:
             for pid in self._agents.values():
                 processes.kill(pid, signal.SIGTERM)
 
-    def _replace(self, place: int) -> None:
+    def _replace(self, place: int, *, store_away: bool = False) -> None:
+        if store_away:
+            self._loop.call_later(STORE_AWAY_S, self._start_again, place)
+            return
         lived = self._loop.time() - self._born[place]
         short = self._short_lives[place] = 0 if lived > SHORT_LIFE_S else self._short_lives.get(place, 0) + 1
         if short >= len(AGAIN_S):
@@ -124,18 +140,21 @@ class LocalNodes:
         self._loop.call_later(AGAIN_S[short], self._start_again, place)
 
     def _start_again(self, place: int) -> None:
-        if self._narrator.finished is None and not self._signals:
+        if self._narrator.finished is None and not self._signals and not self._refused:
             self._start(place)
         elif not self._agents:
             self._all_gone.set()
 
     def _obey(self, number: signal.Signals, log: EventLog) -> None:
         self._signals += 1
+        self._signal = number
         if self._signals == 1:
             task = self._loop.create_task(self._ask_to_stop(number, log))
             self._stopping.add(task)
         else:
             self._tell_agents(signal.SIGTERM if self._signals == 2 else signal.SIGKILL)
+            if self._signals == 2:  # an agent that is told twice gives its workers no grace
+                self._loop.call_later(TWICE_S, self._tell_agents, signal.SIGTERM)
 
     def _tell_agents(self, number: signal.Signals) -> None:
         for pid in self._agents.values():
@@ -144,7 +163,7 @@ class LocalNodes:
             self._all_gone.set()
 
     async def _ask_to_stop(self, number: signal.Signals, log: EventLog) -> None:
-        code = 130 if number == signal.SIGINT else 5
+        code = signal_code(number)
         deadline = self._loop.time() + PATIENCE_S
         while self._loop.time() < deadline:
             try:

@@ -63,6 +63,7 @@ async def run_node(config: NodeConfig) -> Outcome:
     reaper = Reaper()
     store = open_store(config.store)
     log = await store.open(JobName(config.agent.job), create=True)
+    await log.last_seq()  # a store that does not answer is told now; later it would only be waited for
     candidates = Candidates(config, reaper)
     if config.leads and config.agent.lead_delay_s == 0:
         leader = await log.leader()
@@ -97,20 +98,27 @@ def _obey_signals(agent: Agent, *, alone: bool) -> None:
 
     def obey(number: signal.Signals) -> None:
         seen.append(number)
-        if alone and len(seen) == 1:
-            code = 130 if number == signal.SIGINT else 5
+        code = signal_code(number)
+        if len(seen) > 1:
+            agent.leave(f"{number.name}, for the second time: the workers were killed", code, grace_s=0.0)
+        elif alone:
             agent.ask_to_stop(f"{number.name} to ftrun", code)
             loop.call_later(PATIENCE_S, _leave_if_ignored, agent, number)
         else:
-            agent.leave(number.name)
+            agent.leave(number.name, code)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, obey, number)
 
 
+def signal_code(number: signal.Signals) -> int:
+    """The exit code of an ``ftrun`` that a signal ended."""
+    return 130 if number == signal.SIGINT else 5
+
+
 def _leave_if_ignored(agent: Agent, number: signal.Signals) -> None:
     if not agent.following:
-        agent.leave(f"{number.name}, and no master to tell")
+        agent.leave(f"{number.name}, and no master to tell", signal_code(number))
 
 
 class Candidates:

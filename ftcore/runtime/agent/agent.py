@@ -133,6 +133,7 @@ class Agent:
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaderless_since: float | None = None
         self._candidate_at = 0.0
+        self._farewell_grace_s = self._timing.stop_grace_s
         self._orphaned_at = 0.0
         self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._incarnation = ""
@@ -218,13 +219,15 @@ class Agent:
                     task.cancel()
                 await asyncio.gather(link, again, return_exceptions=True)
             await self._stop_workers(self._timing.stop_grace_s)
+            if self._ended.done():
+                return
             self._outbox.close()
             self._step("rejoin")
             self._begin_life()
             await asyncio.sleep(self._timing.reconnect_s)
 
     async def _say_farewell(self, outcome: Outcome) -> None:
-        await self._stop_workers(self._timing.stop_grace_s)
+        await self._stop_workers(self._farewell_grace_s)
         self._tell(NodeLeft(node=self.config.node, incarnation=self._incarnation, reason=outcome.outcome))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
@@ -235,11 +238,23 @@ class Agent:
         """A master takes its facts."""
         return self.phase is AgentPhase.FOLLOWING
 
-    def leave(self, reason: str) -> None:
-        """Stop the workers, say goodbye and end; the job may go on without this node."""
+    def leave(self, reason: str, exit_code: int = 5, grace_s: float | None = None) -> None:
+        """Stop the workers, say goodbye and end; the job may go on without this node.
+
+        Args:
+            reason: why, for people.
+            exit_code: what ``ftrun`` should exit with.
+            grace_s: seconds between TERM and KILL of the workers; a second call may shorten it. None: the job's own.
+        """
         if not self._ended.done():
             self._step("told.to.leave")
-            self._ended.set_result(Outcome(exit_code=5, outcome="left", reason=reason))
+            self._ended.set_result(Outcome(exit_code=exit_code, outcome="left", reason=reason))
+        if grace_s is not None:
+            self._farewell_grace_s = min(self._farewell_grace_s, grace_s)
+            self._spawn(self._hurry(grace_s))
+
+    async def _hurry(self, grace_s: float) -> None:
+        await self._supervisor.stop(grace_s)
 
     def ask_to_stop(self, who: str, exit_code: int) -> None:
         """Ask the master to end the job (a signal to a standalone ``ftrun``)."""

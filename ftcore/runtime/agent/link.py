@@ -6,7 +6,6 @@ may put up a candidate.
 """
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +33,7 @@ class Link:
 
     Args:
         log: the job's log; only its ``leader`` is read.
-        hello: makes the first frame.
+        hello: makes the first frame, given the number of facts that were acknowledged.
         outbox: the facts to deliver.
         beat: makes a heartbeat.
         timing: time constants.
@@ -50,7 +49,7 @@ class Link:
         self,
         *,
         log: EventLog,
-        hello: Callable[[], frames.Hello],
+        hello: Callable[[int], frames.Hello],
         outbox: Outbox,
         beat: Callable[[], frames.Beat],
         timing: Timing,
@@ -107,7 +106,7 @@ class Link:
         async with channel(target) as opened:
             try:
                 stream: Any = opened.stream_stream(CONNECT)()
-                await asyncio.wait_for(stream.write(frames.encode(self._hello())), CONNECT_S)
+                await asyncio.wait_for(stream.write(frames.encode(self._hello(self._outbox.acked))), CONNECT_S)
                 first = await asyncio.wait_for(stream.read(), CONNECT_S)
                 if first is grpc.aio.EOF:
                     return
@@ -131,14 +130,15 @@ class Link:
         self._sent = welcome.acked
         writer = asyncio.create_task(self._write(stream))
         try:
-            while (body := await stream.read()) is not grpc.aio.EOF:
+            # A master that says nothing for its lease is frozen, or behind a dead wire: somebody else may lead by now.
+            while (body := await asyncio.wait_for(stream.read(), self._timing.master_lease_s)) is not grpc.aio.EOF:
                 self._take(frames.decode_from_master(body))
                 if writer.done():
                     return
         finally:
             writer.cancel()
-            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                await writer
+            # Not a suppressed await: that would also swallow a cancellation of this task.
+            await asyncio.gather(writer, return_exceptions=True)
             stream.cancel()
 
     def _take(self, frame: frames.FromMaster) -> None:
@@ -178,9 +178,9 @@ class Link:
 
 def make_hello(
     *, job: str, token: str, node: str, incarnation: str, submission: frames.Submission
-) -> Callable[[], frames.Hello]:
+) -> Callable[[int], frames.Hello]:
     """A maker of first frames."""
-    hello = frames.Hello(
+    return lambda acked: frames.Hello(
         protocol=frames.PROTOCOL,
         version=__version__,
         job=job,
@@ -188,5 +188,5 @@ def make_hello(
         node=node,
         incarnation=incarnation,
         submission=submission,
+        acked=acked,
     )
-    return lambda: hello

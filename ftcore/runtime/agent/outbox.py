@@ -35,6 +35,7 @@ class Outbox:
         self._incarnation = incarnation
         self._wake = wake
         self._n = 0
+        self.acked = 0
         self._facts: list[tuple[Fact, bytes]] = []
         self._file: Any = None
         self._acknowledged = asyncio.Event()
@@ -48,14 +49,15 @@ class Outbox:
             lines = self._path.read_bytes().splitlines()
         except OSError:
             return []
-        facts = []
+        facts: list[tuple[str, bytes]] = []
         for line in lines:
             try:
-                if decode_fact(line).id.incarnation != self._incarnation:
-                    facts.append(line)
+                facts.append((decode_fact(line).id.incarnation, line))
             except LogCorrupt:
-                continue  # a half-written last line: its agent died while writing it, so nothing was promised
-        return facts
+                continue  # half-written: its agent died while writing it, or had no space, so nothing was promised
+        # Only the last life's: it sent its own predecessor's before its first, so those may be in the log, and the
+        # fold knows a duplicate only among the newest life's.
+        return [line for incarnation, line in facts if incarnation == facts[-1][0]]
 
     def add(self, data: Any, at: At) -> int:
         """Number a fact and queue it; returns its number."""
@@ -66,7 +68,7 @@ class Outbox:
         del self._facts[:-OUTBOX_FACTS_MAX]
         if self._file is not None:
             with contextlib.suppress(OSError):
-                self._file.write(body + b"\n")
+                self._file.write(b"\n" + body)  # in front: a line that was cut short spoils no other
         self._wake()
         return self._n
 
@@ -76,6 +78,7 @@ class Outbox:
 
     def acknowledge(self, n: int) -> None:
         """Facts up to that number are durable."""
+        self.acked = max(self.acked, n)
         self._facts = [(fact, body) for fact, body in self._facts if fact.id.n > n]
         self._acknowledged.set()
         if not self._facts:

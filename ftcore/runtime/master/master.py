@@ -72,6 +72,7 @@ class Master:
         self._leases = Leases(seconds(timing.node_lease_s), seconds(LOOK_S))
         self._expiring: set[tuple[str, int]] = set()
         self._last_called = self._clock.mono()
+        self._signed = int(self._last_called)
         self._sampled: tuple[int, int] = (self._clock.mono(), -1)
         self._standbys: set[str] = set()
         self._submitting = ""
@@ -126,8 +127,7 @@ class Master:
                 return None
         finally:
             following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await following
+            await asyncio.gather(following, return_exceptions=True)
             if not campaign.done():
                 campaign.cancel()
         self._step("lease.won")
@@ -184,11 +184,11 @@ class Master:
         """A batch is durable: acknowledge its facts, send its orders. The state is exactly the log's now."""
         assert self._sequencer is not None
         self.state = self._sequencer.state
-        acks: dict[str, int] = {}
+        acks: dict[tuple[str, str], int] = {}
         ordered: dict[str, list[Any]] = {}
         for event in batch:
             if event.id.source != OWN:
-                acks[event.id.source] = event.id.n
+                acks[event.id.source, event.id.incarnation] = event.id.n
             if isinstance(event.data, ActionOrdered):
                 self._collect_orders(event.data.effect, ordered)
             elif isinstance(event.data, JobSubmitted):
@@ -196,9 +196,10 @@ class Master:
                 self._submitting, self._lived = "", True
             elif isinstance(event.data, NodeJoined):
                 self._choose_standbys()
-        for node, n in acks.items():
+        for (node, incarnation), n in acks.items():
             session = self._sessions.get(node)
-            if session is not None:
+            if session is not None and session.incarnation == incarnation:
+                session.acked = n
                 session.send(frames.Ack(n))
         for node, orders in ordered.items():
             session = self._sessions.get(node)
@@ -274,11 +275,18 @@ class Master:
             for node, incarnation in self._leases.silent(expected, now):
                 self._lose(node, incarnation, f"no frame for {self._timing.node_lease_s:g} s")
             self._sample_progress(now)
+            self._give_signs_of_life(now)
             if self._sessions:
                 self._last_called = now
             elif now - self._last_called > seconds(self._timing.master_idle_s):
                 logger.info("no agent calls; resigning", job=self.log.job)
                 self._ended.set()
+
+    def _give_signs_of_life(self, now: int) -> None:
+        if now - self._signed >= seconds(self._timing.master_renew_s):
+            self._signed = now
+            for session in self._sessions.values():
+                session.send(frames.Ack(session.acked))
 
     def _lose(self, node: str, incarnation: str, reason: str) -> None:
         assert self._sequencer is not None
@@ -329,9 +337,28 @@ class Master:
         mine = known_node is not None and known_node.incarnation == hello.incarnation
         if mine and known_node is not None and not known_node.alive:
             return frames.Refused(f"this incarnation of {hello.node} is {known_node.phase}", rejoin=True)
+        if not mine and hello.acked:
+            return frames.Refused(f"another agent has taken the place of this one on {hello.node}", rejoin=True)
+        if not mine and self.occupied(hello):
+            assert known_node is not None
+            return frames.Refused(
+                f"a node named {hello.node} takes part already (on {known_node.host}); "
+                "give every ftrun of a job its own --node-id",
+                rejoin=False,
+            )
         if not mine:
             return self._submit_or_join(hello.submission)
         return None
+
+    def occupied(self, hello: frames.Hello) -> bool:
+        """Whether another agent of that name was heard a moment ago."""
+        session = self._sessions.get(hello.node)
+        if not self.leading or session is None or session.incarnation == hello.incarnation:
+            return False
+        node = self.state.nodes.get(hello.node)
+        quiet = self._clock.mono() - self._leases.last_heard(session.node, session.incarnation)
+        alive = node is not None and node.alive and node.incarnation == session.incarnation
+        return alive and quiet < seconds(2 * self._timing.heartbeat_s)
 
     def _submit_or_join(self, submission: frames.Submission) -> frames.Refused | None:
         """A newcomer: begin a run if none lives, else it must want the same job."""
@@ -376,6 +403,7 @@ class Master:
         self.heard(session)
         source = self.state.sources.get(session.node)
         acked = source[1] if source is not None and source[0] == session.incarnation else 0
+        session.acked = acked
         session.send(frames.Welcome(self._sequencer.term, acked))
         self._unserved.append(session)
         if not self._sequencer.busy:

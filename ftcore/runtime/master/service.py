@@ -19,6 +19,9 @@ from ftcore.runtime.wire.channel import server
 if TYPE_CHECKING:
     from ftcore.runtime.master.master import Master
 
+PREDECESSOR_S = 1.5
+"""How long a newcomer waits for the end of an older agent of its name; a dead one's stream ends, or falls silent."""
+
 HELLO_S = 10.0
 """A stream that has not said hello by then is closed."""
 
@@ -73,7 +76,10 @@ class Service:
         hello = await self._read_hello(incoming)
         if hello is None:
             return
-        answer = self._master.greet(hello) if self._authentic(hello.token) else _WRONG_TOKEN
+        authentic = self._authentic(hello.token)
+        if authentic and not hello.acked:
+            await self._wait_for_predecessor(hello)
+        answer = self._master.greet(hello) if authentic else _WRONG_TOKEN
         if answer is not None:
             logger.info("agent not taken on", node=hello.node, answer=type(answer).__name__)
             yield frames.encode(answer)
@@ -87,6 +93,12 @@ class Service:
         finally:
             reader.cancel()
             self._master.detach(session)
+
+    async def _wait_for_predecessor(self, hello: frames.Hello) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PREDECESSOR_S
+        while self._master.occupied(hello) and loop.time() < deadline:  # noqa: ASYNC110  (others change it, often)
+            await asyncio.sleep(0.05)
 
     async def _read_hello(self, incoming: AsyncIterator[bytes]) -> frames.Hello | None:
         try:

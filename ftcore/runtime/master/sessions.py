@@ -18,12 +18,14 @@ class Session:
         incarnation: its life.
         outgoing: encoded frames to be written, oldest first; None ends the stream.
         beat: the last heartbeat.
+        acked: its facts up to this number are durable.
     """
 
     node: str
     incarnation: str
     outgoing: asyncio.Queue[bytes | None] = attrs.field(factory=asyncio.Queue)
     beat: frames.Beat | None = None
+    acked: int = 0
 
     def send(self, frame: frames.FromMaster) -> None:
         """Queue a frame; never waits: what a dead agent does not read goes with its session."""
@@ -54,6 +56,10 @@ class Leases:
     def heard(self, node: str, incarnation: str, mono_ns: int) -> None:
         """A frame came."""
         self._heard[node, incarnation] = mono_ns
+
+    def last_heard(self, node: str, incarnation: str) -> int:
+        """When a frame came last, in monotonic nanoseconds; 0 if never."""
+        return self._heard.get((node, incarnation), 0)
 
     def silent(self, expected: Iterable[tuple[str, str]], mono_ns: int) -> list[tuple[str, str]]:
         """The expected nodes whose lease is over; one that was never heard of starts its lease now."""

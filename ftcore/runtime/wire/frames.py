@@ -56,6 +56,7 @@ class Hello(msgspec.Struct, frozen=True, tag_field="f", tag="hello"):
         node: its node.
         incarnation: its life.
         submission: what it was asked to run.
+        acked: its facts up to this number were acknowledged; above 0, its life in the log has begun.
     """
 
     protocol: int
@@ -65,6 +66,7 @@ class Hello(msgspec.Struct, frozen=True, tag_field="f", tag="hello"):
     node: str
     incarnation: str
     submission: Submission
+    acked: int = 0
 
 
 class Facts(msgspec.Struct, frozen=True, tag_field="f", tag="facts"):
@@ -124,7 +126,7 @@ class Refused(msgspec.Struct, frozen=True, tag_field="f", tag="refused"):
 
 
 class Ack(msgspec.Struct, frozen=True, tag_field="f", tag="ack"):
-    """Facts up to this number are durable."""
+    """Facts up to this number are durable. Sent again now and then as the master's sign of life."""
 
     n: int
 
