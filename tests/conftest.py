@@ -1,3 +1,73 @@
-"""Fixtures that tests of several folders share; this folder is on the import path of all tests."""
+"""What all tests share: fixtures of several folders, a state home that is not the user's, and no process left behind.
+
+This folder is on the import path of all tests. ``XDG_RUNTIME_DIR`` is the session's mark: no test changes it, every
+process that a test starts inherits it, so whoever carries it at the end was left behind.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from ftcore.timing import DEFAULT
 
 pytest_plugins = ["etcd_cluster"]
+
+HOME = pytest.StashKey[Path]()
+LEFT = pytest.StashKey[list[str]]()
+
+END_S = DEFAULT.master_idle_s + 5.0
+"""A master whose agents were all killed ends by itself after ``master_idle_s``: that is its right, not a leftover."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the session's state and sockets apart from the user's own; the path is short, as sockets need it."""
+    home = Path(tempfile.mkdtemp(prefix="ftcore-test-", dir="/tmp"))
+    config.stash[HOME] = home
+    for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
+        path = home / name[4:].partition("_")[0].lower()
+        path.mkdir(mode=0o700)
+        os.environ[name] = str(path)
+    for name in [name for name in os.environ if name.startswith(("PET_", "FTCORE_JOB", "FTCORE_STORE"))]:
+        del os.environ[name]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the session if a process that a test started still lives, once it had time to end by itself."""
+    deadline = time.monotonic() + END_S
+    mark = f"XDG_RUNTIME_DIR={os.environ['XDG_RUNTIME_DIR']}".encode()
+    while (left := _living(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    session.config.stash[LEFT] = left
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name the processes that were left behind."""
+    for line in config.stash.get(LEFT, []):
+        terminalreporter.write_line(f"LEFT BEHIND by a test: {line}", red=True)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the session's directory."""
+    shutil.rmtree(config.stash[HOME], ignore_errors=True)
+
+
+def _living(mark: bytes) -> list[str]:
+    """``pid command line`` of the processes that carry the mark, ourselves excepted."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or entry.name == str(os.getpid()):
+            continue
+        try:
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                if command:  # a zombie has none
+                    found.append(f"{entry.name} {command[:300]}")
+        except OSError:  # ended while we looked, or another user's
+            continue
+    return found

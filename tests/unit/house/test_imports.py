@@ -1,0 +1,68 @@
+"""What importing ftcore costs, and that the contracts on imports would notice an offence."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*argv: str, cwd: Path = ROOT) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, *argv], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "ftcore",
+        "ftcore.cli.ftrun",
+        "ftcore.cli.ftctl",
+        "ftcore.cli.master",
+        "ftcore.runtime.agent.agent",
+        "ftcore.runtime.agent.supervisor",
+        "ftcore.worker",
+        "ftcore.testing.driver",
+    ],
+)
+def test_import_loads_no_torch(module: str) -> None:
+    """Importing a launcher, a reader or the worker's side never imports torch or numpy."""
+    code = f"import sys, {module}; print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    done = run("-c", code)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_import_of_the_package_is_cheap() -> None:
+    """``import ftcore`` loads neither gRPC nor the runtime."""
+    done = run("-c", "import sys, ftcore; print(sorted({'grpc', 'ftcore.runtime', 'asyncio'} & set(sys.modules)))")
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "broken"),
+    [
+        ("states/model.py", "import time", "The pure floors"),
+        ("policies/stop.py", "from ftcore.engine import decide", "Floors"),
+        ("events/job.py", "from ftcore.states import model", "Floors"),
+        ("runtime/master/master.py", "import torch", "Only the warm process"),
+        ("runtime/agent/agent.py", "from ftcore.runtime.master import master", "Agent and master"),
+        ("engine/decide.py", "import ftcore.etcd3", "Only the etcd adapter"),
+        ("extra/__init__.py", "", "Floors"),
+    ],
+)
+def test_contract_notices_an_offence(tmp_path: Path, file: str, line: str, broken: str) -> None:
+    """Each contract on imports breaks when a line that it forbids is added."""
+    shutil.copytree(ROOT / "ftcore", tmp_path / "ftcore", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / ".importlinter", tmp_path)
+    path = tmp_path / "ftcore" / file
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as source:
+        source.write(f"\n{line}\n")
+    code = (
+        "import sys; from importlinter.cli import lint_imports_command; sys.path.insert(0, '.'); lint_imports_command()"
+    )
+    done = run("-c", code, "--no-cache", "--no-logo", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert broken in done.stdout.partition("Broken contracts")[2], done.stdout
