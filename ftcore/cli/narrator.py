@@ -1,7 +1,6 @@
 """Tells the person at the terminal what becomes of the job: one line per turn of its story, from the log."""
 
 import asyncio
-import contextlib
 import sys
 from typing import Any
 
@@ -13,6 +12,7 @@ from ftcore.events.master import MasterElected
 from ftcore.events.policy import PolicyConsidered
 from ftcore.events.world import WorldFormed
 from ftcore.ports import EventLog
+from ftcore.runtime import tasks
 
 
 class Narrator:
@@ -36,9 +36,7 @@ class Narrator:
 
     async def __aexit__(self, *exc: object) -> None:
         assert self._task is not None
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await tasks.end([self._task])
 
     async def _run(self, start: Any) -> None:
         try:

@@ -104,7 +104,8 @@ class SqliteLog:
                     after = event.seq
                 if not events:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(roused.wait(), poll_s)
+                        async with asyncio.timeout(poll_s):
+                            await roused.wait()
         finally:
             self._followers.discard(roused)
             if not self._followers:

@@ -33,6 +33,7 @@ from ftcore.events.worker import (
 from ftcore.events.world import StoreFailed, StoreOpened
 from ftcore.ids import Round, Term
 from ftcore.ports import EventLog, Launch, Progress, Supervisor, WorkerExit
+from ftcore.runtime import tasks
 from ftcore.runtime.agent.environment import worker_env
 from ftcore.runtime.agent.errorfile import read_error_file
 from ftcore.runtime.agent.link import Link, make_hello
@@ -200,9 +201,7 @@ class Agent:
             await self._say_farewell(outcome)
             return outcome
         finally:
-            for duty in (*duties, *self._tasks):
-                duty.cancel()
-            await asyncio.gather(*duties, *self._tasks, return_exceptions=True)
+            await tasks.end([*duties, *self._tasks])
             self._outbox.close()
 
     async def _keep_bond(self) -> None:
@@ -215,9 +214,7 @@ class Agent:
                 if link.done():
                     link.result()
             finally:
-                for task in (link, again):
-                    task.cancel()
-                await asyncio.gather(link, again, return_exceptions=True)
+                await tasks.end([link, again])
             await self._stop_workers(self._timing.stop_grace_s)
             if self._ended.done():
                 return

@@ -17,6 +17,7 @@ import structlog
 from ftcore import __version__
 from ftcore.errors import FtcoreError
 from ftcore.ports import EventLog
+from ftcore.runtime import tasks
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.channel import CONNECT, channel
@@ -106,8 +107,9 @@ class Link:
         async with channel(target) as opened:
             try:
                 stream: Any = opened.stream_stream(CONNECT)()
-                await asyncio.wait_for(stream.write(frames.encode(self._hello(self._outbox.acked))), CONNECT_S)
-                first = await asyncio.wait_for(stream.read(), CONNECT_S)
+                async with asyncio.timeout(CONNECT_S):
+                    await stream.write(frames.encode(self._hello(self._outbox.acked)))
+                    first = await stream.read()
                 if first is grpc.aio.EOF:
                     return
                 frame = frames.decode_from_master(first)
@@ -131,14 +133,16 @@ class Link:
         writer = asyncio.create_task(self._write(stream))
         try:
             # A master that says nothing for its lease is frozen, or behind a dead wire: somebody else may lead by now.
-            while (body := await asyncio.wait_for(stream.read(), self._timing.master_lease_s)) is not grpc.aio.EOF:
+            while True:
+                async with asyncio.timeout(self._timing.master_lease_s):
+                    body = await stream.read()
+                if body is grpc.aio.EOF:
+                    return
                 self._take(frames.decode_from_master(body))
                 if writer.done():
                     return
         finally:
-            writer.cancel()
-            # Not a suppressed await: that would also swallow a cancellation of this task.
-            await asyncio.gather(writer, return_exceptions=True)
+            await tasks.end([writer])
             stream.cancel()
 
     def _take(self, frame: frames.FromMaster) -> None:
@@ -171,7 +175,8 @@ class Link:
             if packed:
                 await stream.write(frames.encode(frames.Facts(tuple(packed))))
             try:
-                await asyncio.wait_for(self._pending.wait(), self._timing.heartbeat_s)
+                async with asyncio.timeout(self._timing.heartbeat_s):
+                    await self._pending.wait()
             except TimeoutError:
                 await stream.write(frames.encode(self._beat()))
 

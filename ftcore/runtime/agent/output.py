@@ -165,7 +165,8 @@ class FileWriter:
         done = asyncio.Event()
         self._jobs.put(done)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(done.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await done.wait()
 
     def close(self) -> None:
         """End the thread behind what was written."""

@@ -359,7 +359,8 @@ class LocalSupervisor:
             self._changed.clear()
             left = max(0.0, self._kill_at - self._loop.time()) if until_kill else SWEEP_S_MAX
             try:
-                await asyncio.wait_for(self._changed.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
             except TimeoutError:
                 if until_kill:
                     return

@@ -290,7 +290,8 @@ class WarmLink:
 
     async def _greeted(self, channel: socket.socket, hello: str, since: int) -> Parked | None:
         try:
-            message, _ = await asyncio.wait_for(receive(channel), PARK_TIMEOUT_S)
+            async with asyncio.timeout(PARK_TIMEOUT_S):
+                message, _ = await receive(channel)
         except BaseException as error:
             channel.close()
             if isinstance(error, TimeoutError):

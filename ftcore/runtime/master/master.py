@@ -27,6 +27,7 @@ from ftcore.events.node import NodeJoined, NodeLost
 from ftcore.events.operator import OperatorCommanded
 from ftcore.ids import Seq, seconds
 from ftcore.ports import Candidate, EventLog, Leadership
+from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
 from ftcore.runtime.master.sequencer import Sequencer, take_in
 from ftcore.runtime.master.service import Service
@@ -126,10 +127,7 @@ class Master:
                 following.result()
                 return None
         finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-            if not campaign.done():
-                campaign.cancel()
+            await tasks.end([following] if campaign.done() else [following, campaign])
         self._step("lease.won")
         return campaign.result()
 
@@ -176,9 +174,7 @@ class Master:
                     if duty.get_name() == "leadership":
                         logger.warning("leadership lost", reason=outcome)
         finally:
-            for duty in duties:
-                duty.cancel()
-            await asyncio.gather(*duties, return_exceptions=True)
+            await tasks.end(duties)
 
     def _committed(self, batch: Sequence[Event]) -> None:
         """A batch is durable: acknowledge its facts, send its orders. The state is exactly the log's now."""
@@ -264,7 +260,8 @@ class Master:
                     continue
                 timeout_s = max(left, 0) / 1e9 + 0.001
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._deadline_changed.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._deadline_changed.wait()
 
     async def _look_after(self) -> None:
         """Look at the leases, the samples of progress, and whether anybody still calls."""

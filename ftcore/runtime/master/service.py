@@ -102,7 +102,8 @@ class Service:
 
     async def _read_hello(self, incoming: AsyncIterator[bytes]) -> frames.Hello | None:
         try:
-            first = await asyncio.wait_for(anext(aiter(incoming)), HELLO_S)
+            async with asyncio.timeout(HELLO_S):
+                first = await anext(aiter(incoming))
             hello = frames.decode_from_agent(first)
         except (TimeoutError, StopAsyncIteration, msgspec.MsgspecError):
             return None

@@ -1,0 +1,185 @@
+"""The demo: a training loses workers, a whole node and its master, goes on by itself, and ends as if nothing had been.
+
+1. Train without faults; note the final loss and the digest of the weights.
+2. Train again, and meanwhile: SIGKILL a worker, let one raise an exception, let one segfault, SIGKILL the agent of a
+   whole node, SIGKILL the master.
+3. Print the incidents from the event log, verify that every decision in it would be made again, and compare the ends.
+
+Exit code 0 only if all of that came out as it should.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+BIN = Path(sys.executable).parent
+NODES = 2
+STEP = re.compile(r"step (\d+)/(\d+) loss ([\d.]+)")
+
+
+class Run:
+    """One training under ftrun.
+
+    Args:
+        job: its name.
+        home: directory for all that it leaves.
+        steps: how long to train.
+        faults: what to do when a step is reached, each once.
+    """
+
+    def __init__(self, job: str, home: Path, steps: int, faults: dict[int, Callable[["Run"], str]]) -> None:
+        self.job, self.steps, self.faults = job, steps, dict(faults)
+        self.out, self.store = home / job, f"sqlite://{home / 'log'}"
+        self.reached = 0
+        self.out.mkdir(parents=True)
+        self.orders = self.out / "faults"
+        self.orders.mkdir()
+        self.env = {**os.environ, "XDG_STATE_HOME": str(home / "state"), "FTCORE_STORE": self.store}
+
+    def go(self) -> float:
+        """Train to the end; returns the seconds that it took."""
+        began = time.monotonic()
+        script = [
+            str(HERE / "train.py"),
+            "--out",
+            str(self.out),
+            "--steps",
+            str(self.steps),
+            "--faults",
+            str(self.orders),
+        ]
+        command = [str(BIN / "ftrun"), "--local-nodes", str(NODES), "--job", self.job, *script]
+        process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                self.show(line.rstrip())
+                self.strike(line)
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise
+        if process.wait() != 0:
+            sys.exit(f"demo: the run {self.job} failed with exit code {process.returncode}")
+        if self.faults:
+            sys.exit(f"demo: faults planned for steps {list(self.faults)} did not happen")
+        return time.monotonic() - began
+
+    def show(self, line: str) -> None:
+        """Show progress: ftcore's lines as they are, the training's every tenth step; tracebacks stay in the logs."""
+        found = STEP.search(line)
+        if line.startswith(("ftcore: ", "ftrun: ", "final loss")):
+            print(f"  {line}", flush=True)
+        elif found and int(found[1]) % 10 == 0:
+            print(f"    {line}", flush=True)
+
+    def strike(self, line: str) -> None:
+        """Cause the faults that are planned for the step that the line reports."""
+        found = STEP.search(line)
+        if not found:
+            return
+        self.reached = int(found[1])
+        for step in [step for step in self.faults if step <= self.reached]:
+            print(f"demo: {self.faults.pop(step)(self)}", flush=True)
+
+    def newest(self, kind: str, node: str = "") -> dict[str, object]:
+        """The data of the newest event of a type, from the log."""
+        command = [str(BIN / "ftctl"), "events", "--job", self.job, "--type", kind, "--format", "json"]
+        lines = subprocess.run(command, env=self.env, capture_output=True, text=True, check=True).stdout.splitlines()
+        events = [json.loads(line)["data"] for line in lines]
+        found: dict[str, object] = [data for data in events if not node or data["node"] == node][-1]
+        return found
+
+    def ftctl(self, *args: str) -> int:
+        """Run an ftctl command for the person to see; returns its exit code."""
+        print(f"\n$ ftctl {' '.join(args)} --job {self.job}", flush=True)
+        return subprocess.run([str(BIN / "ftctl"), *args, "--job", self.job], env=self.env, check=False).returncode
+
+
+def kill_worker(run: Run) -> str:
+    pids = run.newest("workers.started", "node1")["pids"]
+    assert isinstance(pids, list)
+    os.kill(pids[0], signal.SIGKILL)
+    return f"SIGKILL to rank 1 (pid {pids[0]})"
+
+
+def kill_node(run: Run) -> str:
+    pid = run.newest("node.joined", "node1")["pid"]
+    assert isinstance(pid, int)
+    os.kill(pid, signal.SIGKILL)
+    return f"SIGKILL to the agent of node1 (pid {pid}): the whole node is gone"
+
+
+def kill_master(run: Run) -> str:
+    pid = run.newest("master.elected")["pid"]
+    assert isinstance(pid, int)
+    os.kill(pid, signal.SIGKILL)
+    return f"SIGKILL to the master (pid {pid}): the training must not even notice"
+
+
+def order(kind: str, rank: int) -> Callable[[Run], str]:
+    def lay_out(run: Run) -> str:
+        step = run.reached + 3  # the ranks may be a step ahead of what was printed
+        (run.orders / f"{kind}.{step}.{rank}").touch()
+        return f"rank {rank} will meet its {kind} at step {step}"
+
+    return lay_out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=120, help="steps to train (default: 120)")
+    parser.add_argument("--keep", type=Path, help="keep logs, event logs and checkpoints in this directory")
+    args = parser.parse_args()
+    home = args.keep.absolute() if args.keep else Path(tempfile.mkdtemp(prefix="ftcore-demo-"))
+    home.mkdir(parents=True, exist_ok=True)
+    try:
+        return tell(home, args.steps, kept=bool(args.keep))
+    finally:
+        if not args.keep:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def tell(home: Path, steps: int, *, kept: bool) -> int:
+    began = time.monotonic()
+    print(f"demo: 1. {steps} steps of a 3.3M-parameter GPT, {NODES} nodes x 1 worker, nothing happens", flush=True)
+    calm = Run("calm", home, steps, {})
+    calm_s = calm.go()
+    print(f"demo: that took {calm_s:.0f} s\n\ndemo: 2. the same, and this happens:", flush=True)
+    plan: dict[int, Callable[[Run], str]] = {
+        steps * 1 // 6: kill_worker,
+        steps * 2 // 6: order("exception", 0),
+        steps * 3 // 6: order("segfault", 1),
+        steps * 4 // 6: kill_node,
+        steps * 5 // 6: kill_master,
+    }
+    stormy = Run("stormy", home, steps, plan)
+    stormy_s = stormy.go()
+    print(f"demo: that took {stormy_s:.0f} s", flush=True)
+    stormy.ftctl("incidents")
+    verified = stormy.ftctl("replay", "--verify") == 0
+    ends = [(run.out / "result.txt").read_text().split() for run in (calm, stormy)]
+    equal = ends[0] == ends[1]
+    print(f"\ndemo: final loss {float.fromhex(ends[0][0]):.6f} without faults,")
+    verdict = "equal to the last bit" if equal else "DIFFERENT"
+    print(f"demo: final loss {float.fromhex(ends[1][0]):.6f} with five of them: {verdict}")
+    print(f"demo: weights {ends[0][1][:16]} and {ends[1][1][:16]}: {'equal' if equal else 'DIFFERENT'}")
+    print(f"demo: every decision in the log would be made again: {'yes' if verified else 'NO'}")
+    if kept:
+        print(f"demo: look around: FTCORE_STORE={stormy.store} ftctl events --job stormy")
+    print(f"demo: {time.monotonic() - began:.0f} s in all")
+    return 0 if equal and verified else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""A small GPT trained on the Python standard library's own sources: a plain torchrun script.
+
+It knows nothing of ftcore. All that it does for its own survival is what every long training does: it saves a
+checkpoint every few steps (written beside the old one, then renamed) and starts from the newest one.
+
+Every number depends on the seed and the step alone: the batch of a step is drawn from (seed, step, rank), there is no
+dropout, and each rank computes on one thread. With two ranks the gradient sum has two terms, whose order does not
+matter. So a run that was interrupted ends with the same weights, to the last bit, as one that was not.
+"""
+
+import argparse
+import ctypes
+import hashlib
+import sysconfig
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812  (everybody calls it F)
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+CONTEXT, WIDTH, LAYERS, HEADS, VOCABULARY = 64, 256, 4, 4, 256
+BATCH = 4
+
+
+class Block(nn.Module):
+    """Attention and a two-layer network, each behind a norm and beside a shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        shape = (batch, length, HEADS, WIDTH // HEADS)
+        q, k, v = (part.view(shape).transpose(1, 2) for part in self.qkv(self.norm1(x)).split(WIDTH, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, WIDTH))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    """Bytes in, next bytes out; 3.3 million parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.place = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.token(tokens) + self.place(torch.arange(tokens.shape[1]))
+        logits = self.head(self.norm(self.blocks(x)))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def corpus() -> Tensor:
+    """Half a megabyte of the standard library, in order of file names."""
+    text = bytearray()
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        text += path.read_bytes()
+        if len(text) > 500_000:
+            break
+    return torch.frombuffer(text, dtype=torch.uint8).long()
+
+
+def batch_of(text: Tensor, seed: int, step: int, rank: int) -> tuple[Tensor, Tensor]:
+    """The batch of a step and rank; the same whenever it is asked for."""
+    draw = torch.Generator().manual_seed((seed * 1_000_003 + step) * 1_009 + rank)
+    starts = torch.randint(len(text) - CONTEXT - 1, (BATCH,), generator=draw)
+    rows = torch.stack([text[start : start + CONTEXT + 1] for start in starts])
+    return rows[:, :-1], rows[:, 1:]
+
+
+def misbehave(faults: Path, step: int, rank: int) -> None:
+    """Carry out the fault that was laid out for this step and rank, once."""
+    for kind in ("exception", "segfault"):
+        order = faults / f"{kind}.{step}.{rank}"
+        if order.exists():
+            order.unlink()
+            if kind == "exception":
+                raise ValueError(f"the demo's own exception on rank {rank}")
+            ctypes.string_at(0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="directory for the checkpoint and the result")
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--save-every", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--faults", type=Path, help="directory in which the demo lays out faults")
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(args.seed)
+    text = corpus()
+    model = DistributedDataParallel(GPT())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    checkpoint, done = args.out / "checkpoint.pt", 0
+    if checkpoint.exists():
+        saved = torch.load(checkpoint)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        done = saved["step"]
+    began = time.monotonic()
+    for step in range(done + 1, args.steps + 1):
+        if args.faults is not None:
+            misbehave(args.faults, step, rank)
+        loss = model(*batch_of(text, args.seed, step, rank))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if rank == 0:
+            pace = (time.monotonic() - began) / (step - done)
+            print(f"step {step}/{args.steps} loss {loss.item():.4f} {pace:.2f} s/step", flush=True)
+            if step % args.save_every == 0 or step == args.steps:
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+                torch.save(state, args.out / "checkpoint.new")
+                (args.out / "checkpoint.new").replace(checkpoint)
+    if rank == 0:
+        with torch.no_grad():
+            final = sum(model.module(*batch_of(text, -1, i, 0)).item() for i in range(8)) / 8
+        weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+        (args.out / "result.txt").write_text(f"{final.hex()} {weights}\n")
+        print(f"final loss {final:.6f}, weights {weights[:16]}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
