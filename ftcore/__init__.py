@@ -1,3 +1,76 @@
-"""ftcore keeps large distributed PyTorch jobs training through faults."""
+"""ftcore keeps large distributed PyTorch jobs training through faults.
+
+For launchers that embed it: an ``Agent`` runs a node's workers through a ``Supervisor`` (ftcore's own is
+``LocalSupervisor``), a ``Master`` leads, both meet at the job's event log (``open_log``). ``ftrun`` is a thin user of
+the same names. For scripts: ``ftcore.worker``. Everything here is imported when it is first used; nothing imports
+torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from ftcore.events import Event
+    from ftcore.events.job import JobSpec
+    from ftcore.logs import open_log, open_store
+    from ftcore.ports import EventLog, Launch, LogStore, Progress, Supervisor, WorkerExit
+    from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
+    from ftcore.runtime.agent.supervisor import LocalSupervisor, Output
+    from ftcore.runtime.master.master import Master
+    from ftcore.runtime.wire.frames import Submission, submission
+
+_WHERE = {
+    "Agent": "ftcore.runtime.agent.agent",
+    "AgentConfig": "ftcore.runtime.agent.agent",
+    "Event": "ftcore.events",
+    "EventLog": "ftcore.ports",
+    "JobSpec": "ftcore.events.job",
+    "Launch": "ftcore.ports",
+    "LocalSupervisor": "ftcore.runtime.agent.supervisor",
+    "LogStore": "ftcore.ports",
+    "Master": "ftcore.runtime.master.master",
+    "Outcome": "ftcore.runtime.agent.agent",
+    "Output": "ftcore.runtime.agent.supervisor",
+    "Progress": "ftcore.ports",
+    "Submission": "ftcore.runtime.wire.frames",
+    "Supervisor": "ftcore.ports",
+    "WorkerExit": "ftcore.ports",
+    "open_log": "ftcore.logs",
+    "open_store": "ftcore.logs",
+    "submission": "ftcore.runtime.wire.frames",
+}
+
+__all__ = [
+    "Agent",
+    "AgentConfig",
+    "Event",
+    "EventLog",
+    "JobSpec",
+    "Launch",
+    "LocalSupervisor",
+    "LogStore",
+    "Master",
+    "Outcome",
+    "Output",
+    "Progress",
+    "Submission",
+    "Supervisor",
+    "WorkerExit",
+    "__version__",
+    "open_log",
+    "open_store",
+    "submission",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562)."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'ftcore' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

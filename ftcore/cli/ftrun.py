@@ -16,12 +16,10 @@ import argcomplete
 import attrs
 import msgspec
 
-from ftcore import __version__
 from ftcore.cli import options, places
 from ftcore.cli.local import LocalNodes
 from ftcore.cli.node import NodeConfig, guarded, run_node
 from ftcore.errors import FtcoreError, UsageError
-from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyLoaded
 from ftcore.logs import check_job_name, default_store_url
@@ -31,7 +29,7 @@ from ftcore.runtime.agent.supervisor import Output
 from ftcore.runtime.logging import configure
 from ftcore.runtime.warm.serve import DEFAULT_PRELOAD
 from ftcore.runtime.wire.client import token, whoami
-from ftcore.runtime.wire.frames import Submission
+from ftcore.runtime.wire.frames import Submission, submission
 from ftcore.timing import DEFAULT, Timing
 
 ROLES = ("auto", "agent", "master")
@@ -180,12 +178,11 @@ def _submission(args: argparse.Namespace, nodes_min: int, nodes_max: int) -> Sub
         cwd=str(Path.cwd()),
         timing=_timing(),
     )
-    return Submission(
-        spec=spec,
-        digest=digest_of(msgspec.json.encode(spec)),
-        policy=_policy(args),
-        command=tuple(sys.argv),
-        versions={"ftcore": __version__, "python": platform.python_version()},
+    return submission(
+        spec,
+        _policy(args),
+        command=sys.argv,
+        versions={"python": platform.python_version()},
         user=whoami(),
     )
 

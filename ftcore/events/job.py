@@ -20,7 +20,7 @@ class JobSpec:
         nodes_max: the job does not use more nodes.
         node_unit: the world is a multiple of this many nodes.
         role: value of ROLE_NAME in the workers' environment.
-        cwd: directory in which the workers start.
+        cwd: directory in which the workers start; empty: where the agent runs.
         timing: the job's time constants.
     """
 

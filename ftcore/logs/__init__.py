@@ -18,10 +18,11 @@ import os
 from pathlib import Path
 
 from ftcore.errors import UsageError
+from ftcore.ids import JobName
 from ftcore.logs.rules import check_job_name
-from ftcore.ports import LogStore
+from ftcore.ports import EventLog, LogStore
 
-__all__ = ["check_job_name", "default_store_url", "open_store"]
+__all__ = ["check_job_name", "default_store_url", "open_log", "open_store"]
 
 SCHEMES = ("memory", "sqlite", "etcd", "file")
 
@@ -32,6 +33,14 @@ def default_store_url() -> str:
     # The XDG specification: a relative path in the variable is invalid and to be ignored.
     base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
     return f"sqlite://{base / 'ftcore'}"
+
+
+async def open_log(url: str | None, job: str, *, create: bool = False) -> EventLog:
+    """The log of one job in the store at a URL; see ``open_store`` and ``LogStore.open``.
+
+    Closing the log releases the store, too.
+    """
+    return await open_store(url).open(JobName(job), create=create)
 
 
 def open_store(url: str | None) -> LogStore:

@@ -393,7 +393,7 @@ class Agent:
             argv=spec.argv,
             module=spec.module,
             no_python=spec.no_python,
-            cwd=spec.cwd,
+            cwd=spec.cwd or str(Path.cwd()),
             envs=envs,
             log_dirs=dirs,
         )

@@ -6,14 +6,18 @@ a sign of life. Facts are packed: all that queued up since the last write go int
 cumulative. Nothing is ever unpickled; a frame larger than ``FRAME_BYTES_MAX`` ends the stream.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
 
+from ftcore import __version__
 from ftcore.engine.orders import Order
+from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyLoaded
 from ftcore.ids import Term
+from ftcore.policies.config import default_chain
 
 PROTOCOL = 1
 """Raised when a frame changes so that the other side would misread it."""
@@ -43,6 +47,33 @@ class Submission(msgspec.Struct, frozen=True):
     command: tuple[str, ...]
     versions: dict[str, str]
     user: str
+
+
+def submission(
+    spec: JobSpec,
+    policy: PolicyLoaded | None = None,
+    *,
+    command: Sequence[str] = (),
+    versions: Mapping[str, str] | None = None,
+    user: str = "",
+) -> Submission:
+    """A submission of a spec.
+
+    Args:
+        spec: the job.
+        policy: the chain of policies; None: the default one.
+        command: the command line, for people.
+        versions: further versions to record beside ftcore's.
+        user: who asks, as ``user@host``.
+    """
+    return Submission(
+        spec=spec,
+        digest=digest_of(msgspec.json.encode(spec)),
+        policy=policy or default_chain(),
+        command=tuple(command),
+        versions={"ftcore": __version__, **(versions or {})},
+        user=user,
+    )
 
 
 class Hello(msgspec.Struct, frozen=True, tag_field="f", tag="hello"):
