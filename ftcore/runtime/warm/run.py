@@ -25,7 +25,7 @@ import traceback
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
-from ftcore.runtime.warm import child, protocol
+from ftcore.runtime.warm import child, protocol, title
 
 ERROR_FILE_ENV = "TORCHELASTIC_ERROR_FILE"
 _kept: list[object] = []
@@ -71,6 +71,7 @@ def _run_main(body: protocol.Body) -> None:
         sys.path.insert(0, child.first_path(body))
     name, *rest = body["argv"]
     sys.orig_argv = [sys.executable, "-u", *(["-m"] if body["module"] else []), *body["argv"]]
+    title.show(" ".join(sys.orig_argv))
     if body["module"]:
         import runpy
 

@@ -16,7 +16,7 @@ import socket
 import sys
 import warnings
 
-from ftcore.runtime.warm import child, protocol, store
+from ftcore.runtime.warm import child, protocol, store, title
 
 CHANNEL_FD = 3
 
@@ -34,6 +34,7 @@ def main(agent: int, modules: str, fresh: frozenset[str]) -> protocol.Body | Non
         fresh: names of the modules that a bare interpreter has loaded.
     """
     child.die_with(agent)
+    title.show("ftcore: warm process")
     os.closerange(CHANNEL_FD + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # what the agent itself inherited
     channel = socket.socket(fileno=CHANNEL_FD)
     channel.set_inheritable(False)
@@ -60,6 +61,7 @@ def main(agent: int, modules: str, fresh: frozenset[str]) -> protocol.Body | Non
         mine = socket.socket(fileno=fds[index])
         if "store" in message:
             child.settle(agent, between)
+            title.show("ftcore: store host")
             store.serve(mine)
         return child.park(mine, agent, between, preloaded)
 
