@@ -1,0 +1,61 @@
+"""RESULTS.md: each benchmark owns one section of it and rewrites it whole, with the command that made it.
+
+A figure never stands alone: beside it, from the same run, stands that of a peer or of a physical limit, and their
+ratio.
+"""
+
+import os
+import platform
+import re
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+HEADER = """# Results
+
+Written by the benchmarks themselves (`make bench`); each section names its command. Compare ratios inside one section,
+not figures of different machines or days.
+"""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def spread(values: Sequence[float], unit: str, scale: float = 1.0) -> str:
+    """``median (min to max, n)`` of some measurements."""
+    scaled = sorted(value * scale for value in values)
+    digits = 0 if scaled[0] >= 100 else 1 if scaled[0] >= 10 else 2
+    middle = statistics.median(scaled)
+    return f"{middle:.{digits}f} {unit} ({scaled[0]:.{digits}f} to {scaled[-1]:.{digits}f}, n={len(scaled)})"
+
+
+def write(name: str, command: str, body: str) -> None:
+    """Rewrite the section of that name.
+
+    Args:
+        name: its heading.
+        command: what a reader types to make it again.
+        body: Markdown.
+    """
+    text = RESULTS.read_text() if RESULTS.exists() else HEADER
+    section = f"## {name}\n\n`{command}` on {machine()}\n\n{body.strip()}\n\n"
+    pattern = re.compile(rf"^## {re.escape(name)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    text = pattern.sub(lambda _: section, text) if pattern.search(text) else text.rstrip() + "\n\n" + section
+    RESULTS.write_text(text.rstrip() + "\n")
+    print(body)
+
+
+def machine() -> str:
+    """The machine, in words."""
+    kib = int(re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())[1])  # type: ignore[index]
+    load = os.getloadavg()[0]
+    return (
+        f"{os.cpu_count()} cores, {kib >> 20} GiB, Linux {platform.release()}, Python {sys.version.split()[0]}, "
+        f"load before the run {load:.1f}"
+    )
