@@ -129,9 +129,13 @@ class Candidates:
         self._reaper = reaper
         self._living: set[int] = set()
 
-    def put_up(self) -> None:
-        """Start a candidate, unless one of ours lives."""
-        if self._living:
+    def put_up(self, silent: int = 0) -> None:
+        """Start a candidate, unless one of ours lives.
+
+        Args:
+            silent: process id of one that led and is heard of no more: it may be frozen, and does not count.
+        """
+        if self._living - {silent}:
             return
         config = self._config
         pid = spawn_master(

@@ -14,3 +14,8 @@ def fault_key(fault: Fault) -> str:
     a resume, and from then on at the same one.
     """
     return f"{fault.cls}/{fault.detail}/{_NUMBERS.sub('#', fault.summary)}@{fault.step}"
+
+
+def is_same(key: str, before: str) -> bool:
+    """Whether a fault is the one before it come again: at the same step, or before any step was completed since."""
+    return key == before or (key.endswith("@None") and key.removesuffix("None") == before[: before.rfind("@") + 1])

@@ -17,7 +17,7 @@ from ftcore.errors import UnknownEvent
 from ftcore.events import action, deadline, incident, job, master, node, operator, policy, worker, world
 from ftcore.events.envelope import Event, Unknown
 from ftcore.ids import seconds
-from ftcore.states.faultkey import fault_key
+from ftcore.states.faultkey import fault_key, is_same
 from ftcore.states.incident import INCIDENT
 from ftcore.states.job import JOB, JobPhase
 from ftcore.states.model import (
@@ -156,7 +156,8 @@ def _report(
     step: int | None = None,
     absolute: bool = False,
 ) -> None:
-    if len(state.reports) >= REPORTS_MAX:
+    round_ = round_ if round_ is not None else state.world.round if state.world is not None else 0
+    if len(state.reports) >= REPORTS_MAX and not _make_room(state, event, round_):
         return
     state.reports.append(
         Report(
@@ -164,7 +165,7 @@ def _report(
             type=event.type,
             node=name,
             rank=rank,
-            round=round_ if round_ is not None else state.world.round if state.world is not None else 0,
+            round=round_,
             time=event.time,
             mono=event.at.mono if event.at is not None else 0,
             boot=event.at.boot if event.at is not None else "",
@@ -175,6 +176,18 @@ def _report(
             absolute=absolute,
         )
     )
+
+
+def _make_room(state: JobState, event: Event, round_: int) -> bool:
+    """Drop the oldest report of an earlier round; for a failed order, which must be noticed, else the newest one."""
+    for place, report in enumerate(state.reports):
+        if report.round < round_:
+            del state.reports[place]
+            return True
+    if event.type == "action.failed":
+        state.reports.pop()
+        return True
+    return False
 
 
 def _step_job(state: JobState, trigger: str, changes: Changes) -> None:
@@ -574,7 +587,7 @@ def _incident_opened(state: JobState, event: Event, data: incident.IncidentOpene
 def _count_repeat(state: JobState, fault: incident.Fault) -> None:
     repeat = state.repeat
     repeat.key = fault_key(fault)
-    repeat.count = repeat.before[1] + 1 if repeat.key == repeat.before[0] else 1
+    repeat.count = repeat.before[1] + 1 if is_same(repeat.key, repeat.before[0]) else 1
 
 
 @_on(incident.IncidentRediagnosed)
@@ -587,8 +600,12 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
     else:
         _step_incident(state, "incident.rediagnosed/worse", changes)
         _step_job(state, "incident.rediagnosed", changes)
-        if not _was_tried(state, open_incident):
+        if _was_tried(state, open_incident):
+            state.repeat.before = (state.repeat.key, state.repeat.count)
+        else:
             _take_back(state, open_incident)
+        if state.reports and state.reports[-1].round > open_incident.round:
+            state.repeat.before = (state.repeat.key, state.repeat.count)  # the new round's fault is the next in the row
         open_incident.kind = data.kind
         if state.world is not None:
             open_incident.round = state.world.round

@@ -173,12 +173,12 @@ class ActionState:
 
 @attrs.define(kw_only=True)
 class Repeat:
-    """How often the same fault came at the same place, one incident after the other.
+    """How often the same fault came at the same place, one incident or one failed attempt after the other.
 
     Args:
         key: class, message without its numbers, and last completed step.
-        count: incidents in a row with that key, the newest included.
-        before: the key of the incident before the newest, with its count; what a new reading is compared with.
+        count: how often in a row it came, the newest time included.
+        before: the key of the time before, with its count; what a new reading is compared with.
     """
 
     key: str = ""

@@ -35,10 +35,13 @@ class Progress:
 
     def report(self, step: int, loss: float | None, grad_norm: float | None) -> None:
         """The script completed the step with this number."""
+        counted = self._steps > 0 and not self.reported  # the optimizer hook has counted this step already
         self.reported = True
         if self._page is None:
             return
-        if step != self._step or not self._absolute or not self._steps:
+        if counted:
+            pass
+        elif step != self._step or not self._absolute or not self._steps:
             self._steps += 1
         self._step = step
         self._absolute = True

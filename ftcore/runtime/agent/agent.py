@@ -32,7 +32,7 @@ from ftcore.events.worker import (
 )
 from ftcore.events.world import StoreFailed, StoreOpened
 from ftcore.ids import Round, Term
-from ftcore.ports import EventLog, Launch, Progress, Supervisor, WorkerExit
+from ftcore.ports import EventLog, Launch, Leader, Progress, Supervisor, WorkerExit
 from ftcore.runtime import tasks
 from ftcore.runtime.agent.environment import worker_env
 from ftcore.runtime.agent.errorfile import read_error_file
@@ -104,7 +104,8 @@ class Agent:
         config: what it needs to know.
         log: the job's log, to find the master by; closed by the caller.
         supervisor: runs the workers; closed by the caller.
-        put_up_candidate: starts a process that wants the master role; None: this agent never does.
+        put_up_candidate: starts a process that wants the master role, unless one that it started lives; but the
+            process with the id that it is given does not count: it led, and is silent. None: this agent never does.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Agent:
         config: AgentConfig,
         log: EventLog,
         supervisor: Supervisor,
-        put_up_candidate: Callable[[], None] | None = None,
+        put_up_candidate: Callable[[int], None] | None = None,
     ) -> None:
         self.config = config
         self.phase: AgentPhase = AgentPhase.CONNECTING
@@ -297,7 +298,7 @@ class Agent:
         else:
             self._ended.set_exception(Refused(frame.reason))
 
-    def _leaderless(self) -> None:
+    def _leaderless(self, silent: Leader | None) -> None:
         delay_s = self.config.lead_delay_s
         if self._put_up_candidate is None or delay_s is None:
             return
@@ -306,11 +307,12 @@ class Agent:
             self._leaderless_since = now
         if now - self._leaderless_since >= delay_s and now >= self._candidate_at:
             self._candidate_at = now + self._timing.master_lease_s
-            self._put_up_candidate()
+            here = silent is not None and silent.candidate.host == socket.gethostname()
+            self._put_up_candidate(silent.candidate.pid if silent is not None and here else 0)
 
     def _host_standby(self) -> None:
         if self._put_up_candidate is not None:
-            self._put_up_candidate()
+            self._put_up_candidate(0)
 
     def _beat(self) -> frames.Beat:
         told = [page for page in self._supervisor.progress() if page is not None] if self._running else []

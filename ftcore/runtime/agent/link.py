@@ -16,7 +16,7 @@ import structlog
 
 from ftcore import __version__
 from ftcore.errors import FtcoreError
-from ftcore.ports import EventLog
+from ftcore.ports import EventLog, Leader
 from ftcore.runtime import tasks
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.wire import frames
@@ -43,7 +43,7 @@ class Link:
         on_refused: called when a master does not want this agent.
         on_orders: called with orders.
         on_standby: called when the master wants a standby here.
-        on_leaderless: called, possibly often, while nobody leads.
+        on_leaderless: called, possibly often, while nobody leads; with who led last.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Link:
         on_refused: Callable[[frames.Refused], None],
         on_orders: Callable[[frames.Orders], None],
         on_standby: Callable[[], None],
-        on_leaderless: Callable[[], None],
+        on_leaderless: Callable[[Leader | None], None],
     ) -> None:
         self._log = log
         self._hello = hello
@@ -97,7 +97,7 @@ class Link:
             logger.debug("the log store does not answer", error=str(error))
             return ""
         if leader is None or not leader.alive:
-            self._on_leaderless()
+            self._on_leaderless(leader)
             return ""
         return leader.candidate.address
 
