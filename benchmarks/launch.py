@@ -1,0 +1,128 @@
+"""Launches one script under ftrun or torchrun, and reads what its workers mark down."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+BIN = Path(sys.executable).parent
+SCRIPT = Path(__file__).parent / "scripts" / "step.py"
+LOST_S = 60.0
+"""A launcher that has not brought all ranks back by then has lost the job."""
+
+
+@attrs.frozen
+class Mark:
+    """One line of a worker."""
+
+    what: str
+    rank: int
+    pid: int
+    mono: int
+
+
+@attrs.define
+class Job:
+    """A running job.
+
+    Args:
+        processes: the launcher's own, one per node for torchrun.
+        marks_file: where the workers write.
+        ranks: how many there are.
+        started: monotonic nanoseconds of the command.
+        home: where ftrun keeps its state.
+        name: the job's name under ftrun.
+    """
+
+    processes: list[subprocess.Popen[bytes]]
+    marks_file: Path
+    ranks: int
+    started: int
+    home: Path
+    name: str
+
+    def marks(self) -> list[Mark]:
+        """All marks until now."""
+        lines = self.marks_file.read_text().splitlines() if self.marks_file.exists() else []
+        fields = (line.split() for line in lines)
+        return [Mark(what, int(rank), int(pid), int(mono)) for what, rank, pid, mono in fields]
+
+    def await_all(self, what: str, after: int, not_pids: set[int]) -> dict[int, Mark] | None:
+        """The first such mark of every rank after a moment, by other processes; None if the job is lost."""
+        deadline = time.monotonic() + LOST_S
+        while time.monotonic() < deadline:
+            found: dict[int, Mark] = {}
+            for mark in self.marks():
+                if mark.what == what and mark.mono > after and mark.pid not in not_pids:
+                    found.setdefault(mark.rank, mark)
+            if len(found) == self.ranks:
+                return found
+            if any(process.poll() is not None for process in self.processes):
+                return None
+            time.sleep(0.002)
+        return None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def commands(
+    launcher: str, nodes: int, workers: int, name: str, options: list[str], args: list[str]
+) -> list[list[str]]:
+    """The command lines of a job: one for ftrun, one per node for torchrun."""
+    script = [str(SCRIPT), *args]
+    if launcher == "ftrun":
+        world = ["--local-nodes", str(nodes)] if nodes > 1 else ["--standalone"]
+        count = ["--nproc-per-node", str(workers), "--max-restarts", "1000"]
+        return [[str(BIN / "ftrun"), "--job", name, *world, *count, *options, *script]]
+    count = ["--nproc-per-node", str(workers), "--max-restarts", "1000"]
+    if nodes == 1:
+        return [[str(BIN / "torchrun"), "--standalone", *count, *script]]
+    endpoint = f"127.0.0.1:{_free_port()}"
+    world = ["--nnodes", str(nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", name]
+    return [[str(BIN / "torchrun"), *world, *count, *script] for _ in range(nodes)]
+
+
+@contextlib.contextmanager
+def launched(
+    launcher: str, nodes: int, workers: int, options: list[str] | None = None, args: list[str] | None = None
+) -> Iterator[Job]:
+    """Run the script; kill everything at the end."""
+    with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as place:
+        home = Path(place)
+        env = {
+            **os.environ,
+            "MARKS": str(home / "marks"),
+            "XDG_STATE_HOME": place,
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        name = f"bench-{nodes}x{workers}"
+        started = time.monotonic_ns()
+        processes = [
+            subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            for command in commands(launcher, nodes, workers, name, options or [], args or [])
+        ]
+        job = Job(processes, home / "marks", nodes * workers, started, home, name)
+        try:
+            yield job
+        finally:
+            for process in processes:
+                process.send_signal(signal.SIGTERM)
+            for process in processes:
+                try:
+                    process.wait(40)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()

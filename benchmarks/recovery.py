@@ -1,0 +1,89 @@
+"""From SIGKILL of a worker to the first step that every rank has completed after it: ftrun beside torchrun.
+
+torchrun runs with ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1``: by default it re-uses one store, and new workers may read
+the addresses of dead ones.
+"""
+
+import argparse
+import os
+import signal
+import statistics
+import sys
+import time
+
+from launch import Job, launched
+from results import spread, table, write
+
+WORLDS = ((1, 2), (1, 4), (2, 1))
+
+
+def kill_and_time(job: Job, kills: int, settle_s: float = 0.3) -> tuple[list[float], list[float], int]:
+    """Seconds from each kill to the group and to the first step of all ranks; and how often the job was lost."""
+    to_group: list[float] = []
+    to_step: list[float] = []
+    first = job.await_all("stepped", 0, set())
+    if first is None:
+        return to_group, to_step, kills
+    for count in range(kills):
+        time.sleep(settle_s)  # let the training run, and the launcher's own house come to rest
+        old = {mark.pid for mark in first.values()}
+        victim = first[count % job.ranks].pid
+        killed = time.monotonic_ns()
+        os.kill(victim, signal.SIGKILL)
+        again = job.await_all("stepped", killed, old)
+        if again is None:
+            return to_group, to_step, kills - count
+        new = {mark.pid for mark in again.values()}
+        groups = [mark.mono for mark in job.marks() if mark.what == "group" and mark.pid in new]
+        to_group.append((max(groups) - killed) / 1e9)
+        to_step.append((max(mark.mono for mark in again.values()) - killed) / 1e9)
+        first = again
+    return to_group, to_step, 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=10, help="kills per world under ftrun")
+    parser.add_argument("--peer-kills", type=int, default=4, help="kills per world under torchrun")
+    parser.add_argument(
+        "--hundred", action="store_true", help="instead: a hundred kills each of 1x2 and 1x4, count losses"
+    )
+    args = parser.parse_args()
+    command = "python benchmarks/recovery.py" + (" --hundred" if args.hundred else "")
+    if args.hundred:
+        rows = []
+        for nodes, workers in ((1, 2), (1, 4)):
+            with launched("ftrun", nodes, workers) as job:
+                _, steps, lost = kill_and_time(job, 100, settle_s=0.05)
+            rows.append((f"{nodes} x {workers}", len(steps), lost, spread(steps, "s") if steps else "-"))
+        head = ("nodes x workers", "recovered", "lost", "SIGKILL to first step of all ranks")
+        write("A hundred restarts", command, table(head, rows))
+        return 0
+    rows = []
+    for nodes, workers in WORLDS:
+        with launched("ftrun", nodes, workers) as job:
+            group, ours, lost = kill_and_time(job, args.kills, settle_s=2.5)
+        with launched("torchrun", nodes, workers) as job:
+            peer_group, theirs, peer_lost = kill_and_time(job, args.peer_kills, settle_s=1.0)
+        ratio = statistics.median(theirs) / statistics.median(ours) if ours and theirs else float("nan")
+        rows.append(
+            (
+                f"{nodes} x {workers}",
+                spread(ours, "s"),
+                spread(theirs, "s") if theirs else "-",
+                f"{ratio:.1f}x",
+                spread(group, "ms", 1000),
+                spread(peer_group, "ms", 1000) if peer_group else "-",
+                f"{lost} / {peer_lost}",
+            )
+        )
+    head = ("nodes x workers", "ftrun: to first step", "torchrun", "ratio", "ftrun: to group ready", "torchrun", "lost")
+    body = (
+        table(head, rows) + "\n\nSIGKILL of one worker to the moment when every rank had completed a step (or had its"
+    )
+    write("Recovery from SIGKILL of a worker", command, body + "\nprocess group). Medians, smallest and largest.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
