@@ -32,7 +32,7 @@ from ftcore.policies.base import PlanKind, Take
 from ftcore.policies.chain import consult
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
-from ftcore.states.model import IncidentState, JobState, NodeState
+from ftcore.states.model import ActionState, IncidentState, JobState, NodeState, Report
 from ftcore.states.node import ACTIVE, NodePhase
 from ftcore.states.world import Volunteer, digest, form_world, usable
 
@@ -68,8 +68,12 @@ def decide(turn: Turn) -> None:
         _decide_stuck(turn)
         return
     _expire(turn)
-    _notice(turn)
-    while any(advance(turn) for advance in _ADVANCE_IN[state.phase]):
+    _notice(turn, turn.fact.seq)
+    _advance(turn)
+
+
+def _advance(turn: Turn) -> None:
+    while any(advance(turn) for advance in _ADVANCE_IN[turn.state.phase]):
         assert len(turn.events) < 100_000, "the wheel does not come to rest"
 
 
@@ -80,10 +84,23 @@ def _decide_stuck(turn: Turn) -> None:
     data = turn.fact.data
     if isinstance(data, OperatorCommanded) and data.command == "resume":
         turn.emit(JobUnparked(who=data.who))
-        decide(turn)
+        _catch_up(turn)
     elif isinstance(data, OperatorCommanded) and data.command == "stop":
+        known = turn.state.incident
+        if known is not None:
+            turn.emit(IncidentResolved(policy="stop", outcome="ended"), incident=known.id)
         turn.emit(JobFinished(outcome="stopped", exit_code=data.exit_code, reason=f"{data.who} stopped a stuck job"))
         _advance_release(turn)
+
+
+def _catch_up(turn: Turn) -> None:
+    """Decide about what came while the job was stuck, when facts were folded and nothing was decided."""
+    state = turn.state
+    for ordered in list(state.actions.values()):
+        if not isinstance(ordered.command, ReleaseNode) and f"action/{ordered.effect}" not in state.deadlines:
+            _fail(turn, ordered)
+    _notice(turn, 0)
+    _advance(turn)
 
 
 def _expire(turn: Turn) -> None:
@@ -92,18 +109,28 @@ def _expire(turn: Turn) -> None:
     if isinstance(data, DeadlineExpired) and data.key.startswith("action/"):
         ordered = turn.state.actions.get(data.key.removeprefix("action/"))
         if ordered is not None:
-            names = ", ".join(list(ordered.waiting)[:NAMES_MAX])
-            turn.emit(ActionFailed(effect=ordered.effect, reason=f"no answer in time from {names}"))
+            _fail(turn, ordered)
 
 
-def _notice(turn: Turn) -> None:
-    state, newest = turn.state, turn.fact.seq
+def _fail(turn: Turn, ordered: ActionState) -> None:
+    names = ", ".join(list(ordered.waiting)[:NAMES_MAX])
+    turn.emit(ActionFailed(effect=ordered.effect, reason=f"no answer in time from {names}"))
+
+
+def _notice(turn: Turn, since: int) -> None:
+    """Open or amend an incident, if a report of this run from that seq on, or an operator, gives a reason to."""
+    state = turn.state
     if state.phase in ENDED:
         return
     if state.stop is not None and (state.incident is None or state.incident.kind != "request"):
         _open_or_amend(turn, "request", _request(state))
-    elif any(report.seq >= newest for report in state.reports) and _may_fault(state):
+    elif any(r.seq >= since and _is_of_run(state, r) for r in state.reports) and _may_fault(state):
         _open_or_amend(turn, "fault", correlate(state.reports))
+
+
+def _is_of_run(state: JobState, report: Report) -> bool:
+    """Whether the report is of a round of this run, or of an order that this run gave."""
+    return report.round >= state.round_first or report.type == "action.failed"
 
 
 def _may_fault(state: JobState) -> bool:
@@ -130,9 +157,15 @@ def _open_or_amend(turn: Turn, kind: str, fault: Fault) -> None:
     known = state.incident
     if known is None:
         turn.emit(IncidentOpened(kind=kind, fault=fault), incident=f"i{state.incidents + 1}")
-    elif fault != known.fault or kind != known.kind:
+    elif fault != known.fault or kind != known.kind or _order_failed(turn):
         revision = known.revision + (1 if _is_worse(state, known, kind, fault) else 0)
         turn.emit(IncidentRediagnosed(kind=kind, fault=fault, revision=revision), incident=known.id)
+
+
+def _order_failed(turn: Turn) -> bool:
+    """Whether an order failed in this turn: the plan did not hold, even if the reading is the same as before."""
+    newest = turn.state.reports[-1] if turn.state.reports else None
+    return newest is not None and newest.type == "action.failed" and newest.seq > turn.fact.seq
 
 
 def _is_worse(state: JobState, known: IncidentState, kind: str, fault: Fault) -> bool:
@@ -204,6 +237,14 @@ def _begin_plan(turn: Turn, known: IncidentState) -> None:
     for ordered in list(state.actions.values()):
         if isinstance(ordered.command, StartWorkers):
             turn.emit(ActionSuperseded(effect=ordered.effect, reason=f"incident {known.id}"), incident=known.id)
+    _order_stop(turn, known.grace_s, known.id)
+    if known.plan == PlanKind.RESTART and known.wait_s == 0:
+        _order_store(turn, _next_round(state), known.id)
+
+
+def _order_stop(turn: Turn, grace_s: float, incident: str | None) -> bool:
+    """Have every node that holds workers stop them, unless it was told to already."""
+    state = turn.state
     stopping = {
         name
         for ordered in state.actions.values()
@@ -211,12 +252,13 @@ def _begin_plan(turn: Turn, known: IncidentState) -> None:
         for name in ordered.waiting
     }
     names = tuple(node.node for node in state.alive() if _holds_workers(node) and node.node not in stopping)
-    if names:  # before the first world of a run: what a node of the run before never stopped
-        newest = state.world.round if state.world is not None else state.round_first - 1
-        command = StopWorkers(round=newest, grace_s=known.grace_s)  # type: ignore[arg-type]
-        _order(turn, command, names, known.grace_s + STOP_MARGIN_S, incident=known.id)
-    if known.plan == PlanKind.RESTART and known.wait_s == 0:
-        _order_store(turn, _next_round(state), known.id)
+    if not names:
+        return False
+    # Before the first world of a run: workers that a node of the run before never stopped.
+    newest = state.world.round if state.world is not None else state.round_first - 1
+    command = StopWorkers(round=newest, grace_s=grace_s)  # type: ignore[arg-type]
+    _order(turn, command, names, grace_s + STOP_MARGIN_S, incident=incident)
+    return True
 
 
 def _holds_workers(node: NodeState) -> bool:
@@ -301,8 +343,10 @@ def _advance_forming(turn: Turn) -> bool:
     if state.phase is not JobPhase.FORMING or plan is None or spec is None:
         return False
     incident = state.incident.id if state.incident is not None else None
-    if f"backoff/{plan.round}" in state.deadlines or any(node.phase in ACTIVE for node in state.alive()):
+    if f"backoff/{plan.round}" in state.deadlines:
         return False
+    if any(node.phase in ACTIVE for node in state.alive()):
+        return _order_stop(turn, spec.timing.stop_grace_s, incident)
     if _order_store(turn, plan.round, incident):
         return True
     members = form_world(

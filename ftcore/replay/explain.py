@@ -180,7 +180,7 @@ class _Case:
     kind: str
     revision: int = 1
     asked: list[Asked] = attrs.field(factory=list)
-    failed: dict[int, tuple[Event, Failure]]
+    failed: dict[tuple[int, str], tuple[Event, Failure]]
     took: Event | None = None
     planned: Event | None = None
     formed: Event | None = None
@@ -199,17 +199,19 @@ class Explainer:
         self._cases: list[_Case] = []
         self._open: _Case | None = None
         self._fact: Event | None = None
-        self._failed: dict[int, tuple[Event, Failure]] = {}
+        self._failed: dict[tuple[int, str], tuple[Event, Failure]] = {}
 
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
-        state, known = self._state, len(self._state.reports)
+        state = self._state
         fold_recorded(state, event)
         if event.kind is Kind.FACT or self._fact is None:
             self._fact = event
-        for report in state.reports[known:]:
+        for report in reversed(state.reports):
+            if report.seq != event.seq:
+                break
             restart = max(0, report.round - state.round_first)
-            self._failed[report.seq] = (event, _failure(event, report, restart))
+            self._failed[report.seq, report.node] = (event, _failure(event, report, restart))
         if event.incident is not None:
             self._decided(event, self._fact)
 
@@ -244,7 +246,8 @@ class Explainer:
 
     def _begin(self, event: Event, data: IncidentOpened, fact: Event) -> None:
         assert event.incident is not None
-        self._failed = {report.seq: self._failed[report.seq] for report in self._state.reports}
+        keys = [(report.seq, report.node) for report in self._state.reports]
+        self._failed = {key: self._failed[key] for key in keys}
         case = _Case(
             id=event.incident,
             run=self._state.run,
@@ -260,7 +263,7 @@ class Explainer:
 
 def _told(case: _Case) -> Incident:
     fault, end = case.fault, case.end
-    root = case.failed.get(fault.root)
+    root = next((told for (seq, _), told in case.failed.items() if seq == fault.root), None)
     return Incident(
         id=case.id,
         kind=case.kind,

@@ -16,7 +16,8 @@ from ftcore.commands import StartWorkers, StopWorkers
 from ftcore.engine.orders import order_for
 from ftcore.events import decode, encode
 from ftcore.events.deadline import DeadlineExpired
-from ftcore.events.job import JobSpec
+from ftcore.events.job import JobParked, JobSpec
+from ftcore.events.operator import OperatorCommanded
 from ftcore.events.world import StoreFailed
 from ftcore.ids import Term
 from ftcore.policies.config import default_chain
@@ -46,7 +47,9 @@ class Job(RuleBasedStateMachine):
         running=st.booleans(),
     )
     def set_up(self, nodes: int, least: int, unit: int, budget: int, running: bool) -> None:
-        spec = JobSpec(argv=("train.py",), nodes_min=min(least, nodes), nodes_max=nodes, node_unit=min(unit, nodes))
+        unit = min(unit, nodes)
+        least = min(least, nodes - nodes % unit)  # else no world can ever be formed
+        spec = JobSpec(argv=("train.py",), nodes_min=least, nodes_max=nodes, node_unit=unit)
         self.driver = JobDriver(slots=2, spec=spec, policy=default_chain(max_restarts=budget))
         self.budget = budget
         self.verifier = Verifier()
@@ -145,6 +148,15 @@ class Job(RuleBasedStateMachine):
     def every_worker_ends(self) -> None:
         self.driver.finish()
 
+    @precondition(lambda self: self.driver.state.phase not in ENDED)
+    @rule()
+    def a_fact_cannot_be_folded(self) -> None:
+        self.driver.own(JobParked(error="KeyError: 'x'", fact="{}", version="0"))
+
+    @rule()
+    def an_operator_resumes_it(self) -> None:
+        self.driver.own(OperatorCommanded(command="resume", who="user@host"))
+
     @rule(really=st.integers(0, 9))
     def an_operator_stops_it(self, really: int) -> None:
         if really == 9:
@@ -203,9 +215,10 @@ class Job(RuleBasedStateMachine):
         assert known is None or self.driver.state.phase not in ENDED
 
     def teardown(self) -> None:
-        """However it stands, the job can be brought to its end; then its log tells a whole story."""
+        """If the nodes behave from now on the job trains or ends; it can be brought to its end; its log is whole."""
         if not hasattr(self, "driver"):
             return
+        self._recover()
         self._end()
         events = self.driver.events
         explainer = Explainer()
@@ -215,6 +228,19 @@ class Job(RuleBasedStateMachine):
         state = fold_log([])
         for event in events:
             self.mirror.follow(fold(state, event))
+
+    def _recover(self) -> None:
+        driver = self.driver
+        driver.own(OperatorCommanded(command="resume", who="user@host"))
+        for number in range(driver.spec.nodes_max):
+            driver.join(f"node{number}")
+        for _ in range(100):
+            driver.settle()
+            if driver.state.phase in ENDED or (driver.state.phase == "running" and driver.state.incident is None):
+                break
+            assert driver.wait(), f"nothing happens any more: {driver.state}"
+        assert driver.state.phase in ("running", *ENDED), driver.state
+        assert all(node.phase != "faulted" for node in driver.state.alive() if driver.state.phase == "running")
 
     def _end(self) -> None:
         if self.driver.state.phase not in ENDED:

@@ -11,7 +11,7 @@ from ftcore.events.envelope import EventId, Unknown
 from ftcore.events.job import JobParked, JobProgressed
 from ftcore.events.worker import WorkersStepped
 from ftcore.states.fold import fold, is_duplicate, next_deadline, pending
-from ftcore.states.model import JobState, digest
+from ftcore.states.model import REPORTS_MAX, JobState, digest
 from ftcore.testing.driver import JobDriver
 
 
@@ -156,3 +156,21 @@ def test_a_plan_whose_round_was_hit_counts():
     assert len(driver.state.attempts["process_restart"]) == 2
     assert driver.state.incident is not None
     assert driver.state.incident.wait_s >= 1.0
+
+
+def test_reports_without_end_do_not_hide_the_newest_round():
+    """However many workers failed in the rounds before, a fault in the newest round is seen."""
+    driver = JobDriver(nodes=1, slots=8)
+    driver.submit()
+    driver.join("node0")
+    driver.settle(step=False)
+    for _ in range(12):
+        assert driver.state.phase == "running"
+        for local_rank in range(8):
+            driver.fail("node0", local_rank=local_rank, exitcode=-9)
+        assert driver.state.phase == "recovering"
+        driver.settle(step=False)
+        while driver.state.phase in ("recovering", "forming"):
+            assert driver.wait()
+            driver.settle(step=False)
+    assert len(driver.state.reports) <= REPORTS_MAX
