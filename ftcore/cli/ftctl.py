@@ -15,6 +15,7 @@ from typing import Any
 from ftcore import __version__
 from ftcore.cli.ctl_parser import build_parser
 from ftcore.errors import FtcoreError
+from ftcore.runtime.logging import configure
 
 Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         argcomplete.autocomplete(parser)
     args = parser.parse_args(argv)
+    configure("error")  # to stderr: JSON goes to stdout alone; an old server is the running job's to warn of
     try:
         code: int = asyncio.run(_command(args.command)(args))
         sys.stdout.flush()
