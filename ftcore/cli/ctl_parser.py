@@ -20,7 +20,8 @@ class Parser(argparse.ArgumentParser):
     """Names the program alone in errors, and takes no abbreviated options: they break when options are added."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+        kwargs |= {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong in one line; exit 2."""

@@ -71,9 +71,9 @@ def _verified(report: VerifyReport, form: str) -> int:
             for line in mismatch.differences:
                 print(f"  {clean(line)}")
         skipped = f", {report.skipped} only folded" if report.skipped else ""
-        verdict = "every decision was made again" if report.ok else f"{len(report.mismatches)} mismatches"
+        words = "every decision was made again" if report.ok else f"{len(report.mismatches)} mismatches"
         more = "" if report.complete else "; what follows was not compared"
-        print(f"{report.events} events, {report.groups} facts decided again{skipped}: {verdict}{more}")
+        print(f"{report.events} events, {report.groups} facts decided again{skipped}: {words}{more}")
         print(f"digest {report.digest}")
     return 0 if report.ok else MISMATCH
 

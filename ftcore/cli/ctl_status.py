@@ -1,6 +1,7 @@
 """``ftctl jobs`` and ``ftctl status``."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from ftcore.cli.ctl_output import clean, clock, console, date, print_json, table
 from ftcore.cli.ctl_store import opened
@@ -8,6 +9,9 @@ from ftcore.errors import FtcoreError
 from ftcore.logs import open_store
 from ftcore.replay.reading import fold_log_async
 from ftcore.replay.status import JobStatus, status_of
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _STATE_STYLES = {
     "running": "good",
@@ -42,7 +46,7 @@ async def jobs(args: argparse.Namespace) -> int:
     finally:
         await store.close()
     if args.format == "json":
-        broken = [{"job": name, "state": None, "error": error} for name, error in unreadable]
+        broken = [{"job": name, "state": None, "error": why} for name, why in unreadable]
         print_json([*({**job.to_json(), "nodes": len(job.nodes)} for job in found), *broken])
         return 0
     rows = table(
@@ -50,8 +54,8 @@ async def jobs(args: argparse.Namespace) -> int:
     )
     for job in found:
         rows.add_row(*_job_row(job))
-    for name, error in unreadable:
-        rows.add_row(name, "unreadable", "", "", "", "", "", "", clean(error), style="bad")
+    for broken_name, why in unreadable:
+        rows.add_row(broken_name, "unreadable", "", "", "", "", "", "", clean(why), style="bad")
     console().print(rows if found or unreadable else "no jobs")
     return 0
 
@@ -59,7 +63,7 @@ async def jobs(args: argparse.Namespace) -> int:
 _RIGHT = ("RUN", "ROUND", "RANKS", "STEP", "INCIDENTS", "EVENTS")
 
 
-def _job_row(job: JobStatus) -> list[object]:
+def _job_row(job: JobStatus) -> "list[str | Text]":
     from rich.text import Text
 
     return [
