@@ -24,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--job", required=True, help="name of the job")
     parser.add_argument("--listen", required=True, help="gRPC target to serve on")
     parser.add_argument("--advertise", default="", help="host name or address that agents use")
+    parser.add_argument("--standby", action="store_true", help="end with the run that is under way")
     parser.add_argument("--log-level", default="warning", help="debug, info, warning or error")
     args = parser.parse_args(argv)
     configure(args.log_level)
@@ -38,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
 async def _run(args: argparse.Namespace) -> None:
     store = open_store(args.store)
     log = await store.open(JobName(args.job), create=True)
-    master = Master(log, listen=args.listen, advertise=args.advertise, token=token())
+    master = Master(log, listen=args.listen, advertise=args.advertise, token=token(), standby=args.standby)
     running = asyncio.create_task(master.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

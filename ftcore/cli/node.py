@@ -68,7 +68,7 @@ async def run_node(config: NodeConfig) -> Outcome:
     if config.leads and config.agent.lead_delay_s == 0:
         leader = await log.leader()
         if leader is None or not leader.alive:
-            candidates.put_up()
+            candidates.put_up(0)
     agent: Agent | None = None
     supervisor = LocalSupervisor(
         env=config.agent.env,
@@ -129,11 +129,12 @@ class Candidates:
         self._reaper = reaper
         self._living: set[int] = set()
 
-    def put_up(self, silent: int = 0) -> None:
+    def put_up(self, silent: int | None) -> None:
         """Start a candidate, unless one of ours lives.
 
         Args:
-            silent: process id of one that led and is heard of no more: it may be frozen, and does not count.
+            silent: process id of one that led and is heard of no more: it may be frozen, and does not count; 0: nobody
+                leads; None: somebody does, and a standby is wanted.
         """
         if self._living - {silent}:
             return
@@ -146,17 +147,27 @@ class Candidates:
             log_level=config.log_level,
             log=config.master_log,
             env=os.environ,
+            standby=silent is None,
         )
         self._living.add(pid)
         self._reaper.watch(pid, lambda code, mono: self._living.discard(pid))
 
 
 def spawn_master(
-    *, store: str, job: str, listen: str, advertise: str, log_level: str, log: Path, env: Mapping[str, str]
+    *,
+    store: str,
+    job: str,
+    listen: str,
+    advertise: str,
+    log_level: str,
+    log: Path,
+    env: Mapping[str, str],
+    standby: bool = False,
 ) -> int:
     """Start a candidate in a session of its own; returns its process id."""
     argv = [sys.executable, "-m", "ftcore.cli.master", "--store", store, "--job", job]
     argv += ["--listen", listen or master_socket(job), "--advertise", advertise, "--log-level", log_level]
+    argv += ["--standby"] if standby else []
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return processes.spawn(argv, env, {1: fd, 2: fd}, null=(0,))

@@ -104,8 +104,9 @@ class Agent:
         config: what it needs to know.
         log: the job's log, to find the master by; closed by the caller.
         supervisor: runs the workers; closed by the caller.
-        put_up_candidate: starts a process that wants the master role, unless one that it started lives; but the
-            process with the id that it is given does not count: it led, and is silent. None: this agent never does.
+        put_up_candidate: starts a process that wants the master role, unless one that it started lives. It is given
+            None for a standby; else nobody leads, and it is given the process id of a leader of this host that fell
+            silent and does not count as living, or 0. None: this agent never does.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Agent:
         config: AgentConfig,
         log: EventLog,
         supervisor: Supervisor,
-        put_up_candidate: Callable[[int], None] | None = None,
+        put_up_candidate: Callable[[int | None], None] | None = None,
     ) -> None:
         self.config = config
         self.phase: AgentPhase = AgentPhase.CONNECTING
@@ -312,7 +313,7 @@ class Agent:
 
     def _host_standby(self) -> None:
         if self._put_up_candidate is not None:
-            self._put_up_candidate(0)
+            self._put_up_candidate(None)
 
     def _beat(self) -> frames.Beat:
         told = [page for page in self._supervisor.progress() if page is not None] if self._running else []

@@ -57,15 +57,25 @@ class Master:
         advertise: host name or address that others use, for TCP targets.
         token: the job's token; empty: none is asked for.
         timing: time constants for the time before the job's own are known.
+        standby: it was started beside a master that leads: it ends if the run has ended. Otherwise it may be there to
+            begin a new run of a log that has ended.
     """
 
     def __init__(
-        self, log: EventLog, *, listen: str, advertise: str = "", token: str = "", timing: Timing = DEFAULT
+        self,
+        log: EventLog,
+        *,
+        listen: str,
+        advertise: str = "",
+        token: str = "",
+        timing: Timing = DEFAULT,
+        standby: bool = False,
     ) -> None:
         self.log = log
         self.phase: MasterPhase = MasterPhase.CANDIDATE
         self.state = JobState()
         self._timing = timing
+        self._standby = standby
         self._clock = SystemClock()
         self._service = Service(self, listen=listen, advertise=advertise, token=token)
         self._sessions: dict[str, Session] = {}
@@ -134,15 +144,17 @@ class Master:
     async def _follow(self) -> None:
         """Fold along; returns when the job has ended and its nodes have left, so nothing is left to lead.
 
-        A log that had ended before this process came is no reason to go: a new run may be about to begin.
+        A log that had ended before this process came is no reason to go, but for a standby: a new run may be about to
+        begin.
         """
-        lived = False
+        begun = await self.log.last_seq()
+        lived = self._standby
         async for event in self.log.follow(Seq(self.state.seq)):
             take_in(self.state, event)
             over = self.state.phase in ENDED and not self.state.alive()
-            if lived and over:
+            if lived and over and event.seq >= begun:
                 return
-            lived = lived or (not over and self._clock.now() - event.time < seconds(60))
+            lived = lived or (not over and event.seq >= begun)
 
     # -- leading
 

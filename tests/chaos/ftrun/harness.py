@@ -221,6 +221,7 @@ class Run:
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
         self.pid = process.pid
+        self.ended = 0
         self._texts = {name: [""] for name in ("stdout", "stderr")}
         self._threads = [
             threading.Thread(target=self._read, args=(name,), daemon=True)
@@ -245,11 +246,16 @@ class Run:
         """Wait for its end; returns its exit code."""
         try:
             code = self.process.wait(PATIENCE_S)
+            self.ended = time.time_ns()
         except subprocess.TimeoutExpired:
             raise AssertionError(f"ftrun does not end; it said:\n{self.stderr()}") from None
         for thread in self._threads:
             thread.join(GONE_S)
         return code
+
+    def lived_after(self, event: Event) -> float:
+        """Seconds from an event to its end."""
+        return (self.ended - event.time) / 1e9
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)

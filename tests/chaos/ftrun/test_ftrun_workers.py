@@ -128,7 +128,9 @@ def test_a_worker_that_ignores_term_is_killed_after_the_grace(tmp_path: Path) ->
     """The grace of the policy is waited for, then the worker is killed, and the next round starts only then."""
     with ftrun(tmp_path) as job:
         job.on_term(0, "pass")
-        run = job.start(policy(job, "- process_restart: {grace: 500ms}\n- stop: {grace: 500ms}\n"), "--nproc-per-node=2")
+        run = job.start(
+            policy(job, "- process_restart: {grace: 500ms}\n- stop: {grace: 500ms}\n"), "--nproc-per-node=2"
+        )
         job.stepped(1)
         job.do(1, "sys.exit(1)")
         stopped = job.wait("workers.stopped")
