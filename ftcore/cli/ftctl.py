@@ -15,7 +15,6 @@ from typing import Any
 from ftcore import __version__
 from ftcore.cli.ctl_parser import build_parser
 from ftcore.errors import FtcoreError
-from ftcore.runtime.logging import configure
 
 Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
@@ -35,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         argcomplete.autocomplete(parser)
     args = parser.parse_args(argv)
+    from ftcore.runtime.logging import configure  # structlog's console imports rich, when it is there
+
     configure("error")  # to stderr: JSON goes to stdout alone; an old server is the running job's to warn of
     try:
         code: int = asyncio.run(_command(args.command)(args))
