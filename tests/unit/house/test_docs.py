@@ -68,13 +68,6 @@ def test_python_runs(page: str, code: str, tmp_path: Path) -> None:
     assert done.returncode == 0, f"{page}:\n{done.stderr}"
 
 
-def test_embedding_example_runs(tmp_path: Path) -> None:
-    """The example of a launcher that embeds ftcore runs to its end."""
-    script = ROOT / "examples/embed/launcher.py"
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize(("page", "line"), list(commands()), ids=name)
 def test_command_parses(page: str, line: str) -> None:
     """Every command line of ftrun and ftctl in a shell block is one that their parsers take."""
