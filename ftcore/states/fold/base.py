@@ -1,0 +1,154 @@
+"""What the handlers of the fold share: their registry, the stepping of machines, reports of faults."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeAlias
+
+from ftcore.commands import ReleaseNode
+from ftcore.events.envelope import Event
+from ftcore.states.incident import INCIDENT
+from ftcore.states.job import JOB
+from ftcore.states.model import (
+    REPORTS_MAX,
+    TAIL_BYTES_MAX,
+    IncidentState,
+    JobState,
+    NodeState,
+    Report,
+)
+from ftcore.states.table import Machine
+from ftcore.states.worker import WORKER
+
+
+class Change(NamedTuple):
+    """What one event did to one machine.
+
+    Args:
+        machine: the machine's name.
+        instance: which one, as ``node1`` or ``node1/0``.
+        trigger: the trigger that the event was to it.
+        source: the state before.
+        target: the state after; the same if ignored; None for an anomaly.
+    """
+
+    machine: str
+    instance: str
+    trigger: str
+    source: StrEnum
+    target: StrEnum | None
+
+
+Changes: TypeAlias = list[Change]
+Handler: TypeAlias = Callable[[JobState, Event, Any, Changes], None]
+
+handlers: dict[type[Any], Handler] = {}
+
+
+def on(payload: type[Any]) -> Callable[[Handler], Handler]:
+    """Declare the handler of a payload type."""
+
+    def register(handler: Handler) -> Handler:
+        assert payload not in handlers, payload
+        handlers[payload] = handler
+        return handler
+
+    return register
+
+
+def step(machine: Machine, instance: str, source: Any, trigger: str, changes: Changes, context: Any = None) -> Any:
+    """Step one machine and note what happened; an anomaly leaves it where it is."""
+    target = machine.step(source, trigger, context)
+    changes.append(Change(machine.name, instance, trigger, source, target))
+    return source if target is None else target
+
+
+def report(
+    state: JobState,
+    event: Event,
+    name: str,
+    rank: int = -1,
+    *,
+    round_: int | None = None,
+    exitcode: int | None = None,
+    message: str = "",
+    tail: str = "",
+    step: int | None = None,
+    absolute: bool = False,
+) -> None:
+    """Keep what a fact says of a fault, bounded, for classification."""
+    round_ = round_ if round_ is not None else state.world.round if state.world is not None else 0
+    if len(state.reports) >= REPORTS_MAX and not _make_room(state, event, round_):
+        return
+    state.reports.append(
+        Report(
+            seq=event.seq,
+            type=event.type,
+            node=name,
+            rank=rank,
+            round=round_,
+            time=event.time,
+            mono=event.at.mono if event.at is not None else 0,
+            boot=event.at.boot if event.at is not None else "",
+            exitcode=exitcode,
+            message=message,
+            tail=tail[-TAIL_BYTES_MAX:],
+            step=step,
+            absolute=absolute,
+        )
+    )
+
+
+def _make_room(state: JobState, event: Event, round_: int) -> bool:
+    """Drop the oldest report of an earlier round; for a failed order, which must be noticed, else the newest one."""
+    for place, report in enumerate(state.reports):
+        if report.round < round_:
+            del state.reports[place]
+            return True
+    if event.type == "action.failed":
+        state.reports.pop()
+        return True
+    return False
+
+
+def step_job(state: JobState, trigger: str, changes: Changes) -> None:
+    """Step the job's machine."""
+    state.phase = step(JOB, state.job, state.phase, trigger, changes, state.before_stuck)
+
+
+def step_incident(state: JobState, trigger: str, changes: Changes) -> IncidentState | None:
+    """Step the open incident's machine; returns the incident, if one is open."""
+    open_incident = state.incident
+    if open_incident is not None:
+        open_incident.phase = step(INCIDENT, open_incident.id, open_incident.phase, trigger, changes)
+    return open_incident
+
+
+def step_workers(found: NodeState, trigger: str, changes: Changes) -> None:
+    """Step the machine of every worker of a node."""
+    for local_rank, phase in enumerate(found.workers):
+        found.workers[local_rank] = step(WORKER, f"{found.node}/{local_rank}", phase, trigger, changes)
+
+
+def reporter(state: JobState, data: Any) -> NodeState | None:
+    """The node that a fact is about; None if the fact is stale: of an older incarnation or round."""
+    found = state.nodes.get(data.node)
+    if found is None or found.incarnation != data.incarnation:
+        return None
+    return None if data.round < found.round else found
+
+
+def answered(state: JobState, node_name: str, *commands: type[Any], round_: int | None = None) -> None:
+    """Take the node off the orders of those kinds, up to a round."""
+    for ordered in state.actions.values():
+        command = ordered.command
+        if isinstance(command, commands) and (
+            round_ is None or isinstance(command, ReleaseNode) or command.round <= round_
+        ):
+            ordered.waiting.pop(node_name, None)
+
+
+def progress(state: JobState, round_: int, step: int, absolute: bool) -> None:
+    """Take in a completed step."""
+    if round_ > state.step_round or state.step is None or step > state.step:
+        state.step, state.step_round, state.step_absolute = step, round_, absolute
+    state.reports_steps = True

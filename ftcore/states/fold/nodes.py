@@ -1,0 +1,169 @@
+"""Handlers of events of nodes and of their workers."""
+
+from ftcore.commands import StartWorkers, StopWorkers
+from ftcore.events import node, worker
+from ftcore.events.envelope import Event
+from ftcore.ids import seconds
+from ftcore.states.fold.base import (
+    Changes,
+    answered,
+    on,
+    progress,
+    report,
+    reporter,
+    step,
+    step_workers,
+)
+from ftcore.states.job import JobPhase
+from ftcore.states.model import (
+    JobState,
+    NodeState,
+)
+from ftcore.states.node import NODE, NodePhase
+from ftcore.states.worker import WORKER
+from ftcore.states.world import usable
+
+
+@on(node.NodeJoined)
+def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: Changes) -> None:
+    older = state.nodes.get(data.node)
+    if older is not None and older.alive:
+        if _in_world(state, older):
+            report(state, event, older.node, message="its agent came back in a new incarnation")
+        _end_node(state, older, "node.joined/again", changes)
+    ordinal = _place(state, data)
+    state.ordinals[data.node] = ordinal
+    state.nodes.pop(data.node, None)
+    state.nodes[data.node] = NodeState(
+        node=data.node,
+        incarnation=data.incarnation,
+        ordinal=ordinal,
+        slots=data.slots,
+        host=data.host,
+        address=data.address,
+        phase=NodePhase.STANDBY,
+    )
+    if state.spec is not None and state.phase is JobPhase.ASSEMBLING and "join" not in state.deadlines:
+        spec = state.spec
+        if usable(len(state.alive()), nodes_min=spec.nodes_min, nodes_max=spec.nodes_max, node_unit=spec.node_unit):
+            state.deadlines["join"] = event.time + seconds(spec.timing.join_window_s)
+
+
+def _place(state: JobState, data: node.NodeJoined) -> int:
+    """The ordinal of a node that joins: what it asks for or had, if free, else the lowest free one."""
+    taken = {other.ordinal for other in state.nodes.values() if other.alive and other.node != data.node}
+    wanted = data.ordinal if data.ordinal is not None else state.ordinals.get(data.node)
+    if wanted is not None and wanted not in taken:
+        return wanted
+    return next(place for place in range(len(taken) + 1) if place not in taken)
+
+
+def _in_world(state: JobState, found: NodeState) -> bool:
+    return state.world is not None and state.world.has(found.node, found.incarnation)
+
+
+def _end_node(state: JobState, found: NodeState, trigger: str, changes: Changes) -> None:
+    found.phase = step(NODE, found.node, found.phase, trigger, changes)
+    step_workers(found, trigger, changes)
+    for ordered in state.actions.values():
+        if ordered.waiting.get(found.node) == found.incarnation:
+            del ordered.waiting[found.node]
+    for round_, host in list(state.store_nodes.items()):
+        if host == found.node:
+            del state.store_nodes[round_]
+            state.stores.pop(round_, None)
+
+
+@on(node.NodeLeft)
+def _node_left(state: JobState, event: Event, data: node.NodeLeft, changes: Changes) -> None:
+    found = state.nodes.get(data.node)
+    if found is not None and found.incarnation == data.incarnation:
+        if found.alive and _in_world(state, found):
+            report(state, event, found.node, message=data.reason)
+        _end_node(state, found, "node.left", changes)
+
+
+@on(node.NodeLost)
+def _node_lost(state: JobState, event: Event, data: node.NodeLost, changes: Changes) -> None:
+    found = state.nodes.get(data.node)
+    if found is not None and found.incarnation == data.incarnation:
+        if found.alive and state.world is not None and _in_world(state, found):
+            report(state, event, found.node, message=data.reason, step=data.step, absolute=data.absolute)
+            if data.step is not None:
+                progress(state, state.world.round, data.step, data.absolute)
+        _end_node(state, found, "node.lost", changes)
+
+
+@on(worker.WorkersStarted)
+def _workers_started(state: JobState, event: Event, data: worker.WorkersStarted, changes: Changes) -> None:
+    found = reporter(state, data)
+    if found is not None:
+        found.phase = step(NODE, found.node, found.phase, "workers.started", changes)
+        step_workers(found, "workers.started", changes)
+        answered(state, found.node, StartWorkers, round_=data.round)
+
+
+@on(worker.WorkersStepped)
+def _workers_stepped(state: JobState, event: Event, data: worker.WorkersStepped, changes: Changes) -> None:
+    found = reporter(state, data)
+    if found is not None and found.alive:
+        found.stepped = data.step
+        progress(state, data.round, data.step, data.absolute)
+
+
+@on(worker.WorkerFailed)
+def _worker_failed(state: JobState, event: Event, data: worker.WorkerFailed, changes: Changes) -> None:
+    found = reporter(state, data)
+    if found is None:
+        return
+    report(
+        state,
+        event,
+        data.node,
+        data.rank,
+        round_=data.round,
+        exitcode=data.exitcode,
+        message=data.error.message if data.error is not None else "",
+        tail=data.tail,
+        step=data.step,
+        absolute=data.absolute,
+    )
+    found.phase = step(NODE, found.node, found.phase, "worker.failed", changes)
+    if data.local_rank < len(found.workers):
+        found.workers[data.local_rank] = step(
+            WORKER, f"{found.node}/{data.local_rank}", found.workers[data.local_rank], "worker.failed", changes
+        )
+    if data.step is not None:
+        progress(state, data.round, data.step, data.absolute)
+
+
+@on(worker.WorkersFinished)
+def _workers_finished(state: JobState, event: Event, data: worker.WorkersFinished, changes: Changes) -> None:
+    found = reporter(state, data)
+    if found is not None:
+        found.phase = step(NODE, found.node, found.phase, "workers.finished", changes)
+        step_workers(found, "workers.finished", changes)
+        answered(state, found.node, StartWorkers, round_=data.round)
+        if data.step is not None:
+            progress(state, data.round, data.step, state.step_absolute)
+
+
+@on(worker.WorkersStopped)
+def _workers_stopped(state: JobState, event: Event, data: worker.WorkersStopped, changes: Changes) -> None:
+    found = reporter(state, data)
+    if found is not None:
+        if not data.effect and _in_world(state, found):
+            report(state, event, found.node, round_=data.round, message=data.reason)
+        found.phase = step(NODE, found.node, found.phase, "workers.stopped", changes)
+        step_workers(found, "workers.stopped", changes)
+        answered(state, found.node, StartWorkers, StopWorkers, round_=data.round)
+
+
+@on(worker.WorkersUnstartable)
+def _workers_unstartable(state: JobState, event: Event, data: worker.WorkersUnstartable, changes: Changes) -> None:
+    found = reporter(state, data)
+    if found is not None:
+        report(state, event, found.node, round_=data.round, message=data.error)
+        found.phase = step(NODE, found.node, found.phase, "workers.unstartable", changes)
+        step_workers(found, "workers.unstartable", changes)
+        answered(state, found.node, StartWorkers, round_=data.round)

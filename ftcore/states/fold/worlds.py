@@ -1,0 +1,136 @@
+"""Handlers of events of worlds and their stores, and of orders and their results."""
+
+from typing import Any
+
+from ftcore.commands import OpenStore, ReleaseNode, StartWorkers, StopWorkers
+from ftcore.events import action, world
+from ftcore.events.envelope import Event
+from ftcore.ids import seconds
+from ftcore.states.fold.base import (
+    Changes,
+    answered,
+    on,
+    report,
+    step,
+    step_incident,
+    step_job,
+)
+from ftcore.states.model import (
+    ActionState,
+    JobState,
+    NodeState,
+    Plan,
+    WorldState,
+)
+from ftcore.states.node import NODE
+from ftcore.states.worker import WorkerPhase
+
+
+@on(world.StoreOpened)
+def _store_opened(state: JobState, event: Event, data: world.StoreOpened, changes: Changes) -> None:
+    if state.current(data.node, data.incarnation) is not None:
+        state.stores[data.round] = f"[{data.host}]:{data.port}" if ":" in data.host else f"{data.host}:{data.port}"
+        answered(state, data.node, OpenStore, round_=data.round)
+
+
+@on(world.StoreFailed)
+def _store_failed(state: JobState, event: Event, data: world.StoreFailed, changes: Changes) -> None:
+    if state.store_nodes.get(data.round) == data.node:
+        report(state, event, data.node, round_=data.round, message=data.error)
+        state.stores.pop(data.round, None)
+        state.store_nodes.pop(data.round, None)
+    answered(state, data.node, OpenStore, round_=data.round)
+
+
+@on(world.RoundPlanned)
+def _round_planned(state: JobState, event: Event, data: world.RoundPlanned, changes: Changes) -> None:
+    step_job(state, "round.planned", changes)
+    state.round = data.round
+    state.deadlines.pop("join", None)
+    state.plan = Plan(round=data.round, want=data.want)
+    for name, after_s in (
+        ("backoff", data.wait_s),
+        ("window", data.wait_s + data.window_s if data.window_s else 0),
+        ("return", data.wait_s + data.give_up_s if data.give_up_s else 0),
+    ):
+        if after_s > 0:
+            state.deadlines[f"{name}/{data.round}"] = event.time + seconds(after_s)
+
+
+@on(world.WorldMembers)
+def _world_members(state: JobState, event: Event, data: world.WorldMembers, changes: Changes) -> None:
+    if state.world is None or state.world.round != data.round:
+        state.world = WorldState(round=data.round, members=(), size=0, store="")
+    state.world.members += data.members
+
+
+@on(world.WorldFormed)
+def _world_formed(state: JobState, event: Event, data: world.WorldFormed, changes: Changes) -> None:
+    step_job(state, "world.formed", changes)
+    assert state.world is not None and state.world.round == data.round
+    state.world.size, state.world.store = data.size, data.store
+    state.plan = None
+    for name in ("backoff", "window", "return"):
+        state.deadlines.pop(f"{name}/{data.round}", None)
+    for older in [round_ for round_ in state.stores if round_ < data.round]:
+        del state.stores[older]
+    for older in [round_ for round_ in state.store_nodes if round_ < data.round]:
+        del state.store_nodes[older]
+
+
+@on(world.RoundStarted)
+def _round_started(state: JobState, event: Event, data: world.RoundStarted, changes: Changes) -> None:
+    step_job(state, "round.started", changes)
+    if state.world is not None:
+        state.world.started = True
+    open_incident = step_incident(state, "round.started", changes)
+    if open_incident is not None and state.spec is not None:
+        state.deadlines[f"settle/{data.round}"] = event.time + seconds(state.spec.timing.settle_s)
+        if open_incident.deadline_s > 0:
+            state.deadlines[f"outcome/{data.round}"] = event.time + seconds(open_incident.deadline_s)
+
+
+@on(action.ActionOrdered)
+def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, changes: Changes) -> None:
+    state.orders += 1
+    command = data.command
+    names = data.nodes
+    if not names and state.world is not None:
+        names = tuple(member.node for member in state.world.members)
+    waiting = {name: state.nodes[name].incarnation for name in names if name in state.nodes}
+    state.actions[data.effect] = ActionState(effect=data.effect, command=command, waiting=waiting, ordered=event.time)
+    if data.deadline_s is not None:
+        state.deadlines[f"action/{data.effect}"] = event.time + seconds(data.deadline_s)
+    if isinstance(command, OpenStore):
+        state.store_nodes[command.round] = names[0]
+        state.stores.pop(command.round, None)
+    elif isinstance(command, StartWorkers | StopWorkers):
+        trigger = "action.ordered/start_workers" if isinstance(command, StartWorkers) else "action.ordered/stop_workers"
+        for name in waiting:
+            _order_node(state.nodes[name], command, trigger, changes)
+
+
+def _order_node(found: NodeState, command: StartWorkers | StopWorkers, trigger: str, changes: Changes) -> None:
+    found.phase = step(NODE, found.node, found.phase, trigger, changes)
+    found.round = max(found.round, command.round)
+    if isinstance(command, StartWorkers):
+        found.workers = [WorkerPhase.STARTING] * found.slots
+        found.stepped = None
+
+
+@on(action.ActionFailed)
+def _action_failed(state: JobState, event: Event, data: action.ActionFailed, changes: Changes) -> None:
+    ordered = state.actions.get(data.effect)
+    if ordered is not None and not isinstance(ordered.command, ReleaseNode):
+        for name in ordered.waiting:
+            report(state, event, name, round_=ordered.command.round, message=data.reason)
+        if isinstance(ordered.command, OpenStore):
+            state.store_nodes.pop(ordered.command.round, None)
+    _action_closed(state, event, data, changes)
+
+
+@on(action.ActionDone)
+@on(action.ActionSuperseded)
+def _action_closed(state: JobState, event: Event, data: Any, changes: Changes) -> None:
+    state.actions.pop(data.effect, None)
+    state.deadlines.pop(f"action/{data.effect}", None)
