@@ -38,6 +38,9 @@ check: dev ## exactly what CI runs: lint, format, types, import contracts, refer
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m pytest -p no:cacheprovider -q $(PYTEST_ARGS)
 
+bench: dev ## run every benchmark; each rewrites its section of benchmarks/RESULTS.md
+	@for file in $$(grep -l __main__ benchmarks/*.py); do echo "make bench: $$file"; $(BIN)/python $$file; done
+
 docs: dev ## write docs/reference from the code
 	$(BIN)/python docs/generate.py
 
