@@ -30,6 +30,7 @@ from ftcore.runtime.logging import configure
 from ftcore.runtime.warm.serve import DEFAULT_PRELOAD
 from ftcore.runtime.wire.client import token, whoami
 from ftcore.runtime.wire.frames import Submission, submission
+from ftcore.states.world import usable
 from ftcore.timing import DEFAULT, Timing
 
 ROLES = ("auto", "agent", "master")
@@ -165,8 +166,11 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
 
 
 def _submission(args: argparse.Namespace, nodes_min: int, nodes_max: int) -> Submission:
-    if args.node_unit < 1 or nodes_max < args.node_unit:
-        raise UsageError(f"--node-unit: found {args.node_unit}; expected 1 to {nodes_max}, the largest number of nodes")
+    if args.node_unit < 1 or not usable(nodes_max, nodes_min=nodes_min, nodes_max=nodes_max, node_unit=args.node_unit):
+        raise UsageError(
+            f"--node-unit: found {args.node_unit}; expected a number of which some multiple lies within "
+            f"--nnodes {nodes_min}:{nodes_max}"
+        )
     spec = JobSpec(
         argv=(args.script, *args.args),
         module=args.module,
@@ -286,6 +290,8 @@ def run() -> None:
     except FtcoreError as error:
         print(f"ftrun: {error}", file=sys.stderr)
         code = error.exit_code
+    except SystemExit as end:  # of the argument parser, which has said why
+        code = end.code if isinstance(end.code, int) else 2
     except KeyboardInterrupt:
         print("ftrun: interrupted before the job began", file=sys.stderr)
         code = 130

@@ -307,7 +307,7 @@ def _advance_recovering(turn: Turn) -> bool:
     state, known = turn.state, turn.state.incident
     if state.phase is not JobPhase.RECOVERING or known is None or known.phase is not IncidentPhase.ACTING:
         return False
-    if not _stop_unanswered(turn, known) and any(node.phase in ACTIVE for node in state.alive()):
+    if not _stop_unanswered(state, known) and any(node.phase in ACTIVE for node in state.alive()):
         return False
     if known.plan == PlanKind.END:
         policy, outcome, code, reason = known.taken, known.outcome, known.exit_code, known.reason
@@ -330,11 +330,10 @@ def _advance_recovering(turn: Turn) -> bool:
     return True
 
 
-def _stop_unanswered(turn: Turn, known: IncidentState) -> bool:
-    """A job that ends does not wait for a node that does not even answer the order to stop."""
-    data = turn.fact.data
-    expired = data.key if isinstance(data, DeadlineExpired) else ""
-    return known.plan == PlanKind.END and expired.startswith("action/stop_workers.")
+def _stop_unanswered(state: JobState, known: IncidentState) -> bool:
+    """A job that ends does not wait for a node that did not even answer the order to stop."""
+    stopping = any(isinstance(ordered.command, StopWorkers) for ordered in state.actions.values())
+    return known.plan == PlanKind.END and not stopping
 
 
 def _advance_forming(turn: Turn) -> bool:

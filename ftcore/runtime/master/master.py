@@ -398,8 +398,8 @@ class Master:
             versions=submission.versions,
             user=submission.user,
         )
+        self._sequencer.submit(own_fact(submission.policy))  # in force before anything can be decided
         self._sequencer.submit(own_fact(submitted))
-        self._sequencer.submit(own_fact(submission.policy))
         self._submitting = submission.digest
 
     def attach(self, session: Session) -> None:
