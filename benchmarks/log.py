@@ -14,7 +14,6 @@ import itertools
 import multiprocessing
 import os
 import socket
-import sqlite3
 import statistics
 import struct
 import sys
@@ -23,19 +22,19 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
+from bare import raw_disk, raw_etcd, raw_read_etcd, raw_read_sqlite, raw_sqlite
 from fold import steady
 from results import spread, table, write
 
-from ftcore.etcd3 import Client, Config, Put, Range, Txn, prefix_end
-from ftcore.events.codec import DIGEST_BYTES, encode
+from ftcore.etcd3 import Client, Config
+from ftcore.events.codec import encode
 from ftcore.events.envelope import Event, EventId, Fact
 from ftcore.events.worker import WorkersStepped
 from ftcore.ids import JobName, Seq, Term
 from ftcore.logs import open_store
-from ftcore.logs.etcd_layout import LAYOUT, Keys
 from ftcore.ports import Candidate, EventLog
 from ftcore.replay import fold_log_async
 from ftcore.runtime.clock import SystemClock, at
@@ -235,82 +234,6 @@ def append_row(place: Place, writers: int, found: Appends) -> list[str]:
 # --- bare stores -----------------------------------------------------------------------------------------------------
 
 
-def commits_per_s(commit: Callable[[int], Any], seconds: float) -> float:
-    """How often a commit, told its number, can be made."""
-    number = 0
-    began = now = time.perf_counter()
-    while now < began + seconds:
-        commit(number)
-        number += 1
-        now = time.perf_counter()
-    return number / (now - began)
-
-
-def raw_disk(path: Path, body: bytes, rows: int, seconds: float) -> float:
-    """Rows per second written and synced to a growing file."""
-    data = (body + bytes(DIGEST_BYTES)) * rows
-    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-
-    def commit(_: int) -> None:
-        os.write(fd, data)
-        os.fdatasync(fd)
-
-    try:
-        return rows * commits_per_s(commit, seconds)
-    finally:
-        os.close(fd)
-        path.unlink()
-
-
-def raw_sqlite(path: Path, body: bytes, rows: int, seconds: float) -> float:
-    """Rows per second committed to a table like the log's, ``synchronous=FULL``."""
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("CREATE TABLE events (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, digest BLOB NOT NULL)")
-
-        def commit(number: int) -> None:
-            db.execute("BEGIN IMMEDIATE")
-            first = number * rows
-            db.executemany(
-                "INSERT INTO events VALUES (?, ?, ?)",
-                [(seq, body, bytes(DIGEST_BYTES)) for seq in range(first, first + rows)],
-            )
-            db.execute("COMMIT")
-
-        return rows * commits_per_s(commit, seconds)
-
-
-async def raw_etcd(client: Client, body: bytes, rows: int, seconds: float, *, one_value: bool, flights: int) -> float:
-    """Rows per second put into etcd.
-
-    Args:
-        client: where.
-        body: of a row.
-        rows: in one request.
-        seconds: how long.
-        one_value: all rows of a request under one key in one Put, else each under its own in one Txn.
-        flights: requests under way at a time.
-    """
-    numbers = itertools.count()
-    base = b"raw/%x/" % time.monotonic_ns()
-    began = time.perf_counter()
-
-    async def go_on() -> int:
-        done = 0
-        while time.perf_counter() < began + seconds:
-            key = base + b"%016x" % next(numbers)
-            if one_value:
-                await client.put(Put(key, body * rows))
-            else:
-                await client.txn(Txn(success=tuple(Put(key + b"/%x" % row, body) for row in range(rows))))
-            done += 1
-        return done
-
-    done = await asyncio.gather(*(go_on() for _ in range(flights)))
-    return rows * sum(done) / (time.perf_counter() - began)
-
-
 async def ceilings(body: bytes, client: Client | None, files: Iterator[Path], effort: Effort) -> list[list[str]]:
     """The bare stores, one commit of 1 or ``GROUP`` rows after the other."""
     names = [f"{what}, {rows} a commit" for rows in (1, GROUP) for what in ("write + fdatasync", "sqlite3")]
@@ -360,21 +283,6 @@ async def read_back(place: Place, driver: JobDriver, repeats: int) -> list[str]:
                 rates[2].append(events / (time.perf_counter() - began))
     raw = [spread(rates[2], "k/s", 1e-3), of(rates[0], rates[2])] if rates[2] else [NONE, NONE]
     return [place.name, spread(rates[0], "k/s", 1e-3), spread(rates[1], "k/s", 1e-3), *raw]
-
-
-async def raw_read_sqlite(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT seq, body, digest FROM events ORDER BY seq").fetchall()
-
-
-async def raw_read_etcd(client: Client, job: str) -> None:
-    start = Keys(f"{client.config.prefix}/ftcore/{LAYOUT}/{job}/".encode()).log
-    end = prefix_end(start)
-    while True:
-        page = await client.range(Range(start, end, limit=GROUP))
-        if not page.more:
-            return
-        start = page.kvs[-1].key + b"\0"
 
 
 # --- following -------------------------------------------------------------------------------------------------------
@@ -526,7 +434,7 @@ async def measure(places: Sequence[Place], client: Client | None, files: Iterato
             "ranges, of the same bytes; nothing decoded. The ratio is of read to raw.",
             table(("store", "read, decoded", "and folded", "raw", "ratio"), read),
             "A fact on its way into another process: from its submission to its acknowledgement here, and to its "
-            "arrival in a follower there; etcd may tell that one first. *Ping*: a unix datagram; the ratio is of medians.",
+            "arrival in a follower there; etcd may tell that one first. *Ping*: a unix datagram, ratio of medians.",
             table(("store", "rate", "durable", "followed", "after durable", "ping", "of ping"), followed),
         )
     )
