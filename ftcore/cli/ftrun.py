@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import os
 import platform
 import random
@@ -26,7 +27,7 @@ from ftcore.logs import check_job_name, default_store_url
 from ftcore.policies.config import default_chain, parse, with_max_restarts
 from ftcore.runtime.agent.agent import AgentConfig, Outcome
 from ftcore.runtime.agent.supervisor import Output
-from ftcore.runtime.logging import configure
+from ftcore.runtime.logging import Unbreakable, configure
 from ftcore.runtime.warm.serve import DEFAULT_PRELOAD
 from ftcore.runtime.wire.client import token, whoami
 from ftcore.runtime.wire.frames import Submission, submission
@@ -111,11 +112,12 @@ def _job_name(args: argparse.Namespace) -> str:
 
 
 def _store(args: argparse.Namespace) -> str:
-    if args.store:
-        return str(args.store)
-    if args.rdzv_endpoint and "://" in args.rdzv_endpoint:
-        return str(args.rdzv_endpoint)
-    return os.environ.get("FTCORE_STORE") or default_store_url()
+    named = args.store or (args.rdzv_endpoint if args.rdzv_endpoint and "://" in args.rdzv_endpoint else None)
+    url = str(named or os.environ.get("FTCORE_STORE") or default_store_url())
+    if url.startswith(("file:", "memory:")):
+        why = "a read-only archive" if url.startswith("file:") else "the memory of a single process"
+        raise UsageError(f"--store: {url} is {why}; a job needs sqlite: or etcd:")
+    return url
 
 
 def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeConfig:
@@ -127,7 +129,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
     slots = _slots(parser, args.nproc_per_node)
     local = args.local_place >= 0
     alone = nodes_max == 1 and not local
-    on_this_machine = args.store.startswith(("sqlite:", "memory:"))
+    on_this_machine = args.store.startswith("sqlite:")
     address = args.local_addr or (LOCALHOST if alone or local or on_this_machine else _own_address())
     node = args.node_id or (f"node{args.local_place}" if local else socket.gethostname().partition(".")[0])
     if local and args.node_id:
@@ -285,6 +287,8 @@ def _run_master(config: NodeConfig) -> Outcome:
 def run() -> None:
     """Entry point of the console script."""
     code = 1
+    # A terminal that was closed must not end the job.
+    sys.stderr = Unbreakable(sys.stderr)
     try:
         code = main()
     except FtcoreError as error:
@@ -296,7 +300,8 @@ def run() -> None:
         print("ftrun: interrupted before the job began", file=sys.stderr)
         code = 130
     finally:
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # gRPC's threads have nothing to say any more, and may take seconds to say it
 

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 
+from ftcore.cli.places import MASTER_SAYS
 from ftcore.errors import FtcoreError
 from ftcore.ids import JobName
 from ftcore.logs import open_store
@@ -31,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         asyncio.run(_run(args))
     except FtcoreError as error:
-        print(f"ftcore master: {error}", file=sys.stderr)
+        print(f"{MASTER_SAYS}{error}", file=sys.stderr)
         return error.exit_code
     return 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from ftcore.cli.narrator import Narrator
-from ftcore.cli.places import master_socket
+from ftcore.cli.places import MASTER_SAYS, master_socket
 from ftcore.errors import FtcoreError
 from ftcore.ids import JobName
 from ftcore.logs import open_store
@@ -64,12 +64,12 @@ async def run_node(config: NodeConfig) -> Outcome:
     store = open_store(config.store)
     log = await store.open(JobName(config.agent.job), create=True)
     await log.last_seq()  # a store that does not answer is told now; later it would only be waited for
-    candidates = Candidates(config, reaper)
+    agent: Agent | None = None
+    candidates = Candidates(config, reaper, lambda reason: agent.cannot_lead(reason) if agent is not None else None)
     if config.leads and config.agent.lead_delay_s == 0:
         leader = await log.leader()
         if leader is None or not leader.alive:
             candidates.put_up(0)
-    agent: Agent | None = None
     supervisor = LocalSupervisor(
         env=config.agent.env,
         preload=config.preload,
@@ -122,10 +122,17 @@ def _leave_if_ignored(agent: Agent, number: signal.Signals) -> None:
 
 
 class Candidates:
-    """Puts up processes that want the master role; they outlive this one."""
+    """Puts up processes that want the master role; they outlive this one.
 
-    def __init__(self, config: NodeConfig, reaper: Reaper) -> None:
+    Args:
+        config: of the node.
+        reaper: waits for them.
+        on_useless: told why one ended that cannot use the log.
+    """
+
+    def __init__(self, config: NodeConfig, reaper: Reaper, on_useless: Callable[[str], None]) -> None:
         self._config = config
+        self._on_useless = on_useless
         self._reaper = reaper
         self._living: set[int] = set()
 
@@ -150,7 +157,22 @@ class Candidates:
             standby=silent is None,
         )
         self._living.add(pid)
-        self._reaper.watch(pid, lambda code, mono: self._living.discard(pid))
+        self._reaper.watch(pid, lambda code, mono: self._ended(pid, code))
+
+    def _ended(self, pid: int, code: int) -> None:
+        self._living.discard(pid)
+        if code in (1, 2):
+            self._on_useless(last_words(self._config.master_log))
+
+
+def last_words(log: Path) -> str:
+    """What a candidate said when it ended."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    said = [line for line in lines[-5:] if line.startswith(MASTER_SAYS)]
+    return said[-1].removeprefix(MASTER_SAYS) if said else f"the master ended unexpectedly; see {log}"
 
 
 def spawn_master(

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from ftcore.errors import UsageError
 
+MASTER_SAYS = "ftcore master: "
+"""How the last line of a candidate's messages begins if it cannot go on."""
+
 
 def state_home() -> Path:
     """``$XDG_STATE_HOME/ftcore``, or its default."""

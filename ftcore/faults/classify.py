@@ -81,6 +81,9 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
+_PRELOAD = re.compile(r"^cannot preload |warm process ended \d+ times while it imported")
+"""What an agent says of a round that it cannot serve because ``--preload`` is wrong: the store host is forked first."""
+
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP}
 
 
@@ -105,6 +108,8 @@ class Reading:
 
 def classify(report: Report) -> Reading:
     """Read one report by itself."""
+    if report.type == "store.failed" and _PRELOAD.search(report.message):
+        return Reading(report, F.CONFIG_ENV, "unstartable", "root", f"{report.node}: {report.message}")
     if report.type in _WHOLE_NODE:
         cls, detail = _WHOLE_NODE[report.type]
         return Reading(report, cls, detail, "root", f"{report.node}: {report.message}")

@@ -1,9 +1,36 @@
 """How ftcore's own processes log: structlog to stderr, one line per event, colour only on a terminal."""
 
+import contextlib
 import logging
 import sys
+from typing import Any, TextIO
 
 import structlog
+
+
+class Unbreakable:
+    """A text stream on which writing never fails: a console that is gone, or a full disk, must end nothing.
+
+    Args:
+        stream: the real one.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write if possible."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush if possible."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def configure(level: str) -> None:

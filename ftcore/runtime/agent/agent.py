@@ -18,7 +18,7 @@ import structlog
 from ftcore import __version__
 from ftcore.commands import OpenStore, StartWorkers, StopWorkers
 from ftcore.engine.orders import Order, Slice
-from ftcore.errors import Refused, UsageError
+from ftcore.errors import Refused, StoreError, UsageError
 from ftcore.events.node import NodeJoined, NodeLeft
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.worker import (
@@ -254,6 +254,13 @@ class Agent:
 
     async def _hurry(self, grace_s: float) -> None:
         await self._supervisor.stop(grace_s)
+
+    def cannot_lead(self, reason: str) -> None:
+        """The candidate of this node ended because it cannot use the log; nothing to wait for if nobody ever led."""
+        if self.phase is AgentPhase.CONNECTING and not self._ended.done():
+            self._ended.set_exception(StoreError(reason))
+        else:
+            logger.warning("no standby on this node", reason=reason)
 
     def ask_to_stop(self, who: str, exit_code: int) -> None:
         """Ask the master to end the job (a signal to a standalone ``ftrun``)."""

@@ -59,6 +59,7 @@ class Ftrun:
         if timing:
             self.env["FTCORE_TIMING"] = msgspec.json.encode(timing).decode()
         self.runs: list[Run] = []
+        self.unreadable = False  # the test has put something into the log that cannot be folded
         self._watch: Watch | None = None
 
     # -- running
@@ -184,7 +185,7 @@ class Ftrun:
             self._check_processes()
             for run in self.runs:
                 run.check()
-            if self._watch is not None:
+            if self._watch is not None and not self.unreadable:
                 self._watch.check()
         finally:
             for pid in self.processes():

@@ -17,7 +17,8 @@ FORKS = """
 import subprocess
 for new in (False, True):
     subprocess.Popen(["sleep", "1000"], start_new_session=new, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-subprocess.Popen([sys.executable, "-c", "import os; os.setsid(); os.fork(); os.closerange(0, 9); import time; time.sleep(1000)"])
+daemon = "import os; os.setsid(); os.fork(); os.closerange(0, 9); import time; time.sleep(1000)"
+subprocess.Popen([sys.executable, "-c", daemon])
 """
 
 
