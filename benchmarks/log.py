@@ -80,7 +80,7 @@ class Effort:
     follow_s: float
 
 
-FULL = Effort(repeats=3, append_s=0.9, raw_s=0.5, events=100_000, follow_s=4.0)
+FULL = Effort(repeats=3, append_s=0.6, raw_s=0.35, events=100_000, follow_s=3.0)
 QUICK = Effort(repeats=1, append_s=0.5, raw_s=0.3, events=10_000, follow_s=1.0)
 
 
