@@ -62,7 +62,7 @@ dev: $(VENV)/.dev-made ## the environment with the tools of development
 
 $(VENV)/.pip-made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	    echo "make: $(PYTHON) is $$($(PYTHON) --version 2>&1 || true); ftcore needs Python 3.11 or newer: install it, or name it: make PYTHON=python3.12" >&2; \
+	    echo "make: $(PYTHON) is $$($(PYTHON) --version 2>/dev/null || echo not there); ftcore needs Python 3.11 or newer: install it, or name it: make PYTHON=python3.12" >&2; \
 	    exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	    echo "make: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
