@@ -27,7 +27,7 @@ from ftcore.logs import check_job_name, default_store_url
 from ftcore.policies.config import default_chain, parse, with_max_restarts
 from ftcore.runtime.agent.agent import AgentConfig, Outcome
 from ftcore.runtime.agent.supervisor import Output
-from ftcore.runtime.logging import Unbreakable, configure
+from ftcore.runtime.logging import PatientStream, configure
 from ftcore.runtime.warm.serve import DEFAULT_PRELOAD
 from ftcore.runtime.wire.client import token, whoami
 from ftcore.runtime.wire.frames import Submission, submission
@@ -35,6 +35,9 @@ from ftcore.states.world import usable
 from ftcore.timing import DEFAULT, Timing
 
 ROLES = ("auto", "agent", "master")
+FLUSH_S = 1.0
+"""How long the end waits for a console that reads slowly."""
+
 LOCALHOST = "127.0.0.1"
 TIMING_ENV = "FTCORE_TIMING"
 """Time constants as a JSON object, for tests of ftcore itself; they become part of the job's spec."""
@@ -287,8 +290,7 @@ def _run_master(config: NodeConfig) -> Outcome:
 def run() -> None:
     """Entry point of the console script."""
     code = 1
-    # A terminal that was closed must not end the job.
-    sys.stderr = Unbreakable(sys.stderr)
+    sys.stderr = patient = PatientStream(sys.stderr)  # a terminal that is closed or not read must not stop the job
     try:
         code = main()
     except FtcoreError as error:
@@ -302,7 +304,7 @@ def run() -> None:
     finally:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        sys.stderr.flush()
+        patient.drain(FLUSH_S)
         os._exit(code)  # gRPC's threads have nothing to say any more, and may take seconds to say it
 
 

@@ -1,15 +1,16 @@
 """How ftcore's own processes log: structlog to stderr, one line per event, colour only on a terminal."""
 
-import contextlib
 import logging
 import sys
 from typing import Any, TextIO
 
 import structlog
 
+from ftcore.runtime.agent.output import Console
 
-class Unbreakable:
-    """A text stream on which writing never fails: a console that is gone, or a full disk, must end nothing.
+
+class PatientStream:
+    """Stands in for ``sys.stderr``: writing to it neither waits nor fails, whoever reads or closes the console.
 
     Args:
         stream: the real one.
@@ -17,17 +18,20 @@ class Unbreakable:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._console = Console(stream.fileno())
 
     def write(self, text: str) -> int:
-        """Write if possible."""
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.write(text)
+        """Hand the text to the console's thread."""
+        if text:
+            self._console.put(text.encode(errors="replace"))
         return len(text)
 
     def flush(self) -> None:
-        """Flush if possible."""
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.flush()
+        """There is nothing to wait for; see ``drain``."""
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until all is written, at most so long."""
+        self._console.flush(timeout_s)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

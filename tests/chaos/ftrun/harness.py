@@ -65,7 +65,13 @@ class Ftrun:
     # -- running
 
     def start(
-        self, *argv: str, script: str = "count.py", job: bool = True, preload: bool = True, **popen: Any
+        self,
+        *argv: str,
+        script: str = "count.py",
+        job: bool = True,
+        preload: bool = True,
+        read: bool = True,
+        **popen: Any,
     ) -> "Run":
         """Start ``ftrun`` with these flags; flags end where the first word without a dash stands, then the script's."""
         flags = [*argv]
@@ -76,7 +82,7 @@ class Ftrun:
         command = [sys.executable, "-m", "ftcore.cli.ftrun", *flags, *([str(JOBS / script)] if script else [])]
         if self.store != f"sqlite://{self.home}/ftcore":
             command[3:3] = ["--store", self.store]
-        run = Run(subprocess.Popen(command, **self._popen(popen)))
+        run = Run(subprocess.Popen(command, **self._popen(popen)), read)
         self.runs.append(run)
         return run
 
@@ -219,7 +225,7 @@ class Ftrun:
 class Run:
     """One ``ftrun`` process."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, process: "subprocess.Popen[str]", read: bool = True) -> None:
         self.process = process
         self.pid = process.pid
         self.ended = 0
@@ -227,7 +233,7 @@ class Run:
         self._threads = [
             threading.Thread(target=self._read, args=(name,), daemon=True)
             for name in self._texts
-            if getattr(process, name) is not None
+            if read and getattr(process, name) is not None
         ]
         for thread in self._threads:
             thread.start()
