@@ -295,7 +295,7 @@ def _advance_assembling(turn: Turn) -> bool:
     if state.phase is not JobPhase.ASSEMBLING or spec is None:
         return False
     bounds = {"nodes_min": spec.nodes_min, "nodes_max": spec.nodes_max, "node_unit": spec.node_unit}
-    count = usable(len(state.alive()), **bounds)
+    count = usable(len(state.places), **bounds)
     if not count or (count < usable(spec.nodes_max, **bounds) and "join" in state.deadlines):
         return False
     turn.emit(RoundPlanned(round=_next_round(state), wait_s=0.0, want=count, window_s=0.0, give_up_s=0.0))
@@ -307,7 +307,7 @@ def _advance_recovering(turn: Turn) -> bool:
     state, known = turn.state, turn.state.incident
     if state.phase is not JobPhase.RECOVERING or known is None or known.phase is not IncidentPhase.ACTING:
         return False
-    if not _stop_unanswered(state, known) and any(node.phase in ACTIVE for node in state.alive()):
+    if state.count(*ACTIVE) and not _stop_unanswered(state, known):
         return False
     if known.plan == PlanKind.END:
         policy, outcome, code, reason = known.taken, known.outcome, known.exit_code, known.reason
@@ -344,10 +344,12 @@ def _advance_forming(turn: Turn) -> bool:
     incident = state.incident.id if state.incident is not None else None
     if f"backoff/{plan.round}" in state.deadlines:
         return False
-    if any(node.phase in ACTIVE for node in state.alive()):
+    if state.count(*ACTIVE):
         return _order_stop(turn, spec.timing.stop_grace_s, incident)
     if _order_store(turn, plan.round, incident):
         return True
+    if len(state.places) < plan.want and f"window/{plan.round}" in state.deadlines:
+        return _give_up(turn, plan.round, plan.want)
     members = form_world(
         (Volunteer(node=n.node, incarnation=n.incarnation, ordinal=n.ordinal, slots=n.slots) for n in state.alive()),
         nodes_min=spec.nodes_min,
@@ -384,7 +386,7 @@ def _give_up(turn: Turn, round_: int, want: int) -> bool:
     state, known = turn.state, turn.state.incident
     if known is None or f"return/{round_}" in state.deadlines or known.phase is not IncidentPhase.ACTING:
         return False
-    reason = f"{len(state.alive())} nodes are there, {want} are needed, and no more came in time"
+    reason = f"{len(state.places)} nodes are there, {want} are needed, and no more came in time"
     turn.emit(IncidentEscalated(policy=known.taken, reason=reason), incident=known.id)
     return True
 
@@ -402,8 +404,10 @@ def _advance_starting(turn: Turn) -> bool:
     state = turn.state
     if state.phase is not JobPhase.STARTING or state.world is None:
         return False
-    members = _members(state)
     up = (NodePhase.RUNNING, NodePhase.FINISHED)
+    if state.count(*up) < len(state.world.members):
+        return False
+    members = _members(state)
     if len(members) < len(state.world.members) or any(node.phase not in up for node in members):
         return False
     incident = state.incident.id if state.incident is not None else None
@@ -416,7 +420,12 @@ def _advance_verifying(turn: Turn) -> bool:
     state, known = turn.state, turn.state.incident
     if known is None or known.phase is not IncidentPhase.VERIFYING or state.world is None:
         return False
-    members, round_ = _members(state), state.world.round
+    round_ = state.world.round
+    told = state.world.stepped + state.count(NodePhase.FINISHED)
+    waits = f"settle/{round_}" in state.deadlines and (known.deadline_s <= 0 or f"outcome/{round_}" in state.deadlines)
+    if waits and told < len(state.world.members):
+        return False
+    members = _members(state)
     stepped = [node for node in members if node.stepped is not None]
     finished = [node for node in members if node.phase is NodePhase.FINISHED]
     settled = f"settle/{round_}" not in state.deadlines
@@ -450,7 +459,9 @@ def _advance_finished(turn: Turn) -> bool:
     state = turn.state
     if state.phase is not JobPhase.RUNNING or state.incident is not None or state.world is None:
         return False
-    for member in state.world.members:  # ends at the first that still runs: this is asked after every single fact
+    if state.count(NodePhase.FINISHED) < len(state.world.members):
+        return False
+    for member in state.world.members:
         node = state.current(member.node, member.incarnation)
         if node is None or node.phase is not NodePhase.FINISHED:
             return False
@@ -463,12 +474,10 @@ def _advance_release(turn: Turn) -> bool:
     state = turn.state
     if state.phase not in ENDED:
         return False
-    told = {
-        name
-        for ordered in state.actions.values()
-        if isinstance(ordered.command, ReleaseNode)
-        for name in ordered.waiting
-    }
+    releases = [ordered for ordered in state.actions.values() if isinstance(ordered.command, ReleaseNode)]
+    if sum(len(ordered.waiting) for ordered in releases) == len(state.places):
+        return False
+    told = {name for ordered in releases for name in ordered.waiting}
     names = tuple(node.node for node in state.alive() if node.node not in told)
     if not names:
         return False

@@ -3,6 +3,7 @@
 import attrs
 
 from ftcore.commands import Command, StartWorkers
+from ftcore.events.world import Member
 from ftcore.ids import EffectId, Term
 from ftcore.states.model import ActionState, JobState
 
@@ -57,11 +58,30 @@ def order_for(state: JobState, action: ActionState, node: str) -> Order:
     return Order(effect=EffectId(action.effect), term=Term(state.term), command=action.command, slice=part)
 
 
+def orders_of(state: JobState, action: ActionState) -> dict[str, Order]:
+    """The orders of an action, by node, for all that have not answered; one pass, however many nodes there are."""
+    if not isinstance(action.command, StartWorkers):
+        return {node: order_for(state, action, node) for node in action.waiting}
+    assert state.world is not None
+    effect, term = EffectId(action.effect), Term(state.term)
+    return {
+        member.node: Order(effect=effect, term=term, command=action.command, slice=_slice(state, group_rank, member))
+        for group_rank, member in enumerate(state.world.members)
+        if member.node in action.waiting
+    }
+
+
 def slice_of(state: JobState, node: str) -> Slice:
     """The node's part of the newest world, of which it must be a member."""
     world = state.world
     assert world is not None
     group_rank, member = next((i, member) for i, member in enumerate(world.members) if member.node == node)
+    return _slice(state, group_rank, member)
+
+
+def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
+    world = state.world
+    assert world is not None
     host, _, port = world.store.rpartition(":")
     budget = next((entry.options["max_restarts"] for entry in state.chain if entry.policy == "process_restart"), 0)
     return Slice(

@@ -73,6 +73,8 @@ class WorldState:
     size: int
     store: str
     started: bool = False
+    stepped: int = 0
+    """Members whose workers have all completed a step."""
 
     def has(self, node: str, incarnation: str) -> bool:
         """Whether this very incarnation is a member."""
@@ -198,7 +200,14 @@ class StopRequest:
 
 @attrs.define(kw_only=True)
 class JobState:
-    """Everything that is true of a job after some event of its log."""
+    """Everything that is true of a job after some event of its log.
+
+    Args:
+        ordinals: the place that each node had last, by name.
+        places: the living node at each place.
+        places_end: above every place that was ever taken.
+        phases: how many nodes are in each phase: what is asked after every fact must not look at every node.
+    """
 
     seq: int = 0
     time: int = 0
@@ -219,6 +228,9 @@ class JobState:
     policy_source: str = ""
     nodes: dict[str, NodeState] = attrs.field(factory=dict)
     ordinals: dict[str, int] = attrs.field(factory=dict)
+    places: dict[int, str] = attrs.field(factory=dict)
+    places_end: int = 0
+    phases: dict[NodePhase, int] = attrs.field(factory=dict)
     round: int = 0
     round_first: int = 1
     world: WorldState | None = None
@@ -241,8 +253,12 @@ class JobState:
     reports_steps: bool = False
 
     def alive(self) -> list[NodeState]:
-        """Nodes whose agent lives, in order of ordinal."""
-        return sorted((node for node in self.nodes.values() if node.alive), key=lambda node: node.ordinal)
+        """Nodes whose agent lives, in order of ordinal. Sorts: not for a question that every fact asks."""
+        return [self.nodes[self.places[ordinal]] for ordinal in sorted(self.places)]
+
+    def count(self, *phases: NodePhase) -> int:
+        """How many nodes are in those phases; costs nothing, however many nodes there are."""
+        return sum(self.phases.get(phase, 0) for phase in phases)
 
     def current(self, node: str, incarnation: str) -> NodeState | None:
         """The node, if that incarnation is its newest and lives."""

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from ftcore import __version__
-from ftcore.engine.orders import order_for
+from ftcore.engine.orders import order_for, orders_of
 from ftcore.engine.turn import MASTER as OWN
 from ftcore.engine.turn import own_fact
 from ftcore.errors import Conflict, Fenced
@@ -219,9 +219,8 @@ class Master:
 
     def _collect_orders(self, effect: str, ordered: dict[str, list[Any]]) -> None:
         action = self.state.actions.get(effect)
-        for node in action.waiting if action is not None else ():
-            assert action is not None
-            ordered.setdefault(node, []).append(order_for(self.state, action, node))
+        for node, order in orders_of(self.state, action).items() if action is not None else ():
+            ordered.setdefault(node, []).append(order)
 
     def _serve_newcomers(self) -> None:
         """Repeat to agents that connected the orders that they have not answered.

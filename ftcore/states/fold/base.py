@@ -16,6 +16,7 @@ from ftcore.states.model import (
     NodeState,
     Report,
 )
+from ftcore.states.node import NODE
 from ftcore.states.table import Machine
 from ftcore.states.worker import WORKER
 
@@ -121,6 +122,15 @@ def step_incident(state: JobState, trigger: str, changes: Changes) -> IncidentSt
     if open_incident is not None:
         open_incident.phase = step(INCIDENT, open_incident.id, open_incident.phase, trigger, changes)
     return open_incident
+
+
+def step_node(state: JobState, found: NodeState, trigger: str, changes: Changes) -> None:
+    """Step a node's machine and keep count of the phases."""
+    before = found.phase
+    found.phase = step(NODE, found.node, before, trigger, changes)
+    if found.phase is not before:
+        state.phases[before] -= 1
+        state.phases[found.phase] = state.phases.get(found.phase, 0) + 1
 
 
 def step_workers(found: NodeState, trigger: str, changes: Changes) -> None:

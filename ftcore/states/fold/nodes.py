@@ -12,6 +12,7 @@ from ftcore.states.fold.base import (
     report,
     reporter,
     step,
+    step_node,
     step_workers,
 )
 from ftcore.states.job import JobPhase
@@ -19,7 +20,7 @@ from ftcore.states.model import (
     JobState,
     NodeState,
 )
-from ftcore.states.node import NODE, NodePhase
+from ftcore.states.node import NodePhase
 from ftcore.states.worker import WORKER
 from ftcore.states.world import usable
 
@@ -33,7 +34,12 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
         _end_node(state, older, "node.joined/again", changes)
     ordinal = _place(state, data)
     state.ordinals[data.node] = ordinal
-    state.nodes.pop(data.node, None)
+    state.places[ordinal] = data.node
+    state.places_end = max(state.places_end, ordinal + 1)
+    gone = state.nodes.pop(data.node, None)
+    if gone is not None:
+        state.phases[gone.phase] -= 1
+    state.phases[NodePhase.STANDBY] = state.phases.get(NodePhase.STANDBY, 0) + 1
     state.nodes[data.node] = NodeState(
         node=data.node,
         incarnation=data.incarnation,
@@ -45,17 +51,18 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
     )
     if state.spec is not None and state.phase is JobPhase.ASSEMBLING and "join" not in state.deadlines:
         spec = state.spec
-        if usable(len(state.alive()), nodes_min=spec.nodes_min, nodes_max=spec.nodes_max, node_unit=spec.node_unit):
+        if usable(len(state.places), nodes_min=spec.nodes_min, nodes_max=spec.nodes_max, node_unit=spec.node_unit):
             state.deadlines["join"] = event.time + seconds(spec.timing.join_window_s)
 
 
 def _place(state: JobState, data: node.NodeJoined) -> int:
     """The ordinal of a node that joins: what it asks for or had, if free, else the lowest free one."""
-    taken = {other.ordinal for other in state.nodes.values() if other.alive and other.node != data.node}
     wanted = data.ordinal if data.ordinal is not None else state.ordinals.get(data.node)
-    if wanted is not None and wanted not in taken:
+    if wanted is not None and wanted not in state.places:
         return wanted
-    return next(place for place in range(len(taken) + 1) if place not in taken)
+    if len(state.places) == state.places_end:  # no place below the end is free
+        return state.places_end
+    return next(place for place in range(state.places_end) if place not in state.places)
 
 
 def _in_world(state: JobState, found: NodeState) -> bool:
@@ -63,7 +70,10 @@ def _in_world(state: JobState, found: NodeState) -> bool:
 
 
 def _end_node(state: JobState, found: NodeState, trigger: str, changes: Changes) -> None:
-    found.phase = step(NODE, found.node, found.phase, trigger, changes)
+    alive = found.alive
+    step_node(state, found, trigger, changes)
+    if alive and not found.alive:
+        del state.places[found.ordinal]
     step_workers(found, trigger, changes)
     for ordered in state.actions.values():
         if ordered.waiting.get(found.node) == found.incarnation:
@@ -98,7 +108,7 @@ def _node_lost(state: JobState, event: Event, data: node.NodeLost, changes: Chan
 def _workers_started(state: JobState, event: Event, data: worker.WorkersStarted, changes: Changes) -> None:
     found = reporter(state, data)
     if found is not None:
-        found.phase = step(NODE, found.node, found.phase, "workers.started", changes)
+        step_node(state, found, "workers.started", changes)
         step_workers(found, "workers.started", changes)
         answered(state, found.node, StartWorkers, round_=data.round)
 
@@ -107,6 +117,8 @@ def _workers_started(state: JobState, event: Event, data: worker.WorkersStarted,
 def _workers_stepped(state: JobState, event: Event, data: worker.WorkersStepped, changes: Changes) -> None:
     found = reporter(state, data)
     if found is not None and found.alive:
+        if found.stepped is None and state.world is not None and state.world.round == data.round:
+            state.world.stepped += 1
         found.stepped = data.step
         progress(state, data.round, data.step, data.absolute)
 
@@ -128,7 +140,7 @@ def _worker_failed(state: JobState, event: Event, data: worker.WorkerFailed, cha
         step=data.step,
         absolute=data.absolute,
     )
-    found.phase = step(NODE, found.node, found.phase, "worker.failed", changes)
+    step_node(state, found, "worker.failed", changes)
     if data.local_rank < len(found.workers):
         found.workers[data.local_rank] = step(
             WORKER, f"{found.node}/{data.local_rank}", found.workers[data.local_rank], "worker.failed", changes
@@ -141,7 +153,7 @@ def _worker_failed(state: JobState, event: Event, data: worker.WorkerFailed, cha
 def _workers_finished(state: JobState, event: Event, data: worker.WorkersFinished, changes: Changes) -> None:
     found = reporter(state, data)
     if found is not None:
-        found.phase = step(NODE, found.node, found.phase, "workers.finished", changes)
+        step_node(state, found, "workers.finished", changes)
         step_workers(found, "workers.finished", changes)
         answered(state, found.node, StartWorkers, round_=data.round)
         if data.step is not None:
@@ -154,7 +166,7 @@ def _workers_stopped(state: JobState, event: Event, data: worker.WorkersStopped,
     if found is not None:
         if not data.effect and _in_world(state, found):
             report(state, event, found.node, round_=data.round, message=data.reason)
-        found.phase = step(NODE, found.node, found.phase, "workers.stopped", changes)
+        step_node(state, found, "workers.stopped", changes)
         step_workers(found, "workers.stopped", changes)
         answered(state, found.node, StartWorkers, StopWorkers, round_=data.round)
 
@@ -164,6 +176,6 @@ def _workers_unstartable(state: JobState, event: Event, data: worker.WorkersUnst
     found = reporter(state, data)
     if found is not None:
         report(state, event, found.node, round_=data.round, message=data.error)
-        found.phase = step(NODE, found.node, found.phase, "workers.unstartable", changes)
+        step_node(state, found, "workers.unstartable", changes)
         step_workers(found, "workers.unstartable", changes)
         answered(state, found.node, StartWorkers, round_=data.round)

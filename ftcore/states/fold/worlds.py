@@ -11,9 +11,9 @@ from ftcore.states.fold.base import (
     answered,
     on,
     report,
-    step,
     step_incident,
     step_job,
+    step_node,
 )
 from ftcore.states.model import (
     ActionState,
@@ -22,7 +22,6 @@ from ftcore.states.model import (
     Plan,
     WorldState,
 )
-from ftcore.states.node import NODE
 from ftcore.states.worker import WorkerPhase
 
 
@@ -107,11 +106,13 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
     elif isinstance(command, StartWorkers | StopWorkers):
         trigger = "action.ordered/start_workers" if isinstance(command, StartWorkers) else "action.ordered/stop_workers"
         for name in waiting:
-            _order_node(state.nodes[name], command, trigger, changes)
+            _order_node(state, state.nodes[name], command, trigger, changes)
 
 
-def _order_node(found: NodeState, command: StartWorkers | StopWorkers, trigger: str, changes: Changes) -> None:
-    found.phase = step(NODE, found.node, found.phase, trigger, changes)
+def _order_node(
+    state: JobState, found: NodeState, command: StartWorkers | StopWorkers, trigger: str, changes: Changes
+) -> None:
+    step_node(state, found, trigger, changes)
     found.round = max(found.round, command.round)
     if isinstance(command, StartWorkers):
         found.workers = [WorkerPhase.STARTING] * found.slots
