@@ -70,7 +70,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
             parser.error(f"--local-nodes: found {args.local_nodes}; expected at least 1")
         _tell(args)
         _config(parser, args)  # a wrong flag is told once, before any agent starts
-        argv = ["ftrun", "--job", args.job, "--store", args.store, *_without(given, ("--job", "--store"))]
+        argv = agent_argv(args, given)
         nodes = LocalNodes(nodes=args.local_nodes, argv=argv, store=args.store, job=args.job)
         return asyncio.run(nodes.run())
     config = _config(parser, args)
@@ -90,19 +90,11 @@ def _tell(args: argparse.Namespace) -> None:
     )
 
 
-def _without(given: list[str], names: Sequence[str]) -> list[str]:
-    """The command line without options that are set anew in front of it; what follows the script is not touched."""
-    left: list[str] = []
-    skip = False
-    for word in given:
-        if skip:
-            skip = False
-        elif word in names:
-            skip = True
-        elif not word.startswith(tuple(f"{name}=" for name in names)):
-            left.append(word)
-            continue
-    return left
+def agent_argv(args: argparse.Namespace, given: Sequence[str]) -> list[str]:
+    """An agent's command line: the user's, with job and store set behind the user's flags, before the script."""
+    script = len(given) - 1 - len(args.args)
+    flags = given[:script] if given[script - 1 : script] != ["--"] else given[: script - 1]
+    return ["ftrun", *flags, "--job", args.job, "--store", args.store, *given[script:]]
 
 
 def _job_name(args: argparse.Namespace) -> str:

@@ -135,7 +135,10 @@ def _defaults_from_environment(parser: argparse.ArgumentParser) -> None:
         if isinstance(action, argparse._StoreTrueAction):
             action.default = value == "1"
         else:
-            action.default = action.type(value) if callable(action.type) else value
+            try:
+                action.default = action.type(value) if callable(action.type) else value
+            except ValueError:
+                parser.error(f"PET_{action.dest.upper()}: found {value!r}; expected a number, as for the flag")
 
 
 def stream_map(parser: argparse.ArgumentParser, flag: str, text: str) -> int | dict[int, int]:

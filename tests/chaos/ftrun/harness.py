@@ -140,11 +140,13 @@ class Ftrun:
         return self.events.wait(kind, after, fields, self.runs)
 
     def stepped(self, round_: int, nodes: int = 1) -> Event:
-        """Wait until all nodes of a round completed a step; returns the last one's event."""
+        """Wait until all nodes of a round completed a step; no worker of an older round may be left then."""
         after = 0
         for _ in range(nodes):
             event = self.wait("workers.stepped", after, round=round_)
             after = event.seq
+        older = [pid for earlier in range(1, round_) for pid in self.pids(earlier)]
+        assert not gone(older, 0.0), "workers of two rounds at once"
         return event
 
     def pids(self, round_: int, node: str | None = None) -> list[int]:

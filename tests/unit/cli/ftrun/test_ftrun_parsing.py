@@ -1,0 +1,118 @@
+"""ftrun's command line: torchrun's words mean what they mean there."""
+
+import pytest
+
+from ftcore.cli import ftrun, options
+from ftcore.errors import UsageError
+
+
+def parse(*words: str):
+    return options.build_parser().parse_args(list(words))
+
+
+def test_what_follows_the_script_is_the_scripts():
+    """Flags behind the script are not looked at, even if ftrun knows them."""
+    args = parse("--nnodes", "2", "train.py", "--nnodes", "7", "-m", "--job=x")
+    assert (args.nnodes, args.script, args.args) == ("2", "train.py", ["--nnodes", "7", "-m", "--job=x"])
+
+
+@pytest.mark.parametrize("spelling", ["--nproc-per-node", "--nproc_per_node"])
+def test_both_spellings_of_a_flag_work(spelling):
+    """torchrun takes dashes and underscores."""
+    assert parse(spelling, "4", "x.py").nproc_per_node == "4"
+
+
+def test_variables_give_defaults_that_flags_override(monkeypatch):
+    """``PET_NNODES`` is the default of ``--nnodes``; a switch is set by 1."""
+    monkeypatch.setenv("PET_NNODES", "3")
+    monkeypatch.setenv("PET_STANDALONE", "1")
+    monkeypatch.setenv("PET_MAX_RESTARTS", "5")
+    args = parse("x.py")
+    assert (args.nnodes, args.standalone, args.max_restarts) == ("3", True, 5)
+    assert parse("--nnodes", "1", "x.py").nnodes == "1"
+
+
+def test_a_variable_that_does_not_fit_is_told(monkeypatch, capsys):
+    """``PET_MAX_RESTARTS=many`` names the variable."""
+    monkeypatch.setenv("PET_MAX_RESTARTS", "many")
+    with pytest.raises(SystemExit) as end:
+        parse("x.py")
+    assert end.value.code == 2
+    assert "PET_MAX_RESTARTS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0", 0), ("3", 3), ("0:1,1:2", {0: 1, 1: 2}), ("1:3", {1: 3})]
+)  # fmt: skip
+def test_streams_are_read_as_torchrun_does(text, expected):
+    """A number for all ranks, or pairs of rank and number."""
+    assert options.stream_map(options.build_parser(), "--tee", text) == expected
+
+
+@pytest.mark.parametrize("text", ["4", "x", "0:9", "0:1,", "1", ""])
+def test_streams_that_are_none_are_told(text, capsys):
+    """What is no stream is an error that names the flag; 1 is one."""
+    if text == "1":
+        assert options.stream_map(options.build_parser(), "--tee", text) == 1
+        return
+    with pytest.raises(SystemExit):
+        options.stream_map(options.build_parser(), "--tee", text)
+    assert f"--tee: found {text!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", (1, 1)), ("2:4", (2, 4)), ("3:3", (3, 3))])
+def test_numbers_of_nodes(text, expected):
+    """One number, or a range."""
+    assert options.node_range(options.build_parser(), text) == expected
+
+
+@pytest.mark.parametrize("text", ["0", "4:2", "a", "1:", ":2", "-1", "1:2:3"])
+def test_numbers_of_nodes_that_are_none(text, capsys):
+    """Everything else is told with what is expected."""
+    with pytest.raises(SystemExit):
+        options.node_range(options.build_parser(), text)
+    assert "MIN:MAX" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "flags", "rest"),
+    [
+        (["--job", "a", "--store=b", "--nnodes", "2", "x.py"], ["--nnodes", "2"], []),
+        (["--nnodes", "2", "x.py", "--job", "mine"], ["--nnodes", "2"], ["--job", "mine"]),
+        (["x.py", "--store=mine", "--", "y"], [], ["--store=mine", "--", "y"]),
+        (["--nnodes", "2", "--", "x.py", "y"], ["--nnodes", "2"], ["y"]),
+    ],
+)
+def test_an_agents_command_line_is_the_users(given, flags, rest):
+    """Job and store are those that were settled; what follows the script is not touched."""
+    args = parse(*given)
+    args.job, args.store = "j", "sqlite:///s"
+    again = parse(*ftrun.agent_argv(args, given)[1:])
+    assert (again.job, again.store, again.script, again.args) == ("j", "sqlite:///s", "x.py", rest)
+    assert again.nnodes == (flags[1] if flags else None)
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '{"node_lease_s": "x"}', '{"no_such": 1}', '{"node_lease_s": 0.1}'])
+def test_time_constants_that_do_not_fit_are_told(text, monkeypatch):
+    """``FTCORE_TIMING`` is checked like any input."""
+    monkeypatch.setenv("FTCORE_TIMING", text)
+    with pytest.raises(UsageError, match="FTCORE_TIMING"):
+        ftrun._timing()
+
+
+def test_time_constants_of_the_environment(monkeypatch):
+    """What it does not name keeps its default."""
+    monkeypatch.setenv("FTCORE_TIMING", '{"master_idle_s": 4}')
+    assert ftrun._timing().master_idle_s == 4
+    assert ftrun._timing().node_lease_s == 2
+
+
+def test_slots_without_a_gpu(monkeypatch):
+    """``auto`` and ``cpu`` are the cores; CUDA_VISIBLE_DEVICES counts for ``auto`` and ``gpu``; torch is not asked."""
+    parser = options.build_parser()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
+    assert ftrun._slots(parser, "gpu") == ftrun._slots(parser, "auto") == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert ftrun._slots(parser, "auto") == ftrun._slots(parser, "cpu")
+    with pytest.raises(SystemExit):
+        ftrun._slots(parser, "gpu")
