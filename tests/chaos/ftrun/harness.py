@@ -35,7 +35,12 @@ JOBS = Path(__file__).parent / "jobs"
 PATIENCE_S = 60.0
 """Bound of every wait; far more than any needs."""
 
-GONE_S = 15.0
+LATE_S = 3.0
+"""How long what stands in the log may need to be seen here, once every ftrun has ended."""
+
+GONE_S = 20.0
+"""Bound of the wait for processes that were told to end; a master that nobody calls may take ``master_idle_s``."""
+
 JOB = "job"
 
 
@@ -327,10 +332,13 @@ class Watch:
                     if event.seq > after and event.type == kind and _has(data, fields):
                         return event
                 looked = len(self.seen)
-                if not self._changed.wait(timeout=max(0.0, deadline - time.monotonic())):
+                if runs and all(run.process.poll() is not None for run in runs):
+                    deadline = min(deadline, time.monotonic() + LATE_S)
+                if time.monotonic() > deadline:
                     told = "\n".join(run.stderr() for run in runs)
                     lines = "\n".join(brief(event) for event in self.seen[-40:])
                     raise AssertionError(f"no {kind} {fields} after {after}; the log ends:\n{lines}\n{told}")
+                self._changed.wait(timeout=1.0)
 
     def read(self) -> list[Event]:
         """The whole log, read anew."""
