@@ -84,6 +84,9 @@ RULES: tuple[Rule, ...] = (
 _PRELOAD = re.compile(r"^cannot preload |warm process ended \d+ times while it imported")
 """What an agent says of a round that it cannot serve because ``--preload`` is wrong: the store host is forked first."""
 
+HEADLINE_MAX = 160
+"""Characters of an error that stand in a summary; the event with the evidence holds it whole."""
+
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP}
 
 
@@ -148,11 +151,16 @@ def _by_text(report: Report, who: str) -> Reading:
 
 
 def _headline(report: Report) -> str:
-    """The exception's line: of the error file, or the last line of output that is not empty."""
-    if report.message:
-        return report.message.strip().splitlines()[0][:300]
-    lines = [line for line in report.tail.splitlines() if line.strip()]
-    return lines[-1].strip()[:300] if lines else f"exit code {report.exitcode}"
+    """The exception's line: of the error file, or the last line of output that is not empty; of a long one its start.
+
+    Advice that libraries add behind their error ("This is typically caused by ...") is left to the log files.
+    """
+    text = report.message or report.tail
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return f"exit code {report.exitcode}"
+    line = lines[0] if report.message else lines[-1]
+    return line if len(line) <= HEADLINE_MAX else line.partition(". ")[0][:HEADLINE_MAX]
 
 
 def signal_name(number: int) -> str:
