@@ -75,7 +75,7 @@ class Master:
         self.phase: MasterPhase = MasterPhase.CANDIDATE
         self.state = JobState()
         self._timing = timing
-        self._standby = standby
+        self._saw_run = standby
         self._clock = SystemClock()
         self._service = Service(self, listen=listen, advertise=advertise, token=token)
         self._sessions: dict[str, Session] = {}
@@ -148,13 +148,12 @@ class Master:
         begin.
         """
         begun = await self.log.last_seq()
-        lived = self._standby
         async for event in self.log.follow(Seq(self.state.seq)):
             take_in(self.state, event)
             over = self.state.phase in ENDED and not self.state.alive()
-            if lived and over and event.seq >= begun:
+            if self._saw_run and over and event.seq >= begun:
                 return
-            lived = lived or (not over and event.seq >= begun)
+            self._saw_run = self._saw_run or (not over and event.seq >= begun)
 
     # -- leading
 
@@ -167,6 +166,8 @@ class Master:
         self._sequencer = Sequencer(self.log, self.state, leadership.term, self._clock, self._committed)
         self._step("folded")
         self._adopt_timing()
+        if self._saw_run and self.state.phase in ENDED and not self.state.alive():
+            return  # the run ended while the last master handed over
         self._lived = self.state.run > 0 and self.state.phase not in ENDED
         elected = MasterElected(host=socket.gethostname(), pid=os.getpid(), address=address, version=__version__)
         self._sequencer.submit(Fact(id=EventId(OWN, "", 0), data=elected, at=at()))

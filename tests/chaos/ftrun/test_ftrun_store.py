@@ -124,7 +124,7 @@ def test_etcd_away_in_the_middle_stops_no_training(etcd_job: tuple[Ftrun, Cluste
     run = job.start("--local-nodes", "2")
     stepped = job.stepped(1, nodes=2)
     cluster.members[0].kill()
-    dead = job.pids(1)[1]
+    (dead,) = job.pids(1, "node1")
     job.steps_on(0, by=100)
     job.do(1, "sys.exit(3)")
     wait_until(lambda: not Path(f"/proc/{dead}").exists(), "the worker's end")
