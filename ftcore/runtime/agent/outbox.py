@@ -14,6 +14,7 @@ from typing import Any
 from ftcore.errors import LogCorrupt
 from ftcore.events.codec import decode_fact, encode_fact
 from ftcore.events.envelope import At, EventId, Fact
+from ftcore.events.operator import OperatorCommanded
 
 OUTBOX_FACTS_MAX = 10_000
 """Bound of the memory of an agent without a master; reached only by a crash loop without a master to stop it."""
@@ -52,9 +53,11 @@ class Outbox:
         facts: list[tuple[str, bytes]] = []
         for line in lines:
             try:
-                facts.append((decode_fact(line).id.incarnation, line))
+                fact = decode_fact(line)
             except LogCorrupt:
                 continue  # half-written: its agent died while writing it, or had no space, so nothing was promised
+            if not isinstance(fact.data, OperatorCommanded):  # somebody's wish to end that life, not this one
+                facts.append((fact.id.incarnation, line))
         # Only the last life's: it sent its own predecessor's before its first, so those may be in the log, and the
         # fold knows a duplicate only among the newest life's.
         return [line for incarnation, line in facts if incarnation == facts[-1][0]]

@@ -60,6 +60,12 @@ def test_a_signal_without_a_master_is_obeyed(tmp_path: Path, flags: list[str]) -
         assert not gone(job.pids(1), 0.0)
         for pid in job.processes("ftcore.cli.master"):
             kill(pid, signal.SIGKILL)
+        (job.cwd / "on_term.0").unlink()
+        again = job.start(*flags)
+        job.stepped(2, nodes=2 if flags is LOCAL else 1)
+        job.steps_on()
+        job.finish()
+        assert again.end() == 0, "a wish to end that nobody heard does not end the next run"
 
 
 @FORMS

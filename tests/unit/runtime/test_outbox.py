@@ -1,0 +1,80 @@
+"""The outbox keeps an agent's facts until they are durable, and hands them to its successor once."""
+
+from pathlib import Path
+
+from ftcore.events.codec import decode_fact
+from ftcore.events.node import NodeLeft
+from ftcore.events.operator import OperatorCommanded
+from ftcore.runtime.agent.outbox import Outbox
+from ftcore.runtime.clock import at
+
+
+def outbox(path: Path, life: str) -> Outbox:
+    return Outbox(path, "a", life, lambda: None)
+
+
+def left(life: str) -> NodeLeft:
+    return NodeLeft(node="a", incarnation=life, reason="test")
+
+
+def inherited(box: Outbox) -> list[tuple[str, int]]:
+    box.close()
+    return [(fact.id.incarnation, fact.id.n) for fact in map(decode_fact, box.inherited)]
+
+
+def test_a_successor_inherits_what_was_not_acknowledged(tmp_path):
+    """All facts of the last life, if not all of them were acknowledged; a late duplicate is known by its number."""
+    first = outbox(tmp_path / "o", "1")
+    for _ in range(3):
+        first.add(left("1"), at())
+    first.acknowledge(2)
+    assert (first.acked, [n for n, _ in first.unacknowledged(0)]) == (2, [3])
+    first.close()
+    assert inherited(outbox(tmp_path / "o", "2")) == [("1", 1), ("1", 2), ("1", 3)]
+
+
+def test_nothing_is_inherited_when_all_was_acknowledged(tmp_path):
+    """The file is empty then."""
+    first = outbox(tmp_path / "o", "1")
+    first.add(left("1"), at())
+    first.acknowledge(1)
+    first.close()
+    assert inherited(outbox(tmp_path / "o", "2")) == []
+
+
+def test_only_the_last_life_is_inherited(tmp_path):
+    """Of two dead lives the older one's facts may be in the log behind which nobody knows them as duplicates."""
+    for life in ("1", "2"):
+        box = outbox(tmp_path / "o", life)
+        box.add(left(life), at())
+        box.close()
+    assert inherited(outbox(tmp_path / "o", "3")) == [("2", 1)]
+
+
+def test_a_torn_line_spoils_no_other(tmp_path):
+    """A fact that was cut short by a full disk is lost; those before and behind it are not."""
+    box = outbox(tmp_path / "o", "1")
+    box.add(left("1"), at())
+    with (tmp_path / "o").open("ab") as file:
+        file.write(b'\n{"id":["a","1",2],"ty')
+    box.add(left("1"), at())
+    box.close()
+    assert inherited(outbox(tmp_path / "o", "2")) == [("1", 1), ("1", 2)]
+
+
+def test_a_wish_to_end_is_not_inherited(tmp_path):
+    """A signal to an ftrun that no master heard of does not end the next one."""
+    box = outbox(tmp_path / "o", "1")
+    box.add(left("1"), at())
+    box.add(OperatorCommanded(command="stop", who="SIGINT to ftrun", exit_code=130), at())
+    box.close()
+    assert inherited(outbox(tmp_path / "o", "2")) == [("1", 1)]
+
+
+def test_a_file_that_cannot_be_written_costs_only_itself(tmp_path):
+    """An outbox below a file keeps its facts in memory."""
+    (tmp_path / "file").write_text("")
+    box = outbox(tmp_path / "file" / "o", "1")
+    assert box.add(left("1"), at()) == 1
+    assert [n for n, _ in box.unacknowledged(0)] == [1]
+    box.close()
