@@ -40,6 +40,7 @@ class Console:
         self._chunks: collections.deque[bytes] = collections.deque()
         self._size = 0
         self._dropped = 0
+        self._mid_line = False
         self._busy = False
         self._broken = False
         self._thread: threading.Thread | None = None
@@ -53,6 +54,7 @@ class Console:
                 self._dropped += len(data)
                 return
             data = self._note() + data
+            self._mid_line = not data.endswith(b"\n")
             self._chunks.append(data)
             self._size += len(data)
             self._changed.notify_all()
@@ -92,7 +94,9 @@ class Console:
         dropped, self._dropped = self._dropped, 0
         if not dropped:
             return b""
-        return f"ftcore: {dropped} bytes of output are missing here, as nobody read them; see the log files\n".encode()
+        start, self._mid_line = "\n" if self._mid_line else "", False
+        text = f"{start}ftcore: {dropped} bytes of output are missing here, as nobody read them; see the log files\n"
+        return text.encode()
 
     def _write(self, data: bytes) -> bool:
         view = memoryview(data)
