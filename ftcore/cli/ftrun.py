@@ -23,8 +23,11 @@ from ftcore.cli.node import NodeConfig, guarded, run_node
 from ftcore.errors import FtcoreError, UsageError
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyLoaded
+from ftcore.ids import Round
 from ftcore.logs import check_job_name, default_store_url
 from ftcore.policies.config import default_chain, parse, with_max_restarts
+from ftcore.ports import Launch
+from ftcore.runtime.agent import launchable
 from ftcore.runtime.agent.agent import AgentConfig, Outcome
 from ftcore.runtime.agent.supervisor import Output
 from ftcore.runtime.logging import PatientStream, configure
@@ -69,7 +72,8 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         if args.local_nodes < 1:
             parser.error(f"--local-nodes: found {args.local_nodes}; expected at least 1")
         _tell(args)
-        _config(parser, args)  # a wrong flag is told once, before any agent starts
+        config = _config(parser, args)  # a wrong flag is told once, before any agent starts
+        _check_script(config.agent.submission.spec)
         argv = agent_argv(args, given)
         nodes = LocalNodes(nodes=args.local_nodes, argv=argv, store=args.store, job=args.job)
         return asyncio.run(nodes.run())
@@ -78,7 +82,23 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         return _run_master(config)
     if args.local_parent < 0:
         _tell(args)
+        _check_script(config.agent.submission.spec)
     return asyncio.run(run_node(config))
+
+
+def _check_script(spec: JobSpec) -> None:
+    """Tell at once what the user has to mend; a node on which it cannot be run all the same tells it in the log."""
+    launchable.check(
+        Launch(
+            round=Round(0),
+            argv=spec.argv,
+            module=spec.module,
+            no_python=spec.no_python,
+            cwd=spec.cwd,
+            envs=(os.environ,),
+            log_dirs=(),
+        )
+    )
 
 
 def _tell(args: argparse.Namespace) -> None:

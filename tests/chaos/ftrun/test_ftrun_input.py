@@ -44,6 +44,7 @@ def test_a_wrong_command_line_is_told(tmp_path: Path, name: str) -> None:
     """Exit 2 and one message that names the flag, what was found and what is expected."""
     argv, words = WRONG[name]
     with ftrun(tmp_path, timing={"node_lease_s": 1.0} if name == "timing" else None) as job:
+        (job.cwd / "x.py").write_text("")
         run = job.start(*argv, script="", job=False, preload=False)
         assert run.end() == 2
         assert words in run.stderr()
@@ -72,14 +73,28 @@ CANNOT_RUN = {
 
 @pytest.mark.parametrize("name", CANNOT_RUN)
 def test_what_cannot_be_run_is_told(tmp_path: Path, name: str) -> None:
-    """A script, program or module that is not there ends the job at once, without a second try."""
+    """A script, program or module that is not there is told before anything is started."""
     flags, script, words = CANNOT_RUN[name]
     with ftrun(tmp_path) as job:
         (job.cwd / "data.txt").write_text("x")
         run = job.start(*flags, script, script="")
-        assert run.end() in (1, 2)
+        assert run.end() == 2
         assert words in run.stderr()
-        assert len(job.of("world.formed")) <= 1 or len([e for e in job.events.read() if e.type == "world.formed"]) <= 1
+        assert not list(job.home.glob("ftcore/*.db")) and not job.processes()
+
+
+def test_what_one_node_cannot_run_ends_the_job(tmp_path: Path) -> None:
+    """A script that is gone when the next round starts: tried once more, then the job ends and the path is named."""
+    with ftrun(tmp_path) as job:
+        script = job.cwd / "script.py"
+        script.symlink_to(JOBS / "count.py")
+        run = job.start("script.py", script="")
+        job.stepped(1)
+        script.unlink()
+        job.do(0, "sys.exit(3)")
+        assert run.end() == 1
+        assert f"script script.py not found (looked for {script})" in run.stderr()
+        assert len([event for event in job.events.read() if event.type == "world.formed"]) == 3
 
 
 def test_a_preload_that_does_not_exist_is_told(tmp_path: Path) -> None:
