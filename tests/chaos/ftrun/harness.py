@@ -172,8 +172,9 @@ class Ftrun:
         return self.of("master.elected")[-1].data.pid
 
     def of(self, kind: str, node: str | None = None) -> list[Event]:
-        """The events of a type (of a node) so far."""
-        seen = list(self.events.seen)
+        """The events of a type (of a node) so far: what was followed while it runs, the whole log once it has ended."""
+        ended = self.runs and all(run.process.poll() is not None for run in self.runs)
+        seen = self.events.read() if ended else list(self.events.seen)
         return [event for event in seen if event.type == kind and node in (None, getattr(event.data, "node", None))]
 
     # -- processes
