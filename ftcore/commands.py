@@ -60,5 +60,105 @@ class ReleaseNode(msgspec.Struct, frozen=True, tag_field="do", tag="release_node
     reason: str
 
 
-Command: TypeAlias = StartWorkers | StopWorkers | OpenStore | ReleaseNode
-"""Everything that the master may order."""
+class PauseWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="pause_workers"):
+    """Have every worker wait at its next step boundary, its processes and groups alive.
+
+    Args:
+        round: the round whose workers pause.
+    """
+
+    round: Round
+
+
+class ResumeWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="resume_workers"):
+    """Let paused workers go on.
+
+    Args:
+        round: the round whose workers wait.
+    """
+
+    round: Round
+
+
+class RetryStep(msgspec.Struct, frozen=True, tag_field="do", tag="retry_step"):
+    """Compute the step that failed once more, in the processes there are, on the same batch.
+
+    Args:
+        round: the round.
+        step: the step to compute again: the one after the last that every rank completed.
+        restore: what the state before the step comes from: ``nothing`` (it is whole), ``replica`` (the ranks named
+            take it from a rank that holds the same) or ``snapshot`` (every rank takes back its own).
+        ranks: global ranks whose state is repaired, for ``replica``.
+        tolerate: if the same step shows the same trouble again, accept it.
+    """
+
+    round: Round
+    step: int
+    restore: str
+    ranks: tuple[int, ...] = ()
+    tolerate: bool = False
+
+
+class ParkWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="park_workers"):
+    """Have the workers leave their process groups and wait, alive and with their state, for the next round.
+
+    Args:
+        round: the newest round to leave.
+        grace_s: seconds after which a worker that cannot be freed is stopped instead.
+    """
+
+    round: Round
+    grace_s: float
+
+
+class SaveCheckpoint(msgspec.Struct, frozen=True, tag_field="do", tag="save_checkpoint"):
+    """Save the state of the last completed step once, one saver to a replica group, whatever else has failed.
+
+    Args:
+        round: the round whose state is saved.
+        ranks: global ranks that save; empty: every rank that lives.
+    """
+
+    round: Round
+    ranks: tuple[int, ...] = ()
+
+
+class ReplaceNodes(msgspec.Struct, frozen=True, tag_field="do", tag="replace_nodes"):
+    """The platform's order: give these nodes up and launch others for their places.
+
+    Args:
+        nodes: names of the nodes given up.
+        isolate: keep their machines from being chosen again.
+    """
+
+    nodes: tuple[str, ...]
+    isolate: bool
+
+
+class CheckHealth(msgspec.Struct, frozen=True, tag_field="do", tag="check_health"):
+    """Check this node's devices and links before a round is started on it.
+
+    Args:
+        round: the round that is to come.
+    """
+
+    round: Round
+
+
+Command: TypeAlias = (
+    StartWorkers
+    | StopWorkers
+    | OpenStore
+    | ReleaseNode
+    | PauseWorkers
+    | ResumeWorkers
+    | RetryStep
+    | ParkWorkers
+    | SaveCheckpoint
+    | ReplaceNodes
+    | CheckHealth
+)
+"""Everything that the master may order; all but ``ReplaceNodes``, which is the platform's, are a node's."""
+
+PLATFORM = "@platform"
+"""The addressee of orders to the platform; no node may be called so."""

@@ -38,7 +38,7 @@ class IncidentOpened:
     """Something interrupts the training.
 
     Args:
-        kind: ``fault`` or ``request``.
+        kind: ``fault``, ``request`` or ``opportunity``.
         fault: the first reading of the evidence.
         revision: 1.
     """
@@ -78,6 +78,20 @@ class IncidentEscalated:
     reason: str
 
 
+@decision("incident.continued")
+@attrs.frozen(kw_only=True)
+class IncidentContinued:
+    """The plan did what it is there for, which is not the end of the incident: the next policies are asked.
+
+    Args:
+        policy: the policy whose plan it was.
+        outcome: what it brought, as ``saved`` or ``told``.
+    """
+
+    policy: str
+    outcome: str
+
+
 @decision("incident.resolved")
 @attrs.frozen(kw_only=True)
 class IncidentResolved:
@@ -85,7 +99,8 @@ class IncidentResolved:
 
     Args:
         policy: the policy that did it.
-        outcome: ``stepped``, ``settled`` (alive for ``settle_s``, no steps reported), ``finished`` or ``ended``.
+        outcome: ``stepped``, ``settled`` (alive for ``settle_s``, no steps reported), ``finished``, ``ended``, or for
+            requests ``paused``, ``resumed`` or ``saved``.
         steps_lost: completed steps that had to be done again, if both step counts are absolute.
     """
 
@@ -97,7 +112,7 @@ class IncidentResolved:
 @decision("incident.exhausted")
 @attrs.frozen(kw_only=True)
 class IncidentExhausted:
-    """No policy of the chain took it or succeeded: the job fails.
+    """No policy of the chain took it or succeeded: a fault fails the job; a request or opportunity is dropped.
 
     Args:
         reason: what was tried.

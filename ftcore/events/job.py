@@ -117,3 +117,55 @@ class JobUnparked:
     """
 
     who: str
+
+
+@fact("checkpoint.committed")
+@attrs.frozen(kw_only=True)
+class CheckpointCommitted:
+    """Every shard of a step's state is safe.
+
+    Args:
+        round: the round that saved it.
+        step: the step.
+        where: where it lies, for people.
+        seconds: how long training stood still for it.
+    """
+
+    round: int
+    step: int
+    where: str = ""
+    seconds: float = 0.0
+
+
+@decision("job.rolled_back")
+@attrs.frozen(kw_only=True)
+class JobRolledBack:
+    """The training goes back to an older step; what was saved after it is never resumed from.
+
+    Args:
+        step: the step whose checkpoint the next round resumes from.
+        before: the newest completed step until now.
+        reason: why.
+    """
+
+    step: int
+    before: int | None
+    reason: str
+
+
+@decision("data.skipped")
+@attrs.frozen(kw_only=True)
+class DataSkipped:
+    """So much of the data is left out from a step on.
+
+    Args:
+        step: the step after which it is left out.
+        amount: how much.
+        unit: ``batches`` or ``tokens``.
+        reason: why.
+    """
+
+    step: int
+    amount: int
+    unit: str
+    reason: str

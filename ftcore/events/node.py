@@ -2,7 +2,7 @@
 
 import attrs
 
-from ftcore.events.registry import fact
+from ftcore.events.registry import decision, fact
 
 
 @fact("node.joined")
@@ -67,3 +67,93 @@ class NodeLost:
     reason: str
     step: int | None = None
     absolute: bool = False
+
+
+@decision("node.quarantined")
+@attrs.frozen(kw_only=True)
+class NodeQuarantined:
+    """A node takes part in no round any more, in no incarnation, until an operator lets it.
+
+    Args:
+        node: the node's name.
+        reason: why.
+    """
+
+    node: str
+    reason: str
+
+
+@fact("health.checked")
+@attrs.frozen(kw_only=True)
+class HealthChecked:
+    """A node answered the order to check itself.
+
+    Args:
+        node: the node's name.
+        incarnation: this life of its agent.
+        effect: the order.
+        verdict: ``healthy``, ``slow`` or ``faulty``.
+        detail: what was found.
+    """
+
+    node: str
+    incarnation: str
+    effect: str
+    verdict: str
+    detail: str = ""
+
+
+@fact("order.obeyed")
+@attrs.frozen(kw_only=True)
+class OrderObeyed:
+    """A node carried out an order that leaves its processes in place.
+
+    Args:
+        node: the node's name.
+        incarnation: this life of its agent.
+        round: the round of its workers.
+        effect: the order.
+        step: the last step that its workers had completed then, if known.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    effect: str
+    step: int | None = None
+
+
+@fact("order.refused")
+@attrs.frozen(kw_only=True)
+class OrderRefused:
+    """A node cannot carry out an order.
+
+    Args:
+        node: the node's name.
+        incarnation: this life of its agent.
+        round: the round of its workers.
+        effect: the order.
+        reason: why, for people.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    effect: str
+    reason: str
+
+
+@fact("platform.answered")
+@attrs.frozen(kw_only=True)
+class PlatformAnswered:
+    """The platform took or declined an order; the nodes that it launched join by themselves.
+
+    Args:
+        effect: the order.
+        ok: it was taken.
+        reason: why not.
+    """
+
+    effect: str
+    ok: bool
+    reason: str = ""

@@ -11,13 +11,16 @@ class OperatorCommanded:
     """Somebody asked for something by hand.
 
     Args:
-        command: ``stop``, or ``resume`` of a stuck job.
+        command: ``stop``, ``pause``, ``resume`` (of a paused, held or stuck job), ``drain`` or ``evict`` (of a node) or
+            ``checkpoint``.
         who: who asked, as ``user@host``, or the signal that ``ftrun`` got.
         why: the reason given, may be empty.
         exit_code: for ``stop``: what ``ftrun`` will exit with.
+        node: for ``drain`` and ``evict``: the node.
     """
 
     command: str
     who: str
     why: str = ""
     exit_code: int = 5
+    node: str = ""

@@ -4,6 +4,7 @@ from typing import Any
 
 import attrs
 
+from ftcore.commands import Command
 from ftcore.events.registry import decision, fact
 
 
@@ -38,6 +39,44 @@ class PolicyLoaded:
     chain: tuple[ChainEntry, ...]
 
 
+@attrs.frozen(kw_only=True)
+class Terms:
+    """What a plan is to do beyond its kind; the defaults are those of a plain restart.
+
+    Args:
+        survivors: ``stop`` the workers that live, or ``park`` them with their state for the next round.
+        exclude: nodes that the next round must do without; they are released.
+        quarantine: those of them that must not come back.
+        replace: nodes for whose places the platform launches others.
+        want: nodes of the next round; 0: as many as the last one had.
+        patience_s: seconds that the plan waits for so many; then it has failed. None: the job's own time constants.
+        check: check the health of the nodes before the next round starts: none, ``suspect`` ones or ``all``.
+        command: what is ordered from the living members, for a plan ``in_place``.
+        then: what follows when the plan's orders are answered: ``verify`` its outcome, ``continue`` with the chain,
+            ``pause`` (the request is fulfilled, the job waits) or ``resolve`` (it is fulfilled, the job goes on).
+        rollback_to: the training resumes from the checkpoint of this step, which is not the newest.
+        skip: so much of the data from that step on is left out.
+        skip_unit: ``batches`` or ``tokens``.
+        alert: the message to people, for a plan ``tell``.
+        severity: ``info``, ``warning`` or ``critical``, for that message.
+    """
+
+    survivors: str = "stop"
+    exclude: tuple[str, ...] = ()
+    quarantine: tuple[str, ...] = ()
+    replace: tuple[str, ...] = ()
+    want: int = 0
+    patience_s: float | None = None
+    check: str = ""
+    command: Command | None = None
+    then: str = "verify"
+    rollback_to: int | None = None
+    skip: int = 0
+    skip_unit: str = "batches"
+    alert: str = ""
+    severity: str = "warning"
+
+
 @decision("policy.considered")
 @attrs.frozen(kw_only=True)
 class PolicyConsidered:
@@ -48,13 +87,15 @@ class PolicyConsidered:
         verdict: ``take`` or ``pass``.
         reason: why, for people.
         revision: the incident's revision that it was asked about.
-        plan: what it will do, if it was taken: ``restart`` or ``end``.
+        plan: what it will do, if it was taken: ``restart``, ``in_place``, ``tell`` or ``end``.
         grace_s: seconds that workers get between TERM and KILL under the plan.
         deadline_s: seconds from a round's start in which the plan must bring its outcome.
         outcome: for ``end``: how the job will end (``failed`` or ``stopped``).
         exit_code: for ``end``: the job's exit code.
         wait_s: seconds of back-off before the plan's new round, if it was taken.
         attempt: the how-manieth attempt of this policy in its budget's window, if it was taken.
+        terms: what the plan does beyond its kind; None: nothing.
+        again_s: for a pass on an opportunity: seconds after which it is worth to ask again; 0: when something changes.
     """
 
     policy: str
@@ -68,3 +109,79 @@ class PolicyConsidered:
     exit_code: int = 0
     wait_s: float = 0.0
     attempt: int | None = None
+    terms: Terms | None = None
+    again_s: float = 0.0
+
+
+@decision("plan.applied")
+@attrs.frozen(kw_only=True)
+class PlanApplied:
+    """Every order of a plan that leaves the processes in place was answered.
+
+    Args:
+        policy: the policy whose plan it is.
+        then: what follows, as in ``Terms``.
+    """
+
+    policy: str
+    then: str
+
+
+@decision("alert.raised", ignorable=True)
+@attrs.frozen(kw_only=True)
+class AlertRaised:
+    """People are to be told; the sending is nobody's recovery and is not waited for.
+
+    Args:
+        severity: ``info``, ``warning`` or ``critical``.
+        title: one line.
+        text: the message.
+    """
+
+    severity: str
+    title: str
+    text: str
+
+
+@fact("alert.sent", ignorable=True)
+@attrs.frozen(kw_only=True)
+class AlertSent:
+    """What came of sending an alert.
+
+    Args:
+        alert: seq of the ``alert.raised``.
+        ok: every target took it.
+        error: what went wrong.
+    """
+
+    alert: int
+    ok: bool
+    error: str = ""
+
+
+@fact("ability.declared")
+@attrs.frozen(kw_only=True)
+class AbilityDeclared:
+    """What a part of the job can carry out, beyond starting and stopping processes.
+
+    Args:
+        source: who says so: ``platform``, ``script``, or a node's name.
+        abilities: names, as in ``docs/reference/policies.md``; all that this source has.
+    """
+
+    source: str
+    abilities: tuple[str, ...]
+
+
+@fact("policy.faulted")
+@attrs.frozen(kw_only=True)
+class PolicyFaulted:
+    """A policy that is not ftcore's own raised, took too long or answered nonsense; it counts as a pass.
+
+    Args:
+        policy: its name.
+        error: what happened, in one line.
+    """
+
+    policy: str
+    error: str

@@ -155,3 +155,60 @@ class WorkersUnstartable:
     round: int
     effect: str
     error: str
+
+
+@fact("fault.observed")
+@attrs.frozen(kw_only=True)
+class FaultObserved:
+    """Something other than the end of a process shows a fault.
+
+    Args:
+        node: the node it was seen on.
+        incarnation: its agent's life.
+        round: the round that was hit.
+        source: who saw it: ``worker``, ``detector``, ``log``, ``kernel``, ``health``, ``platform`` or ``storage``.
+        kind: what was seen, as ``uce``, ``collective``, ``hang``, ``straggler``, ``loss-spike``, ``loss-nan``,
+            ``norm``, ``norm-spike``, ``preemption-notice``; empty where the message alone tells.
+        rank: the global rank it is about; -1: the whole node.
+        message: the words of whoever saw it.
+        step: the last step completed before it.
+        absolute: that step counts from the start of the training.
+        values: the figures, by name.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    source: str
+    kind: str
+    rank: int = -1
+    message: str = ""
+    step: int | None = None
+    absolute: bool = False
+    values: dict[str, float] = attrs.field(factory=dict)
+
+
+@fact("log.matched", ignorable=True)
+@attrs.frozen(kw_only=True)
+class LogMatched:
+    """A worker's output, or the kernel's, has lines that a rule knows; training may well go on.
+
+    Args:
+        node: the node.
+        incarnation: its agent's life.
+        round: the round.
+        rank: global rank of the worker that wrote it; -1: the node's kernel.
+        rule: name of the rule.
+        cls: the class that it speaks for.
+        line: the first such line, cut to 512 bytes.
+        count: such lines since the last report.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    rank: int
+    rule: str
+    cls: str
+    line: str
+    count: int = 1

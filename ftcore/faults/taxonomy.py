@@ -16,6 +16,13 @@ class FaultClass(StrEnum):
     CONFIG_ENV = "config-env"
     OOM_GPU = "oom-gpu"
     OOM_HOST = "oom-host"
+    CUDA_STICKY = "cuda-sticky"
+    GPU_HW = "gpu-hw"
+    NCCL_TIMEOUT = "nccl-timeout"
+    NCCL_REMOTE_ERROR = "nccl-remote-error"
+    NUMERIC = "numeric"
+    DATA_LOADER = "data-loader"
+    HANG = "hang"
     STORAGE = "storage"
     SIGNAL_PREEMPTION = "signal-preemption"
     NETWORK_RENDEZVOUS = "network-rendezvous"
@@ -104,6 +111,48 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "node",
         False,
         "look at the node: power, kernel log, network",
+    ),
+    F.CUDA_STICKY: ClassFacts(
+        "A CUDA context was lost: illegal access, device assert, launch failure.",
+        "process",
+        True,
+        "run with CUDA_LAUNCH_BLOCKING=1 to find the kernel; if it moves with the node, suspect the device",
+    ),
+    F.GPU_HW: ClassFacts(
+        "A device, its memory or its links failed.",
+        "node",
+        False,
+        "drain the node and run the vendor's diagnostics on it",
+    ),
+    F.NCCL_TIMEOUT: ClassFacts(
+        "A collective waited too long for somebody.",
+        "process",
+        False,
+        "look for the rank that never came to the collective",
+    ),
+    F.NCCL_REMOTE_ERROR: ClassFacts(
+        "A peer or the link to it was lost.",
+        "node",
+        False,
+        "check the links; NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7 ride out short outages",
+    ),
+    F.NUMERIC: ClassFacts(
+        "Loss or gradients are not finite, or spiked.",
+        "user",
+        False,
+        "go back before the spike and skip its data; watch the learning rate",
+    ),
+    F.DATA_LOADER: ClassFacts(
+        "A data loader's worker died, or its shared memory is full.",
+        "process",
+        False,
+        "fewer data loader workers, or a larger /dev/shm",
+    ),
+    F.HANG: ClassFacts(
+        "No progress, or much too slow.",
+        "process",
+        False,
+        "read the stacks of the ranks that stand still",
     ),
     F.REQUEST: ClassFacts("Somebody asked for it.", "nobody", False, "nothing to repair"),
 }

@@ -11,16 +11,46 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 
+from ftcore.events.policy import Terms
 from ftcore.states.model import IncidentState, JobState
 
 
 class PlanKind(StrEnum):
-    """What the master can carry out."""
+    """What the master can carry out; ``Terms`` say how."""
 
     RESTART = "restart"
-    """Stop all workers, form the next round of the nodes there are, start its workers; outcome: a step is completed."""
+    """Stop or park all workers, form the next round, start its workers; outcome: a step is completed."""
+    IN_PLACE = "in_place"
+    """Order one thing from every living member; its processes stay. What follows is in ``Terms.then``."""
+    TELL = "tell"
+    """Tell people, and go on with the chain at once."""
     END = "end"
     """Stop all workers, then end the job."""
+
+
+class Ability(StrEnum):
+    """What not every platform or script can do; declared in ``ability.declared``, asked for by policies."""
+
+    REPLACE = "replace"
+    """The platform launches a node for the place of another."""
+    CHECK = "check"
+    """Nodes check their own devices and links."""
+    PAUSE = "pause"
+    """Workers wait at a step boundary and go on when told."""
+    RETRY = "retry"
+    """Workers compute a failed step again in the same processes."""
+    SNAPSHOT = "snapshot"
+    """Workers can go back to their state before the step."""
+    PARK = "park"
+    """Workers leave a round and enter the next one without losing their state."""
+    SAVE = "save"
+    """Workers save a checkpoint when told, also when other ranks are gone."""
+    ROLLBACK = "rollback"
+    """The script resumes from the checkpoint of a step that it is told."""
+    SKIP = "skip"
+    """The script leaves out data that it is told to."""
+    REPLICAS = "replicas"
+    """Every part of the state is held by at least two ranks."""
 
 
 @attrs.frozen(kw_only=True)
@@ -36,6 +66,7 @@ class Take:
         attempt: the how-manieth attempt in the budget's window.
         outcome: for ``END``: ``failed`` or ``stopped``.
         exit_code: for ``END``: the job's exit code.
+        terms: what the plan does beyond its kind.
     """
 
     plan: PlanKind
@@ -46,6 +77,7 @@ class Take:
     attempt: int | None = None
     outcome: str = ""
     exit_code: int = 0
+    terms: Terms = attrs.field(factory=Terms)
 
 
 @attrs.frozen(kw_only=True)
@@ -54,9 +86,11 @@ class Pass:
 
     Args:
         reason: why, for people.
+        again_s: seconds after which an opportunity is worth to be offered again; 0: when something changes.
     """
 
     reason: str
+    again_s: float = 0.0
 
 
 Verdict: TypeAlias = Take | Pass
@@ -68,25 +102,32 @@ class Option:
 
     Args:
         default: its value where the file says nothing.
-        kind: ``int``, ``duration`` (seconds as a number, or text like ``90s``, ``5m``, ``1h``) or ``number``.
-        minimum: the smallest value that makes sense.
-        maximum: the largest, or None.
+        kind: ``int``, ``duration`` (seconds as a number, or text like ``90s``, ``5m``, ``1h``), ``number``, ``bool``,
+            ``choice`` (one of ``choices``), ``text`` or ``texts`` (a list).
         doc: one sentence.
+        minimum: the smallest value that makes sense, for numbers.
+        maximum: the largest, or None.
+        choices: for ``choice``: what may be chosen.
     """
 
-    default: float
+    default: float | str | bool | tuple[str, ...]
     kind: str
     doc: str
     minimum: float = 0
     maximum: float | None = None
+    choices: tuple[str, ...] = ()
 
 
 class Policy(Protocol):
-    """A policy: a name, its options, and the question."""
+    """A policy: a name, its options, what it needs, and the question.
+
+    The chain passes over a policy whose ``needs`` are not all declared, with the reason, and does not ask it.
+    """
 
     name: ClassVar[str]
     doc: ClassVar[str]
     options: ClassVar[Mapping[str, Option]]
+    needs: ClassVar[tuple[Ability, ...]]
 
     def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
         """Take the incident or pass it on.

@@ -157,7 +157,7 @@ def _read_option(given: "_Mapping", key: str, option: Option) -> float | int:
 
 def _defaults(name: str) -> dict[str, Any]:
     return {
-        key: int(option.default) if option.kind == "int" else float(option.default)
+        key: float(option.default) if option.kind == "duration" else option.default  # type: ignore[arg-type]
         for key, option in BUILT_IN[name].options.items()
     }
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.ids import seconds
-from ftcore.policies.base import Option, Pass, PlanKind, Take, Verdict
+from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.states.model import IncidentState, JobState
 
 BACKOFF_DOUBLINGS_MAX = 30
@@ -25,6 +25,7 @@ class ProcessRestart:
     doc: ClassVar[str] = (
         "Stop all workers and start them again on the nodes there are; they resume from their checkpoint."
     )
+    needs: ClassVar[tuple[Ability, ...]] = ()
     options: ClassVar[Mapping[str, Option]] = {
         "max_restarts": Option(
             default=20, kind="int", maximum=1000, doc="Restarts allowed in `window`; one more is passed on."

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ftcore.faults.taxonomy import CLASSES, FaultClass
-from ftcore.policies.base import Option, PlanKind, Take, Verdict
+from ftcore.policies.base import Ability, Option, PlanKind, Take, Verdict
 from ftcore.states.model import IncidentState, JobState
 
 
@@ -13,6 +13,7 @@ class Stop:
 
     name: ClassVar[str] = "stop"
     doc: ClassVar[str] = "End the job and say what to fix; takes whatever reaches it."
+    needs: ClassVar[tuple[Ability, ...]] = ()
     options: ClassVar[Mapping[str, Option]] = {
         "grace": Option(default=30, kind="duration", doc="Time between TERM and KILL, for workers to save."),
     }

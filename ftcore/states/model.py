@@ -12,7 +12,7 @@ from ftcore.commands import Command
 from ftcore.events.codec import digest_of
 from ftcore.events.incident import Fault
 from ftcore.events.job import JobSpec
-from ftcore.events.policy import ChainEntry
+from ftcore.events.policy import ChainEntry, Terms
 from ftcore.events.world import Member
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import JobPhase
@@ -109,6 +109,8 @@ class Report:
         message: the exception, the platform's words, or the operator's.
         tail: the last lines of the worker's output.
         step, absolute: the last completed step.
+        source, kind: of a ``fault.observed``: who saw it, and what.
+        values: its figures, by name.
     """
 
     seq: int
@@ -124,6 +126,9 @@ class Report:
     tail: str
     step: int | None
     absolute: bool
+    source: str = ""
+    kind: str = ""
+    values: dict[str, float] = attrs.field(factory=dict)
 
 
 @attrs.define(kw_only=True)
@@ -133,7 +138,9 @@ class IncidentState:
     Args:
         asked: policies asked or taken in this revision, in order; none is asked twice.
         taken: the policy whose plan is being carried out, or empty.
-        plan: that plan: ``restart`` or ``end``.
+        plan: that plan's kind.
+        terms: what it does beyond its kind.
+        saved: a plan of this incident saved a checkpoint of the step it was hit at.
         round: the round that was hit.
         progress: the newest step known to be completed when it was hit, if any.
     """
@@ -151,6 +158,8 @@ class IncidentState:
     tried: list[str] = attrs.field(factory=list)
     taken: str = ""
     plan: str = ""
+    terms: Terms = attrs.field(factory=Terms)
+    saved: bool = False
     grace_s: float = 0.0
     wait_s: float = 0.0
     deadline_s: float = 0.0
@@ -189,13 +198,15 @@ class Repeat:
 
 
 @attrs.frozen(kw_only=True)
-class StopRequest:
-    """Somebody asked for the run to end."""
+class Request:
+    """Somebody asked for something by hand: ``stop``, ``pause``, ``resume``, ``drain``, ``evict``, ``checkpoint``."""
 
     seq: int
+    command: str
     who: str
     why: str
-    exit_code: int
+    exit_code: int = 0
+    node: str = ""
 
 
 @attrs.define(kw_only=True)
@@ -207,6 +218,17 @@ class JobState:
         places: the living node at each place.
         places_end: above every place that was ever taken.
         phases: how many nodes are in each phase: what is asked after every fact must not look at every node.
+        stop: the wish that this run end; it stands until it does.
+        request: another wish that was not answered yet; a newer one takes its place.
+        held: an operator wants no recovery to begin; incidents stay open and the chain is not asked.
+        abilities: what each part of the job declared that it can do.
+        quarantined: why, by node.
+        checkpoints: steps whose checkpoint is committed, of the living lineage, newest last.
+        hits: lines of output that rules knew, newest last: evidence for the next fault.
+        node_faults: times of the newest faults with that node as the culprit.
+        applied: time of each policy's newest plan that was carried out.
+        tolerated: steps whose trouble was tolerated, newest last.
+        offered: seq of the fact that the newest opportunity came of.
     """
 
     seq: int = 0
@@ -222,7 +244,9 @@ class JobState:
     outcome: str = ""
     exit_code: int = 0
     reason: str = ""
-    stop: StopRequest | None = None
+    stop: Request | None = None
+    request: Request | None = None
+    held: bool = False
     master: MasterState | None = None
     chain: tuple[ChainEntry, ...] = ()
     policy_source: str = ""
@@ -245,6 +269,14 @@ class JobState:
     deadlines: dict[str, int] = attrs.field(factory=dict)
     sources: dict[str, tuple[str, int]] = attrs.field(factory=dict)
     attempts: dict[str, list[int]] = attrs.field(factory=dict)
+    abilities: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
+    quarantined: dict[str, str] = attrs.field(factory=dict)
+    checkpoints: list[int] = attrs.field(factory=list)
+    hits: list[Report] = attrs.field(factory=list)
+    node_faults: dict[str, list[int]] = attrs.field(factory=dict)
+    applied: dict[str, int] = attrs.field(factory=dict)
+    tolerated: list[int] = attrs.field(factory=list)
+    offered: int = 0
     streak: int = 0
     repeat: Repeat = attrs.field(factory=Repeat)
     step: int | None = None
@@ -259,6 +291,10 @@ class JobState:
     def count(self, *phases: NodePhase) -> int:
         """How many nodes are in those phases; costs nothing, however many nodes there are."""
         return sum(self.phases.get(phase, 0) for phase in phases)
+
+    def can(self, ability: str) -> bool:
+        """Whether some part of the job declared this ability."""
+        return any(ability in declared for declared in self.abilities.values())
 
     def current(self, node: str, incarnation: str) -> NodeState | None:
         """The node, if that incarnation is its newest and lives."""

@@ -16,10 +16,10 @@ import attrs
 import structlog
 
 from ftcore import __version__
-from ftcore.commands import OpenStore, StartWorkers, StopWorkers
+from ftcore.commands import OpenStore, ReleaseNode, StartWorkers, StopWorkers
 from ftcore.engine.orders import Order, Slice
 from ftcore.errors import Refused, StoreError, UsageError
-from ftcore.events.node import NodeJoined, NodeLeft
+from ftcore.events.node import NodeJoined, NodeLeft, OrderRefused
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.worker import (
     EVIDENCE_BYTES_MAX,
@@ -376,6 +376,10 @@ class Agent:
             self._stopping = self._spawn(self._stop(order, command))
         elif isinstance(command, OpenStore):
             self._spawn(self._open_store(order, command))
+        elif not isinstance(command, ReleaseNode):
+            reason = f"this agent's workers cannot {type(command).__struct_config__.tag}"
+            node, life = self.config.node, self._incarnation
+            self._tell(OrderRefused(node=node, incarnation=life, round=self._round, effect=order.effect, reason=reason))
         elif not self._ended.done():
             self._step("released")
             self._ended.set_result(Outcome(exit_code=command.exit_code, outcome=command.outcome, reason=command.reason))

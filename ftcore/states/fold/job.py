@@ -13,7 +13,7 @@ from ftcore.states.model import (
     JobState,
     MasterState,
     Repeat,
-    StopRequest,
+    Request,
 )
 
 
@@ -77,4 +77,4 @@ def _deadline_expired(state: JobState, event: Event, data: deadline.DeadlineExpi
 @on(operator.OperatorCommanded)
 def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCommanded, changes: Changes) -> None:
     if data.command == "stop":
-        state.stop = StopRequest(seq=event.seq, who=data.who, why=data.why, exit_code=data.exit_code)
+        state.stop = Request(seq=event.seq, command=data.command, who=data.who, why=data.why, exit_code=data.exit_code)

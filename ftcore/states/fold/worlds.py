@@ -123,8 +123,9 @@ def _order_node(
 def _action_failed(state: JobState, event: Event, data: action.ActionFailed, changes: Changes) -> None:
     ordered = state.actions.get(data.effect)
     if ordered is not None and not isinstance(ordered.command, ReleaseNode):
+        round_ = getattr(ordered.command, "round", None)  # None: the newest, for the platform's
         for name in ordered.waiting:
-            report(state, event, name, round_=ordered.command.round, message=data.reason)
+            report(state, event, name, round_=round_, message=data.reason)
         if isinstance(ordered.command, OpenStore):
             state.store_nodes.pop(ordered.command.round, None)
     _action_closed(state, event, data, changes)

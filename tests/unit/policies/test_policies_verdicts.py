@@ -8,7 +8,7 @@ from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config import default_chain, parse
 from ftcore.policies.process_restart import backoff_s
 from ftcore.states.incident import IncidentPhase
-from ftcore.states.model import IncidentState, JobState, Repeat, StopRequest
+from ftcore.states.model import IncidentState, JobState, Repeat, Request
 from ftcore.testing.driver import JobDriver
 
 OPTIONS = {entry.policy: entry.options for entry in default_chain().chain}
@@ -86,7 +86,7 @@ def test_stop_takes_whatever_reaches_it_and_says_what_to_fix():
 
 def test_stop_on_request_tells_who_and_why():
     """A run that somebody stopped ends as stopped, with the exit code that was asked for."""
-    job = JobState(stop=StopRequest(seq=1, who="me@here", why="lunch", exit_code=130))
+    job = JobState(stop=Request(seq=1, command="stop", who="me@here", why="lunch", exit_code=130))
     verdict = ask("stop", incident("request", kind="request"), job)
     assert isinstance(verdict, Take)
     assert (verdict.outcome, verdict.exit_code, verdict.reason) == ("stopped", 130, "me@here asked for it: lunch")
