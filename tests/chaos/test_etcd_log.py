@@ -366,7 +366,7 @@ def test_full_store_refuses_and_takes_writes_again_when_there_is_space(tmp_path:
             leadership = await log.campaign(ME)
             await append(log, leadership.term, 1)
             with pytest.raises(LogFull):
-                for _ in range(20):
+                for _ in range(1000):  # etcd sees its size only when it commits, ten times a second
                     await client.put(Put(b"/filler", bytes(1_000_000)))
             refused = [event(2, leadership.term, "x" * 500_000)]
             with pytest.raises(LogFull):
