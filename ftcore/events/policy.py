@@ -15,10 +15,34 @@ class ChainEntry:
     Args:
         policy: name of the policy.
         options: its options, defaults filled in.
+        faults: the classes that it is asked about; empty: all.
+        required: somebody named it, so a job that cannot carry it out is refused at the start.
     """
 
     policy: str
     options: dict[str, Any]
+    faults: tuple[str, ...] = ()
+    required: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Declared:
+    """What the policy file says of the job, because nobody else can.
+
+    Args:
+        replicas: which ranks hold the same state: ``all`` of them, ``none``, those of each of the ``groups``, or empty:
+            nothing was said.
+        groups: global ranks that hold the same, group by group.
+        abilities: what the script can do by the file's word; ``replicas`` is among them where there are some.
+        checkpoint_every: steps between two checkpoints; 0: not said.
+        checkpoints_kept: checkpoints that are kept, the newest included; 0: not said.
+    """
+
+    replicas: str = ""
+    groups: tuple[tuple[int, ...], ...] = ()
+    abilities: tuple[str, ...] = ()
+    checkpoint_every: int = 0
+    checkpoints_kept: int = 0
 
 
 @fact("policy.loaded")
@@ -31,12 +55,16 @@ class PolicyLoaded:
         text: the file's text, whole; empty for the default.
         digest: hex digest of the text.
         chain: the entries, highest priority first.
+        declared: what the file says of the job.
+        rules: the file's own rules of classification, as it has them.
     """
 
     source: str
     text: str
     digest: str
     chain: tuple[ChainEntry, ...]
+    declared: Declared = attrs.field(factory=Declared)
+    rules: tuple[dict[str, Any], ...] = ()
 
 
 @attrs.frozen(kw_only=True)
