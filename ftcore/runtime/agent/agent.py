@@ -1,7 +1,8 @@
 """The agent: one per node. Obeys orders, reports facts, and never decides.
 
-House rules: an order of an older term or round than one obeyed before is refused; an order seen twice is carried out
-once; losing the master stops nothing by itself. The agent's bond is the machine ``states/agent.py``.
+What it makes of an order, of a worker's end or of the loss of its master is said by ``engine/agent.py``; here is what
+waits and works: the event loop's tasks, the supervisor, the outbox and the link. Each action of the core has one method
+here, and what comes of it is told to the core.
 """
 
 import asyncio
@@ -10,29 +11,19 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar
 
 import attrs
 import structlog
 
 from ftcore import __version__
-from ftcore.commands import OpenStore, ReleaseNode, StartWorkers, StopWorkers
-from ftcore.engine.orders import Order, Slice
+from ftcore.engine import agent as core
+from ftcore.engine.orders import Slice
 from ftcore.errors import Refused, StoreError, UsageError
-from ftcore.events.node import NodeJoined, NodeLeft, OrderRefused
-from ftcore.events.operator import OperatorCommanded
-from ftcore.events.worker import (
-    EVIDENCE_BYTES_MAX,
-    WorkerFailed,
-    WorkersFinished,
-    WorkersStarted,
-    WorkersStepped,
-    WorkersStopped,
-    WorkersUnstartable,
-)
-from ftcore.events.world import StoreFailed, StoreOpened
-from ftcore.ids import Round, Term
-from ftcore.ports import EventLog, Launch, Leader, Progress, Supervisor, WorkerExit
+from ftcore.events.node import NodeJoined
+from ftcore.events.worker import EVIDENCE_BYTES_MAX
+from ftcore.ids import Round
+from ftcore.ports import EventLog, Launch, Leader, Supervisor
 from ftcore.runtime import tasks
 from ftcore.runtime.agent.environment import worker_env
 from ftcore.runtime.agent.errorfile import read_error_file
@@ -40,7 +31,7 @@ from ftcore.runtime.agent.link import Link, make_hello
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.clock import at
 from ftcore.runtime.wire import frames
-from ftcore.states.agent import AGENT, AgentPhase
+from ftcore.states.agent import AgentPhase
 
 FIRST_STEP_LOOK_S = 0.02
 """How often the pages are looked at until every worker has made its first step."""
@@ -117,29 +108,20 @@ class Agent:
         put_up_candidate: Callable[[int | None], None] | None = None,
     ) -> None:
         self.config = config
-        self.phase: AgentPhase = AgentPhase.CONNECTING
         self._log = log
         self._supervisor = supervisor
         self._put_up_candidate = put_up_candidate
         self._timing = config.submission.spec.timing
-        self._term = Term(0)
-        self._round = Round(0)
-        self._part: Slice | None = None
-        self._effects: set[str] = set()
-        self._running = False
-        self._stepped_told = False
+        leads = put_up_candidate is not None
+        self._core = core.AgentCore(
+            config.node, config.slots, self._timing, lead_delay_s=config.lead_delay_s if leads else None
+        )
         self._rejoin = asyncio.Event()
-        self._exited: dict[int, int] = {}
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._stopping: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._leaderless_since: float | None = None
-        self._candidate_at = 0.0
         self._farewell_grace_s = self._timing.stop_grace_s
-        self._orphaned_at = 0.0
         self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._incarnation = ""
         self._outbox: Outbox
         self._link: Link
         self._begin_life()
@@ -148,43 +130,40 @@ class Agent:
 
     def _begin_life(self) -> None:
         """A new incarnation: new identity, nothing obeyed, first fact ``node.joined``."""
-        self._incarnation = f"{os.getpid():x}-{os.urandom(4).hex()}"
         config = self.config
+        incarnation = f"{os.getpid():x}-{os.urandom(4).hex()}"
         path = config.state_dir / f"{config.node}.outbox"
-        self._outbox = Outbox(path, config.node, self._incarnation, lambda: self._link.wake())
+        self._outbox = Outbox(path, config.node, incarnation, lambda: self._link.wake())
         self._link = Link(
             log=self._log,
             hello=make_hello(
                 job=config.job,
                 token=config.token,
                 node=config.node,
-                incarnation=self._incarnation,
+                incarnation=incarnation,
                 submission=config.submission,
             ),
             outbox=self._outbox,
             beat=self._beat,
             timing=self._timing,
-            on_welcome=self._welcomed,
-            on_broken=self._broken,
-            on_refused=self._refused,
+            on_welcome=lambda frame: self._do(self._core.welcomed(frame.term)),
+            on_broken=lambda: self._do(self._core.stream_broken(_now())),
+            on_refused=lambda frame: self._do(self._core.refused(frame.reason, frame.rejoin)),
             on_orders=self._obey_all,
-            on_standby=self._host_standby,
+            on_standby=self._standby_wanted,
             on_leaderless=self._leaderless,
         )
-        self._effects.clear()
-        self._term, self._round = Term(0), Round(0)
-        self._tell(
-            NodeJoined(
-                node=config.node,
-                incarnation=self._incarnation,
-                slots=config.slots,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                address=config.address,
-                version=__version__,
-                ordinal=config.ordinal,
-            )
+        joined = NodeJoined(
+            node=config.node,
+            incarnation=incarnation,
+            slots=config.slots,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            address=config.address,
+            version=__version__,
+            ordinal=config.ordinal,
         )
+        self._do(self._core.begin(joined))
 
     async def run(self) -> Outcome:
         """Take part until the job has ended or this node is told to leave.
@@ -217,20 +196,30 @@ class Agent:
                     link.result()
             finally:
                 await tasks.end([link, again])
-            await self._stop_workers(self._timing.stop_grace_s)
+            await self._halt(self._timing.stop_grace_s)
             if self._ended.done():
                 return
             self._outbox.close()
-            self._step("rejoin")
             self._begin_life()
             await asyncio.sleep(self._timing.reconnect_s)
 
     async def _say_farewell(self, outcome: Outcome) -> None:
-        await self._stop_workers(self._farewell_grace_s)
-        self._tell(NodeLeft(node=self.config.node, incarnation=self._incarnation, reason=outcome.outcome))
+        await self._halt(self._farewell_grace_s)
+        self._do(self._core.farewell(outcome.outcome))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self._outbox.emptied()
+
+    async def _halt(self, grace_s: float) -> None:
+        """Stop the workers because this life ends."""
+        self._core.halt()
+        self._give_up_start()
+        await self._supervisor.stop(grace_s)
+
+    @property
+    def phase(self) -> AgentPhase:
+        """Where its bond with the master is."""
+        return self._core.phase
 
     @property
     def following(self) -> bool:
@@ -246,8 +235,7 @@ class Agent:
             grace_s: seconds between TERM and KILL of the workers; a second call may shorten it. None: the job's own.
         """
         if not self._ended.done():
-            self._step("told.to.leave")
-            self._ended.set_result(Outcome(exit_code=exit_code, outcome="left", reason=reason))
+            self._do(self._core.told_to_leave(reason, exit_code))
         if grace_s is not None:
             self._farewell_grace_s = min(self._farewell_grace_s, grace_s)
             self._spawn(self._hurry(grace_s))
@@ -264,15 +252,11 @@ class Agent:
 
     def ask_to_stop(self, who: str, exit_code: int) -> None:
         """Ask the master to end the job (a signal to a standalone ``ftrun``)."""
-        self._tell(OperatorCommanded(command="stop", who=who, exit_code=exit_code))
+        self._do(self._core.told_to_stop(who, exit_code))
 
-    def _step(self, trigger: str) -> None:
-        following = AGENT.step(self.phase, trigger)
-        assert following is not None, f"agent in {self.phase}: {trigger}"
-        self.phase = cast(AgentPhase, following)
-
-    def _tell(self, data: Any, mono_ns: int | None = None) -> None:
-        self._outbox.add(data, at(mono_ns))
+    def store_lost(self, round_: Round) -> None:
+        """The supervisor lost the store of a round."""
+        self._do(self._core.store_lost(round_))
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work)
@@ -287,122 +271,77 @@ class Agent:
 
     # -- the bond
 
-    def _welcomed(self, frame: frames.Welcome) -> None:
-        self._step("welcomed")
-        self._term = max(self._term, frame.term)
-        self._leaderless_since = None
-
-    def _broken(self) -> None:
-        self._step("stream.broken")
-        self._orphaned_at = _now()
-
-    def _refused(self, frame: frames.Refused) -> None:
-        if self._ended.done():
-            return
-        self._step("refused")
-        if frame.rejoin:
-            logger.warning("fenced; stopping the workers and joining anew", reason=frame.reason)
-            self._rejoin.set()
-        else:
-            self._ended.set_exception(Refused(frame.reason))
-
     def _leaderless(self, silent: Leader | None) -> None:
-        delay_s = self.config.lead_delay_s
-        if self._put_up_candidate is None or delay_s is None:
-            return
-        now = _now()
-        if self._leaderless_since is None:
-            self._leaderless_since = now
-        if now - self._leaderless_since >= delay_s and now >= self._candidate_at:
-            self._candidate_at = now + self._timing.master_lease_s
-            here = silent is not None and silent.candidate.host == socket.gethostname()
-            self._put_up_candidate(silent.candidate.pid if silent is not None and here else 0)
+        here = silent is not None and silent.candidate.host == socket.gethostname()
+        self._do(self._core.leaderless(_now(), silent.candidate.pid if silent is not None and here else 0))
 
-    def _host_standby(self) -> None:
-        if self._put_up_candidate is not None:
-            self._put_up_candidate(None)
+    def _standby_wanted(self) -> None:
+        self._do(self._core.standby_wanted())
 
     def _beat(self) -> frames.Beat:
-        told = [page for page in self._supervisor.progress() if page is not None] if self._running else []
-        if not told:
-            return frames.Beat(round=self._round if self._running else 0)
-        return frames.Beat(
-            round=self._round,
-            step=min(page.step for page in told),
-            absolute=all(page.absolute for page in told),
-            loss=next((page.loss for page in told if page.loss is not None), None),
-        )
+        pulse = self._core.pulse(self._supervisor.progress() if self._core.running else ())
+        return frames.Beat(round=pulse.round, step=pulse.step, absolute=pulse.absolute, loss=pulse.loss)
 
     async def _watch_grace(self) -> None:
-        """Stop workers that stand still while there is no master to say anything about it."""
-        grace_s = self._timing.orphan_grace_s
         while True:
-            await asyncio.sleep(min(grace_s / 10, 1.0))
-            if self.phase is not AgentPhase.ORPHANED or not self._running:
-                continue
-            stepped = max((page.mono / 1e9 for page in self._supervisor.progress() if page is not None), default=0.0)
-            if _now() - max(stepped, self._orphaned_at) > grace_s:
-                await self._stop_workers(self._timing.stop_grace_s)
-                self._tell(
-                    WorkersStopped(
-                        node=self.config.node,
-                        incarnation=self._incarnation,
-                        round=self._round,
-                        exitcodes=(),
-                        reason=f"no master and no completed step for {grace_s:g} s",
-                    )
-                )
-
-    # -- orders
+            await asyncio.sleep(min(self._timing.orphan_grace_s / 10, 1.0))
+            if self._core.running:
+                self._do(self._core.waited(_now(), self._supervisor.progress()))
 
     def _obey_all(self, frame: frames.Orders) -> None:
         for order in frame.orders:
-            self._obey(order)
+            self._do(self._core.obey(order))
 
-    def _obey(self, order: Order) -> None:
-        if order.term < self._term or order.effect in self._effects:
+    # -- actions
+
+    def _do(self, actions: core.Actions) -> None:
+        for action in actions:
+            self._doers[type(action)](self, action)
+
+    def _tell(self, action: core.Tell) -> None:
+        self._outbox.add(action.data, at(action.mono))
+
+    def _tell_failure(self, action: core.TellFailure) -> None:
+        data = action.data
+        evidence = attrs.evolve(
+            data,
+            error=read_error_file(self._supervisor.error_file(data.local_rank)),
+            tail=self._supervisor.tail(data.local_rank, EVIDENCE_BYTES_MAX // 2),
+            log_dir=str(self._log_dir(data.round, data.rank)),
+        )
+        self._outbox.add(evidence, at(action.mono))
+
+    def _log_dir(self, round_: int, rank: int) -> Path:
+        return self.config.log_dir / f"round_{round_}" / f"rank_{rank}"
+
+    def _begin_start(self, action: core.Start) -> None:
+        self._starting = self._spawn(self._start(action))
+
+    async def _start(self, action: core.Start) -> None:
+        try:
+            pids, how = await self._supervisor.start(self._launch(action.round, action.part))
+        except UsageError as error:
+            self._do(self._core.unstartable(action, str(error)))
             return
-        self._term = order.term
-        self._effects.add(order.effect)
-        command = order.command
-        if isinstance(command, StartWorkers):
-            if command.round <= self._round:
-                return
-            assert order.slice is not None
-            self._round, self._part = command.round, order.slice
-            self._starting = self._spawn(self._start(order, order.slice))
-        elif isinstance(command, StopWorkers):
-            self._round = max(self._round, command.round)
-            self._stopping = self._spawn(self._stop(order, command))
-        elif isinstance(command, OpenStore):
-            self._spawn(self._open_store(order, command))
-        elif not isinstance(command, ReleaseNode):
-            reason = f"this agent's workers cannot {type(command).__struct_config__.tag}"
-            node, life = self.config.node, self._incarnation
-            self._tell(OrderRefused(node=node, incarnation=life, round=self._round, effect=order.effect, reason=reason))
-        elif not self._ended.done():
-            self._step("released")
-            self._ended.set_result(Outcome(exit_code=command.exit_code, outcome=command.outcome, reason=command.reason))
+        self._do(self._core.started(action, pids, how))
+        if self._core.awaits_steps:
+            self._watching = self._spawn(self._watch_first_steps())
 
-    async def _start(self, order: Order, part: Slice) -> None:
-        if self._stopping is not None:
-            await asyncio.wait({self._stopping})
-        round_ = self._round
-        spec = self.config.submission.spec
-        base = self.config.log_dir / f"round_{round_}"
-        dirs = tuple(str(base / f"rank_{part.base_rank + i}") for i in range(part.slots))
+    def _launch(self, round_: Round, part: Slice) -> Launch:
+        config, spec = self.config, self.config.submission.spec
+        dirs = tuple(str(self._log_dir(round_, part.base_rank + i)) for i in range(part.slots))
         envs = tuple(
             worker_env(
-                self.config.env,
+                config.env,
                 part,
                 i,
-                job=self.config.job,
+                job=config.job,
                 role=spec.role,
                 error_file=str(Path(dirs[i]) / "error.json"),
             )
             for i in range(part.slots)
         )
-        launch = Launch(
+        return Launch(
             round=round_,
             argv=spec.argv,
             module=spec.module,
@@ -411,137 +350,68 @@ class Agent:
             envs=envs,
             log_dirs=dirs,
         )
-        node, life = self.config.node, self._incarnation
-        self._exited, self._stepped_told = {}, False
-        try:
-            pids, how = await self._supervisor.start(launch)
-        except UsageError as error:
-            self._tell(
-                WorkersUnstartable(node=node, incarnation=life, round=round_, effect=order.effect, error=str(error))
-            )
-            return
-        self._running = True
-        self._tell(WorkersStarted(node=node, incarnation=life, round=round_, pids=pids, how=how))
-        self._watching = self._spawn(self._watch_first_steps(round_))
 
-    async def _stop(self, order: Order, command: StopWorkers) -> None:
-        codes = await self._stop_workers(command.grace_s)
-        self._tell(
-            WorkersStopped(
-                node=self.config.node,
-                incarnation=self._incarnation,
-                round=max(command.round, self._round),
-                exitcodes=codes,
-                effect=order.effect,
-            )
-        )
-
-    async def _stop_workers(self, grace_s: float) -> tuple[int | None, ...]:
-        self._running = False
-        for task in (self._starting, self._watching):
-            if task is not None and not task.done():
-                task.cancel()
-        codes = await self._supervisor.stop(grace_s)
-        self._running = False
-        return codes
-
-    async def _open_store(self, order: Order, command: OpenStore) -> None:
-        node, life, effect = self.config.node, self._incarnation, order.effect
-        try:
-            host, port = await self._supervisor.open_store(command.round, self.config.address)
-        except UsageError as error:
-            failed = StoreFailed(node=node, incarnation=life, round=command.round, effect=effect, error=str(error))
-            self._tell(failed)
-        else:
-            self._tell(
-                StoreOpened(node=node, incarnation=life, round=command.round, host=host, port=port, effect=effect)
-            )
-
-    def store_lost(self, round_: Round) -> None:
-        """The supervisor lost the store of a round."""
-        self._tell(
-            StoreFailed(
-                node=self.config.node,
-                incarnation=self._incarnation,
-                round=round_,
-                effect="",
-                error="the store host died",
-            )
-        )
-
-    # -- what workers do
+    async def _watch_first_steps(self) -> None:
+        while self._core.awaits_steps:
+            self._do(self._core.looked(self._supervisor.progress()))
+            await asyncio.sleep(FIRST_STEP_LOOK_S)  # shared memory wakes nobody
 
     async def _watch_exits(self) -> None:
         async for ended in self._supervisor.exits():
-            if ended.round != self._round or not self._running:
-                continue
-            self._exited[ended.local_rank] = ended.exitcode
-            if ended.exitcode != 0:
-                self._tell_failure(ended)
-            elif len(self._exited) == self.config.slots and not any(self._exited.values()):
-                self._running = False
-                self._tell_step_if_any()
-                self._tell(
-                    WorkersFinished(
-                        node=self.config.node,
-                        incarnation=self._incarnation,
-                        round=self._round,
-                        step=self._last_step(),
-                    ),
-                    ended.mono,
-                )
+            self._do(self._core.exited(ended, self._supervisor.progress()))
 
-    def _tell_failure(self, ended: WorkerExit) -> None:
-        part = self._part
-        assert part is not None
-        page = self._supervisor.progress()[ended.local_rank]
-        stepped = page is not None and page.steps > 0
-        self._tell(
-            WorkerFailed(
-                node=self.config.node,
-                incarnation=self._incarnation,
-                round=ended.round,
-                rank=part.base_rank + ended.local_rank,
-                local_rank=ended.local_rank,
-                pid=ended.pid,
-                exitcode=ended.exitcode,
-                error=read_error_file(self._supervisor.error_file(ended.local_rank)),
-                tail=self._supervisor.tail(ended.local_rank, EVIDENCE_BYTES_MAX // 2),
-                log_dir=str(self.config.log_dir / f"round_{ended.round}" / f"rank_{part.base_rank + ended.local_rank}"),
-                step=page.step if page is not None and stepped else None,
-                absolute=page.absolute if page is not None and stepped else False,
-            ),
-            ended.mono,
-        )
+    def _begin_stop(self, action: core.Stop) -> None:
+        self._give_up_start()
+        self._spawn(self._stop(action))
 
-    async def _watch_first_steps(self, round_: Round) -> None:
-        while self._running and self._round == round_ and not self._tell_step_if_any():  # noqa: ASYNC110
-            await asyncio.sleep(FIRST_STEP_LOOK_S)  # shared memory wakes nobody
+    def _give_up_start(self) -> None:
+        for task in (self._starting, self._watching):
+            if task is not None and not task.done():
+                task.cancel()
 
-    def _tell_step_if_any(self) -> bool:
-        """Report the round's first completed steps, once every worker that reports any has made one."""
-        if self._stepped_told:
-            return True
-        told: list[Progress] = [page for page in self._supervisor.progress() if page is not None and page.steps > 0]
-        if len(told) < self.config.slots:
-            return False
-        self._stepped_told = True
-        first = min(page.step - page.steps + 1 for page in told)
-        self._tell(
-            WorkersStepped(
-                node=self.config.node,
-                incarnation=self._incarnation,
-                round=self._round,
-                step=first,
-                absolute=all(page.absolute for page in told),
-            ),
-            max(page.mono for page in told),
-        )
-        return True
+    async def _stop(self, action: core.Stop) -> None:
+        codes = await self._supervisor.stop(action.grace_s)
+        self._do(self._core.stopped(action, codes))
 
-    def _last_step(self) -> int | None:
-        steps = [page.step for page in self._supervisor.progress() if page is not None and page.steps > 0]
-        return min(steps) if steps else None
+    def _begin_open(self, action: core.Open) -> None:
+        self._spawn(self._open(action))
+
+    async def _open(self, action: core.Open) -> None:
+        try:
+            host, port = await self._supervisor.open_store(action.round, self.config.address)
+        except UsageError as error:
+            self._do(self._core.store_failed(action, str(error)))
+        else:
+            self._do(self._core.store_opened(action, host, port))
+
+    def _leave(self, action: core.Leave) -> None:
+        if not self._ended.done():
+            self._ended.set_result(Outcome(exit_code=action.exit_code, outcome=action.outcome, reason=action.reason))
+
+    def _join_anew(self, action: core.Rejoin) -> None:
+        if not self._ended.done():
+            logger.warning("fenced; stopping the workers and joining anew", reason=action.reason)
+            self._rejoin.set()
+
+    def _give_up(self, action: core.GiveUp) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(Refused(action.reason))
+
+    def _lead(self, action: core.Lead) -> None:
+        if self._put_up_candidate is not None:
+            self._put_up_candidate(action.silent)
+
+    _doers: ClassVar[dict[type[Any], Callable[["Agent", Any], None]]] = {
+        core.Tell: _tell,
+        core.TellFailure: _tell_failure,
+        core.Start: _begin_start,
+        core.Stop: _begin_stop,
+        core.Open: _begin_open,
+        core.Leave: _leave,
+        core.Rejoin: _join_anew,
+        core.GiveUp: _give_up,
+        core.Lead: _lead,
+    }
 
 
 def _now() -> float:

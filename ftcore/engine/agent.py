@@ -1,0 +1,609 @@
+"""The agent's decisions: what an order, a worker's end or the loss of the master means on one node. Pure.
+
+``AgentCore`` is told what happened and answers with actions; its owner carries them out and tells it what came of them.
+The owner is ``runtime/agent`` in production and ``sim`` in a simulation, so both obey, refuse and report alike.
+
+House rules:
+- an order of an older term, or of an older round, than one obeyed before is not obeyed; an order seen twice is carried
+  out once (its answer lies in the outbox, which repeats it as long as need be);
+- what a worker of another round, or of one that is being stopped, does is nobody's news;
+- losing the master stops nothing by itself;
+- an order that is carried out while processes stay in place is refused if the supervisor cannot do it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import attrs
+
+from ftcore.commands import (
+    CheckHealth,
+    Command,
+    OpenStore,
+    ParkWorkers,
+    ReleaseNode,
+    ReplaceNodes,
+    StartWorkers,
+    StopWorkers,
+)
+from ftcore.engine.orders import Order, Slice
+from ftcore.events.node import HealthChecked, NodeJoined, NodeLeft, OrderObeyed, OrderRefused
+from ftcore.events.operator import OperatorCommanded
+from ftcore.events.worker import (
+    WorkerFailed,
+    WorkersFinished,
+    WorkersStarted,
+    WorkersStepped,
+    WorkersStopped,
+    WorkersUnstartable,
+)
+from ftcore.events.world import StoreFailed, StoreOpened
+from ftcore.ids import Round, Term
+from ftcore.ports import Progress, WorkerExit
+from ftcore.states.agent import AGENT, AgentPhase
+from ftcore.timing import Timing
+
+# --- actions: what the owner is to do, in the order given -------------------------------------------------------------
+
+
+@attrs.frozen
+class Tell:
+    """Put this fact into the outbox.
+
+    Args:
+        data: the fact's payload.
+        mono: monotonic nanoseconds at which it happened; None: now.
+    """
+
+    data: Any
+    mono: int | None = None
+
+
+@attrs.frozen
+class TellFailure:
+    """Put this fact into the outbox, completed with the evidence that the node has: error file, output, where it lies.
+
+    Args:
+        data: the fact, without ``error``, ``tail`` and ``log_dir``.
+        mono: monotonic nanoseconds at which it happened.
+    """
+
+    data: WorkerFailed
+    mono: int
+
+
+@attrs.frozen
+class Start:
+    """Start this slice's workers; answer with ``started`` or ``unstartable``.
+
+    Args:
+        effect: the order.
+        round: the round.
+        part: the node's part of its world.
+    """
+
+    effect: str
+    round: Round
+    part: Slice
+
+
+@attrs.frozen
+class Stop:
+    """Give up a start that is under way and stop all workers; answer with ``stopped``.
+
+    Args:
+        effect: the order; empty if the agent does it by itself.
+        round: the newest round that the order stops.
+        grace_s: seconds between TERM and KILL.
+        reason: why, if the agent does it by itself.
+    """
+
+    effect: str
+    round: Round
+    grace_s: float
+    reason: str = ""
+
+
+@attrs.frozen
+class Open:
+    """Serve a store; answer with ``store_opened`` or ``store_failed``.
+
+    Args:
+        effect: the order.
+        round: the round that it will serve.
+    """
+
+    effect: str
+    round: Round
+
+
+@attrs.frozen
+class Perform:
+    """Carry out what leaves the processes in place; answer with ``performed``, ``failed_to`` or ``checked``.
+
+    Args:
+        effect: the order.
+        command: what to do.
+    """
+
+    effect: str
+    command: Command
+
+
+@attrs.frozen
+class Leave:
+    """The agent's work has ended: stop the workers, say ``farewell``, go.
+
+    Args:
+        exit_code: what ``ftrun`` should exit with.
+        outcome: ``succeeded``, ``failed``, ``stopped``, or ``left`` if the job goes on without this node.
+        reason: one sentence.
+    """
+
+    exit_code: int
+    outcome: str
+    reason: str
+
+
+@attrs.frozen
+class Rejoin:
+    """Fenced: drop the bond, stop the workers, then ``begin`` a new life.
+
+    Args:
+        reason: what the master said.
+    """
+
+    reason: str
+
+
+@attrs.frozen
+class GiveUp:
+    """The job does not want this node.
+
+    Args:
+        reason: what the master said.
+    """
+
+    reason: str
+
+
+@attrs.frozen
+class Lead:
+    """Put up a candidate for the master role, unless one of this node lives already.
+
+    Args:
+        silent: process id of a leader of this host that fell silent and does not count as living; 0 if there is none;
+            None: somebody leads, and a standby is wanted.
+    """
+
+    silent: int | None
+
+
+Action: TypeAlias = Tell | TellFailure | Start | Stop | Open | Perform | Leave | Rejoin | GiveUp | Lead
+Actions: TypeAlias = list[Action]
+Pages: TypeAlias = Sequence[Progress | None]
+
+
+@attrs.frozen
+class Pulse:
+    """What a heartbeat tells.
+
+    Args:
+        round: the round whose workers run, 0 if none do.
+        step: the newest step that every reporting worker has completed; None if none reports.
+        absolute: that step counts from the start of the training.
+        loss: the loss last reported by the lowest rank that reports one.
+    """
+
+    round: int
+    step: int | None = None
+    absolute: bool = False
+    loss: float | None = None
+
+
+class AgentCore:
+    """One agent's decisions; every method but the properties returns what is to be done now.
+
+    Times are monotonic: seconds as ``now``, nanoseconds in pages and exits, of one clock.
+
+    Args:
+        node: the node's name.
+        slots: workers that it runs.
+        timing: the job's time constants.
+        able: commands that leave the processes in place and that the supervisor can carry out.
+        lead_delay_s: how long nobody must lead before this agent puts up a candidate; None: it never does.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        slots: int,
+        timing: Timing,
+        *,
+        able: Collection[type[Any]] = (),
+        lead_delay_s: float | None = None,
+    ) -> None:
+        self.node = node
+        self.slots = slots
+        self.timing = timing
+        self.able = frozenset(able)
+        self.phase: AgentPhase = AgentPhase.CONNECTING
+        self.incarnation = ""
+        self.term = Term(0)
+        self.round = Round(0)
+        self.part: Slice | None = None
+        self.running = False
+        self.left = False
+        self._lead_delay_s = lead_delay_s
+        self._effects: set[str] = set()
+        self._under_way: list[Action] = []
+        self._starting: Start | None = None
+        self._next: Start | None = None
+        self._stepped_told = True
+        self._exited: dict[int, int] = {}
+        self._early: list[tuple[WorkerExit, Pages]] = []
+        self._orphaned_at = 0.0
+        self._leaderless_since: float | None = None
+        self._candidate_at = 0.0
+
+    # -- life
+
+    def begin(self, joined: NodeJoined) -> Actions:
+        """A new life begins: nothing was obeyed yet, no worker runs."""
+        if self.incarnation:
+            self._step("rejoin")
+        self.incarnation = joined.incarnation
+        self.term, self.round, self.part = Term(0), Round(0), None
+        self._effects.clear()
+        self._under_way.clear()
+        return [Tell(joined)]
+
+    def halt(self) -> None:
+        """The workers are about to be stopped because this life ends: nothing of them is told any more."""
+        self.running = False
+        self._starting, self._next, self._early = None, None, []
+        self._under_way = [action for action in self._under_way if not isinstance(action, Start)]
+
+    def farewell(self, reason: str) -> Actions:
+        """The workers are gone and this agent goes too."""
+        return [Tell(NodeLeft(node=self.node, incarnation=self.incarnation, reason=reason))]
+
+    def told_to_leave(self, reason: str, exit_code: int) -> Actions:
+        """Somebody on this node wants it to leave; the job may go on without it."""
+        if self.left:
+            return []
+        self._step("told.to.leave")
+        self.left = True
+        return [Leave(exit_code=exit_code, outcome="left", reason=reason)]
+
+    def told_to_stop(self, who: str, exit_code: int) -> Actions:
+        """Somebody on this node wants the job to end."""
+        return [Tell(OperatorCommanded(command="stop", who=who, exit_code=exit_code))]
+
+    def _step(self, trigger: str) -> None:
+        following = AGENT.step(self.phase, trigger)
+        assert following is not None, f"agent in {self.phase}: {trigger}"
+        self.phase = cast(AgentPhase, following)
+
+    # -- the bond
+
+    def welcomed(self, term: Term) -> Actions:
+        """A master took the agent on."""
+        self._step("welcomed")
+        self.term = max(self.term, term)
+        self._leaderless_since = None
+        return []
+
+    def stream_broken(self, now: float) -> Actions:
+        """The stream of a master that had welcomed the agent is gone."""
+        self._step("stream.broken")
+        self._orphaned_at = now
+        return []
+
+    def refused(self, reason: str, rejoin: bool) -> Actions:
+        """A master does not want this life of the agent."""
+        if self.left or self.phase is AgentPhase.FENCED:
+            return []
+        self._step("refused")
+        return [Rejoin(reason)] if rejoin else [GiveUp(reason)]
+
+    def leaderless(self, now: float, silent: int) -> Actions:
+        """Nobody leads.
+
+        Args:
+            now: the time.
+            silent: process id of a leader of this host that fell silent, or 0.
+        """
+        if self._lead_delay_s is None:
+            return []
+        if self._leaderless_since is None:
+            self._leaderless_since = now
+        if now - self._leaderless_since < self._lead_delay_s or now < self._candidate_at:
+            return []
+        self._candidate_at = now + self.timing.master_lease_s
+        return [Lead(silent)]
+
+    def standby_wanted(self) -> Actions:
+        """The master wants a standby here."""
+        return [Lead(None)]
+
+    def pulse(self, pages: Pages) -> Pulse:
+        """What the next heartbeat tells."""
+        told = [page for page in pages if page is not None] if self.running else []
+        if not told:
+            return Pulse(round=self.round if self.running else 0)
+        return Pulse(
+            round=self.round,
+            step=min(page.step for page in told),
+            absolute=all(page.absolute for page in told),
+            loss=next((page.loss for page in told if page.loss is not None), None),
+        )
+
+    def waited(self, now: float, pages: Pages) -> Actions:
+        """Time passed: workers that stand still while no master can say anything about it are stopped."""
+        if self.phase is not AgentPhase.ORPHANED or not self.running:
+            return []
+        grace_s = self.timing.orphan_grace_s
+        stepped = max((page.mono / 1e9 for page in pages if page is not None), default=0.0)
+        if now - max(stepped, self._orphaned_at) <= grace_s:
+            return []
+        reason = f"no master and no completed step for {grace_s:g} s"
+        return self._stop(Stop("", self.round, self.timing.stop_grace_s, reason))
+
+    # -- orders
+
+    def obey(self, order: Order) -> Actions:
+        """An order came."""
+        if order.term < self.term or order.effect in self._effects:
+            return []
+        self.term = order.term
+        self._effects.add(order.effect)
+        command = order.command
+        if isinstance(command, StartWorkers):
+            return self._obey_start(order, command)
+        if isinstance(command, StopWorkers):
+            if command.round < self.round:
+                return []
+            self.round = max(self.round, command.round)
+            return self._stop(Stop(order.effect, command.round, command.grace_s))
+        if isinstance(command, OpenStore):
+            return self._ask(Open(order.effect, command.round))
+        if isinstance(command, ReleaseNode):
+            return self._obey_release(command)
+        return self._obey_in_place(order, command)
+
+    def _obey_start(self, order: Order, command: StartWorkers) -> Actions:
+        if command.round <= self.round or self.left:
+            return []
+        assert order.slice is not None
+        self.round, self.part = command.round, order.slice
+        start = Start(order.effect, command.round, order.slice)
+        if self._stops_under_way():
+            self._next = start
+            return []
+        return self._start(start)
+
+    def _start(self, start: Start) -> Actions:
+        self.halt()
+        self._starting, self._exited, self._stepped_told = start, {}, False
+        return self._ask(start)
+
+    def _stop(self, stop: Stop) -> Actions:
+        self.halt()
+        return self._ask(stop)
+
+    def _ask(self, action: Action) -> Actions:
+        self._under_way.append(action)
+        return [action]
+
+    def _answered(self, action: Action) -> bool:
+        """Whether this life asked for it and was not answered yet."""
+        if action not in self._under_way:
+            return False
+        self._under_way.remove(action)
+        return True
+
+    def _stops_under_way(self) -> bool:
+        return any(isinstance(action, Stop) for action in self._under_way)
+
+    def _obey_release(self, command: ReleaseNode) -> Actions:
+        if self.left:
+            return []
+        self._step("released")
+        self.left = True
+        return [Leave(exit_code=command.exit_code, outcome=command.outcome, reason=command.reason)]
+
+    def _obey_in_place(self, order: Order, command: Command) -> Actions:
+        name = type(command).__struct_config__.tag
+        if type(command) not in self.able or isinstance(command, ReplaceNodes):
+            return self._refuse(order.effect, f"this agent's workers cannot {name}")
+        if not isinstance(command, CheckHealth) and not (self.running and _round_of(command) == self.round):
+            return self._refuse(order.effect, f"no workers of round {_round_of(command)} run here")
+        return self._ask(Perform(order.effect, command))
+
+    def _refuse(self, effect: str, reason: str) -> Actions:
+        node, life = self.node, self.incarnation
+        return [Tell(OrderRefused(node=node, incarnation=life, round=self.round, effect=effect, reason=reason))]
+
+    # -- what came of actions
+
+    def started(self, start: Start, pids: Sequence[int], how: str) -> Actions:
+        """A ``Start`` was carried out; workers that have ended since are told of now."""
+        if not self._answered(start) or start != self._starting:
+            return []
+        self._starting, self.running = None, True
+        told: Actions = [
+            Tell(
+                WorkersStarted(
+                    node=self.node, incarnation=self.incarnation, round=self.round, pids=tuple(pids), how=how
+                )
+            )
+        ]
+        early, self._early = self._early, []
+        for ended, pages in early:
+            told += self.exited(ended, pages)
+        return told
+
+    def unstartable(self, start: Start, error: str) -> Actions:
+        """A ``Start`` failed; none of its workers runs."""
+        if not self._answered(start) or start != self._starting:
+            return []
+        self._starting, self._early = None, []
+        failed = WorkersUnstartable(
+            node=self.node, incarnation=self.incarnation, round=start.round, effect=start.effect, error=error
+        )
+        return [Tell(failed)]
+
+    def stopped(self, stop: Stop, codes: Sequence[int | None]) -> Actions:
+        """A ``Stop`` was carried out; a start that waited for it follows."""
+        if not self._answered(stop):
+            return []
+        ended = WorkersStopped(
+            node=self.node,
+            incarnation=self.incarnation,
+            round=self.round if self._next is None else stop.round,
+            exitcodes=tuple(codes) if stop.effect else (),
+            effect=stop.effect,
+            reason=stop.reason,
+        )
+        follows = self._start(self._next) if self._next is not None and not self._stops_under_way() else []
+        return [Tell(ended), *follows]
+
+    def store_opened(self, opened: Open, host: str, port: int) -> Actions:
+        """An ``Open`` was carried out."""
+        if not self._answered(opened):
+            return []
+        node, life, effect = self.node, self.incarnation, opened.effect
+        return [Tell(StoreOpened(node=node, incarnation=life, round=opened.round, host=host, port=port, effect=effect))]
+
+    def store_failed(self, opened: Open, error: str) -> Actions:
+        """An ``Open`` failed."""
+        if not self._answered(opened):
+            return []
+        node, life, effect = self.node, self.incarnation, opened.effect
+        return [Tell(StoreFailed(node=node, incarnation=life, round=opened.round, effect=effect, error=error))]
+
+    def store_lost(self, round_: Round) -> Actions:
+        """The store of a round is gone."""
+        lost = StoreFailed(
+            node=self.node, incarnation=self.incarnation, round=round_, effect="", error="the store host died"
+        )
+        return [Tell(lost)]
+
+    def performed(self, done: Perform, step: int | None) -> Actions:
+        """A ``Perform`` was carried out.
+
+        Args:
+            done: the action.
+            step: the last step that the workers had completed then, if known.
+        """
+        if not self._answered(done):
+            return []
+        if isinstance(done.command, ParkWorkers):
+            self.running = False
+        node, life, effect = self.node, self.incarnation, done.effect
+        return [Tell(OrderObeyed(node=node, incarnation=life, round=self.round, effect=effect, step=step))]
+
+    def failed_to(self, asked: Perform, reason: str) -> Actions:
+        """A ``Perform`` failed; the workers are as they were, or their ends are told of as usual."""
+        return self._refuse(asked.effect, reason) if self._answered(asked) else []
+
+    def checked(self, done: Perform, verdict: str, detail: str = "") -> Actions:
+        """A health check was carried out."""
+        if not self._answered(done):
+            return []
+        node, life, effect = self.node, self.incarnation, done.effect
+        return [Tell(HealthChecked(node=node, incarnation=life, effect=effect, verdict=verdict, detail=detail))]
+
+    # -- what workers do
+
+    def exited(self, ended: WorkerExit, pages: Pages) -> Actions:
+        """A worker ended that nobody stopped.
+
+        Args:
+            ended: how.
+            pages: what the workers' pages say now, the ended one's included.
+        """
+        if ended.round != self.round:
+            return []
+        if not self.running:
+            if self._starting is not None:
+                self._early.append((ended, pages))
+            return []
+        self._exited[ended.local_rank] = ended.exitcode
+        if ended.exitcode != 0:
+            return [self._failure(ended, pages)]
+        if len(self._exited) < self.slots or any(self._exited.values()):
+            return []
+        self.running = False
+        steps = [page.step for page in pages if page is not None and page.steps > 0]
+        finished = WorkersFinished(
+            node=self.node, incarnation=self.incarnation, round=self.round, step=min(steps) if steps else None
+        )
+        return [*self._first_steps(pages), Tell(finished, ended.mono)]
+
+    def _failure(self, ended: WorkerExit, pages: Pages) -> TellFailure:
+        assert self.part is not None
+        page = pages[ended.local_rank]
+        stepped = page is not None and page.steps > 0
+        return TellFailure(
+            WorkerFailed(
+                node=self.node,
+                incarnation=self.incarnation,
+                round=ended.round,
+                rank=self.part.base_rank + ended.local_rank,
+                local_rank=ended.local_rank,
+                pid=ended.pid,
+                exitcode=ended.exitcode,
+                step=page.step if page is not None and stepped else None,
+                absolute=page.absolute if page is not None and stepped else False,
+            ),
+            ended.mono,
+        )
+
+    @property
+    def awaits_steps(self) -> bool:
+        """The round's first completed steps are still to be told: look at the pages often and tell ``looked``."""
+        return self.running and not self._stepped_told
+
+    def looked(self, pages: Pages) -> Actions:
+        """The pages were looked at: the round's first steps are told once every worker has made one."""
+        return self._first_steps(pages) if self.awaits_steps else []
+
+    def _first_steps(self, pages: Pages) -> Actions:
+        told = [page for page in pages if page is not None and page.steps > 0]
+        if self._stepped_told or len(told) < self.slots:
+            return []
+        self._stepped_told = True
+        stepped = WorkersStepped(
+            node=self.node,
+            incarnation=self.incarnation,
+            round=self.round,
+            step=min(page.step - page.steps + 1 for page in told),
+            absolute=all(page.absolute for page in told),
+        )
+        return [Tell(stepped, max(page.mono for page in told))]
+
+    # -- for explorers
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """All that its further behaviour depends on, the timing aside: plain values, equal for equal cores."""
+        return {
+            "phase": str(self.phase),
+            "incarnation": self.incarnation,
+            "term": self.term,
+            "round": self.round,
+            "running": self.running,
+            "left": self.left,
+            "effects": sorted(self._effects),
+            "under_way": [repr(action) for action in self._under_way],
+            "starting": self._starting.effect if self._starting is not None else "",
+            "next": self._next.effect if self._next is not None else "",
+            "stepped_told": self._stepped_told,
+            "exited": sorted(self._exited.items()),
+            "early": [ended.local_rank for ended, _ in self._early],
+        }
+
+
+def _round_of(command: Command) -> Round:
+    return cast(Round, getattr(command, "round", Round(0)))

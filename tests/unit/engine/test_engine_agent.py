@@ -1,0 +1,296 @@
+"""The agent's core: what it obeys, what it refuses, and what it tells."""
+
+import pytest
+
+from ftcore.commands import (
+    CheckHealth,
+    OpenStore,
+    ParkWorkers,
+    PauseWorkers,
+    ReleaseNode,
+    ReplaceNodes,
+    StartWorkers,
+    StopWorkers,
+)
+from ftcore.engine import agent as core
+from ftcore.engine.orders import Order, Slice
+from ftcore.events.node import NodeJoined, OrderObeyed, OrderRefused
+from ftcore.events.worker import (
+    WorkersFinished,
+    WorkersStarted,
+    WorkersStepped,
+    WorkersStopped,
+    WorkersUnstartable,
+)
+from ftcore.events.world import StoreFailed, StoreOpened
+from ftcore.ids import EffectId, Round, Term
+from ftcore.ports import Progress, WorkerExit
+from ftcore.states.agent import AgentPhase
+from ftcore.timing import Timing
+
+PART = Slice(
+    group_rank=0,
+    base_rank=2,
+    slots=2,
+    size=4,
+    nodes=2,
+    store_host="here",
+    store_port=1,
+    restart_count=0,
+    max_restarts=3,
+)
+TIMING = Timing(orphan_grace_s=10.0)
+
+
+def order(command, effect: str, term: int = 1) -> Order:
+    return Order(effect=EffectId(effect), term=Term(term), command=command, slice=PART)
+
+
+def start(round_: int, term: int = 1) -> Order:
+    return order(StartWorkers(round=Round(round_)), f"start.{round_}", term)
+
+
+def stop(round_: int, term: int = 1) -> Order:
+    return order(StopWorkers(round=Round(round_), grace_s=5.0), f"stop.{round_}", term)
+
+
+def page(steps: int, step: int = 0, mono: int = 0) -> Progress:
+    return Progress(steps=steps, step=step or steps, absolute=False, mono=mono, loss=0.5)
+
+
+def ended(local_rank: int, code: int, round_: int = 1) -> WorkerExit:
+    return WorkerExit(round=Round(round_), local_rank=local_rank, pid=7, exitcode=code, mono=9)
+
+
+def told(actions: core.Actions) -> list[object]:
+    return [action.data for action in actions if isinstance(action, core.Tell | core.TellFailure)]
+
+
+def joined(life: str) -> NodeJoined:
+    return NodeJoined(node="a", incarnation=life, slots=2, host="h", pid=1, address="x", version="v")
+
+
+@pytest.fixture
+def agent() -> core.AgentCore:
+    made = core.AgentCore("a", 2, TIMING, able=(PauseWorkers, ParkWorkers, CheckHealth, ReplaceNodes), lead_delay_s=4)
+    made.begin(joined("1"))
+    made.welcomed(Term(1))
+    return made
+
+
+@pytest.fixture
+def running(agent: core.AgentCore) -> core.AgentCore:
+    (begun,) = agent.obey(start(1))
+    agent.started(begun, (7, 8), "fork")
+    return agent
+
+
+def test_an_order_seen_twice_is_carried_out_once(agent):
+    """The second delivery of an effect changes nothing."""
+    assert len(agent.obey(start(1))) == 1
+    assert agent.obey(start(1)) == []
+
+
+def test_an_order_of_an_older_term_is_not_obeyed(agent):
+    """A master that was deposed cannot make an agent do anything once it has obeyed the newer one."""
+    agent.obey(order(OpenStore(round=Round(1)), "store.1", term=3))
+    assert agent.obey(start(1, term=2)) == []
+    agent.stream_broken(0.0)
+    agent.welcomed(Term(5))
+    assert agent.obey(start(1, term=4)) == []
+
+
+@pytest.mark.parametrize("round_", [1, 2])
+def test_a_start_of_an_older_or_the_same_round_is_not_obeyed(agent, round_):
+    """A round is started at most once, and never behind a newer one."""
+    agent.obey(start(2))
+    assert agent.obey(order(StartWorkers(round=Round(round_)), "again")) == []
+
+
+def test_a_stop_of_an_older_round_leaves_the_newer_alone(agent):
+    """An order to stop that a newer start has overtaken stops nothing."""
+    (begun,) = agent.obey(start(2))
+    agent.started(begun, (7, 8), "fork")
+    assert agent.obey(stop(1)) == []
+    assert agent.running
+
+
+def test_a_stop_gives_up_a_start_that_is_under_way(agent):
+    """Only the stop is answered, even if the start succeeds after all."""
+    (begun,) = agent.obey(start(1))
+    (stopping,) = agent.obey(stop(1))
+    assert agent.started(begun, (7, 8), "fork") == []
+    (answer,) = told(agent.stopped(stopping, (-15, -15)))
+    assert isinstance(answer, WorkersStopped)
+    assert (answer.effect, answer.round, answer.exitcodes) == ("stop.1", 1, (-15, -15))
+    assert agent.stopped(stopping, ()) == []
+
+
+def test_a_start_waits_for_the_stop_before_it(running):
+    """Workers of two rounds never live at the same time, and the answer to the stop says nothing of the new round."""
+    (stopping,) = running.obey(stop(1))
+    assert running.obey(start(2)) == []
+    answer, begun = running.stopped(stopping, (-15, -15))
+    assert answer.data.round == 1
+    assert begun == core.Start("start.2", Round(2), PART)
+    assert isinstance(told(running.started(begun, (9, 9), "fork"))[0], WorkersStarted)
+
+
+def test_a_waiting_start_is_given_up_by_a_newer_stop(running):
+    """Stop, start, stop: nothing is started any more, and both stops are answered for the newest round."""
+    (first,) = running.obey(stop(1))
+    running.obey(start(2))
+    (second,) = running.obey(stop(2))
+    answers = [*running.stopped(first, ()), *running.stopped(second, ())]
+    assert [(data.effect, data.round) for data in told(answers)] == [("stop.1", 2), ("stop.2", 2)]
+
+
+def test_what_cannot_be_started_is_told(agent):
+    """The order is answered with the reason."""
+    (begun,) = agent.obey(start(1))
+    (answer,) = told(agent.unstartable(begun, "no such file"))
+    assert isinstance(answer, WorkersUnstartable)
+    assert (answer.effect, answer.error, agent.running) == ("start.1", "no such file", False)
+
+
+def test_a_worker_that_ends_before_all_run_is_told_of_once_they_do(agent):
+    """The end of a worker is news however early it comes."""
+    (begun,) = agent.obey(start(1))
+    assert agent.exited(ended(1, 3), (None, page(0))) == []
+    first, second = told(agent.started(begun, (7, 8), "fork"))
+    assert isinstance(first, WorkersStarted)
+    assert (second.rank, second.exitcode, second.step) == (3, 3, None)
+
+
+def test_ends_of_other_rounds_and_of_stopped_workers_are_no_news(running):
+    """A stale exit is dropped."""
+    assert running.exited(ended(0, 1, round_=7), (None, None)) == []
+    running.obey(stop(1))
+    assert running.exited(ended(0, 1), (None, None)) == []
+
+
+def test_a_node_has_finished_when_all_its_workers_ended_with_0(running):
+    """The first steps are told with it, if nobody looked before."""
+    assert running.exited(ended(0, 0), (page(5), page(4))) == []
+    stepped, finished = told(running.exited(ended(1, 0), (page(5), page(4))))
+    assert isinstance(stepped, WorkersStepped)
+    assert stepped.step == 1
+    assert isinstance(finished, WorkersFinished)
+    assert finished.step == 4
+    assert not running.running
+
+
+def test_a_node_with_a_failed_worker_never_finishes(running):
+    """The other worker's end with 0 is not the end of the work."""
+    (failure,) = told(running.exited(ended(0, 1), (page(3), None)))
+    assert (failure.step, failure.rank) == (3, 2)
+    assert running.exited(ended(1, 0), (page(3), None)) == []
+
+
+def test_first_steps_are_told_once_when_every_worker_made_one(running):
+    """Progress of some workers is not the node's."""
+    assert running.looked((page(3), None)) == []
+    assert running.awaits_steps
+    (stepped,) = told(running.looked((page(3, step=13, mono=1), page(2, step=13, mono=2))))
+    assert (stepped.step, running.awaits_steps) == (11, False)
+    assert running.looked((page(4), page(4))) == []
+
+
+def test_an_orphan_stops_workers_that_stand_still(running):
+    """Not while a master is there, not while steps complete; and the reason is told."""
+    still = (page(1, mono=0), None)
+    assert running.waited(99.0, still) == []
+    running.stream_broken(100.0)
+    assert running.waited(109.0, still) == []
+    assert running.waited(115.0, (page(2, mono=int(108e9)), None)) == []
+    (stopping,) = running.waited(111.0, still)
+    assert running.waited(112.0, still) == []
+    (answer,) = told(running.stopped(stopping, (-15, -15)))
+    assert (answer.effect, answer.exitcodes) == ("", ())
+    assert "no master" in answer.reason
+
+
+def test_stores_are_answered(agent):
+    """Opened, failed, lost later."""
+    (first,) = agent.obey(order(OpenStore(round=Round(1)), "store.1"))
+    (second,) = agent.obey(order(OpenStore(round=Round(2)), "store.2"))
+    (opened,) = told(agent.store_opened(first, "h", 1))
+    assert opened == StoreOpened(node="a", incarnation="1", round=1, host="h", port=1, effect="store.1")
+    (failed,) = told(agent.store_failed(second, "no port"))
+    assert failed == StoreFailed(node="a", incarnation="1", round=2, effect="store.2", error="no port")
+    assert told(agent.store_lost(Round(2)))[0].effect == ""
+
+
+def test_what_the_supervisor_cannot_do_is_refused(agent):
+    """So are orders for the platform, whatever the supervisor says, and orders to workers that do not run."""
+    for command, why in (
+        (PauseWorkers(round=Round(1)), "no workers of round 1 run here"),
+        (ReplaceNodes(nodes=("b",), isolate=False), "cannot replace_nodes"),
+    ):
+        (refused,) = told(agent.obey(order(command, f"do.{why}")))
+        assert isinstance(refused, OrderRefused)
+        assert why in refused.reason
+    incapable = core.AgentCore("a", 2, TIMING)
+    incapable.begin(joined("1"))
+    (refused,) = told(incapable.obey(order(PauseWorkers(round=Round(1)), "pause")))
+    assert "cannot pause_workers" in refused.reason
+
+
+def test_what_leaves_processes_in_place_is_performed_and_answered(running):
+    """Parked workers no longer run as far as ends and beats are concerned; paused ones do."""
+    (pause,) = running.obey(order(PauseWorkers(round=Round(1)), "pause"))
+    (answer,) = told(running.performed(pause, 5))
+    assert answer == OrderObeyed(node="a", incarnation="1", round=1, effect="pause", step=5)
+    assert running.running
+    (check,) = running.obey(order(CheckHealth(round=Round(2)), "check"))
+    assert told(running.checked(check, "slow", "3 of 4 links"))[0].verdict == "slow"
+    (park,) = running.obey(order(ParkWorkers(round=Round(1), grace_s=1.0), "park"))
+    assert isinstance(told(running.failed_to(park, "stuck"))[0], OrderRefused)
+    assert running.running
+    (park,) = running.obey(order(ParkWorkers(round=Round(1), grace_s=1.0), "park.2"))
+    running.performed(park, 5)
+    assert not running.running
+
+
+def test_a_released_agent_starts_nothing_more(agent):
+    """It leaves with the job's outcome, once."""
+    release = ReleaseNode(outcome="failed", exit_code=1, reason="why")
+    assert agent.obey(order(release, "release")) == [core.Leave(1, "failed", "why")]
+    assert agent.obey(order(release, "release.2")) == []
+    assert agent.obey(start(1)) == []
+    assert agent.told_to_leave("SIGTERM", 5) == []
+    assert told(agent.farewell("failed"))[0].reason == "failed"
+
+
+def test_a_fenced_agent_begins_a_new_life(running):
+    """It rejoins with nothing obeyed; answers to what the old life asked for are nobody's."""
+    (stopping,) = running.obey(stop(1))
+    assert running.refused("lost", rejoin=True) == [core.Rejoin("lost")]
+    assert running.refused("lost", rejoin=True) == []
+    running.halt()
+    assert told(running.begin(joined("2")))[0].incarnation == "2"
+    assert (running.phase, running.round, running.term) == (AgentPhase.CONNECTING, 0, 0)
+    assert running.stopped(stopping, ()) == []
+
+
+def test_an_unwanted_agent_gives_up(agent):
+    """Unless it leaves anyway."""
+    assert agent.refused("wrong job", rejoin=False) == [core.GiveUp("wrong job")]
+
+
+def test_a_candidate_is_put_up_when_nobody_has_led_for_long(agent):
+    """After the delay, then at most once per lease; a welcome starts the count anew."""
+    assert agent.leaderless(10.0, 0) == []
+    assert agent.leaderless(14.0, 33) == [core.Lead(33)]
+    assert agent.leaderless(15.0, 33) == []
+    assert agent.leaderless(17.0, 33) == [core.Lead(33)]
+    assert agent.standby_wanted() == [core.Lead(None)]
+    assert core.AgentCore("a", 2, TIMING).leaderless(99.0, 0) == []
+
+
+def test_a_beat_tells_the_slowest_step(running):
+    """Of workers that report; nothing once they are stopped."""
+    assert running.pulse((page(5), page(4))) == core.Pulse(round=1, step=4, loss=0.5)
+    assert running.pulse((None, None)) == core.Pulse(round=1)
+    running.obey(stop(1))
+    assert running.pulse((page(5), page(4))) == core.Pulse(round=0)
