@@ -1,0 +1,150 @@
+"""What the detectors promise for every curve, not only for those that somebody thought of."""
+
+import itertools
+import math
+import pickle
+import statistics
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftcore.faults.detectors import LossDetector, NoProgress, NormSpike, NormThreshold, StragglerDetector
+from ftcore.faults.detectors.robust import Window
+from ftcore.faults.detectors.spike import ENOUGH
+
+numbers = st.floats(-1e12, 1e12, allow_subnormal=False)
+wild = st.floats(allow_nan=True, allow_infinity=True)
+eighths = st.integers(-8000, 8000).map(lambda n: n / 8)
+"""Sums and differences of these are exact, so that equality may be asked of verdicts."""
+
+
+def verdicts(detector: LossDetector | NormSpike, values: Sequence[float]) -> list[tuple[int, str, int]]:
+    found = (detector.observe(step, value) for step, value in enumerate(values))
+    return [(finding.step, finding.kind, finding.since) for finding in found if finding is not None]
+
+
+@given(st.lists(numbers, min_size=1, max_size=80), st.integers(1, 50))
+def test_window_agrees_with_the_stupid_way(values: list[float], size: int) -> None:
+    """Median and MAD of the window are those of the statistics module over the last samples."""
+    window = Window(size)
+    for count, value in enumerate(values, start=1):
+        window.push(value)
+        kept = values[max(0, count - size) : count]
+        middle = statistics.median(kept)
+        scale = max(map(abs, kept)) * 1e-12
+        assert math.isclose(window.median(), middle, abs_tol=scale)
+        assert math.isclose(window.mad(), statistics.median(abs(v - middle) for v in kept), abs_tol=scale)
+        assert len(window) == len(kept)
+
+
+@given(st.lists(numbers, max_size=120), st.integers(-30, 30))
+def test_scale_changes_no_verdict(values: list[float], power: int) -> None:
+    """A curve times a positive factor (a power of two, which is exact) is judged the same."""
+    made = LossDetector(warmup_steps=0), LossDetector(warmup_steps=0)
+    assert verdicts(made[0], values) == verdicts(made[1], [value * 2.0**power for value in values])
+
+
+@given(st.lists(eighths, min_size=ENOUGH, max_size=120), eighths)
+def test_shift_changes_no_verdict_without_a_floor(values: list[float], shift: float) -> None:
+    """With floor 0 and a window that has enough samples, a constant added to the curve changes nothing."""
+    plain, shifted = (LossDetector(warmup_steps=0, floor=0.0, lasting=10**6) for _ in range(2))
+    learned = [float(step % 7) for step in range(ENOUGH)]
+    for step, value in enumerate([*learned, *values]):
+        one, other = plain.observe(step, value), shifted.observe(step, value + shift)
+        assert (one is None) == (other is None)
+        assert step >= ENOUGH or one is None
+
+
+@given(numbers, st.integers(1, 300))
+def test_a_constant_curve_is_never_told(value: float, count: int) -> None:
+    """Whatever the constant is."""
+    assert verdicts(LossDetector(warmup_steps=0), [value] * count) == []
+    assert verdicts(NormSpike(warmup_steps=0), [value] * count) == []
+
+
+@given(st.integers(-1000, 1000), st.integers(-(10**6), 10**6))
+def test_a_straight_line_is_never_told(slope: int, start: int) -> None:
+    """However steep it is, and where it crosses zero."""
+    assert verdicts(LossDetector(warmup_steps=0, floor=0.0), [float(start + slope * n) for n in range(200)]) == []
+
+
+@given(st.lists(wild, max_size=150))
+def test_no_number_is_always_told(values: list[float]) -> None:
+    """In any company; and no curve raises."""
+    loss, norm = LossDetector(), NormThreshold(3.0)
+    for step, value in enumerate(values):
+        finding, over = loss.observe(step, value), norm.observe(step, value)
+        assert (finding is not None and finding.kind == "loss-nan") == (not math.isfinite(value))
+        assert (over is not None) == (not value < 3.0)
+
+
+@given(st.lists(wild, max_size=150), st.integers(0, 150))
+def test_chunks_make_no_difference(values: list[float], cut: int) -> None:
+    """A detector that was pickled between two samples says what the other one says."""
+    whole, half = LossDetector(warmup_steps=20), LossDetector(warmup_steps=20)
+    expected = repr([whole.observe(step, value) for step, value in enumerate(values)])
+    found = [half.observe(step, value) for step, value in enumerate(values[:cut])]
+    half = pickle.loads(pickle.dumps(half))
+    found += [half.observe(step, value) for step, value in enumerate(values[cut:], start=min(cut, len(values)))]
+    assert repr(found) == expected
+
+
+@given(st.lists(st.sampled_from([1.0, 1.1, 9.0, 50.0, math.nan]), min_size=200, max_size=400))
+def test_memory_is_bounded(values: list[float]) -> None:
+    """No curve makes a detector larger than its window."""
+    loss, norm = LossDetector(window=30), NormThreshold(3.0)
+    sizes = []
+    for step, value in enumerate(values * 3):
+        loss.observe(step, value)
+        norm.observe(step % 300, value)
+        sizes.append(len(pickle.dumps((loss._window, loss._episode))))
+    assert max(sizes) < 2000
+    assert len(norm.records()) <= 300
+
+
+@given(
+    st.lists(st.dictionaries(st.integers(0, 9), st.floats(0.01, 100.0), max_size=10), max_size=80),
+    st.integers(-10, 10),
+)
+def test_straggler_scale_and_memory(steps: list[dict[int, float]], power: int) -> None:
+    """The unit of time changes no name; a rank alone is never named; what is kept is bounded by ranks and window."""
+    one, other = StragglerDetector(), StragglerDetector()
+    for step, durations in enumerate(steps):
+        found = one.observe(step, durations)
+        scaled = other.observe(step, {rank: seconds * 2.0**power for rank, seconds in durations.items()})
+        assert [finding.rank for finding in found] == [finding.rank for finding in scaled]
+        assert len(durations) > 1 or not found
+        assert len(one._slow) <= 10
+        assert all(bits < 1 << one.window for bits in one._slow.values())
+
+
+@given(st.lists(st.floats(0.1, 100.0), min_size=2, max_size=64), st.floats(0.1, 100.0))
+def test_a_factor_for_all_names_nobody_new(factors: list[float], base: float) -> None:
+    """Equal ranks with any common pace are all innocent."""
+    detector = StragglerDetector()
+    assert all(detector.observe(step, dict.fromkeys(range(4), base * f)) == [] for step, f in enumerate(factors))
+
+
+@given(st.lists(st.floats(0.001, 5000.0), min_size=2, max_size=200))
+def test_the_deadline_lies_between_floor_and_cap(pauses: list[float]) -> None:
+    """After every step of every job the next deadline is at least the floor and at most the cap away."""
+    watch = NoProgress(first_s=3600.0)
+    for step, time in enumerate(itertools.accumulate(pauses)):
+        watch.observe(step, time)
+        deadline = watch.deadline()
+        assert deadline is not None
+        assert 59.999 <= deadline - time <= 3600.001
+
+
+@given(st.lists(st.tuples(st.integers(-5, 500), st.floats(0, 1e6)), max_size=100))
+def test_no_progress_takes_any_history(history: list[tuple[int, float]]) -> None:
+    """Steps that go back and times that do not grow neither raise nor make the memory grow."""
+    watch = NoProgress()
+    for step, time in history:
+        watch.observe(step, time)
+        watch.overdue()
+        deadline = watch.deadline()
+        assert deadline is not None
+        assert math.isfinite(deadline)
+    assert len(pickle.dumps(watch)) < 3000
