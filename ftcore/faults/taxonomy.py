@@ -1,7 +1,7 @@
 """The taxonomy of faults: what a class means, who is at fault, what is usually done.
 
-The class names are those of the public corpus of error logs that the classifier is measured on; finer distinctions go
-into a fault's ``detail``.
+The class and action names are those of the public corpus of error logs that the classifier is measured on; finer
+distinctions go into a fault's ``detail``, and a rule whose detail calls for another action than its class says so.
 """
 
 from enum import StrEnum
@@ -32,24 +32,66 @@ class FaultClass(StrEnum):
     REQUEST = "request"
 
 
+class Action(StrEnum):
+    """What is usually done about a fault; which policy does it, and whether it can, is the chain's matter."""
+
+    RETRY_IN_PLACE = "retry-in-place"
+    """Do the step again in the processes that live."""
+    RESTART_PROCESSES = "restart-processes"
+    """Stop and start the workers where they are."""
+    REPLACE_NODE = "replace-node"
+    """Take the node out of the job and another one in."""
+    SHRINK = "shrink"
+    """Go on with fewer nodes."""
+    STOP_AND_REPORT = "stop-and-report"
+    """Tell a person: doing it again will not help."""
+    ROLLBACK_SKIP_DATA = "rollback-skip-data"
+    """Go back to an older checkpoint and leave out the data that followed."""
+    WAIT = "wait"
+    """Do nothing, or wait for the scheduler."""
+
+
+class Severity(StrEnum):
+    """What a fault costs if nobody does more than is recommended."""
+
+    NOTICE = "notice"
+    """The training goes on."""
+    RESTART = "restart"
+    """The steps since the last checkpoint, and a restart."""
+    NODE = "node"
+    """That, and a node until it is repaired."""
+    STOP = "stop"
+    """The job stands until a person has changed something."""
+
+
 @attrs.frozen
 class ClassFacts:
     """What is known of a class.
 
     Args:
         meaning: one sentence.
-        at_fault: ``process``, ``node``, ``user`` or ``nobody``.
+        at_fault: ``process``, ``node``, ``data``, ``user`` or ``nobody``.
         repeats: the same fault at the same step comes again after a restart, so a restart is no remedy.
-        advice: what a person should look at.
+        advice: what a person should look at; it ends the reason of a job that stops.
+        causes: what is usually behind it.
+        severity: what it costs.
+        action: what is usually done.
+        settings: the settings that operators reach for.
     """
 
     meaning: str
     at_fault: str
     repeats: bool
     advice: str
+    causes: str
+    severity: Severity
+    action: Action
+    settings: str = ""
 
 
 F = FaultClass
+S = Severity
+A = Action
 
 CLASSES: dict[FaultClass, ClassFacts] = {
     F.USER_CODE: ClassFacts(
@@ -57,103 +99,174 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "user",
         True,
         "fix the script where the traceback points, then run the job again: it resumes from its last checkpoint",
+        "a bug; shapes or keys that do not fit; a branch that not all ranks take; a crash in an extension",
+        S.STOP,
+        A.STOP_AND_REPORT,
     ),
     F.CONFIG_ENV: ClassFacts(
         "Arguments, imports, files or drivers are not as the script needs them.",
         "user",
         True,
         "correct the command line or the environment that the message names",
+        "a missing package or library; a driver older than CUDA; a port taken; two ranks on one device; no permission",
+        S.STOP,
+        A.STOP_AND_REPORT,
+        "NCCL_SOCKET_IFNAME names the interface, NCCL_DEBUG=INFO shows what NCCL chose",
     ),
     F.OOM_GPU: ClassFacts(
         "The accelerator's memory is used up.",
         "user",
         True,
         "use a smaller batch, activation checkpointing or more sharding",
+        "model, batch or sequence too large; a leak; fragmentation; another process on the device",
+        S.STOP,
+        A.STOP_AND_REPORT,
+        "much memory free at a small request is fragmentation: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     ),
     F.OOM_HOST: ClassFacts(
         "The host's memory is used up.",
         "process",
         False,
         "watch the host's memory, data loader workers first",
+        "a leak in data loading; a checkpoint gathered on one rank; a container's limit set too low",
+        S.STOP,
+        A.STOP_AND_REPORT,
+        "num_workers, prefetch_factor and pin_memory of the DataLoader; the container's limit, or Slurm's --mem",
     ),
     F.STORAGE: ClassFacts(
         "A disk or file system failed, or is full.",
         "node",
         False,
         "free space or check the mount that the message names",
+        "a full disk or quota; a network file system that went away; a file cut short when its writer was killed",
+        S.RESTART,
+        A.RESTART_PROCESSES,
+        "keep fewer checkpoints",
     ),
     F.SIGNAL_PREEMPTION: ClassFacts(
         "A process was ended from outside.",
         "process",
         False,
         "look for the sender: a time limit, the kernel's OOM killer (dmesg), an operator",
+        "a time limit; a pod or job of higher priority; a spot instance taken back; the OOM killer; an operator",
+        S.RESTART,
+        A.WAIT,
+        "sbatch --signal sends a signal ahead of the time limit and leaves time to save; --requeue starts it again",
     ),
     F.NETWORK_RENDEZVOUS: ClassFacts(
         "The store or the rendezvous of a round was not to be reached.",
         "process",
         False,
         "check the network between the nodes and the first node's address",
+        "a node that never came; several network cards; a firewall; a port of another job; a name that does not "
+        "resolve",
+        S.RESTART,
+        A.RESTART_PROCESSES,
+        "MASTER_ADDR and MASTER_PORT; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the interface",
     ),
     F.COLLATERAL: ClassFacts(
         "A rank ended only because another one did.",
         "nobody",
         False,
         "look at the rank that ended first",
+        "the end of a peer: a connection that closes, a store that is gone, the agent's SIGTERM",
+        S.RESTART,
+        A.RESTART_PROCESSES,
     ),
     F.UNKNOWN: ClassFacts(
         "The evidence fits no class.",
         "process",
         False,
         "read the worker's log files; the report names them",
+        "a process that ended without a word",
+        S.RESTART,
+        A.RESTART_PROCESSES,
     ),
     F.NODE_LOST: ClassFacts(
         "A node's agent is gone or silent.",
         "node",
         False,
         "look at the node: power, kernel log, network",
+        "power, kernel panic, network, the platform's own shutdown",
+        S.NODE,
+        A.REPLACE_NODE,
     ),
     F.CUDA_STICKY: ClassFacts(
         "A CUDA context was lost: illegal access, device assert, launch failure.",
         "process",
         True,
         "run with CUDA_LAUNCH_BLOCKING=1 to find the kernel; if it moves with the node, suspect the device",
+        "an index out of range; a bug in a kernel or a library; rarely the device",
+        S.RESTART,
+        A.RESTART_PROCESSES,
     ),
     F.GPU_HW: ClassFacts(
         "A device, its memory or its links failed.",
         "node",
         False,
         "drain the node and run the vendor's diagnostics on it",
+        "memory errors; a card off the bus; NVLink or switch; firmware; power; heat",
+        S.NODE,
+        A.REPLACE_NODE,
+        "dcgmi diag -r 3; a device that fails again after a reset goes back to its vendor",
     ),
     F.NCCL_TIMEOUT: ClassFacts(
         "A collective waited too long for somebody.",
         "process",
         False,
         "look for the rank that never came to the collective",
+        "a rank that hangs, died or took another branch; unlike numbers of batches; a slow save on one rank; a link",
+        S.RESTART,
+        A.RESTART_PROCESSES,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 ends ranks that would wait for ever; TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and "
+        "TORCH_NCCL_DUMP_ON_TIMEOUT=1 write down who was where; init_process_group(timeout=) if the wait is lawful",
     ),
     F.NCCL_REMOTE_ERROR: ClassFacts(
         "A peer or the link to it was lost.",
         "node",
         False,
         "check the links; NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7 ride out short outages",
+        "a cable, a port or a switch; a flapping link; a peer that died; GPUDirect without its kernel module",
+        S.NODE,
+        A.REPLACE_NODE,
+        "NCCL_IB_TIMEOUT=22, NCCL_IB_RETRY_CNT=7; TORCH_NCCL_ASYNC_ERROR_HANDLING=1 ends the ranks that would wait",
     ),
     F.NUMERIC: ClassFacts(
         "Loss or gradients are not finite, or spiked.",
-        "user",
+        "data",
         False,
-        "go back before the spike and skip its data; watch the learning rate",
+        "go back before the spike and skip its data; watch the learning rate and the loss scale",
+        "odd batches; a learning rate too high; half precision that overflows; rarely a device that computes wrongly",
+        S.RESTART,
+        A.ROLLBACK_SKIP_DATA,
     ),
     F.DATA_LOADER: ClassFacts(
         "A data loader's worker died, or its shared memory is full.",
         "process",
         False,
         "fewer data loader workers, or a larger /dev/shm",
+        "shared memory too small; the worker ran out of memory; a crash in a decoder",
+        S.RESTART,
+        A.RESTART_PROCESSES,
+        "num_workers; docker --shm-size, or an emptyDir of medium Memory at /dev/shm",
     ),
     F.HANG: ClassFacts(
         "No progress, or much too slow.",
         "process",
         False,
         "read the stacks of the ranks that stand still",
+        "a deadlock; a rank in another collective than the rest; a file system that stalls; a slow device or link",
+        S.RESTART,
+        A.RESTART_PROCESSES,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 and a timeout end a wait in a collective; py-spy dump shows the stacks",
     ),
-    F.REQUEST: ClassFacts("Somebody asked for it.", "nobody", False, "nothing to repair"),
+    F.REQUEST: ClassFacts(
+        "Somebody asked for it.", "nobody", False, "nothing to repair", "an operator", S.NOTICE, A.WAIT
+    ),
 }
 """Every class has an entry; a test says so."""
+
+
+def suspects_node(cls: FaultClass) -> bool:
+    """Whether a fault of this class speaks against the machine, if the evidence says nothing else."""
+    return CLASSES[cls].action is Action.REPLACE_NODE

@@ -34,7 +34,7 @@ def test_every_class_has_its_facts():
     """Each class says what it means, who is at fault and what to look at."""
     assert set(CLASSES) == set(FaultClass)
     for facts in CLASSES.values():
-        assert facts.at_fault in ("process", "node", "user", "nobody")
+        assert facts.at_fault in ("process", "node", "data", "user", "nobody")
         assert facts.meaning.endswith(".")
         assert facts.advice
 
