@@ -121,11 +121,16 @@ class Option:
 class Policy(Protocol):
     """A policy: a name, its options, what it needs, and the question.
 
-    The chain passes over a policy whose ``needs`` are not all declared, with the reason, and does not ask it.
+    The chain passes over a policy whose ``needs`` are not all declared, with the reason, and does not ask it. It leaves
+    out, without a word, one whose ``kinds`` do not hold the incident's.
+
+    ``conditions`` say in plain sentences when it takes an incident and when it passes: for ``ftctl policy explain``.
     """
 
     name: ClassVar[str]
     doc: ClassVar[str]
+    conditions: ClassVar[tuple[str, ...]]
+    kinds: ClassVar[tuple[str, ...]]
     options: ClassVar[Mapping[str, Option]]
     needs: ClassVar[tuple[Ability, ...]]
 

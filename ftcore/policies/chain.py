@@ -1,16 +1,38 @@
-"""The chain: policies asked in priority order, every verdict for the record."""
+"""The chain: policies asked in priority order, every verdict for the record.
+
+House rules: an entry is asked once per revision of an incident; one that does not deal with this kind of incident at
+all is left out without a word, so that the record stays short; one that this job cannot carry out passes with what is
+missing and how to get it; the first that takes the incident ends the asking.
+"""
 
 from collections.abc import Iterator, Sequence
 
 import attrs
 
 from ftcore.events.policy import ChainEntry
+from ftcore.policies.abilities import lacking
+from ftcore.policies.alert import Alert
 from ftcore.policies.base import Pass, Policy, Verdict
+from ftcore.policies.dying_checkpoint import DyingCheckpoint
+from ftcore.policies.pod_replacement import PodReplacement
 from ftcore.policies.process_restart import ProcessRestart
+from ftcore.policies.shrink import Shrink
+from ftcore.policies.step_pause import StepPause
 from ftcore.policies.stop import Stop
 from ftcore.states.model import IncidentState, JobState
 
-BUILT_IN: dict[str, Policy] = {policy.name: policy for policy in (ProcessRestart(), Stop())}
+BUILT_IN: dict[str, Policy] = {
+    policy.name: policy
+    for policy in (
+        DyingCheckpoint(),
+        ProcessRestart(),
+        PodReplacement(),
+        Shrink(),
+        StepPause(),
+        Alert(),
+        Stop(),
+    )
+}
 """The policies that come with ftcore, by name."""
 
 DEFAULT_ORDER = ("process_restart", "stop")
@@ -41,7 +63,24 @@ def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState)
     for entry in chain:
         if entry.policy in incident.asked:
             continue
-        verdict = BUILT_IN[entry.policy].considers(incident, job, entry.options)
+        policy = BUILT_IN.get(entry.policy)
+        if policy is not None and incident.kind not in policy.kinds:
+            continue
+        verdict = _ask(policy, entry, incident, job)
         yield Answer(policy=entry.policy, verdict=verdict)
         if not isinstance(verdict, Pass):
             return
+
+
+def _ask(policy: Policy | None, entry: ChainEntry, incident: IncidentState, job: JobState) -> Verdict:
+    if policy is None:
+        return Pass(reason="this version of ftcore has no such policy")
+    if incident.kind == "fault" and entry.faults and incident.fault.cls not in entry.faults:
+        return Pass(reason=f"is asked about {', '.join(entry.faults)} alone")
+    lack = lacking(policy.needs, job)
+    return Pass(reason=lack) if lack else policy.considers(incident, job, with_defaults(policy, entry))
+
+
+def with_defaults(policy: Policy, entry: ChainEntry) -> dict[str, object]:
+    """The entry's options; those that its log did not know yet have their defaults."""
+    return {**{key: option.default for key, option in policy.options.items()}, **entry.options}

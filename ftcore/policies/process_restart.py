@@ -3,19 +3,33 @@
 The workers load their last checkpoint. First attempt at once; as long as no attempt leads to a completed step, each
 further one waits twice as long as the one before, with a jitter that spreads jobs apart and is the same on every
 replay.
+
+The cause decides the remedy: a restart cures a process, not a machine. A fault of a node is left to an entry below that
+can do better; if none can, a restart is still the best there is, and its reason says what was missing.
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ftcore.faults.taxonomy import CLASSES, FaultClass
-from ftcore.ids import seconds
+from ftcore.events.policy import Terms
+from ftcore.faults.taxonomy import CLASSES
+from ftcore.policies.abilities import lacking
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
+from ftcore.policies.budget import ROUND_OPTIONS, attempts, round_terms, spent
+from ftcore.policies.replacement import POLICY as REPLACEMENT
+from ftcore.policies.replacement import judge
+from ftcore.policies.situation import (
+    class_of,
+    culprit,
+    entry_below,
+    gone,
+    listed,
+    members,
+    room,
+    root_report,
+    unfit,
+)
 from ftcore.states.model import IncidentState, JobState
-
-BACKOFF_DOUBLINGS_MAX = 30
-"""2 ** 30 times any base is beyond every cap; more would only make big numbers."""
 
 
 class ProcessRestart:
@@ -25,6 +39,15 @@ class ProcessRestart:
     doc: ClassVar[str] = (
         "Stop all workers and start them again on the nodes there are; they resume from their checkpoint."
     )
+    conditions: ClassVar[tuple[str, ...]] = (
+        "takes any fault",
+        "passes a fault of a node to `pod_replacement` or `shrink` below it, if that can take the node out",
+        "passes a fault of the script that came `same_fault` times in a row at the same step",
+        "passes when its own restart brought no step and the same fault came again",
+        "passes when `max_restarts` in `window` are spent",
+        "passes requests",
+    )
+    kinds: ClassVar[tuple[str, ...]] = ("fault", "request")
     needs: ClassVar[tuple[Ability, ...]] = ()
     options: ClassVar[Mapping[str, Option]] = {
         "max_restarts": Option(
@@ -37,55 +60,103 @@ class ProcessRestart:
             minimum=1,
             doc="A fault of the script seen this often in a row at the same step is passed on.",
         ),
-        "backoff": Option(
-            default=1,
+        "patience": Option(
+            default=0,
             kind="duration",
-            doc="Wait before the second attempt without progress; doubles with each further.",
+            doc="How long is waited for a lost node to come back; 0: the job's join window if `shrink` stands below "
+            "and enough nodes are left for it, else the job's time constants.",
         ),
-        "backoff_max": Option(default=60, kind="duration", doc="The longest wait."),
-        "grace": Option(default=10, kind="duration", doc="Time between TERM and KILL of a worker."),
-        "deadline": Option(
-            default=1800, kind="duration", doc="Time from the new start to its first completed step; 0: no limit."
+        "check": Option(
+            default="suspect",
+            kind="choice",
+            choices=("always", "suspect", "never"),
+            doc="Check the health of the nodes before they start again, where agents can; `suspect`: after a fault "
+            "that may be a node's.",
         ),
+        **ROUND_OPTIONS,
     }
 
     def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
         """Take faults within the budget; pass requests, repeated faults of the script, and spent budgets."""
-        if incident.kind == "request":
-            return Pass(reason="asked to end, not to restart")
-        cls = FaultClass(incident.fault.cls)
-        if CLASSES[cls].repeats and job.repeat.count >= options["same_fault"]:
-            return Pass(
-                reason=f"{cls} came {job.repeat.count} times in a row at {_place(incident)}: a restart is no remedy"
-            )
-        if self.name in incident.tried and job.repeat.count >= options["same_fault"]:
-            return Pass(reason="its own restart brought no completed step, and the same fault came again")
-        since = job.time - seconds(options["window"])
-        recent = [time for time in job.attempts.get(self.name, ()) if time > since]
-        if len(recent) >= options["max_restarts"]:
-            return Pass(
-                reason=f"budget spent: {len(recent)} restarts in the last {options['window']:g} s, "
-                f"{options['max_restarts']} allowed"
-            )
+        if incident.kind != "fault":
+            wish = incident.fault.detail
+            return Pass(reason=f"asked to {wish if wish and wish != 'stop' else 'end'}, not to restart")
+        why = _no_remedy(incident, job, options) or spent(
+            job, self.name, options["max_restarts"], options["window"], "restarts"
+        )
+        if why:
+            return Pass(reason=why)
+        better, but = _better(incident, job, self.name)
+        if better:
+            return Pass(reason=better)
+        attempt = attempts(job, self.name, options["window"]) + 1
         return Take(
             plan=PlanKind.RESTART,
-            reason=f"restart {len(recent) + 1} of {options['max_restarts']} in {options['window']:g} s",
-            grace_s=options["grace"],
-            wait_s=backoff_s(job, incident.id, options["backoff"], options["backoff_max"]),
-            deadline_s=options["deadline"],
-            attempt=len(recent) + 1,
+            reason=f"restart {attempt} of {options['max_restarts']} in {options['window']:g} s{but}",
+            attempt=attempt,
+            **round_terms(job, incident, options),
+            terms=Terms(
+                patience_s=_patience_s(incident, job, options, self.name), check=_check(incident, job, options)
+            ),
         )
 
 
-def backoff_s(job: JobState, incident: str, base_s: float, cap_s: float) -> float:
-    """Seconds to wait before the next attempt: 0 for the first after progress, then doubling; up to 25 % of jitter."""
-    if job.streak == 0:
-        return 0.0
-    wait = min(cap_s, base_s * 2.0 ** min(job.streak - 1, BACKOFF_DOUBLINGS_MAX))
-    spread = hashlib.blake2b(f"{job.job}/{incident}/{job.streak}".encode(), digest_size=2).digest()
-    return round(wait * (1 + 0.25 * int.from_bytes(spread, "big") / 65536), 3)
+def _no_remedy(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> str:
+    cls = class_of(incident)
+    if CLASSES[cls].repeats and job.repeat.count >= options["same_fault"]:
+        return f"{cls} came {job.repeat.count} times in a row at {_place(incident)}: a restart is no remedy"
+    if ProcessRestart.name in incident.tried and job.repeat.count >= options["same_fault"]:
+        return "its own restart brought no completed step, and the same fault came again"
+    return ""
 
 
 def _place(incident: IncidentState) -> str:
     step = incident.fault.step
     return "the start, before any step" if step is None else f"step {step}"
+
+
+def _better(incident: IncidentState, job: JobState, own: str) -> tuple[str, str]:
+    """Which entry below does better for a node at fault; else what kept it from that, for the record."""
+    replacement = entry_below(job, REPLACEMENT, own, incident)
+    but = ""
+    if replacement is not None:
+        found = judge(incident, job, replacement)
+        nodes = (*found.gone, *found.out)
+        lack = lacking((Ability.REPLACE,), job)
+        if nodes and not lack:
+            return f"{listed(nodes)}: a node is at fault; {REPLACEMENT} below replaces it", ""
+        if nodes:
+            but = f"; {listed(nodes)} at fault, which {REPLACEMENT} cannot replace: {lack}"
+        elif found.why_not and (gone(incident, job) or unfit(incident, job, replacement)):
+            but = f"; no replacement: {found.why_not}"
+    shrink = entry_below(job, "shrink", own, incident)
+    if shrink is not None:
+        out = unfit(incident, job, shrink)
+        if out and room(job, out) >= max(1, shrink["min_nodes"]):
+            return f"{listed(out)} is at fault; shrink below leaves it out", ""
+    return "", but
+
+
+def _patience_s(incident: IncidentState, job: JobState, options: Mapping[str, Any], own: str) -> float | None:
+    """Seconds to wait for a lost node; None: as the job's time constants say."""
+    if not gone(incident, job):
+        return None
+    if options["patience"] > 0:
+        return float(options["patience"])
+    shrink = entry_below(job, "shrink", own, incident)
+    left = room(job)
+    if job.spec is None or shrink is None or left < max(1, shrink["min_nodes"]) or left >= members(job):
+        return None
+    return job.spec.timing.join_window_s
+
+
+def _check(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> str:
+    """Which nodes are checked first: none, those that may be at fault, or all."""
+    if options["check"] == "never" or not job.can(Ability.CHECK):
+        return ""
+    if options["check"] == "always":
+        return "all"
+    facts = CLASSES[class_of(incident)]
+    root = root_report(incident, job)
+    suspicious = facts.at_fault == "node" or not facts.repeats or (root is not None and root.source == "health")
+    return "suspect" if suspicious and facts.at_fault not in ("user", "nobody") and culprit(incident) else ""

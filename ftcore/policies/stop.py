@@ -3,23 +3,30 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ftcore.faults.taxonomy import CLASSES, FaultClass
-from ftcore.policies.base import Ability, Option, PlanKind, Take, Verdict
+from ftcore.faults.taxonomy import CLASSES
+from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
+from ftcore.policies.situation import class_of
 from ftcore.states.model import IncidentState, JobState
 
 
 class Stop:
-    """End the job: on request, or because nothing else took the incident."""
+    """End the job: on request, or because nothing else took the fault."""
 
     name: ClassVar[str] = "stop"
-    doc: ClassVar[str] = "End the job and say what to fix; takes whatever reaches it."
+    doc: ClassVar[str] = "End the job and say what to fix; takes every fault that reaches it."
+    conditions: ClassVar[tuple[str, ...]] = (
+        "takes the request to stop",
+        "takes every fault that no entry above took, or that their plans did not end",
+        "passes other requests: what nobody can carry out is dropped, and the training goes on",
+    )
+    kinds: ClassVar[tuple[str, ...]] = ("fault", "request")
     needs: ClassVar[tuple[Ability, ...]] = ()
     options: ClassVar[Mapping[str, Option]] = {
         "grace": Option(default=30, kind="duration", doc="Time between TERM and KILL, for workers to save."),
     }
 
     def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
-        """Take it."""
+        """Take it, unless it is a wish other than to stop."""
         if incident.kind == "request" and job.stop is not None:
             why = f": {job.stop.why}" if job.stop.why else ""
             return Take(
@@ -29,10 +36,12 @@ class Stop:
                 outcome="stopped",
                 exit_code=job.stop.exit_code,
             )
+        if incident.kind != "fault":
+            return Pass(reason="no reason to end the job: it goes on without")
         fault = incident.fault
         return Take(
             plan=PlanKind.END,
-            reason=f"{fault.summary} ({fault.cls}); {CLASSES[FaultClass(fault.cls)].advice}",
+            reason=f"{fault.summary} ({fault.cls}); {CLASSES[class_of(incident)].advice}",
             grace_s=options["grace"],
             outcome="failed",
             exit_code=1,

@@ -4,14 +4,14 @@ import pytest
 
 from ftcore.events.incident import Fault
 from ftcore.policies.base import Pass, PlanKind, Take
+from ftcore.policies.budget import backoff_s
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.config import default_chain, parse
-from ftcore.policies.process_restart import backoff_s
+from ftcore.policies.config import parse
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.model import IncidentState, JobState, Repeat, Request
 from ftcore.testing.driver import JobDriver
 
-OPTIONS = {entry.policy: entry.options for entry in default_chain().chain}
+OPTIONS = {name: {key: option.default for key, option in policy.options.items()} for name, policy in BUILT_IN.items()}
 
 
 def incident(cls: str = "signal-preemption", *, kind: str = "fault", step: int | None = 5, **more) -> IncidentState:

@@ -1,0 +1,80 @@
+"""``alert``: tell people, and go on with the chain at once.
+
+Where it stands in the chain says what it tells of: above all others, of every fault; below the quick remedies, only of
+what they passed on. It never waits for the message to be sent, and never takes part in a recovery.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ftcore.events.policy import Terms
+from ftcore.faults.taxonomy import CLASSES
+from ftcore.ids import SECOND
+from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
+from ftcore.policies.budget import spent
+from ftcore.policies.situation import asked_by, class_of, culprit
+from ftcore.states.model import IncidentState, JobState
+
+
+class Alert:
+    """Tell people of an incident."""
+
+    name: ClassVar[str] = "alert"
+    doc: ClassVar[str] = "Tell people of the incident; the next entry is asked at once."
+    conditions: ClassVar[tuple[str, ...]] = (
+        "takes a fault or a warning whose class is in `on`; a request only with `requests`",
+        "passes if `to` names nobody",
+        "passes the same fault come again within `every`, and what is beyond `max_alerts` in `window`",
+    )
+    kinds: ClassVar[tuple[str, ...]] = ("fault", "warning", "request")
+    needs: ClassVar[tuple[Ability, ...]] = ()
+    options: ClassVar[Mapping[str, Option]] = {
+        "to": Option(default=(), kind="texts", doc="Whom to tell, as URLs of apprise; nobody: it passes."),
+        "on": Option(default=(), kind="texts", doc="Classes of faults to tell of; none named: all."),
+        "requests": Option(default=False, kind="bool", doc="Tell of what people asked for as well."),
+        "severity": Option(
+            default="warning", kind="choice", choices=("info", "warning", "critical"), doc="How grave it is called."
+        ),
+        "every": Option(default=600, kind="duration", doc="Time in which the same fault is told of once."),
+        "max_alerts": Option(default=12, kind="int", minimum=1, maximum=1000, doc="Messages in `window`."),
+        "window": Option(default=3600, kind="duration", minimum=1, doc="The time over which messages are counted."),
+    }
+
+    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+        """Take what people want to know, not more often than they want to."""
+        if not options["to"]:
+            return Pass(reason="nobody is named to be told")
+        if incident.kind == "request" and not options["requests"]:
+            return Pass(reason="requests are not told of")
+        if incident.kind != "request" and options["on"] and incident.fault.cls not in options["on"]:
+            return Pass(reason=f"{incident.fault.cls} is not told of")
+        last = max(job.attempts.get(self.name, ()), default=None)
+        if last is not None and incident.kind != "request" and job.repeat.count > 1:
+            ago = (job.time - last) / SECOND
+            if ago < options["every"]:
+                return Pass(reason=f"the same fault again, and people were told {ago:.0f} s ago")
+        why = spent(job, self.name, options["max_alerts"], options["window"], "messages")
+        if why:
+            return Pass(reason=why)
+        return Take(
+            plan=PlanKind.TELL,
+            reason=f"tells {len(options['to'])} of it",
+            grace_s=0.0,
+            terms=Terms(alert=_message(incident, job), severity=options["severity"]),
+        )
+
+
+def _message(incident: IncidentState, job: JobState) -> str:
+    fault = incident.fault
+    if incident.kind == "request":
+        return f"{job.job}: {fault.detail}: {asked_by(incident, job)}"
+    lines = [f"{job.job}: {fault.summary} ({fault.cls})"]
+    where = culprit(incident)
+    step = f"after step {fault.step}" if fault.step is not None else "before any step"
+    lines.append(f"incident {incident.id}, {step}" + (f", on {where}" if where else ""))
+    if job.repeat.count > 1:
+        lines.append(f"the same fault for the {job.repeat.count}. time in a row")
+    if incident.tried:
+        lines.append(f"tried in vain: {', '.join(dict.fromkeys(incident.tried))}")
+    lines.append(f"advice: {CLASSES[class_of(incident)].advice}")
+    return "\n".join(lines)

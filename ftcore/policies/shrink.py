@@ -1,0 +1,95 @@
+"""``shrink``: go on with fewer nodes, as long as the job allows so few.
+
+The plan of a job that would rather train slowly than wait: ranks are dealt anew among the nodes that are left (a
+multiple of the job's node unit), and the script loads its checkpoint for the smaller world. ``grow`` is its way back.
+
+A standby node that fills the place of a bad one makes the same plan the better one: nothing shrinks at all.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ftcore.events.policy import Terms
+from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
+from ftcore.policies.budget import ROUND_OPTIONS, round_terms, spent
+from ftcore.policies.situation import asked_by, gone, is_member, listed, members, room, unfit, wished_node
+from ftcore.states.model import IncidentState, JobState
+
+
+class Shrink:
+    """Leave out the nodes that are gone or unfit."""
+
+    name: ClassVar[str] = "shrink"
+    doc: ClassVar[str] = "Go on with the nodes that are left, if they are enough."
+    conditions: ClassVar[tuple[str, ...]] = (
+        "takes a fault whose node is gone, or is unfit: its class is one of `classes`, or it was the culprit "
+        "`node_faults` times in `window`",
+        "takes a request to drain or to evict a node of the world",
+        "passes where fewer nodes would be left than the job or `min_nodes` asks for",
+        "passes when `max_shrinks` in `window` are spent",
+    )
+    kinds: ClassVar[tuple[str, ...]] = ("fault", "request")
+    needs: ClassVar[tuple[Ability, ...]] = ()
+    options: ClassVar[Mapping[str, Option]] = {
+        "min_nodes": Option(
+            default=0, kind="int", doc="Nodes below which it passes, if that is more than the job's own minimum."
+        ),
+        "classes": Option(
+            default=("gpu-hw",), kind="texts", doc="Classes of faults for which the node at fault is left out."
+        ),
+        "node_faults": Option(
+            default=5,
+            kind="int",
+            doc="A node that was the culprit this often in `window`, and more often than all others together, is left "
+            "out; 0: never.",
+        ),
+        "max_shrinks": Option(default=20, kind="int", maximum=1000, doc="Times allowed in `window`."),
+        "window": Option(default=3600, kind="duration", minimum=1, doc="The time over which is counted."),
+        **ROUND_OPTIONS,
+    }
+
+    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+        """Take what leaves enough nodes."""
+        wished = wished_node(incident, job)
+        if incident.kind == "request" and not wished:
+            return Pass(reason="no node is to be left out")
+        if wished and not is_member(job, wished):
+            return Pass(reason=f"{wished} is no member of the world: there is nothing to leave out")
+        lost = gone(incident, job)
+        out = (wished,) if wished else unfit(incident, job, options)
+        if not lost and not out:
+            return Pass(reason="no node is gone, and none has to be left out")
+        count = room(job, out)
+        if count == 0 or count < options["min_nodes"]:
+            return Pass(reason=_too_few(job, out, options["min_nodes"]))
+        why = spent(job, self.name, options["max_shrinks"], options["window"], "times")
+        if why:
+            return Pass(reason=why)
+        assert job.spec is not None
+        return Take(
+            plan=PlanKind.RESTART,
+            reason=_reason(incident, job, (*lost, *out), count),
+            **round_terms(job, incident, options),
+            terms=Terms(
+                exclude=out,
+                quarantine=out if incident.fault.detail == "evict" and wished else (),
+                want=count,
+                patience_s=job.spec.timing.join_window_s,
+            ),
+        )
+
+
+def _too_few(job: JobState, out: tuple[str, ...], least: int) -> str:
+    left = len(job.places) - sum(1 for node in job.places.values() if node in out or node in job.quarantined)
+    spec = job.spec
+    needed = max(least, spec.nodes_min) if spec is not None else least
+    unit = f" in multiples of {spec.node_unit}" if spec is not None and spec.node_unit > 1 else ""
+    return f"{left} nodes would be left; the job needs at least {needed}{unit}"
+
+
+def _reason(incident: IncidentState, job: JobState, without: tuple[str, ...], count: int) -> str:
+    who = f"{asked_by(incident, job)}; " if incident.kind == "request" else ""
+    before = members(job)
+    if count >= before:
+        return f"{who}the job goes on with {count} nodes without {listed(without)}: a standby node is there"
+    return f"{who}the job goes on with {count} of {before} nodes, without {listed(without)}"

@@ -1,0 +1,168 @@
+"""What policies share of seeing: who lives, who is gone, who is to blame, what a world can be made of.
+
+Questions about the folded state, each answered by a pure function. House rule: a node is blamed only by what the
+evidence says of it: its own agent is gone, the class of the fault is one of machines, or faults come back to it and not
+to others. A healthy node that is replaced costs more than a bad one that is found out at the next fault.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ftcore.faults.taxonomy import CLASSES, FaultClass
+from ftcore.ids import seconds
+from ftcore.policies.budget import faults_of
+from ftcore.states.model import IncidentState, JobState, Report
+from ftcore.states.node import NodePhase
+from ftcore.states.world import usable
+
+GONE_REPORTS = ("node.lost", "node.left", "node.joined")
+"""Types of reports that say that a node's agent is gone."""
+
+
+def asked_by(incident: IncidentState, job: JobState) -> str:
+    """Who asked for what the incident is about, and why, in one line."""
+    request = job.stop if incident.fault.detail == "stop" and job.stop is not None else job.request
+    if request is None:
+        return incident.fault.summary
+    why = f": {request.why}" if request.why else ""
+    return f"{request.who} asked for it{why}"
+
+
+def reports(incident: IncidentState, job: JobState) -> list[Report]:
+    """The reports of the round that the incident hit."""
+    return [report for report in job.reports if report.round >= incident.round]
+
+
+def root_report(incident: IncidentState, job: JobState) -> Report | None:
+    """The report that shows the cause, if it is still kept."""
+    return next((report for report in job.reports if report.seq == incident.fault.root), None)
+
+
+def class_of(incident: IncidentState) -> FaultClass:
+    """The fault's class; ``unknown`` for one that this version does not know."""
+    try:
+        return FaultClass(incident.fault.cls)
+    except ValueError:
+        return FaultClass.UNKNOWN
+
+
+def culprit(incident: IncidentState) -> str:
+    """The node named first by the fault; empty if it names none."""
+    return incident.fault.nodes[0] if incident.fault.nodes else ""
+
+
+def is_alive(job: JobState, node: str) -> bool:
+    """Whether the node's newest agent lives."""
+    found = job.nodes.get(node)
+    return found is not None and found.alive
+
+
+def is_member(job: JobState, node: str) -> bool:
+    """Whether the node has a place in the newest world."""
+    return job.world is not None and any(member.node == node for member in job.world.members)
+
+
+def members(job: JobState) -> int:
+    """Nodes of the newest world; 0 if none was formed in this run."""
+    return len(job.world.members) if job.world is not None else 0
+
+
+def everyone_lives(job: JobState) -> bool:
+    """Every member of the newest world is there with all its workers."""
+    return job.world is not None and job.world.started and job.count(NodePhase.RUNNING) == len(job.world.members)
+
+
+def anyone_lives(job: JobState) -> bool:
+    """Some member of the newest world may still hold a worker with its state."""
+    return job.world is not None and job.count(NodePhase.RUNNING, NodePhase.FAULTED) > 0
+
+
+def a_worker_ended(incident: IncidentState, job: JobState) -> bool:
+    """A worker of the round ended by itself."""
+    return any(report.type == "worker.failed" for report in reports(incident, job))
+
+
+def gone(incident: IncidentState, job: JobState) -> tuple[str, ...]:
+    """Members whose agent is gone, the culprit first."""
+    told = [report.node for report in reports(incident, job) if report.type in GONE_REPORTS]
+    named = [node for node in incident.fault.nodes if node in job.nodes]
+    return tuple(node for node in dict.fromkeys([*named, *told]) if not is_alive(job, node))
+
+
+def keeps_failing(incident: IncidentState, job: JobState, times: int, window_s: float) -> bool:
+    """Whether faults come back to the culprit's node, and not to the others as well.
+
+    Faults of the script and of the data count for no node: they follow the job wherever it runs.
+
+    Args:
+        incident: the open incident.
+        job: the folded state.
+        times: faults of the node that are too many, this one included; 0: never.
+        window_s: seconds in which they are counted.
+    """
+    node = culprit(incident)
+    if times <= 0 or not node or CLASSES[class_of(incident)].at_fault not in ("process", "node"):
+        return False
+    own = faults_of(job, node, window_s)
+    return own >= times and 2 * own > sum(faults_of(job, other, window_s) for other in job.node_faults)
+
+
+def unfit(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The culprit's node, if it lives but must not take part in the next round; with the reasons that options give.
+
+    Args:
+        incident: the open incident.
+        job: the folded state.
+        options: ``classes`` (of faults that are the machine's), ``node_faults`` and ``window`` (see ``keeps_failing``).
+    """
+    node = culprit(incident)
+    if incident.kind != "fault" or not is_alive(job, node) or not is_member(job, node):
+        return ()
+    machine = incident.fault.cls in options["classes"]
+    return (node,) if machine or keeps_failing(incident, job, options["node_faults"], options["window"]) else ()
+
+
+def wished_node(incident: IncidentState, job: JobState) -> str:
+    """The node that somebody asked to drain or to evict; empty if nobody did."""
+    if incident.kind != "request" or incident.fault.detail not in ("drain", "evict"):
+        return ""
+    return job.request.node if job.request is not None and job.request.node else culprit(incident)
+
+
+def room(job: JobState, without: Collection[str] = ()) -> int:
+    """Nodes of the largest world that could be formed now without some nodes; 0 if none."""
+    spec = job.spec
+    if spec is None:
+        return 0
+    left = sum(1 for node in job.places.values() if node not in without and node not in job.quarantined)
+    return usable(left, nodes_min=spec.nodes_min, nodes_max=spec.nodes_max, node_unit=spec.node_unit)
+
+
+def hit_at_once(incident: IncidentState, job: JobState, window_s: float) -> tuple[str, ...]:
+    """Nodes that are gone in this incident or were at fault in the last ``window_s`` seconds."""
+    since = job.time - seconds(window_s)
+    lately = [node for node, times in job.node_faults.items() if times and times[-1] > since]
+    return tuple(dict.fromkeys([*gone(incident, job), *lately]))
+
+
+def entry_below(job: JobState, policy: str, of: str, incident: IncidentState) -> Mapping[str, Any] | None:
+    """The options of an entry of the chain that stands below another and was not asked yet.
+
+    Args:
+        job: the folded state, with the chain in force.
+        policy: the entry looked for.
+        of: the entry below which it must stand.
+        incident: the open incident.
+    """
+    names = [entry.policy for entry in job.chain]
+    if policy not in names or of not in names or policy in incident.asked:
+        return None
+    place = names.index(policy)
+    return job.chain[place].options if place > names.index(of) else None
+
+
+def listed(nodes: Collection[str], most: int = 4) -> str:
+    """Names of nodes for people: the first few, then how many more."""
+    names = list(nodes)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
