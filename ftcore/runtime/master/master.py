@@ -9,16 +9,14 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import structlog
 
 from ftcore import __version__
-from ftcore.engine.orders import order_for, orders_of
+from ftcore.engine.master import Leases, acknowledged, answers_to, is_known, refusal, unanswered, wants_run, wrong_job
 from ftcore.engine.turn import MASTER as OWN
 from ftcore.engine.turn import own_fact
 from ftcore.errors import Conflict, Fenced
-from ftcore.events.action import ActionOrdered
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event, EventId, Fact
 from ftcore.events.job import JobProgressed, JobSubmitted
@@ -31,7 +29,7 @@ from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
 from ftcore.runtime.master.sequencer import Sequencer, take_in
 from ftcore.runtime.master.service import Service
-from ftcore.runtime.master.sessions import Leases, Session
+from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
 from ftcore.states.fold import next_deadline
 from ftcore.states.job import ENDED
@@ -193,24 +191,19 @@ class Master:
         """A batch is durable: acknowledge its facts, send its orders. The state is exactly the log's now."""
         assert self._sequencer is not None
         self.state = self._sequencer.state
-        acks: dict[tuple[str, str], int] = {}
-        ordered: dict[str, list[Any]] = {}
         for event in batch:
-            if event.id.source != OWN:
-                acks[event.id.source, event.id.incarnation] = event.id.n
-            if isinstance(event.data, ActionOrdered):
-                self._collect_orders(event.data.effect, ordered)
-            elif isinstance(event.data, JobSubmitted):
+            if isinstance(event.data, JobSubmitted):
                 self._adopt_timing()
                 self._submitting, self._lived = "", True
             elif isinstance(event.data, NodeJoined):
                 self._choose_standbys()
-        for (node, incarnation), n in acks.items():
+        answers = answers_to(self.state, batch)
+        for (node, incarnation), n in answers.acks.items():
             session = self._sessions.get(node)
             if session is not None and session.incarnation == incarnation:
                 session.acked = n
                 session.send(frames.Ack(n))
-        for node, orders in ordered.items():
+        for node, orders in answers.orders.items():
             session = self._sessions.get(node)
             if session is not None:
                 session.send(frames.Orders(tuple(orders)))
@@ -218,22 +211,13 @@ class Master:
         self._check_ended()
         self._deadline_changed.set()
 
-    def _collect_orders(self, effect: str, ordered: dict[str, list[Any]]) -> None:
-        action = self.state.actions.get(effect)
-        for node, order in orders_of(self.state, action).items() if action is not None else ():
-            ordered.setdefault(node, []).append(order)
-
     def _serve_newcomers(self) -> None:
         """Repeat to agents that connected the orders that they have not answered.
 
         Only where the state is that of the log: an order must never be seen before its decision is durable.
         """
         for session in self._unserved:
-            orders = [
-                order_for(self.state, action, session.node)
-                for action in self.state.actions.values()
-                if action.waiting.get(session.node) == session.incarnation
-            ]
+            orders = unanswered(self.state, session.node, session.incarnation)
             if orders:
                 session.send(frames.Orders(tuple(orders)))
         self._unserved.clear()
@@ -342,20 +326,10 @@ class Master:
             )
         if hello.job != self.log.job or hello.node == OWN:
             return frames.Refused(f"this master leads {self.log.job}, not {hello.job}", rejoin=False)
-        known_node = self.state.nodes.get(hello.node)
-        mine = known_node is not None and known_node.incarnation == hello.incarnation
-        if mine and known_node is not None and not known_node.alive:
-            return frames.Refused(f"this incarnation of {hello.node} is {known_node.phase}", rejoin=True)
-        if not mine and hello.acked:
-            return frames.Refused(f"another agent has taken the place of this one on {hello.node}", rejoin=True)
-        if not mine and self.occupied(hello):
-            assert known_node is not None
-            return frames.Refused(
-                f"a node named {hello.node} takes part already (on {known_node.host}); "
-                "give every ftrun of a job its own --node-id",
-                rejoin=False,
-            )
-        if not mine:
+        found = refusal(self.state, hello.node, hello.incarnation, hello.acked, self.occupied(hello))
+        if found is not None:
+            return frames.Refused(found.reason, found.rejoin)
+        if not is_known(self.state, hello.node, hello.incarnation):
             return self._submit_or_join(hello.submission)
         return None
 
@@ -371,20 +345,15 @@ class Master:
 
     def _submit_or_join(self, submission: frames.Submission) -> frames.Refused | None:
         """A newcomer: begin a run if none lives, else it must want the same job."""
-        assert self._sequencer is not None
-        state = self.state
-        if state.run == 0 or (state.phase in ENDED and not state.alive()):
+        if wants_run(self.state):
             if not self._submitting:
                 self._submit(submission)
             wanted = self._submitting
         else:
-            wanted = state.digest
+            wanted = self.state.digest
         if submission.digest != wanted:
-            return frames.Refused(
-                f"job {self.log.job} is under way with another command or another number of nodes; "
-                f"choose another --job, or end that one with `ftctl stop --job {self.log.job}`",
-                rejoin=False,
-            )
+            found = wrong_job(self.log.job)
+            return frames.Refused(found.reason, found.rejoin)
         return None
 
     def _submit(self, submission: frames.Submission) -> None:
@@ -410,9 +379,7 @@ class Master:
             older.end()
         self._sessions[session.node] = session
         self.heard(session)
-        source = self.state.sources.get(session.node)
-        acked = source[1] if source is not None and source[0] == session.incarnation else 0
-        session.acked = acked
+        acked = session.acked = acknowledged(self.state, session.node, session.incarnation)
         session.send(frames.Welcome(self._sequencer.term, acked))
         self._unserved.append(session)
         if not self._sequencer.busy:
