@@ -160,5 +160,13 @@ Command: TypeAlias = (
 )
 """Everything that the master may order; all but ``ReplaceNodes``, which is the platform's, are a node's."""
 
+IN_PLACE = (PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint)
+"""Commands that leave the processes of a round where they are."""
+
 PLATFORM = "@platform"
 """The addressee of orders to the platform; no node may be called so."""
+
+
+def tag_of(command: Command) -> str:
+    """The name of a command's kind, as ``stop_workers``."""
+    return str(type(command).__struct_config__.tag)

@@ -157,6 +157,10 @@ class WorkersUnstartable:
     error: str
 
 
+ADVISORY = ("straggler", "loss-spike", "loss-nan", "norm", "norm-spike", "preemption-notice")
+"""Kinds of ``fault.observed`` that do not interrupt the training: what nobody takes is dropped."""
+
+
 @fact("fault.observed")
 @attrs.frozen(kw_only=True)
 class FaultObserved:

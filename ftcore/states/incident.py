@@ -2,7 +2,8 @@
 
 House rules: stopping and restarting never wait for the diagnosis; the culprit may be amended until the incident closes.
 A worse reading makes a new revision and asks the chain again from its top; a plan that does not bring its outcome is
-escalated past, and the rest of the chain is asked.
+escalated past, and the rest of the chain is asked. So it is after a plan that is not meant to end the incident (a dying
+checkpoint, a message to people) has done its part.
 """
 
 from enum import StrEnum
@@ -22,7 +23,7 @@ class IncidentPhase(StrEnum):
     VERIFYING = "verifying"
     """The plan is done; waiting for its outcome."""
     ESCALATING = "escalating"
-    """The plan failed; the next policies are asked."""
+    """The plan failed, or was not meant to be the last; the next policies are asked."""
     RESOLVED = "resolved"
     """The outcome was reached."""
     EXHAUSTED = "exhausted"
@@ -41,6 +42,8 @@ INCIDENT = Machine(
         *rows("policy.considered/take", (I.OPEN, I.DIAGNOSING, I.ESCALATING), I.ACTING),
         *rows("incident.rediagnosed/worse", (I.OPEN, I.DIAGNOSING, I.ACTING, I.VERIFYING, I.ESCALATING), I.DIAGNOSING),
         Row("round.started", I.ACTING, I.VERIFYING),
+        Row("plan.applied/verify", I.ACTING, I.VERIFYING),
+        Row("incident.continued", I.ACTING, I.ESCALATING),
         *rows("incident.escalated", (I.ACTING, I.VERIFYING), I.ESCALATING),
         *rows("incident.resolved", (I.ACTING, I.VERIFYING), I.RESOLVED),
         *rows("incident.exhausted", (I.OPEN, I.DIAGNOSING, I.ESCALATING), I.EXHAUSTED),
@@ -52,5 +55,6 @@ INCIDENT = Machine(
             (I.OPEN, I.DIAGNOSING, I.ACTING, I.VERIFYING, I.ESCALATING),
             "the reading was amended without changing what to do",
         ),
+        Ignored("plan.applied/other", (I.ACTING,), "what follows says it: it goes on, or is resolved"),
     ),
 )

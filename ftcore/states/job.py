@@ -15,14 +15,18 @@ class JobPhase(StrEnum):
 
     ASSEMBLING = "assembling"
     """Waiting for enough nodes for its first world."""
+    CHECKING = "checking"
+    """The nodes check their health before a round is planned."""
     FORMING = "forming"
     """A round is planned: waiting for its nodes, its store and the back-off."""
     STARTING = "starting"
     """The world is fixed; the members start their workers."""
     RUNNING = "running"
     """Every member's workers run."""
+    PAUSED = "paused"
+    """Every worker waits at a step boundary, because somebody asked for it."""
     RECOVERING = "recovering"
-    """An incident is open and its plan has not led to a new round yet."""
+    """An incident is open, and its plan has led neither to a new round nor to a step yet."""
     STUCK = "stuck"
     """A fact could not be folded; workers run on, an operator is needed."""
     SUCCEEDED = "succeeded"
@@ -34,8 +38,9 @@ class JobPhase(StrEnum):
 
 
 P = JobPhase
-LIVING = (P.ASSEMBLING, P.FORMING, P.STARTING, P.RUNNING, P.RECOVERING)
+LIVING = (P.ASSEMBLING, P.CHECKING, P.FORMING, P.STARTING, P.RUNNING, P.PAUSED, P.RECOVERING)
 ENDED = (P.SUCCEEDED, P.FAILED, P.STOPPED)
+_MOVING = (P.CHECKING, P.FORMING, P.STARTING, P.RUNNING, P.PAUSED, P.RECOVERING)
 
 
 def _was(phase: JobPhase) -> Guard:
@@ -53,13 +58,18 @@ JOB = Machine(
     finals=ENDED,
     table=(
         *rows("job.submitted", ENDED, P.ASSEMBLING),  # another run in the same log
-        *rows("round.planned", (P.ASSEMBLING, P.RECOVERING), P.FORMING),
+        *rows("action.ordered/check_health", (P.RECOVERING, P.CHECKING), P.CHECKING),
+        *rows("round.planned", (P.ASSEMBLING, P.RECOVERING, P.CHECKING), P.FORMING),
         Row("world.formed", P.FORMING, P.STARTING),
         Row("round.started", P.STARTING, P.RUNNING),
-        *rows("incident.opened", (P.ASSEMBLING, P.FORMING, P.STARTING, P.RUNNING), P.RECOVERING),
-        *rows("incident.rediagnosed", (P.FORMING, P.STARTING, P.RUNNING, P.RECOVERING), P.RECOVERING),
-        *rows("incident.escalated", (P.FORMING, P.STARTING, P.RUNNING, P.RECOVERING), P.RECOVERING),
-        *rows("job.finished/succeeded", (P.RUNNING, P.STARTING), P.SUCCEEDED),
+        *rows("incident.opened", (P.ASSEMBLING, P.FORMING, P.STARTING, P.RUNNING, P.PAUSED), P.RECOVERING),
+        *rows("incident.rediagnosed", _MOVING, P.RECOVERING),
+        *rows("incident.escalated", _MOVING, P.RECOVERING),
+        *rows("plan.applied/on", (P.RECOVERING,), P.RUNNING),
+        *rows("plan.applied/paused", (P.RECOVERING,), P.PAUSED),
+        *rows("incident.exhausted/on", (P.RECOVERING,), P.RUNNING),
+        *rows("incident.exhausted/paused", (P.RECOVERING,), P.PAUSED),
+        *rows("job.finished/succeeded", (P.RUNNING, P.STARTING, P.PAUSED), P.SUCCEEDED),
         *rows("job.finished/failed", LIVING, P.FAILED),
         *rows("job.finished/stopped", LIVING, P.STOPPED),
         *rows("job.parked", LIVING, P.STUCK),
@@ -70,6 +80,7 @@ JOB = Machine(
         Ignored("incident.resolved", tuple(P), "the job moved on when its round started or it ended"),
         Ignored("job.parked", (P.STUCK,), "already stuck; the fact is kept in the event all the same"),
         Ignored("incident.exhausted", tuple(P), "the job.finished that follows says it"),
+        Ignored("plan.applied/continue", (P.RECOVERING,), "the chain goes on"),
     ),
     guards={f"was {phase}": _was(phase) for phase in LIVING},
 )

@@ -16,8 +16,14 @@ from ftcore.events.policy import ChainEntry, Terms
 from ftcore.events.world import Member
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import JobPhase
-from ftcore.states.node import GONE, NodePhase
+from ftcore.states.node import GONE, OUTGOING, NodePhase
 from ftcore.states.worker import WorkerPhase
+
+HITS_MAX = 32
+"""Lines that rules knew, kept as evidence for the next fault."""
+
+HISTORY_MAX = 64
+"""Checkpoints, faults of a node and tolerated steps remembered."""
 
 REPORTS_MAX = 64
 """Reports kept for telling the root of an incident from the rest; later ones change nothing any more."""
@@ -141,6 +147,9 @@ class IncidentState:
         plan: that plan's kind.
         terms: what it does beyond its kind.
         saved: a plan of this incident saved a checkpoint of the step it was hit at.
+        taken_at: seq of the verdict that took it.
+        effect: the plan's own order, if it has one: in place, or to the platform.
+        refused: why that order was refused, if it was.
         round: the round that was hit.
         progress: the newest step known to be completed when it was hit, if any.
     """
@@ -160,6 +169,9 @@ class IncidentState:
     plan: str = ""
     terms: Terms = attrs.field(factory=Terms)
     saved: bool = False
+    taken_at: int = 0
+    effect: str = ""
+    refused: str = ""
     grace_s: float = 0.0
     wait_s: float = 0.0
     deadline_s: float = 0.0
@@ -198,6 +210,15 @@ class Repeat:
 
 
 @attrs.frozen(kw_only=True)
+class Skip:
+    """Data that is left out."""
+
+    step: int
+    amount: int
+    unit: str
+
+
+@attrs.frozen(kw_only=True)
 class Request:
     """Somebody asked for something by hand: ``stop``, ``pause``, ``resume``, ``drain``, ``evict``, ``checkpoint``."""
 
@@ -220,6 +241,7 @@ class JobState:
         phases: how many nodes are in each phase: what is asked after every fact must not look at every node.
         stop: the wish that this run end; it stands until it does.
         request: another wish that was not answered yet; a newer one takes its place.
+        paused_for: the wish that the job is paused for; it stands until somebody resumes it.
         held: an operator wants no recovery to begin; incidents stay open and the chain is not asked.
         abilities: what each part of the job declared that it can do.
         quarantined: why, by node.
@@ -227,6 +249,8 @@ class JobState:
         hits: lines of output that rules knew, newest last: evidence for the next fault.
         node_faults: times of the newest faults with that node as the culprit.
         applied: time of each policy's newest plan that was carried out.
+        resume_step: the step that the workers are told to resume from, until they have made a step after a rollback.
+        skips: what of the data is left out along the living lineage.
         tolerated: steps whose trouble was tolerated, newest last.
         offered: seq of the fact that the newest opportunity came of.
     """
@@ -246,6 +270,7 @@ class JobState:
     reason: str = ""
     stop: Request | None = None
     request: Request | None = None
+    paused_for: Request | None = None
     held: bool = False
     master: MasterState | None = None
     chain: tuple[ChainEntry, ...] = ()
@@ -275,6 +300,8 @@ class JobState:
     hits: list[Report] = attrs.field(factory=list)
     node_faults: dict[str, list[int]] = attrs.field(factory=dict)
     applied: dict[str, int] = attrs.field(factory=dict)
+    resume_step: int | None = None
+    skips: list[Skip] = attrs.field(factory=list)
     tolerated: list[int] = attrs.field(factory=list)
     offered: int = 0
     streak: int = 0
@@ -291,6 +318,10 @@ class JobState:
     def count(self, *phases: NodePhase) -> int:
         """How many nodes are in those phases; costs nothing, however many nodes there are."""
         return sum(self.phases.get(phase, 0) for phase in phases)
+
+    def available(self) -> int:
+        """How many nodes could be in the next world: those that live and are not on their way out."""
+        return len(self.places) - self.count(*OUTGOING)
 
     def can(self, ability: str) -> bool:
         """Whether some part of the job declared this ability."""

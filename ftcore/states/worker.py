@@ -12,6 +12,8 @@ class WorkerPhase(StrEnum):
     """Ordered; not yet known to run."""
     RUNNING = "running"
     """Its process runs."""
+    PARKED = "parked"
+    """It has left its round and waits with its state for the next one."""
     EXITED = "exited"
     """Its process is gone, or its node is."""
 
@@ -27,6 +29,7 @@ WORKER = Machine(
     finals=(W.EXITED,),
     table=(
         Row("workers.started", W.STARTING, W.RUNNING),
+        Row("order.obeyed/park_workers", W.RUNNING, W.PARKED),
         *(
             row
             for trigger in (
@@ -38,11 +41,12 @@ WORKER = Machine(
                 "node.lost",
                 "node.joined/again",
             )
-            for row in rows(trigger, (W.STARTING, W.RUNNING), W.EXITED)
+            for row in rows(trigger, (W.STARTING, W.RUNNING, W.PARKED), W.EXITED)
         ),
     ),
     ignored=(
         Ignored("workers.started", (W.EXITED,), "it failed before its siblings had all started"),
+        Ignored("order.obeyed/park_workers", (W.EXITED, W.PARKED), "its siblings are parked without it"),
         *(
             Ignored(trigger, (W.EXITED,), _GONE)
             for trigger in (

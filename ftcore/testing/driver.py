@@ -10,23 +10,45 @@ time advances by ``tick_s`` with every fact, and to the next deadline on ``wait`
     assert driver.state.phase == "running"
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ftcore import __version__
-from ftcore.commands import OpenStore, ReleaseNode, StartWorkers, StopWorkers
+from ftcore.commands import (
+    CheckHealth,
+    OpenStore,
+    ParkWorkers,
+    PauseWorkers,
+    ReleaseNode,
+    ReplaceNodes,
+    ResumeWorkers,
+    RetryStep,
+    SaveCheckpoint,
+    StartWorkers,
+    StopWorkers,
+    tag_of,
+)
 from ftcore.engine.decide import turn
-from ftcore.engine.orders import order_for
+from ftcore.engine.orders import Order, order_for
 from ftcore.engine.turn import own_fact, sequence
 from ftcore.errors import UsageError
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import At, Event, EventId, Fact
-from ftcore.events.job import JobSpec, JobSubmitted
+from ftcore.events.job import CheckpointCommitted, JobSpec, JobSubmitted
 from ftcore.events.master import MasterElected
-from ftcore.events.node import NodeJoined, NodeLeft, NodeLost
+from ftcore.events.node import (
+    HealthChecked,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    OrderObeyed,
+    OrderRefused,
+    PlatformAnswered,
+)
 from ftcore.events.operator import OperatorCommanded
-from ftcore.events.policy import PolicyLoaded
+from ftcore.events.policy import AbilityDeclared, PolicyLoaded
 from ftcore.events.worker import (
+    FaultObserved,
     WorkerError,
     WorkerFailed,
     WorkersFinished,
@@ -53,6 +75,12 @@ class JobDriver:
         spec: the whole spec, if the default one will not do.
         policy: the chain, if the default one will not do.
         tick_s: seconds of virtual time between two facts.
+        abilities: what the platform and the script of this job can do, by the names of ``policies.base.Ability``.
+
+    Attributes:
+        refuses: kinds of orders (``retry_step``) that a node refuses, by node; ``*`` stands for every node.
+        health: what a node answers to a health check, if not ``healthy``.
+        capacity: how many replacements the platform can launch.
     """
 
     def __init__(
@@ -63,6 +91,7 @@ class JobDriver:
         spec: JobSpec | None = None,
         policy: PolicyLoaded | None = None,
         tick_s: float = 0.001,
+        abilities: Sequence[str] = (),
     ) -> None:
         self.spec = spec or JobSpec(argv=("train.py",), nodes_min=nodes, nodes_max=nodes)
         self.policy = policy or default_chain()
@@ -77,6 +106,11 @@ class JobDriver:
         self._incarnations: dict[str, int] = {}
         self._said: dict[tuple[str, str], int] = {}
         self._silent: set[str] = set()
+        self.abilities = tuple(map(str, abilities))
+        self.refuses: dict[str, tuple[str, ...]] = {}
+        self.health: dict[str, str] = {}
+        self.capacity = 1000
+        self._launched = 0
 
     # -- facts
 
@@ -114,6 +148,8 @@ class JobDriver:
             )
         )
         self.own(self.policy)
+        if self.abilities:
+            self.own(AbilityDeclared(source="driver", abilities=self.abilities))
 
     def start(self) -> None:
         """Submit the job, let all its nodes join, and go on until it runs."""
@@ -160,6 +196,38 @@ class JobDriver:
                 absolute=True,
             ),
         )
+
+    def observe(
+        self, node: str, kind: str, *, local_rank: int = 0, message: str = "", values: dict[str, float] | None = None
+    ) -> None:
+        """Somebody sees a fault of a kind (see ``FaultObserved``) in a rank of the node, after the last step made."""
+        found = self.state.nodes[node]
+        assert self.state.world is not None
+        base = next(member.base_rank for member in self.state.world.members if member.node == node)
+        self.say(
+            node,
+            FaultObserved(
+                node=node,
+                incarnation=found.incarnation,
+                round=found.round,
+                source="worker",
+                kind=kind,
+                rank=base + local_rank,
+                message=message or kind,
+                step=self.step or None,
+                absolute=True,
+                values=values or {},
+            ),
+        )
+
+    def command(self, command: str, node: str = "", who: str = "user@host", why: str = "") -> None:
+        """An operator asks for something."""
+        self.own(OperatorCommanded(command=command, who=who, why=why, node=node))
+
+    def commit(self, step: int | None = None) -> None:
+        """A checkpoint of a step (the last one made) is safe."""
+        assert self.state.world is not None
+        self.own(CheckpointCommitted(round=self.state.world.round, step=self.step if step is None else step))
 
     def lose(self, node: str, reason: str = "no frame for 2 s") -> None:
         """The master notices that a node is silent."""
@@ -225,9 +293,61 @@ class JobDriver:
         for action in list(self.state.actions.values()):
             for node in list(action.waiting):
                 if node not in self._silent:
-                    self._answer[type(action.command)](self, node, order_for(self.state, action, node))
+                    self.obey(node, order_for(self.state, action, node))
                     return True
         return False
+
+    def obey(self, node: str, order: Order) -> None:
+        """Let a node (or the platform) answer an order."""
+        kind = tag_of(order.command)
+        if kind in self.refuses.get(node, self.refuses.get("*", ())):
+            found = self.state.nodes[node]
+            self.say(
+                node,
+                OrderRefused(
+                    node=node,
+                    incarnation=found.incarnation,
+                    round=found.round,
+                    effect=order.effect,
+                    reason=f"cannot {kind}",
+                ),
+            )
+        else:
+            self._answer[type(order.command)](self, node, order)
+
+    def _in_place(self, node: str, order: Any) -> None:
+        found = self.state.nodes[node]
+        self.say(
+            node,
+            OrderObeyed(
+                node=node, incarnation=found.incarnation, round=found.round, effect=order.effect, step=self.step or None
+            ),
+        )
+        action = self.state.actions.get(order.effect)
+        if isinstance(order.command, SaveCheckpoint) and (action is None or not action.waiting):
+            self.commit()
+
+    def _check(self, node: str, order: Any) -> None:
+        verdict = self.health.get(node, "healthy")
+        self.say(
+            node,
+            HealthChecked(
+                node=node,
+                incarnation=self._incarnation(node),
+                effect=order.effect,
+                verdict=verdict,
+                detail=f"matmul is {verdict}",
+            ),
+        )
+
+    def _replace(self, node: str, order: Any) -> None:
+        names = order.command.nodes
+        ok = len(names) <= self.capacity
+        self.own(PlatformAnswered(effect=order.effect, ok=ok, reason="" if ok else "no capacity"))
+        for name in names if ok else ():
+            self.capacity -= 1
+            self._launched += 1
+            self.join(f"{name}.{self._launched}")
 
     def _start(self, node: str, order: Any) -> None:
         pids = tuple(1000 + local_rank for local_rank in range(self.slots))
@@ -269,6 +389,13 @@ class JobDriver:
         StopWorkers: _stop,
         OpenStore: _open_store,
         ReleaseNode: _release,
+        PauseWorkers: _in_place,
+        ResumeWorkers: _in_place,
+        RetryStep: _in_place,
+        SaveCheckpoint: _in_place,
+        ParkWorkers: _in_place,
+        CheckHealth: _check,
+        ReplaceNodes: _replace,
     }
 
     @property

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from ftcore.commands import ReleaseNode
 from ftcore.events.envelope import Event
 from ftcore.states.incident import INCIDENT
 from ftcore.states.job import JOB
@@ -44,6 +43,9 @@ Handler: TypeAlias = Callable[[JobState, Event, Any, Changes], None]
 
 handlers: dict[type[Any], Handler] = {}
 
+OFFER = "offer"
+"""Key of the deadline after which an opportunity that was declined is worth to be looked at again."""
+
 
 def on(payload: type[Any]) -> Callable[[Handler], Handler]:
     """Declare the handler of a payload type."""
@@ -75,6 +77,9 @@ def report(
     tail: str = "",
     step: int | None = None,
     absolute: bool = False,
+    source: str = "",
+    kind: str = "",
+    values: dict[str, float] | None = None,
 ) -> None:
     """Keep what a fact says of a fault, bounded, for classification."""
     round_ = round_ if round_ is not None else state.world.round if state.world is not None else 0
@@ -95,6 +100,9 @@ def report(
             tail=tail[-TAIL_BYTES_MAX:],
             step=step,
             absolute=absolute,
+            source=source,
+            kind=kind,
+            values=values or {},
         )
     )
 
@@ -151,9 +159,7 @@ def answered(state: JobState, node_name: str, *commands: type[Any], round_: int 
     """Take the node off the orders of those kinds, up to a round."""
     for ordered in state.actions.values():
         command = ordered.command
-        if isinstance(command, commands) and (
-            round_ is None or isinstance(command, ReleaseNode) or command.round <= round_
-        ):
+        if isinstance(command, commands) and (round_ is None or getattr(command, "round", 0) <= round_):
             ordered.waiting.pop(node_name, None)
 
 

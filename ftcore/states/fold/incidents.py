@@ -1,9 +1,13 @@
 """Handlers of events of incidents and of verdicts."""
 
+from ftcore.commands import RetryStep
 from ftcore.events import incident, policy
 from ftcore.events.envelope import Event
+from ftcore.events.policy import Terms
+from ftcore.ids import seconds
 from ftcore.states.faultkey import fault_key, is_same
 from ftcore.states.fold.base import (
+    OFFER,
     Changes,
     on,
     step_incident,
@@ -11,10 +15,12 @@ from ftcore.states.fold.base import (
 )
 from ftcore.states.incident import INCIDENT
 from ftcore.states.model import (
+    HISTORY_MAX,
     IncidentState,
     JobState,
     Repeat,
 )
+from ftcore.states.node import NodePhase
 
 _ROUND_DEADLINES = ("backoff/", "window/", "return/", "settle/", "outcome/")
 
@@ -26,6 +32,12 @@ ATTEMPTS_MAX = 1024
 def _incident_opened(state: JobState, event: Event, data: incident.IncidentOpened, changes: Changes) -> None:
     step_job(state, "incident.opened", changes)
     assert event.incident is not None
+    if data.kind == "opportunity":
+        state.offered = event.seq
+    if data.kind == "fault" and data.fault.nodes:
+        times = state.node_faults.setdefault(data.fault.nodes[0], [])
+        times.append(event.time)
+        del times[:-HISTORY_MAX]
     state.incidents += 1
     state.incident = IncidentState(
         id=event.incident,
@@ -38,6 +50,8 @@ def _incident_opened(state: JobState, event: Event, data: incident.IncidentOpene
         progress=state.step,
         absolute=state.step_absolute,
     )
+    if data.kind != "fault":
+        return  # a wish or a warning is no failure to make progress
     repeat = state.repeat
     repeat.before = (repeat.key, repeat.count)
     _count_repeat(state, data.fault)
@@ -59,7 +73,7 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
     else:
         step_incident(state, "incident.rediagnosed/worse", changes)
         step_job(state, "incident.rediagnosed", changes)
-        if _was_tried(state, open_incident):
+        if open_incident.kind != "fault" or _was_tried(state, open_incident):
             state.repeat.before = (state.repeat.key, state.repeat.count)
         else:
             _take_back(state, open_incident)
@@ -68,10 +82,11 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
         open_incident.kind = data.kind
         if state.world is not None:
             open_incident.round = state.world.round
-        open_incident.asked, open_incident.taken, open_incident.plan = [], "", ""
-        _forget_outcome(state)
+        open_incident.asked = []
+        _forget_plan(state, open_incident)
     open_incident.fault, open_incident.revision = data.fault, data.revision
-    _count_repeat(state, data.fault)
+    if data.kind == "fault":
+        _count_repeat(state, data.fault)
 
 
 def _was_tried(state: JobState, open_incident: IncidentState) -> bool:
@@ -82,9 +97,15 @@ def _was_tried(state: JobState, open_incident: IncidentState) -> bool:
 
 def _take_back(state: JobState, open_incident: IncidentState) -> None:
     """A plan that a better reading replaces before it was tried costs neither budget nor back-off."""
-    if open_incident.plan == "restart":
+    if open_incident.plan in ("restart", "in_place"):
         state.attempts[open_incident.taken].pop()
-        state.streak -= 1
+        state.streak -= open_incident.plan == "restart"
+
+
+def _forget_plan(state: JobState, open_incident: IncidentState) -> None:
+    open_incident.taken, open_incident.plan, open_incident.terms = "", "", Terms()
+    open_incident.effect, open_incident.refused = "", ""
+    _forget_outcome(state)
 
 
 def _forget_outcome(state: JobState) -> None:
@@ -99,8 +120,58 @@ def _incident_escalated(state: JobState, event: Event, data: incident.IncidentEs
     step_job(state, "incident.escalated", changes)
     if open_incident is not None:
         open_incident.tried.append(data.policy)
-        open_incident.taken, open_incident.plan = "", ""
-        _forget_outcome(state)
+        _forget_plan(state, open_incident)
+
+
+@on(incident.IncidentContinued)
+def _incident_continued(state: JobState, event: Event, data: incident.IncidentContinued, changes: Changes) -> None:
+    open_incident = step_incident(state, "incident.continued", changes)
+    if open_incident is not None:
+        open_incident.saved = open_incident.saved or data.outcome == "saved"
+        state.applied[data.policy] = event.time
+        _forget_plan(state, open_incident)
+
+
+@on(policy.PlanApplied)
+def _plan_applied(state: JobState, event: Event, data: policy.PlanApplied, changes: Changes) -> None:
+    open_incident = state.incident
+    if open_incident is None:
+        return
+    state.applied[data.policy] = event.time
+    command = open_incident.terms.command
+    if isinstance(command, RetryStep) and command.tolerate:
+        state.tolerated.append(command.step)
+        del state.tolerated[:-HISTORY_MAX]
+    if data.then == "continue":
+        step_incident(state, "plan.applied/other", changes)
+        step_job(state, "plan.applied/continue", changes)
+        return
+    if data.then == "pause":
+        state.paused_for = state.request
+    if data.then == "verify":
+        step_incident(state, "plan.applied/verify", changes)
+        _expect_steps(state, event, open_incident)
+    else:
+        step_incident(state, "plan.applied/other", changes)
+    step_job(state, f"plan.applied/{_where_to(state)}", changes)
+
+
+def _where_to(state: JobState) -> str:
+    """Whether a job whose incident is over without a new round runs on or is still paused."""
+    return "paused" if state.count(NodePhase.PAUSED) else "on"
+
+
+def _expect_steps(state: JobState, event: Event, open_incident: IncidentState) -> None:
+    """From here on a step of every member counts as the plan's outcome."""
+    assert state.world is not None and state.spec is not None
+    state.world.stepped = 0
+    for member in state.world.members:
+        found = state.current(member.node, member.incarnation)
+        if found is not None:
+            found.stepped = None
+    state.deadlines[f"settle/{state.world.round}"] = event.time + seconds(state.spec.timing.settle_s)
+    if open_incident.deadline_s > 0:
+        state.deadlines[f"outcome/{state.world.round}"] = event.time + seconds(open_incident.deadline_s)
 
 
 @on(incident.IncidentResolved)
@@ -108,18 +179,34 @@ def _incident_resolved(state: JobState, event: Event, data: incident.IncidentRes
     step_incident(state, "incident.resolved", changes)
     step_job(state, "incident.resolved", changes)
     _forget_outcome(state)
-    state.incident = None
-    state.reports = []
+    _close(state)
     state.streak = 0
+    if data.outcome == "stepped":
+        state.resume_step = None
     if data.outcome in ("stepped", "settled", "finished") and state.repeat.key.endswith("@None"):
         state.repeat = Repeat()  # it failed before its first step; now it has made one
 
 
 @on(incident.IncidentExhausted)
 def _incident_exhausted(state: JobState, event: Event, data: incident.IncidentExhausted, changes: Changes) -> None:
-    step_incident(state, "incident.exhausted", changes)
-    step_job(state, "incident.exhausted", changes)
+    open_incident = step_incident(state, "incident.exhausted", changes)
+    if open_incident is None or open_incident.kind == "fault":
+        step_job(state, "incident.exhausted", changes)
+    else:
+        step_job(state, f"incident.exhausted/{_where_to(state)}", changes)
     _forget_outcome(state)
+    _close(state)
+
+
+def _close(state: JobState) -> None:
+    known = state.incident
+    if known is not None:
+        if state.request is not None and known.kind == "request" and known.fault.root == state.request.seq:
+            state.request = None
+        if known.kind != "opportunity":
+            state.offered = 0
+        if known.kind == "fault" and state.paused_for is not None and state.request is None:
+            state.request = state.paused_for  # it was paused when the fault came: it shall be so again
     state.incident = None
     state.reports = []
 
@@ -131,7 +218,11 @@ def _policy_considered(state: JobState, event: Event, data: policy.PolicyConside
         return
     open_incident.asked.append(data.policy)
     if data.verdict != "take":
+        if data.again_s > 0:
+            state.deadlines[OFFER] = event.time + seconds(data.again_s)
         return
+    open_incident.terms = data.terms if data.terms is not None else Terms()
+    open_incident.taken_at, open_incident.effect, open_incident.refused = event.seq, "", ""
     open_incident.taken, open_incident.plan, open_incident.reason = data.policy, data.plan, data.reason
     open_incident.grace_s, open_incident.wait_s = data.grace_s, data.wait_s
     open_incident.deadline_s = data.deadline_s

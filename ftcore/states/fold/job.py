@@ -3,6 +3,7 @@
 from ftcore.events import deadline, job, master, operator, policy
 from ftcore.events.envelope import Event
 from ftcore.states.fold.base import (
+    OFFER,
     Changes,
     on,
     progress,
@@ -10,10 +11,12 @@ from ftcore.states.fold.base import (
 )
 from ftcore.states.job import JobPhase
 from ftcore.states.model import (
+    HISTORY_MAX,
     JobState,
     MasterState,
     Repeat,
     Request,
+    Skip,
 )
 
 
@@ -29,6 +32,9 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
     state.actions, state.deadlines, state.attempts = {}, {}, {}
     state.streak, state.repeat = 0, Repeat()
     state.step, state.reports_steps, state.step_absolute = None, False, False
+    state.request, state.held, state.resume_step, state.offered = None, False, None, 0
+    state.paused_for = None
+    state.hits, state.abilities = [], {}
 
 
 @on(job.JobProgressed)
@@ -72,9 +78,54 @@ def _master_elected(state: JobState, event: Event, data: master.MasterElected, c
 @on(deadline.DeadlineExpired)
 def _deadline_expired(state: JobState, event: Event, data: deadline.DeadlineExpired, changes: Changes) -> None:
     state.deadlines.pop(data.key, None)
+    if data.key == OFFER:
+        state.offered = 0
 
 
 @on(operator.OperatorCommanded)
 def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCommanded, changes: Changes) -> None:
+    request = Request(
+        seq=event.seq,
+        command=data.command,
+        who=data.who,
+        why=data.why,
+        exit_code=data.exit_code,
+        node=data.node,
+    )
     if data.command == "stop":
-        state.stop = Request(seq=event.seq, command=data.command, who=data.who, why=data.why, exit_code=data.exit_code)
+        state.stop = request
+    elif data.command == "resume" and state.request is not None and state.request.command == "pause":
+        state.request = state.paused_for = None  # taken back before it was answered
+    elif data.command == "resume" and (state.held or state.phase is JobPhase.STUCK):
+        state.held = False
+    elif data.command == "pause" and state.phase not in (JobPhase.RUNNING, JobPhase.PAUSED):
+        state.held = True  # there is no step to pause at: no recovery begins until it is resumed
+    else:
+        state.request = request
+    if data.command == "resume":
+        state.paused_for = None
+
+
+@on(policy.AbilityDeclared)
+def _ability_declared(state: JobState, event: Event, data: policy.AbilityDeclared, changes: Changes) -> None:
+    state.abilities[data.source] = data.abilities
+
+
+@on(job.CheckpointCommitted)
+def _checkpoint_committed(state: JobState, event: Event, data: job.CheckpointCommitted, changes: Changes) -> None:
+    if state.world is not None and data.round == state.world.round and data.step not in state.checkpoints:
+        state.checkpoints.append(data.step)
+        state.checkpoints.sort()
+        del state.checkpoints[:-HISTORY_MAX]
+
+
+@on(job.JobRolledBack)
+def _job_rolled_back(state: JobState, event: Event, data: job.JobRolledBack, changes: Changes) -> None:
+    state.checkpoints = [step for step in state.checkpoints if step <= data.step]
+    state.skips = [skip for skip in state.skips if skip.step <= data.step]
+    state.step = state.resume_step = data.step
+
+
+@on(job.DataSkipped)
+def _data_skipped(state: JobState, event: Event, data: job.DataSkipped, changes: Changes) -> None:
+    state.skips.append(Skip(step=data.step, amount=data.amount, unit=data.unit))

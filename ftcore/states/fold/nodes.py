@@ -1,8 +1,21 @@
 """Handlers of events of nodes and of their workers."""
 
-from ftcore.commands import StartWorkers, StopWorkers
+from typing import Any
+
+from ftcore.commands import (
+    PLATFORM,
+    ParkWorkers,
+    PauseWorkers,
+    ResumeWorkers,
+    RetryStep,
+    SaveCheckpoint,
+    StartWorkers,
+    StopWorkers,
+    tag_of,
+)
 from ftcore.events import node, worker
 from ftcore.events.envelope import Event
+from ftcore.events.worker import ADVISORY
 from ftcore.ids import seconds
 from ftcore.states.fold.base import (
     Changes,
@@ -17,12 +30,18 @@ from ftcore.states.fold.base import (
 )
 from ftcore.states.job import JobPhase
 from ftcore.states.model import (
+    HITS_MAX,
+    ActionState,
     JobState,
     NodeState,
+    Report,
 )
 from ftcore.states.node import NodePhase
 from ftcore.states.worker import WORKER
 from ftcore.states.world import usable
+
+_ROUND_ORDERS = (StartWorkers, StopWorkers, ParkWorkers, PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint)
+"""Orders that are answered when a node's workers of their round are stopped."""
 
 
 @on(node.NodeJoined)
@@ -49,15 +68,20 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
         address=data.address,
         phase=NodePhase.STANDBY,
     )
+    if data.node in state.quarantined:
+        step_node(state, state.nodes[data.node], "node.quarantined", changes)
+    state.offered = 0
     if state.spec is not None and state.phase is JobPhase.ASSEMBLING and "join" not in state.deadlines:
         spec = state.spec
-        if usable(len(state.places), nodes_min=spec.nodes_min, nodes_max=spec.nodes_max, node_unit=spec.node_unit):
+        if usable(state.available(), nodes_min=spec.nodes_min, nodes_max=spec.nodes_max, node_unit=spec.node_unit):
             state.deadlines["join"] = event.time + seconds(spec.timing.join_window_s)
 
 
 def _place(state: JobState, data: node.NodeJoined) -> int:
     """The ordinal of a node that joins: what it asks for or had, if free, else the lowest free one."""
     wanted = data.ordinal if data.ordinal is not None else state.ordinals.get(data.node)
+    if data.node in state.quarantined:
+        return state.places_end  # it only passes by, and takes nobody's place
     if wanted is not None and wanted not in state.places:
         return wanted
     if len(state.places) == state.places_end:  # no place below the end is free
@@ -168,7 +192,7 @@ def _workers_stopped(state: JobState, event: Event, data: worker.WorkersStopped,
             report(state, event, found.node, round_=data.round, message=data.reason)
         step_node(state, found, "workers.stopped", changes)
         step_workers(found, "workers.stopped", changes)
-        answered(state, found.node, StartWorkers, StopWorkers, round_=data.round)
+        answered(state, found.node, *_ROUND_ORDERS, round_=data.round)
 
 
 @on(worker.WorkersUnstartable)
@@ -179,3 +203,126 @@ def _workers_unstartable(state: JobState, event: Event, data: worker.WorkersUnst
         step_node(state, found, "workers.unstartable", changes)
         step_workers(found, "workers.unstartable", changes)
         answered(state, found.node, StartWorkers, round_=data.round)
+
+
+@on(worker.FaultObserved)
+def _fault_observed(state: JobState, event: Event, data: worker.FaultObserved, changes: Changes) -> None:
+    found = reporter(state, data)
+    if found is None or not _in_world(state, found):
+        return
+    if data.kind in ADVISORY and not _is_calm(state):
+        return
+    report(
+        state,
+        event,
+        data.node,
+        data.rank,
+        round_=data.round,
+        message=data.message,
+        step=data.step,
+        absolute=data.absolute,
+        source=data.source,
+        kind=data.kind,
+        values=data.values,
+    )
+    if data.step is not None:
+        progress(state, data.round, data.step, data.absolute)
+
+
+def _is_calm(state: JobState) -> bool:
+    """Whether a warning is worth to be kept: beside a fault it says nothing."""
+    if state.incident is not None:
+        return state.incident.kind == "warning"
+    return state.phase in (JobPhase.RUNNING, JobPhase.PAUSED)
+
+
+@on(worker.LogMatched)
+def _log_matched(state: JobState, event: Event, data: worker.LogMatched, changes: Changes) -> None:
+    if reporter(state, data) is None:
+        return
+    state.hits.append(
+        Report(
+            seq=event.seq,
+            type=event.type,
+            node=data.node,
+            rank=data.rank,
+            round=data.round,
+            time=event.time,
+            mono=event.at.mono if event.at is not None else 0,
+            boot=event.at.boot if event.at is not None else "",
+            exitcode=None,
+            message=data.line,
+            tail="",
+            step=None,
+            absolute=False,
+            source="log",
+            kind=data.cls,
+        )
+    )
+    del state.hits[:-HITS_MAX]
+
+
+@on(node.NodeQuarantined)
+def _node_quarantined(state: JobState, event: Event, data: node.NodeQuarantined, changes: Changes) -> None:
+    state.quarantined[data.node] = data.reason
+    found = state.nodes.get(data.node)
+    if found is not None:
+        step_node(state, found, "node.quarantined", changes)
+
+
+def _answering(state: JobState, data: Any) -> tuple[NodeState, ActionState] | None:
+    """The node and the order that a fact answers; None if either is not of now."""
+    found, ordered = state.nodes.get(data.node), state.actions.get(data.effect)
+    if found is None or ordered is None or ordered.waiting.get(data.node) != data.incarnation:
+        return None
+    return found, ordered
+
+
+@on(node.HealthChecked)
+def _health_checked(state: JobState, event: Event, data: node.HealthChecked, changes: Changes) -> None:
+    current = state.current(data.node, data.incarnation)
+    if current is not None:
+        step_node(state, current, "health.checked", changes)
+    answer = _answering(state, data)
+    if answer is None:
+        return
+    found, ordered = answer
+    del ordered.waiting[found.node]
+    if data.verdict == "faulty":
+        report(state, event, found.node, message=data.detail, source="health", kind="faulty")
+
+
+@on(node.OrderObeyed)
+def _order_obeyed(state: JobState, event: Event, data: node.OrderObeyed, changes: Changes) -> None:
+    answer = _answering(state, data)
+    if answer is None:
+        return
+    found, ordered = answer
+    del ordered.waiting[found.node]
+    trigger = f"order.obeyed/{tag_of(ordered.command)}"
+    step_node(state, found, trigger, changes)
+    if isinstance(ordered.command, ParkWorkers):
+        step_workers(found, trigger, changes)
+    if data.step is not None:
+        progress(state, data.round, data.step, state.step_absolute)
+
+
+@on(node.OrderRefused)
+def _order_refused(state: JobState, event: Event, data: node.OrderRefused, changes: Changes) -> None:
+    answer = _answering(state, data)
+    if answer is None:
+        return
+    found, ordered = answer
+    del ordered.waiting[found.node]
+    step_node(state, found, "order.refused", changes)
+    if state.incident is not None and state.incident.effect == data.effect:
+        state.incident.refused = state.incident.refused or f"{data.node}: {data.reason}"
+
+
+@on(node.PlatformAnswered)
+def _platform_answered(state: JobState, event: Event, data: node.PlatformAnswered, changes: Changes) -> None:
+    ordered = state.actions.get(data.effect)
+    if ordered is None or ordered.waiting.pop(PLATFORM, None) is None:
+        return
+    if not data.ok and state.incident is not None and state.incident.effect == data.effect:
+        state.incident.refused = f"the platform declined: {data.reason}"

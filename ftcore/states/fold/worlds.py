@@ -2,7 +2,16 @@
 
 from typing import Any
 
-from ftcore.commands import OpenStore, ReleaseNode, StartWorkers, StopWorkers
+from ftcore.commands import (
+    IN_PLACE,
+    PLATFORM,
+    CheckHealth,
+    OpenStore,
+    ReleaseNode,
+    ReplaceNodes,
+    StartWorkers,
+    StopWorkers,
+)
 from ftcore.events import action, world
 from ftcore.events.envelope import Event
 from ftcore.ids import seconds
@@ -15,6 +24,7 @@ from ftcore.states.fold.base import (
     step_job,
     step_node,
 )
+from ftcore.states.job import ENDED
 from ftcore.states.model import (
     ActionState,
     JobState,
@@ -23,6 +33,12 @@ from ftcore.states.model import (
     WorldState,
 )
 from ftcore.states.worker import WorkerPhase
+
+PLANS_OWN = (*IN_PLACE, ReplaceNodes)
+"""Orders whose failure is a failure of the plan, not a fault of a node."""
+
+_NODES_OWN = (StartWorkers, StopWorkers, OpenStore, CheckHealth)
+"""Orders that a node in its right mind answers in time; parking is tried, and stopping follows."""
 
 
 @on(world.StoreOpened)
@@ -83,6 +99,8 @@ def _round_started(state: JobState, event: Event, data: world.RoundStarted, chan
     if state.world is not None:
         state.world.started = True
     open_incident = step_incident(state, "round.started", changes)
+    if open_incident is not None:
+        state.applied[open_incident.taken] = event.time
     if open_incident is not None and state.spec is not None:
         state.deadlines[f"settle/{data.round}"] = event.time + seconds(state.spec.timing.settle_s)
         if open_incident.deadline_s > 0:
@@ -97,6 +115,8 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
     if not names and state.world is not None:
         names = tuple(member.node for member in state.world.members)
     waiting = {name: state.nodes[name].incarnation for name in names if name in state.nodes}
+    if names == (PLATFORM,):
+        waiting = {PLATFORM: ""}
     state.actions[data.effect] = ActionState(effect=data.effect, command=command, waiting=waiting, ordered=event.time)
     if data.deadline_s is not None:
         state.deadlines[f"action/{data.effect}"] = event.time + seconds(data.deadline_s)
@@ -107,6 +127,15 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
         trigger = "action.ordered/start_workers" if isinstance(command, StartWorkers) else "action.ordered/stop_workers"
         for name in waiting:
             _order_node(state, state.nodes[name], command, trigger, changes)
+    elif isinstance(command, CheckHealth):
+        step_job(state, "action.ordered/check_health", changes)
+        for name in waiting:
+            step_node(state, state.nodes[name], "action.ordered/check_health", changes)
+    elif isinstance(command, ReleaseNode) and state.phase not in ENDED:
+        for name in waiting:
+            step_node(state, state.nodes[name], "action.ordered/release_node", changes)
+    elif isinstance(command, PLANS_OWN) and state.incident is not None and event.incident == state.incident.id:
+        state.incident.effect, state.incident.refused = data.effect, ""
 
 
 def _order_node(
@@ -122,10 +151,12 @@ def _order_node(
 @on(action.ActionFailed)
 def _action_failed(state: JobState, event: Event, data: action.ActionFailed, changes: Changes) -> None:
     ordered = state.actions.get(data.effect)
-    if ordered is not None and not isinstance(ordered.command, ReleaseNode):
-        round_ = getattr(ordered.command, "round", None)  # None: the newest, for the platform's
+    if ordered is not None and isinstance(ordered.command, PLANS_OWN):
+        if state.incident is not None and state.incident.effect == data.effect:
+            state.incident.refused = data.reason
+    elif ordered is not None and isinstance(ordered.command, _NODES_OWN):
         for name in ordered.waiting:
-            report(state, event, name, round_=round_, message=data.reason)
+            report(state, event, name, round_=ordered.command.round, message=data.reason)
         if isinstance(ordered.command, OpenStore):
             state.store_nodes.pop(ordered.command.round, None)
     _action_closed(state, event, data, changes)

@@ -1,0 +1,154 @@
+"""Giving orders: each helper emits ``action.ordered`` for what is still missing, and says whether it did."""
+
+from ftcore.commands import (
+    IN_PLACE,
+    PLATFORM,
+    CheckHealth,
+    Command,
+    OpenStore,
+    ParkWorkers,
+    ReleaseNode,
+    ReplaceNodes,
+    StartWorkers,
+    StopWorkers,
+    tag_of,
+)
+from ftcore.engine.turn import Turn
+from ftcore.events.action import ActionOrdered, ActionSuperseded
+from ftcore.ids import Round
+from ftcore.states.model import IncidentState, JobState, NodeState
+from ftcore.states.node import HOLDING, OUTGOING, NodePhase
+
+NAMES_MAX = 64
+"""Names of nodes in one event meant for people; members events and orders hold all."""
+
+STORE_DEADLINE_S = 60.0
+"""A node that cannot open a store in this time is treated as unable to."""
+
+STOP_MARGIN_S = 30.0
+"""Beyond the grace: reaping, killing of what ignored TERM, and a slow wire."""
+
+IN_PLACE_DEADLINE_S = 60.0
+"""For a plan in place whose policy names no deadline."""
+
+CHECK_DEADLINE_S = 300.0
+"""A node that has not told its health by then is treated as faulty: a check that hangs is a verdict."""
+
+PLATFORM_ANSWER_S = 60.0
+"""A platform that has not even taken an order by then declines it; the nodes themselves may take longer."""
+
+
+def order(
+    turn: Turn, command: Command, nodes: tuple[str, ...], deadline_s: float | None, *, incident: str | None = None
+) -> None:
+    """Order something from nodes; no nodes: from all members."""
+    effect = f"{tag_of(command)}.{turn.state.run}.{turn.state.orders + 1}"
+    turn.emit(ActionOrdered(effect=effect, command=command, nodes=nodes, deadline_s=deadline_s), incident=incident)
+
+
+def order_stop(turn: Turn, grace_s: float, incident: str | None) -> bool:
+    """Have every node that holds workers stop them, unless it was told to already."""
+    state = turn.state
+    told = _waited_for(state, StopWorkers)
+    names = tuple(node.node for node in state.alive() if _holds_workers(node) and node.node not in told)
+    if not names:
+        return False
+    order(turn, StopWorkers(round=_newest(state), grace_s=grace_s), names, grace_s + STOP_MARGIN_S, incident=incident)
+    return True
+
+
+def order_park(turn: Turn, known: IncidentState) -> None:
+    """Have the nodes whose workers are whole park them, and the others stop theirs."""
+    state, grace_s = turn.state, known.grace_s
+    holding = [node for node in state.alive() if _holds_workers(node)]
+    whole = tuple(node.node for node in holding if node.phase in (NodePhase.RUNNING, NodePhase.PAUSED))
+    if whole:
+        command = ParkWorkers(round=_newest(state), grace_s=grace_s)
+        order(turn, command, whole, grace_s + STOP_MARGIN_S, incident=known.id)
+    rest = tuple(node.node for node in holding if node.node not in whole and node.phase is not NodePhase.PARKED)
+    if rest:
+        stop = StopWorkers(round=_newest(state), grace_s=grace_s)
+        order(turn, stop, rest, grace_s + STOP_MARGIN_S, incident=known.id)
+
+
+def order_rest_stop(turn: Turn, known: IncidentState) -> bool:
+    """Once those who were to park have answered: stop whoever did not."""
+    state = turn.state
+    if _waited_for(state, ParkWorkers):
+        return False
+    told = _waited_for(state, StopWorkers)
+    left = (node for node in state.alive() if _holds_workers(node) and node.phase is not NodePhase.PARKED)
+    names = tuple(node.node for node in left if node.node not in told)
+    if not names:
+        return False
+    command = StopWorkers(round=_newest(state), grace_s=known.grace_s)
+    order(turn, command, names, known.grace_s + STOP_MARGIN_S, incident=known.id)
+    return True
+
+
+def order_store(turn: Turn, round_: Round, incident: str | None, without: tuple[str, ...] = ()) -> bool:
+    """Have the first node serve the round's store, unless that is ordered already."""
+    state = turn.state
+    if round_ in state.store_nodes:
+        return False
+    host = next((n for n in state.alive() if n.phase not in OUTGOING and n.node not in without), None)
+    if host is None:
+        return False
+    order(turn, OpenStore(round=round_), (host.node,), STORE_DEADLINE_S, incident=incident)
+    return True
+
+
+def order_in_place(turn: Turn, known: IncidentState, command: Command) -> bool:
+    """Order the plan's command from every member whose workers live; false if there is none."""
+    state = turn.state
+    able = (NodePhase.RUNNING, NodePhase.PAUSED, NodePhase.FAULTED)
+    names = tuple(node.node for node in members(state) if node.phase in able)
+    if names:
+        order(turn, command, names, known.deadline_s or IN_PLACE_DEADLINE_S, incident=known.id)
+    return bool(names)
+
+
+def order_replacements(turn: Turn, known: IncidentState) -> None:
+    """Ask the platform for other nodes in the places of those given up."""
+    terms = known.terms
+    command = ReplaceNodes(nodes=terms.replace, isolate=bool(terms.quarantine))
+    order(turn, command, (PLATFORM,), PLATFORM_ANSWER_S, incident=known.id)
+
+
+def order_release(turn: Turn, names: tuple[str, ...], reason: str, incident: str | None) -> None:
+    """Tell nodes to leave while the job goes on."""
+    order(turn, ReleaseNode(outcome="released", exit_code=5, reason=reason), names, None, incident=incident)
+
+
+def supersede(turn: Turn, known: IncidentState) -> None:
+    """Take back the orders of plans that are no longer wanted; orders to stop stand."""
+    passing = (StartWorkers, ParkWorkers, CheckHealth, ReplaceNodes, *IN_PLACE)
+    for ordered in list(turn.state.actions.values()):
+        if isinstance(ordered.command, passing):
+            turn.emit(ActionSuperseded(effect=ordered.effect, reason=f"incident {known.id}"), incident=known.id)
+
+
+def members(state: JobState) -> list[NodeState]:
+    """The members of the world that are still the incarnation that was taken in."""
+    if state.world is None:
+        return []
+    found = (state.current(member.node, member.incarnation) for member in state.world.members)
+    return [node for node in found if node is not None]
+
+
+def next_round(state: JobState) -> Round:
+    """The number of the round to come."""
+    return Round(state.world.round + 1 if state.world is not None else state.round_first)
+
+
+def _newest(state: JobState) -> Round:
+    # Before the first world of a run: workers that a node of the run before never stopped.
+    return Round(state.world.round if state.world is not None else state.round_first - 1)
+
+
+def _holds_workers(node: NodeState) -> bool:
+    return node.phase in HOLDING or node.phase is NodePhase.FINISHED
+
+
+def _waited_for(state: JobState, kind: type[Command]) -> set[str]:
+    return {name for ordered in state.actions.values() if isinstance(ordered.command, kind) for name in ordered.waiting}

@@ -1,0 +1,141 @@
+"""Noticing: does this fact open an incident, or change the reading of the open one?
+
+Four kinds, the gravest first. A *fault* interrupts the training. A *request* is an operator's wish, a *warning* is a
+trouble that the training survives by itself, an *opportunity* is a chance to train on more nodes; these three are
+dropped if no policy takes them, and give way to a fault.
+"""
+
+from ftcore.engine.turn import Turn
+from ftcore.events.incident import Fault, IncidentOpened, IncidentRediagnosed
+from ftcore.events.worker import ADVISORY
+from ftcore.faults.correlate import correlate
+from ftcore.faults.taxonomy import FaultClass
+from ftcore.policies.base import PlanKind
+from ftcore.states.job import ENDED, JobPhase
+from ftcore.states.model import IncidentState, JobState, Report, Request
+from ftcore.states.node import NodePhase
+from ftcore.states.world import usable
+
+_TROUBLED = (JobPhase.FORMING, JobPhase.STARTING, JobPhase.RUNNING, JobPhase.PAUSED)
+"""Phases in which reports open an incident: not before a round is planned, not once the end is decided."""
+
+_CALM = (JobPhase.RUNNING, JobPhase.PAUSED)
+"""Phases in which wishes and opportunities are taken up."""
+
+
+def notice(turn: Turn, since: int) -> None:
+    """Open or amend an incident, if a report of this run from that seq on, or an operator, gives a reason to."""
+    state = turn.state
+    if state.phase in ENDED:
+        return
+    if state.stop is not None:
+        if state.incident is None or state.incident.fault.root != state.stop.seq:
+            _open_or_amend(turn, "request", _wish(state.stop))
+    elif any(r.seq >= since and _is_of_run(state, r) for r in state.reports):
+        _notice_reports(turn)
+    elif state.incident is None and state.phase in _CALM:
+        notice_calm(turn)
+
+
+def notice_calm(turn: Turn) -> None:
+    """Take up a wish or an opportunity, when nothing else is going on."""
+    state = turn.state
+    if state.request is not None:
+        _open_or_amend(turn, "request", _wish(state.request))
+    elif state.offered == 0 and state.phase is JobPhase.RUNNING and (count := _spare(state)):
+        _open_or_amend(turn, "opportunity", _offer(turn, count))
+
+
+def _notice_reports(turn: Turn) -> None:
+    state, known = turn.state, turn.state.incident
+    reports = [report for report in state.reports if _is_of_run(state, report)]
+    kind = "warning" if all(report.kind in ADVISORY for report in reports) else "fault"
+    if known is None:
+        if state.phase in _TROUBLED and (kind == "fault" or state.phase in _CALM):
+            _open_or_amend(turn, kind, correlate(state.reports))
+    elif known.plan != PlanKind.END and (kind == "fault" or known.kind == "warning") and not _is_echo(known, reports):
+        _open_or_amend(turn, kind, correlate(state.reports))
+
+
+def _is_echo(known: IncidentState, reports: list[Report]) -> bool:
+    """Whether all that was reported since a wish's new round began is how the old round's workers ended."""
+    if known.kind == "fault" or known.plan != PlanKind.RESTART:
+        return False
+    new = [report for report in reports if report.seq > known.taken_at]
+    return all(report.type == "worker.failed" and report.round <= known.round for report in new)
+
+
+def _is_of_run(state: JobState, report: Report) -> bool:
+    """Whether the report is of a round of this run, or of an order that this run gave."""
+    return report.round >= state.round_first or report.type == "action.failed"
+
+
+def _wish(request: Request) -> Fault:
+    what = {"stop": "the end of the run", "checkpoint": "a checkpoint"}.get(request.command)
+    what = what or f"`{request.command}{f' {request.node}' if request.node else ''}`"
+    return Fault(
+        cls=str(FaultClass.REQUEST),
+        detail=request.command,
+        nodes=(request.node,) if request.node else (),
+        ranks=(),
+        root=request.seq,
+        summary=f"{request.who} asked for {what}",
+    )
+
+
+def _spare(state: JobState) -> int:
+    """The size that the world could grow to with the nodes that stand by; 0 if it could not."""
+    spec, world = state.spec, state.world
+    if spec is None or world is None or not state.count(NodePhase.STANDBY):
+        return 0
+    if all(entry.policy != "grow" for entry in state.chain):
+        return 0
+    count = usable(state.available(), nodes_min=spec.nodes_min, nodes_max=spec.nodes_max, node_unit=spec.node_unit)
+    return count if count > len(world.members) else 0
+
+
+def _offer(turn: Turn, count: int) -> Fault:
+    state = turn.state
+    assert state.world is not None
+    waiting = [node.node for node in state.alive() if node.phase is NodePhase.STANDBY]
+    return Fault(
+        cls=str(FaultClass.REQUEST),
+        detail="grow",
+        nodes=tuple(waiting[:16]),
+        ranks=(),
+        root=turn.fact.seq,
+        summary=f"{len(waiting)} nodes stand by: {count} instead of {len(state.world.members)} could train",
+    )
+
+
+def _open_or_amend(turn: Turn, kind: str, fault: Fault) -> None:
+    state = turn.state
+    known = state.incident
+    if known is None:
+        turn.emit(IncidentOpened(kind=kind, fault=fault), incident=f"i{state.incidents + 1}")
+    elif fault != known.fault or kind != known.kind or _order_failed(turn):
+        revision = known.revision + (1 if _is_worse(turn, known, kind, fault) else 0)
+        turn.emit(IncidentRediagnosed(kind=kind, fault=fault, revision=revision), incident=known.id)
+
+
+def _order_failed(turn: Turn) -> bool:
+    """Whether an order failed in this turn: the plan did not hold, even if the reading is the same as before."""
+    newest = turn.state.reports[-1] if turn.state.reports else None
+    return newest is not None and newest.type == "action.failed" and newest.seq > turn.fact.seq
+
+
+def _is_worse(turn: Turn, known: IncidentState, kind: str, fault: Fault) -> bool:
+    """Whether the new reading makes the chain start again.
+
+    So it is if the kind or class changed, if the new round was hit as well (the plan did not hold), if an order to
+    prepare the new round or a health check failed, or if a process or node was lost while a plan relied on it.
+    """
+    newest = turn.state.reports[-1] if turn.state.reports else None
+    if kind != known.kind or fault.cls != known.fault.cls:
+        return True
+    if newest is None:
+        return False
+    if newest.round > known.round or newest.type in ("action.failed", "health.checked"):
+        return True
+    relies = known.plan == PlanKind.IN_PLACE and known.terms.then != "continue"
+    return relies and newest.seq > known.taken_at and newest.type != "fault.observed"

@@ -1,0 +1,136 @@
+"""Plans: asking the chain, beginning what a policy took, and what leaves the processes in place.
+
+Each ``advance_*`` function returns whether it decided anything. Plans that form a new round go on in ``rounds.py``.
+"""
+
+from ftcore.commands import tag_of
+from ftcore.engine.issue import (
+    next_round,
+    order_in_place,
+    order_park,
+    order_replacements,
+    order_stop,
+    order_store,
+    supersede,
+)
+from ftcore.engine.turn import Turn
+from ftcore.events.action import ActionSuperseded
+from ftcore.events.incident import IncidentContinued, IncidentEscalated, IncidentExhausted, IncidentResolved
+from ftcore.events.job import JobFinished
+from ftcore.events.policy import AlertRaised, PlanApplied, PolicyConsidered, Terms
+from ftcore.policies.base import PlanKind, Take
+from ftcore.policies.chain import Answer, consult
+from ftcore.states.incident import IncidentPhase
+from ftcore.states.job import JobPhase
+from ftcore.states.model import IncidentState
+
+_WAITING = (IncidentPhase.OPEN, IncidentPhase.DIAGNOSING, IncidentPhase.ESCALATING)
+_PLAIN = Terms()
+
+_FULFILLED = {
+    "pause_workers": "paused",
+    "resume_workers": "resumed",
+    "save_checkpoint": "saved",
+    "retry_step": "retried",
+}
+
+
+def advance_consult(turn: Turn) -> bool:
+    """Ask the chain about an incident that waits for an answer."""
+    state, known = turn.state, turn.state.incident
+    if known is None or known.phase not in _WAITING:
+        return False
+    if state.held and known.kind == "fault":
+        return False  # an operator wants no recovery to begin
+    for answer in consult(state.chain, known, state):
+        turn.emit(_considered(answer, known), incident=known.id)
+        if isinstance(answer.verdict, Take):
+            _begin(turn, known)
+            return True
+    _exhaust(turn, known)
+    return True
+
+
+def _considered(answer: Answer, known: IncidentState) -> PolicyConsidered:
+    verdict = answer.verdict
+    if not isinstance(verdict, Take):
+        return PolicyConsidered(
+            policy=answer.policy,
+            verdict="pass",
+            reason=verdict.reason,
+            revision=known.revision,
+            again_s=verdict.again_s,
+        )
+    return PolicyConsidered(
+        policy=answer.policy,
+        verdict="take",
+        reason=verdict.reason,
+        revision=known.revision,
+        plan=str(verdict.plan),
+        grace_s=verdict.grace_s,
+        deadline_s=verdict.deadline_s,
+        outcome=verdict.outcome,
+        exit_code=verdict.exit_code,
+        wait_s=verdict.wait_s,
+        attempt=verdict.attempt,
+        terms=verdict.terms if verdict.terms != _PLAIN else None,
+    )
+
+
+def _exhaust(turn: Turn, known: IncidentState) -> None:
+    """Nobody took it: a fault fails the job, anything else is dropped."""
+    tried = ", ".join(dict.fromkeys(known.tried)) or "nothing could be tried"
+    kind, summary = known.kind, known.fault.summary
+    turn.emit(IncidentExhausted(reason=tried), incident=known.id)
+    if kind == "fault":
+        turn.emit(JobFinished(outcome="failed", exit_code=1, reason=f"{summary}; tried: {tried}"))
+
+
+def _begin(turn: Turn, known: IncidentState) -> None:
+    """Begin the plan that was just taken."""
+    state, terms = turn.state, known.terms
+    supersede(turn, known)
+    if known.plan == PlanKind.TELL:
+        turn.emit(
+            AlertRaised(severity=terms.severity, title=f"{state.job}: {known.fault.cls}", text=terms.alert),
+            incident=known.id,
+        )
+        turn.emit(IncidentContinued(policy=known.taken, outcome="told"), incident=known.id)
+    elif known.plan == PlanKind.IN_PLACE:
+        assert terms.command is not None, known.taken
+        if not order_in_place(turn, known, terms.command):
+            turn.emit(IncidentEscalated(policy=known.taken, reason="no member has living workers"), incident=known.id)
+    elif known.plan == PlanKind.RESTART:
+        if terms.survivors == "park":
+            order_park(turn, known)
+        else:
+            order_stop(turn, known.grace_s, known.id)
+        if terms.replace:
+            order_replacements(turn, known)
+        if known.wait_s == 0:
+            order_store(turn, next_round(state), known.id, terms.exclude)
+    else:
+        order_stop(turn, known.grace_s, known.id)
+
+
+def advance_plan(turn: Turn) -> bool:
+    """Move on a plan that waits for the answers to its own order."""
+    state, known = turn.state, turn.state.incident
+    if known is None or known.phase is not IncidentPhase.ACTING or not known.effect:
+        return False
+    if known.refused:
+        if known.effect in state.actions:
+            turn.emit(ActionSuperseded(effect=known.effect, reason=known.refused), incident=known.id)
+        turn.emit(IncidentEscalated(policy=known.taken, reason=known.refused), incident=known.id)
+        return True
+    if known.plan != PlanKind.IN_PLACE or known.effect in state.actions or state.phase is not JobPhase.RECOVERING:
+        return False
+    policy, terms = known.taken, known.terms
+    assert terms.command is not None
+    done = _FULFILLED[tag_of(terms.command)]
+    turn.emit(PlanApplied(policy=policy, then=terms.then), incident=known.id)
+    if terms.then == "continue":
+        turn.emit(IncidentContinued(policy=policy, outcome=done), incident=known.id)
+    elif terms.then != "verify":
+        turn.emit(IncidentResolved(policy=policy, outcome=done), incident=known.id)
+    return True

@@ -1,0 +1,296 @@
+"""Rounds: from the stop of the old one to the first steps of the new one, and the end of the job.
+
+Each ``advance_*`` function returns whether it decided anything.
+"""
+
+from ftcore.commands import CheckHealth, ReleaseNode, StartWorkers, StopWorkers
+from ftcore.engine.issue import (
+    CHECK_DEADLINE_S,
+    NAMES_MAX,
+    members,
+    next_round,
+    order,
+    order_release,
+    order_rest_stop,
+    order_stop,
+    order_store,
+)
+from ftcore.engine.turn import Turn
+from ftcore.events.action import ActionDone
+from ftcore.events.incident import IncidentEscalated, IncidentResolved
+from ftcore.events.job import DataSkipped, JobFinished, JobRolledBack
+from ftcore.events.node import NodeQuarantined
+from ftcore.events.world import MEMBERS_PER_EVENT, RoundPlanned, RoundStarted, WorldFormed, WorldMembers
+from ftcore.ids import Round
+from ftcore.policies.base import PlanKind
+from ftcore.states.incident import IncidentPhase
+from ftcore.states.job import ENDED, JobPhase
+from ftcore.states.model import IncidentState, JobState, NodeState
+from ftcore.states.node import ACTIVE, OUTGOING, NodePhase
+from ftcore.states.world import Volunteer, digest, form_world, usable
+
+
+def advance_actions(turn: Turn) -> bool:
+    """Close the orders that every addressed node has answered."""
+    done = [ordered.effect for ordered in turn.state.actions.values() if not ordered.waiting]
+    for effect in done:
+        turn.emit(ActionDone(effect=effect))
+    return bool(done)
+
+
+def advance_assembling(turn: Turn) -> bool:
+    """Plan the first round once the nodes are there: all at once, or the minimum after the join window."""
+    state, spec = turn.state, turn.state.spec
+    if state.phase is not JobPhase.ASSEMBLING or spec is None:
+        return False
+    bounds = {"nodes_min": spec.nodes_min, "nodes_max": spec.nodes_max, "node_unit": spec.node_unit}
+    count = usable(state.available(), **bounds)
+    if not count or (count < usable(spec.nodes_max, **bounds) and "join" in state.deadlines):
+        return False
+    turn.emit(RoundPlanned(round=next_round(state), wait_s=0.0, want=count, window_s=0.0, give_up_s=0.0))
+    return True
+
+
+def advance_recovering(turn: Turn) -> bool:
+    """Once no worker of the old round runs any more: plan the next round, or end the job."""
+    state, known = turn.state, turn.state.incident
+    if known is None or known.phase is not IncidentPhase.ACTING or known.plan not in (PlanKind.RESTART, PlanKind.END):
+        return False
+    if state.phase not in (JobPhase.RECOVERING, JobPhase.CHECKING):
+        return False
+    if known.terms.survivors == "park" and order_rest_stop(turn, known):
+        return True
+    if state.count(*ACTIVE) and not _stop_unanswered(state, known):
+        return False
+    if known.plan == PlanKind.END:
+        policy, outcome, code, reason = known.taken, known.outcome, known.exit_code, known.reason
+        turn.emit(IncidentResolved(policy=policy, outcome="ended"), incident=known.id)
+        turn.emit(JobFinished(outcome=outcome, exit_code=code, reason=reason))
+        return True
+    if _exclude(turn, known):
+        return True
+    if known.terms.check and state.phase is JobPhase.RECOVERING and _order_checks(turn, known):
+        return True
+    if any(isinstance(ordered.command, CheckHealth) for ordered in state.actions.values()):
+        return False
+    return _plan_round(turn, known)
+
+
+def _exclude(turn: Turn, known: IncidentState) -> bool:
+    """Quarantine and release the nodes that the next round must do without."""
+    state, terms = turn.state, known.terms
+    new = [name for name in terms.quarantine if name not in state.quarantined]
+    for name in new:
+        turn.emit(NodeQuarantined(node=name, reason=known.fault.summary), incident=known.id)
+    found = (state.nodes.get(name) for name in terms.exclude)
+    outgoing = [node for node in found if node is not None and node.alive and node.phase not in OUTGOING]
+    if outgoing:
+        order_release(turn, tuple(node.node for node in outgoing), known.reason, known.id)
+    return bool(new or outgoing)
+
+
+def _order_checks(turn: Turn, known: IncidentState) -> bool:
+    """Have the nodes that the plan distrusts check themselves before the next round."""
+    state, terms = turn.state, known.terms
+    free = [node.node for node in state.alive() if node.phase in (NodePhase.STANDBY, NodePhase.CHECKING)]
+    names = tuple(name for name in free if terms.check == "all" or name in known.fault.nodes)
+    if not names:
+        return False
+    order(turn, CheckHealth(round=next_round(state)), names, CHECK_DEADLINE_S, incident=known.id)
+    return True
+
+
+def _plan_round(turn: Turn, known: IncidentState) -> bool:
+    state, terms = turn.state, known.terms
+    assert state.spec is not None
+    timing = state.spec.timing
+    if terms.rollback_to is not None:
+        rolled = JobRolledBack(step=terms.rollback_to, before=known.progress, reason=known.reason)
+        turn.emit(rolled, incident=known.id)
+        if terms.skip:
+            skipped = DataSkipped(
+                step=terms.rollback_to, amount=terms.skip, unit=terms.skip_unit, reason=known.fault.summary
+            )
+            turn.emit(skipped, incident=known.id)
+    last = len(state.world.members) if state.world is not None else state.spec.nodes_max
+    window_s, give_up_s = timing.join_window_s, timing.return_window_s
+    if terms.patience_s is not None:
+        window_s = give_up_s = terms.patience_s
+    turn.emit(
+        RoundPlanned(
+            round=next_round(state),
+            wait_s=known.wait_s,
+            want=min(terms.want or last, state.spec.nodes_max),
+            window_s=window_s,
+            give_up_s=give_up_s,
+        ),
+        incident=known.id,
+    )
+    return True
+
+
+def _stop_unanswered(state: JobState, known: IncidentState) -> bool:
+    """A job that ends does not wait for a node that did not even answer the order to stop."""
+    stopping = any(isinstance(ordered.command, StopWorkers) for ordered in state.actions.values())
+    return known.plan == PlanKind.END and not stopping
+
+
+def advance_forming(turn: Turn) -> bool:
+    """Form the planned round's world when its nodes, its store and its back-off are done."""
+    state, plan, spec = turn.state, turn.state.plan, turn.state.spec
+    if state.phase is not JobPhase.FORMING or plan is None or spec is None:
+        return False
+    incident = state.incident.id if state.incident is not None else None
+    if f"backoff/{plan.round}" in state.deadlines:
+        return False
+    if state.count(*ACTIVE):
+        return order_stop(turn, spec.timing.stop_grace_s, incident)
+    if order_store(turn, Round(plan.round), incident):
+        return True
+    if state.available() < plan.want and f"window/{plan.round}" in state.deadlines:
+        return _give_up(turn, plan.round, plan.want)
+    taken_in = form_world(
+        (
+            Volunteer(node=n.node, incarnation=n.incarnation, ordinal=n.ordinal, slots=n.slots)
+            for n in state.alive()
+            if n.phase not in OUTGOING
+        ),
+        nodes_min=spec.nodes_min,
+        nodes_max=spec.nodes_max,
+        node_unit=spec.node_unit,
+    )
+    if len(taken_in) < plan.want and (not taken_in or f"window/{plan.round}" in state.deadlines):
+        return _give_up(turn, plan.round, plan.want)
+    if plan.round not in state.stores:
+        return False
+    before = {member.node for member in state.world.members} if state.world is not None else set()
+    after = {member.node for member in taken_in}
+    for first in range(0, len(taken_in), MEMBERS_PER_EVENT):
+        chunk = taken_in[first : first + MEMBERS_PER_EVENT]
+        turn.emit(WorldMembers(round=plan.round, members=chunk), incident=incident)
+    turn.emit(
+        WorldFormed(
+            round=plan.round,
+            nodes=len(taken_in),
+            size=sum(member.slots for member in taken_in),
+            digest=digest(taken_in),
+            joined=tuple(sorted(after - before))[:NAMES_MAX],
+            gone=tuple(sorted(before - after))[:NAMES_MAX],
+            store=state.stores[plan.round],
+        ),
+        incident=incident,
+    )
+    order(turn, StartWorkers(round=Round(plan.round)), (), spec.timing.start_timeout_s, incident=incident)
+    return True
+
+
+def _give_up(turn: Turn, round_: int, want: int) -> bool:
+    """Escalate past a plan whose nodes did not come back in time."""
+    state, known = turn.state, turn.state.incident
+    if known is None or f"return/{round_}" in state.deadlines or known.phase is not IncidentPhase.ACTING:
+        return False
+    reason = f"{state.available()} nodes are there, {want} are needed, and no more came in time"
+    turn.emit(IncidentEscalated(policy=known.taken, reason=reason), incident=known.id)
+    return True
+
+
+def advance_starting(turn: Turn) -> bool:
+    """The round has started when every member's workers run (or are done already)."""
+    state = turn.state
+    if state.phase is not JobPhase.STARTING or state.world is None:
+        return False
+    up = (NodePhase.RUNNING, NodePhase.FINISHED)
+    if state.count(*up) < len(state.world.members):
+        return False
+    present = members(state)
+    if len(present) < len(state.world.members) or any(node.phase not in up for node in present):
+        return False
+    incident = state.incident.id if state.incident is not None else None
+    turn.emit(RoundStarted(round=state.world.round), incident=incident)
+    return True
+
+
+def advance_verifying(turn: Turn) -> bool:
+    """Resolve the incident when its outcome is there; escalate when its deadline is over."""
+    state, known = turn.state, turn.state.incident
+    if known is None or known.phase is not IncidentPhase.VERIFYING or state.world is None:
+        return False
+    round_ = state.world.round
+    told = state.world.stepped + state.count(NodePhase.FINISHED)
+    waits = f"settle/{round_}" in state.deadlines and (known.deadline_s <= 0 or f"outcome/{round_}" in state.deadlines)
+    if waits and told < len(state.world.members):
+        return False
+    present = members(state)
+    stepped = [node for node in present if node.stepped is not None]
+    finished = [node for node in present if node.phase is NodePhase.FINISHED]
+    settled = f"settle/{round_}" not in state.deadlines
+    if len(finished) == len(present):
+        outcome = "finished"
+    elif len(set(map(id, stepped)) | set(map(id, finished))) == len(present) or (settled and stepped):
+        outcome = "stepped"
+    elif settled and not state.reports_steps:
+        outcome = "settled"
+    elif known.deadline_s > 0 and f"outcome/{round_}" not in state.deadlines:
+        reason = f"no step was completed in {known.deadline_s:g} s"
+        turn.emit(IncidentEscalated(policy=known.taken, reason=reason), incident=known.id)
+        return True
+    else:
+        return False
+    resolved = IncidentResolved(policy=known.taken, outcome=outcome, steps_lost=_steps_lost(state, known, stepped))
+    turn.emit(resolved, incident=known.id)
+    return True
+
+
+def _steps_lost(state: JobState, known: IncidentState, stepped: list[NodeState]) -> int | None:
+    """Steps completed before the incident that have to be completed again; None where steps are not absolute."""
+    if not (known.absolute and state.step_absolute and known.progress is not None and stepped):
+        return None
+    first = min(node.stepped for node in stepped if node.stepped is not None)
+    return max(0, known.progress - (first - 1))
+
+
+def advance_finished(turn: Turn) -> bool:
+    """The job has succeeded when every member's workers ended with code 0."""
+    state = turn.state
+    if state.phase is not JobPhase.RUNNING or state.incident is not None or state.world is None:
+        return False
+    if state.count(NodePhase.FINISHED) < len(state.world.members):
+        return False
+    for member in state.world.members:
+        node = state.current(member.node, member.incarnation)
+        if node is None or node.phase is not NodePhase.FINISHED:
+            return False
+    turn.emit(JobFinished(outcome="succeeded", exit_code=0, reason="every worker ended with code 0"))
+    return True
+
+
+def advance_release(turn: Turn) -> bool:
+    """Tell every node of an ended job to leave."""
+    state = turn.state
+    if state.phase not in ENDED:
+        return False
+    releases = [ordered for ordered in state.actions.values() if isinstance(ordered.command, ReleaseNode)]
+    if sum(len(ordered.waiting) for ordered in releases) == len(state.places):
+        return False
+    told = {name for ordered in releases for name in ordered.waiting}
+    names = tuple(node.node for node in state.alive() if node.node not in told)
+    if not names:
+        return False
+    command = ReleaseNode(outcome=state.outcome, exit_code=state.exit_code, reason=state.reason)
+    order(turn, command, names, None)
+    return True
+
+
+def advance_outgoing(turn: Turn) -> bool:
+    """Tell quarantined nodes to leave, also those that come back."""
+    state = turn.state
+    if not state.count(NodePhase.QUARANTINED):
+        return False
+    told = {name for o in state.actions.values() if isinstance(o.command, ReleaseNode) for name in o.waiting}
+    unwanted = (node.node for node in state.alive() if node.phase is NodePhase.QUARANTINED)
+    names = tuple(name for name in unwanted if name not in told)
+    if not names:
+        return False
+    reasons = ", ".join(f"{name}: {state.quarantined[name]}" for name in names[:NAMES_MAX])
+    order_release(turn, names, f"quarantined: {reasons}", None)
+    return True
