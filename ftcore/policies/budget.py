@@ -77,6 +77,20 @@ def charged(job: JobState, policy: str, node: str, window_s: float) -> int:
     return sum(1 for time in job.attempts.get(policy, ()) if time > since and _culprit_at(job, time) == node)
 
 
+def node_spent(job: JobState, policy: str, node: str, limit: float, window_s: float) -> str:
+    """Why a policy may not be taken for this node once more: empty if it may.
+
+    Args:
+        job: the folded state.
+        policy: its name.
+        node: the culprit; empty if none is named, who has no budget.
+        limit: times allowed in the window.
+        window_s: the window, in seconds.
+    """
+    made = charged(job, policy, node, window_s) if node else 0
+    return f"{node} was helped {made} times in {window_s:g} s, {limit:g} are allowed" if made >= limit else ""
+
+
 def _culprit_at(job: JobState, time: int) -> str:
     newest, culprit = 0, ""
     for node, times in job.node_faults.items():

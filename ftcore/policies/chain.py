@@ -14,20 +14,32 @@ from ftcore.policies.abilities import lacking
 from ftcore.policies.alert import Alert
 from ftcore.policies.base import Pass, Policy, Verdict
 from ftcore.policies.dying_checkpoint import DyingCheckpoint
+from ftcore.policies.evict_straggler import EvictStraggler
+from ftcore.policies.grow import Grow
+from ftcore.policies.hot_swap import HotSwap
 from ftcore.policies.pod_replacement import PodReplacement
 from ftcore.policies.process_restart import ProcessRestart
+from ftcore.policies.recompute_step import RecomputeStep
+from ftcore.policies.rollback_and_skip import RollbackAndSkip
 from ftcore.policies.shrink import Shrink
 from ftcore.policies.step_pause import StepPause
+from ftcore.policies.step_retry import StepRetry
 from ftcore.policies.stop import Stop
 from ftcore.states.model import IncidentState, JobState
 
 BUILT_IN: dict[str, Policy] = {
     policy.name: policy
     for policy in (
+        StepRetry(),
+        RecomputeStep(),
+        HotSwap(),
         DyingCheckpoint(),
+        RollbackAndSkip(),
         ProcessRestart(),
         PodReplacement(),
         Shrink(),
+        Grow(),
+        EvictStraggler(),
         StepPause(),
         Alert(),
         Stop(),

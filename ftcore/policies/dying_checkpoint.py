@@ -34,14 +34,14 @@ class DyingCheckpoint:
         "passes if this incident was saved already, or no step was completed since the newest checkpoint",
         "passes when `max_saves` in `window` are spent",
     )
-    kinds: ClassVar[tuple[str, ...]] = ("fault", "warning", "request", "opportunity")
+    kinds: ClassVar[tuple[str, ...]] = ("fault", "warning", "request")
     needs: ClassVar[tuple[Ability, ...]] = (Ability.SAVE,)
     options: ClassVar[Mapping[str, Option]] = {
         "before": Option(
-            default=("drain", "evict", "grow"),
+            default=("drain", "evict"),
             kind="texts",
-            choices=("drain", "evict", "stop", "grow"),
-            doc="Planned interruptions before which a checkpoint is saved.",
+            choices=("drain", "evict", "stop"),
+            doc="Requests before which a checkpoint is saved.",
         ),
         "deadline": Option(
             default=300, kind="duration", minimum=1, doc="Time for the save; then the chain goes on without it."

@@ -42,7 +42,7 @@ class ProcessRestart:
     conditions: ClassVar[tuple[str, ...]] = (
         "takes any fault",
         "passes a fault of a node to `pod_replacement` or `shrink` below it, if that can take the node out",
-        "passes a fault of the script that came `same_fault` times in a row at the same step",
+        "passes a fault of the script or the data that came `same_fault` times in a row at the same step",
         "passes when its own restart brought no step and the same fault came again",
         "passes when `max_restarts` in `window` are spent",
         "passes requests",
@@ -58,7 +58,7 @@ class ProcessRestart:
             default=2,
             kind="int",
             minimum=1,
-            doc="A fault of the script seen this often in a row at the same step is passed on.",
+            doc="A fault of the script or the data seen this often in a row at the same step is passed on.",
         ),
         "patience": Option(
             default=0,
@@ -103,7 +103,8 @@ class ProcessRestart:
 
 def _no_remedy(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> str:
     cls = class_of(incident)
-    if CLASSES[cls].repeats and job.repeat.count >= options["same_fault"]:
+    comes_again = CLASSES[cls].repeats or CLASSES[cls].at_fault == "data"
+    if comes_again and job.repeat.count >= options["same_fault"]:
         return f"{cls} came {job.repeat.count} times in a row at {_place(incident)}: a restart is no remedy"
     if ProcessRestart.name in incident.tried and job.repeat.count >= options["same_fault"]:
         return "its own restart brought no completed step, and the same fault came again"

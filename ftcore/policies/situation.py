@@ -38,6 +38,12 @@ def root_report(incident: IncidentState, job: JobState) -> Report | None:
     return next((report for report in job.reports if report.seq == incident.fault.root), None)
 
 
+def kind_of(incident: IncidentState, job: JobState) -> str:
+    """What was observed, as ``loss-spike``: by the report that shows the cause, else by the fault's detail."""
+    root = root_report(incident, job)
+    return root.kind if root is not None and root.kind else incident.fault.detail
+
+
 def class_of(incident: IncidentState) -> FaultClass:
     """The fault's class; ``unknown`` for one that this version does not know."""
     try:
