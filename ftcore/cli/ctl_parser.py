@@ -2,11 +2,13 @@
 
 import argparse
 import datetime
+import math
 import os
 import re
 import time
 from typing import Any, NoReturn
 
+from ftcore.faults.detectors.loss import LIMIT
 from ftcore.ids import SECOND, seconds
 from ftcore.replay.select import Bound
 
@@ -45,6 +47,7 @@ def build_parser(version: str) -> Parser:
     _add_reading(commands)
     _add_incidents(commands)
     _add_taking_away(commands)
+    _add_spikes(commands)
     _add_commands(commands)
     return parser
 
@@ -149,6 +152,36 @@ def _add_taking_away(commands: Any) -> None:
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 
+def _add_spikes(commands: Any) -> None:
+    spikes = _command(
+        commands,
+        "spikes",
+        "Show the steps that the detectors flag in a curve of loss and gradient norm, or suggest thresholds.",
+        "ftctl spikes run.tsv\nftctl spikes run.tsv --format json | jq .steps\nftctl spikes normal.tsv --suggest\n"
+        "ftctl spikes run.tsv --limit 9.5 --norm-threshold 3",
+    )
+    spikes.add_argument(
+        "file",
+        metavar="FILE",
+        help="tab-separated columns step, loss and perhaps grad_norm below a header; - for stdin",
+    )
+    spikes.add_argument("--suggest", action="store_true", help="take the run as normal; thresholds that leave it alone")
+    spikes.add_argument(
+        "--limit",
+        type=_positive,
+        default=LIMIT,
+        metavar="SCORE",
+        help="robust deviations above the median of the last 40 losses that flag a loss; default: %(default)g",
+    )
+    spikes.add_argument(
+        "--norm-threshold",
+        type=_positive,
+        metavar="NORM",
+        help="also flag every gradient norm at or over this; default: off",
+    )
+    spikes.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
+
+
 def _add_commands(commands: Any) -> None:
     for name, summary in (
         ("stop", "Stop a running job: workers get time to save, ftrun exits with 5, the job can be started again."),
@@ -186,6 +219,16 @@ def _position(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no seq: expected a whole number from 0")
     return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number over 0")
+    return value
 
 
 def _complete_jobs(prefix: str, parsed_args: argparse.Namespace, **rest: object) -> list[str]:

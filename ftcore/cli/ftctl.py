@@ -73,6 +73,10 @@ def _command(name: str) -> Command:
         from ftcore.cli import ctl_command
 
         return ctl_command.command
+    if name == "spikes":
+        from ftcore.cli import ctl_spikes
+
+        return ctl_spikes.spikes
     from ftcore.cli import ctl_machines
 
     return {"machines": ctl_machines.machines, "completion": ctl_machines.completion}[name]

@@ -28,6 +28,7 @@ COMMANDS = (
     "replay",
     "export",
     "machines",
+    "spikes",
     "completion",
     "stop",
     "resume",
