@@ -1,0 +1,1 @@
+"""Making up futures: the production engine on virtual time, in two fidelities, campaign and protocol."""
