@@ -6,7 +6,19 @@ from typing import Any
 import msgspec
 
 from ftcore.cli.ctl_output import duration
-from ftcore.commands import OpenStore, ReleaseNode, StartWorkers, StopWorkers
+from ftcore.commands import (
+    CheckHealth,
+    OpenStore,
+    ParkWorkers,
+    PauseWorkers,
+    ReleaseNode,
+    ReplaceNodes,
+    ResumeWorkers,
+    RetryStep,
+    SaveCheckpoint,
+    StartWorkers,
+    StopWorkers,
+)
 from ftcore.events import action, anomaly, deadline, incident, job, master, node, operator, policy, worker, world
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event, Unknown
@@ -73,17 +85,34 @@ def _failed(data: worker.WorkerFailed) -> str:
     return f"{who} {_exit(data.exitcode)}{_at(data.step)}{said}"
 
 
+def _retry(command: RetryStep) -> str:
+    ranks = f" of ranks {names(tuple(map(str, command.ranks)))}" if command.ranks else ""
+    state = {"replica": f", the state{ranks} from replicas", "snapshot": ", the state from before it"}
+    tolerate = ", tolerating its trouble" if command.tolerate else ""
+    return f"compute step {command.step} again{state.get(command.restore, '')}{tolerate}"
+
+
+def _replace(command: ReplaceNodes) -> str:
+    return f"launch others for {names(command.nodes)}{', whose machines are not to be used' if command.isolate else ''}"
+
+
+_ORDERS: dict[type[Any], Callable[[Any], str]] = {
+    StartWorkers: lambda order: f"start the workers of round {order.round}",
+    StopWorkers: lambda order: f"stop the workers of round {order.round}, grace {duration(order.grace_s)}",
+    OpenStore: lambda order: f"open a store for round {order.round}",
+    ReleaseNode: lambda order: f"leave: {order.outcome}, exit code {order.exit_code}",
+    PauseWorkers: lambda order: f"pause the workers of round {order.round}",
+    ResumeWorkers: lambda order: f"let the workers of round {order.round} go on",
+    RetryStep: _retry,
+    ParkWorkers: lambda order: f"park the workers of round {order.round}, within {duration(order.grace_s)}",
+    SaveCheckpoint: lambda order: f"save the state of round {order.round}",
+    ReplaceNodes: _replace,
+    CheckHealth: lambda order: f"check your health before round {order.round}",
+}
+
+
 def _ordered(data: action.ActionOrdered) -> str:
-    command = data.command
-    if isinstance(command, StartWorkers):
-        what = f"start the workers of round {command.round}"
-    elif isinstance(command, StopWorkers):
-        what = f"stop the workers of round {command.round}, grace {duration(command.grace_s)}"
-    elif isinstance(command, OpenStore):
-        what = f"open a store for round {command.round}"
-    else:
-        assert isinstance(command, ReleaseNode)
-        what = f"leave: {command.outcome}, exit code {command.exit_code}"
+    what = _ORDERS[type(data.command)](data.command)
     limit = "" if data.deadline_s is None else f" (within {duration(data.deadline_s)})"
     return f"{names(data.nodes) or 'all members'}: {what}{limit}"
 
@@ -92,6 +121,24 @@ def _considered(data: policy.PolicyConsidered) -> str:
     wait = f", after a back-off of {duration(data.wait_s)}" if data.wait_s else ""
     verdict = f"takes it ({data.plan}{wait})" if data.verdict == "take" else "passes"
     return f"{data.policy} {verdict}: {data.reason}"
+
+
+def _observed(data: worker.FaultObserved) -> str:
+    who = f"rank {data.rank} on {data.node}" if data.rank >= 0 else data.node
+    figures = "".join(f", {name} {value:g}" for name, value in data.values.items())
+    said = "" if data.message in ("", data.kind) else f": {data.message.splitlines()[0]}"
+    return f"{who}: {data.kind or 'trouble'} seen by {data.source}{_at(data.step)}{figures}{said}"
+
+
+def _matched(data: worker.LogMatched) -> str:
+    who = f"rank {data.rank} on {data.node}" if data.rank >= 0 else f"kernel of {data.node}"
+    times = f" ({data.count} times)" if data.count > 1 else ""
+    return f"{who}: {data.cls} by rule {data.rule}{times}: {data.line}"
+
+
+def _rolled_back(data: job.JobRolledBack) -> str:
+    before = "" if data.before is None else f" from step {data.before}"
+    return f"to step {data.step}{before}: {data.reason}"
 
 
 def _formed(data: world.WorldFormed) -> str:
@@ -147,6 +194,10 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     incident.IncidentEscalated: lambda data: f"past {data.policy}: {data.reason}",
     incident.IncidentResolved: _resolved,
     incident.IncidentExhausted: lambda data: data.reason,
+    incident.IncidentContinued: lambda data: f"{data.policy} {data.outcome}; the chain goes on",
+    job.CheckpointCommitted: lambda data: f"step {data.step} of round {data.round}{_why(data.where)}",
+    job.JobRolledBack: _rolled_back,
+    job.DataSkipped: lambda data: f"{data.amount} {data.unit} after step {data.step}: {data.reason}",
     job.JobSubmitted: _submitted,
     job.JobProgressed: _progressed,
     job.JobFinished: lambda data: f"{data.outcome}, exit code {data.exit_code}: {data.reason}",
@@ -156,7 +207,19 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     node.NodeJoined: lambda data: f"{data.node} with {data.slots} ranks, {data.host} pid {data.pid}",
     node.NodeLeft: lambda data: f"{data.node}: {data.reason}",
     node.NodeLost: lambda data: f"{data.node}: {data.reason}{_at(data.step)}",
-    operator.OperatorCommanded: lambda data: f"{data.command} by {data.who}{_why(data.why)}",
+    node.NodeQuarantined: lambda data: f"{data.node}: {data.reason}",
+    node.HealthChecked: lambda data: f"{data.node}: {data.verdict}{_why(data.detail)}",
+    node.OrderObeyed: lambda data: f"{data.node}: {data.effect}{_at(data.step)}",
+    node.OrderRefused: lambda data: f"{data.node}: {data.effect}: {data.reason}",
+    node.PlatformAnswered: lambda data: f"{data.effect} {'taken' if data.ok else 'declined'}{_why(data.reason)}",
+    operator.OperatorCommanded: lambda data: (
+        f"{data.command}{f' {data.node}' if data.node else ''} by {data.who}{_why(data.why)}"
+    ),
+    policy.AbilityDeclared: lambda data: f"{data.source}: {', '.join(data.abilities) or 'none'}",
+    policy.PlanApplied: lambda data: f"{data.policy}: {data.then}",
+    policy.PolicyFaulted: lambda data: f"{data.policy}: {data.error}",
+    policy.AlertRaised: lambda data: f"{data.severity}: {data.title}: {data.text}",
+    policy.AlertSent: lambda data: f"alert of event {data.alert} {'sent' if data.ok else 'not sent'}{_why(data.error)}",
     policy.PolicyConsidered: _considered,
     policy.PolicyLoaded: lambda data: f"{data.source}: {' > '.join(entry.policy for entry in data.chain)}",
     worker.WorkersStarted: lambda data: f"{data.node}: round {data.round}, {len(data.pids)} workers by {data.how}",
@@ -164,6 +227,8 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     worker.WorkerFailed: _failed,
     worker.WorkersFinished: lambda data: f"{data.node}: round {data.round}, all ended with code 0{_at(data.step)}",
     worker.WorkersStopped: _stopped,
+    worker.FaultObserved: _observed,
+    worker.LogMatched: _matched,
     worker.WorkersUnstartable: lambda data: f"{data.node}: round {data.round}: {data.error}",
     world.StoreOpened: lambda data: f"{data.node}: round {data.round} at {data.host}:{data.port}",
     world.StoreFailed: lambda data: f"{data.node}: round {data.round}: {data.error}",

@@ -82,6 +82,11 @@ def _deadline_expired(state: JobState, event: Event, data: deadline.DeadlineExpi
         state.offered = 0
 
 
+def _is_unanswered_pause(state: JobState) -> bool:
+    wish, known = state.request, state.incident
+    return wish is not None and wish.command == "pause" and (known is None or known.fault.root != wish.seq)
+
+
 @on(operator.OperatorCommanded)
 def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCommanded, changes: Changes) -> None:
     request = Request(
@@ -94,7 +99,7 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
     )
     if data.command == "stop":
         state.stop = request
-    elif data.command == "resume" and state.request is not None and state.request.command == "pause":
+    elif data.command == "resume" and _is_unanswered_pause(state):
         state.request = state.paused_for = None  # taken back before it was answered
     elif data.command == "resume" and (state.held or state.phase is JobPhase.STUCK):
         state.held = False

@@ -4,6 +4,13 @@ A file in ``scenarios/`` holds blocks: commands, a line of dashes, the events th
 change that is meant, run ``pytest tests/unit/engine --rewrite`` and read the difference: commit what you can explain.
 
     job nodes=2 slots=1 min=1 max_restarts=3     how the job is set up (first line)
+        chain="a b stop" a.option=3 b.option=x   its chain, and options of its entries; default: the default chain
+        abilities=pause,retry                    what its platform and script declare
+    observe N kind local=1 norm=9.5              somebody sees a trouble that ends no process
+    command drain node=N                         an operator asks for something
+    commit step=4                                a checkpoint is safe
+    refuse N retry_step | health N faulty        what a node (or *) refuses; what its health check tells
+    capacity K                                   how many more nodes the platform can launch
     submit | start | join N                      the job is asked for; and all its nodes come; one node comes
     settle | settle idle                         orders are obeyed, then every member makes a step (idle: none does)
     fail N exit=-9 local=1 error=... tail=...    a worker fails
@@ -22,7 +29,9 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import pytest
+import yaml
 
 from ftcore import __version__
 from ftcore.cli.ctl_lines import summary
@@ -31,8 +40,10 @@ from ftcore.events.envelope import Event
 from ftcore.events.job import JobParked, JobSpec
 from ftcore.events.node import NodeLeft
 from ftcore.events.operator import OperatorCommanded
+from ftcore.events.policy import ChainEntry
 from ftcore.events.registry import Kind
 from ftcore.events.worker import WorkersFinished, WorkersStopped, WorkersUnstartable
+from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config import default_chain
 from ftcore.replay import verify
 from ftcore.states.fold import fold
@@ -67,8 +78,32 @@ class Scenario:
     def _job(self, nodes: str = "2", slots: str = "1", min: str = "", unit: str = "1", **policy: str) -> None:
         spec = JobSpec(argv=("train.py",), nodes_min=int(min or nodes), nodes_max=int(nodes), node_unit=int(unit))
         restarts = policy.get("max_restarts")
-        chain = default_chain(int(restarts) if restarts is not None else None)
-        self.driver = JobDriver(slots=int(slots), spec=spec, policy=chain)
+        loaded = default_chain(int(restarts) if restarts is not None else None)
+        if "chain" in policy:
+            loaded = attrs.evolve(
+                loaded, source="scenario", chain=tuple(_entry(n, policy) for n in policy["chain"].split())
+            )
+        abilities = policy.get("abilities", "").split(",") if policy.get("abilities") else ()
+        self.driver = JobDriver(slots=int(slots), spec=spec, policy=loaded, abilities=abilities)
+
+    def _observe(self, node: str, kind: str, local: str = "0", message: str = "", **values: str) -> None:
+        figures = {name: float(value) for name, value in values.items()}
+        self.driver.observe(node, kind, local_rank=int(local), message=message, values=figures)
+
+    def _command(self, command: str, node: str = "") -> None:
+        self.driver.command(command, node)
+
+    def _commit(self, step: str = "") -> None:
+        self.driver.commit(int(step) if step else None)
+
+    def _refuse(self, node: str, *kinds: str) -> None:
+        self.driver.refuses[node] = kinds
+
+    def _health(self, node: str, verdict: str) -> None:
+        self.driver.health[node] = verdict
+
+    def _capacity(self, count: str) -> None:
+        self.driver.capacity = int(count)
 
     def _submit(self) -> None:
         self.driver.submit()
@@ -145,6 +180,18 @@ class Scenario:
         incident = f"{state.incident.id}:{state.incident.phase}" if state.incident is not None else "none"
         waiting = ", ".join(f"{key}" for key in state.deadlines) or "none"
         return f"{state.phase}; nodes {nodes}; incident {incident}; deadlines {waiting}; step {state.step}"
+
+
+def _entry(name: str, given: dict[str, str]) -> ChainEntry:
+    """An entry with its defaults, and the options given as ``name.option=value`` in YAML."""
+    options = {key: option.default for key, option in BUILT_IN[name].options.items()}
+    for key, value in given.items():
+        policy, _, option = key.partition(".")
+        if policy == name:
+            assert option in options, key
+            found = yaml.safe_load(value)
+            options[option] = tuple(found) if isinstance(found, list) else found
+    return ChainEntry(policy=name, options=options)
 
 
 def shown(event: Event) -> str:
