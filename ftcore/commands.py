@@ -145,6 +145,20 @@ class CheckHealth(msgspec.Struct, frozen=True, tag_field="do", tag="check_health
     round: Round
 
 
+class AskPolicy(msgspec.Struct, frozen=True, tag_field="do", tag="ask_policy"):
+    """The master's own: ask a policy that is not ftcore's, in a process of its own, and report its answer as a fact.
+
+    Args:
+        policy: its name.
+        incident: the incident it is asked about.
+        revision: the incident's revision.
+    """
+
+    policy: str
+    incident: str
+    revision: int
+
+
 Command: TypeAlias = (
     StartWorkers
     | StopWorkers
@@ -157,14 +171,18 @@ Command: TypeAlias = (
     | SaveCheckpoint
     | ReplaceNodes
     | CheckHealth
+    | AskPolicy
 )
-"""Everything that the master may order; all but ``ReplaceNodes``, which is the platform's, are a node's."""
+"""Everything that may be ordered: ``ReplaceNodes`` is the platform's, ``AskPolicy`` the master's, the rest a node's."""
 
 IN_PLACE = (PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint)
 """Commands that leave the processes of a round where they are."""
 
 PLATFORM = "@platform"
 """The addressee of orders to the platform; no node may be called so."""
+
+ADVISER = "@adviser"
+"""The addressee of questions to policies that are not ftcore's; no node may be called so."""
 
 
 def tag_of(command: Command) -> str:

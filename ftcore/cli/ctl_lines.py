@@ -7,6 +7,7 @@ import msgspec
 
 from ftcore.cli.ctl_output import duration
 from ftcore.commands import (
+    AskPolicy,
     CheckHealth,
     OpenStore,
     ParkWorkers,
@@ -108,6 +109,7 @@ _ORDERS: dict[type[Any], Callable[[Any], str]] = {
     SaveCheckpoint: lambda order: f"save the state of round {order.round}",
     ReplaceNodes: _replace,
     CheckHealth: lambda order: f"check your health before round {order.round}",
+    AskPolicy: lambda order: f"ask {order.policy} about {order.incident}, revision {order.revision}",
 }
 
 
@@ -217,6 +219,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     ),
     policy.AbilityDeclared: lambda data: f"{data.source}: {', '.join(data.abilities) or 'none'}",
     policy.PlanApplied: lambda data: f"{data.policy}: {data.then}",
+    policy.PolicyAnswered: lambda data: f"{data.policy} says {data.verdict}: {data.reason}",
     policy.PolicyFaulted: lambda data: f"{data.policy}: {data.error}",
     policy.AlertRaised: lambda data: f"{data.severity}: {data.title}: {data.text}",
     policy.AlertSent: lambda data: f"alert of event {data.alert} {'sent' if data.ok else 'not sent'}{_why(data.error)}",

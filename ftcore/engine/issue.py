@@ -3,6 +3,7 @@
 from ftcore.commands import (
     IN_PLACE,
     PLATFORM,
+    AskPolicy,
     CheckHealth,
     Command,
     OpenStore,
@@ -122,7 +123,7 @@ def order_release(turn: Turn, names: tuple[str, ...], reason: str, incident: str
 
 def supersede(turn: Turn, known: IncidentState) -> None:
     """Take back the orders of plans that are no longer wanted; orders to stop stand."""
-    passing = (StartWorkers, ParkWorkers, CheckHealth, ReplaceNodes, *IN_PLACE)
+    passing = (AskPolicy, StartWorkers, ParkWorkers, CheckHealth, ReplaceNodes, *IN_PLACE)
     for ordered in list(turn.state.actions.values()):
         if isinstance(ordered.command, passing):
             turn.emit(ActionSuperseded(effect=ordered.effect, reason=f"incident {known.id}"), incident=known.id)

@@ -3,9 +3,10 @@
 Each ``advance_*`` function returns whether it decided anything. Plans that form a new round go on in ``rounds.py``.
 """
 
-from ftcore.commands import tag_of
+from ftcore.commands import ADVISER, AskPolicy, tag_of
 from ftcore.engine.issue import (
     next_round,
+    order,
     order_in_place,
     order_park,
     order_replacements,
@@ -18,7 +19,7 @@ from ftcore.events.action import ActionSuperseded
 from ftcore.events.incident import IncidentContinued, IncidentEscalated, IncidentExhausted, IncidentResolved
 from ftcore.events.job import JobFinished
 from ftcore.events.policy import AlertRaised, PlanApplied, PolicyConsidered, Terms
-from ftcore.policies.base import PlanKind, Take
+from ftcore.policies.base import Ask, PlanKind, Take
 from ftcore.policies.chain import Answer, consult
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import JobPhase
@@ -42,7 +43,13 @@ def advance_consult(turn: Turn) -> bool:
         return False
     if state.held and known.kind == "fault":
         return False  # an operator wants no recovery to begin
+    if any(isinstance(ordered.command, AskPolicy) for ordered in state.actions.values()):
+        return False  # a policy that is not ours thinks about it
     for answer in consult(state.chain, known, state):
+        if isinstance(answer.verdict, Ask):
+            question = AskPolicy(policy=answer.policy, incident=known.id, revision=known.revision)
+            order(turn, question, (ADVISER,), answer.verdict.within_s, incident=known.id)
+            return True
         turn.emit(_considered(answer, known), incident=known.id)
         if isinstance(answer.verdict, Take):
             _begin(turn, known)

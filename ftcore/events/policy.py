@@ -17,12 +17,14 @@ class ChainEntry:
         options: its options, defaults filled in.
         faults: the classes that it is asked about; empty: all.
         required: somebody named it, so a job that cannot carry it out is refused at the start.
+        external: where a policy that is not ftcore's comes from: distribution and version; empty: ftcore.
     """
 
     policy: str
     options: dict[str, Any]
     faults: tuple[str, ...] = ()
     required: bool = False
+    external: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -201,15 +203,43 @@ class AbilityDeclared:
     abilities: tuple[str, ...]
 
 
+@fact("policy.answered")
+@attrs.frozen(kw_only=True)
+class PolicyAnswered:
+    """What a policy that is not ftcore's own said; it becomes a verdict like any other.
+
+    Args:
+        effect: the order that asked it.
+        policy: its name.
+        verdict, reason, plan, grace_s, deadline_s, outcome, exit_code, wait_s, terms, again_s: as in
+            ``policy.considered``.
+    """
+
+    effect: str
+    policy: str
+    verdict: str
+    reason: str
+    plan: str = ""
+    grace_s: float = 0.0
+    deadline_s: float = 0.0
+    outcome: str = ""
+    exit_code: int = 0
+    wait_s: float = 0.0
+    terms: Terms | None = None
+    again_s: float = 0.0
+
+
 @fact("policy.faulted")
 @attrs.frozen(kw_only=True)
 class PolicyFaulted:
     """A policy that is not ftcore's own raised, took too long or answered nonsense; it counts as a pass.
 
     Args:
+        effect: the order that asked it.
         policy: its name.
         error: what happened, in one line.
     """
 
+    effect: str
     policy: str
     error: str

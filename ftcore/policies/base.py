@@ -93,6 +93,17 @@ class Pass:
     again_s: float = 0.0
 
 
+@attrs.frozen(kw_only=True)
+class Ask:
+    """The policy is not ftcore's own: the master's runtime asks it, and its answer comes as a fact.
+
+    Args:
+        within_s: seconds after which no answer counts as a pass.
+    """
+
+    within_s: float
+
+
 Verdict: TypeAlias = Take | Pass
 
 
@@ -122,7 +133,7 @@ class Policy(Protocol):
     """A policy: a name, its options, what it needs, and the question.
 
     The chain passes over a policy whose ``needs`` are not all declared, with the reason, and does not ask it. It leaves
-    out, without a word, one whose ``kinds`` do not hold the incident's.
+    out, without a word, one whose ``kinds`` hold neither the incident's kind nor, for a request, what is asked for.
 
     ``conditions`` say in plain sentences when it takes an incident and when it passes: for ``ftctl policy explain``.
     """

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from ftcore.events.policy import ChainEntry
+from ftcore.events.policy import ChainEntry, PolicyAnswered, Terms
 from ftcore.policies.abilities import lacking
 from ftcore.policies.alert import Alert
-from ftcore.policies.base import Pass, Policy, Verdict
+from ftcore.policies.base import Ask, Pass, PlanKind, Policy, Take, Verdict
 from ftcore.policies.dying_checkpoint import DyingCheckpoint
 from ftcore.policies.evict_straggler import EvictStraggler
 from ftcore.policies.grow import Grow
@@ -47,8 +47,27 @@ BUILT_IN: dict[str, Policy] = {
 }
 """The policies that come with ftcore, by name."""
 
-DEFAULT_ORDER = ("process_restart", "stop")
-"""The chain of a job without a policy file."""
+DEFAULT_ORDER = (
+    "step_retry",
+    "hot_swap",
+    "dying_checkpoint",
+    "process_restart",
+    "pod_replacement",
+    "shrink",
+    "grow",
+    "evict_straggler",
+    "step_pause",
+    "stop",
+)
+"""The chain of a job without a policy file: what costs least first, and what needs abilities passes without them.
+
+``recompute_step``, ``rollback_and_skip`` and ``alert`` stand in it only where somebody asks for them: what is abnormal
+in a loss, and who wants to hear of it, is not for a default to say.
+"""
+
+
+ANSWER_S = 10.0
+"""How long a policy that is not ftcore's own may think; then the chain goes on without it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -56,7 +75,7 @@ class Answer:
     """What one entry of the chain said."""
 
     policy: str
-    verdict: Verdict
+    verdict: Verdict | Ask
 
 
 def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState) -> Iterator[Answer]:
@@ -70,13 +89,14 @@ def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState)
         job: the folded state.
 
     Yields:
-        Each answer as it is given; the last one is the ``Take``, if any policy took it.
+        Each answer as it is given; the last one is the ``Take``, if any policy took it, or the ``Ask`` of a policy
+        that is not ftcore's own and has not answered yet.
     """
     for entry in chain:
         if entry.policy in incident.asked:
             continue
         policy = BUILT_IN.get(entry.policy)
-        if policy is not None and incident.kind not in policy.kinds:
+        if policy is not None and not _deals_with(policy, incident):
             continue
         verdict = _ask(policy, entry, incident, job)
         yield Answer(policy=entry.policy, verdict=verdict)
@@ -84,13 +104,35 @@ def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState)
             return
 
 
-def _ask(policy: Policy | None, entry: ChainEntry, incident: IncidentState, job: JobState) -> Verdict:
-    if policy is None:
+def _deals_with(policy: Policy, incident: IncidentState) -> bool:
+    return incident.kind in policy.kinds or (incident.kind == "request" and incident.fault.detail in policy.kinds)
+
+
+def _ask(policy: Policy | None, entry: ChainEntry, incident: IncidentState, job: JobState) -> Verdict | Ask:
+    if policy is None and not entry.external:
         return Pass(reason="this version of ftcore has no such policy")
     if incident.kind == "fault" and entry.faults and incident.fault.cls not in entry.faults:
         return Pass(reason=f"is asked about {', '.join(entry.faults)} alone")
+    if policy is None:
+        answer = incident.answers.get(entry.policy)
+        return _verdict_of(answer) if answer is not None else Ask(within_s=ANSWER_S)
     lack = lacking(policy.needs, job)
     return Pass(reason=lack) if lack else policy.considers(incident, job, with_defaults(policy, entry))
+
+
+def _verdict_of(answer: PolicyAnswered) -> Verdict:
+    if answer.verdict != "take":
+        return Pass(reason=answer.reason, again_s=answer.again_s)
+    return Take(
+        plan=PlanKind(answer.plan),
+        reason=answer.reason,
+        grace_s=answer.grace_s,
+        wait_s=answer.wait_s,
+        deadline_s=answer.deadline_s,
+        outcome=answer.outcome,
+        exit_code=answer.exit_code,
+        terms=answer.terms if answer.terms is not None else Terms(),
+    )
 
 
 def with_defaults(policy: Policy, entry: ChainEntry) -> dict[str, object]:

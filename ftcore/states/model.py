@@ -12,7 +12,7 @@ from ftcore.commands import Command
 from ftcore.events.codec import digest_of
 from ftcore.events.incident import Fault
 from ftcore.events.job import JobSpec
-from ftcore.events.policy import ChainEntry, Terms
+from ftcore.events.policy import ChainEntry, PolicyAnswered, Terms
 from ftcore.events.world import Member
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import JobPhase
@@ -150,6 +150,7 @@ class IncidentState:
         taken_at: seq of the verdict that took it.
         effect: the plan's own order, if it has one: in place, or to the platform.
         refused: why that order was refused, if it was.
+        answers: what policies that are not ftcore's said in this revision, by name.
         round: the round that was hit.
         progress: the newest step known to be completed when it was hit, if any.
     """
@@ -172,6 +173,7 @@ class IncidentState:
     taken_at: int = 0
     effect: str = ""
     refused: str = ""
+    answers: dict[str, PolicyAnswered] = attrs.field(factory=dict)
     grace_s: float = 0.0
     wait_s: float = 0.0
     deadline_s: float = 0.0

@@ -4,12 +4,15 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
+from ftcore.commands import ADVISER, AskPolicy
 from ftcore.events.envelope import Event
+from ftcore.events.policy import PolicyAnswered
 from ftcore.states.incident import INCIDENT
 from ftcore.states.job import JOB
 from ftcore.states.model import (
     REPORTS_MAX,
     TAIL_BYTES_MAX,
+    ActionState,
     IncidentState,
     JobState,
     NodeState,
@@ -117,6 +120,23 @@ def _make_room(state: JobState, event: Event, round_: int) -> bool:
         state.reports.pop()
         return True
     return False
+
+
+def advised_nothing(state: JobState, ordered: ActionState, reason: str) -> None:
+    """A policy that is not ftcore's gave no answer that can be used: that counts as a pass."""
+    command = ordered.command
+    assert isinstance(command, AskPolicy)
+    answer = PolicyAnswered(effect=ordered.effect, policy=command.policy, verdict="pass", reason=reason)
+    advised(state, ordered, answer)
+
+
+def advised(state: JobState, ordered: ActionState, answer: PolicyAnswered) -> None:
+    """Take in what a policy that is not ftcore's said, if it was about the incident as it is now."""
+    ordered.waiting.pop(ADVISER, None)
+    command, known = ordered.command, state.incident
+    assert isinstance(command, AskPolicy)
+    if known is not None and (known.id, known.revision) == (command.incident, command.revision):
+        known.answers[command.policy] = answer
 
 
 def step_job(state: JobState, trigger: str, changes: Changes) -> None:

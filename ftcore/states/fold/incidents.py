@@ -1,6 +1,6 @@
 """Handlers of events of incidents and of verdicts."""
 
-from ftcore.commands import RetryStep
+from ftcore.commands import AskPolicy, RetryStep
 from ftcore.events import incident, policy
 from ftcore.events.envelope import Event
 from ftcore.events.policy import Terms
@@ -9,6 +9,8 @@ from ftcore.states.faultkey import fault_key, is_same
 from ftcore.states.fold.base import (
     OFFER,
     Changes,
+    advised,
+    advised_nothing,
     on,
     step_incident,
     step_job,
@@ -82,7 +84,7 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
         open_incident.kind = data.kind
         if state.world is not None:
             open_incident.round = state.world.round
-        open_incident.asked = []
+        open_incident.asked, open_incident.answers = [], {}
         _forget_plan(state, open_incident)
     open_incident.fault, open_incident.revision = data.fault, data.revision
     if data.kind == "fault":
@@ -209,6 +211,20 @@ def _close(state: JobState) -> None:
             state.request = state.paused_for  # it was paused when the fault came: it shall be so again
     state.incident = None
     state.reports = []
+
+
+@on(policy.PolicyAnswered)
+def _policy_answered(state: JobState, event: Event, data: policy.PolicyAnswered, changes: Changes) -> None:
+    ordered = state.actions.get(data.effect)
+    if ordered is not None and isinstance(ordered.command, AskPolicy):
+        advised(state, ordered, data)
+
+
+@on(policy.PolicyFaulted)
+def _policy_faulted(state: JobState, event: Event, data: policy.PolicyFaulted, changes: Changes) -> None:
+    ordered = state.actions.get(data.effect)
+    if ordered is not None and isinstance(ordered.command, AskPolicy):
+        advised_nothing(state, ordered, f"was asked and failed: {data.error}")
 
 
 @on(policy.PolicyConsidered)

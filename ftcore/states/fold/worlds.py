@@ -3,8 +3,10 @@
 from typing import Any
 
 from ftcore.commands import (
+    ADVISER,
     IN_PLACE,
     PLATFORM,
+    AskPolicy,
     CheckHealth,
     OpenStore,
     ReleaseNode,
@@ -17,6 +19,7 @@ from ftcore.events.envelope import Event
 from ftcore.ids import seconds
 from ftcore.states.fold.base import (
     Changes,
+    advised_nothing,
     answered,
     on,
     report,
@@ -115,8 +118,8 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
     if not names and state.world is not None:
         names = tuple(member.node for member in state.world.members)
     waiting = {name: state.nodes[name].incarnation for name in names if name in state.nodes}
-    if names == (PLATFORM,):
-        waiting = {PLATFORM: ""}
+    if names in ((PLATFORM,), (ADVISER,)):
+        waiting = {names[0]: ""}
     state.actions[data.effect] = ActionState(effect=data.effect, command=command, waiting=waiting, ordered=event.time)
     if data.deadline_s is not None:
         state.deadlines[f"action/{data.effect}"] = event.time + seconds(data.deadline_s)
@@ -154,6 +157,8 @@ def _action_failed(state: JobState, event: Event, data: action.ActionFailed, cha
     if ordered is not None and isinstance(ordered.command, PLANS_OWN):
         if state.incident is not None and state.incident.effect == data.effect:
             state.incident.refused = data.reason
+    elif ordered is not None and isinstance(ordered.command, AskPolicy):
+        advised_nothing(state, ordered, f"was asked and did not answer: {data.reason}")
     elif ordered is not None and isinstance(ordered.command, _NODES_OWN):
         for name in ordered.waiting:
             report(state, event, name, round_=ordered.command.round, message=data.reason)
