@@ -34,7 +34,7 @@ class DyingCheckpoint:
         "passes if this incident was saved already, or no step was completed since the newest checkpoint",
         "passes when `max_saves` in `window` are spent",
     )
-    kinds: ClassVar[tuple[str, ...]] = ("fault", "warning", "request")
+    kinds: ClassVar[tuple[str, ...]] = ("fault", "warning", "drain", "evict", "stop", "checkpoint")
     needs: ClassVar[tuple[Ability, ...]] = (Ability.SAVE,)
     options: ClassVar[Mapping[str, Option]] = {
         "before": Option(

@@ -28,7 +28,7 @@ class PodReplacement:
         "world, were at fault within `correlated_window`",
         "passes when `max_replacements` in `window` or `per_node` of this node are spent, and during `cool_down`",
     )
-    kinds: ClassVar[tuple[str, ...]] = ("fault", "request")
+    kinds: ClassVar[tuple[str, ...]] = ("fault", "drain", "evict")
     needs: ClassVar[tuple[Ability, ...]] = (Ability.REPLACE,)
     options: ClassVar[Mapping[str, Option]] = {
         **OPTIONS,

@@ -47,7 +47,7 @@ class ProcessRestart:
         "passes when `max_restarts` in `window` are spent",
         "passes requests",
     )
-    kinds: ClassVar[tuple[str, ...]] = ("fault", "request")
+    kinds: ClassVar[tuple[str, ...]] = ("fault", "stop")
     needs: ClassVar[tuple[Ability, ...]] = ()
     options: ClassVar[Mapping[str, Option]] = {
         "max_restarts": Option(
@@ -127,7 +127,7 @@ def _better(incident: IncidentState, job: JobState, own: str) -> tuple[str, str]
         if nodes and not lack:
             return f"{listed(nodes)}: a node is at fault; {REPLACEMENT} below replaces it", ""
         if nodes:
-            but = f"; {listed(nodes)} at fault, which {REPLACEMENT} cannot replace: {lack}"
+            but = f"; a node is at fault ({listed(nodes)}), but nothing here can launch another"
         elif found.why_not and (gone(incident, job) or unfit(incident, job, replacement)):
             but = f"; no replacement: {found.why_not}"
     shrink = entry_below(job, "shrink", own, incident)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from ftcore.events.policy import Terms
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, round_terms, spent
-from ftcore.policies.situation import asked_by, gone, is_member, listed, members, room, unfit, wished_node
+from ftcore.policies.situation import asked_by, gone, is_member, left, listed, members, room, unfit, wished_node
 from ftcore.states.model import IncidentState, JobState
 
 
@@ -28,7 +28,7 @@ class Shrink:
         "passes where fewer nodes would be left than the job or `min_nodes` asks for",
         "passes when `max_shrinks` in `window` are spent",
     )
-    kinds: ClassVar[tuple[str, ...]] = ("fault", "request")
+    kinds: ClassVar[tuple[str, ...]] = ("fault", "drain", "evict")
     needs: ClassVar[tuple[Ability, ...]] = ()
     options: ClassVar[Mapping[str, Option]] = {
         "min_nodes": Option(
@@ -80,11 +80,10 @@ class Shrink:
 
 
 def _too_few(job: JobState, out: tuple[str, ...], least: int) -> str:
-    left = len(job.places) - sum(1 for node in job.places.values() if node in out or node in job.quarantined)
     spec = job.spec
     needed = max(least, spec.nodes_min) if spec is not None else least
     unit = f" in multiples of {spec.node_unit}" if spec is not None and spec.node_unit > 1 else ""
-    return f"{left} nodes would be left; the job needs at least {needed}{unit}"
+    return f"{left(job, out)} nodes would be left; the job needs at least {needed}{unit}"
 
 
 def _reason(incident: IncidentState, job: JobState, without: tuple[str, ...], count: int) -> str:

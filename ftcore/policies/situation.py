@@ -12,7 +12,7 @@ from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.ids import seconds
 from ftcore.policies.budget import faults_of
 from ftcore.states.model import IncidentState, JobState, Report
-from ftcore.states.node import NodePhase
+from ftcore.states.node import OUTGOING, NodePhase
 from ftcore.states.world import usable
 
 GONE_REPORTS = ("node.lost", "node.left", "node.joined")
@@ -75,12 +75,14 @@ def members(job: JobState) -> int:
 
 def everyone_lives(job: JobState) -> bool:
     """Every member of the newest world is there with all its workers."""
-    return job.world is not None and job.world.started and job.count(NodePhase.RUNNING) == len(job.world.members)
+    there = job.count(NodePhase.RUNNING, NodePhase.PAUSED)
+    return job.world is not None and job.world.started and there == len(job.world.members)
 
 
 def anyone_lives(job: JobState) -> bool:
     """Some member of the newest world may still hold a worker with its state."""
-    return job.world is not None and job.count(NodePhase.RUNNING, NodePhase.FAULTED) > 0
+    holding = (NodePhase.RUNNING, NodePhase.PAUSED, NodePhase.PARKED, NodePhase.FAULTED)
+    return job.world is not None and job.count(*holding) > 0
 
 
 def a_worker_ended(incident: IncidentState, job: JobState) -> bool:
@@ -135,13 +137,18 @@ def wished_node(incident: IncidentState, job: JobState) -> str:
     return job.request.node if job.request is not None and job.request.node else culprit(incident)
 
 
+def left(job: JobState, without: Collection[str] = ()) -> int:
+    """Nodes that live and could be in the next world, without some of them."""
+    taken_off = (job.nodes[name] for name in without if name in job.nodes)
+    return job.available() - sum(1 for node in taken_off if node.alive and node.phase not in OUTGOING)
+
+
 def room(job: JobState, without: Collection[str] = ()) -> int:
     """Nodes of the largest world that could be formed now without some nodes; 0 if none."""
     spec = job.spec
     if spec is None:
         return 0
-    left = sum(1 for node in job.places.values() if node not in without and node not in job.quarantined)
-    return usable(left, nodes_min=spec.nodes_min, nodes_max=spec.nodes_max, node_unit=spec.node_unit)
+    return usable(left(job, without), nodes_min=spec.nodes_min, nodes_max=spec.nodes_max, node_unit=spec.node_unit)
 
 
 def hit_at_once(incident: IncidentState, job: JobState, window_s: float) -> tuple[str, ...]:

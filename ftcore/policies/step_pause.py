@@ -23,7 +23,7 @@ class StepPause:
         "passes everything else",
         "passes while there is no world whose workers could wait",
     )
-    kinds: ClassVar[tuple[str, ...]] = ("request",)
+    kinds: ClassVar[tuple[str, ...]] = ("pause", "resume")
     needs: ClassVar[tuple[Ability, ...]] = (Ability.PAUSE,)
     options: ClassVar[Mapping[str, Option]] = {
         "deadline": Option(

@@ -19,7 +19,7 @@ class Stop:
         "takes every fault that no entry above took, or that their plans did not end",
         "passes other requests: what nobody can carry out is dropped, and the training goes on",
     )
-    kinds: ClassVar[tuple[str, ...]] = ("fault", "request")
+    kinds: ClassVar[tuple[str, ...]] = ("fault", "stop")
     needs: ClassVar[tuple[Ability, ...]] = ()
     options: ClassVar[Mapping[str, Option]] = {
         "grace": Option(default=30, kind="duration", doc="Time between TERM and KILL, for workers to save."),
