@@ -8,6 +8,7 @@ import re
 import time
 from typing import Any, NoReturn
 
+from ftcore.cli.ctl_futures import add_futures
 from ftcore.faults.detectors.loss import LIMIT
 from ftcore.ids import SECOND, seconds
 from ftcore.replay.select import Bound
@@ -48,6 +49,7 @@ def build_parser(version: str) -> Parser:
     _add_incidents(commands)
     _add_taking_away(commands)
     _add_spikes(commands)
+    add_futures(commands, _command, _reading)
     _add_commands(commands)
     return parser
 

@@ -77,6 +77,14 @@ def _command(name: str) -> Command:
         from ftcore.cli import ctl_spikes
 
         return ctl_spikes.spikes
+    if name == "simulate":
+        from ftcore.cli import ctl_simulate
+
+        return ctl_simulate.run
+    if name == "whatif":
+        from ftcore.cli import ctl_whatif
+
+        return ctl_whatif.run
     from ftcore.cli import ctl_machines
 
     return {"machines": ctl_machines.machines, "completion": ctl_machines.completion}[name]

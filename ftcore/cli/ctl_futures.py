@@ -1,0 +1,59 @@
+"""The arguments of ``ftctl simulate`` and ``ftctl whatif``."""
+
+from collections.abc import Callable
+from typing import Any
+
+FORMATS = ("table", "json")
+
+SIMULATE = """\
+ftctl simulate --nodes 2048 --days 54 --seed 1 --profile llama3
+ftctl simulate --nodes 125 --days 30 --profile ant --policy policy.yaml --plot ant.svg
+ftctl simulate --nodes 1000 --days 30 --rate 0.0065 --restart 300 --ckpt-interval 1800 --ckpt-cost 30
+ftctl simulate --nodes 16 --days 1 --trace spot.tsv --format json | jq .goodput"""
+
+WHATIF = """\
+ftctl whatif --policy other.yaml
+ftctl --store file:demo.ftlog whatif --policy other.yaml --format json | jq .total"""
+
+
+def add_futures(commands: Any, command: Callable[..., Any], reading: Callable[..., Any]) -> None:
+    """Add both commands.
+
+    Args:
+        commands: the subparsers.
+        command: adds a command without a log.
+        reading: adds a command that reads a log.
+    """
+    simulate = command(
+        commands,
+        "simulate",
+        "Simulate a job on a cluster that fails like a known one: goodput by cause, incidents, how the policies fared.",
+        SIMULATE,
+    )
+    simulate.add_argument("--nodes", type=int, required=True, metavar="N", help="nodes of the job")
+    simulate.add_argument("--days", type=float, required=True, metavar="D", help="days of virtual time")
+    simulate.add_argument("--seed", type=int, default=0, metavar="S", help="seed of all chance; default: 0")
+    simulate.add_argument(
+        "--seeds", type=int, default=1, metavar="K", help="simulate K seeds from S on and tell how far they spread"
+    )
+    simulate.add_argument(
+        "--profile", metavar="NAME", help="rates and mix of failures: llama3 (default), opt175b, rsc1, ant"
+    )
+    simulate.add_argument("--policy", metavar="FILE", help="the chain; default: that of a job without a policy file")
+    simulate.add_argument(
+        "--rate", type=float, metavar="R", help="failures per node and day; without --profile, of killed processes only"
+    )
+    simulate.add_argument("--trace", metavar="FILE", help="what goes wrong, instead of a profile; see the how-to")
+    simulate.add_argument("--restart", type=float, metavar="SECONDS", help="from a failure until training goes on")
+    simulate.add_argument("--ckpt-interval", type=float, metavar="SECONDS", help="training between two checkpoints")
+    simulate.add_argument("--ckpt-cost", type=float, metavar="SECONDS", help="training stands still for a checkpoint")
+    simulate.add_argument("--nodes-min", type=int, metavar="N", help="the job runs with so few; default: with all")
+    simulate.add_argument("--plot", metavar="FILE.svg", help="draw goodput and losses over time")
+    simulate.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    whatif = reading(
+        commands,
+        "whatif",
+        "Tell what another policy would have cost: each incident of the log decided again under another chain.",
+        WHATIF,
+    )
+    whatif.add_argument("--policy", required=True, metavar="FILE", help="the other policy file")

@@ -1,0 +1,228 @@
+"""``ftctl simulate``: what would become of a job on a cluster that fails like this."""
+
+import argparse
+import statistics
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ftcore.cli.ctl_output import console, duration, print_json, say, table
+from ftcore.errors import UsageError
+from ftcore.sim.campaign_plot import plot
+from ftcore.sim.campaign_training import CAUSES, PRODUCTIVE
+from ftcore.sim.cost import Costs
+from ftcore.sim.profiles import profile
+from ftcore.sim.simulate import Outcome, Request, check, interval95, simulate
+from ftcore.sim.trace import parse as parse_trace
+
+if TYPE_CHECKING:
+    from ftcore.events.policy import PolicyLoaded
+
+PATIENCE_S = 3.0
+"""A simulation that takes longer says how far it is."""
+
+SEEDS_MAX = 1000
+TEXT_BYTES_MAX = 64 << 20
+
+
+async def run(args: argparse.Namespace) -> int:
+    """Simulate, print, draw."""
+    request = request_of(args)
+    if not 1 <= args.seeds <= SEEDS_MAX:
+        raise UsageError(f"--seeds: found {args.seeds}; expected 1 to {SEEDS_MAX}")
+    check(request)
+    if args.plot is not None:
+        _write(Path(args.plot), "")  # before minutes of work, not after
+    outcomes = []
+    for number in range(args.seeds):
+        one = _seeded(request, args.seed + number)
+        outcomes.append(simulate(one, on_day=_Progress(one, number, args.seeds)))
+    first = outcomes[0]
+    goodputs = [outcome.goodput for outcome in outcomes]
+    if args.plot is not None:
+        title = f"{_what(first)}: goodput {first.goodput:.1%}"
+        _write(Path(args.plot), plot(title, first.curve, request.nodes))
+        say(f"wrote {args.plot}")
+    if args.format == "json":
+        print_json({**first.to_json(), **_several(outcomes, goodputs)})
+    else:
+        _print(first, goodputs)
+    return 0
+
+
+def request_of(args: argparse.Namespace) -> Request:
+    """What the arguments ask for.
+
+    Raises:
+        UsageError: a file cannot be read or used, a name is not known, a number makes no sense.
+    """
+    chosen = profile(args.profile) if args.profile is not None else None
+    trace = parse_trace(read_text(args.trace), args.trace) if args.trace is not None else None
+    if chosen is None and args.rate is None and trace is None:
+        chosen = profile("llama3")
+    costs = Costs()
+    if chosen is not None:
+        costs = costs.changed(chosen.costs, chosen.name)
+    if args.restart is not None:
+        if not 0 <= args.restart < 1e9:
+            raise UsageError(f"--restart: found {args.restart:g}; expected seconds, not negative")
+        costs = costs.with_restart(args.restart)
+    given = {"ckpt_interval": args.ckpt_interval, "ckpt_cost": args.ckpt_cost}
+    costs = costs.changed({name: value for name, value in given.items() if value is not None}, "given")
+    request = Request(
+        nodes=args.nodes,
+        days=args.days,
+        seed=args.seed,
+        profile=chosen,
+        rate=args.rate,
+        trace=trace,
+        costs=costs,
+        nodes_min=args.nodes_min,
+    )
+    return request if args.policy is None else _with_policy(request, policy_of(args.policy))
+
+
+def policy_of(path: str) -> "PolicyLoaded":
+    """The chain of a policy file."""
+    from ftcore.policies.config import parse
+
+    return parse(read_text(path), path)
+
+
+def read_text(path: str) -> str:
+    """The text of a file that the user named.
+
+    Raises:
+        UsageError: it cannot be read, is too long or is no text.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > TEXT_BYTES_MAX:
+        raise UsageError(f"{path}: {len(data):,} bytes; expected at most {TEXT_BYTES_MAX:,}")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: no text in UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _with_policy(request: Request, policy: "PolicyLoaded") -> Request:
+    import attrs
+
+    return attrs.evolve(request, policy=policy)
+
+
+def _seeded(request: Request, seed: int) -> Request:
+    import attrs
+
+    return attrs.evolve(request, seed=seed)
+
+
+class _Progress:
+    """Says on stderr how far a long simulation is."""
+
+    def __init__(self, request: Request, number: int, seeds: int) -> None:
+        self._days, self._number, self._seeds = request.days, number, seeds
+        self._began = self._said = time.monotonic()
+
+    def __call__(self, day: float) -> None:
+        now = time.monotonic()
+        if now - self._said < PATIENCE_S:
+            return
+        self._said = now
+        which = f"seed {self._number + 1} of {self._seeds}, " if self._seeds > 1 else ""
+        left = (now - self._began) * (self._days - day) / day if day > 0 else 0.0
+        sys.stderr.write(f"ftctl: {which}day {day:.1f} of {self._days:g}, about {duration(left)} left\n")
+        sys.stderr.flush()
+
+
+def _several(outcomes: list[Outcome], goodputs: list[float]) -> dict[str, Any]:
+    if len(outcomes) < 2:
+        return {}
+    return {
+        "goodput": statistics.mean(goodputs),
+        "interval95": interval95(goodputs),
+        "seeds": [{"seed": outcome.request.seed, "goodput": outcome.goodput} for outcome in outcomes],
+    }
+
+
+def _what(outcome: Outcome) -> str:
+    request = outcome.request
+    cause = "a trace"
+    if request.trace is not None:
+        cause = request.trace.source
+    elif request.profile is not None:
+        cause = f"profile {request.profile.name}"
+    elif request.rate is not None:
+        cause = f"{request.rate:g} failures per node and day"
+    return f"{request.nodes} nodes, {request.days:g} days, {cause}, seed {request.seed}"
+
+
+def _print(outcome: Outcome, goodputs: list[float]) -> None:
+    out = console()
+    out.print(f"{_what(outcome)}, policy {outcome.request.policy.source}", style="strong")
+    if len(goodputs) > 1:
+        low, high = interval95(goodputs)
+        mean = statistics.mean(goodputs)
+        out.print(f"goodput of {len(goodputs)} seeds: {mean:.2%}, 95% of means in {low:.2%} to {high:.2%}")
+    out.print()
+    total = sum(outcome.ledger.values())
+    rows = table("", "CAUSE", "SHARE", "NODE-HOURS", right=("SHARE", "NODE-HOURS"))
+    for cause in CAUSES:
+        value = outcome.ledger[cause]
+        name = "goodput" if cause == PRODUCTIVE else cause
+        rows.add_row("", name, f"{value / total:.2%}", f"{value / 3600:,.1f}")
+    out.print(rows)
+    _print_incidents(outcome)
+    found = outcome.tally.violations()
+    if found:
+        out.print(f"\n{len(found)} violations", style="bad")
+        for sentence in found:
+            out.print(f"  {sentence}", style="bad")
+    if outcome.tally.verified < outcome.tally.events:
+        out.print(
+            f"\nof {outcome.tally.events:,} events the first {outcome.tally.verified:,} were decided again and "
+            "compared",
+            style="quiet",
+        )
+
+
+def _print_incidents(outcome: Outcome) -> None:
+    out, incidents = console(), outcome.tally.incidents
+    again = f", the job started again {outcome.resubmissions} times" if outcome.resubmissions else ""
+    out.print(f"\n{outcome.faults} faults, {len(incidents)} incidents{again}", style="strong")
+    if not incidents:
+        return
+    numbers = ("COUNT", "MEDIAN", "LONGEST", "STEPS LOST")
+    rows = table("", "CLASS", "ENDED BY", *numbers, right=numbers)
+    groups = Counter((told.cls, told.resolved_by or told.outcome or "(open)") for told in incidents)
+    for (cls, by), count in groups.most_common():
+        same = [told for told in incidents if told.cls == cls and (told.resolved_by or told.outcome or "(open)") == by]
+        times = [told.seconds for told in same if told.seconds is not None]
+        lost = [told.steps_lost for told in same if told.steps_lost is not None]
+        rows.add_row(
+            "",
+            cls,
+            by,
+            str(count),
+            duration(statistics.median(times) if times else None),
+            duration(max(times, default=None)),
+            f"{sum(lost):,}" if lost else "-",
+        )
+    out.print(rows)
+    out.print("\nHow the policies fared", style="strong")
+    counts = ("TAKEN", "RESOLVED", "WENT ON", "FAILED")
+    rows = table("", "POLICY", *counts, right=counts)
+    for name, fared in sorted(outcome.tally.policies.items()):
+        rows.add_row("", name, str(fared.taken), str(fared.resolved), str(fared.continued), str(fared.escalated))
+    out.print(rows)
