@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 
+import attrs
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -18,8 +19,11 @@ from ftcore.events import decode, encode
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.job import JobParked, JobSpec
 from ftcore.events.operator import OperatorCommanded
+from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.events.world import StoreFailed
 from ftcore.ids import Term
+from ftcore.policies.base import Ability
+from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config import default_chain
 from ftcore.replay import Explainer, Verifier, fold_log, read
 from ftcore.states.fold import fold, is_duplicate
@@ -36,21 +40,41 @@ ERRORS = st.sampled_from(
 NODES = st.sampled_from(["node0", "node1", "node2", "spare"])
 
 
+ABILITIES = st.one_of(st.just([]), st.just(list(Ability)), st.lists(st.sampled_from(list(Ability)), unique=True))
+
+
+def chain(data: st.DataObject, budget: int) -> PolicyLoaded:
+    """The default chain, or any other that ends with ``stop``."""
+    names = [name for name in BUILT_IN if name != "stop"]
+    chosen = data.draw(st.one_of(st.none(), st.lists(st.sampled_from(names), unique=True)))
+    if chosen is None:
+        return default_chain(max_restarts=budget)
+    entries = []
+    for name in [*chosen, "stop"]:
+        options = {key: option.default for key, option in BUILT_IN[name].options.items()}
+        if name == "process_restart":
+            options["max_restarts"] = budget
+        entries.append(ChainEntry(policy=name, options=options))
+    return attrs.evolve(default_chain(), source="any", chain=tuple(entries))
+
+
 class Job(RuleBasedStateMachine):
     """A job to which things happen."""
 
     @initialize(
+        data=st.data(),
         nodes=st.integers(1, 3),
         least=st.integers(1, 3),
         unit=st.integers(1, 2),
         budget=st.integers(0, 4),
         running=st.booleans(),
     )
-    def set_up(self, nodes: int, least: int, unit: int, budget: int, running: bool) -> None:
+    def set_up(self, data: st.DataObject, nodes: int, least: int, unit: int, budget: int, running: bool) -> None:
         unit = min(unit, nodes)
         least = min(least, nodes - nodes % unit)  # else no world can ever be formed
         spec = JobSpec(argv=("train.py",), nodes_min=least, nodes_max=nodes, node_unit=unit)
-        self.driver = JobDriver(slots=2, spec=spec, policy=default_chain(max_restarts=budget))
+        self.driver = JobDriver(slots=2, spec=spec, policy=chain(data, budget), abilities=data.draw(ABILITIES))
+        self.driver.capacity = data.draw(st.integers(0, 2))
         self.budget = budget
         self.verifier = Verifier()
         self.seen = 0
@@ -79,6 +103,49 @@ class Job(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_node_falls_silent(self, data: st.DataObject) -> None:
         self.driver.silence(data.draw(st.sampled_from(self._alive())))
+
+    @precondition(lambda self: self._alive())
+    @rule(
+        data=st.data(),
+        kinds=st.lists(
+            st.sampled_from(
+                ["retry_step", "pause_workers", "resume_workers", "park_workers", "save_checkpoint", "check_health"]
+            ),
+            max_size=3,
+        ),
+    )
+    def a_node_refuses_from_now_on(self, data: st.DataObject, kinds: list[str]) -> None:
+        self.driver.refuses[data.draw(st.sampled_from(self._alive()))] = tuple(
+            kind for kind in kinds if kind != "check_health"
+        )
+
+    @precondition(lambda self: self._alive())
+    @rule(data=st.data(), verdict=st.sampled_from(["healthy", "slow", "faulty"]))
+    def a_node_becomes(self, data: st.DataObject, verdict: str) -> None:
+        self.driver.health[data.draw(st.sampled_from(self._alive()))] = verdict
+
+    @precondition(lambda self: self._members())
+    @rule(
+        data=st.data(),
+        kind=st.sampled_from(
+            ["uce", "collective", "hang", "straggler", "loss-spike", "loss-nan", "norm", "norm-spike", ""]
+        ),
+        local_rank=st.integers(0, 1),
+    )
+    def something_is_observed(self, data: st.DataObject, kind: str, local_rank: int) -> None:
+        self.driver.observe(data.draw(st.sampled_from(self._members())), kind, local_rank=local_rank)
+
+    @precondition(lambda self: self.driver.state.world is not None)
+    @rule(back=st.integers(0, 3))
+    def a_checkpoint_is_committed(self, back: int) -> None:
+        self.driver.commit(max(0, self.driver.step - back))
+
+    @rule(
+        command=st.sampled_from(["pause", "resume", "drain", "evict", "checkpoint"]),
+        node=st.sampled_from(["node0", "node1", "node2", "nobody"]),
+    )
+    def an_operator_asks(self, command: str, node: str) -> None:
+        self.driver.command(command, node if command in ("drain", "evict") else "")
 
     def _members(self) -> list[str]:
         world = self.driver.state.world
@@ -114,7 +181,7 @@ class Job(RuleBasedStateMachine):
     def one_order_is_obeyed(self, data: st.DataObject) -> None:
         effect, node = data.draw(st.sampled_from(self._waiting()))
         action = self.driver.state.actions[effect]
-        self.driver._answer[type(action.command)](self.driver, node, order_for(self.driver.state, action, node))
+        self.driver.obey(node, order_for(self.driver.state, action, node))
 
     @rule(step=st.booleans())
     def all_orders_are_obeyed(self, step: bool) -> None:
@@ -209,7 +276,7 @@ class Job(RuleBasedStateMachine):
         if not hasattr(self, "driver"):
             return
         known = self.driver.state.incident
-        if known is not None:
+        if known is not None and not self.driver.state.held:
             assert known.phase in (IncidentPhase.ACTING, IncidentPhase.VERIFYING)
             assert known.taken
         assert known is None or self.driver.state.phase not in ENDED
@@ -231,6 +298,8 @@ class Job(RuleBasedStateMachine):
 
     def _recover(self) -> None:
         driver = self.driver
+        driver.refuses, driver.health, driver.capacity = {}, {}, 1000
+        driver.own(OperatorCommanded(command="resume", who="user@host"))
         driver.own(OperatorCommanded(command="resume", who="user@host"))
         for number in range(driver.spec.nodes_max):
             driver.join(f"node{number}")
