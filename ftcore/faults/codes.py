@@ -1,0 +1,175 @@
+"""Numbers that messages carry: NCCL results, completion statuses of InfiniBand, Xids of the NVIDIA driver, exit codes.
+
+Tables alone; what they mean for a job is in our own words. Sources: NCCL's ``nccl.h``, libibverbs' ``ibv_wc_status``,
+NVIDIA's Xid catalogue and ``nverror.h`` of its open kernel modules, POSIX.
+"""
+
+import signal
+from enum import StrEnum
+
+import attrs
+
+
+@attrs.frozen
+class NcclResult:
+    """A result of an NCCL call.
+
+    Args:
+        code: ``-> N`` at the end of NCCL's lines.
+        name: as ``nccl.h`` has it.
+        text: how PyTorch words it.
+        meaning: what it mostly is.
+    """
+
+    code: int
+    name: str
+    text: str
+    meaning: str
+
+
+NCCL_RESULTS = (
+    NcclResult(
+        1, "ncclUnhandledCudaError", "unhandled cuda error", "a CUDA error of the program or device, seen by NCCL"
+    ),
+    NcclResult(2, "ncclSystemError", "unhandled system error", "a socket, memory or InfiniBand call failed"),
+    NcclResult(3, "ncclInternalError", "internal error", "no interface, unlike versions, a bug"),
+    NcclResult(4, "ncclInvalidArgument", "invalid argument", "a programming error"),
+    NcclResult(5, "ncclInvalidUsage", "invalid usage", "two ranks on one device, or calls in unlike order"),
+    NcclResult(
+        6, "ncclRemoteError", "remote process exited or there was a network error", "a peer or the way to it went"
+    ),
+)
+
+
+class Wc(StrEnum):
+    """What the status of a failed InfiniBand completion speaks for."""
+
+    LINK = "link"
+    """The way to the peer: cable, port, switch; or the peer itself."""
+    LOCAL = "local"
+    """The host that prints it."""
+    FOLLOW = "follow"
+    """An earlier error of the same queue pair."""
+    PROGRAM = "program"
+    """Sizes or operations that do not fit."""
+
+
+IB_STATUS: dict[int, tuple[str, Wc]] = {
+    1: ("local length error", Wc.PROGRAM),
+    2: ("local queue pair operation error", Wc.LOCAL),
+    4: ("local protection error: memory registration (GPUDirect) is broken", Wc.LOCAL),
+    5: ("flushed: the queue pair was in error already", Wc.FOLLOW),
+    6: ("memory window bind error", Wc.LOCAL),
+    7: ("bad response", Wc.LINK),
+    8: ("local access error", Wc.LOCAL),
+    9: ("remote invalid request", Wc.PROGRAM),
+    10: ("remote access error: the peer refused", Wc.LINK),
+    11: ("remote operation error", Wc.LINK),
+    12: ("retries exceeded: no acknowledgement from the peer", Wc.LINK),
+    13: ("receiver not ready, retries exceeded", Wc.LINK),
+    14: ("local end-to-end violation", Wc.LOCAL),
+    21: ("general error", Wc.LOCAL),
+    22: ("response timed out", Wc.LINK),
+}
+
+
+class XidKind(StrEnum):
+    """What an Xid asks for."""
+
+    APP = "app"
+    """The program did it: restart it."""
+    UNCLEAR = "unclear"
+    """Program or device: restart it, and watch the device."""
+    DEVICE = "device"
+    """The device needs a reset, or its node a reboot: take it out."""
+    CONTAINED = "contained"
+    """A memory error that hit one process only: restart it, reset the device when it is idle."""
+    EARLY = "early"
+    """Recorded or corrected; watch it."""
+    FOLLOW = "follow"
+    """Follows something else, or the driver's own affair."""
+    CONFIG = "config"
+    """Set up wrongly."""
+
+
+@attrs.frozen
+class Xid:
+    """Some Xids of one meaning.
+
+    Args:
+        codes: their numbers.
+        name: short.
+        kind: what they ask for.
+    """
+
+    codes: tuple[int, ...]
+    name: str
+    kind: XidKind
+
+
+XIDS = (
+    Xid((48,), "double-bit-ecc", XidKind.DEVICE),
+    Xid((57, 58), "frame-buffer", XidKind.DEVICE),
+    Xid((64,), "row-remap-failed", XidKind.DEVICE),
+    Xid((95, 140), "uncontained-ecc", XidKind.DEVICE),
+    Xid((168, 171, 172), "memory-lost", XidKind.DEVICE),
+    Xid((74, 136, 155, 173), "nvlink", XidKind.DEVICE),
+    Xid((79, 167), "off-the-bus", XidKind.DEVICE),
+    Xid((119, 120), "gsp-firmware", XidKind.DEVICE),
+    Xid((46, 109, 110, 143, 156, 157, 158), "gpu-stopped", XidKind.DEVICE),
+    Xid((61, 62), "micro-controller", XidKind.DEVICE),
+    Xid((54,), "power-cable", XidKind.DEVICE),
+    Xid((94,), "contained-ecc", XidKind.CONTAINED),
+    Xid((63, 92, 160, 161), "ecc-early", XidKind.EARLY),
+    Xid((93, 121, 122, 123, 124, 125), "board-early", XidKind.EARLY),
+    Xid((13,), "sm-exception", XidKind.APP),
+    Xid((31,), "mmu-fault", XidKind.APP),
+    Xid((11, 25, 69), "bad-commands", XidKind.APP),
+    Xid((43,), "channel-reset", XidKind.APP),
+    Xid((65, 68, 83, 84, 88, 89, 96, 97, 98, 142), "video-engine", XidKind.UNCLEAR),
+    Xid((8, 32, 80), "command-stream", XidKind.UNCLEAR),
+    Xid((39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)), "copy-engine", XidKind.UNCLEAR),
+    Xid((45, 137), "after-another", XidKind.FOLLOW),
+    Xid((37, 38, 44, 66, 67, 141), "driver", XidKind.FOLLOW),
+    Xid((78, 151), "set-up", XidKind.CONFIG),
+)
+"""By what they ask for; 144 to 150 and 154 say it in their text and have rules of their own."""
+
+SIGNAL_MEANINGS = {
+    signal.SIGABRT: "a watchdog took the process down, or C++ aborted",
+    signal.SIGBUS: "shared memory is full, or a mapped file was cut short",
+    signal.SIGKILL: "the OOM killer, a scheduler, or an agent after its grace time",
+    signal.SIGSEGV: "a crash",
+    signal.SIGTERM: "a scheduler's or an agent's order to end",
+}
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9; ``signal 99`` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+SHELL_TIMEOUT = 124
+"""What ``timeout`` exits with when the time is over."""
+
+
+def exit_patterns(number: int) -> str:
+    """The ways in which a launcher, a shell or Kubernetes writes that a signal ended a process: -n, 128 + n, a name.
+
+    Args:
+        number: the signal.
+
+    Returns:
+        An alternation for a pattern, without a group around it.
+    """
+    name = signal_name(number)
+    return (
+        rf"exit ?code\"?\s*[:=]?\s*(?:-{number}|{128 + number})\b|exit (?:status|code)s?:? (?:-{number}"
+        rf"|{128 + number})\b"
+        rf"|exited with (?:code|status) (?:-{number}|{128 + number})\b|died with <Signals\.{name}\b"
+        rf"|(?:Signal|signal) {number} \({name}\)|terminated (?:by|with) (?:signal )?(?:{name}\b|{number}\b)"
+        rf"|exited due to signal {name}\b"
+    )

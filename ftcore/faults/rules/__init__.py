@@ -1,0 +1,29 @@
+"""The table of rules, by source; the first that finds its pattern in a line reads it.
+
+The order is that of how definite a source is: noise that must not be read as anything else, then hardware, memory,
+CUDA, data loader, numbers, NCCL, storage, schedulers, the program's set-up, the network, exit codes, and last the
+program's own exceptions, which any line may look like.
+"""
+
+from ftcore.faults.rule import Rule
+from ftcore.faults.rules import cuda, hardware, memory, nccl, network, noise, program, scheduler, storage
+
+RULES: tuple[Rule, ...] = (
+    *noise.RULES,
+    *hardware.RULES,
+    *hardware.XID_RULES,
+    *nccl.EARLY,
+    *memory.RULES,
+    *cuda.RULES,
+    *program.LOADER,
+    *scheduler.RULES,
+    *nccl.RULES,
+    *storage.RULES,
+    *program.NUMERIC,
+    *program.HANGS,
+    *program.SET_UP,
+    *network.RULES,
+    *program.CRASHES[:1],
+    *scheduler.EXITS,
+    *program.CRASHES[1:],
+)

@@ -1,0 +1,239 @@
+"""Devices, boards and links that say of themselves that they are broken: CUDA, NVML, the kernel, health checks, Xids.
+
+House rule: a rule here may cost a healthy node, so it takes the words of the driver or of a check, never a
+consequence. Counters that are zero, and corrected errors, are told as what they are.
+"""
+
+from collections.abc import Iterator
+
+from ftcore.faults.codes import XIDS, Xid, XidKind
+from ftcore.faults.rule import COLLATERAL, Rule
+from ftcore.faults.taxonomy import Action, FaultClass
+
+G = FaultClass.GPU_HW
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="ecc-count-zero",
+        pattern=r"(?i)uncorrect\w*(?: \w+){0,3}\s*[:=]\s*0\s*$",
+        cls=FaultClass.UNKNOWN,
+        weight=0,
+        reason="a counter that stands at zero",
+        example="        SRAM Uncorrectable : 0",
+    ),
+    Rule(
+        name="nvlink-uncorrectable",
+        pattern=r"(?i)uncorrectable NVLink|cudaErrorNvlinkUncorrectable|CUDA_ERROR_NVLINK_UNCORRECTABLE"
+        r"|NVLink\S*.{0,60}(?:fatal error|link (?:is )?down|training failed)",
+        cls=G,
+        detail="nvlink",
+        weight=100,
+        reason="CUDA read it from the link's own registers",
+        example="RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+        live=True,
+    ),
+    Rule(
+        name="ecc-uncorrectable",
+        pattern=r"(?i)uncorrectable (?:volatile |aggregate )?(?:ECC|memory error)|ECCUncorrectable|ECC_UNCORRECTABLE"
+        r"|ECCNotCorrectable|(?:SRAM|DRAM|HBM) uncorrectable|double[- ]bit ECC|multi[- ]bit ECC"
+        r"|ECC errors?.{0,30}uncorrect|\bUCE (?:error|fault)|uncorrectable errors? .{0,40}\bGPU",
+        cls=G,
+        detail="ecc",
+        weight=100,
+        reason="memory of the device lost data; ECC-like words speak for hardware even in a CUDA error",
+        example="RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        live=True,
+    ),
+    Rule(
+        name="off-the-bus",
+        pattern=r"(?i)fallen off the bus|\bGPU is lost\b|GPU_IS_LOST|unable to determine the device handle for gpu"
+        r"|reboot the system to recover this GPU|GPU at PCI:\S+ .{0,40}lost|GPU (?:device )?(?:is )?not responding",
+        cls=G,
+        detail="off-the-bus",
+        weight=100,
+        reason="the card does not answer on PCIe any more",
+        example="NVRM: fallen off the bus and is not responding to commands.",
+        live=True,
+    ),
+    Rule(
+        name="row-remap-failed",
+        pattern=r"(?i)row[- ]?remap\w* fail|remapping failure occurred\s*:\s*yes|page retirement.{0,20}fail",
+        cls=G,
+        detail="ecc",
+        weight=100,
+        reason="a bad row of the device's memory could not be put aside",
+        example="NVRM: GPU0 Row Remapper: row remapping failure, no spare rows left",
+        live=True,
+    ),
+    Rule(
+        name="gpu-needs-reset",
+        pattern=r"(?i)GPU requires? (?:a )?reset|GPU recovery action\S* (?:changed )?.{0,40}(?:reset|reboot|drain)"
+        r"|GPU_REQUIRES_RESET|recovery action.{0,20}: (?:GPU Reset|Node Reboot|Drain)"
+        r"|Xid[^:]*:? ?\(?[^)]*\)?: 154\b.{0,80}(?:reset|reboot|drain)",
+        cls=G,
+        detail="needs-reset",
+        weight=100,
+        reason="the driver announces what the device needs",
+        example="NVRM: Xid (PCI:0000:18:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset "
+        "Required)",
+        live=True,
+    ),
+    Rule(
+        name="nvlink5-fatal",
+        pattern=r"\bX(?:id|ID)(?: \([^)]*\))?[ :]*(?:14[4-9]|150)\b.{0,60}\bFatal\b",
+        cls=G,
+        detail="nvlink",
+        weight=100,
+        reason="NVLink 5 says itself which of its errors are fatal",
+        example="NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)",
+        live=True,
+    ),
+    Rule(
+        name="nvlink5",
+        pattern=r"\bX(?:id|ID)(?: \([^)]*\))?[ :]*(?:14[4-9]|150)\b",
+        cls=G,
+        detail="nvlink-early",
+        weight=10,
+        action=Action.WAIT,
+        node=False,
+        reason="an error that NVLink 5 got over",
+        example="NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Nonfatal XC0 i0 Link 08",
+        live=True,
+    ),
+    Rule(
+        name="switch-fatal",
+        pattern=r"\bSXid\b.{0,80}\bFatal\b",
+        cls=G,
+        detail="nvswitch",
+        weight=95,
+        reason="a link of the NVSwitch went down",
+        example="nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
+        live=True,
+    ),
+    Rule(
+        name="switch-report",
+        pattern=r"\bSXid\b",
+        cls=G,
+        detail="nvswitch-early",
+        weight=10,
+        action=Action.WAIT,
+        node=False,
+        reason="a report of the NVSwitch that is not fatal, or the data behind one that is",
+        example="nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 22013, Non-fatal, Link 37 minion link DLREQ interrupt",
+    ),
+    Rule(
+        name="machine-check",
+        pattern=r"(?i)mce: .*(?:uncorrected|fatal|panic)|EDAC .{0,40}\b(?:UE|uncorrected)\b|Uncorrected hardware"
+        r"|severity=Uncorrected|AER: .{0,60}(?:Uncorrected|Fatal)|Hardware Error\S*.{0,40}(?:fatal|uncorrect)",
+        cls=G,
+        detail="host-hardware",
+        weight=95,
+        reason="processor, memory or bus of the host report an error that was not corrected",
+        example="pcieport 0000:80:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+        live=True,
+    ),
+    Rule(
+        name="machine-check-corrected",
+        pattern=r"(?i)\bmce: |EDAC .{0,40}\bCE\b|severity=Corrected|machine check events logged",
+        cls=G,
+        detail="host-hardware-early",
+        weight=10,
+        action=Action.WAIT,
+        node=False,
+        reason="an error of the host that was corrected",
+        example="EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0",
+    ),
+    Rule(
+        name="health-check-gpu",
+        pattern=r"(?i)(?:health.?check|nhc|dcgm|diag\w*)\b.{0,120}(?:fail|error).{0,120}"
+        r"(?:\bgpu|ecc|nvlink|xid|pcie|device \d)",
+        cls=G,
+        detail="health-check",
+        weight=95,
+        reason="a check of the node's devices failed",
+        example="ERROR: nhc: Health check failed: Bandwidth is low on device 1. Reported bandwidth is 7 GB/s.",
+        live=True,
+    ),
+    Rule(
+        name="heat",
+        pattern=r"(?i)thermal (?:shutdown|violation)|HW (?:thermal )?slowdown\s*:\s*active|gpu.{0,40}overheat"
+        r"|power brake slowdown\s*:\s*active",
+        cls=G,
+        detail="heat-or-power",
+        weight=70,
+        reason="the device slows itself down",
+        example="            HW Slowdown                   : Active",
+        live=True,
+    ),
+    Rule(
+        name="device-plugin",
+        pattern=r"UnexpectedAdmissionError|device plugin.{0,80}(?:unhealthy|no longer healthy)"
+        r"|requires? healthy devices",
+        cls=G,
+        detail="unhealthy",
+        weight=90,
+        reason="the node's device plug-in could not give a healthy GPU",
+        example="Reason: UnexpectedAdmissionError  Message: Allocate failed due to no healthy devices present",
+    ),
+    Rule(
+        name="gpu-reset",
+        pattern=r"(?i)amdgpu.{0,60}(?:GPU reset|ring \S+ timeout|uncorrectable|RAS .{0,30}error)"
+        r"|HBM .{0,20}ECC.{0,20}error"
+        r"|xpu.{0,40}(?:wedged|hw error)",
+        cls=G,
+        detail="device",
+        weight=95,
+        reason="the driver of another make of device says the like",
+        example="amdgpu 0000:83:00.0: amdgpu: GPU reset begin!",
+        live=True,
+    ),
+)
+
+
+def _xid_rules() -> Iterator[Rule]:
+    for xid in XIDS:
+        codes = "|".join(map(str, xid.codes))
+        yield _xid_rule(xid, rf"(?i)\bXid(?: error| errors?:| code| event)?(?: \([^)]*\))?[ :=#]{{0,3}}(?:{codes})\b")
+
+
+def _xid_rule(xid: Xid, pattern: str) -> Rule:
+    example = f"NVRM: Xid (PCI:0000:38:00): {xid.codes[0]}, pid='<unknown>', name=<unknown>, Ch 00000008"
+    cls, weight, action, node, role, reason = {
+        XidKind.DEVICE: (G, 100, None, None, "root", "the device needs a reset, or its node a reboot"),
+        XidKind.CONTAINED: (
+            G,
+            98,
+            Action.RESTART_PROCESSES,
+            True,
+            "root",
+            "the error hit one process only; the device goes on and is reset when it is idle",
+        ),
+        XidKind.EARLY: (G, 10, Action.WAIT, True, "root", "recorded or corrected; watch the device"),
+        XidKind.APP: (FaultClass.CUDA_STICKY, 75, None, False, "root", "mostly a bug of the program"),
+        XidKind.UNCLEAR: (FaultClass.CUDA_STICKY, 72, None, False, "root", "the program or the device"),
+        XidKind.FOLLOW: (
+            FaultClass.COLLATERAL,
+            15,
+            None,
+            False,
+            COLLATERAL,
+            "never a cause: look for what came before",
+        ),
+        XidKind.CONFIG: (FaultClass.CONFIG_ENV, 75, None, False, "root", "the device is set up wrongly"),
+    }[xid.kind]
+    return Rule(
+        name=f"xid-{xid.name}",
+        pattern=pattern,
+        cls=cls,
+        detail=f"xid-{xid.name}",
+        role=role,
+        weight=weight,
+        reason=reason,
+        example=example,
+        action=action,
+        node=node,
+        live=True,
+    )
+
+
+XID_RULES: tuple[Rule, ...] = tuple(_xid_rules())

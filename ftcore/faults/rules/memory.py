@@ -1,0 +1,106 @@
+"""Memory of device and host used up: allocators, the kernel's OOM killer, containers, Slurm."""
+
+from ftcore.faults.rule import Rule
+from ftcore.faults.taxonomy import Action, FaultClass
+
+H, G = FaultClass.OOM_HOST, FaultClass.OOM_GPU
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="cuda-oom",
+        pattern=r"(?:CUDA|HIP|NPU|XPU|MPS backend) out of memory|OutOfMemoryError: (?:CUDA|HIP|Allocation on device)"
+        r"|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|CUDNN_STATUS_ALLOC_FAILED"
+        r"|CUBLAS_STATUS_ALLOC_FAILED|Cuda failure (?:2 )?'out of memory'|torch\.(?:cuda\.)?OutOfMemoryError"
+        r"|(?:CUDA|cuda|GPU|hip)\w*.{0,60}(?:failed to allocate|bad_alloc)|HBM out of memory|CUDA malloc failed",
+        cls=G,
+        detail="allocation",
+        weight=85,
+        reason="the device's allocator said no",
+        example="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        live=True,
+    ),
+    Rule(
+        name="xla-oom",
+        pattern=r"RESOURCE_EXHAUSTED.{0,80}(?:memory|allocat)",
+        cls=G,
+        detail="allocation",
+        weight=85,
+        reason="XLA's words for the same",
+        example="RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
+        live=True,
+    ),
+    Rule(
+        name="oom-killer-container",
+        pattern=r"Memory cgroup out of memory|CONSTRAINT_MEMCG|Task in \S+ killed as a result of limit",
+        cls=H,
+        detail="container",
+        weight=92,
+        reason="the kernel names the container or job whose limit was reached",
+        example="Memory cgroup out of memory: Killed process 19289 (python) total-vm:9kB, anon-rss:9kB",
+        live=True,
+    ),
+    Rule(
+        name="oom-killer",
+        pattern=r"Out of memory: Kill(?:ed)? process|invoked oom-killer|oom-kill:constraint|global_oom"
+        r"|Killed process \d+ \(",
+        cls=H,
+        detail="host",
+        weight=92,
+        reason="the kernel names the process that it ended to free memory",
+        example="[ 4821.553190] Out of memory: Killed process 60462 (python) total-vm:8923144kB, anon-rss:511920kB",
+        live=True,
+    ),
+    Rule(
+        name="oom-reaper",
+        pattern=r"oom_reaper: reaped process",
+        cls=H,
+        detail="reaped",
+        weight=10,
+        reason="something was killed for memory, perhaps none of the job's",
+        example="oom_reaper: reaped process 19289 (python), now anon-rss:0kB, file-rss:0kB, shmem-rss:4kB",
+    ),
+    Rule(
+        name="oom-killed-slurm",
+        pattern=r"(?i)oom[-_ ]kill event|task\S* .{0,30}out of memory|exceeded (?:job|step|its)? ?memory limit"
+        r"|StepId=\S+ .{0,30}exceeded memory|\bOUT_OF_MEMORY\b|OOM Killed",
+        cls=H,
+        detail="slurm",
+        weight=92,
+        reason="Slurm counted the kernel's kills in the job's own group",
+        example="slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4711.0. Some of your processes may "
+        "have been killed",
+    ),
+    Rule(
+        name="oom-killed-pod",
+        pattern=r"\bOOMKilled\b",
+        cls=H,
+        detail="pod",
+        weight=92,
+        action=Action.RESTART_PROCESSES,
+        reason="the container went over its memory limit; its pod is started again, best with a higher one",
+        example="trainer-worker-1   0/1   OOMKilled   0   8m53s",
+    ),
+    Rule(
+        name="evicted-memory",
+        pattern=r"(?i)low on resource: memory|node running low on memory|MemoryPressure|ray\S*OutOfMemoryError",
+        cls=H,
+        detail="node-pressure",
+        weight=91,
+        action=Action.RESTART_PROCESSES,
+        reason="the node ran low on memory and put the pod out",
+        example="Message: The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi.",
+    ),
+    Rule(
+        name="host-allocation",
+        pattern=r"\bMemoryError\b|_ArrayMemoryError|Cannot allocate memory|DefaultCPUAllocator: (?:can't|not enough)"
+        r"|DefaultCPUAllocator.{0,40}memory|\bstd::bad_alloc|mmap\S* failed.{0,40}[Mm]emory"
+        r"|java\.lang\.OutOfMemoryError"
+        r"|ArrowMemoryError|ENOMEM",
+        cls=H,
+        detail="allocation",
+        weight=82,
+        reason="the host's allocator said no",
+        example="numpy.core._exceptions._ArrayMemoryError: Unable to allocate 14.9 GiB for an array",
+        live=True,
+    ),
+)

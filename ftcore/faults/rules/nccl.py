@@ -1,0 +1,250 @@
+"""NCCL and the links below it: who waited, whose peer went, which link broke.
+
+A wait that ran out names its victims; a closed connection names the other side; a completion error of InfiniBand names
+the way between the two. House rule: only words of a port or a completion speak for a link; NCCL's result codes alone do
+not.
+"""
+
+from collections.abc import Iterator
+
+from ftcore.faults.codes import IB_STATUS, Wc
+from ftcore.faults.rule import COLLATERAL, UNSURE, Rule
+from ftcore.faults.taxonomy import Action, FaultClass
+
+T, R, E, X = FaultClass.NCCL_TIMEOUT, FaultClass.NCCL_REMOTE_ERROR, FaultClass.CONFIG_ENV, FaultClass.COLLATERAL
+
+
+def _completions() -> Iterator[Rule]:
+    """One rule for each way in which a completion can fail."""
+    told = {
+        Wc.LINK: (R, 78, "root", None, None, "no or a wrong answer from the peer: link, switch, or the peer is dead"),
+        Wc.LOCAL: (R, 79, "root", None, None, "memory registration or queue pair broken on the host that prints it"),
+        Wc.FOLLOW: (X, 20, COLLATERAL, None, False, "the queue pair was in error already: look at the other side"),
+        Wc.PROGRAM: (R, 70, "root", Action.RESTART_PROCESSES, False, "sizes or operations of the two sides do not fit"),
+    }
+    for kind, (cls, weight, role, action, node, reason) in told.items():
+        codes = [code for code, (_, of) in IB_STATUS.items() if of is kind]
+        any_of = "|".join(map(str, codes))
+        yield Rule(
+            name=f"ib-completion-{kind}",
+            pattern=rf"Got completion (?:from|with).{{0,120}}(?:error|status)[ =](?:{any_of})\b",
+            cls=cls,
+            detail=f"ib-{kind}",
+            role=role,
+            weight=weight,
+            reason=reason,
+            example=f"transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.1<32049> with error "
+            f"{codes[-1]}, opcode 0, len 0, vendor err 129",
+            action=action,
+            node=node,
+            live=True,
+        )
+
+
+EARLY: tuple[Rule, ...] = (
+    Rule(
+        name="ib-memlock",
+        pattern=r"ibv_(?:reg_mr|create_cq|create_qp)\S* failed.{0,60}(?:Cannot allocate memory|error 12)|memlock",
+        cls=E,
+        detail="memlock",
+        weight=83,
+        reason="the limit of locked memory is too small for InfiniBand",
+        example="NCCL WARN Call to ibv_create_qp failed with error Cannot allocate memory",
+    ),
+    Rule(
+        name="ucx-cuda",
+        pattern=r"UCX +ERROR .{0,120}(?:cuCtx|cuda|device context)",
+        cls=E,
+        detail="ucx",
+        weight=84,
+        reason="UCX meets a CUDA set-up that it was not built or configured for",
+        example="cuda_ipc_md.c:62   UCX  ERROR cuCtxGetDevice(&cu_device) is failed. ret:invalid device context",
+    ),
+    Rule(
+        name="ucx",
+        pattern=r"UCX +ERROR ",
+        cls=R,
+        detail="ucx",
+        role=UNSURE,
+        weight=58,
+        action=Action.RESTART_PROCESSES,
+        node=False,
+        reason="UCX lost a peer or a transport; its words for it sound like a disk's",
+        example="ucp_rkey.c:250  UCX  ERROR Failed to unpack remote key from remote md[4]: Input/output error",
+    ),
+    Rule(
+        name="nccl-cuda",
+        pattern=r"ncclUnhandledCudaError|unhandled cuda error",
+        cls=FaultClass.CUDA_STICKY,
+        detail="seen-by-nccl",
+        weight=48,
+        reason="NCCL's result 1: NCCL is the messenger of a CUDA error",
+        example="RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:1275, unhandled cuda error, NCCL version 2.18.5",
+    ),
+)
+"""Read before the rules on memory and CUDA, whose words these lines repeat."""
+
+RULES: tuple[Rule, ...] = (
+    *_completions(),
+    Rule(
+        name="ib-port",
+        pattern=r"Got async (?:fatal )?event ?: (?:port error|device fatal|local catastrophic|link down)"
+        r"|mlx5?_\S+.{0,60}(?:[Ll]ink down|port \d+ (?:is )?down|state changed to Down)|No IB port .{0,60}is ACTIVE"
+        r"|check_hw_ib|IB port .{0,40}\b(?:down|DOWN|inactive)",
+        cls=R,
+        detail="link",
+        weight=80,
+        reason="the port says that its link is down; over and over: a flapping link",
+        example="transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error",
+        live=True,
+    ),
+    Rule(
+        name="ib-event",
+        pattern=r"Got async event ?:",
+        cls=R,
+        detail="link-event",
+        weight=10,
+        action=Action.WAIT,
+        node=False,
+        reason="a link came up again, or the subnet manager changed",
+        example="NCCL WARN NET/IB : Got async event : client reregistration",
+    ),
+    Rule(
+        name="ib-call",
+        pattern=r"Call to ibv_\w+ failed|NET/IB : .{0,60}(?:failed|Unable to open device)|ibv_poll_cq.{0,20}fail",
+        cls=R,
+        detail="ib-call",
+        weight=70,
+        reason="a call to the InfiniBand device failed",
+        example="NCCL WARN Call to ibv_modify_qp failed with error Connection timed out",
+        live=True,
+    ),
+    Rule(
+        name="collective-mismatch",
+        pattern=r"Detected mismatch between collectives|Collectives differ in the following|collective\S* mismatch",
+        cls=FaultClass.USER_CODE,
+        detail="collective-mismatch",
+        weight=88,
+        reason="ranks called different collectives: a branch that not all of them take",
+        example="RuntimeError: Detected mismatch between collectives on ranks. Rank 3 is running collective: BROADCAST",
+    ),
+    Rule(
+        name="desync",
+        pattern=r"ranks that caused the desync|but didn't join collective|Timeout at collective:",
+        cls=T,
+        detail="desync",
+        role=UNSURE,
+        weight=52,
+        reason="the desync report names the rank that did not join",
+        example="    [1] finished collective #2, but didn't join collective #3 (count from 1)",
+    ),
+    Rule(
+        name="watchdog-timeout",
+        pattern=r"Watchdog caught collective operation timeout|WorkNCCL::checkTimeout|(?:NCCL|collective|all-?reduce)"
+        r".{0,60}\btimed? ?out\b|[Tt]imeout .{0,30}(?:NCCL|collective|all-?reduce)|watchdog.{0,40}timeout"
+        r"|NCCL timeout|HCCL.{0,60}(?:timeout|timed out)|notify wait timeout|Exception raised from ncclCommWatchdog",
+        cls=T,
+        detail="watchdog",
+        role=UNSURE,
+        weight=50,
+        reason="a collective waited too long: whoever prints this is a victim",
+        example="[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE) "
+        "ran for 1800745",
+        live=True,
+    ),
+    Rule(
+        name="watchdog-stuck",
+        pattern=r"watchdog (?:thread )?(?:got|is|has been) stuck|watchdog.{0,40}without making progress"
+        r"|HeartbeatMonitor.{0,80}(?:stuck|no heartbeat|Could not)",
+        cls=FaultClass.HANG,
+        detail="watchdog-stuck",
+        role=UNSURE,
+        weight=49,
+        reason="not even the watchdog moved: a CUDA call or the interpreter's lock does not return",
+        example="ProcessGroupNCCL's watchdog got stuck for 600 seconds without making progress in monitoring "
+        "enqueued collectives.",
+        live=True,
+    ),
+    Rule(
+        name="peer-closed",
+        pattern=r"(?:socketProgress|socketRecv|socketSend|socketFinalize"
+        r"|ncclSocket\w*).{0,60}(?:[Cc]onnection closed|reset|Broken)"
+        r"|Call to (?:recv|send|connect|write|read)\w* (?:from|to)? ?\S* ?failed ?: (?:Connection reset"
+        r"|Broken pipe|Connection refused)"
+        r"|Net : Connection closed by remote peer|exceeded error retry count|[Cc]onnection closed by remote peer",
+        cls=X,
+        detail="peer-gone",
+        role=COLLATERAL,
+        weight=20,
+        reason="the other side closed the connection: it went first",
+        example="misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer node-09<55912>",
+    ),
+    Rule(
+        name="remote-error",
+        pattern=r"ncclRemoteError|remote process exited|NCCL communicator (?:was|has been) aborted"
+        r"|remote process has failed"
+        r"|Received a dump signal|received a? ?(?:dump|abort) signal (?:from|due)|ncclCommAbort",
+        cls=X,
+        detail="peer-gone",
+        role=COLLATERAL,
+        weight=20,
+        reason="NCCL's result 6, or the abort that follows: mostly a peer's end, told by those who were left",
+        example="ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
+        "prematurely.",
+    ),
+    Rule(
+        name="nccl-network-set-up",
+        pattern=r"no socket interface found|No (?:usable )?(?:listening )?interface|Duplicate GPU detected"
+        r"|Mismatched NCCL version"
+        r"|NCCL version .{0,30}mismatch|different NCCL versions"
+        r"|NCCL_\w+ set by environment .{0,40}(?:invalid|not found)",
+        cls=E,
+        detail="nccl-set-up",
+        weight=86,
+        reason="interfaces, versions or devices are set up unlike what NCCL needs; the next start finds the same",
+        example="NCCL WARN Bootstrap : no socket interface found",
+    ),
+    Rule(
+        name="nccl-usage",
+        pattern=r"ncclInvalidUsage|invalid usage\b.{0,60}NCCL|NCCL error.{0,120}invalid usage",
+        cls=E,
+        detail="nccl-usage",
+        weight=58,
+        reason="NCCL's result 5: mostly two ranks on one device",
+        example="ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+    ),
+    Rule(
+        name="nccl-argument",
+        pattern=r"ncclInvalidArgument|NCCL error.{0,120}invalid argument",
+        cls=FaultClass.USER_CODE,
+        detail="nccl-argument",
+        weight=62,
+        reason="NCCL's result 4: a programming error",
+        example="ncclInvalidArgument: Invalid value for an argument.",
+    ),
+    Rule(
+        name="nccl-system",
+        pattern=r"ncclSystemError|unhandled system error|System call \(e\.g\. socket, malloc\)",
+        cls=R,
+        detail="system-error",
+        role=UNSURE,
+        weight=44,
+        action=Action.RESTART_PROCESSES,
+        node=False,
+        reason="NCCL's result 2: a socket or device call failed; often the peer's end",
+        example="RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:1275, unhandled system error, NCCL "
+        "version 2.18.5",
+    ),
+    Rule(
+        name="nccl-internal",
+        pattern=r"ncclInternalError|NCCL error.{0,120}internal error|Internal check failed\.",
+        cls=R,
+        detail="internal-error",
+        role=UNSURE,
+        weight=44,
+        action=Action.RESTART_PROCESSES,
+        node=False,
+        reason="NCCL's result 3: set-up, versions, a bug, or with older ones a closed peer",
+        example="ncclInternalError: Internal check failed.",
+    ),
+)

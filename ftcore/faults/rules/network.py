@@ -1,0 +1,161 @@
+"""Stores, rendezvous, gloo and plain sockets.
+
+The store lives on the first node: those who cannot reach it any more tell of its end, those who never could tell of the
+way to it.
+"""
+
+from ftcore.faults.rule import COLLATERAL, UNSURE, Rule
+from ftcore.faults.taxonomy import Action, FaultClass
+
+N, X, T, E = FaultClass.NETWORK_RENDEZVOUS, FaultClass.COLLATERAL, FaultClass.NCCL_TIMEOUT, FaultClass.CONFIG_ENV
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="barrier-failed",
+        pattern=r"[Rr]anks? [\d, ]+ failed to pass monitoredBarrier",
+        cls=T,
+        detail="barrier",
+        role=UNSURE,
+        weight=53,
+        reason="the monitored barrier names those who did not come",
+        example="RuntimeError: Ranks 1, 2 failed to pass monitoredBarrier in 30000 ms",
+    ),
+    Rule(
+        name="barrier-victim",
+        pattern=r"reached monitoredBarrier, but received errors",
+        cls=X,
+        detail="peer-gone",
+        role=COLLATERAL,
+        weight=22,
+        reason="this rank came; the one it names did not",
+        example="RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting "
+        "for send/recv from rank 0.",
+    ),
+    Rule(
+        name="store-gone",
+        pattern=r"\"?should ?dump\"? flag|recvValue(?:WithTimeout)? failed|sendBytes failed|recvVector failed"
+        r"|recvBytes failed"
+        r"|TCPStore.{0,80}(?:[Bb]roken pipe|reset by peer|[Cc]onnection (?:was )?(?:closed|lost))"
+        r"|Failed to recv, got 0 bytes",
+        cls=X,
+        detail="store-gone",
+        role=COLLATERAL,
+        weight=20,
+        reason="the store went away with the first node's process",
+        example='Failed to check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too early)',
+    ),
+    Rule(
+        name="peer-gone",
+        pattern=r"(?i)connection (?:was )?(?:closed|reset|aborted) by (?:remote )?peer|broken pipe"
+        r"|ConnectionResetError"
+        r"|\bpeer (?:has )?(?:exited|disconnected)|Socket closed|EOFError: connection",
+        cls=X,
+        detail="peer-gone",
+        role=COLLATERAL,
+        weight=20,
+        reason="the other side closed the connection: it went first",
+        example="RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:52710",
+    ),
+    Rule(
+        name="peer-silent",
+        pattern=r"(?i)application timeout caused pair closure|timed out waiting \d+ ?ms for (?:recv|send)",
+        cls=X,
+        detail="peer-silent",
+        role=COLLATERAL,
+        weight=23,
+        reason="gloo waited for another rank",
+        example="RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
+    ),
+    Rule(
+        name="rendezvous-unreachable",
+        pattern=r"RendezvousConnectionError|connection to the C10d store has failed",
+        cls=N,
+        detail="unreachable",
+        role=UNSURE,
+        weight=42,
+        action=Action.STOP_AND_REPORT,
+        reason="the first contact failed: address, port, interface or firewall; the next try finds the same",
+        example="RendezvousConnectionError: The connection to the C10d store has failed. See inner exception "
+        "for details.",
+    ),
+    Rule(
+        name="rendezvous",
+        pattern=r"Rendezvous(?:Timeout|Closed|GracefulExit|State)?Error|rendezvous.{0,60}(?:timed out|timeout"
+        r"|closed|fail)"
+        r"|node\S* (?:has )?(?:failed to|did not) join .{0,30}rendezvous",
+        cls=N,
+        detail="rendezvous",
+        role=UNSURE,
+        weight=42,
+        reason="not enough nodes came in time, or the run was closed",
+        example="torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+    ),
+    Rule(
+        name="store-clients",
+        pattern=r"DistStoreError|waiting for clients|store based barrier|\d+/\d+ clients joined",
+        cls=N,
+        detail="ranks-missing",
+        role=UNSURE,
+        weight=43,
+        reason="the store counts those who came: some never did",
+        example="torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 6/8 clients "
+        "joined.",
+    ),
+    Rule(
+        name="store-timeout",
+        pattern=r"(?i)DistNetworkError|client socket has (?:timed out|failed)|wait timeout after \d+ ?ms"
+        r"|TCPStore.{0,60}tim(?:ed|e) ?out"
+        r"|store.{0,40}timed? ?out|failed to connect to .{0,40}(?:store|master)|Timed out .{0,40}(?:store"
+        r"|init_process_group)"
+        r"|Socket Timeout|etcd.{0,60}(?:timed out|connection (?:failed|refused)|unavailable)",
+        cls=N,
+        detail="store-timeout",
+        role=UNSURE,
+        weight=41,
+        reason="the store did not answer: its host is down, its port closed or another job's",
+        example="torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying "
+        "to connect to (h, 29500)",
+    ),
+    Rule(
+        name="ras-port",
+        pattern=r"ras/client_support\.cc.{0,120}in use",
+        cls=FaultClass.UNKNOWN,
+        weight=0,
+        reason="NCCL's diagnosis port is taken; harmless",
+        example="ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use",
+    ),
+    Rule(
+        name="port-taken",
+        pattern=r"(?i)address already in use|EADDRINUSE|port \d+ (?:is )?(?:already )?in use",
+        cls=E,
+        detail="port-taken",
+        weight=84,
+        reason="another process has the port: an older run, or another job",
+        example="RuntimeError: The server socket has failed to listen on any local network address. errno: 98 - "
+        "Address already in use",
+    ),
+    Rule(
+        name="name-resolution",
+        pattern=r"(?i)name or service not known|temporary failure in name resolution|getaddrinfo"
+        r"|nodename nor servname"
+        r"|could not resolve host|unable to resolve host|gai error",
+        cls=N,
+        detail="name-resolution",
+        role=UNSURE,
+        weight=46,
+        reason="a host's name has no address",
+        example="socket.gaierror: [Errno -3] Temporary failure in name resolution",
+    ),
+    Rule(
+        name="no-route",
+        pattern=r"(?i)no route to host|network is unreachable|connection refused|connection timed out"
+        r"|ConnectionRefusedError"
+        r"|failed to connect to remote host|ssh: connect to host",
+        cls=N,
+        detail="unreachable",
+        role=UNSURE,
+        weight=38,
+        reason="nobody answers at that address",
+        example="ConnectionRefusedError: [Errno 111] Connection refused",
+    ),
+)

@@ -1,0 +1,62 @@
+"""What stands in every log that ends badly and says nothing of why. Known so that no other rule reads it."""
+
+from ftcore.faults.rule import Rule
+from ftcore.faults.taxonomy import FaultClass
+
+
+def _noise(name: str, pattern: str, reason: str, example: str) -> Rule:
+    return Rule(name=name, pattern=pattern, cls=FaultClass.UNKNOWN, weight=0, reason=reason, example=example)
+
+
+RULES: tuple[Rule, ...] = (
+    _noise(
+        "agent-stops-siblings",
+        r"Sending process \d+ closing signal|Killing subprocess \d+|Forcefully terminating all other processes"
+        r"|Main process received SIGTERM|Unable to shutdown process",
+        "agents end the siblings after a first failure",
+        "W0325 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 1887 closing signal SIGTERM",
+    ),
+    _noise(
+        "slurm-stops-step",
+        r"Job step aborted: Waiting|[Tt]erminating job step|Force Terminated job step",
+        "Slurm ends what is left of a step",
+        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+    ),
+    _noise(
+        "launcher-summary",
+        r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException"
+        r"|^\s*Root Cause \(first observed|direct cause of the following"
+        r"|another exception occurred|error_file: <N/A>|To enable traceback see",
+        "the launcher raises its own exception about its child's",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+    ),
+    _noise(
+        "cuda-advice",
+        r"CUDA kernel errors might be asynchronously|For debugging consider passing"
+        r"|Compile with .?TORCH_USE_CUDA_DSA|Device-side assertion tracking was not enabled",
+        "advice that CUDA's errors carry",
+        "CUDA kernel errors might be asynchronously reported at some other API call",
+    ),
+    _noise(
+        "nccl-tear-down",
+        r"\[Service thread\] Accept failed|Could not receive type from localRank"
+        r"|Failed to execute operation (?:Close|Connect)|[Tt]aking the entire process down"
+        r"|taking the entire process down|Some NCCL operations have failed or timed out"
+        r"|destroy_process_group\(\) was not called|NET/IB : No device found",
+        "NCCL's and PyTorch's lines while they end",
+        "[Service thread] Accept failed Resource temporarily unavailable",
+    ),
+    _noise(
+        "terminate-called",
+        r"terminate called (?:after|without|recursively)|^\s*what\(\):\s+\[?(?:PG|Rank)",
+        "C++ ends after an exception that was told before",
+        "terminate called after throwing an instance of 'c10::DistBackendError'",
+    ),
+    _noise(
+        "python-end",
+        r"resource_tracker: |leaked (?:semaphore|shared_memory)|Exception ignored in|FutureWarning"
+        r"|DeprecationWarning|UserWarning|warnings\.warn|Setting OMP_NUM_THREADS",
+        "warnings, and what Python says while it ends",
+        "resource_tracker: There appear to be 12 leaked semaphore objects to clean up at shutdown",
+    ),
+)

@@ -1,0 +1,263 @@
+"""The program itself: data loader, numbers, hangs, crashes, imports and arguments, and its own exceptions."""
+
+from ftcore.faults.rule import COLLATERAL, UNSURE, Rule
+from ftcore.faults.taxonomy import Action, FaultClass
+
+D, M, E, U, H = (
+    FaultClass.DATA_LOADER,
+    FaultClass.NUMERIC,
+    FaultClass.CONFIG_ENV,
+    FaultClass.USER_CODE,
+    FaultClass.HANG,
+)
+
+LOADER: tuple[Rule, ...] = (
+    Rule(
+        name="loader-shm",
+        pattern=r"(?i)killed by signal: bus error|insufficient shared memory|out of shared memory"
+        r"|unable to (?:open|mmap|write).{0,60}"
+        r"(?:shared memory|/torch_|shm)|shm_open.{0,40}fail|received 0 items of ancdata"
+        r"|Communication with the workers is no longer possible",
+        cls=D,
+        detail="shared-memory",
+        weight=83,
+        action=Action.STOP_AND_REPORT,
+        reason="shared memory is too small for what the workers hand over; it will be so again",
+        example="RuntimeError: DataLoader worker (pid 1219) is killed by signal: Bus error.",
+        live=True,
+    ),
+    Rule(
+        name="loader-killed",
+        pattern=r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal|exited unexpectedly)"
+        r"|dataloader worker.{0,40}(?:killed|died|exited)",
+        cls=D,
+        detail="worker-killed",
+        weight=81,
+        reason="a worker of the data loader was ended, for memory mostly",
+        example="RuntimeError: DataLoader worker (pid 30882) is killed by signal: Killed.",
+        live=True,
+    ),
+    Rule(
+        name="loader-timeout",
+        pattern=r"DataLoader timed out after|Pin memory thread exited unexpectedly",
+        cls=D,
+        detail="stalled",
+        weight=74,
+        reason="no batch came from the workers in time",
+        example="RuntimeError: DataLoader timed out after 120 seconds",
+        live=True,
+    ),
+    Rule(
+        name="loader-messenger",
+        pattern=r"Caught \w+(?:\.\w+)* in (?:pin memory thread|DataLoader worker process)",
+        cls=D,
+        detail="messenger",
+        role=UNSURE,
+        weight=40,
+        reason="the data loader hands on another's error: a device lost, or the data set's exception",
+        example="RuntimeError: Caught RuntimeError in pin memory thread for device 4.",
+    ),
+)
+
+NUMERIC: tuple[Rule, ...] = (
+    Rule(
+        name="loss-scale-minimum",
+        pattern=r"(?i)loss scale already at minimum|loss scale.{0,40}(?:minimum|below|too small|reached 0)"
+        r"|Minimum loss scale reached",
+        cls=M,
+        detail="loss-scale",
+        weight=83,
+        reason="half precision overflows whatever the scale is",
+        example="Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+        live=True,
+    ),
+    Rule(
+        name="not-finite",
+        pattern=r"(?i)\bloss(?:es)?\w*['\"]?(?: value)?(?: is|\s*[=:,])?\s*(?:tensor\()?[+-]?(?:nan|inf)\b"
+        r"|\bgrad(?:ient)?[_ ]?norm['\"]?\s*[=:]?\s*(?:nan|inf)\b"
+        r"|\b(?:nan|inf)s?(?: or infs?)?(?: values?)? (?:were |was |is )?(?:detected|found|encountered"
+        r"|loss|gradients?)\b|found (?:a )?(?:nan|inf)\b"
+        r"|non-?finite (?:loss|grad|norm|check)|loss (?:became|went|is|was) (?:nan|inf|not finite)"
+        r"|returned nan values in its"
+        r"|number of nan iterations:\s+[1-9]|contains? (?:nan|inf)s?\b|loss (?:diverged|explod)"
+        r"|not finite.{0,20}(?:loss|grad)",
+        cls=M,
+        detail="not-finite",
+        weight=80,
+        reason="loss or gradients are not finite",
+        example="step 0003 | loss = nan",
+        live=True,
+    ),
+    Rule(
+        name="overflow-skip",
+        pattern=r"(?i)gradient overflow|overflow!? .{0,40}(?:skipping|reducing|attempted loss scale)|\bOVERFLOW!",
+        cls=M,
+        detail="overflow",
+        weight=13,
+        action=Action.WAIT,
+        reason="one step was left out and the loss scale lowered: usual now and then",
+        example="Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0",
+    ),
+)
+
+HANGS: tuple[Rule, ...] = (
+    Rule(
+        name="verdict-straggler",
+        pattern=r"(?i)node is a straggler and exits|node .{0,30}exits? .{0,30}straggler",
+        cls=FaultClass.COLLATERAL,
+        detail="straggler",
+        role=COLLATERAL,
+        weight=66,
+        action=Action.REPLACE_NODE,
+        node=True,
+        reason="an agent takes itself out because a check named its node slow",
+        example="RuntimeError: The node is a straggler and exits.",
+    ),
+    Rule(
+        name="straggler",
+        pattern=r"(?i)straggler\S* (?:are|is|node|rank|detected|found)?[: ]*\[?\s*[\d'\"]|slow (?:rank|node"
+        r"|gpu)s?\b.{0,30}(?:detected|found)",
+        cls=H,
+        detail="straggler",
+        weight=57,
+        action=Action.REPLACE_NODE,
+        node=True,
+        reason="a check names who is slow",
+        example="Fault nodes are: []  and stragglers are: [1].",
+        live=True,
+    ),
+    Rule(
+        name="hang-told",
+        pattern=r"(?i)\bhang (?:is |was )?detected|training (?:is |has )?(?:hung|stuck|hang)"
+        r"|no (?:training )?progress (?:for|in|since)|job (?:is )?hang(?:ing|s)?\b"
+        r"|appears? to (?:be hung|have hung|hang)|Timeout \(\d+:\d\d:\d\d\)!|step .{0,30}stuck for"
+        r"|deadlock (?:detected|suspected)|hang for \d+",
+        cls=H,
+        detail="no-progress",
+        weight=57,
+        reason="somebody who watches the steps says that none comes",
+        example="Timeout (0:10:00)!",
+        live=True,
+    ),
+    Rule(
+        name="soft-lockup",
+        pattern=r"(?i)soft lockup|rcu\S* .{0,40}(?:stall|detected)|hard LOCKUP",
+        cls=H,
+        detail="lockup",
+        weight=60,
+        reason="a processor of the host stood still",
+        example="watchdog: BUG: soft lockup - CPU#17 stuck for 22s! [python:4711]",
+        live=True,
+    ),
+)
+
+SET_UP: tuple[Rule, ...] = (
+    Rule(
+        name="import",
+        pattern=r"ModuleNotFoundError|ImportError|cannot open shared object file|undefined symbol"
+        r"|GLIBC\S* not found|version `\S+' not found"
+        r"|No module named|DLL load failed|incompatible with this Python",
+        cls=E,
+        detail="import",
+        weight=84,
+        reason="what the program needs is not installed as it needs it",
+        example="ModuleNotFoundError: No module named 'flash_attn'",
+    ),
+    Rule(
+        name="arguments",
+        pattern=r"unrecognized arguments|the following arguments are required|error: argument \S+: "
+        r"|invalid choice: |No such option|unexpected extra argument"
+        r"|(?i:can't open file|environment variable \S+ expected, but not set|must be set (?:in|as|to)"
+        r"|is not set in the environment)"
+        r"|KeyError: '(?:RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'"
+        r"|(?:ConfigAttributeError|MissingConfigException|ConfigKeyError)"
+        r"|(?i:unknown (?:argument|option|config key)|invalid (?:config|argument value|configuration))"
+        r"|command not found",
+        cls=E,
+        detail="arguments",
+        weight=83,
+        reason="the command line or the environment is not what the program takes",
+        example="train.py: error: unrecognized arguments: --lrr 0.1",
+    ),
+    Rule(
+        name="sizes",
+        pattern=r"(?i)(?:must be|is not|not|be) (?:evenly )?divisible by|world[ _]size .{0,60}(?:must|does not"
+        r"|doesn't|not)|\S+parallel\S* .{0,60}(?:must|exceeds|greater than)",
+        cls=E,
+        detail="sizes",
+        weight=78,
+        reason="world, parallelism and batch do not fit together",
+        example="AssertionError: world size (6) is not divisible by tensor model parallel size (4)",
+    ),
+    Rule(
+        name="permission",
+        pattern=r"PermissionError|Permission denied|EACCES|Operation not permitted|GatedRepoError"
+        r"|401 (?:Client Error|Unauthorized)|403 Forbidden"
+        r"|No API key configured|is not a valid model identifier|HFValidationError"
+        r"|RepositoryNotFoundError|AuthenticationError",
+        cls=E,
+        detail="permission",
+        weight=82,
+        reason="the job may not do what it tries",
+        example="PermissionError: [Errno 13] Permission denied: '/mnt/shared/outputs/run17'",
+    ),
+    Rule(
+        name="limits",
+        pattern=r"(?i)too many open files|EMFILE|resource temporarily unavailable|can't start new thread"
+        r"|pthread_create.{0,20}fail|max user processes"
+        r"|ulimit",
+        cls=E,
+        detail="limits",
+        weight=76,
+        reason="a limit of the system (files, threads) is too low",
+        example="OSError: [Errno 24] Too many open files",
+    ),
+    Rule(
+        name="build",
+        pattern=r"Error building extension|nvcc (?:fatal|not found)|ninja: build stopped"
+        r"|CUDA_HOME (?:environment variable )?is not set|fatal error: \S+\.h: No such file"
+        r"|RuntimeError: Ninja is required",
+        cls=E,
+        detail="build",
+        weight=84,
+        reason="an extension cannot be built here",
+        example="RuntimeError: Error building extension 'fused_adam'",
+    ),
+)
+
+CRASHES: tuple[Rule, ...] = (
+    Rule(
+        name="crash",
+        pattern=r"(?i)fatal python error|segmentation fault|caught signal (?:11|7|8|4)\b|\(core dumped\)"
+        r"|general protection fault|segfault at|double free or corruption"
+        r"|free\(\): |malloc\S*: .{0,30}(?:corrupt|invalid)|corrupted (?:size|double-linked|unsorted)"
+        r"|stack smashing|pure virtual method|received signal SIG(?:SEGV|BUS|ILL|FPE)"
+        r"|Illegal instruction",
+        cls=U,
+        detail="crash",
+        weight=70,
+        action=Action.RESTART_PROCESSES,
+        reason="the interpreter or an extension crashed; only the process is lost",
+        example="Fatal Python error: Segmentation fault",
+        live=True,
+    ),
+    Rule(
+        name="exception",
+        pattern=r"(?:^|[\s\]:|>\"'])(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|StopIteration|Unreachable|NotFound"
+        r"|Failure)\s*(?:: |:$|$|\()",
+        cls=U,
+        detail="exception",
+        weight=60,
+        reason="the program raised it, and nothing says that another's end was behind it",
+        example="ValueError: x",
+    ),
+    Rule(
+        name="exception-short",
+        pattern=r"^\s*(?:\[\S+\]:?\s*)?(?:raise )?(?:Exception|AssertionError|NotImplementedError)\b",
+        cls=U,
+        detail="exception",
+        weight=59,
+        reason="as above, without a text",
+        example="Exception",
+    ),
+)

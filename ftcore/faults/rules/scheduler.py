@@ -1,0 +1,233 @@
+"""Slurm, Kubernetes, clouds: who was ended, by whom, why; then what launchers say of an end without a cause."""
+
+import signal
+
+from ftcore.faults.codes import SIGNAL_MEANINGS, exit_patterns
+from ftcore.faults.rule import COLLATERAL, UNSURE, Rule
+from ftcore.faults.taxonomy import Action, FaultClass
+
+P, E, U = FaultClass.SIGNAL_PREEMPTION, FaultClass.CONFIG_ENV, FaultClass.USER_CODE
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="time-limit",
+        pattern=r"(?i)due to time limit|\bDeadlineExceeded\b|exceeded (?:its )?(?:wall[- ]?(?:clock|time)"
+        r"|time) limit|activeDeadlineSeconds"
+        r"|TERM_RUNLIMIT|walltime \d+ exceeded|\bState[:=] ?TIMEOUT\b|job .{0,40}exceeded .{0,20}walltime",
+        cls=P,
+        detail="time-limit",
+        weight=94,
+        action=Action.WAIT,
+        reason="the scheduler ended the job at its time limit",
+        example="slurmstepd: error: *** JOB 3665238 ON node-01 CANCELLED AT 2023-06-10T09:59:21 DUE TO TIME LIMIT ***",
+    ),
+    Rule(
+        name="node-failure",
+        pattern=r"(?i)due to node failure|\bNODE_FAIL\b|node failure on|\bNodeLost\b|\bNodeNotReady\b"
+        r"|NodeShutdown|node .{0,40}(?:is )?not responding"
+        r"|TerminationByKubelet|DeletionByTaintManager|node\.kubernetes\.io/(?:unreachable|not-ready)|Kernel panic"
+        r"|node is (?:being )?shut(?:ting)? down|imminent node shutdown",
+        cls=P,
+        detail="node-failure",
+        weight=93,
+        action=Action.REPLACE_NODE,
+        node=True,
+        reason="scheduler or platform lost the node",
+        example="slurmstepd: error: *** JOB 7 ON node-01 CANCELLED AT 2024-01-01T00:00:00 DUE TO NODE FAILURE, "
+        "SEE SLURMCTLD LOG ***",
+    ),
+    Rule(
+        name="preempted",
+        pattern=r"(?i)due to preemption|\bPREEMPTED\b|\bpreempt(?:ed|ing|ion)\b.{0,60}(?:pod|job|instance|notice"
+        r"|workload|higher|by|accommodate)"
+        r"|(?:spot|preemptible).{0,60}(?:interrupt|terminat|reclaim|preempt)|interruption (?:notice"
+        r"|warning)|rebalance recommendation"
+        r"|(?:instance|node|vm) .{0,30}will be (?:terminated|stopped|preempted|reclaimed)"
+        r"|TERMINATE_ON_HOST_MAINTENANCE"
+        r"|PreemptionByScheduler|maintenance[- ]event",
+        cls=P,
+        detail="preempted",
+        weight=94,
+        action=Action.WAIT,
+        reason="a job of higher priority, or the cloud, took the node back",
+        example="slurmstepd: error: *** STEP 7.0 ON node-01 CANCELLED AT 2024-01-01T00:00:00 DUE TO PREEMPTION ***",
+    ),
+    Rule(
+        name="planned-exit",
+        pattern=r"\[exiting program after \S+ minutes\]|\[exiting program at iteration \d+\]|exit-(?:duration"
+        r"|interval|signal)"
+        r"|exiting program after receiving SIGTERM",
+        cls=P,
+        detail="planned-exit",
+        weight=66,
+        action=Action.WAIT,
+        reason="the program ended at the time it was told to, mostly with a checkpoint",
+        example="[exiting program after 1190.0357275923093 minutes] datetime: 2021-08-08 01:00:51",
+    ),
+    Rule(
+        name="evicted",
+        pattern=r"\bEvicted\b|pod was evicted|EvictionByEvictionAPI",
+        cls=P,
+        detail="evicted",
+        weight=64,
+        action=Action.WAIT,
+        reason="the platform put the pod out; the message says why",
+        example="agents-ppo-master-0   0/1   Evicted   0   19h",
+    ),
+    Rule(
+        name="container-set-up",
+        pattern=r"ImagePullBackOff|ErrImagePull|InvalidImageName|CreateContainerConfigError|CreateContainerError"
+        r"|ContainerCannotRun|RunContainerError"
+        r"|\bStartError\b|FailedMount|MountVolume\.\S+ failed|OCI runtime create failed|exec format error"
+        r"|pull access denied"
+        r"|(?:sbatch|srun): error: (?:Invalid|Unable to (?:allocate|create)|Batch job submission failed)|execve\(\)",
+        cls=E,
+        detail="container-set-up",
+        weight=86,
+        reason="image, volume or job description are wrong; the next start finds the same",
+        example="trainer-worker-0   0/1   ImagePullBackOff   0   3m",
+    ),
+    Rule(
+        name="no-capacity",
+        pattern=r"FailedScheduling|Insufficient nvidia\.com/gpu|\d+/\d+ nodes are available|Requested nodes are busy",
+        cls=P,
+        detail="no-capacity",
+        weight=45,
+        action=Action.WAIT,
+        reason="there is no room; the scheduler starts it when there is",
+        example="Warning  FailedScheduling  0/12 nodes are available: 12 Insufficient nvidia.com/gpu.",
+    ),
+    Rule(
+        name="cancelled",
+        pattern=r"\bCANCELLED AT\b|\bCANCELLED by \d+|scancel\b|TERM_OWNER|job (?:was )?cancelled by",
+        cls=P,
+        detail="cancelled",
+        role=UNSURE,
+        weight=36,
+        action=Action.WAIT,
+        reason="somebody cancelled it, or Slurm ended the step after a task's failure",
+        example="slurmstepd: error: *** STEP 405737.0 ON node-01 CANCELLED AT 2020-01-16T23:05:49 ***",
+    ),
+    Rule(
+        name="task-crashed",
+        pattern=r"(?:task|tasks) [\d,-]+: (?:Segmentation fault|Aborted|Bus error|Illegal instruction"
+        r"|Floating point exception)",
+        cls=U,
+        detail="crash",
+        weight=64,
+        action=Action.RESTART_PROCESSES,
+        reason="srun names the task that crashed by itself",
+        example="srun: error: node-01: task 0: Segmentation fault",
+    ),
+    Rule(
+        name="task-killed",
+        pattern=r"(?:task|tasks) [\d,-]+: (?:Out Of Memory|Killed)",
+        cls=P,
+        detail="sigkill",
+        role=UNSURE,
+        weight=34,
+        action=Action.RESTART_PROCESSES,
+        reason="SIGKILL: " + SIGNAL_MEANINGS[signal.SIGKILL],
+        example="srun: error: node-01: task 3: Killed",
+    ),
+    Rule(
+        name="task-terminated",
+        pattern=r"(?:task|tasks) [\d,-]+: Terminated",
+        cls=FaultClass.COLLATERAL,
+        detail="terminated",
+        role=COLLATERAL,
+        weight=16,
+        reason="srun ended this one after another",
+        example="srun: error: node-01: task 1: Terminated",
+    ),
+)
+
+EXITS: tuple[Rule, ...] = (
+    Rule(
+        name="exit-sigsegv",
+        pattern=f"{exit_patterns(signal.SIGSEGV)}|{exit_patterns(signal.SIGILL)}",
+        cls=U,
+        detail="sigsegv",
+        weight=55,
+        action=Action.RESTART_PROCESSES,
+        reason="SIGSEGV: " + SIGNAL_MEANINGS[signal.SIGSEGV],
+        example="failed (exitcode: -11) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
+    ),
+    Rule(
+        name="exit-sigbus",
+        pattern=exit_patterns(signal.SIGBUS),
+        cls=FaultClass.DATA_LOADER,
+        detail="sigbus",
+        role=UNSURE,
+        weight=54,
+        action=Action.STOP_AND_REPORT,
+        reason="SIGBUS: " + SIGNAL_MEANINGS[signal.SIGBUS],
+        example="failed (exitcode: -7) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
+    ),
+    Rule(
+        name="exit-sigkill",
+        pattern=rf"{exit_patterns(signal.SIGKILL)}|^Killed$|: \d+ Killed\b|\d+ Killed  ",
+        cls=P,
+        detail="sigkill",
+        role=UNSURE,
+        weight=34,
+        action=Action.RESTART_PROCESSES,
+        reason="SIGKILL: " + SIGNAL_MEANINGS[signal.SIGKILL],
+        example="failed (exitcode: -9) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
+    ),
+    Rule(
+        name="exit-timeout",
+        pattern=r"exit ?code\"?\s*[:=]?\s*124\b|exit (?:status|code):? 124\b|exited with (?:code|status) 124\b",
+        cls=P,
+        detail="time-limit",
+        weight=36,
+        action=Action.WAIT,
+        reason="exit code 124: the command timeout ended it",
+        example="process exited with code 124",
+    ),
+    Rule(
+        name="signal-received",
+        pattern=r"(?i)(?:received|caught|got) (?:a )?(?:signal:? )?(?:SIGTERM|SIGUSR[12]|SIGINT|SIGHUP|signal 15"
+        r"|15\b)"
+        r"|SignalException: Process \d+ got signal|KeyboardInterrupt|Received \d+ death signal",
+        cls=P,
+        detail="sigterm",
+        role=UNSURE,
+        weight=32,
+        action=Action.WAIT,
+        reason="an order to end from outside: scheduler, operator, or an agent after another's end",
+        example="torch.distributed.elastic.multiprocessing.api.SignalException: Process 8186 got signal: 15",
+    ),
+    Rule(
+        name="exit-sigterm",
+        pattern=exit_patterns(signal.SIGTERM),
+        cls=P,
+        detail="sigterm",
+        role=UNSURE,
+        weight=18,
+        action=Action.WAIT,
+        reason="SIGTERM: " + SIGNAL_MEANINGS[signal.SIGTERM],
+        example="failed (exitcode: -15) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
+    ),
+    Rule(
+        name="exit-sigabrt",
+        pattern=exit_patterns(signal.SIGABRT),
+        cls=FaultClass.UNKNOWN,
+        detail="sigabrt",
+        role=UNSURE,
+        weight=14,
+        reason="SIGABRT: " + SIGNAL_MEANINGS[signal.SIGABRT],
+        example="failed (exitcode: -6) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
+    ),
+    Rule(
+        name="exit-other",
+        pattern=r"exit ?code\"?\s*[:=]?\s*[1-9]\d*\b|[Ee]xited with exit code [1-9]|exited with (?:code|status) [1-9]"
+        r"|non-zero exit status [1-9]",
+        cls=FaultClass.UNKNOWN,
+        detail="exit",
+        role=UNSURE,
+        weight=12,
+        reason="an exit code other than 0 says only that something went wrong before",
+        example="failed (exitcode: 1) local_rank: 0 (pid: 886) of binary: /usr/bin/python",
+    ),
+)

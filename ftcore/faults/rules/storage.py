@@ -1,0 +1,96 @@
+"""Disks, file systems, object stores and checkpoint files."""
+
+from ftcore.faults.rule import Rule
+from ftcore.faults.taxonomy import Action, FaultClass
+
+S = FaultClass.STORAGE
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="disk-full",
+        pattern=r"(?i)no space left on device|ENOSPC|disk quota exceeded|EDQUOT|low on resource: ephemeral-storage"
+        r"|DiskPressure|quota exceeded.{0,40}(?:disk|storage|bytes)|disk (?:is )?full|file too large",
+        cls=S,
+        detail="full",
+        weight=84,
+        action=Action.STOP_AND_REPORT,
+        node=False,
+        reason="somebody must free space first",
+        example="OSError: [Errno 28] No space left on device: 'ckpt.pt'",
+        live=True,
+    ),
+    Rule(
+        name="disk-broken",
+        pattern=r"I/O error, dev |Buffer I/O error|EXT4-fs (?:error|warning)|EXT4-fs .{0,40}remount"
+        r"|XFS .{0,60}(?:[Cc]orruption|[Ss]hut)"
+        r"|nvme\S* .{0,60}(?:controller is down|I/O .{0,20}timeout|Device not ready)|ata\d+\S* .{0,30}failed command"
+        r"|critical medium error|SMART .{0,30}(?:FAIL|fail)",
+        cls=S,
+        detail="disk",
+        weight=88,
+        action=Action.REPLACE_NODE,
+        node=True,
+        reason="the kernel says that a disk of this host is broken",
+        example="blk_update_request: I/O error, dev nvme0n1, sector 12345",
+        live=True,
+    ),
+    Rule(
+        name="io-error",
+        pattern=r"(?i)input/output error|\bEIO\b|stale (?:NFS )?file handle|ESTALE|read-only file system|EROFS"
+        r"|transport endpoint is (?:not connected|shut)|remote I/O error|software caused connection abort"
+        r"|Errno (?:5|107|116|121)\]"
+        r"|no such device or address",
+        cls=S,
+        detail="io",
+        weight=82,
+        reason="the file system did not answer properly",
+        example="OSError: [Errno 5] Input/output error: '/app/run01'",
+        live=True,
+    ),
+    Rule(
+        name="file-system-away",
+        pattern=r"(?i)nfs: server \S+ not responding|LustreError|Lustre: .{0,60}(?:lost|evict|timed out)|mmfs"
+        r"|GPFS.{0,40}(?:error|fail)"
+        r"|ceph.{0,60}(?:hung|timed? ?out|failed)|task \S+ blocked for more than \d+ seconds"
+        r"|beegfs.{0,40}(?:error|timed)",
+        cls=S,
+        detail="file-system",
+        weight=76,
+        reason="a network file system stalls or left",
+        example="nfs: server filer01 not responding, still trying",
+        live=True,
+    ),
+    Rule(
+        name="checkpoint-file",
+        pattern=r"(?i)PytorchStream(?:Reader|Writer) failed|failed finding central directory|archive is corrupted"
+        r"|invalid header or archive"
+        r"|unexpected EOF|Ran out of input|SafetensorError|MetadataIncompleteBuffer|InvalidHeader"
+        r"|HeaderTooLarge|InvalidHeaderDeserialization"
+        r"|(?:checkpoint|ckpt|shard|file).{0,60}\b(?:corrupt|truncated|incomplete|damaged)"
+        r"|unpickling(?:error)?\b.{0,40}(?:truncated|invalid load key)"
+        r"|(?:unable|failed) to (?:open|read) file .{0,60}truncated|CheckpointException|checksum mismatch"
+        r"|crc.{0,10} mismatch",
+        cls=S,
+        detail="checkpoint-file",
+        weight=81,
+        action=Action.STOP_AND_REPORT,
+        node=False,
+        reason="a file is not whole: reading it again gives the same; go to an older one",
+        example="RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+        live=True,
+    ),
+    Rule(
+        name="object-store",
+        pattern=r"(?i)botocore\.exceptions|s3\S*.{0,60}(?:SlowDown|ServiceUnavailable|InternalError|timed? ?out"
+        r"|RequestTimeout)"
+        r"|google\.api_core\.exceptions|azure\.core\.exceptions|BlobNotFound|gcsfs.{0,40}(?:error|retry)"
+        r"|NoSuch(?:Bucket|Key)\b"
+        r"|hdfs.{0,60}(?:exception|failed)|OSS.{0,40}(?:ServerError|RequestError)",
+        cls=S,
+        detail="object-store",
+        weight=78,
+        reason="the object store refused or was not reached",
+        example="botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL",
+        live=True,
+    ),
+)

@@ -1,0 +1,72 @@
+"""Stacks of processes that stand still, as py-spy and faulthandler write them: who waits for whom.
+
+Most ranks of a hung job wait in a collective; the one that is elsewhere is the one they wait for.
+"""
+
+import re
+
+import attrs
+
+THREADS_MAX = 4096
+
+_THREAD = re.compile(
+    r"Thread (?:0x)?([0-9a-f]{1,20}) \((?:active|idle|most recent call first)[^)]{0,40}\):?\s?(.{0,80})"
+)
+_COLLECTIVE = re.compile(
+    r"^\s{0,12}(?:File .{0,200} in )?"
+    r"(?:broadcast|all_?reduce|all_?gather\w{0,20}|reduce_?scatter\w{0,20}|barrier|all_to_all\w{0,12}"
+    r"|monitored_barrier|recv|send|reduce|wait_for_work|_coalescing_manager)\b"
+)
+
+
+@attrs.define
+class Stack:
+    """One thread.
+
+    Args:
+        name: its id, as written.
+        lines: how many frames it has.
+        collective: it waits in a collective.
+    """
+
+    name: str
+    lines: int = 0
+    collective: bool = False
+
+
+@attrs.define
+class Stacks:
+    """Collects stacks, line by line."""
+
+    threads: list[Stack] = attrs.field(factory=list)
+    _open: list[Stack] = attrs.field(factory=list)
+
+    def add(self, line: str) -> None:
+        """Take a line: the head of a thread, or a frame of the threads named last."""
+        if "Thread" in line[:40]:
+            found = _THREAD.search(line[:HEAD])
+            if found is not None and ("MainThread" in found[2] or not found[2]):
+                if len(self.threads) < THREADS_MAX:
+                    if self._open and self._open[-1].lines:
+                        self._open.clear()
+                    self._open.append(Stack(found[1]))
+                    self.threads.append(self._open[-1])
+                return
+        if not self._open:
+            return
+        if not line.startswith((" ", "\t")):
+            if line.strip():
+                self._open.clear()
+            return
+        for stack in self._open:
+            stack.lines += 1
+            stack.collective = stack.collective or _COLLECTIVE.match(line[:HEAD]) is not None
+
+    def read(self) -> tuple[bool, tuple[str, ...]]:
+        """Whether there are stacks of main threads, and which of them keep others waiting."""
+        whole = [stack for stack in self.threads if stack.lines]
+        elsewhere = tuple(stack.name for stack in whole if not stack.collective)
+        return bool(whole), elsewhere if len(elsewhere) < len(whole) else ()
+
+
+HEAD = 400

@@ -1,0 +1,338 @@
+"""A whole text -> one diagnosis: what it was, who began it, what to do.
+
+The text may be of one rank or of many, of one moment or of days. Each line is read by the table; the loudest line is
+the root (``rule.py``), the earliest among equals. What a line says of another rank counts for that rank. Where nothing
+is louder than a signal, what the numbers and the stacks in the text show is asked as well.
+
+House rules: lines of a traceback that show source are no evidence, whatever words they hold. A class is only given when
+a rule gave it: else it is ``unknown``, with the lines that looked most like it. Memory is bounded, so a text may be fed
+line by line for as long as it lasts.
+"""
+
+import re
+from collections import deque
+
+import attrs
+
+from ftcore.faults import speakers
+from ftcore.faults.pattern import to_bytes
+from ftcore.faults.rule import COLLATERAL, ROOT, UNSURE, Rule
+from ftcore.faults.series import Series
+from ftcore.faults.stacks import Stacks
+from ftcore.faults.table import table
+from ftcore.faults.taxonomy import CLASSES, Action, FaultClass, suspects_node
+
+MULTI = "multi"
+EVIDENCE_LINES = 6
+LINE_CHARS_SHOWN = 240
+PER_RULE_MAX = 64
+"""Lines kept of one rule; the first ones."""
+WEAK = 46
+"""Below this weight the numbers and stacks of the text are asked."""
+QUOTED_CHARS_MAX = 1 << 16
+"""Of a line that quotes a text; the rest of a longer one is not read."""
+NOBODY_LISTED = "a rank not listed"
+
+_SOURCE = re.compile(r"\bFile \"[^\"]{1,300}\", line \d")
+_SIZE = r"(\d{1,9}(?:\.\d{1,6})?) ?([KMGT])i?B"
+_ASKED = re.compile(rf"Tried to allocate {_SIZE}")
+_FREE = re.compile(rf"{_SIZE} (?:is )?free")
+_TOTAL = re.compile(rf"{_SIZE} total capacity|total capacity of {_SIZE}")
+_UNIT = {"K": 1.0, "M": 1024.0, "G": 1024.0**2, "T": 1024.0**3}
+_SEQ = re.compile(r"SeqNum=(\d{1,18})")
+_COMPLETED = re.compile(r"last completed (?:NCCL )?work: (\d{1,18})")
+_RANKS = re.compile(r"\bRank (\d{1,6})\b")
+_LOOKS_BAD = re.compile(r"(?i)error|fail|fatal|abort|exception|killed|panic|warn|traceback|timed? ?out")
+
+
+@attrs.frozen
+class Diagnosis:
+    """What a text means.
+
+    Args:
+        cls: the class; ``unknown`` if no rule gave one.
+        detail: the finer distinction.
+        role: ``root``, ``collateral``, ``multi`` (several ranks speak, ``root_rank`` names the one that began) or
+            ``unknown``.
+        action: what is usually done.
+        root_rank: rank, task or host that began; empty if the text does not tell.
+        node_at_fault: there is reason to suspect a machine.
+        reason: why, one sentence.
+        evidence: the lines that it rests on, the weightiest first, shortened.
+        rule: the rule that gave the class, or how else it was found.
+    """
+
+    cls: FaultClass
+    detail: str
+    role: str
+    action: Action
+    root_rank: str
+    node_at_fault: bool
+    reason: str
+    evidence: tuple[str, ...]
+    rule: str
+
+
+@attrs.frozen
+class Found:
+    """A line that a rule reads.
+
+    Args:
+        at: its number in the text.
+        rule: the rule.
+        who: who wrote it, if it says.
+        names: whom it blames, if anybody.
+        line: the line.
+        weight: the rule's, unless the context changes it.
+    """
+
+    at: int
+    rule: Rule
+    who: str
+    names: str
+    line: str
+    weight: int
+
+
+class TextReader:
+    """Reads a text line by line.
+
+    Args:
+        extra: a job's own rules.
+    """
+
+    def __init__(self, extra: tuple[Rule, ...] = ()) -> None:
+        self._table = table(extra)
+        self._found: list[Found] = []
+        self._per_rule: dict[tuple[str, str], int] = {}
+        self._voices: dict[str, int] = {}
+        self._series = Series()
+        self._stacks = Stacks()
+        self._last: deque[str] = deque(maxlen=EVIDENCE_LINES)
+        self._bad: deque[str] = deque(maxlen=EVIDENCE_LINES)
+        self._at = 0
+        self._source_column = -1
+        self._section = ""
+        self._siblings = False
+
+    def add(self, line: str) -> None:
+        """Take the next line; one that quotes a text (JSON's ``\\n``) is taken as the lines it quotes."""
+        if "\\n" in line[:QUOTED_CHARS_MAX]:
+            for part in line[:QUOTED_CHARS_MAX].split("\\n"):
+                self._add(part)
+        else:
+            self._add(line)
+
+    def _add(self, line: str) -> None:
+        self._at += 1
+        if not line.strip():
+            return
+        if self._is_source(line):
+            return
+        self._section = speakers.section(line) or ("" if line[:1].strip() else self._section)
+        who = speakers.speaker(line) or self._section
+        if who and (who in self._voices or len(self._voices) < 4096):
+            self._voices[who] = self._at
+        self._series.add(line)
+        self._stacks.add(line)
+        self._last.append(line)
+        rule = self._table.read(to_bytes(line))
+        if rule is None:
+            if _LOOKS_BAD.search(line[:400]):
+                self._bad.append(line)
+            return
+        key = (rule.name, who)
+        self._per_rule[key] = self._per_rule.get(key, 0) + 1
+        self._siblings = self._siblings or rule.name == "agent-stops-siblings"
+        if rule.weight and self._per_rule[key] <= PER_RULE_MAX and len(self._found) < 4096:
+            self._found.append(Found(self._at, rule, who, speakers.named(line), line[:2000], rule.weight))
+
+    def _is_source(self, line: str) -> bool:
+        """Whether the line is a traceback's: where in which file, or the source that stands there."""
+        column, self._source_column = self._source_column, -1
+        place = _SOURCE.search(line[:600])
+        if place is not None:
+            self._source_column = place.start()
+            return True
+        if column >= 0 and line[column : column + 2].isspace():
+            marks = line[column:].strip()
+            if marks and not set(marks) <= set("~^"):
+                self._source_column = column  # below it may stand the line that marks the place in it
+            return True
+        return False
+
+    def result(self) -> Diagnosis:
+        """What the text so far means."""
+        found = self._weighed()
+        best = max(found, key=lambda f: (f.weight, -f.at), default=None)
+        if best is None or best.weight < WEAK:
+            shown = self._shown()
+            if shown is not None:
+                return shown
+        if best is None:
+            return self._unknown(())
+        if best.rule.cls is FaultClass.UNKNOWN:
+            return self._unknown(tuple(f.line for f in found))
+        silent = self._silent(best, found)
+        if silent is not None:
+            return silent
+        return self._diagnosis(best, found)
+
+    def _weighed(self) -> list[Found]:
+        """What was found; a kill that came before the waits that ran out was their cause."""
+        waits = [f.at for f in self._found if f.rule.detail in ("watchdog", "desync", "barrier")]
+        return [
+            attrs.evolve(f, weight=54) if f.rule.detail == "sigkill" and waits and f.at < waits[0] else f
+            for f in self._found
+        ]
+
+    def _diagnosis(self, best: Found, found: list[Found]) -> Diagnosis:
+        rule = best.rule
+        action = rule.action or CLASSES[rule.cls].action
+        node = rule.node if rule.node is not None else suspects_node(rule.cls)
+        role, who = self._role(best, found)
+        reason = rule.reason
+        if rule.cls is FaultClass.OOM_GPU and _nearly_fits([f.line for f in found if f.rule is rule], self._last):
+            action = Action.RESTART_PROCESSES
+            reason = "fragmentation, or a peak that nearly fits: a restart may well go through"
+        others = sorted(found, key=lambda f: (-f.weight, f.at))
+        lines = dict.fromkeys([best.line, *(f.line for f in others)])
+        return Diagnosis(rule.cls, rule.detail, role, action, who, node, reason, _short(lines), rule.name)
+
+    def _role(self, best: Found, found: list[Found]) -> tuple[str, str]:
+        if best.rule.role == COLLATERAL:
+            return COLLATERAL, next((f.names for f in found if f.names), "")
+        if best.rule.detail == "collective-mismatch":
+            ranks = list(dict.fromkeys(_RANKS.findall(best.line)))
+            return (MULTI, " and ".join(sorted(ranks, key=int)) + " disagree") if len(ranks) > 1 else (ROOT, "")
+        who = dict.fromkeys(f.who for f in found if f.who)
+        if best.rule.role == UNSURE and best.rule.cls in (FaultClass.NCCL_TIMEOUT, FaultClass.HANG):
+            suspect = self._missing(found)
+            if len(who) > 1 or suspect:
+                return MULTI, suspect or NOBODY_LISTED
+            return ROOT, ""
+        named = best.names or best.who
+        several = len(who) > 1 or (named and who and named not in who)
+        victims = [f for f in found if f.rule.role == COLLATERAL]
+        crashed = best.rule.detail == "crash" and victims
+        if several or crashed or self._siblings or any(f.who and f.who != best.who for f in victims):
+            return MULTI, named or ("scheduler" if best.rule.detail in ("time-limit", "preempted") else "")
+        return ROOT, named
+
+    def _missing(self, found: list[Found]) -> str:
+        """Of ranks that waited in vain, whom they waited for: one that is named, that is behind, or that is silent."""
+        waits = [f for f in found if f.rule.cls in (FaultClass.NCCL_TIMEOUT, FaultClass.HANG)]
+        blamed = next((f.names for f in waits if f.names), "")
+        if blamed:
+            return blamed
+        place: dict[str, int] = {}
+        for pattern in (_COMPLETED, _SEQ):
+            for f in found:
+                number = pattern.search(f.line)
+                if number is not None and f.who and f.who not in place:
+                    place[f.who] = int(number[1])
+            if len(set(place.values())) > 1:
+                return min(place, key=lambda rank: place[rank])
+            place.clear()
+        complained = {f.who for f in found}
+        quiet = [rank for rank in self._voices if rank not in complained and rank.isdecimal()]
+        return quiet[0] if len(quiet) == 1 and complained - {""} else ""
+
+    def _silent(self, best: Found, found: list[Found]) -> Diagnosis | None:
+        """Victims tell of a peer that closed; the one rank in the text that tells of nothing ended without a word."""
+        if best.rule.role != COLLATERAL or best.rule.detail != "peer-gone":
+            return None
+        complained = {f.who for f in self._found if f.who}
+        quiet = [who for who in self._voices if who not in complained]
+        if len(quiet) != 1 or not complained:
+            return None
+        reason = "its output ends without a word, then the others lose their connection to it: ended from outside"
+        lines = dict.fromkeys([*(f.line for f in found)])
+        return Diagnosis(
+            FaultClass.SIGNAL_PREEMPTION,
+            "silent",
+            MULTI,
+            Action.RESTART_PROCESSES,
+            quiet[0],
+            False,
+            reason,
+            _short(lines),
+            "silent-peer",
+        )
+
+    def _shown(self) -> Diagnosis | None:
+        """What stacks and numbers show by themselves."""
+        is_hung, waited_for = self._stacks.read()
+        last = _short(dict.fromkeys(self._last))
+        if is_hung:
+            several = len([stack for stack in self._stacks.threads if stack.lines]) > 1
+            who = f"process {waited_for[0]}" if len(waited_for) == 1 else ""
+            return Diagnosis(
+                FaultClass.HANG,
+                "stacks",
+                MULTI if several else ROOT,
+                Action.RESTART_PROCESSES,
+                who,
+                False,
+                "stacks of a process that stands still"
+                + ("; the others wait for the one that is not in the collective" if who else ""),
+                last,
+                "stacks",
+            )
+        curve = self._series.read()
+        if not curve.kind:
+            return None
+        cls, detail, action = {
+            "spike": (FaultClass.NUMERIC, "loss-spike", Action.ROLLBACK_SKIP_DATA),
+            "recovered": (FaultClass.NUMERIC, "loss-spike", Action.WAIT),
+            "slower": (FaultClass.HANG, "straggler", Action.REPLACE_NODE),
+        }[curve.kind]
+        return Diagnosis(cls, detail, ROOT, action, "", curve.kind == "slower", curve.told, last, "curve")
+
+    def _unknown(self, lines: tuple[str, ...]) -> Diagnosis:
+        facts = CLASSES[FaultClass.UNKNOWN]
+        return Diagnosis(
+            FaultClass.UNKNOWN,
+            "",
+            UNSURE,
+            facts.action,
+            "",
+            False,
+            "no line says what the cause is" if self._at else "there is no text",
+            _short(dict.fromkeys([*self._bad, *lines, *self._last])),
+            "",
+        )
+
+
+def classify_text(text: str, extra: tuple[Rule, ...] = ()) -> Diagnosis:
+    """Read a whole text.
+
+    Args:
+        text: what a person or a scanner saw; of one rank or of many.
+        extra: a job's own rules.
+    """
+    reader = TextReader(extra)
+    for line in text.splitlines():
+        reader.add(line)
+    return reader.result()
+
+
+def _short(lines: dict[str, None]) -> tuple[str, ...]:
+    return tuple(line.strip()[:LINE_CHARS_SHOWN] for line in list(lines)[:EVIDENCE_LINES])
+
+
+def _nearly_fits(lines: list[str], after: deque[str]) -> bool:
+    """Whether a device had plenty of memory free, or lacked a hundredth of it: a restart may then well go through."""
+    text = " ".join([*lines, *after])
+    asked, free, total = (_kib(pattern, text) for pattern in (_ASKED, _FREE, _TOTAL))
+    if asked is None or free is None or total is None:
+        return False
+    return (free >= asked and free >= total / 10) or 0 <= asked - free <= total / 100
+
+
+def _kib(pattern: re.Pattern[str], text: str) -> float | None:
+    found = pattern.search(text)
+    if found is None:
+        return None
+    number, unit = (group for group in found.groups() if group is not None)
+    return float(number) * _UNIT[unit]
