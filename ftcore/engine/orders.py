@@ -5,7 +5,7 @@ import attrs
 from ftcore.commands import Command, StartWorkers
 from ftcore.events.world import Member
 from ftcore.ids import EffectId, Term
-from ftcore.states.model import ActionState, JobState
+from ftcore.states.model import ActionState, JobState, Skip
 
 
 @attrs.frozen(kw_only=True)
@@ -22,6 +22,8 @@ class Slice:
         store_port: its port.
         restart_count: rounds of this run before this one.
         max_restarts: the budget of ``process_restart`` in force; 0 if it is not in the chain.
+        resume_step: after a rollback: the step to resume from, although newer checkpoints may lie there.
+        skips: what of the data is left out.
     """
 
     group_rank: int
@@ -33,6 +35,8 @@ class Slice:
     store_port: int
     restart_count: int
     max_restarts: int
+    resume_step: int | None = None
+    skips: tuple[Skip, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -94,4 +98,6 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
         store_port=int(port),
         restart_count=world.round - state.round_first,
         max_restarts=int(budget),
+        resume_step=state.resume_step,
+        skips=tuple(state.skips),
     )

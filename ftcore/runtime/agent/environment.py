@@ -1,8 +1,20 @@
-"""The environment of workers: torchrun's, name for name (torch 2.13, ``local_elastic_agent._start_workers``)."""
+"""The environment of workers: torchrun's, name for name (torch 2.13, ``local_elastic_agent._start_workers``).
+
+Two names are ftcore's own, and are there only after a rollback.
+"""
 
 from collections.abc import Mapping
 
+import msgspec
+
 from ftcore.engine.orders import Slice
+
+RESUME_STEP = "FTCORE_RESUME_STEP"
+"""After a rollback: the step whose checkpoint the script has to resume from, although it may find newer ones."""
+
+SKIP = "FTCORE_SKIP"
+"""What of the data the script has to leave out: a JSON list of ``{"step", "amount", "unit"}``, behind which step and how
+many ``batches`` or ``tokens``."""
 
 
 def worker_env(
@@ -22,6 +34,12 @@ def worker_env(
     """
     rank = part.base_rank + local_rank
     env = dict(base)
+    for name in (RESUME_STEP, SKIP):
+        env.pop(name, None)
+    if part.resume_step is not None:
+        env[RESUME_STEP] = str(part.resume_step)
+    if part.skips:
+        env[SKIP] = msgspec.json.encode(part.skips).decode()
     env.update(
         {
             "LOCAL_RANK": str(local_rank),

@@ -1,0 +1,35 @@
+"""What a worker finds in its environment beyond torchrun's names, which a test beside real torchrun compares."""
+
+import json
+
+from ftcore.engine.orders import Slice
+from ftcore.runtime.agent.environment import worker_env
+from ftcore.states.model import Skip
+
+
+def env(**more: object) -> dict[str, str]:
+    part = Slice(
+        group_rank=0,
+        base_rank=0,
+        slots=1,
+        size=1,
+        nodes=1,
+        store_host="h",
+        store_port=1,
+        restart_count=0,
+        max_restarts=3,
+        **more,  # type: ignore[arg-type]
+    )
+    return worker_env({"FTCORE_RESUME_STEP": "7"}, part, 0, job="j", role="r", error_file="e")
+
+
+def test_a_rollback_is_told():
+    """The step to resume from, and the data to leave out."""
+    told = env(resume_step=100, skips=(Skip(step=100, amount=200, unit="batches"),))
+    assert told["FTCORE_RESUME_STEP"] == "100"
+    assert json.loads(told["FTCORE_SKIP"]) == [{"step": 100, "amount": 200, "unit": "batches"}]
+
+
+def test_without_a_rollback_nothing_is_told():
+    """What an outer job may have left in the environment is not passed on."""
+    assert not {"FTCORE_RESUME_STEP", "FTCORE_SKIP"} & env().keys()
