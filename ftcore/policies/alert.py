@@ -12,7 +12,7 @@ from ftcore.faults.taxonomy import CLASSES
 from ftcore.ids import SECOND
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import spent
-from ftcore.policies.situation import asked_by, class_of, culprit
+from ftcore.policies.situation import asked_by, class_of, culprit, in_a_row
 from ftcore.states.model import IncidentState, JobState
 
 
@@ -24,7 +24,8 @@ class Alert:
     conditions: ClassVar[tuple[str, ...]] = (
         "takes a fault or a warning whose class is in `on`; a request only with `requests`",
         "passes if `to` names nobody",
-        "passes the same fault come again within `every`, and what is beyond `max_alerts` in `window`",
+        "passes the same fault come again, and any warning, within `every` of the last message",
+        "passes what is beyond `max_alerts` in `window`",
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault", "warning", "request")
     needs: ClassVar[tuple[Ability, ...]] = ()
@@ -35,7 +36,9 @@ class Alert:
         "severity": Option(
             default="warning", kind="choice", choices=("info", "warning", "critical"), doc="How grave it is called."
         ),
-        "every": Option(default=600, kind="duration", doc="Time in which the same fault is told of once."),
+        "every": Option(
+            default=600, kind="duration", doc="Time in which the same fault, and any warning, is not told of again."
+        ),
         "max_alerts": Option(default=12, kind="int", minimum=1, maximum=1000, doc="Messages in `window`."),
         "window": Option(default=3600, kind="duration", minimum=1, doc="The time over which messages are counted."),
     }
@@ -49,10 +52,10 @@ class Alert:
         if incident.kind != "request" and options["on"] and incident.fault.cls not in options["on"]:
             return Pass(reason=f"{incident.fault.cls} is not told of")
         last = max(job.attempts.get(self.name, ()), default=None)
-        if last is not None and incident.kind != "request" and job.repeat.count > 1:
+        if last is not None and (incident.kind == "warning" or in_a_row(incident, job) > 1):
             ago = (job.time - last) / SECOND
             if ago < options["every"]:
-                return Pass(reason=f"the same fault again, and people were told {ago:.0f} s ago")
+                return Pass(reason=f"nothing new, and people were told {ago:.0f} s ago")
         why = spent(job, self.name, options["max_alerts"], options["window"], "messages")
         if why:
             return Pass(reason=why)
@@ -72,8 +75,8 @@ def _message(incident: IncidentState, job: JobState) -> str:
     where = culprit(incident)
     step = f"after step {fault.step}" if fault.step is not None else "before any step"
     lines.append(f"incident {incident.id}, {step}" + (f", on {where}" if where else ""))
-    if job.repeat.count > 1:
-        lines.append(f"the same fault for the {job.repeat.count}. time in a row")
+    if in_a_row(incident, job) > 1:
+        lines.append(f"the same fault came {in_a_row(incident, job)} times in a row")
     if incident.tried:
         lines.append(f"tried in vain: {', '.join(dict.fromkeys(incident.tried))}")
     lines.append(f"advice: {CLASSES[class_of(incident)].advice}")

@@ -16,7 +16,7 @@ from ftcore.events.policy import Terms
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, spent
-from ftcore.policies.situation import a_worker_ended, class_of, everyone_lives, kind_of
+from ftcore.policies.situation import a_worker_ended, class_of, everyone_lives, in_a_row, kind_of
 from ftcore.states.model import IncidentState, JobState
 
 
@@ -52,7 +52,7 @@ class RecomputeStep:
         if a_worker_ended(incident, job) or not everyone_lives(job):
             return Pass(reason="not all workers live")
         known = step + 1 in job.tolerated
-        if not options["tolerate"] and (known or job.repeat.count > 1):
+        if not options["tolerate"] and (known or in_a_row(incident, job) > 1):
             return Pass(reason=f"step {step + 1} was computed again and is abnormal again")
         why = "" if known else spent(job, self.name, options["max_recomputed"], options["window"], "steps")
         if why:

@@ -12,7 +12,7 @@ from ftcore.events.policy import Terms
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, spent
-from ftcore.policies.situation import class_of, kind_of
+from ftcore.policies.situation import class_of, in_a_row, kind_of
 from ftcore.states.model import IncidentState, JobState
 
 
@@ -32,7 +32,7 @@ class RollbackAndSkip:
     needs: ClassVar[tuple[Ability, ...]] = (Ability.ROLLBACK,)
     options: ClassVar[Mapping[str, Option]] = {
         "on": Option(
-            default=("loss-spike", "loss-nan", "norm-spike"),
+            default=("loss-spike", "loss-nan", "loss-divergence", "norm-spike", "norm-nan", "norm-divergence"),
             kind="texts",
             doc="Kinds of observations that it deals with.",
         ),
@@ -66,7 +66,7 @@ class RollbackAndSkip:
         why = spent(job, self.name, options["max_rollbacks"], options["window"], "rollbacks")
         if why:
             return Pass(reason=why)
-        times = max(attempts(job, self.name, options["again"]) + 1, job.repeat.count)
+        times = max(attempts(job, self.name, options["again"]) + 1, in_a_row(incident, job))
         latest = step - (options["before"] * times if options["back"] == "steps" else 0)
         target = max((kept for kept in job.checkpoints if kept <= latest), default=None)
         if target is None:

@@ -44,6 +44,11 @@ def kind_of(incident: IncidentState, job: JobState) -> str:
     return root.kind if root is not None and root.kind else incident.fault.detail
 
 
+def in_a_row(incident: IncidentState, job: JobState) -> int:
+    """How often the same fault came in a row, this time included; 1 for what is no fault."""
+    return job.repeat.count if incident.kind == "fault" else 1
+
+
 def class_of(incident: IncidentState) -> FaultClass:
     """The fault's class; ``unknown`` for one that this version does not know."""
     try:
