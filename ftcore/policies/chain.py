@@ -93,7 +93,7 @@ def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState)
         that is not ftcore's own and has not answered yet.
     """
     for entry in chain:
-        if entry.policy in incident.asked:
+        if entry.policy in incident.asked or _another_is_meant(chain, entry, incident):
             continue
         policy = BUILT_IN.get(entry.policy)
         if policy is not None and not _deals_with(policy, incident):
@@ -108,10 +108,21 @@ def _deals_with(policy: Policy, incident: IncidentState) -> bool:
     return incident.kind in policy.kinds or (incident.kind == "request" and incident.fault.detail in policy.kinds)
 
 
+def _is_for(entry: ChainEntry, incident: IncidentState) -> bool:
+    return not entry.faults or incident.fault.cls in entry.faults
+
+
+def _another_is_meant(chain: Sequence[ChainEntry], entry: ChainEntry, incident: IncidentState) -> bool:
+    """Whether the policy stands in the chain for this class a second time, with options of its own."""
+    return not _is_for(entry, incident) and any(
+        other.policy == entry.policy and _is_for(other, incident) for other in chain
+    )
+
+
 def _ask(policy: Policy | None, entry: ChainEntry, incident: IncidentState, job: JobState) -> Verdict | Ask:
     if policy is None and not entry.external:
         return Pass(reason="this version of ftcore has no such policy")
-    if incident.kind == "fault" and entry.faults and incident.fault.cls not in entry.faults:
+    if not _is_for(entry, incident):
         return Pass(reason=f"is asked about {', '.join(entry.faults)} alone")
     if policy is None:
         answer = incident.answers.get(entry.policy)

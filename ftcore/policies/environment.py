@@ -1,0 +1,152 @@
+"""``FTCORE_POLICIES``: MindIO's switches, laid over the policy file.
+
+    FTCORE_POLICIES="{TTP:1,UCE:1}"
+
+| switch | policy | needs replicas |
+|---|---|---|
+| ``UCE`` | ``step_retry``, option ``uce`` | yes |
+| ``HCCE`` | ``step_retry``, option ``hcce`` | no |
+| ``TRE`` | ``recompute_step`` | no |
+| ``ARF`` | ``hot_swap`` | yes |
+| ``TTP`` | ``dying_checkpoint`` | yes |
+| ``RSC`` | ``pod_replacement`` | no |
+| ``TSP`` | ``step_pause`` | no |
+
+``1`` puts the policy into the chain, at its place in MindIO's order, and makes it required; ``0`` takes it out. ``UCE``
+or ``ARF`` on puts ``TTP`` on as well: what they cannot repair should at least be saved. What is not named stays as the
+file has it.
+"""
+
+import re
+from collections.abc import Mapping
+
+import attrs
+
+from ftcore.errors import UsageError
+from ftcore.events.policy import ChainEntry, PolicyLoaded
+from ftcore.policies.base import Ability
+from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.rules import clashes
+from ftcore.policies.values import defaults
+from ftcore.policies.yaml_nodes import did_you_mean, short
+
+VARIABLE = "FTCORE_POLICIES"
+
+POLICIES: Mapping[str, str] = {
+    "TSP": "step_pause",
+    "UCE": "step_retry",
+    "HCCE": "step_retry",
+    "TRE": "recompute_step",
+    "ARF": "hot_swap",
+    "TTP": "dying_checkpoint",
+    "RSC": "pod_replacement",
+}
+"""Each switch and its policy, in MindIO's order of priority."""
+
+REPLICA_BASED = ("UCE", "ARF", "TTP")
+IMPLY_TTP = ("UCE", "ARF")
+
+_RETRY_OPTIONS = {"UCE": "uce", "HCCE": "hcce"}
+_PAIR = re.compile(r"\s*([^:=\s]*)\s*[:=]\s*(\S*)\s*")
+_EXPECTED = f'expected {VARIABLE}="{{TTP:1,UCE:1}}" with the switches {", ".join(sorted(POLICIES))} and 1 or 0'
+
+
+def read_switches(text: str) -> dict[str, bool]:
+    """The switches in a text, as they stand there.
+
+    Raises:
+        UsageError: it is not of the form ``{NAME:1,NAME:0}`` (braces may be left out), or a name is not known.
+    """
+    inner = text.strip()
+    if inner.startswith("{") != inner.endswith("}"):
+        raise UsageError(f"{VARIABLE}: found {short(text)}; a brace is missing; {_EXPECTED}")
+    switches: dict[str, bool] = {}
+    for part in inner.strip("{}").split(",") if inner.strip("{} ") else ():
+        pair = _PAIR.fullmatch(part)
+        name, value = (pair[1].strip("\"'").upper(), pair[2].strip("\"'")) if pair is not None else ("", "")
+        if pair is None or value not in ("0", "1"):
+            raise UsageError(f"{VARIABLE}: found {short(part.strip())}; {_EXPECTED}")
+        if name not in POLICIES:
+            raise UsageError(f"{VARIABLE}: no switch is called {short(name)}{did_you_mean(name, POLICIES)}")
+        if name in switches:
+            raise UsageError(f"{VARIABLE}: {name} is set twice")
+        switches[name] = value == "1"
+    return switches
+
+
+def apply_switches(loaded: PolicyLoaded, text: str) -> PolicyLoaded:
+    """The policy with the switches laid over it; its source says so.
+
+    Args:
+        loaded: what is in force by the file, or by default.
+        text: the variable's value; empty: nothing is changed.
+
+    Raises:
+        UsageError: the text cannot be read, contradicts itself or what the file says of the job.
+    """
+    switches = read_switches(text)
+    if not switches:
+        return loaded
+    _imply(switches, text)
+    _need_replicas(switches, loaded)
+    chain = list(loaded.chain)
+    for name in POLICIES:
+        if name in switches:
+            _switch(chain, name, switches[name])
+    shown = ",".join(f"{name}:{int(on)}" for name, on in switches.items())
+    changed = attrs.evolve(loaded, chain=tuple(chain), source=f"{loaded.source} with {VARIABLE}={{{shown}}}")
+    for clash in clashes(changed.chain, changed.declared):
+        raise UsageError(f"{VARIABLE}: {clash.policy}: {clash.text}")
+    return changed
+
+
+def _imply(switches: dict[str, bool], text: str) -> None:
+    causes = [name for name in IMPLY_TTP if switches.get(name)]
+    if not causes:
+        return
+    if switches.get("TTP") is False:
+        raise UsageError(f"{VARIABLE}: found {short(text)}; {causes[0]}:1 puts TTP on, TTP:0 puts it off")
+    switches["TTP"] = True
+
+
+def _need_replicas(switches: Mapping[str, bool], loaded: PolicyLoaded) -> None:
+    on = [name for name in REPLICA_BASED if switches.get(name)]
+    if on and Ability.REPLICAS not in loaded.declared.abilities:
+        raise UsageError(
+            f"{VARIABLE}: {', '.join(on)} need{'s' if len(on) == 1 else ''} replicas, and the policy says nothing of "
+            "any; say in the policy file which ranks hold the same state: `job: {replicas: all}`, or groups"
+        )
+
+
+def _switch(chain: list[ChainEntry], name: str, on: bool) -> None:
+    policy = POLICIES[name]
+    option = _RETRY_OPTIONS.get(name)
+    here = [place for place, entry in enumerate(chain) if entry.policy == policy]
+    if not here and on:
+        options = defaults(BUILT_IN[policy].options)
+        if option is not None:  # the other half of step_retry stays off unless it is switched on as well
+            options |= {half: half == option for half in _RETRY_OPTIONS.values()}
+        chain.insert(_place(chain, policy), ChainEntry(policy=policy, options=options, required=True))
+        return
+    for place in reversed(here):
+        entry = chain[place]
+        if option is not None:
+            entry = attrs.evolve(entry, options={**entry.options, option: on}, required=entry.required or on)
+            on_at_all = any(entry.options[half] for half in _RETRY_OPTIONS.values())
+        else:
+            entry, on_at_all = attrs.evolve(entry, required=True), on
+        if on_at_all:
+            chain[place] = entry
+        else:
+            del chain[place]
+
+
+def _place(chain: list[ChainEntry], policy: str) -> int:
+    """Where a policy comes into a chain: behind those that MindIO's order has before it, at the top if there is none.
+
+    Never behind what restarts, shrinks or ends: there a quick remedy would not be asked any more.
+    """
+    order = list(dict.fromkeys(POLICIES.values()))
+    before = order[: order.index(policy)]
+    places = [place + 1 for place, entry in enumerate(chain) if entry.policy in before]
+    return max(places, default=0)

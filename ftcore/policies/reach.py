@@ -1,0 +1,38 @@
+"""Which entries of a chain are asked about a class of faults: the filters, seen from the class."""
+
+from collections.abc import Sequence
+
+from ftcore.events.policy import ChainEntry
+from ftcore.faults.taxonomy import FaultClass
+from ftcore.policies.chain import BUILT_IN
+
+TROUBLES = ("fault", "warning")
+"""Kinds of incidents of every class but ``request``; all other words of a policy's ``kinds`` are wishes."""
+
+
+def asked(chain: Sequence[ChainEntry], cls: str) -> list[int]:
+    """Places of the entries that are asked about a class, up to the one that takes whatever reaches it.
+
+    Args:
+        chain: the entries, highest priority first.
+        cls: a class of the taxonomy.
+    """
+    places = []
+    for place, entry in enumerate(chain):
+        if why_not(entry, cls):
+            continue
+        places.append(place)
+        if entry.policy == "stop":
+            break
+    return places
+
+
+def why_not(entry: ChainEntry, cls: str) -> str:
+    """Why an entry is never asked about a class; empty if it is."""
+    if entry.faults and cls not in entry.faults:
+        return f"it is kept to: {', '.join(entry.faults)}"
+    kinds = BUILT_IN[entry.policy].kinds
+    wishes = [kind for kind in kinds if kind not in TROUBLES]
+    if not (wishes if cls == FaultClass.REQUEST else len(kinds) > len(wishes)):
+        return f"it deals with {', '.join(kinds)} alone"
+    return ""

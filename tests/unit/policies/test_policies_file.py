@@ -1,0 +1,255 @@
+"""The policy file beyond its chain: the job's section, rules, filters, contradictions, and YAML that means no good."""
+
+import pytest
+
+from ftcore.errors import UsageError
+from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
+from ftcore.policies.config import COMMON_KEYS, check, default_chain, parse, preset
+from ftcore.policies.yaml_nodes import BYTES_MAX
+
+HEAD = "version: 1\n"
+STOP = "  - stop\n"
+
+
+def chain(*entries: str, job: str = "") -> str:
+    return HEAD + job + "chain:\n" + "".join(f"  - {entry}\n" for entry in entries) + STOP
+
+
+def mistake(text: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse(text, "p")
+    return str(caught.value)
+
+
+def test_the_job_says_what_nobody_else_can():
+    """Replicas, abilities and checkpoints are recorded; who has replicas has that ability."""
+    said = parse(
+        HEAD + "job: {replicas: [[0, 2], [1, 3]], abilities: [save, park], checkpoints_kept: 3}\n", "p"
+    ).declared
+    assert (said.replicas, said.groups, said.checkpoints_kept) == ("groups", ((0, 2), (1, 3)), 3)
+    assert said.abilities == ("save", "park", "replicas")
+    assert parse(HEAD + "job: {replicas: none}\n", "p").declared.abilities == ()
+    assert parse(HEAD + "job: {replicas: all}\n", "p").declared.abilities == ("replicas",)
+
+
+def test_rules_of_the_job_are_kept_as_they_stand():
+    """They go into the log as data, so that a replay classifies as the master did."""
+    text = HEAD + "faults:\n  rules:\n    - {pattern: licence .* unreachable, class: config-env}\n"
+    assert parse(text, "p").rules == ({"pattern": "licence .* unreachable", "class": "config-env"},)
+
+
+def test_options_change_the_chain_in_force_and_keep_its_order():
+    """Without a chain of its own, a file changes single options of the preset's, which are required then."""
+    loaded = parse(HEAD + "preset: torchrun-like\noptions: {process_restart: {max_restarts: 7}}\n", "p")
+    assert [entry.policy for entry in loaded.chain] == [entry.policy for entry in preset("torchrun-like").chain]
+    assert loaded.chain[0].options["max_restarts"] == 7
+    assert loaded.chain[0].options["same_fault"] == 4
+    assert [entry.required for entry in loaded.chain] == [True, False, False, False]
+
+
+def test_a_policy_may_stand_twice_for_different_faults():
+    """Each class of faults finds it once; a ``stop`` for some faults may stand above other entries."""
+    loaded = parse(
+        chain(
+            "stop: {faults: [config-env]}",
+            "process_restart: {faults: [oom-host, user-code], max_restarts: 1}",
+            "process_restart: {faults: [hang]}",
+        ),
+        "p",
+    )
+    assert [entry.faults for entry in loaded.chain] == [("config-env",), ("oom-host", "user-code"), ("hang",), ()]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEAD + "job: [1]\n", "p, line 2: job: found a list; expected `key: value` lines"),
+        (HEAD + "job: {replica: all}\n", "p, line 2: job: unknown key 'replica'; did you mean 'replicas'?"),
+        (
+            HEAD + "job: {replicas: some}\n",
+            "p, line 2: job: replicas: found 'some'; expected none, all or groups of ranks: [[0, 4], [1, 5]]",
+        ),
+        (
+            HEAD + "job: {replicas: [[0]]}\n",
+            "p, line 2: job: replicas: [0] is no group: a replica takes two ranks that hold the same",
+        ),
+        (
+            HEAD + "job:\n  replicas:\n    - [0, 1]\n    - [1, 2]\n",
+            "p, line 5: job: replicas: rank 1 stands there twice, first in line 4",
+        ),
+        (
+            HEAD + "job: {replicas: [[0, 1], [3, 4]]}\n",
+            "p, line 2: job: replicas: rank 2 is in no group, so its state is held once only",
+        ),
+        (
+            HEAD + "job: {abilities: [sav]}\n",
+            "p, line 2: job: abilities: 'sav' is not known; did you mean 'save'?",
+        ),
+        (
+            HEAD + "job: {abilities: [replace]}\n",
+            "p, line 2: job: abilities: replace: that is the platform's to declare",
+        ),
+        (
+            HEAD + "job: {checkpoints_kept: 0}\n",
+            "p, line 2: job: checkpoints_kept: found 0; expected a whole number from 1",
+        ),
+        (
+            HEAD + "faults:\n  rules:\n  - {pattern: x, class: hang}\n  - {pattern: '(', class: hang}\n",
+            "p, line 5: faults: rules[1]",
+        ),
+        (HEAD + "preset: mindo\n", "p, line 2: preset: found 'mindo'; expected the name of a preset; did you mean"),
+        (
+            HEAD + "preset: mindio\n",
+            "p, line 2: preset: mindio rests on replicas, and nothing is said of them; expected",
+        ),
+        (HEAD + "preset: palm\n" + chain()[len(HEAD) :], "p, line 2: preset: has no effect beside `chain`"),
+        (HEAD + "options: {alert: {}}\n", "p, line 2: options: the chain has no 'alert'; known are:"),
+        (
+            chain("process_restart: {faults: [hangs]}"),
+            "p, line 3: process_restart: faults: 'hangs' is not known; did you mean 'hang'?",
+        ),
+        (
+            chain("process_restart: {faults: [hang, hang]}"),
+            "p, line 3: process_restart: faults: hang stands there twice",
+        ),
+        (
+            chain("stop: {faults: hang}")[: -len(STOP)],
+            "p, line 3: chain: the last policy must be `stop`, for all faults",
+        ),
+        (
+            chain("process_restart: {faults: [hang]}", "process_restart"),
+            "p, line 4: chain: process_restart stands there twice; each policy is asked once",
+        ),
+        (
+            chain("stop: {faults: [hang]}", "process_restart: {faults: [hang]}"),
+            "p, line 4: chain: process_restart is never asked: for hang `stop` comes before it",
+        ),
+        (
+            chain("grow: {faults: [hang]}"),
+            "p, line 3: chain: grow is never asked: it deals with opportunity, which hang is not",
+        ),
+        (
+            chain("process_restart: {optional: perhaps}"),
+            "p, line 3: process_restart: optional: found 'perhaps'; expected true or false",
+        ),
+        (chain("hot_swap"), "p, line 3: hot_swap: needs replicas, and `job: replicas` says nothing; say which ranks"),
+        (chain("step_retry: {uce: yes}"), "p, line 3: step_retry: uce: found 'yes'; expected true or false"),
+        (
+            chain("rollback_and_skip: {back: newest}"),
+            "p, line 3: rollback_and_skip: back: found 'newest'; expected one of: steps, latest",
+        ),
+        (
+            chain("process_restart: {same_fault: 9, max_restarts: 3}"),
+            "p, line 3: process_restart: same_fault (9) is never reached: max_restarts (3) are spent before",
+        ),
+        (
+            chain("rollback_and_skip: {back: latest, before: 50}"),
+            "p, line 3: rollback_and_skip: before (50) has no effect with back: latest",
+        ),
+        (
+            chain("recompute_step: {on: [norm, loss-spike]}", "rollback_and_skip"),
+            "p, line 4: rollback_and_skip: on: loss-spike stands in recompute_step as well",
+        ),
+        (
+            HEAD + "preset: falcon\njob: {checkpoints_kept: 1}\n",
+            "p, line 1: rollback_and_skip: needs a checkpoint from before the fault, and job: checkpoints_kept: 1",
+        ),
+        (
+            chain("rollback_and_skip", job="job: {checkpoint_every: 20, checkpoints_kept: 3}\n"),
+            "p, line 4: rollback_and_skip: goes back 100 steps, but 3 checkpoints, one every 20 steps, are kept for 40 "
+            "steps only; keep 6 (job: checkpoints_kept) or go back less",
+        ),
+    ],
+)
+def test_a_contradiction_is_named_with_its_line(text, message):
+    """File, line, what was found and what would be right."""
+    assert mistake(text).startswith(message)
+
+
+def test_all_mistakes_of_a_file_are_told_at_once():
+    """Ten at most, in the order of their lines; ``check`` has all of them as data."""
+    text = HEAD + "jobs: 1\nchain:\n" + "".join(f"  - policy{n}\n" for n in range(14))
+    told = mistake(text).splitlines()
+    assert told[0] == "p: 15 mistakes"
+    assert told[1] == "  line 2: the file: unknown key 'jobs'; did you mean 'job'?"
+    assert len(told) == 12
+    assert told[-1] == "  and 5 more"
+    assert [problem.line for problem in check(text, "p").problems] == [2, *range(4, 18)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("version: &v 1\n", "p, line 1: the anchor &v: write each value where it counts"),
+        ("version: 1\nchain: *c\n", "p, line 2: the alias *c: write out what it stands for"),
+        ("version: 1\n<<: {}\n", "p, line 2: a merge (<<): write the keys out"),
+        ("version: !!int 1\n", "p, line 1: the tag tag:yaml.org,2002:int: expected a value without one"),
+        ("version: 1\n---\nversion: 1\n", "p, line 2: a second document begins; expected one"),
+        ("version: 1\nchain:\n\t- stop\n", "p, line 3: not YAML: a tab; YAML is indented with spaces"),
+        ("version: 1\n\0", "p, line 2: not YAML: the character U+0000 cannot stand in it"),
+        ("version: 1\njob: " + "[" * 5000, "p, line 2: nested deeper than 16 levels"),
+        ("version: 1\njob: " + "{a: " * 5000, "p, line 2: nested deeper than 16 levels"),
+        ("? [a]\n: 1\n", "p, line 1: a list or mapping as a key; expected a word"),
+        ("%YAML 1." + "9" * 5000 + "\n---\n", "p: not YAML: it holds a number beyond all bounds"),
+        ('version: "\\UFFFFFFFF"', "p: not YAML: it holds a number beyond all bounds"),
+        ("version: " + "9" * 5000, "p, line 1: version: found '999"),
+        ("version: 1.0\n", "p, line 1: version: found 1.0; this ftcore reads version: 1"),
+        ("#" * (BYTES_MAX + 1), f"p: has {BYTES_MAX + 1} bytes; expected at most {BYTES_MAX}"),
+        ("version: 1\n" + "x" * 10_000_000, "p: has 10000011 bytes"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_yaml_that_means_no_good(text, message):
+    """It is refused in one message, at once, whatever its size."""
+    assert mistake(text).startswith(message)
+
+
+def test_a_billion_laughs_are_not_expanded():
+    """The first anchor ends the reading."""
+    lines = ["a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    assert mistake("\n".join(lines)) == "p, line 1: the anchor &a0: write each value where it counts"
+
+
+def test_a_byte_order_mark_is_overlooked():
+    """Editors on other systems write it."""
+    assert parse("\ufeffversion: 1\n", "p").chain == default_chain().chain
+
+
+def test_words_of_yaml_1_1_are_text():
+    """``on`` and ``1:30`` are neither truth nor ninety: an editor and ftcore read the same."""
+    assert "found 'on'; expected true or false" in mistake(chain("step_retry: {uce: on}"))
+    assert "found '1:30'; expected a duration" in mistake(chain("process_restart: {grace: 1:30}"))
+    assert "found '1_000'; expected a whole number" in mistake(chain("process_restart: {max_restarts: 1_000}"))
+    assert parse(chain("rollback_and_skip: {skip: 1e9, skip_unit: tokens}"), "p").chain[0].options["skip"] == 10**9
+
+
+@pytest.mark.parametrize("policy", BUILT_IN.values(), ids=lambda policy: policy.name)
+def test_every_option_has_a_sound_default(policy):
+    """A default is of its own kind, lies within its bounds, and has a sentence; no option has a name that all have."""
+    for key, option in policy.options.items():
+        assert option.doc.endswith(".")
+        assert key not in COMMON_KEYS
+        if option.kind in ("int", "duration", "number"):
+            assert option.minimum <= option.default
+            assert option.maximum is None or option.default <= option.maximum
+        elif option.kind == "choice":
+            assert option.default in option.choices
+        else:
+            assert option.kind in ("bool", "text", "texts")
+    assert policy.conditions
+    assert policy.kinds
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "stop"])
+def test_every_policy_can_be_written_down_alone(name):
+    """With its defaults, in a job that has replicas; no default breaks a rule."""
+    loaded = parse(chain(f"{name}: {{optional: true}}", job="job: {replicas: all}\n"), "p")
+    assert [entry.policy for entry in loaded.chain] == [name, "stop"]
+    assert not loaded.chain[0].required
+
+
+def test_the_default_chain_could_be_written_down():
+    """What holds for files holds for the chain without one."""
+    text = chain(*DEFAULT_ORDER[:-1], job="job: {replicas: all}\n")
+    assert [e.options for e in parse(text, "p").chain] == [e.options for e in default_chain().chain]
