@@ -15,6 +15,8 @@
 | ``orphan_grace_s`` | an agent without a master, none of whose workers completes a step for this long, stops them |
 | ``master_idle_s`` | a master that no agent has called for this long ends and leaves the job unfinished |
 | ``progress_sample_s`` | how often a progress sample enters the log |
+| ``hang_idle_s`` | idle workers that can wait for no other node hang after this long without a step, at least |
+| ``hang_busy_s`` | workers that are busy, or may be waiting for another node's, hang after this long, at least |
 
 ``check()`` holds the inequalities; a test runs it on the defaults.
 """
@@ -39,6 +41,8 @@ class Timing:
     orphan_grace_s: float = 120.0
     master_idle_s: float = 15.0
     progress_sample_s: float = 10.0
+    hang_idle_s: float = 60.0
+    hang_busy_s: float = 600.0
 
     def check(self) -> None:
         """Raise ``ValueError`` naming the first inequality that does not hold.
@@ -53,6 +57,7 @@ class Timing:
             (self.master_lease_s + self.node_lease_s < self.orphan_grace_s, "leases < orphan_grace_s"),
             (self.master_lease_s < self.master_idle_s, "master_lease_s < master_idle_s"),
             (self.stop_grace_s < self.return_window_s, "stop_grace_s < return_window_s"),
+            (0 < self.hang_idle_s <= self.hang_busy_s, "0 < hang_idle_s <= hang_busy_s"),
         )
         for holds, text in rules:
             if not holds:

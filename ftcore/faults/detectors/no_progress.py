@@ -105,15 +105,19 @@ class NoProgress:
         """The usual step time; None if no step's time is known yet."""
         return self._steps.median() if len(self._steps) else None
 
-    def deadline(self) -> float | None:
-        """When the next step is overdue, in seconds of the observer's clock; None if neither begun nor stepped."""
+    def deadline(self, least_s: float = 0.0) -> float | None:
+        """When the next step is overdue, in seconds of the observer's clock; None if neither begun nor stepped.
+
+        Args:
+            least_s: a floor for this step, where the observer knows of a reason for more patience.
+        """
         if self._last is None:
             return None
         step, time, made = self._last
-        allowance = self._allowance(step + 1) if made else self.first_s
+        allowance = max(least_s, self._allowance(step + 1) if made else self.first_s)
         if self._overdue is not None and self._overdue[0] == step + 1:
             allowance *= PATIENCE ** self._overdue[1]
-        return time + min(allowance, self.cap_s if made else max(self.cap_s, self.first_s))
+        return time + min(allowance, max(self.cap_s, least_s, 0.0 if made else self.first_s))
 
     def overdue(self) -> None:
         """The deadline has passed and was told: when the step is tried again, it gets more time."""

@@ -29,6 +29,7 @@ from ftcore.runtime.agent.environment import worker_env
 from ftcore.runtime.agent.errorfile import read_error_file
 from ftcore.runtime.agent.link import Link, make_hello
 from ftcore.runtime.agent.outbox import Outbox
+from ftcore.runtime.agent.watch_progress import ProgressWatch, stacks
 from ftcore.runtime.clock import at
 from ftcore.runtime.wire import frames
 from ftcore.states.agent import AgentPhase
@@ -116,6 +117,7 @@ class Agent:
         self._core = core.AgentCore(
             config.node, config.slots, self._timing, lead_delay_s=config.lead_delay_s if leads else None
         )
+        self._progress = ProgressWatch(self._timing, config.slots)
         self._rejoin = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -171,7 +173,8 @@ class Agent:
         Raises:
             Refused: the job does not want this agent; the message says why.
         """
-        duties = [asyncio.ensure_future(duty) for duty in (self._keep_bond(), self._watch_exits(), self._watch_grace())]
+        work = (self._keep_bond(), self._watch_exits(), self._watch_grace(), self._watch_progress())
+        duties = [asyncio.ensure_future(duty) for duty in work]
         try:
             awaited: list[asyncio.Future[Any]] = [self._ended, *duties]
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
@@ -323,6 +326,7 @@ class Agent:
         except UsageError as error:
             self._do(self._core.unstartable(action, str(error)))
             return
+        self._progress.begin(pids, action.part.base_rank, action.part.size)
         self._do(self._core.started(action, pids, how))
         if self._core.awaits_steps:
             self._watching = self._spawn(self._watch_first_steps())
@@ -359,6 +363,16 @@ class Agent:
     async def _watch_exits(self) -> None:
         async for ended in self._supervisor.exits():
             self._do(self._core.exited(ended, self._supervisor.progress()))
+
+    async def _watch_progress(self) -> None:
+        while True:
+            await asyncio.sleep(self._progress.look_s)
+            stall = self._progress.look(self._supervisor.progress(), _now()) if self._core.running else None
+            if stall is None:
+                continue
+            round_, told = self._core.round, await stacks(stall, self._supervisor.tail)
+            if self._core.running and self._core.round == round_:
+                self._outbox.add(stall.fact(self.config.node, self._core.incarnation, round_, told), at(None))
 
     def _begin_stop(self, action: core.Stop) -> None:
         self._give_up_start()

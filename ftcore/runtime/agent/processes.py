@@ -104,7 +104,7 @@ def descendants(pid: int, leave: Collection[int]) -> list[int]:
     return found
 
 
-def kill(pid: int, number: signal.Signals, *, group: bool = False) -> None:
+def kill(pid: int, number: int, *, group: bool = False) -> None:
     """Send a signal to a process, or to its group as well if it leads one; one that is gone is no error."""
     if group:
         with contextlib.suppress(ProcessLookupError, PermissionError):

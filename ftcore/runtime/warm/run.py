@@ -25,7 +25,7 @@ import traceback
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
-from ftcore.runtime.warm import child, protocol, title
+from ftcore.runtime.warm import child, protocol, stacks, title
 
 ERROR_FILE_ENV = "TORCHELASTIC_ERROR_FILE"
 _kept: list[object] = []
@@ -39,6 +39,7 @@ def run(body: protocol.Body) -> None:
         body: the launch; its ``env`` is by now the environment that the preload was loaded with.
     """
     faulthandler.enable(file=sys.__stderr__ or 2, all_threads=True)
+    stacks.listen()
     _threads(body["env"])
     if body["hooks"]:
         importlib.import_module(body["hooks"]).install()
