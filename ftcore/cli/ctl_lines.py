@@ -221,7 +221,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     policy.PlanApplied: lambda data: f"{data.policy}: {data.then}",
     policy.PolicyAnswered: lambda data: f"{data.policy} says {data.verdict}: {data.reason}",
     policy.PolicyFaulted: lambda data: f"{data.policy}: {data.error}",
-    policy.AlertRaised: lambda data: f"{data.severity}: {data.title}: {data.text}",
+    policy.AlertRaised: lambda data: f"{data.severity}: {data.text.partition(chr(10))[0]}",
     policy.AlertSent: lambda data: f"alert of event {data.alert} {'sent' if data.ok else 'not sent'}{_why(data.error)}",
     policy.PolicyConsidered: _considered,
     policy.PolicyLoaded: lambda data: f"{data.source}: {' > '.join(entry.policy for entry in data.chain)}",

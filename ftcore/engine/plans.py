@@ -19,14 +19,17 @@ from ftcore.events.action import ActionSuperseded
 from ftcore.events.incident import IncidentContinued, IncidentEscalated, IncidentExhausted, IncidentResolved
 from ftcore.events.job import JobFinished
 from ftcore.events.policy import AlertRaised, PlanApplied, PolicyConsidered, Terms
-from ftcore.policies.base import Ask, PlanKind, Take
-from ftcore.policies.chain import Answer, consult
+from ftcore.policies.base import Ask, PlanKind, Take, Verdict
+from ftcore.policies.chain import consult
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import JobPhase
 from ftcore.states.model import IncidentState
 
 _WAITING = (IncidentPhase.OPEN, IncidentPhase.DIAGNOSING, IncidentPhase.ESCALATING)
 _PLAIN = Terms()
+
+REVISIONS_MAX = 32
+"""Readings of one incident that made the chain start again; more means that what is done does not help."""
 
 _FULFILLED = {
     "pause_workers": "paused",
@@ -45,12 +48,15 @@ def advance_consult(turn: Turn) -> bool:
         return False  # an operator wants no recovery to begin
     if any(isinstance(ordered.command, AskPolicy) for ordered in state.actions.values()):
         return False  # a policy that is not ours thinks about it
+    if known.revision > REVISIONS_MAX:
+        _exhaust(turn, known)
+        return True
     for answer in consult(state.chain, known, state):
         if isinstance(answer.verdict, Ask):
             question = AskPolicy(policy=answer.policy, incident=known.id, revision=known.revision)
             order(turn, question, (ADVISER,), answer.verdict.within_s, incident=known.id)
             return True
-        turn.emit(_considered(answer, known), incident=known.id)
+        turn.emit(_considered(answer.policy, answer.verdict, known), incident=known.id)
         if isinstance(answer.verdict, Take):
             _begin(turn, known)
             return True
@@ -58,18 +64,17 @@ def advance_consult(turn: Turn) -> bool:
     return True
 
 
-def _considered(answer: Answer, known: IncidentState) -> PolicyConsidered:
-    verdict = answer.verdict
+def _considered(policy: str, verdict: Verdict, known: IncidentState) -> PolicyConsidered:
     if not isinstance(verdict, Take):
         return PolicyConsidered(
-            policy=answer.policy,
+            policy=policy,
             verdict="pass",
             reason=verdict.reason,
             revision=known.revision,
             again_s=verdict.again_s,
         )
     return PolicyConsidered(
-        policy=answer.policy,
+        policy=policy,
         verdict="take",
         reason=verdict.reason,
         revision=known.revision,

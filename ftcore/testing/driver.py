@@ -352,6 +352,8 @@ class JobDriver:
     def _start(self, node: str, order: Any) -> None:
         pids = tuple(1000 + local_rank for local_rank in range(self.slots))
         found = self._incarnation(node)
+        if order.slice is not None and order.slice.resume_step is not None:
+            self.step = order.slice.resume_step
         self.say(node, WorkersStarted(node=node, incarnation=found, round=order.command.round, pids=pids, how="fork"))
 
     def _stop(self, node: str, order: Any) -> None:

@@ -18,7 +18,7 @@ from ftcore.states.model import (
     NodeState,
     Report,
 )
-from ftcore.states.node import NODE
+from ftcore.states.node import NODE, OUTGOING
 from ftcore.states.table import Machine
 from ftcore.states.worker import WORKER
 
@@ -159,6 +159,15 @@ def step_node(state: JobState, found: NodeState, trigger: str, changes: Changes)
     if found.phase is not before:
         state.phases[before] -= 1
         state.phases[found.phase] = state.phases.get(found.phase, 0) + 1
+
+
+def retire(state: JobState, found: NodeState) -> None:
+    """A node on its way out leaves its place to whoever replaces it, and waits behind all others."""
+    if found.phase in OUTGOING and state.places.get(found.ordinal) == found.node:
+        del state.places[found.ordinal]
+        found.ordinal = state.places_end
+        state.places[found.ordinal] = found.node
+        state.places_end += 1
 
 
 def step_workers(found: NodeState, trigger: str, changes: Changes) -> None:

@@ -75,9 +75,10 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
     else:
         step_incident(state, "incident.rediagnosed/worse", changes)
         step_job(state, "incident.rediagnosed", changes)
-        if open_incident.kind != "fault" or _was_tried(state, open_incident):
+        tried = _was_tried(state, open_incident)
+        if tried or open_incident.kind != "fault":
             state.repeat.before = (state.repeat.key, state.repeat.count)
-        else:
+        if not tried:
             _take_back(state, open_incident)
         if state.reports and state.reports[-1].round > open_incident.round:
             state.repeat.before = (state.repeat.key, state.repeat.count)  # the new round's fault is the next in the row

@@ -24,6 +24,7 @@ from ftcore.states.fold.base import (
     progress,
     report,
     reporter,
+    retire,
     step,
     step_node,
     step_workers,
@@ -268,6 +269,7 @@ def _node_quarantined(state: JobState, event: Event, data: node.NodeQuarantined,
     found = state.nodes.get(data.node)
     if found is not None:
         step_node(state, found, "node.quarantined", changes)
+        retire(state, found)
 
 
 def _answering(state: JobState, data: Any) -> tuple[NodeState, ActionState] | None:

@@ -23,6 +23,7 @@ from ftcore.states.fold.base import (
     answered,
     on,
     report,
+    retire,
     step_incident,
     step_job,
     step_node,
@@ -137,6 +138,7 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
     elif isinstance(command, ReleaseNode) and state.phase not in ENDED:
         for name in waiting:
             step_node(state, state.nodes[name], "action.ordered/release_node", changes)
+            retire(state, state.nodes[name])
     elif isinstance(command, PLANS_OWN) and state.incident is not None and event.incident == state.incident.id:
         state.incident.effect, state.incident.refused = data.effect, ""
 
