@@ -25,8 +25,9 @@ from ftcore.cli import ctl_parser, options
 from ftcore.events import all_types
 from ftcore.events.envelope import Event
 from ftcore.events.registry import EventType
-from ftcore.faults.classify import RULES
-from ftcore.faults.taxonomy import CLASSES
+from ftcore.faults import extra, rule
+from ftcore.faults.rules import RULES
+from ftcore.faults.taxonomy import CLASSES, Action, Severity
 from ftcore.policies import config
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
 from ftcore.states.drawing import MACHINES, to_mermaid
@@ -166,30 +167,58 @@ def _policy_file() -> list[str]:
     return ["```yaml", *block, "```"]
 
 
-def _default(value: float, kind: str) -> str:
-    return f"{value:g} s" if kind == "duration" else f"{value:g}"
+def _default(value: object, kind: str) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(f"`{item}`" for item in value) or "none"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:g} s" if kind == "duration" else f"{value:g}"
+    return f"`{value}`" if value not in ("", None) else "none"
 
 
 def faults_page() -> str:
     """The taxonomy and the rules of classification."""
     lines = ["# Faults", "", "Classes of faults: what they mean, who is at fault, what to look at.", ""]
     lines += _table(
-        ("class", "meaning", "at fault", "comes again after a restart", "advice"),
+        ("class", "meaning", "usual causes", "at fault", "comes again after a restart", "severity", "usual action"),
         [
-            (f"`{cls}`", facts.meaning, facts.at_fault, "yes" if facts.repeats else "no", facts.advice)
+            (
+                f"`{cls}`",
+                facts.meaning,
+                facts.causes,
+                facts.at_fault,
+                "yes" if facts.repeats else "no",
+                str(facts.severity),
+                f"`{facts.action}`",
+            )
             for cls, facts in CLASSES.items()
         ],
     )
-    lines += [
-        "",
-        "## Rules on text",
-        "",
-        "Searched for in this order, first in the error's message, then in the last output.",
-        "",
-    ]
+    lines += ["", "## Advice", ""]
     lines += _table(
-        ("pattern", "class", "detail", "role"),
-        [(f"`{rule.pattern.pattern}`", f"`{rule.cls}`", rule.detail, rule.role) for rule in RULES],
+        ("class", "advice", "settings"),
+        [(f"`{cls}`", facts.advice, facts.settings) for cls, facts in CLASSES.items()],
+    )
+    for title, enumeration in (("Actions", Action), ("Severities", Severity)):
+        meanings = _docs_of_members(enumeration)
+        lines += ["", f"## {title}", ""]
+        lines += _table(("name", "meaning"), [(f"`{member}`", meanings[member.name]) for member in enumeration])
+    lines += ["", "## Rules of a job's own", "", _markdown(inspect.getdoc(extra) or "").replace("YAML::", "YAML:"), ""]
+    lines += ["## Rules", "", _markdown(inspect.getdoc(rule) or ""), ""]
+    lines += _table(
+        ("rule", "class", "detail", "role", "weight", "usual action", "reason", "example"),
+        [
+            (
+                f"`{r.name}`",
+                f"`{r.cls}`",
+                r.detail,
+                r.role,
+                str(r.weight),
+                f"`{r.action or CLASSES[r.cls].action}`" if r.weight else "",
+                r.reason,
+                f"`{r.example.strip().replace('`', chr(39))}`",
+            )
+            for r in RULES
+        ],
     )
     return "\n".join(lines) + "\n"
 

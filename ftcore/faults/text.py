@@ -161,10 +161,14 @@ class TextReader:
             return True
         return False
 
+    def loudest(self) -> Found | None:
+        """The line that speaks loudest so far, the earliest among equals; None if no rule read any."""
+        return max(self._weighed(), key=lambda f: (f.weight, -f.at), default=None)
+
     def result(self) -> Diagnosis:
         """What the text so far means."""
         found = self._weighed()
-        best = max(found, key=lambda f: (f.weight, -f.at), default=None)
+        best = self.loudest()
         if best is None or best.weight < WEAK:
             shown = self._shown()
             if shown is not None:
