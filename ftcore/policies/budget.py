@@ -88,7 +88,9 @@ def node_spent(job: JobState, policy: str, node: str, limit: float, window_s: fl
         window_s: the window, in seconds.
     """
     made = charged(job, policy, node, window_s) if node else 0
-    return f"{node} was helped {made} times in {window_s:g} s, {limit:g} are allowed" if made >= limit else ""
+    if not node or made < limit:
+        return ""
+    return f"{node} was helped {made} times in {window_s:g} s, {limit:g} are allowed"
 
 
 def _culprit_at(job: JobState, time: int) -> str:

@@ -1,0 +1,182 @@
+"""The chain: whom it asks, whom it leaves out, what it says of what a job cannot do; and what policies count."""
+
+import attrs
+import pytest
+from policy_cases import ago, ask, chain, incident, options_of, request, running
+
+from ftcore.policies.abilities import DECLARED_BY, lacking
+from ftcore.policies.base import Ability, Pass, Take
+from ftcore.policies.budget import attempts, charged, cooling_s, faults_of, node_spent, spent
+from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER, consult
+from ftcore.states.model import JobState, to_json
+
+THIRTEEN = sorted(BUILT_IN)
+
+
+def answers(about, job):
+    return [(answer.policy, type(answer.verdict).__name__) for answer in consult(job.chain, about, job)]
+
+
+def test_all_thirteen_policies_are_there():
+    """Each under its own name, with what a reader needs to know of it."""
+    assert len(BUILT_IN) == 13
+    for name, policy in BUILT_IN.items():
+        assert policy.name == name
+        assert policy.doc.endswith(".")
+        assert policy.conditions
+        assert policy.kinds
+        assert all(option.doc.endswith(".") for option in policy.options.values())
+
+
+def test_the_default_chain_ends_with_stop_and_leaves_out_what_must_be_asked_for():
+    """Whoever wants a rollback, a recomputed step or a message says so in a file."""
+    assert DEFAULT_ORDER[-1] == "stop"
+    assert set(BUILT_IN) - set(DEFAULT_ORDER) == {"recompute_step", "rollback_and_skip", "alert"}
+
+
+def test_a_killed_worker_of_a_plain_job_is_restarted():
+    """Whoever needs abilities passes before."""
+    job = running().state
+    assert answers(incident(job, "signal-preemption", ended=True), job) == [
+        ("step_retry", "Pass"),
+        ("hot_swap", "Pass"),
+        ("dying_checkpoint", "Pass"),
+        ("process_restart", "Take"),
+    ]
+
+
+def test_only_those_are_asked_about_a_request_who_deal_with_it():
+    """The record of a pause is short."""
+    job = running(abilities=("pause",)).state
+    assert answers(request(job, "pause"), job) == [("step_pause", "Take")]
+    job = running().state
+    assert [name for name, _ in answers(request(job, "drain", "node1"), job)] == [
+        "dying_checkpoint",
+        "pod_replacement",
+        "shrink",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["warning", "opportunity"])
+def test_what_nobody_takes_does_not_end_a_job(kind):
+    """Neither `stop` nor a restart is asked about a trouble that the training survives, or about a chance."""
+    job = running().state
+    asked = answers(incident(job, "hang", kind=kind, detail="nothing"), job)
+    assert not {"stop", "process_restart"} & {name for name, _ in asked}
+    assert all(verdict == "Pass" for _, verdict in asked)
+
+
+def test_a_policy_is_asked_once_in_a_revision():
+    """What was asked is left out; below it the chain goes on."""
+    job = running().state
+    about = incident(job, "signal-preemption", ended=True, asked=["step_retry", "process_restart"])
+    names = [name for name, _ in answers(about, job)]
+    assert names == ["hot_swap", "dying_checkpoint", "pod_replacement", "shrink", "evict_straggler", "stop"]
+
+
+def test_what_a_job_cannot_do_is_passed_over_with_the_way_to_get_it():
+    """Every ability that is missing is named, with who can declare it."""
+    job = running().state
+    about = incident(job, "signal-preemption", ended=True)
+    verdict = next(answer.verdict for answer in consult(job.chain, about, job) if answer.policy == "hot_swap")
+    assert verdict == Pass(
+        reason="needs `park`: a script that can keep its state from one round to the next declares it; needs "
+        "`replicas`: a job that holds every part of its state on two ranks declares it"
+    )
+    assert set(DECLARED_BY) == set(Ability)
+    assert lacking((Ability.PARK,), running(abilities=("park",)).state) == ""
+
+
+def test_an_entry_for_some_classes_is_not_asked_about_others():
+    """The entry says so; its policy is not asked."""
+    job = running().state
+    job.chain = tuple(attrs.evolve(e, faults=("hang",)) if e.policy == "process_restart" else e for e in job.chain)
+    about = incident(job, "signal-preemption", ended=True)
+    given = {answer.policy: answer.verdict for answer in consult(job.chain, about, job)}
+    assert given["process_restart"] == Pass(reason="is asked about hang alone")
+
+
+def test_a_policy_of_a_newer_version_is_passed_over():
+    """A log may name a policy that this version does not have."""
+    job = running().state
+    job.chain = (attrs.evolve(job.chain[0], policy="magic"), *job.chain)
+    about = incident(job, "signal-preemption", ended=True)
+    first = next(iter(consult(job.chain, about, job)))
+    assert first.verdict == Pass(reason="this version of ftcore has no such policy")
+
+
+def test_options_that_a_log_did_not_know_have_their_defaults():
+    """A chain that an older version recorded is asked as it was."""
+    job = running().state
+    job.chain = tuple(
+        attrs.evolve(e, options={"max_restarts": 3, "window": 60, "same_fault": 2, "grace": 5, "deadline": 0})
+        if e.policy == "process_restart"
+        else e
+        for e in job.chain
+    )
+    *_, last = consult(job.chain, incident(job, "signal-preemption", ended=True), job)
+    assert isinstance(last.verdict, Take)
+    assert last.verdict.reason == "restart 1 of 3 in 60 s"
+
+
+@pytest.mark.parametrize("name", THIRTEEN)
+@pytest.mark.parametrize("cls", ["gpu-hw", "numeric", "unknown", "a-class-of-tomorrow"])
+@pytest.mark.parametrize("kind", ["fault", "warning", "request", "opportunity"])
+def test_every_policy_answers_everything_and_changes_nothing(name, cls, kind):
+    """Also what is not its business, in a job without a world, with a class that this version does not know."""
+    every = tuple(map(str, Ability))
+    for job in (running(abilities=every).state, JobState()):
+        about = incident(job, cls, kind=kind)
+        before = to_json(job), repr(about)
+        first = ask(name, about, job)
+        assert first == ask(name, about, job)
+        assert first.reason
+        assert before == (to_json(job), repr(about))
+
+
+def test_the_same_options_as_lists_are_the_same():
+    """What came back from a log is a list where it was a tuple."""
+    job = running(abilities=("replace",)).state
+    about = incident(job, "gpu-hw")
+    assert ask("pod_replacement", about, job, classes=["gpu-hw"]) == ask("pod_replacement", about, job)
+
+
+# --- what is counted -------------------------------------------------------------------------------------------------
+
+
+def test_attempts_and_faults_are_counted_in_their_window():
+    """What is older does not count."""
+    job = running().state
+    job.attempts["x"] = [ago(job, 100), ago(job, 10), job.time]
+    job.node_faults["node1"] = [ago(job, 100), ago(job, 10)]
+    assert (attempts(job, "x", 50), attempts(job, "x", 1000), attempts(job, "y", 50)) == (2, 3, 0)
+    assert (faults_of(job, "node1", 50), faults_of(job, "node1", 1000), faults_of(job, "node2", 50)) == (1, 2, 0)
+    assert spent(job, "x", 3, 50, "tries") == ""
+    assert spent(job, "x", 2, 50, "tries") == "budget spent: 2 tries in the last 50 s, 2 allowed"
+
+
+def test_an_attempt_is_charged_to_the_newest_culprit():
+    """The node whose fault was the newest when it was made."""
+    job = running().state
+    job.node_faults = {"node1": [ago(job, 100), ago(job, 20)], "node2": [ago(job, 50)]}
+    job.attempts["x"] = [ago(job, 200), ago(job, 99), ago(job, 45), ago(job, 20)]
+    assert [charged(job, "x", node, 1000) for node in ("node1", "node2", "node3")] == [2, 1, 0]
+    assert charged(job, "x", "node1", 60) == 1
+    assert node_spent(job, "x", "", 0, 1000) == ""
+    assert node_spent(job, "x", "node2", 1, 1000) == "node2 was helped 1 times in 1000 s, 1 are allowed"
+
+
+def test_a_cool_down_counts_from_the_newest_attempt():
+    """And is over when it is over."""
+    job = running().state
+    assert cooling_s(job, "x", 60) == 0
+    job.attempts["x"] = [ago(job, 100), ago(job, 10)]
+    assert cooling_s(job, "x", 60) == pytest.approx(50)
+    assert cooling_s(job, "x", 5) == 0
+
+
+def test_the_helper_refuses_options_that_are_not_there():
+    """A test that sets an option of the past would test nothing."""
+    with pytest.raises(AssertionError):
+        options_of("stop", patience=1)
+    assert chain("stop").chain[0].options == {"grace": 30}

@@ -1,0 +1,307 @@
+"""Verdicts of the policies whose plans leave the processes where they are."""
+
+import pytest
+from policy_cases import ago, ask, incident, request, running
+
+from ftcore.commands import PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint
+from ftcore.policies.base import Pass, PlanKind, Take
+
+RETRY = ("retry", "replicas")
+
+
+# --- step_retry ------------------------------------------------------------------------------------------------------
+
+
+def test_a_memory_error_is_repaired_from_a_replica():
+    """The rank that reported it takes its state from another, and the step after the last one is computed again."""
+    job = running(abilities=RETRY).state
+    verdict = ask("step_retry", incident(job, "gpu-hw", observed="uce"), job)
+    assert isinstance(verdict, Take)
+    assert verdict.plan is PlanKind.IN_PLACE
+    assert verdict.terms.command == RetryStep(round=1, step=11, restore="replica", ranks=(1,))
+    assert (verdict.terms.then, verdict.deadline_s, verdict.attempt) == ("verify", 120, 1)
+
+
+def test_a_failed_collective_needs_no_replica():
+    """Nothing of the state is lost, so nothing is restored."""
+    job = running(abilities=("retry",)).state
+    verdict = ask("step_retry", incident(job, "nccl-remote-error", observed="collective"), job)
+    assert isinstance(verdict, Take)
+    assert verdict.terms.command == RetryStep(round=1, step=11, restore="nothing")
+
+
+def test_a_memory_error_without_replicas_is_passed_on():
+    """There is nowhere to take the state from."""
+    job = running(abilities=("retry",)).state
+    verdict = ask("step_retry", incident(job, "gpu-hw", observed="uce"), job)
+    assert isinstance(verdict, Pass)
+    assert "`replicas`" in verdict.reason
+
+
+@pytest.mark.parametrize(("kind", "switch"), [("uce", "uce"), ("collective", "hcce")])
+def test_each_kind_of_retry_can_be_switched_off(kind, switch):
+    """One switch does not touch the other kind."""
+    job = running(abilities=RETRY).state
+    about = incident(job, "gpu-hw", observed=kind)
+    assert ask("step_retry", about, job, **{switch: False}) == Pass(reason=f"`{switch}` is switched off")
+    assert isinstance(ask("step_retry", about, job, **{"hcce" if switch == "uce" else "uce": False}), Take)
+
+
+def test_a_retry_needs_a_living_reporter_and_all_workers():
+    """What an ended process leaves behind, or a world with a rank missing, cannot compute the step."""
+    job = running(abilities=RETRY).state
+    assert ask("step_retry", incident(job, "gpu-hw", detail="uce"), job) == Pass(reason="no living worker reported it")
+    driver = running(abilities=RETRY)
+    driver.fail("node2", exitcode=-9)
+    about = incident(driver.state, "gpu-hw", observed="uce")
+    assert ask("step_retry", about, driver.state) == Pass(reason="not all workers live")
+
+
+def test_other_faults_are_not_retried():
+    """Only two kinds of trouble leave every process alive and the state repairable."""
+    job = running(abilities=RETRY).state
+    assert isinstance(ask("step_retry", incident(job, "user-code", observed="exception"), job), Pass)
+
+
+def test_a_retry_that_does_not_help_is_not_made_again():
+    """The same fault at the same step for the second time is no hiccup."""
+    job = running(abilities=RETRY).state
+    job.repeat.count = 2
+    verdict = ask("step_retry", incident(job, "gpu-hw", observed="uce"), job)
+    assert verdict == Pass(reason="the same fault came 2 times in a row at the same step")
+
+
+def test_retries_have_a_budget_by_window_and_by_node():
+    """Either budget ends it; what is older than the window counts no more."""
+    job = running(abilities=RETRY).state
+    about = incident(job, "gpu-hw", observed="uce")
+    job.attempts["step_retry"] = [ago(job, 4000)] * 20
+    assert isinstance(ask("step_retry", about, job), Take)
+    job.attempts["step_retry"] = [job.time] * 20
+    assert ask("step_retry", about, job) == Pass(reason="budget spent: 20 retries in the last 3600 s, 20 allowed")
+    job.attempts["step_retry"] = [job.time] * 5
+    assert ask("step_retry", about, job) == Pass(reason="node1 was helped 5 times in 3600 s, 5 are allowed")
+    job.node_faults["node2"] = [job.time]
+    assert isinstance(ask("step_retry", incident(job, "gpu-hw", observed="uce", node="node2"), job), Take)
+
+
+# --- recompute_step --------------------------------------------------------------------------------------------------
+
+TRE = ("retry", "snapshot")
+
+
+@pytest.mark.parametrize("kind", ["fault", "warning"])
+def test_an_abnormal_step_is_computed_again_and_then_accepted(kind):
+    """All ranks take back their own state; the order itself says that a repeat is tolerated."""
+    job = running(abilities=TRE).state
+    verdict = ask("recompute_step", incident(job, "numeric", kind=kind, observed="norm"), job)
+    assert isinstance(verdict, Take)
+    assert verdict.terms.command == RetryStep(round=1, step=11, restore="snapshot", tolerate=True)
+
+
+def test_without_tolerance_an_abnormal_repeat_is_passed_on():
+    """The same step for the second time, or one that was accepted before, is left to the next policy."""
+    job = running(abilities=TRE).state
+    about = incident(job, "numeric", observed="norm")
+    assert isinstance(ask("recompute_step", about, job, tolerate=False), Take)
+    job.repeat.count = 2
+    assert isinstance(ask("recompute_step", about, job, tolerate=False), Pass)
+    job.repeat.count, job.tolerated = 1, [11]
+    assert isinstance(ask("recompute_step", about, job, tolerate=False), Pass)
+
+
+def test_a_tolerated_step_counts_for_no_budget():
+    """A step that was tolerated once may be computed again though the budget is spent; another may not."""
+    job = running(abilities=TRE).state
+    job.attempts["recompute_step"] = [job.time] * 20
+    about = incident(job, "numeric", observed="norm")
+    assert ask("recompute_step", about, job) == Pass(reason="budget spent: 20 steps in the last 3600 s, 20 allowed")
+    job.tolerated = [11]
+    assert isinstance(ask("recompute_step", about, job), Take)
+
+
+def test_only_the_kinds_named_are_recomputed():
+    """A loss spike is another detector's, unless the file says otherwise."""
+    job = running(abilities=TRE).state
+    about = incident(job, "numeric", observed="loss-spike")
+    assert ask("recompute_step", about, job) == Pass(reason="not one of: norm")
+    assert isinstance(ask("recompute_step", about, job, on=["loss-spike"]), Take)
+    assert isinstance(ask("recompute_step", incident(job, "gpu-hw", observed="norm"), job), Pass)
+
+
+def test_a_step_is_not_recomputed_without_all_workers():
+    """A rank that is missing cannot take back its state."""
+    driver = running(abilities=TRE)
+    driver.fail("node2", exitcode=-9)
+    verdict = ask("recompute_step", incident(driver.state, "numeric", observed="norm"), driver.state)
+    assert verdict == Pass(reason="not all workers live")
+
+
+# --- step_pause ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wish", "command", "then"), [("pause", PauseWorkers, "pause"), ("resume", ResumeWorkers, "resolve")]
+)
+def test_a_pause_and_its_end_are_orders_in_place(wish, command, then):
+    """Who asked, and why, is the reason."""
+    job = running(abilities=("pause",)).state
+    verdict = ask("step_pause", request(job, wish), job)
+    assert isinstance(verdict, Take)
+    assert (verdict.terms.command, verdict.terms.then) == (command(round=1), then)
+    assert verdict.reason == "me@here asked for it: maintenance"
+
+
+def test_nothing_else_is_a_pause():
+    """Other requests and faults are passed on."""
+    job = running(abilities=("pause",)).state
+    assert isinstance(ask("step_pause", request(job, "drain", "node1"), job), Pass)
+    assert isinstance(ask("step_pause", incident(job, "hang"), job), Pass)
+
+
+def test_without_a_world_nothing_can_wait():
+    """Before the first round there are no workers."""
+    job = running(abilities=("pause",)).state
+    job.world = None
+    assert ask("step_pause", request(job, "pause"), job) == Pass(reason="no workers run that could wait")
+
+
+# --- dying_checkpoint ------------------------------------------------------------------------------------------------
+
+TTP = ("save", "replicas")
+
+
+def test_survivors_save_what_they_hold():
+    """A rank is gone; the others save, and the chain goes on."""
+    driver = running(abilities=TTP)
+    driver.state.reports.clear()
+    driver.fail("node1", exitcode=-9)
+    job = driver.state
+    verdict = ask("dying_checkpoint", incident(job, "signal-preemption", ended=True), job)
+    assert isinstance(verdict, Take)
+    assert verdict.plan is PlanKind.IN_PLACE
+    assert (verdict.terms.command, verdict.terms.then) == (SaveCheckpoint(round=1), "continue")
+
+
+def test_without_replicas_a_missing_rank_means_no_complete_state():
+    """Nobody holds what the dead rank held; with everybody alive nothing is missing."""
+    driver = running(abilities=("save",))
+    assert isinstance(ask("dying_checkpoint", incident(driver.state, "hang", observed="hang"), driver.state), Take)
+    driver.fail("node1", exitcode=-9)
+    verdict = ask("dying_checkpoint", incident(driver.state, "signal-preemption", ended=True), driver.state)
+    assert isinstance(verdict, Pass)
+    assert "`replicas`" in verdict.reason
+
+
+def test_a_broken_state_is_not_saved():
+    """Neither a loss that is not a number nor a spike is worth a checkpoint."""
+    job = running(abilities=TTP).state
+    verdict = ask("dying_checkpoint", incident(job, "numeric", observed="loss-nan"), job)
+    assert verdict == Pass(reason="a state that went wrong is not worth saving")
+
+
+def test_what_is_saved_already_is_not_saved_again():
+    """Once in an incident; not if the newest checkpoint holds all; not before the first step."""
+    job = running(abilities=TTP).state
+    assert isinstance(ask("dying_checkpoint", incident(job, "hang", saved=True), job), Pass)
+    job.checkpoints = [5, 10]
+    assert ask("dying_checkpoint", incident(job, "hang"), job) == Pass(
+        reason="the checkpoint of step 10 holds all there is"
+    )
+    job.checkpoints, job.step = [], None
+    assert ask("dying_checkpoint", incident(job, "hang"), job) == Pass(reason="no step was completed yet")
+
+
+def test_nobody_alive_saves_nothing():
+    """Every node is gone."""
+    driver = running(2, abilities=TTP)
+    driver.lose("node0")
+    driver.lose("node1")
+    verdict = ask("dying_checkpoint", incident(driver.state, "node-lost"), driver.state)
+    assert verdict == Pass(reason="no worker lives that could save")
+
+
+@pytest.mark.parametrize(("wish", "then"), [("checkpoint", "resolve"), ("drain", "continue"), ("evict", "continue")])
+def test_requests_are_saved_for(wish, then):
+    """A checkpoint on request ends the request; before a node is taken out the chain goes on; no replicas needed."""
+    job = running(abilities=("save",)).state
+    verdict = ask("dying_checkpoint", request(job, wish, "node1"), job)
+    assert isinstance(verdict, Take)
+    assert verdict.terms.then == then
+
+
+def test_a_stop_is_saved_for_only_where_the_file_says_so():
+    """Who stops a job that hangs does not want to wait for a save, unless he said so."""
+    job = running(abilities=("save",)).state
+    about = request(job, "stop")
+    assert isinstance(ask("dying_checkpoint", about, job), Pass)
+    assert isinstance(ask("dying_checkpoint", about, job, before=["stop"]), Take)
+
+
+def test_a_warning_that_a_node_will_go_is_saved_for():
+    """Spot instances tell before they are taken; a straggler takes nothing away."""
+    job = running(abilities=("save",)).state
+    notice = incident(job, "signal-preemption", kind="warning", observed="preemption-notice")
+    assert isinstance(ask("dying_checkpoint", notice, job), Take)
+    slow = incident(job, "hang", kind="warning", observed="straggler")
+    assert ask("dying_checkpoint", slow, job) == Pass(reason="nothing is about to be lost: hang")
+
+
+# --- alert -----------------------------------------------------------------------------------------------------------
+
+
+def test_people_are_told_what_where_and_what_to_do():
+    """The message has job, fault, place, what was tried, and the advice."""
+    job = running().state
+    job.repeat.count = 3
+    about = incident(job, "gpu-hw", tried=["hot_swap", "hot_swap"])
+    verdict = ask("alert", about, job, to=["slack://x"], severity="critical")
+    assert isinstance(verdict, Take)
+    assert (verdict.plan, verdict.terms.severity) == (PlanKind.TELL, "critical")
+    assert verdict.terms.alert.splitlines() == [
+        "job: rank 1 on node1: it broke (gpu-hw)",
+        "incident i1, after step 10, on node1",
+        "the same fault came 3 times in a row",
+        "tried in vain: hot_swap",
+        "advice: drain the node and run the vendor's diagnostics on it",
+    ]
+
+
+def test_an_alert_without_anybody_to_tell_is_passed_on():
+    """The default names nobody."""
+    job = running().state
+    assert ask("alert", incident(job, "hang"), job) == Pass(reason="nobody is named to be told")
+
+
+def test_alerts_can_be_restricted_to_classes():
+    """Other classes are passed on; requests need a switch of their own."""
+    job = running().state
+    about = incident(job, "hang")
+    assert ask("alert", about, job, to=["x"], on=["gpu-hw"]) == Pass(reason="hang is not told of")
+    assert isinstance(ask("alert", about, job, to=["x"], on=["hang"]), Take)
+    wish = request(job, "pause")
+    assert isinstance(ask("alert", wish, job, to=["x"]), Pass)
+    told = ask("alert", wish, job, to=["x"], requests=True)
+    assert isinstance(told, Take)
+    assert told.terms.alert == "job: pause: me@here asked for it: maintenance"
+
+
+def test_the_same_fault_and_warnings_are_not_told_of_at_once_again():
+    """Within `every` only a new fault is worth a message."""
+    job = running().state
+    job.attempts["alert"] = [ago(job, 60)]
+    about = incident(job, "hang")
+    assert isinstance(ask("alert", about, job, to=["x"]), Take)
+    job.repeat.count = 2
+    assert ask("alert", about, job, to=["x"]) == Pass(reason="nothing new, and people were told 60 s ago")
+    assert isinstance(ask("alert", about, job, to=["x"], every=30), Take)
+    job.repeat.count = 1
+    assert isinstance(ask("alert", incident(job, "hang", kind="warning"), job, to=["x"]), Pass)
+
+
+def test_alerts_have_a_budget():
+    """A storm of faults is not a storm of messages."""
+    job = running().state
+    job.attempts["alert"] = [job.time] * 12
+    verdict = ask("alert", incident(job, "hang"), job, to=["x"])
+    assert verdict == Pass(reason="budget spent: 12 messages in the last 3600 s, 12 allowed")
