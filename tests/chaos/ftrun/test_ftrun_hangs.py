@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from harness import Ftrun, ftrun
+from harness import Ftrun, ftrun, wait_until
 
 SOON = {"hang_idle_s": 1.0, "hang_busy_s": 3.0}
 
@@ -66,3 +66,22 @@ def test_a_busy_worker_gets_more_time(tmp_path: Path) -> None:
         job.finish()
         assert run.end() == 0
         assert not job.of("fault.observed")
+
+
+def test_of_ranks_that_wait_for_each_other_the_stopped_one_is_named(tmp_path: Path) -> None:
+    """Under DDP on two nodes all stand still at once; the node with the stopped rank tells, the other has patience."""
+    with ftrun(tmp_path, timing={"hang_idle_s": 2.0, "hang_busy_s": 60.0}) as job:
+        path = job.cwd / "policy.yaml"
+        path.write_text("version: 1\nchain:\n- process_restart: {grace: 500ms}\n- stop\n")
+        run = job.start(f"--policy={path}", "--local-nodes", "2", script="ddp.py", preload=False)
+        job.stepped(1, nodes=2)
+        wait_until(lambda: len((job.cwd / "step.0").read_text()) > 1, "twenty steps")
+        started = next(event for event in job.of("workers.started") if event.data.pids)
+        os.kill(started.data.pids[0], signal.SIGSTOP)
+        seen = job.wait("fault.observed", source="detector")
+        assert (seen.data.node, seen.data.kind) == (started.data.node, "hang")
+        resolved = job.wait("incident.resolved", seen.seq)
+        assert resolved.data.outcome == "stepped"
+        job.finish()
+        assert run.end() == 0
+        assert len(job.of("fault.observed")) == 1
