@@ -5,10 +5,19 @@ trouble that the training survives by itself, an *opportunity* is a chance to tr
 dropped if no policy takes them, and give way to a fault.
 """
 
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+import msgspec
+
 from ftcore.engine.turn import Turn
+from ftcore.errors import UsageError
 from ftcore.events.incident import Fault, IncidentOpened, IncidentRediagnosed
 from ftcore.events.worker import ADVISORY
 from ftcore.faults.correlate import correlate
+from ftcore.faults.extra import extra_rules
+from ftcore.faults.rule import Rule
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import PlanKind
 from ftcore.states.job import ENDED, JobPhase
@@ -52,9 +61,41 @@ def _notice_reports(turn: Turn) -> None:
     kind = "warning" if all(report.kind in ADVISORY for report in reports) else "fault"
     if known is None:
         if state.phase in _TROUBLED and (kind == "fault" or state.phase in _CALM):
-            _open_or_amend(turn, kind, correlate(state.reports))
+            _open_or_amend(turn, kind, _read(state))
     elif known.plan != PlanKind.END and (kind == "fault" or known.kind == "warning") and not _is_echo(known, reports):
-        _open_or_amend(turn, kind, correlate(state.reports))
+        _open_or_amend(turn, kind, _read(state))
+
+
+def _read(state: JobState) -> Fault:
+    return correlate(state.reports, state.hits, _rules(msgspec.json.encode(state.rules)), _Ranks(state))
+
+
+@lru_cache(maxsize=4)
+def _rules(recorded: bytes) -> tuple[Rule, ...]:
+    """The job's own rules; none, if a newer ftcore recorded what this one cannot read."""
+    try:
+        return extra_rules(msgspec.json.decode(recorded), "policy.loaded: rules")
+    except UsageError:
+        return ()
+
+
+class _Ranks(Mapping[int, str]):
+    """The node of each rank, looked up only if somebody asks: a world may have a hundred thousand ranks."""
+
+    def __init__(self, state: JobState) -> None:
+        self._members = state.world.members if state.world is not None else ()
+        self._size = state.world.size if state.world is not None else 0
+
+    def __getitem__(self, rank: int) -> str:
+        if not 0 <= rank < self._size:
+            raise KeyError(rank)
+        return self._members[bisect_right(self._members, rank, key=lambda member: member.base_rank) - 1].node
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._size))
+
+    def __len__(self) -> int:
+        return self._size
 
 
 def _is_echo(known: IncidentState, reports: list[Report]) -> bool:

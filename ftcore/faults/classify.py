@@ -81,6 +81,10 @@ _SOURCES: dict[str, tuple[FaultClass, str]] = {
 """What a source speaks for, when its words do not."""
 
 
+MEASURED = 100
+"""Weight of what was measured on the device itself: no line says it louder."""
+
+
 @attrs.frozen
 class Reading:
     """What one report means by itself.
@@ -118,6 +122,9 @@ def classify(report: Report, extra: tuple[Rule, ...] = ()) -> Reading:
         return Reading(report, cls, detail, ROOT, f"{report.node}: {report.message}")
     if report.type == "workers.unstartable":
         return Reading(report, F.CONFIG_ENV, "unstartable", ROOT, f"{report.node}: {report.message}")
+    if report.type == "health.checked":
+        summary = f"{report.node} failed its health check: {report.message}"
+        return Reading(report, F.GPU_HW, "health-check", ROOT, summary, weight=MEASURED)
     who = f"rank {report.rank} on {report.node}" if report.rank >= 0 else report.node
     if report.type == "fault.observed":
         return _observed(report, who, extra)

@@ -5,6 +5,8 @@ its history. Values are plain (numbers, strings, enumerations, containers of the
 a digest. Containers keep the order of insertion and are never sets, so two folds of one log are equal to the byte.
 """
 
+from typing import Any
+
 import attrs
 import msgspec
 
@@ -248,6 +250,7 @@ class JobState:
         abilities: what each part of the job declared that it can do.
         quarantined: why, by node.
         checkpoints: steps whose checkpoint is committed, of the living lineage, newest last.
+        rules: the job's own rules of classification, as its policy file has them.
         hits: lines of output that rules knew, newest last: evidence for the next fault.
         node_faults: times of the newest faults with that node as the culprit.
         applied: time of each policy's newest plan that was carried out.
@@ -277,6 +280,7 @@ class JobState:
     master: MasterState | None = None
     chain: tuple[ChainEntry, ...] = ()
     policy_source: str = ""
+    rules: tuple[dict[str, Any], ...] = ()
     nodes: dict[str, NodeState] = attrs.field(factory=dict)
     ordinals: dict[str, int] = attrs.field(factory=dict)
     places: dict[int, str] = attrs.field(factory=dict)

@@ -67,7 +67,7 @@ def _job_unparked(state: JobState, event: Event, data: job.JobUnparked, changes:
 
 @on(policy.PolicyLoaded)
 def _policy_loaded(state: JobState, event: Event, data: policy.PolicyLoaded, changes: Changes) -> None:
-    state.chain, state.policy_source = data.chain, data.source
+    state.chain, state.policy_source, state.rules = data.chain, data.source, data.rules
     state.abilities["file"] = data.declared.abilities
 
 
