@@ -1,5 +1,6 @@
 """What the detectors promise for every curve, not only for those that somebody thought of."""
 
+import io
 import itertools
 import math
 import pickle
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftcore.cli.ctl_spikes import read_curve
+from ftcore.errors import UsageError
 from ftcore.faults.detectors import LossDetector, NoProgress, NormSpike, NormThreshold, StragglerDetector
 from ftcore.faults.detectors.robust import Window
 from ftcore.faults.detectors.spike import ENOUGH
@@ -148,3 +151,24 @@ def test_no_progress_takes_any_history(history: list[tuple[int, float]]) -> None
         assert deadline is not None
         assert math.isfinite(deadline)
     assert len(pickle.dumps(watch)) < 3000
+
+
+cells = st.one_of(
+    st.integers(-5, 300).map(str), st.floats().map(repr), st.text(max_size=5), st.sampled_from(["", "nan"])
+)
+lines = st.lists(cells, max_size=4).map("\t".join)
+
+
+@given(st.sampled_from(["step\tloss\n", "grad_norm\tstep\tloss\r\n", ""]), st.lists(lines, max_size=30), st.binary())
+def test_any_file_is_read_or_refused_with_its_place(header: str, body: list[str], tail: bytes) -> None:
+    """Whatever the bytes are: samples that a detector takes, or one usage error that names the file."""
+    data = (header + "\n".join(body)).encode(errors="surrogatepass") + tail
+    detector = LossDetector()
+    try:
+        for sample in read_curve(io.BytesIO(data), "it"):
+            assert sample.step >= 0
+            if sample.loss is not None:
+                detector.observe(sample.step, sample.loss)
+    except UsageError as error:
+        assert str(error).startswith("it:")
+        assert "\n" not in str(error)
