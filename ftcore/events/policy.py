@@ -18,6 +18,8 @@ class ChainEntry:
         faults: the classes that it is asked about; empty: all.
         required: somebody named it, so a job that cannot carry it out is refused at the start.
         external: where a policy that is not ftcore's comes from: distribution and version; empty: ftcore.
+        kinds: what a policy that is not ftcore's deals with; empty: everything.
+        needs: the abilities that a policy that is not ftcore's needs.
     """
 
     policy: str
@@ -25,6 +27,8 @@ class ChainEntry:
     faults: tuple[str, ...] = ()
     required: bool = False
     external: str = ""
+    kinds: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

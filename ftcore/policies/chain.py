@@ -12,7 +12,7 @@ import attrs
 from ftcore.events.policy import ChainEntry, PolicyAnswered, Terms
 from ftcore.policies.abilities import lacking
 from ftcore.policies.alert import Alert
-from ftcore.policies.base import Ask, Pass, PlanKind, Policy, Take, Verdict
+from ftcore.policies.base import Ability, Ask, Pass, PlanKind, Policy, Take, Verdict
 from ftcore.policies.dying_checkpoint import DyingCheckpoint
 from ftcore.policies.evict_straggler import EvictStraggler
 from ftcore.policies.grow import Grow
@@ -96,7 +96,8 @@ def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState)
         if entry.policy in incident.asked or _another_is_meant(chain, entry, incident):
             continue
         policy = BUILT_IN.get(entry.policy)
-        if policy is not None and not _deals_with(policy, incident):
+        kinds = policy.kinds if policy is not None else entry.kinds
+        if kinds and not _deals_with(kinds, incident):
             continue
         verdict = _ask(policy, entry, incident, job)
         yield Answer(policy=entry.policy, verdict=verdict)
@@ -104,8 +105,8 @@ def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState)
             return
 
 
-def _deals_with(policy: Policy, incident: IncidentState) -> bool:
-    return incident.kind in policy.kinds or (incident.kind == "request" and incident.fault.detail in policy.kinds)
+def _deals_with(kinds: Sequence[str], incident: IncidentState) -> bool:
+    return incident.kind in kinds or (incident.kind == "request" and incident.fault.detail in kinds)
 
 
 def _is_for(entry: ChainEntry, incident: IncidentState) -> bool:
@@ -124,11 +125,13 @@ def _ask(policy: Policy | None, entry: ChainEntry, incident: IncidentState, job:
         return Pass(reason="this version of ftcore has no such policy")
     if not _is_for(entry, incident):
         return Pass(reason=f"is asked about {', '.join(entry.faults)} alone")
-    if policy is None:
-        answer = incident.answers.get(entry.policy)
-        return _verdict_of(answer) if answer is not None else Ask(within_s=ANSWER_S)
-    lack = lacking(policy.needs, job)
-    return Pass(reason=lack) if lack else policy.considers(incident, job, with_defaults(policy, entry))
+    lack = lacking(policy.needs if policy is not None else map(Ability, entry.needs), job)
+    if lack:
+        return Pass(reason=lack)
+    if policy is not None:
+        return policy.considers(incident, job, with_defaults(policy, entry))
+    answer = incident.answers.get(entry.policy)
+    return _verdict_of(answer) if answer is not None else Ask(within_s=ANSWER_S)
 
 
 def _verdict_of(answer: PolicyAnswered) -> Verdict:

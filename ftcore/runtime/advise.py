@@ -1,0 +1,136 @@
+"""The process in which code that is not ftcore's own is run: policies and rules that come by entry point.
+
+    python -P -m ftcore.runtime.advise ask PARENT         a question on stdin -> an answer, one line on stdout
+    python -P -m ftcore.runtime.advise describe NAME ...  what these policies declare
+    python -P -m ftcore.runtime.advise rules              what the installed packages give as rules
+
+House rules: stdout is the answer's alone, so what that code prints goes to stderr. Whoever asks ends this process with
+its whole group, however it behaves; should the asker die first, stdin closes and the process ends itself. It never
+imports what the agent or master must not have (``-P``: nor whatever lies in the directory it was started in).
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, NoReturn
+
+import attrs
+import msgspec
+
+from ftcore.errors import UsageError
+from ftcore.events.policy import PolicyFaulted
+from ftcore.policies.external import GROUP, External, Question, Reply, declare, describe, instance, put
+from ftcore.runtime.agent.processes import die_with_parent
+
+RULES_GROUP = "ftcore.faults"
+"""The group of entry points whose objects are lists of rules, or functions that return them."""
+
+
+@attrs.frozen(kw_only=True)
+class RuleSource:
+    """What one entry point gives as rules.
+
+    Args:
+        name: of the entry point.
+        origin: distribution and version.
+        items: the rules as they are, unread.
+        error: why there are none.
+    """
+
+    name: str
+    origin: str
+    items: tuple[Any, ...] = ()
+    error: str = ""
+
+
+def origin_of(entry: EntryPoint) -> str:
+    """Distribution and version of an entry point, as ``acme-policies 1.2``."""
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown distribution"
+
+
+def main(argv: Sequence[str]) -> None:
+    """Do what the arguments say and write the result."""
+    with _answers() as out:
+        match argv:
+            case ["ask", parent]:
+                die_with_parent(int(parent))
+                body = msgspec.json.encode(_ask(sys.stdin.buffer.readline()))
+            case ["describe", *names]:
+                body = msgspec.json.encode([_described(entry) for entry in _entries(names)])
+            case _:
+                body = msgspec.json.encode([_ruled(entry) for entry in entry_points(group=RULES_GROUP)])
+        out.write(body + b"\n")
+        out.flush()
+        if argv[0] == "ask":
+            _wait_for_the_end()
+
+
+@contextlib.contextmanager
+def _answers() -> Any:
+    """The stdout that was given; from here on, what anybody prints goes to stderr."""
+    with os.fdopen(os.dup(1), "wb") as out:
+        os.dup2(2, 1)
+        yield out
+
+
+def _entries(names: Sequence[str]) -> list[EntryPoint]:
+    return [entry for entry in entry_points(group=GROUP) if entry.name in names]
+
+
+def _ask(line: bytes) -> Reply:
+    question = msgspec.json.decode(line, type=Question)
+    threading.Thread(target=_end_with_asker, daemon=True).start()
+    found = _entries([question.policy])
+    origins = [origin_of(entry) for entry in found]
+    if question.origin not in origins:
+        here = " and ".join(origins) or "nothing of that name"
+        return Reply(faulted=f"the job began with it from {question.origin}; installed beside the master: {here}")
+    try:
+        policy = instance(found[origins.index(question.origin)].load())
+    except (Exception, SystemExit) as error:
+        return Reply(faulted=f"cannot be loaded: {describe(error)}")
+    answer = put(policy, bytes(question.job), question.options, question.effect)
+    return Reply(faulted=answer.error) if isinstance(answer, PolicyFaulted) else Reply(answered=answer)
+
+
+def _end_with_asker() -> None:
+    sys.stdin.buffer.read()
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _wait_for_the_end() -> NoReturn:
+    """Whatever the policy has left running is ended together with this process, by whoever asked."""
+    while True:
+        signal.pause()
+
+
+def _described(entry: EntryPoint) -> External:
+    origin = origin_of(entry)
+    try:
+        return declare(entry.load(), entry.name, origin)
+    except UsageError as error:
+        return External(name=entry.name, origin=origin, error=str(error))
+    except (Exception, SystemExit) as error:
+        return External(name=entry.name, origin=origin, error=f"it cannot be loaded: {describe(error)}")
+
+
+def _ruled(entry: EntryPoint) -> RuleSource:
+    origin = origin_of(entry)
+    try:
+        found = entry.load()
+        items = msgspec.to_builtins(found() if callable(found) else found)
+        if not isinstance(items, list | tuple):
+            raise TypeError(f"found {type(items).__name__}, expected a list of rules")
+        return RuleSource(name=entry.name, origin=origin, items=tuple(items))
+    except (Exception, SystemExit) as error:
+        return RuleSource(name=entry.name, origin=origin, error=f"they cannot be loaded: {describe(error)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
