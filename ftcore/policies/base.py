@@ -133,7 +133,9 @@ class Policy(Protocol):
     """A policy: a name, its options, what it needs, and the question.
 
     The chain passes over a policy whose ``needs`` are not all declared, with the reason, and does not ask it. It leaves
-    out, without a word, one whose ``kinds`` hold neither the incident's kind nor, for a request, what is asked for.
+    out, without a word, one whose ``kinds`` hold neither the incident's kind (``fault``, ``warning``, ``request``,
+    ``opportunity``) nor, for a request, what is asked for; ``interrupted`` stands for an incident of any kind once a
+    plan has stopped workers and failed.
 
     ``conditions`` say in plain sentences when it takes an incident and when it passes: for ``ftctl policy explain``.
     """

@@ -22,6 +22,7 @@ from ftcore.policies.process_restart import ProcessRestart
 from ftcore.policies.recompute_step import RecomputeStep
 from ftcore.policies.rollback_and_skip import RollbackAndSkip
 from ftcore.policies.shrink import Shrink
+from ftcore.policies.situation import interrupted
 from ftcore.policies.step_pause import StepPause
 from ftcore.policies.step_retry import StepRetry
 from ftcore.policies.stop import Stop
@@ -51,8 +52,8 @@ DEFAULT_ORDER = (
     "step_retry",
     "hot_swap",
     "dying_checkpoint",
-    "process_restart",
     "pod_replacement",
+    "process_restart",
     "shrink",
     "grow",
     "evict_straggler",
@@ -60,6 +61,9 @@ DEFAULT_ORDER = (
     "stop",
 )
 """The chain of a job without a policy file: what costs least first, and what needs abilities passes without them.
+
+``pod_replacement`` stands above ``process_restart`` because it takes none but faults of nodes, and because a platform
+without capacity must not be the end: what it declines is restarted on the nodes there are, or that come back.
 
 ``recompute_step``, ``rollback_and_skip`` and ``alert`` stand in it only where somebody asks for them: what is abnormal
 in a loss, and who wants to hear of it, is not for a default to say.
@@ -97,7 +101,7 @@ def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState)
             continue
         policy = BUILT_IN.get(entry.policy)
         kinds = policy.kinds if policy is not None else entry.kinds
-        if kinds and not _deals_with(kinds, incident):
+        if kinds and not _deals_with(kinds, incident, job):
             continue
         verdict = _ask(policy, entry, incident, job)
         yield Answer(policy=entry.policy, verdict=verdict)
@@ -105,8 +109,12 @@ def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState)
             return
 
 
-def _deals_with(kinds: Sequence[str], incident: IncidentState) -> bool:
-    return incident.kind in kinds or (incident.kind == "request" and incident.fault.detail in kinds)
+def _deals_with(kinds: Sequence[str], incident: IncidentState, job: JobState) -> bool:
+    return (
+        incident.kind in kinds
+        or (incident.kind == "request" and incident.fault.detail in kinds)
+        or ("interrupted" in kinds and interrupted(incident, job))
+    )
 
 
 def _is_for(entry: ChainEntry, incident: IncidentState) -> bool:

@@ -24,7 +24,7 @@ class EvictStraggler:
         "passes if no standby node is there and the platform cannot launch one: a slow node is better than none",
         "passes within `every` of its last eviction, and when `max_evictions` in `window` are spent",
     )
-    kinds: ClassVar[tuple[str, ...]] = ("fault", "warning")
+    kinds: ClassVar[tuple[str, ...]] = ("warning",)
     needs: ClassVar[tuple[Ability, ...]] = ()
     options: ClassVar[Mapping[str, Option]] = {
         "slower": Option(

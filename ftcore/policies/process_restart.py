@@ -23,6 +23,7 @@ from ftcore.policies.situation import (
     culprit,
     entry_below,
     gone,
+    interrupted,
     listed,
     members,
     room,
@@ -40,14 +41,14 @@ class ProcessRestart:
         "Stop all workers and start them again on the nodes there are; they resume from their checkpoint."
     )
     conditions: ClassVar[tuple[str, ...]] = (
-        "takes any fault",
+        "takes any fault, and brings the workers back that a plan for anything else has stopped in vain",
         "passes a fault of a node to `pod_replacement` or `shrink` below it, if that can take the node out",
         "passes a fault of the script or the data that came `same_fault` times in a row at the same step",
         "passes when its own restart brought no step and the same fault came again",
         "passes when `max_restarts` in `window` are spent",
         "passes requests",
     )
-    kinds: ClassVar[tuple[str, ...]] = ("fault", "stop")
+    kinds: ClassVar[tuple[str, ...]] = ("fault", "stop", "interrupted")
     needs: ClassVar[tuple[Ability, ...]] = ()
     options: ClassVar[Mapping[str, Option]] = {
         "max_restarts": Option(
@@ -78,7 +79,7 @@ class ProcessRestart:
 
     def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
         """Take faults within the budget; pass requests, repeated faults of the script, and spent budgets."""
-        if incident.kind != "fault":
+        if incident.kind != "fault" and not interrupted(incident, job):
             wish = incident.fault.detail
             return Pass(reason=f"asked to {wish if wish and wish != 'stop' else 'end'}, not to restart")
         why = _no_remedy(incident, job, options) or spent(
@@ -86,7 +87,7 @@ class ProcessRestart:
         )
         if why:
             return Pass(reason=why)
-        better, but = _better(incident, job, self.name)
+        better, but = _better(incident, job, self.name) if incident.kind == "fault" else ("", _aftermath(incident))
         if better:
             return Pass(reason=better)
         attempt = attempts(job, self.name, options["window"]) + 1
@@ -102,6 +103,8 @@ class ProcessRestart:
 
 
 def _no_remedy(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> str:
+    if incident.kind != "fault":
+        return "" if ProcessRestart.name not in incident.tried else "its own restart did not bring the workers back"
     cls = class_of(incident)
     comes_again = CLASSES[cls].repeats or CLASSES[cls].at_fault == "data"
     if comes_again and job.repeat.count >= options["same_fault"]:
@@ -136,6 +139,10 @@ def _better(incident: IncidentState, job: JobState, own: str) -> tuple[str, str]
         if out and room(job, out) >= max(1, shrink["min_nodes"]):
             return f"{listed(out)} is at fault; shrink below leaves it out", ""
     return "", but
+
+
+def _aftermath(incident: IncidentState) -> str:
+    return f"; brings the workers back that {incident.tried[-1]} stopped in vain"
 
 
 def _patience_s(incident: IncidentState, job: JobState, options: Mapping[str, Any], own: str) -> float | None:

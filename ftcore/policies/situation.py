@@ -95,6 +95,11 @@ def a_worker_ended(incident: IncidentState, job: JobState) -> bool:
     return any(report.type == "worker.failed" for report in reports(incident, job))
 
 
+def interrupted(incident: IncidentState, job: JobState) -> bool:
+    """Whether a plan that failed has stopped workers: what began as a wish or a warning is as grave as a fault now."""
+    return bool(incident.tried) and not everyone_lives(job)
+
+
 def gone(incident: IncidentState, job: JobState) -> tuple[str, ...]:
     """Members whose agent is gone, the culprit first."""
     told = [report.node for report in reports(incident, job) if report.type in GONE_REPORTS]

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from ftcore.faults.taxonomy import CLASSES
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
-from ftcore.policies.situation import class_of
+from ftcore.policies.situation import class_of, interrupted
 from ftcore.states.model import IncidentState, JobState
 
 
@@ -17,9 +17,10 @@ class Stop:
     conditions: ClassVar[tuple[str, ...]] = (
         "takes the request to stop",
         "takes every fault that no entry above took, or that their plans did not end",
+        "takes what began as a wish or a warning, if the plan for it stopped workers and nobody could start them again",
         "passes other requests: what nobody can carry out is dropped, and the training goes on",
     )
-    kinds: ClassVar[tuple[str, ...]] = ("fault", "stop")
+    kinds: ClassVar[tuple[str, ...]] = ("fault", "stop", "interrupted")
     needs: ClassVar[tuple[Ability, ...]] = ()
     options: ClassVar[Mapping[str, Option]] = {
         "grace": Option(default=30, kind="duration", doc="Time between TERM and KILL, for workers to save."),
@@ -36,7 +37,7 @@ class Stop:
                 outcome="stopped",
                 exit_code=job.stop.exit_code,
             )
-        if incident.kind != "fault":
+        if incident.kind != "fault" and not interrupted(incident, job):
             return Pass(reason="no reason to end the job: it goes on without")
         fault = incident.fault
         return Take(

@@ -41,6 +41,7 @@ def test_a_killed_worker_of_a_plain_job_is_restarted():
         ("step_retry", "Pass"),
         ("hot_swap", "Pass"),
         ("dying_checkpoint", "Pass"),
+        ("pod_replacement", "Pass"),
         ("process_restart", "Take"),
     ]
 
@@ -66,12 +67,30 @@ def test_what_nobody_takes_does_not_end_a_job(kind):
     assert all(verdict == "Pass" for _, verdict in asked)
 
 
+def test_a_wish_whose_plan_stopped_the_workers_in_vain_is_as_grave_as_a_fault():
+    """The restart that is no answer to a wish brings the workers back; if it cannot, the job ends and says so."""
+    driver = running(3, abilities=("replace",))
+    about = request(driver.state, "evict", "node1")
+    about.tried.append("pod_replacement")
+    about.asked.append("pod_replacement")
+    assert "process_restart" not in dict(answers(about, driver.state))
+    driver.lose("node2")
+    verdict = ask("process_restart", about, driver.state)
+    assert isinstance(verdict, Take)
+    assert verdict.reason == "restart 1 of 20 in 3600 s; brings the workers back that pod_replacement stopped in vain"
+    assert dict(answers(about, driver.state))["process_restart"] == "Take"
+    about.tried.append("process_restart")
+    about.asked.append("process_restart")
+    last = answers(about, driver.state)[-1]
+    assert last == ("stop", "Take")
+
+
 def test_a_policy_is_asked_once_in_a_revision():
     """What was asked is left out; below it the chain goes on."""
     job = running().state
     about = incident(job, "signal-preemption", ended=True, asked=["step_retry", "process_restart"])
     names = [name for name, _ in answers(about, job)]
-    assert names == ["hot_swap", "dying_checkpoint", "pod_replacement", "shrink", "evict_straggler", "stop"]
+    assert names == ["hot_swap", "dying_checkpoint", "pod_replacement", "shrink", "stop"]
 
 
 def test_what_a_job_cannot_do_is_passed_over_with_the_way_to_get_it():

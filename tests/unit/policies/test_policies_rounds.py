@@ -1,11 +1,20 @@
 """Verdicts of the policies whose plans are a new round."""
 
 import pytest
-from policy_cases import ago, ask, incident, request, running
+from policy_cases import DEFAULT_ORDER, ago, ask, chain, incident, request, running
 
 from ftcore.policies.base import Pass, PlanKind, Take
 
 # --- process_restart: the cause decides the remedy -------------------------------------------------------------------
+
+
+def last_resort(**more):
+    """A job whose chain has the replacement below the restart."""
+    driver = running(**more)
+    order = [name for name in DEFAULT_ORDER if name != "pod_replacement"]
+    order.insert(order.index("process_restart") + 1, "pod_replacement")
+    driver.state.chain = chain(*order).chain
+    return driver
 
 
 def test_a_process_fault_is_restarted_where_it_is():
@@ -19,7 +28,7 @@ def test_a_process_fault_is_restarted_where_it_is():
 @pytest.mark.parametrize("cls", ["gpu-hw", "node-lost"])
 def test_a_node_fault_is_left_to_a_replacement_below(cls):
     """If the platform can replace, a restart on the bad node, or without it, is the worse plan."""
-    driver = running(abilities=("replace",))
+    driver = last_resort(abilities=("replace",))
     if cls == "node-lost":
         driver.lose("node1")
     verdict = ask("process_restart", incident(driver.state, cls), driver.state)
@@ -28,7 +37,7 @@ def test_a_node_fault_is_left_to_a_replacement_below(cls):
 
 def test_a_node_fault_that_nobody_can_cure_better_is_restarted_and_says_so():
     """Without a platform, and with no node to spare, the restart is all there is."""
-    job = running().state
+    job = last_resort().state
     verdict = ask("process_restart", incident(job, "gpu-hw"), job)
     assert isinstance(verdict, Take)
     assert verdict.reason.endswith("; a node is at fault (node1), but nothing here can launch another")
@@ -36,7 +45,7 @@ def test_a_node_fault_that_nobody_can_cure_better_is_restarted_and_says_so():
 
 def test_a_replacement_that_is_spent_or_held_is_no_better_plan():
     """Then the restart is taken, with the reason."""
-    job = running(abilities=("replace",)).state
+    job = last_resort(abilities=("replace",)).state
     job.attempts["pod_replacement"] = [job.time] * 20
     verdict = ask("process_restart", incident(job, "gpu-hw"), job)
     assert isinstance(verdict, Take)
