@@ -96,8 +96,8 @@ def a_worker_ended(incident: IncidentState, job: JobState) -> bool:
 
 
 def interrupted(incident: IncidentState, job: JobState) -> bool:
-    """Whether a plan that failed has stopped workers: what began as a wish or a warning is as grave as a fault now."""
-    return bool(incident.tried) and not everyone_lives(job)
+    """Whether a plan that failed has interrupted the training: a wish or a warning is as grave as a fault then."""
+    return bool(incident.tried) and (job.streak > 0 or not everyone_lives(job))
 
 
 def gone(incident: IncidentState, job: JobState) -> tuple[str, ...]:
