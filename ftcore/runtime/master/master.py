@@ -9,6 +9,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
 
@@ -27,6 +28,7 @@ from ftcore.ids import Seq, seconds
 from ftcore.ports import Candidate, EventLog, Leadership
 from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
+from ftcore.runtime.master.adviser import Adviser
 from ftcore.runtime.master.sequencer import Sequencer, take_in
 from ftcore.runtime.master.service import Service
 from ftcore.runtime.master.sessions import Session
@@ -87,6 +89,7 @@ class Master:
         self._submitting = ""
         self._unserved: list[Session] = []
         self._lived = False
+        self._adviser = Adviser(self._tell_own)
         self._deadline_changed = asyncio.Event()
         self._ended = asyncio.Event()
 
@@ -186,6 +189,7 @@ class Master:
                         logger.warning("leadership lost", reason=outcome)
         finally:
             await tasks.end(duties)
+            await self._adviser.close()
 
     def _committed(self, batch: Sequence[Event]) -> None:
         """A batch is durable: acknowledge its facts, send its orders. The state is exactly the log's now."""
@@ -208,8 +212,13 @@ class Master:
             if session is not None:
                 session.send(frames.Orders(tuple(orders)))
         self._serve_newcomers()
+        self._adviser.attend(self.state, self._clock.now())
         self._check_ended()
         self._deadline_changed.set()
+
+    def _tell_own(self, data: Any) -> None:
+        assert self._sequencer is not None
+        self._sequencer.submit(own_fact(data))
 
     def _serve_newcomers(self) -> None:
         """Repeat to agents that connected the orders that they have not answered.
