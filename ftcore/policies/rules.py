@@ -95,22 +95,22 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         policy="evict_straggler",
-        options=("max_evictions", "every", "budget_window"),
-        broken=lambda o: o["every"] * o["max_evictions"] > o["budget_window"],
-        text="max_evictions ({max_evictions}) in budget_window ({budget_window} s) is never reached: there is only one "
-        "in {every} s (every)",
+        options=("max_evictions", "every", "window"),
+        broken=lambda o: o["every"] * o["max_evictions"] > o["window"],
+        text="max_evictions ({max_evictions}) in window ({window} s) is never reached: there is only one in {every} s "
+        "(every)",
         given=("max_evictions",),
     ),
     Rule(
         policy="rollback_and_skip",
-        options=("before",),
+        options=("before", "back"),
         broken=lambda o: o["back"] == "latest",
         text="before ({before}) has no effect with back: latest",
         given=("before",),
     ),
     Rule(
         policy="rollback_and_skip",
-        options=("skip_unit",),
+        options=("skip_unit", "skip"),
         broken=lambda o: o["skip"] == 0,
         text="skip_unit has no effect with skip: 0",
         given=("skip_unit",),
@@ -135,7 +135,7 @@ def broken_rules(policy: str, values: Values, given: Sequence[str]) -> list[tupl
     """The rules that an entry breaks: the option that has the line (empty: none was set), and what is wrong."""
     found = []
     for rule in RULES:
-        applies = rule.policy == policy or (not rule.policy and all(name in values for name in rule.options))
+        applies = rule.policy in ("", policy) and all(name in values for name in rule.options)
         if not applies or (rule.given and not any(name in given for name in rule.given)):
             continue
         if rule.broken(values):

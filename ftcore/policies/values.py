@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftcore.policies.base import Option
-from ftcore.policies.yaml_nodes import Items, Keys, Node, Problems, Scalar, did_you_mean, found, short
+from ftcore.policies.yaml_nodes import Items, Keys, Node, Problems, Scalar, did_you_mean, found, plain, short
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 DURATION_PATTERN = r"[0-9]{1,15}(\.[0-9]{1,9})? ?(ms|s|m|h|d)?"
@@ -48,6 +48,12 @@ def read_option(node: Node, where: str, option: Option, problems: Problems) -> A
         The value; None if something is wrong.
     """
     value = _convert(node, option)
+    if option.kind == "texts" and option.choices and isinstance(value, list):
+        wrong = [item for item in node.items if plain(item) not in option.choices] if isinstance(node, Items) else []
+        for item in wrong:
+            near = did_you_mean(str(plain(item)), option.choices)
+            problems.add(item.line, f"{where}: {found(item)} is not known{near}")
+        return None if wrong else value
     if value is None:
         what = f"one of: {', '.join(option.choices)}" if option.kind == "choice" else EXPECTED[option.kind]
         hint = ""

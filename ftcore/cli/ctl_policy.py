@@ -1,0 +1,148 @@
+"""``ftctl policy``: write, check and explain policy files. Needs no store and no job."""
+
+import argparse
+import json
+from typing import Any
+
+from ftcore.cli.ctl_output import console, print_json, table
+from ftcore.cli.policy_file import read_text
+from ftcore.errors import NotFound, UsageError
+from ftcore.events.policy import ChainEntry, PolicyLoaded
+from ftcore.faults.taxonomy import CLASSES, FaultClass
+from ftcore.policies import presets
+from ftcore.policies.abilities import DECLARED_BY
+from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.config import check as check_text
+from ftcore.policies.config import preset
+from ftcore.policies.feasible import missing, needs
+from ftcore.policies.reach import asked, why_not
+from ftcore.policies.schema import schema
+from ftcore.policies.values import defaults
+from ftcore.policies.writing import commented, shown
+from ftcore.policies.yaml_nodes import Problem, Problems, did_you_mean
+
+
+async def policy(args: argparse.Namespace) -> int:
+    """Run one of the commands below ``ftctl policy``."""
+    return {"init": _init, "check": _check, "explain": _explain, "schema": _schema}[args.action](args)
+
+
+def _init(args: argparse.Namespace) -> int:
+    print(commented(args.preset or presets.DEFAULT), end="")
+    return 0
+
+
+def _schema(args: argparse.Namespace) -> int:
+    print(json.dumps(schema(), indent=2))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    if args.format == "table":
+        loaded = _load(args.file)
+        print(f"{args.file}: {' -> '.join(entry.policy for entry in loaded.chain)}")
+        for entry in loaded.chain:
+            lack = missing(entry, loaded)
+            if lack:
+                what = "refused" if entry.required else "passed over"
+                print(f"{entry.policy}: {what} unless there is {', '.join(map(_who, lack))}")
+        return 0
+    valid, problems = _checked(args.file)
+    chain = [_entry_json(entry, valid) for entry in valid.chain] if valid is not None else []
+    found = [{"line": problem.line or None, "message": problem.text} for problem in problems]
+    print_json({"file": args.file, "ok": not found, "problems": found, "chain": chain})
+    return 2 if found else 0
+
+
+def _checked(path: str) -> tuple[PolicyLoaded | None, tuple[Problem, ...]]:
+    try:
+        text = read_text(path)
+    except UsageError as error:
+        return None, (Problem(line=0, text=str(error)),)
+    checked = check_text(text, path)
+    return checked.loaded, checked.problems
+
+
+def _load(path: str) -> PolicyLoaded:
+    checked = check_text(read_text(path), path)
+    if checked.loaded is None:
+        problems = Problems(path)
+        for problem in checked.problems:
+            problems.add(problem.line, problem.text)
+        raise problems.error()
+    return checked.loaded
+
+
+def _explain(args: argparse.Namespace) -> int:
+    if (args.file is None) == (args.preset is None):
+        raise UsageError("expected either FILE or --preset NAME")
+    loaded = preset(args.preset) if args.file is None else _load(args.file)
+    classes = [str(cls) for cls in FaultClass]
+    if args.fault not in classes:
+        raise NotFound(f"no class of faults is called {args.fault!r}{did_you_mean(args.fault, classes)}")
+    places = asked(loaded.chain, args.fault)
+    if args.format == "json":
+        facts = CLASSES[FaultClass(args.fault)]
+        chain = [
+            {
+                **_entry_json(entry, loaded),
+                "asked": place in places,
+                "why_not": _why_not(entry, place, places, args.fault),
+            }
+            for place, entry in enumerate(loaded.chain)
+        ]
+        print_json({"source": loaded.source, "fault": args.fault, "meaning": facts.meaning, "chain": chain})
+        return 0
+    _print_explained(loaded, places, args.fault)
+    return 0
+
+
+def _why_not(entry: ChainEntry, place: int, places: list[int], cls: str) -> str:
+    if place in places:
+        return ""
+    return why_not(entry, cls) or "`stop` before it takes everything"
+
+
+def _entry_json(entry: ChainEntry, loaded: PolicyLoaded) -> dict[str, Any]:
+    known = BUILT_IN[entry.policy]
+    return {
+        "policy": entry.policy,
+        "doc": known.doc,
+        "faults": entry.faults,
+        "required": entry.required,
+        "needs": [str(ability) for ability in needs(entry)],
+        "missing": [str(ability) for ability in missing(entry, loaded)],
+        "conditions": known.conditions,
+        "options": entry.options,
+    }
+
+
+def _print_explained(loaded: PolicyLoaded, places: list[int], cls: str) -> None:
+    out = console()
+    out.print(f"{cls}: {CLASSES[FaultClass(cls)].meaning}", style="strong")
+    out.print(f"{loaded.source}: asked in this order, until one takes it", style="quiet")
+    for number, place in enumerate(places, start=1):
+        entry = loaded.chain[place]
+        known = BUILT_IN[entry.policy]
+        out.print()
+        out.print(f"{number}. {entry.policy}: {known.doc}", style="strong")
+        lack = missing(entry, loaded)
+        if lack:
+            what = "refused at the start" if entry.required else "passed over"
+            out.print(f"   {what} unless there is {', '.join(map(_who, lack))}", style="warn")
+        for condition in known.conditions:
+            out.print(f"   {condition}")
+        rows = table("OPTION", "VALUE", "MEANING", flexible=("MEANING",))
+        for key, option in known.options.items():
+            changed = entry.options[key] != defaults(known.options)[key]
+            value = shown(entry.options[key], option.kind)
+            rows.add_row(f"   {key}", value, option.doc.replace("`", ""), style="strong" if changed else "")
+        out.print(rows)
+    left = [entry.policy for place, entry in enumerate(loaded.chain) if place not in places]
+    if left:
+        out.print()
+        out.print(f"not asked about {cls}: {', '.join(left)}", style="quiet")
+
+
+def _who(ability: Any) -> str:
+    return f"{DECLARED_BY[ability]} (`{ability}`)"

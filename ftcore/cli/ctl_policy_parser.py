@@ -1,0 +1,72 @@
+"""The arguments of ``ftctl policy``."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+
+def add_policy(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add ``policy`` with the commands below it.
+
+    Args:
+        commands: the subparsers of ``ftctl``.
+        command: makes a command of subparsers, name, summary and examples.
+    """
+    policy = command(
+        commands,
+        "policy",
+        "Write, check and explain policy files.",
+        "ftctl policy init --preset mindio > policy.yaml\nftctl policy check policy.yaml\n"
+        "ftctl policy explain policy.yaml --fault gpu-hw",
+    )
+    actions = policy.add_subparsers(dest="action", metavar="ACTION", required=True)
+    init = command(
+        actions,
+        "init",
+        "Print a policy file with every option, its value and what it means.",
+        "ftctl policy init > policy.yaml\nftctl policy init --preset spot > policy.yaml",
+    )
+    _add_preset(init, "the chain to begin with; default: that of a job without a file")
+    check = command(
+        actions,
+        "check",
+        "Check a policy file; exit 2 and every mistake with its line if it has any.",
+        "ftctl policy check policy.yaml\nftctl policy check policy.yaml --format json | jq '.problems[]'",
+    )
+    check.add_argument("file", metavar="FILE", help="the policy file")
+    explain = command(
+        actions,
+        "explain",
+        "Print the chain for a class of faults: who is asked, when it takes and when it passes.",
+        "ftctl policy explain policy.yaml --fault hang\n"
+        "ftctl policy explain --preset mindio --fault gpu-hw --format json | jq '.chain[].policy'",
+    )
+    explain.add_argument("file", nargs="?", metavar="FILE", help="the policy file")
+    _add_preset(explain, "a preset instead of a file")
+    fault = explain.add_argument("--fault", required=True, metavar="CLASS", help="a class of docs/reference/faults.md")
+    fault.completer = _complete_classes  # type: ignore[attr-defined]
+    for parser in (check, explain):
+        parser.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
+    command(
+        actions,
+        "schema",
+        "Print the JSON Schema of policy files, for editors.",
+        "ftctl policy schema > policy.schema.json",
+    )
+
+
+def _add_preset(parser: argparse.ArgumentParser, text: str) -> None:
+    option = parser.add_argument("--preset", metavar="NAME", help=text)
+    option.completer = _complete_presets  # type: ignore[attr-defined]
+
+
+def _complete_presets(prefix: str, **rest: object) -> list[str]:
+    from ftcore.policies import presets
+
+    return [name for name in presets.names() if name.startswith(prefix)]
+
+
+def _complete_classes(prefix: str, **rest: object) -> list[str]:
+    from ftcore.faults.taxonomy import FaultClass
+
+    return [str(cls) for cls in FaultClass if cls.startswith(prefix)]

@@ -1,0 +1,68 @@
+"""The policy that a run begins with: the file, what the command line and the environment lay over it, and whether
+this job can carry it out.
+"""
+
+from pathlib import Path
+
+from ftcore.errors import UsageError
+from ftcore.events.policy import PolicyLoaded
+from ftcore.policies.config import default_chain, parse, with_max_restarts
+from ftcore.policies.environment import apply_switches
+from ftcore.policies.feasible import check_abilities
+from ftcore.policies.yaml_nodes import BYTES_MAX
+
+
+def policy_in_force(path: str | None, *, max_restarts: int | None, switches: str, ranks: int) -> PolicyLoaded:
+    """What ``ftrun`` hands to the job.
+
+    Args:
+        path: the policy file; None: the default chain.
+        max_restarts: ``--max-restarts``, if it was given.
+        switches: value of ``FTCORE_POLICIES``.
+        ranks: the size of the largest world of the job.
+
+    Raises:
+        UsageError: the file cannot be used, or names what this job cannot carry out.
+    """
+    if max_restarts is not None and max_restarts < 0:
+        raise UsageError(f"--max-restarts: found {max_restarts}; expected 0 or more")
+    loaded = default_chain()
+    if path is not None:
+        try:
+            text = read_text(path)
+        except UsageError as error:
+            raise UsageError(f"--policy: {error}") from error
+        loaded = parse(text, path)
+    if max_restarts is not None:
+        loaded = with_max_restarts(loaded, max_restarts)
+    loaded = apply_switches(loaded, switches)
+    # Neither the platform nor plain scripts declare an ability when a run begins: what there is stands in the file.
+    refused = check_abilities(loaded, ranks=ranks)
+    if refused:
+        raise UsageError(f"{loaded.source}: " + "\n  ".join(refused))
+    return loaded
+
+
+def read_text(path: str) -> str:
+    """The file's text.
+
+    Args:
+        path: of the file; named in messages.
+
+    Raises:
+        UsageError: it cannot be read, is too large to be a policy file, or is no UTF-8 text.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # a NUL in the name
+        raise UsageError(f"cannot read {path!r}: {error}") from error
+    if len(raw) > BYTES_MAX:
+        raise UsageError(f"{path} is larger than {BYTES_MAX} bytes, which no policy file is")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"cannot read {path}: not UTF-8 text: byte 0x{raw[error.start]:02x} in line {line}") from error
