@@ -9,6 +9,7 @@ import time
 from typing import Any, NoReturn
 
 from ftcore.cli.ctl_futures import add_futures
+from ftcore.cli.ctl_policy_parser import add_policy
 from ftcore.faults.detectors.loss import LIMIT
 from ftcore.ids import SECOND, seconds
 from ftcore.replay.select import Bound
@@ -50,6 +51,7 @@ def build_parser(version: str) -> Parser:
     _add_taking_away(commands)
     _add_spikes(commands)
     add_futures(commands, _command, _reading)
+    add_policy(commands, _command)
     _add_commands(commands)
     return parser
 

@@ -65,6 +65,10 @@ def _command(name: str) -> Command:
         from ftcore.cli import ctl_events
 
         return ctl_events.events
+    if name == "policy":
+        from ftcore.cli import ctl_policy
+
+        return ctl_policy.policy
     if name in ("replay", "export"):
         from ftcore.cli import ctl_replay
 

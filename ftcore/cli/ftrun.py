@@ -20,12 +20,13 @@ import msgspec
 from ftcore.cli import options, places
 from ftcore.cli.local import LocalNodes
 from ftcore.cli.node import NodeConfig, guarded, run_node
+from ftcore.cli.policy_file import policy_in_force
 from ftcore.errors import FtcoreError, UsageError
 from ftcore.events.job import JobSpec
-from ftcore.events.policy import PolicyLoaded
 from ftcore.ids import Round
 from ftcore.logs import check_job_name, default_store_url
-from ftcore.policies.config import default_chain, parse, with_max_restarts
+from ftcore.policies.environment import VARIABLE
+from ftcore.policies.feasible import passed_over
 from ftcore.ports import Launch
 from ftcore.runtime.agent import launchable
 from ftcore.runtime.agent.agent import AgentConfig, Outcome
@@ -73,6 +74,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
             parser.error(f"--local-nodes: found {args.local_nodes}; expected at least 1")
         _tell(args)
         config = _config(parser, args)  # a wrong flag is told once, before any agent starts
+        _tell_policy(config.agent.submission)
         _check_script(config.agent.submission.spec)
         argv = agent_argv(args, given)
         nodes = LocalNodes(nodes=args.local_nodes, argv=argv, store=args.store, job=args.job)
@@ -82,6 +84,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         return _run_master(config)
     if args.local_parent < 0:
         _tell(args)
+        _tell_policy(config.agent.submission)
         _check_script(config.agent.submission.spec)
     return asyncio.run(run_node(config))
 
@@ -108,6 +111,17 @@ def _tell(args: argparse.Namespace) -> None:
     print(
         f"ftrun: job {args.job}, log in {args.store}; look at it with: ftctl status --job {args.job}", file=sys.stderr
     )
+
+
+def _tell_policy(asked: Submission) -> None:
+    """Whoever chose a preset hears which of its policies this job cannot carry out."""
+    over = passed_over(asked.policy) if asked.policy.text else []
+    if over:
+        print(
+            f"ftrun: passed over for want of abilities: {', '.join(over)}; see: ftctl policy check "
+            f"{asked.policy.source.partition(' with ')[0]}",
+            file=sys.stderr,
+        )
 
 
 def agent_argv(args: argparse.Namespace, given: Sequence[str]) -> list[str]:
@@ -154,7 +168,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         node=node,
         slots=slots,
         address=address,
-        submission=_submission(args, nodes_min, nodes_max),
+        submission=_submission(args, nodes_min, nodes_max, slots),
         log_dir=places.private_dir(
             (Path(args.log_dir).absolute() if args.log_dir else places.state_home() / "logs") / args.job
         ),
@@ -182,7 +196,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
     )
 
 
-def _submission(args: argparse.Namespace, nodes_min: int, nodes_max: int) -> Submission:
+def _submission(args: argparse.Namespace, nodes_min: int, nodes_max: int, slots: int) -> Submission:
     if args.node_unit < 1 or not usable(nodes_max, nodes_min=nodes_min, nodes_max=nodes_max, node_unit=args.node_unit):
         raise UsageError(
             f"--node-unit: found {args.node_unit}; expected a number of which some multiple lies within "
@@ -199,9 +213,15 @@ def _submission(args: argparse.Namespace, nodes_min: int, nodes_max: int) -> Sub
         cwd=str(Path.cwd()),
         timing=_timing(),
     )
+    policy = policy_in_force(
+        args.policy,
+        max_restarts=args.max_restarts,
+        switches=os.environ.get(VARIABLE, ""),
+        ranks=nodes_max * slots,
+    )
     return submission(
         spec,
-        _policy(args),
+        policy,
         command=sys.argv,
         versions={"python": platform.python_version()},
         user=whoami(),
@@ -222,20 +242,6 @@ def _timing() -> Timing:
             f"{TIMING_ENV}: found {text!r}; expected a JSON object of time constants in seconds: {error}"
         ) from error
     return changed
-
-
-def _policy(args: argparse.Namespace) -> PolicyLoaded:
-    if args.max_restarts is not None and args.max_restarts < 0:
-        raise UsageError(f"--max-restarts: found {args.max_restarts}; expected 0 or more")
-    if args.policy is None:
-        return default_chain(args.max_restarts)
-    try:
-        text = Path(args.policy).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"--policy: cannot read {args.policy}: {reason}") from error
-    loaded = parse(text, args.policy)
-    return loaded if args.max_restarts is None else with_max_restarts(loaded, args.max_restarts)
 
 
 def _slots(parser: argparse.ArgumentParser, text: str) -> int:
