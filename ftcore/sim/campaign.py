@@ -56,6 +56,7 @@ from ftcore.states.fold import next_deadline
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import JobState
 from ftcore.states.node import ACTIVE
+from ftcore.states.worker import WorkerPhase
 
 EPOCH_NS = 1_700_000_000 * SECOND
 DAY_S = 86400.0
@@ -304,15 +305,15 @@ class Campaign:
                 return name
             self._renamed[place] = count + 1
 
-    def _expect(self, place: int, delay_s: float) -> None:
-        """A machine is on its way to a place, unless one is already."""
+    def _expect(self, place: int, delay_s: float, *, fresh: bool = False) -> None:
+        """A machine is on its way to a place, unless one is already; a fresh one comes though the old one lives."""
         if place not in self._coming:
             due = self._coming[place] = self.now + seconds(delay_s)
-            self._after(delay_s, lambda: self._comes(place, due))
+            self._after(delay_s, lambda: self._comes(place, due, fresh))
 
-    def _comes(self, place: int, due: int) -> None:
+    def _comes(self, place: int, due: int, fresh: bool) -> None:
         if self._coming.get(place) == due and self.state.phase not in ENDED:
-            self._join(place)
+            self._join(place, fresh=fresh)
 
     # -- faults
 
@@ -332,8 +333,11 @@ class Campaign:
         node = self._at.get(fault.node)
         if node is None or not node.alive:
             return
-        self.faults += 1
         kind = KINDS[fault.kind]
+        known = self.state.current(node.name, node.incarnation)
+        if not kind.node and (known is None or known.phase not in ACTIVE):
+            return  # what is not in use does not fail
+        self.faults += 1
         if kind.node:
             node.alive = False
             if not self.setting.fleet:
@@ -371,19 +375,24 @@ class Campaign:
             return
         if not kind.node and (found.round != round_ or found.phase not in ACTIVE):
             return  # the workers that it is about are gone
-        world = self.state.world
         step = self.training.step
         self._tell_progress()
-        rank = -1
+        world = self.state.world
+        rank, local_rank = -1, 0
         if world is not None and not kind.node:
-            rank = next((member.base_rank for member in world.members if member.node == node.name), -1)
+            living = [place for place, phase in enumerate(found.workers) if phase is not WorkerPhase.EXITED]
+            if not living:
+                return  # another fault was quicker
+            local_rank = living[0]
+            base = next((member.base_rank for member in world.members if member.node == node.name), None)
+            rank = base + local_rank if base is not None else -1
         fact = fact_of(
             kind,
             node=node.name,
             incarnation=incarnation,
             round_=round_,
             rank=rank,
-            local_rank=0,
+            local_rank=local_rank,
             step=step if step and world is not None and world.stepped else None,
         )
         if kind.shows == "lost":
@@ -572,7 +581,7 @@ class Campaign:
                 continue
             if command.isolate:
                 self._renamed[known.place] = self._renamed.get(known.place, 0) + 1
-            self._expect(known.place, self.setting.costs["replace"])
+            self._expect(known.place, self.setting.costs["replace"], fresh=True)
 
     def _plan_applied(self) -> None:
         """What left the processes in place was obeyed by all: they go on, from where they stand."""

@@ -76,7 +76,7 @@ DEFAULTS: dict[str, Figure] = {
 RECOVERY = ("detect_crash", "stop", "start", "load", "warm_up")
 """What a plain restart of all processes goes through, one after the other."""
 
-INCLUDED = ("store", "check", "platform", "replace")
+INCLUDED = ("store", "check", "platform", "replace", "resubmit", "poll")
 """What a restart given as one figure is held to include."""
 
 
@@ -119,8 +119,8 @@ class Costs:
     def with_restart(self, total_s: float) -> "Costs":
         """The same table with a plain restart that takes so long from the fault to work again, in all.
 
-        The parts keep their proportions; whatever else a restart may bring with it (a check, another node) is held
-        to be in the figure and takes no time of its own.
+        The parts keep their proportions; whatever else a restart may bring with it (a check, another node, a job
+        that ended) is held to be in the figure and takes no time of its own.
 
         Args:
             total_s: seconds.
