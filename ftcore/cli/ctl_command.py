@@ -1,23 +1,100 @@
-"""``ftctl stop`` and ``ftctl resume``: an operator's word, given to the master, who records it with who asked."""
+"""``ftctl pause``, ``resume``, ``drain``, ``evict``, ``checkpoint``, ``stop``: an operator's word, given to the master.
+
+The master records it with who asked and why. What becomes of it is then read from the log, like everything else here.
+"""
 
 import argparse
+import asyncio
+from typing import Any
 
-from ftcore.cli.ctl_output import print_json, say
+import attrs
+
+from ftcore.cli.ctl_output import clean, print_json, say
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import Unreachable
+from ftcore.ids import Seq
+from ftcore.ports import EventLog
+from ftcore.replay.wish import Wish
+
+TIMEOUT_S = 120.0
+"""How long a verdict is waited for by default; the wish stands in the log, whoever waits."""
+
+NOT_DONE = 1
+"""Exit code for a wish that is recorded, and was dropped or has no verdict yet."""
+
+_PHRASES = {"checkpoint": "have it save a checkpoint"}
+
+_AT_ONCE = {
+    "held": "there is no step to pause at now, so the job is held: what is under way goes on, and no other recovery "
+    "begins until: ftctl resume",
+    "let go": "the job is held no longer: recoveries may begin",
+    "taken back": "the pause that was asked for is taken back; training goes on",
+}
 
 
 async def command(args: argparse.Namespace) -> int:
-    """Give the master the command; done once it is in the log."""
+    """Give the master the command, then follow the log to what comes of it."""
+    node = getattr(args, "node", "")
     async with opened(args) as log:
-        job, leader = log.job, await log.leader()
-    if leader is None or not leader.alive:
-        raise Unreachable(f"no master leads {job}, so nobody can {args.command} it: is the job still running?")
-    from ftcore.runtime.wire import client
+        leader = await log.leader()
+        if leader is None or not leader.alive:
+            what = _PHRASES.get(args.command, f"{args.command} {node or 'it'}")
+            raise Unreachable(f"no master leads {log.job}, so nobody can {what}: is the job still running?")
+        from ftcore.runtime.wire import client
 
-    reply = await client.command(leader.candidate.address, job, args.command, why=args.why)
+        reply = await client.command(leader.candidate.address, log.job, args.command, node=node, why=args.why)
+        wish = Wish(seq=reply.seq, command=args.command, node=node)
+        told = _Told(log.job, quiet=args.format == "json")
+        if not reply.seq:
+            wish.outcome, wish.reason = "done", reply.message
+        elif reply.outcome in _AT_ONCE:
+            wish.outcome, wish.reason = "done", _AT_ONCE[reply.outcome]
+        else:
+            told.line(f"{reply.message} as event {reply.seq}")
+            if not args.no_wait:
+                await _follow(log, wish, told, args.timeout)
     if args.format == "json":
-        print_json({"job": job, "command": args.command, "seq": reply.seq})
-    else:
-        say(f"{job}: {reply.message} as event {reply.seq}")
-    return 0
+        print_json(_json(log.job, wish, reply.outcome))
+    elif wish.outcome:
+        told.line(f"{'' if wish.outcome == 'done' else f'{wish.outcome}: '}{wish.reason}")
+    elif not args.no_wait:
+        told.line(f"no verdict in {args.timeout:g} s; it stays asked for: ftctl events --since {wish.seq} --follow")
+    return 0 if wish.outcome == "done" or args.no_wait else NOT_DONE
+
+
+@attrs.frozen
+class _Told:
+    """Prints what happens as it happens, for people."""
+
+    job: str
+    quiet: bool
+
+    def line(self, text: str) -> None:
+        if not self.quiet:
+            say(f"{self.job}: {clean(text)}")
+
+
+async def _follow(log: EventLog, wish: Wish, told: _Told, timeout_s: float) -> None:
+    """Follow the log until the wish is over, or for so long."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for event in log.follow(Seq(wish.seq)):
+                if line := wish.feed(event):
+                    told.line(line)
+                if wish.outcome:
+                    return
+    except TimeoutError:
+        return
+
+
+def _json(job: str, wish: Wish, at_once: str) -> dict[str, Any]:
+    return {
+        "job": job,
+        "command": wish.command,
+        "node": wish.node or None,
+        "seq": wish.seq or None,
+        "outcome": at_once if at_once in _AT_ONCE else wish.outcome or None,
+        "reason": wish.reason or None,
+        "incident": wish.incident,
+        "policies": [attrs.asdict(asked) for asked in wish.policies],
+    }

@@ -16,8 +16,8 @@ from ftcore.replay.select import Bound
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-_EXIT_CODES = """exit codes: 0 done; 1 verify found a mismatch, or the log is damaged; 2 wrong usage or input; 3 store
-or master unreachable; 4 not found; 130 interrupted"""
+_EXIT_CODES = """exit codes: 0 done; 1 verify found a mismatch, the log is damaged, or a command was not carried out;
+2 wrong usage or input; 3 store or master unreachable; 4 not found; 130 interrupted"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -187,11 +187,10 @@ def _add_spikes(commands: Any) -> None:
 
 
 def _add_commands(commands: Any) -> None:
-    for name, summary in (
-        ("stop", "Stop a running job: workers get time to save, ftrun exits with 5, the job can be started again."),
-        ("resume", "Let a stuck job go on; the fact that could not be taken in stays set aside."),
-    ):
-        parser = _reading(commands, name, summary, f"ftctl {name}\nftctl {name} --job demo --why 'maintenance at ten'")
+    for name, (summary, examples) in _WISHES.items():
+        parser = _reading(commands, name, summary, examples)
+        if name in ("drain", "evict"):
+            parser.add_argument("node", metavar="NODE", help="its name, as in: ftctl status")
         parser.add_argument("--why", metavar="TEXT", default="", help="the reason, for the log")
 
 
@@ -203,6 +202,40 @@ def bound(text: str) -> Bound:
 
     Raises:
         argparse.ArgumentTypeError: it is none.
+        parser.add_argument(
+            "--no-wait", action="store_true", help="return once it is recorded; default: follow it to the verdict"
+        )
+        parser.add_argument(
+            "--timeout", type=_positive, default=120.0, metavar="SECONDS", help="wait so long; default: %(default)g"
+        )
+
+
+_WISHES = {
+    "pause": (
+        "Have the training wait at a step boundary, its processes alive; with no step to wait at, hold recoveries.",
+        "ftctl pause --why 'network maintenance'",
+    ),
+    "resume": (
+        "Let a paused, held or stuck job go on; a fact that a stuck job could not take in stays set aside.",
+        "ftctl resume --job demo",
+    ),
+    "drain": (
+        "Have the job go on without a node, which is released; its machine may be used again.",
+        "ftctl drain node3 --why 'disk to be replaced'",
+    ),
+    "evict": (
+        "Have the job go on without a node, which is released and kept out.",
+        "ftctl evict node3 --why 'slow, and nobody knows why'",
+    ),
+    "checkpoint": (
+        "Have the job save a checkpoint now and go on.",
+        "ftctl checkpoint --no-wait",
+    ),
+    "stop": (
+        "Stop a running job: workers get time to save, ftrun exits with 5, the job can be started again.",
+        "ftctl stop --job demo --why 'maintenance at ten'",
+    ),
+}
     """
     if text.isdecimal():
         return Bound(seq=int(text))

@@ -17,6 +17,10 @@ _STATE_STYLES = {
     "running": "good",
     "succeeded": "good",
     "recovering": "warn",
+    "checking": "warn",
+    "paused": "warn",
+    "quarantined": "bad",
+    "draining": "warn",
     "stopped": "warn",
     "stuck": "bad",
     "failed": "bad",
@@ -103,10 +107,16 @@ async def status(args: argparse.Namespace) -> int:
     facts.add_row("state", Text(job.state, style=_STATE_STYLES.get(job.state, "")))
     if job.reason:
         facts.add_row("reason", clean(job.reason))
+    for name, text in _by_hand(job):
+        facts.add_row(name, Text(clean(text), style="warn"))
     if job.world is not None:
         facts.add_row("world", f"round {job.world.round}: {job.world.size} ranks on {job.world.nodes} nodes")
     if job.step is not None:
         facts.add_row("step", str(job.step) if job.step_absolute else f"{job.step} of this round")
+    if job.checkpoint is not None:
+        facts.add_row("checkpoint", f"of step {job.checkpoint}")
+    if job.abilities:
+        facts.add_row("can", ", ".join(dict.fromkeys(name for names in job.abilities.values() for name in names)))
     facts.add_row("incidents", f"{job.incidents}, open: {job.incident or 'none'}")
     if job.master is not None:
         life = "" if leader is None else ", alive" if leader.alive else ", gone"
@@ -125,3 +135,23 @@ async def status(args: argparse.Namespace) -> int:
     if len(job.nodes) > NODES_SHOWN:
         out.print(f"and {len(job.nodes) - NODES_SHOWN} more nodes; --format json has them all")
     return 0
+
+
+def _by_hand(job: JobStatus) -> list[tuple[str, str]]:
+    """What people have asked for and what is kept out, a row each."""
+    rows = []
+    if job.held:
+        rows.append(("held", "no recovery begins until: ftctl resume"))
+    if job.paused and job.state != "paused":
+        rows.append(("paused", "it waits again once the incident is over; ftctl resume calls that off"))
+    elif job.paused:
+        rows.append(("paused", "training waits at a step boundary; go on with: ftctl resume"))
+    if job.request is not None:
+        wish = job.request
+        why = f": {wish.why}" if wish.why else ""
+        rows.append(("asked for", f"{wish.command}{f' {wish.node}' if wish.node else ''} by {wish.who}{why}"))
+    more = len(job.quarantined) - NODES_SHOWN
+    kept_out = [f"{node} ({reason})" for node, reason in list(job.quarantined.items())[:NODES_SHOWN]]
+    if kept_out:
+        rows.append(("kept out", ", ".join(kept_out) + (f" and {more} more" if more > 0 else "")))
+    return rows

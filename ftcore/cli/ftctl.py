@@ -1,4 +1,4 @@
-"""``ftctl``: reads a job's log, dead or alive.
+"""``ftctl``: reads a job's log, dead or alive, and gives a living one the operator's word.
 
 House rules: parsing and dispatch only; a command is a function of the parsed arguments that returns the exit code, and
 lives with its kind in ``ctl_*.py``. JSON goes to stdout alone, messages to stderr. A user's mistake is one line and an
@@ -73,7 +73,7 @@ def _command(name: str) -> Command:
         from ftcore.cli import ctl_replay
 
         return {"replay": ctl_replay.replay, "export": ctl_replay.export_log}[name]
-    if name in ("stop", "resume"):
+    if name in ("pause", "resume", "drain", "evict", "checkpoint", "stop"):
         from ftcore.cli import ctl_command
 
         return ctl_command.command

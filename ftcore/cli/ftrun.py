@@ -43,6 +43,9 @@ FLUSH_S = 1.0
 """How long the end waits for a console that reads slowly."""
 
 LOCALHOST = "127.0.0.1"
+LOCAL_NODE = "node"
+"""What the nodes of one machine are called, before their number, unless ``--node-id`` says otherwise."""
+
 TIMING_ENV = "FTCORE_TIMING"
 """Time constants as a JSON object, for tests of ftcore itself; they become part of the job's spec."""
 
@@ -58,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure(args.log_level)
     outcome = guarded(lambda: _run(parser, args, given))
     if outcome.exit_code and args.local_parent < 0:
-        print(f"ftrun: {outcome.reason}", file=sys.stderr)
+        released = "this node is released, and the job goes on without it: " if outcome.outcome == "released" else ""
+        print(f"ftrun: {released}{outcome.reason}", file=sys.stderr)
         if outcome.outcome in ("failed", "stopped"):
             print(f"ftrun: the whole story: ftctl explain --job {args.job}", file=sys.stderr)
     elif outcome.outcome == "refused":
@@ -77,7 +81,8 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         _tell_policy(config.agent.submission)
         _check_script(config.agent.submission.spec)
         argv = agent_argv(args, given)
-        nodes = LocalNodes(nodes=args.local_nodes, argv=argv, store=args.store, job=args.job)
+        name = args.node_id or LOCAL_NODE
+        nodes = LocalNodes(nodes=args.local_nodes, argv=argv, store=args.store, job=args.job, name=name)
         return asyncio.run(nodes.run())
     config = _config(parser, args)
     if args.role == "master":
@@ -160,9 +165,9 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
     alone = nodes_max == 1 and not local
     on_this_machine = args.store.startswith("sqlite:")
     address = args.local_addr or (LOCALHOST if alone or local or on_this_machine else _own_address())
-    node = args.node_id or (f"node{args.local_place}" if local else socket.gethostname().partition(".")[0])
-    if local and args.node_id:
-        node = f"{args.node_id}{args.local_place}"
+    node = args.node_id or (LOCAL_NODE if local else socket.gethostname().partition(".")[0])
+    if local:
+        node = f"{node}{args.local_place}"
     agent = AgentConfig(
         job=args.job,
         node=node,

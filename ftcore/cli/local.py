@@ -1,7 +1,8 @@
 """``ftrun --local-nodes N``: the platform of N nodes on one machine.
 
-It starts one agent per node, starts a new one in the place of one that died, forwards signals to the job, and ends with
-it. It runs no worker and holds no state: what the job is and how it ended stands in the log.
+It starts one agent per node, starts a new one in the place of one that died (not of one that the job has released),
+forwards signals to the job, and ends with it. It runs no worker and holds no state: what the job is and how it ended
+stands in the log.
 """
 
 import asyncio
@@ -32,6 +33,12 @@ TWICE_S = 0.2
 STORE_AWAY_S = 1.0
 """Pause before a node is started anew that could not reach the store; the store was there, so it may come back."""
 
+RELEASED = 5
+"""Exit code of an agent that was told to leave: by the job, or by a signal of its own."""
+
+RELEASE_SEEN_S = 0.5
+"""How long the log may take to tell whether the job wanted an agent to leave."""
+
 SHORT_LIFE_S = 5.0
 """An agent that lived longer than this was a good one: its successor starts without a pause."""
 
@@ -49,10 +56,12 @@ class LocalNodes:
         argv: command line of an agent, to which its place is added.
         store: URL of the log store.
         job: the job.
+        name: what the nodes are called, before the number of their place.
     """
 
-    def __init__(self, *, nodes: int, argv: Sequence[str], store: str, job: str) -> None:
+    def __init__(self, *, nodes: int, argv: Sequence[str], store: str, job: str, name: str = "node") -> None:
         self._argv = list(argv)
+        self._name = name
         self._nodes = nodes
         self._store = store
         self._job = job
@@ -111,14 +120,16 @@ class LocalNodes:
         del self._agents[place]
         self._codes[place] = code
         if self._narrator.finished is not None or code >= 0 or self._signals:
-            self._loop.call_later(0.05, self._leave_or_replace, place, code)
+            told = self._narrator.finished is not None or self._signals or code != RELEASED
+            self._loop.call_later(0.05 if told else RELEASE_SEEN_S, self._leave_or_replace, place, code)
         else:
             self._replace(place)
 
     def _leave_or_replace(self, place: int, code: int) -> None:
-        """An exit by itself is final if the job has ended, or if the agent was refused; a crash is not."""
+        """An exit by itself is final if the job has ended, or released or refused the agent; a crash is not."""
         self._refused = self._refused or code == 2
-        if self._narrator.finished is None and not self._signals and not self._refused and code != 0:
+        released = code == RELEASED and f"{self._name}{place}" in self._narrator.released
+        if self._narrator.finished is None and not self._signals and not self._refused and code != 0 and not released:
             self._replace(place, store_away=code == 3)
         elif not self._agents:
             self._all_gone.set()
@@ -133,7 +144,7 @@ class LocalNodes:
         lived = self._loop.time() - self._born[place]
         short = self._short_lives[place] = 0 if lived > SHORT_LIFE_S else self._short_lives.get(place, 0) + 1
         if short >= len(AGAIN_S):
-            logger.error("an agent dies again and again; giving up", node=f"node{place}")
+            logger.error("an agent dies again and again; giving up", node=f"{self._name}{place}")
             if not self._agents:
                 self._all_gone.set()
             return

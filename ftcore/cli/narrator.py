@@ -2,17 +2,33 @@
 
 import asyncio
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+from ftcore.cli.ctl_output import clean
+from ftcore.commands import ReleaseNode
 from ftcore.errors import FtcoreError
+from ftcore.events.action import ActionOrdered
 from ftcore.events.envelope import Event
-from ftcore.events.incident import IncidentOpened, IncidentRediagnosed, IncidentResolved
-from ftcore.events.job import JobFinished, JobParked
+from ftcore.events.incident import (
+    IncidentContinued,
+    IncidentEscalated,
+    IncidentExhausted,
+    IncidentOpened,
+    IncidentRediagnosed,
+    IncidentResolved,
+)
+from ftcore.events.job import DataSkipped, JobFinished, JobParked, JobRolledBack
 from ftcore.events.master import MasterElected
-from ftcore.events.policy import PolicyConsidered
+from ftcore.events.node import HealthChecked, NodeJoined, NodeQuarantined
+from ftcore.events.operator import OperatorCommanded
+from ftcore.events.policy import AlertSent, PolicyConsidered
 from ftcore.events.world import WorldFormed
 from ftcore.ports import EventLog
 from ftcore.runtime import tasks
+
+NAMES_SHOWN = 6
+"""Names in a line; after them only how many more."""
 
 
 class Narrator:
@@ -20,14 +36,20 @@ class Narrator:
 
     Args:
         log: the job's log.
+
+    Attributes:
+        finished: how the run ended; None before.
+        released: nodes that were told to leave while the job goes on, and have not joined again.
     """
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._task: asyncio.Task[None] | None = None
-        self._opened: dict[str, int] = {}
+        self._opened: dict[str, tuple[int, str]] = {}
         self._elected = 0
+        self._asked = 0
         self.finished: JobFinished | None = None
+        self.released: set[str] = set()
 
     async def __aenter__(self) -> "Narrator":
         start = await self._log.last_seq()
@@ -41,38 +63,137 @@ class Narrator:
     async def _run(self, start: Any) -> None:
         try:
             async for event in self._log.follow(start):
-                line = self._line(event)
+                line = self.line(event)
                 if line:
-                    print(f"ftcore: {line}", file=sys.stderr, flush=True)
+                    print(f"ftcore: {clean(line)}", file=sys.stderr, flush=True)
         except (FtcoreError, OSError) as error:
             print(f"ftcore: the log cannot be followed any more: {error}", file=sys.stderr)
 
-    def _line(self, event: Event) -> str:
-        data = event.data
-        if isinstance(data, WorldFormed):
-            return f"round {data.round}: {_count(data.nodes, 'node')}, {_count(data.size, 'rank')}"
-        if isinstance(data, IncidentOpened) and event.incident:
-            self._opened[event.incident] = event.time
-            return f"{event.incident}: {data.fault.summary}" if data.kind == "fault" else f"{data.fault.summary}"
-        if isinstance(data, IncidentRediagnosed):
-            return f"{event.incident}: now taken to be: {data.fault.summary}"
-        if isinstance(data, PolicyConsidered):
-            if data.verdict == "pass":
-                return f"{event.incident}: {data.policy} passes: {data.reason}"
-            wait = f", after a pause of {data.wait_s:g} s" if data.wait_s else ""
-            return f"{event.incident}: {data.policy}: {data.reason}{wait}" if data.plan == "restart" else ""
-        if isinstance(data, IncidentResolved) and data.outcome != "ended":
-            took = (event.time - self._opened.get(event.incident or "", event.time)) / 1e9
-            lost = f", {data.steps_lost} steps lost" if data.steps_lost else ""
-            return f"{event.incident}: resolved by {data.policy} in {took:.2f} s{lost}"
-        if isinstance(data, JobFinished):
-            self.finished = data
-        if isinstance(data, JobParked):
-            return f"stuck: {data.error}; workers go on; see `ftctl status`, then `ftctl resume` or `ftctl stop`"
-        if isinstance(data, MasterElected):
-            self._elected += 1
-            return f"a new master leads (term {event.term})" if self._elected > 1 else ""
+    def line(self, event: Event) -> str:
+        """What is told of an event; empty: nothing."""
+        tell = self._tellers.get(type(event.data))
+        line = tell(self, event, event.data) if tell is not None else ""
+        named = event.incident in self._opened and event.type.startswith(("incident.", "policy."))
+        return f"{event.incident}: {line}" if line and named else line
+
+    # -- a line each
+
+    def _formed(self, event: Event, data: WorldFormed) -> str:
+        return f"round {data.round}: {_count(data.nodes, 'node')}, {_count(data.size, 'rank')}"
+
+    def _incident(self, event: Event, data: IncidentOpened) -> str:
+        assert event.incident is not None
+        self._opened[event.incident] = (event.time, data.kind)
+        if data.fault.root == self._asked:
+            return ""  # the wish itself was told
+        word = {"warning": "warning: ", "opportunity": "opportunity: "}.get(data.kind, "")
+        return f"{word}{data.fault.summary}"
+
+    def _rediagnosed(self, event: Event, data: IncidentRediagnosed) -> str:
+        opened, _ = self._opened.get(event.incident or "", (event.time, ""))
+        self._opened[event.incident or ""] = (opened, data.kind)
+        if data.fault.root == self._asked:
+            return ""
+        return f"now taken to be: {data.fault.summary}"
+
+    def _considered(self, event: Event, data: PolicyConsidered) -> str:
+        if data.verdict == "pass":
+            return f"{data.policy} passes: {data.reason}"
+        wait = f", after a pause of {data.wait_s:g} s" if data.wait_s else ""
+        return f"{data.policy}: {data.reason}{wait}" if data.plan in ("restart", "in_place") else ""
+
+    def _escalated(self, event: Event, data: IncidentEscalated) -> str:
+        return f"{data.policy} did not succeed: {data.reason}"
+
+    def _continued(self, event: Event, data: IncidentContinued) -> str:
+        return f"{data.policy} has saved the state; the next policies are asked" if data.outcome == "saved" else ""
+
+    def _resolved(self, event: Event, data: IncidentResolved) -> str:
+        if data.outcome == "ended":
+            return ""
+        opened, _ = self._opened.get(event.incident or "", (event.time, ""))
+        took = (event.time - opened) / 1e9
+        fulfilled = {
+            "paused": "training waits at a step boundary; go on with: ftctl resume",
+            "resumed": "training goes on",
+            "saved": "a checkpoint is saved",
+        }.get(data.outcome)
+        lost = f", {data.steps_lost} steps lost" if data.steps_lost else ""
+        return fulfilled or f"resolved by {data.policy} in {took:.2f} s{lost}"
+
+    def _exhausted(self, event: Event, data: IncidentExhausted) -> str:
+        _, kind = self._opened.get(event.incident or "", (0, ""))
+        return "" if kind in ("fault", "") else "no policy takes it; training goes on as before"
+
+    def _commanded(self, event: Event, data: OperatorCommanded) -> str:
+        self._asked = event.seq
+        why = f": {data.why}" if data.why else ""
+        return f"{data.who} asks for {data.command}{f' of {data.node}' if data.node else ''}{why}"
+
+    def _ordered(self, event: Event, data: ActionOrdered) -> str:
+        if not isinstance(data.command, ReleaseNode) or data.command.outcome != "released":
+            return ""
+        self.released.update(data.nodes)
+        return f"{_names(data.nodes)} released: {data.command.reason}"
+
+    def _joined(self, event: Event, data: NodeJoined) -> str:
+        self.released.discard(data.node)
         return ""
+
+    def _quarantined(self, event: Event, data: NodeQuarantined) -> str:
+        return f"{data.node} is kept out of this job from now on: {data.reason}"
+
+    def _checked(self, event: Event, data: HealthChecked) -> str:
+        detail = f": {data.detail}" if data.detail else ""
+        return f"{data.node} checked itself and is {data.verdict}{detail}" if data.verdict != "healthy" else ""
+
+    def _rolled_back(self, event: Event, data: JobRolledBack) -> str:
+        return f"training goes back to the checkpoint of step {data.step}: {data.reason}"
+
+    def _skipped(self, event: Event, data: DataSkipped) -> str:
+        return f"{data.amount} {data.unit} of data after step {data.step} are left out: {data.reason}"
+
+    def _alerted(self, event: Event, data: AlertSent) -> str:
+        return "" if data.ok else f"people could not be told (alert of event {data.alert}): {data.error}"
+
+    def _finished(self, event: Event, data: JobFinished) -> str:
+        self.finished = data
+        return ""
+
+    def _parked(self, event: Event, data: JobParked) -> str:
+        return f"stuck: {data.error}; workers go on; see `ftctl status`, then `ftctl resume` or `ftctl stop`"
+
+    def _leads(self, event: Event, data: MasterElected) -> str:
+        self._elected += 1
+        return f"a new master leads (term {event.term})" if self._elected > 1 else ""
+
+    _tellers: ClassVar[dict[type[Any], Callable[["Narrator", Event, Any], str]]] = {
+        WorldFormed: _formed,
+        IncidentOpened: _incident,
+        IncidentRediagnosed: _rediagnosed,
+        PolicyConsidered: _considered,
+        IncidentEscalated: _escalated,
+        IncidentContinued: _continued,
+        IncidentResolved: _resolved,
+        IncidentExhausted: _exhausted,
+        OperatorCommanded: _commanded,
+        ActionOrdered: _ordered,
+        NodeJoined: _joined,
+        NodeQuarantined: _quarantined,
+        HealthChecked: _checked,
+        JobRolledBack: _rolled_back,
+        DataSkipped: _skipped,
+        AlertSent: _alerted,
+        JobFinished: _finished,
+        JobParked: _parked,
+        MasterElected: _leads,
+    }
+
+
+def _names(several: tuple[str, ...]) -> str:
+    more = len(several) - NAMES_SHOWN
+    names = ", ".join(several[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return f"{names} {'is' if len(several) == 1 else 'are'}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -5,7 +5,8 @@ from typing import Any
 import attrs
 
 from ftcore.states.incident import IncidentPhase
-from ftcore.states.model import JobState
+from ftcore.states.job import ENDED, JobPhase
+from ftcore.states.model import JobState, Request
 
 
 @attrs.frozen(kw_only=True)
@@ -60,6 +61,22 @@ class NodeInfo:
 
 
 @attrs.frozen(kw_only=True)
+class WishInfo:
+    """What somebody asked for by hand.
+
+    Args:
+        seq: its event.
+        command, node, who, why: as it was asked; node empty where it is about none.
+    """
+
+    seq: int
+    command: str
+    node: str
+    who: str
+    why: str
+
+
+@attrs.frozen(kw_only=True)
 class JobStatus:
     """A job in brief.
 
@@ -79,6 +96,12 @@ class JobStatus:
         time: its time, nanoseconds since the epoch.
         exit_code, reason: of the run's end; None while it goes on.
         replicas: which ranks hold the same state; None: the log does not tell.
+        paused: the training waits at a step boundary, or will again after a fault that came in between.
+        held: no recovery begins, because somebody wants it so.
+        request: the wish that waits for its turn or is being carried out; None: none does.
+        quarantined: why, by node: nodes that take part in no round any more.
+        abilities: what each part of the job declared that it can do.
+        checkpoint: step of the newest committed checkpoint that counts; None: the log knows of none.
         nodes: all nodes by ordinal, those that are gone last.
     """
 
@@ -98,6 +121,12 @@ class JobStatus:
     exit_code: int | None
     reason: str | None
     replicas: None
+    paused: bool
+    held: bool
+    request: WishInfo | None
+    quarantined: dict[str, str]
+    abilities: dict[str, tuple[str, ...]]
+    checkpoint: int | None
     nodes: tuple[NodeInfo, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -133,6 +162,12 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         exit_code=state.exit_code if state.outcome else None,
         reason=state.reason or None,
         replicas=None,
+        paused=state.phase is JobPhase.PAUSED or state.paused_for is not None,
+        held=state.held,
+        request=None if state.phase in ENDED else _wish(state.stop or state.request),
+        quarantined=dict(state.quarantined),
+        abilities={source: names for source, names in state.abilities.items() if names},
+        checkpoint=state.checkpoints[-1] if state.checkpoints else None,
         nodes=tuple(
             NodeInfo(
                 node=node.node,
@@ -145,3 +180,9 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
             for node in sorted(state.nodes.values(), key=lambda node: (not node.alive, node.ordinal, node.node))
         ),
     )
+
+
+def _wish(request: Request | None) -> WishInfo | None:
+    if request is None:
+        return None
+    return WishInfo(seq=request.seq, command=request.command, node=request.node, who=request.who, why=request.why)

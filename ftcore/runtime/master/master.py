@@ -27,6 +27,7 @@ from ftcore.events.operator import OperatorCommanded
 from ftcore.ids import Seq, seconds
 from ftcore.ports import Candidate, EventLog, Leadership
 from ftcore.runtime import tasks
+from ftcore.engine.wishes import came_of, judge
 from ftcore.runtime.clock import SystemClock, at
 from ftcore.runtime.master.adviser import Adviser
 from ftcore.runtime.master.sequencer import Sequencer, take_in
@@ -417,8 +418,17 @@ class Master:
             return frames.CommandReply(False, "this process does not lead the job; try again in a moment")
         if request.job != self.log.job:
             return frames.CommandReply(False, f"this master leads {self.log.job}, not {request.job}")
-        if self.state.phase in ENDED:
-            return frames.CommandReply(False, f"job {request.job} has {self.state.phase} already")
-        data = OperatorCommanded(command=request.command, who=request.who, why=request.why, exit_code=request.exit_code)
+        answer = judge(self.state, request.command, request.node)
+        if answer is not None:
+            return frames.CommandReply(answer.fulfilled, answer.reason, unknown=answer.unknown)
+        before = (self.state.held, self.state.request.command if self.state.request is not None else "")
+        data = OperatorCommanded(
+            command=request.command,
+            who=request.who,
+            why=request.why,
+            exit_code=request.exit_code,
+            node=request.node,
+        )
         seq = await self._sequencer.submit(own_fact(data))
-        return frames.CommandReply(True, f"{request.command} is recorded", seq)
+        outcome = came_of(request.command, before, self.state)
+        return frames.CommandReply(True, f"{request.command} is recorded", seq, outcome)

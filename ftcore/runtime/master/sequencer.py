@@ -42,6 +42,7 @@ logger = structlog.get_logger()
 class _Entry:
     fact: Fact
     done: asyncio.Future[Seq]
+    seq: Seq = Seq(0)
 
 
 class Sequencer:
@@ -77,7 +78,7 @@ class Sequencer:
         """Queue a fact.
 
         Returns:
-            A future of the seq at which the log stands once the fact is durable (or was so before).
+            A future that is done once the fact is durable (or was so before): its seq, 0 if it was in the log before.
         """
         done: asyncio.Future[Seq] = asyncio.get_running_loop().create_future()
         self._queue.append(_Entry(fact, done))
@@ -121,6 +122,7 @@ class Sequencer:
                 logger.exception("a fact cannot be folded", fact=entry.fact.type, job=self.log.job)
                 poison = (entry.fact, error)
                 break
+            entry.seq = Seq(group[0].seq)
             batch += group
             size += sum(len(encode(event)) for event in group)
         if batch:
@@ -130,7 +132,7 @@ class Sequencer:
             await self._park(*poison)
         for entry in entries:
             if not entry.done.done():
-                entry.done.set_result(Seq(self.state.seq))
+                entry.done.set_result(entry.seq)
 
     def _turn(self, fact: Fact) -> list[Event]:
         return turn(self.state, sequence(self.state, fact, now=self.clock.now(), term=self.term))

@@ -7,7 +7,7 @@ import socket
 import grpc
 import grpc.aio
 
-from ftcore.errors import Refused, Unreachable
+from ftcore.errors import NotFound, Refused, Unreachable
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.channel import COMMAND, channel
 
@@ -30,14 +30,23 @@ def whoami() -> str:
 
 
 async def command(
-    target: str, job: str, name: str, *, why: str = "", who: str = "", exit_code: int = 5, timeout_s: float = 10.0
+    target: str,
+    job: str,
+    name: str,
+    *,
+    node: str = "",
+    why: str = "",
+    who: str = "",
+    exit_code: int = 5,
+    timeout_s: float = 10.0,
 ) -> frames.CommandReply:
     """Give the master a command.
 
     Args:
         target: the master's gRPC target (``EventLog.leader``).
         job: the job.
-        name: ``stop`` or ``resume``.
+        name: one of ``engine/wishes.py``.
+        node: for ``drain`` and ``evict``.
         why: the reason, for the log.
         who: who asks; this user if empty.
         exit_code: for ``stop``: what ``ftrun`` will exit with.
@@ -45,9 +54,12 @@ async def command(
 
     Raises:
         Unreachable: the master does not answer.
+        NotFound: it answers that there is no such node.
         Refused: it answers that it will not.
     """
-    request = frames.Command(job=job, token=token(), command=name, who=who or whoami(), why=why, exit_code=exit_code)
+    request = frames.Command(
+        job=job, token=token(), command=name, who=who or whoami(), why=why, exit_code=exit_code, node=node
+    )
     async with channel(target) as open_channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = open_channel.unary_unary(COMMAND)
         try:
@@ -57,6 +69,8 @@ async def command(
                 f"the master of {job} at {target} does not answer ({error.code().name}): is the job still running?"
             ) from error
     reply = frames.decode_reply(answer)
+    if reply.unknown:
+        raise NotFound(reply.message)
     if not reply.accepted:
         raise Refused(reply.message)
     return reply

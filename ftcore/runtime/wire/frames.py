@@ -178,7 +178,7 @@ class Command(msgspec.Struct, frozen=True):
     Args:
         job: the job.
         token: the job's token, if one is set.
-        command: ``stop`` or ``resume``.
+        command: one of ``engine/wishes.py``.
         who: who asks.
         why: the reason given.
         exit_code: for ``stop``.
@@ -187,6 +187,7 @@ class Command(msgspec.Struct, frozen=True):
     job: str
     token: str
     command: str
+        node: for ``drain`` and ``evict``.
     who: str
     why: str
     exit_code: int
@@ -195,10 +196,13 @@ class Command(msgspec.Struct, frozen=True):
 class CommandReply(msgspec.Struct, frozen=True):
     """What became of a command.
 
+    node: str = ""
     Args:
-        accepted: it is in the log.
+        accepted: it is in the log, or what it asks for is so already.
         message: for the operator.
-        seq: where in the log, if accepted.
+        seq: where in the log; 0: nothing had to be recorded.
+        outcome: what it did by itself, as ``came_of`` says.
+        unknown: refused, for it names something that does not exist.
     """
 
     accepted: bool
@@ -209,6 +213,8 @@ class CommandReply(msgspec.Struct, frozen=True):
 FromAgent: TypeAlias = Hello | Facts | Beat
 FromMaster: TypeAlias = Welcome | NotMaster | Refused | Ack | Orders | HostStandby
 
+    outcome: str = ""
+    unknown: bool = False
 encode = msgspec.json.Encoder().encode
 decode_from_agent = msgspec.json.Decoder(FromAgent).decode
 decode_from_master = msgspec.json.Decoder(FromMaster).decode

@@ -30,8 +30,12 @@ COMMANDS = (
     "machines",
     "spikes",
     "completion",
-    "stop",
+    "pause",
     "resume",
+    "drain",
+    "evict",
+    "checkpoint",
+    "stop",
 )
 
 
@@ -195,7 +199,9 @@ def test_verify_finds_an_altered_decision(tmp_path, capsys):
     from ftcore.testing.logs import rewrite_archive
 
     archive(tmp_path / "a.ftlog", driven().events)
-    seqs = [event.seq for event in driven().events if event.type == "policy.considered"]
+    seqs = [
+        event.seq for event in driven().events if event.type == "policy.considered" and event.data.plan == "restart"
+    ]
 
     def change(event: Event) -> Event:
         if event.seq != seqs[0]:
@@ -255,6 +261,8 @@ def test_every_command_explains_itself(command, capsys):
         (["replay", "--at", "999"], 4, "ftctl: the log of demo ends at event"),
         (["machines", "nod"], 4, "ftctl: no machine 'nod'; did you mean node?"),
         (["stop"], 3, "ftctl: no master leads demo, so nobody can stop it: is the job still running?"),
+        (["drain", "node1"], 3, "ftctl: no master leads demo, so nobody can drain node1: is the job still running?"),
+        (["checkpoint"], 3, "so nobody can have it save a checkpoint: is the job still running?"),
         (["export", "-o", "/nowhere/x.ftlog"], 2, "ftctl: cannot write /nowhere/x.ftlog: No such file or directory"),
     ],
 )
@@ -275,6 +283,8 @@ def test_mistakes_are_one_line_and_a_code(store, capsys, argv, code, message):
         (["statsu"], "invalid choice: 'statsu'"),
         (["events", "--since", "noon"], "'noon' is none of these: a seq, a time"),
         (["replay", "--at", "x"], "'x' is no seq: expected a whole number from 0"),
+        (["evict"], "the following arguments are required: NODE"),
+        (["pause", "--timeout", "0"], "'0': expected a number over 0"),
         (["events", "--stor", "x"], "unrecognized arguments: --stor"),
     ],
 )

@@ -1,0 +1,112 @@
+"""What an operator may ask for, and whether it makes sense now: judged before it becomes a fact. Pure.
+
+House rules: only what is plain from the state is judged here (a node that nobody knows, a job that has ended); whether
+somebody can carry a wish out is for the chain to say, with its reason, in the log. What is true already is no error.
+"""
+
+import difflib
+
+import attrs
+
+from ftcore.engine.issue import NAMES_MAX
+from ftcore.states.job import ENDED, JobPhase
+from ftcore.states.model import JobState
+from ftcore.states.node import OUTGOING
+
+WISHES = ("pause", "resume", "drain", "evict", "checkpoint", "stop")
+"""Every command of ``operator.commanded``."""
+
+ABOUT_NODES = ("drain", "evict")
+"""Those that name a node."""
+
+HELD = "held"
+LET_GO = "let go"
+TAKEN_BACK = "taken back"
+RECORDED = "recorded"
+
+
+@attrs.frozen
+class Answer:
+    """What can be said of a wish before anybody is asked to carry it out.
+
+    Args:
+        reason: for people.
+        unknown: it names something that does not exist.
+        fulfilled: it is true already, so nothing need be recorded.
+    """
+
+    reason: str
+    unknown: bool = False
+    fulfilled: bool = False
+
+
+def judge(state: JobState, command: str, node: str = "") -> Answer | None:
+    """Why a wish is not worth to be recorded; None: it is.
+
+    Args:
+        state: the folded state.
+        command: one of ``WISHES``.
+        node: the node, for those about nodes.
+    """
+    if command not in WISHES:
+        return Answer(f"no command {command!r}; expected one of {', '.join(WISHES)}")
+    if bool(node) != (command in ABOUT_NODES):
+        return Answer(f"{command} needs the name of a node" if not node else f"{command} is about no node")
+    if not state.run:
+        return Answer("no run was submitted yet; try again in a moment")
+    if state.phase in ENDED:
+        return Answer(f"job {state.job} has {state.phase} already")
+    if command == "stop":
+        return None
+    if state.stop is not None:
+        return Answer(f"the job is being stopped: {state.stop.who} asked for it")
+    if state.phase is JobPhase.STUCK and command != "resume":
+        return Answer("the job is stuck, and nothing is decided until it is resumed or stopped")
+    if command in ABOUT_NODES:
+        return _judge_node(state, node)
+    return _judge_pause(state, command)
+
+
+def _judge_node(state: JobState, node: str) -> Answer | None:
+    known = state.nodes.get(node)
+    if known is None:
+        names = [found.node for found in state.alive()]
+        near = difflib.get_close_matches(node, names, n=1)
+        more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names[:NAMES_MAX])}{more}"
+        return Answer(f"no node {node!r}; {hint}", unknown=True)
+    if not known.alive:
+        return Answer(f"{node} takes no part any more: it is {known.phase}", fulfilled=True)
+    if known.phase in OUTGOING:
+        return Answer(f"{node} is on its way out already", fulfilled=True)
+    return None
+
+
+def _judge_pause(state: JobState, command: str) -> Answer | None:
+    paused = state.phase is JobPhase.PAUSED or state.paused_for is not None
+    if command == "pause" and state.held:
+        return Answer("the job is held already: no recovery begins until it is resumed", fulfilled=True)
+    if command == "pause" and state.phase is JobPhase.PAUSED:
+        return Answer("the job is paused already", fulfilled=True)
+    waits = state.request is not None and state.request.command == "pause"
+    if command == "resume" and not (paused or state.held or waits or state.phase is JobPhase.STUCK):
+        return Answer(f"the job is {state.phase}: it is neither paused nor held nor stuck", fulfilled=True)
+    return None
+
+
+def came_of(command: str, before: tuple[bool, str], state: JobState) -> str:
+    """What a wish did by itself, as soon as it was a fact: ``held``, ``let go``, ``taken back``, or only ``recorded``.
+
+    Args:
+        command: the wish.
+        before: whether the job was held, and the wish that waited (or nothing), before the fact.
+        state: the folded state behind it.
+    """
+    held, waited = before
+    if command == "pause" and state.held:
+        return HELD
+    if command == "resume" and held and not state.held:
+        return LET_GO
+    if command == "resume" and waited == "pause" and state.request is None:
+        return TAKEN_BACK
+    return RECORDED

@@ -1,0 +1,150 @@
+"""An operator's word to a running job: carried out, or passed over with the reason while the job goes on."""
+
+import json
+from pathlib import Path
+
+import pytest
+from harness import Ftrun, ftrun
+
+
+def ask(job: Ftrun, *argv: str) -> tuple[int, dict]:
+    done = job.ftctl(*argv, "--why", "maintenance", "--format", "json")
+    return done.returncode, json.loads(done.stdout) if done.stdout else {"error": done.stderr}
+
+
+def test_stop_ends_the_job_and_says_so(tmp_path: Path) -> None:
+    """ftctl comes back once the job has ended; ftrun exits with 5."""
+    with ftrun(tmp_path) as job:
+        run = job.start()
+        job.stepped(1)
+        done = job.ftctl("stop", "--why", "maintenance")
+        assert done.returncode == 0 and "the job has stopped" in done.stderr, done.stderr
+        assert run.end() == 5
+        [told] = job.of("operator.commanded")
+        assert (told.data.command, told.data.why) == ("stop", "maintenance") and "@" in told.data.who
+        again = job.ftctl("pause")
+        assert again.returncode in (2, 3), "the master may be gone by now"
+
+
+@pytest.mark.parametrize("wish", ["pause", "checkpoint"])
+def test_what_a_plain_script_cannot_do_is_passed_over(tmp_path: Path, wish: str) -> None:
+    """The verdict says which ability is missing; training goes on as if nothing had been asked."""
+    with ftrun(tmp_path) as job:
+        run = job.start()
+        job.stepped(1)
+        code, told = ask(job, wish)
+        assert (code, told["outcome"]) == (1, "dropped")
+        [passed] = told["policies"]
+        assert passed["verdict"] == "pass" and "needs `" in passed["reason"]
+        job.steps_on()
+        assert "no policy takes it; training goes on as before" in run.stderr()
+        job.finish()
+        assert run.end() == 0
+        assert len(job.of("world.formed")) == 1
+
+
+@pytest.mark.parametrize("wish", ["drain", "evict"])
+def test_the_job_goes_on_without_a_node(tmp_path: Path, wish: str) -> None:
+    """One node is released and not started anew; the other goes on alone."""
+    with ftrun(tmp_path) as job:
+        run = job.start("--local-nodes", "2", "--nnodes", "1:2")
+        job.stepped(1, nodes=2)
+        code, told = ask(job, wish, "node1")
+        assert (code, told["outcome"]) == (0, "done"), told
+        assert told["policies"][-1]["verdict"] == "take" and "node1" in told["reason"]
+        job.stepped(2)
+        left = job.wait("node.left", node="node1")
+        assert left.data.reason == "released"
+        assert [event.data.node for event in job.of("node.quarantined")] == (["node1"] if wish == "evict" else [])
+        job.steps_on()
+        status = json.loads(job.ftctl("status", "--format", "json").stdout)
+        assert status["world"]["nodes"] == 1
+        again = job.ftctl(wish, "node1")
+        assert again.returncode == 0 and "takes no part any more" in again.stderr
+        job.finish()
+        assert run.end() == 0
+        assert len(job.of("node.joined", "node1")) == 1
+        assert "node1 is released: " in run.stderr() and "asks for" in run.stderr()
+
+
+def test_a_node_that_nobody_knows(tmp_path: Path) -> None:
+    """Exit 4 with the names there are; nothing is recorded."""
+    with ftrun(tmp_path) as job:
+        run = job.start("--local-nodes", "2")
+        job.stepped(1, nodes=2)
+        done = job.ftctl("drain", "nodel")
+        assert done.returncode == 4 and "no node 'nodel'; did you mean node" in done.stderr
+        done = job.ftctl("evict", "x")
+        assert done.returncode == 4 and "there are: node0, node1" in done.stderr
+        job.finish()
+        assert run.end() == 0
+        assert not job.of("operator.commanded")
+
+
+def test_a_node_that_cannot_be_spared(tmp_path: Path) -> None:
+    """With too few nodes left the wish is dropped, and both nodes go on."""
+    with ftrun(tmp_path) as job:
+        run = job.start("--local-nodes", "2")
+        job.stepped(1, nodes=2)
+        code, told = ask(job, "drain", "node0")
+        assert (code, told["outcome"]) == (1, "dropped")
+        assert any("needs at least 2" in asked["reason"] for asked in told["policies"])
+        job.steps_on()
+        job.finish()
+        assert run.end() == 0
+
+
+def test_a_hand_that_only_leaves_a_note(tmp_path: Path) -> None:
+    """With --no-wait ftctl returns once it is recorded; a resume of a job that runs changes nothing."""
+    with ftrun(tmp_path) as job:
+        run = job.start()
+        job.stepped(1)
+        code, told = ask(job, "pause", "--no-wait")
+        assert code == 0 and told["outcome"] is None and told["seq"]
+        job.wait("incident.exhausted", told["seq"])
+        code, told = ask(job, "resume")
+        assert code == 0 and told["seq"] is None and "neither paused nor held nor stuck" in told["reason"]
+        job.finish()
+        assert run.end() == 0
+
+
+def test_a_pause_in_the_middle_of_a_recovery_holds_it(tmp_path: Path) -> None:
+    """The recovery under way goes on, no other begins until somebody resumes."""
+    with ftrun(tmp_path) as job:
+        job.on_term(1, "pass")  # it takes the whole grace to stop
+        text = "version: 1\nchain:\n- process_restart: {grace: 5s}\n- stop: {grace: 500ms}\n"
+        (job.cwd / "policy.yaml").write_text(text)
+        run = job.start("--nproc-per-node", "2", "--policy", "policy.yaml")
+        job.stepped(1)
+        job.do(0, "sys.exit(3)")
+        job.wait("incident.opened")
+        code, told = ask(job, "pause")
+        assert (code, told["outcome"]) == (0, "held"), told
+        status = json.loads(job.ftctl("status", "--format", "json").stdout)
+        assert status["held"] and status["state"] == "recovering"
+        held = job.stepped(2)
+        job.do(0, "sys.exit(3)")
+        opened = job.wait("incident.opened", held.seq)
+        assert "no recovery begins until" in job.ftctl("status").stdout
+        code, told = ask(job, "resume")
+        assert (code, told["outcome"]) == (0, "let go"), told
+        job.wait("policy.considered", told["seq"])
+        assert not [event for event in job.of("policy.considered") if opened.seq < event.seq < told["seq"]]
+        assert job.ftctl("stop").returncode == 0
+        assert run.end() == 5
+
+
+def test_a_released_machine_is_told_why_its_ftrun_ended(tmp_path: Path) -> None:
+    """The ftrun of a drained node exits with 5 and says that the job goes on without it."""
+    with ftrun(tmp_path) as job:
+        first = job.start("--nnodes", "1:2", "--node-id", "a", "--node-rank", "0")
+        second = job.start("--nnodes", "1:2", "--node-id", "b", "--node-rank", "1")
+        job.stepped(1, nodes=2)
+        code, told = ask(job, "drain", "b")
+        assert code == 0, told
+        assert second.end() == 5
+        assert "this node is released, and the job goes on without it: " in second.stderr()
+        assert "maintenance" in second.stderr()
+        job.stepped(2)
+        job.finish()
+        assert first.end() == 0
