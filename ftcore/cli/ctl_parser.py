@@ -192,16 +192,6 @@ def _add_commands(commands: Any) -> None:
         if name in ("drain", "evict"):
             parser.add_argument("node", metavar="NODE", help="its name, as in: ftctl status")
         parser.add_argument("--why", metavar="TEXT", default="", help="the reason, for the log")
-
-
-_BOUND_HELP = "a seq, a time such as 2025-03-01T22:13:20 (UTC), or how long ago: 90s, 15m, 2h, 3d"
-
-
-def bound(text: str) -> Bound:
-    """A place in a log, as ``--since`` and ``--until`` take it.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
         parser.add_argument(
             "--no-wait", action="store_true", help="return once it is recorded; default: follow it to the verdict"
         )
@@ -236,6 +226,16 @@ _WISHES = {
         "ftctl stop --job demo --why 'maintenance at ten'",
     ),
 }
+
+
+_BOUND_HELP = "a seq, a time such as 2025-03-01T22:13:20 (UTC), or how long ago: 90s, 15m, 2h, 3d"
+
+
+def bound(text: str) -> Bound:
+    """A place in a log, as ``--since`` and ``--until`` take it.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
     """
     if text.isdecimal():
         return Bound(seq=int(text))

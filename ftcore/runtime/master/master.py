@@ -17,6 +17,7 @@ from ftcore import __version__
 from ftcore.engine.master import Leases, acknowledged, answers_to, is_known, refusal, unanswered, wants_run, wrong_job
 from ftcore.engine.turn import MASTER as OWN
 from ftcore.engine.turn import own_fact
+from ftcore.engine.wishes import came_of, judge
 from ftcore.errors import Conflict, Fenced
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event, EventId, Fact
@@ -27,7 +28,6 @@ from ftcore.events.operator import OperatorCommanded
 from ftcore.ids import Seq, seconds
 from ftcore.ports import Candidate, EventLog, Leadership
 from ftcore.runtime import tasks
-from ftcore.engine.wishes import came_of, judge
 from ftcore.runtime.clock import SystemClock, at
 from ftcore.runtime.master.adviser import Adviser
 from ftcore.runtime.master.sequencer import Sequencer, take_in

@@ -182,21 +182,21 @@ class Command(msgspec.Struct, frozen=True):
         who: who asks.
         why: the reason given.
         exit_code: for ``stop``.
+        node: for ``drain`` and ``evict``.
     """
 
     job: str
     token: str
     command: str
-        node: for ``drain`` and ``evict``.
     who: str
     why: str
     exit_code: int
+    node: str = ""
 
 
 class CommandReply(msgspec.Struct, frozen=True):
     """What became of a command.
 
-    node: str = ""
     Args:
         accepted: it is in the log, or what it asks for is so already.
         message: for the operator.
@@ -208,13 +208,13 @@ class CommandReply(msgspec.Struct, frozen=True):
     accepted: bool
     message: str
     seq: int = 0
+    outcome: str = ""
+    unknown: bool = False
 
 
 FromAgent: TypeAlias = Hello | Facts | Beat
 FromMaster: TypeAlias = Welcome | NotMaster | Refused | Ack | Orders | HostStandby
 
-    outcome: str = ""
-    unknown: bool = False
 encode = msgspec.json.Encoder().encode
 decode_from_agent = msgspec.json.Decoder(FromAgent).decode
 decode_from_master = msgspec.json.Decoder(FromMaster).decode
