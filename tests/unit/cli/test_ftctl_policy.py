@@ -1,0 +1,199 @@
+"""``ftctl policy``, and the policy that ``ftrun`` begins with."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ftcore.cli.ctl_parser import build_parser
+from ftcore.cli.ftctl import main
+from ftcore.cli.policy_file import policy_in_force
+from ftcore.errors import UsageError
+from ftcore.policies import presets
+from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
+from ftcore.policies.yaml_nodes import BYTES_MAX
+
+GOOD = "version: 1\nchain:\n  - pod_replacement: {faults: [gpu-hw]}\n  - process_restart\n  - stop\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "policy.yaml"
+
+
+def begin(file: Path | None, **changes):
+    return policy_in_force(str(file) if file else None, **{"max_restarts": None, "switches": "", "ranks": 4, **changes})
+
+
+@pytest.mark.parametrize("name", [None, *presets.names()])
+def test_what_init_writes_is_taken(name, file, capsys):
+    """By ``check`` and by a run, on a machine that can do nothing special."""
+    assert main(["policy", "init", *(["--preset", name] if name else [])]) == 0
+    file.write_text(capsys.readouterr().out)
+    assert main(["policy", "check", str(file)]) == 0
+    assert begin(file).chain
+
+
+def test_check_tells_every_mistake_as_data(file, capsys):
+    """JSON for editors and CI; exit 2."""
+    file.write_text("version: 1\nchain:\n  - process_restrat\n  - stop: {grace: soon}\n")
+    assert main(["policy", "check", str(file), "--format", "json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], [problem["line"] for problem in told["problems"]]) == (False, [3, 4])
+    assert main(["policy", "check", str(file)]) == 2
+    assert capsys.readouterr().err.startswith(f"ftctl: {file}: 2 mistakes\n  line 3: chain: no policy is called")
+
+
+def test_check_tells_what_a_run_would_refuse(file, capsys):
+    """A valid file may name what a job has to declare first."""
+    file.write_text(GOOD)
+    assert main(["policy", "check", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == f"{file}: pod_replacement -> process_restart -> stop"
+    assert "pod_replacement: refused unless there is a platform that can launch a node" in out
+    assert main(["policy", "check", str(file), "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], told["chain"][0]["missing"]) == (True, ["replace"])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "No such file or directory"),
+        (lambda path: path.mkdir(), "Is a directory"),
+        (lambda path: path.write_bytes(b"version: 1\n# \xff\n"), "not UTF-8 text: byte 0xff in line 2"),
+        (lambda path: path.write_bytes(b"\xff\xfev\0"), "not UTF-8 text: byte 0xff in line 1"),
+        (
+            lambda path: path.write_bytes(b"x" * 10_000_000),
+            f"is larger than {BYTES_MAX} bytes, which no policy file is",
+        ),
+        (lambda path: path.write_bytes(b""), "is empty; expected at least: version: 1"),
+    ],
+)
+def test_a_file_that_is_none(make, message, file, capsys):
+    """One line, exit 2, for ``ftctl`` as JSON too, and for a run."""
+    make(file)
+    assert main(["policy", "check", str(file)]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+    assert main(["policy", "check", str(file), "--format", "json"]) == 2
+    assert message in json.loads(capsys.readouterr().out)["problems"][0]["message"]
+    with pytest.raises(UsageError, match="policy"):
+        begin(file)
+
+
+def test_explain_shows_the_chain_of_a_class(file, capsys):
+    """In order, with the conditions, the options, and who is left out and why."""
+    file.write_text(GOOD)
+    assert main(["policy", "explain", str(file), "--fault", "hang"]) == 0
+    out = capsys.readouterr().out
+    assert "1. process_restart: " in out
+    assert "passes when `max_restarts` in `window` are spent" in out
+    assert "not asked about hang: pod_replacement" in out
+    assert main(["policy", "explain", str(file), "--fault", "hang", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [entry["asked"] for entry in told["chain"]] == [False, True, True]
+    assert told["chain"][0]["why_not"] == "it is kept to: gpu-hw"
+    assert told["chain"][1]["conditions"] == list(BUILT_IN["process_restart"].conditions)
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_explain_knows_every_preset(name, capsys):
+    """For a fault of a machine and for a request."""
+    for cls in ("gpu-hw", "request"):
+        assert main(["policy", "explain", "--preset", name, "--fault", cls, "--format", "json"]) == 0
+        asked = [entry["policy"] for entry in json.loads(capsys.readouterr().out)["chain"] if entry["asked"]]
+        assert asked[-1] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["explain", "--fault", "hang"], 2, "expected either FILE or --preset NAME"),
+        (["explain", "--preset", "mindo", "--fault", "hang"], 2, "no preset is called 'mindo'; did you mean 'mindio'?"),
+        (["explain", "--preset", "palm", "--fault", "hangs"], 4, "no class of faults is called 'hangs'; did you mean"),
+        (["init", "--preset", "x"], 2, "no preset is called 'x'; known are: default, falcon"),
+    ],
+)
+def test_a_wrong_word_is_told(argv, code, message, capsys):
+    """With the nearest right one."""
+    assert main(["policy", *argv]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_the_schema_is_printed(capsys):
+    """Plain JSON, for a file that an editor is pointed to."""
+    assert main(["policy", "schema"]) == 0
+    jsonschema.Draft7Validator.check_schema(json.loads(capsys.readouterr().out))
+
+
+def test_every_action_has_examples_and_completes():
+    """``--help`` shows how; argcomplete finds presets and classes."""
+    parser = build_parser("0")
+    policy = next(a for a in parser._actions if a.dest == "command").choices["policy"]
+    actions = next(a for a in policy._actions if a.dest == "action").choices
+    assert set(actions) == {"init", "check", "explain", "schema"}
+    for action in actions.values():
+        assert "examples:" in action.format_help()
+    options = {option.dest: option for option in actions["explain"]._actions}
+    assert options["preset"].completer("mi") == ["mindio"]
+    assert options["fault"].completer("gpu") == ["gpu-hw"]
+
+
+def test_a_run_begins_with_the_file_the_flag_and_the_switches(file):
+    """The later wins, and the source says so."""
+    file.write_text("version: 1\njob: {abilities: [pause]}\nchain: [process_restart, stop]\n")
+    loaded = begin(file, max_restarts=3, switches="TSP:1")
+    assert [entry.policy for entry in loaded.chain] == ["step_pause", "process_restart", "stop"]
+    assert loaded.chain[1].options["max_restarts"] == 3
+    assert loaded.source == f"{file} with --max-restarts 3 with FTCORE_POLICIES={{TSP:1}}"
+    assert [entry.policy for entry in begin(None).chain] == list(DEFAULT_ORDER)
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "message"),
+    [
+        (GOOD, {}, "pod_replacement cannot be carried out: it needs `replace`"),
+        ("version: 1\n", {"switches": "RSC:1"}, "pod_replacement cannot be carried out"),
+        ("version: 1\njob: {replicas: all}\n", {"ranks": 1}, "a job of one rank has no replica"),
+        ("version: 1\n", {"max_restarts": -1}, "--max-restarts: found -1; expected 0 or more"),
+        ("version: 1\n", {"switches": "XYZ:1"}, "FTCORE_POLICIES: no switch is called 'XYZ'"),
+    ],
+)
+def test_a_run_refuses_what_it_cannot_do(text, changes, message, file):
+    """Before anything starts, with the reason and the way to get it."""
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        begin(file, **changes)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "message"),
+    [
+        (["--policy", "policy.yaml"], {}, "ftrun: policy.yaml: pod_replacement cannot be carried out: it needs"),
+        ([], {"FTCORE_POLICIES": "UCE:1"}, "ftrun: FTCORE_POLICIES: UCE, TTP need replicas"),
+        ([], {"FTCORE_POLICIES": "UCE"}, "ftrun: FTCORE_POLICIES: found 'UCE'; expected"),
+    ],
+)
+def test_ftrun_tells_it_once_and_starts_nothing(flags, env, message, file, tmp_path):
+    """Exit 2, no traceback, no log file."""
+    file.write_text(GOOD)
+    surroundings = {**os.environ, **env, "XDG_STATE_HOME": str(tmp_path / "state")}
+    done = subprocess.run(
+        [sys.executable, "-m", "ftcore.cli.ftrun", "--local-nodes", "2", *flags, "train.py"],
+        cwd=tmp_path,
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count(message) == 1
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "state").rglob("*.sqlite*"))
