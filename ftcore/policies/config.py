@@ -26,9 +26,10 @@ from ftcore.events.policy import ChainEntry, Declared, PolicyLoaded
 from ftcore.faults.extra import extra_rules
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies import presets
-from ftcore.policies.base import Ability
+from ftcore.policies.base import Ability, Option
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
-from ftcore.policies.reach import asked
+from ftcore.policies.external import External
+from ftcore.policies.reach import asked, kinds_of, needs_of
 from ftcore.policies.rules import broken_rules, clashes
 from ftcore.policies.values import defaults, read_option, words
 from ftcore.policies.yaml_nodes import (
@@ -47,10 +48,25 @@ from ftcore.policies.yaml_nodes import (
 
 SCHEMA_VERSION = 1
 
-KEYS = ("version", "preset", "job", "faults", "options", "chain")
-"""Of a policy file."""
+MEANINGS: Mapping[str, str] = {
+    "version": "version of this form of file; required",
+    "preset": "a chain that comes with ftcore; without `preset` and `chain`, the default one",
+    "job: replicas": "which ranks hold the same state: `none`, `all`, or groups of global ranks, as `[[0, 4], [1, 5]]`",
+    "job: abilities": "what the script can do when it is told to",
+    "job: checkpoint_every": "steps between two checkpoints, where a rollback has to find one",
+    "job: checkpoints_kept": "checkpoints that are kept, the newest included",
+    "faults: rules": "rules of this job's own, read before the built-in ones: see [faults](faults.md)",
+    "options": "options to change in the chain of the preset, or in the default one: `policy: {option: value}`",
+    "chain": "the policies in order of priority, each as `- policy` or `- policy: {option: value}`; the last is `stop`",
+    "chain: POLICY: faults": "the classes of faults that this entry is asked about; default: all. A policy may stand "
+    "there more than once for different classes",
+    "chain: POLICY: optional": "`true`: passed over where the job cannot carry it out; default: refused at the start. "
+    "Entries of presets are optional",
+}
+"""Every key of a policy file beside the options of policies, and what it means."""
 
-JOB_KEYS = ("replicas", "abilities", "checkpoint_every", "checkpoints_kept")
+KEYS = tuple(key for key in dict.fromkeys(key.partition(":")[0] for key in MEANINGS))
+JOB_KEYS = tuple(key.removeprefix("job: ") for key in MEANINGS if key.startswith("job: "))
 FAULT_KEYS = ("rules",)
 COMMON_KEYS = ("faults", "optional")
 """Of every entry, beside its policy's options."""
@@ -122,27 +138,28 @@ def with_max_restarts(loaded: PolicyLoaded, max_restarts: int) -> PolicyLoaded:
     return attrs.evolve(loaded, source=f"{loaded.source} with --max-restarts {max_restarts}", chain=chain)
 
 
-def parse(text: str, source: str) -> PolicyLoaded:
+def parse(text: str, source: str, *, external: Mapping[str, External] | None = None) -> PolicyLoaded:
     """Read and validate a policy file.
 
     Args:
         text: the file's content.
         source: its name, for messages and the log.
+        external: policies that are not ftcore's and that the chain may name, by name.
 
     Raises:
         UsageError: one message with file, line, key, what was found and what is expected.
     """
     problems = Problems(source)
-    loaded = _read(text, problems)
+    loaded = _read(text, problems, external or {})
     if loaded is None:
         raise problems.error()
     return loaded
 
 
-def check(text: str, source: str) -> Checked:
+def check(text: str, source: str, *, external: Mapping[str, External] | None = None) -> Checked:
     """As ``parse``, but with the mistakes one by one."""
     problems = Problems(source)
-    loaded = _read(text, problems)
+    loaded = _read(text, problems, external or {})
     return Checked(loaded=loaded, problems=tuple(problems))
 
 
@@ -157,18 +174,21 @@ def preset(name: str) -> PolicyLoaded:
     if name not in presets.names():
         raise UsageError(f"no preset is called {short(name)}{did_you_mean(name, presets.names())}")
     problems = Problems(f"preset {name}")
-    loaded = _read(presets.text(name), problems, required=False)
+    loaded = _read(presets.text(name), problems, {}, required=False)
     if loaded is None:
         raise problems.error()
     return loaded
 
 
-def _read(text: str, problems: Problems, *, required: bool = True) -> PolicyLoaded | None:
+def _read(
+    text: str, problems: Problems, external: Mapping[str, External], *, required: bool = True
+) -> PolicyLoaded | None:
     """What a text has in force; None if ``problems`` has something to tell.
 
     Args:
         text: the file's content.
         problems: receives what is wrong.
+        external: policies that are not ftcore's.
         required: what stands in the chain is required unless it is called optional; else none of it is.
     """
     root = read_tree(text, problems)
@@ -184,7 +204,7 @@ def _read(text: str, problems: Problems, *, required: bool = True) -> PolicyLoad
     base = _read_preset(file, declared, problems)
     chain = _read_options(file.get("options"), base, problems)
     if "chain" in file:
-        chain = _read_chain(file["chain"], declared, problems, required=required)
+        chain = _read_chain(file["chain"], declared, problems, external, required=required)
         for key in ("preset", "options"):
             if key in file:
                 problems.add(
@@ -345,18 +365,20 @@ def _read_options(node: Node | None, base: tuple[ChainEntry, ...], problems: Pro
     for entry in base:
         if entry.policy in node.entries:
             line, options = node.entries[entry.policy]
-            changed.append(_entry(entry, line, options, problems))
+            changed.append(_entry(entry, line, options, problems, BUILT_IN[entry.policy].options))
         else:
             changed.append(entry)
     return tuple(changed)
 
 
-def _read_chain(node: Node, declared: Declared, problems: Problems, *, required: bool) -> tuple[ChainEntry, ...]:
+def _read_chain(
+    node: Node, declared: Declared, problems: Problems, external: Mapping[str, External], *, required: bool
+) -> tuple[ChainEntry, ...]:
     if not isinstance(node, Items) or not node.items:
         problems.add(node.line, f"chain: {_CHAIN_EXPECTED}")
         return ()
     before = len(problems)
-    read = [(item.line, _read_entry(item, problems)) for item in node.items]
+    read = [(item.line, _read_entry(item, problems, external)) for item in node.items]
     if len(problems) > before:  # what is wrong in an entry must not be told a second time as a gap in the chain
         return ()
     lines = [line for line, _ in read]
@@ -370,7 +392,7 @@ def _read_chain(node: Node, declared: Declared, problems: Problems, *, required:
     return chain
 
 
-def _read_entry(item: Node, problems: Problems) -> ChainEntry | None:
+def _read_entry(item: Node, problems: Problems, external: Mapping[str, External]) -> ChainEntry | None:
     options: Node | None = None
     if isinstance(item, Scalar) and isinstance(item.value, str):
         name = item.value
@@ -379,19 +401,28 @@ def _read_entry(item: Node, problems: Problems) -> ChainEntry | None:
     else:
         problems.add(item.line, f"chain: {_ENTRY_EXPECTED}")
         return None
-    policy = BUILT_IN.get(name)
-    if policy is None:
-        problems.add(item.line, f"chain: no policy is called {short(name)}{did_you_mean(name, BUILT_IN)}")
+    known = BUILT_IN.get(name) or external.get(name)
+    if known is None:
+        names = [*BUILT_IN, *external]
+        problems.add(item.line, f"chain: no policy is called {short(name)}{did_you_mean(name, names)}")
         return None
-    fresh = ChainEntry(policy=name, options=defaults(policy.options))
-    return _entry(fresh, item.line, options, problems)
+    fresh = ChainEntry(policy=name, options=defaults(known.options))
+    if isinstance(known, External):
+        if known.error:
+            problems.add(item.line, f"chain: {name}, from {known.origin}, cannot be used: {known.error}")
+            return None
+        needs = tuple(map(str, known.needs))
+        fresh = attrs.evolve(fresh, external=known.origin, kinds=tuple(known.kinds), needs=needs)
+    return _entry(fresh, item.line, options, problems, known.options)
 
 
-def _entry(base: ChainEntry, line: int, node: Node | None, problems: Problems) -> ChainEntry:
+def _entry(
+    base: ChainEntry, line: int, node: Node | None, problems: Problems, declared: Mapping[str, Option]
+) -> ChainEntry:
     """An entry with what the file sets in it; it is required unless the file calls it optional."""
     if node is None or _is_null(node):
         return attrs.evolve(base, required=True)
-    name, declared = base.policy, BUILT_IN[base.policy].options
+    name = base.policy
     given = mapping(node, name, (*declared, *COMMON_KEYS), problems)
     if given is None:
         return base
@@ -406,7 +437,7 @@ def _entry(base: ChainEntry, line: int, node: Node | None, problems: Problems) -
     optional = given.get("optional")
     if optional is not None and not (isinstance(optional, Scalar) and isinstance(optional.value, bool)):
         problems.add(optional.line, f"{name}: optional: found {found(optional)}; expected true or false")
-    if len(problems) == before:
+    if len(problems) == before and not base.external:
         for key, text in broken_rules(name, values, list(given)):
             problems.add(given[key].line if key else line, f"{name}: {text}")
     required = not (isinstance(optional, Scalar) and optional.value is True)
@@ -444,7 +475,7 @@ def _check_reach(chain: tuple[ChainEntry, ...], lines: list[int], problems: Prob
 
 
 def _why_never(chain: tuple[ChainEntry, ...], place: int) -> str:
-    kinds = BUILT_IN[chain[place].policy].kinds
+    kinds = kinds_of(chain[place])
     if any(entry.policy == "stop" for entry in chain[:place]):
         return f"for {', '.join(chain[place].faults) or 'all faults'} `stop` comes before it"
     return f"it deals with {', '.join(kinds)}, which {', '.join(chain[place].faults)} is not"
@@ -455,7 +486,7 @@ def _check_replicas(chain: tuple[ChainEntry, ...], lines: list[int], declared: D
     if Ability.REPLICAS in declared.abilities:
         return
     for line, entry in zip(lines, chain, strict=True):
-        if entry.required and Ability.REPLICAS in BUILT_IN[entry.policy].needs:
+        if entry.required and Ability.REPLICAS in needs_of(entry):
             problems.add(
                 line,
                 f"{entry.policy}: needs replicas, and `job: replicas` says {declared.replicas or 'nothing'}; say which "

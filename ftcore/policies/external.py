@@ -11,7 +11,7 @@ given a copy: in a test on its author's machine there is no copy.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -19,7 +19,8 @@ import msgspec
 
 from ftcore.commands import IN_PLACE, PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint, tag_of
 from ftcore.errors import UsageError
-from ftcore.events.policy import PolicyAnswered, PolicyFaulted, Terms
+from ftcore.events.policy import PolicyAnswered, PolicyFaulted, PolicyLoaded, Terms
+from ftcore.faults.extra import extra_rules
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Policy, Take
 from ftcore.policies.chain import BUILT_IN
 from ftcore.states.model import JobState, to_json
@@ -193,6 +194,26 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     answered: PolicyAnswered | None = None
     faulted: str = ""
+
+
+def with_rules(loaded: PolicyLoaded, items: Sequence[Any], origin: str) -> PolicyLoaded:
+    """The same chain with the rules of a package behind the file's own; the source says so.
+
+    Args:
+        loaded: what is in force without them.
+        items: the rules, as they would stand in a file.
+        origin: distribution and version that they come from.
+
+    Raises:
+        UsageError: a rule cannot be used, or its name is taken.
+    """
+    extra_rules(items, f"rules of {origin}")
+    rules = (*loaded.rules, *(dict(item) for item in items))
+    try:
+        extra_rules(rules, "rules")
+    except UsageError as error:
+        raise UsageError(f"the rules of {origin} do not go with those of {loaded.source}: {error}") from error
+    return attrs.evolve(loaded, source=f"{loaded.source} with rules of {origin}", rules=rules)
 
 
 # -- asking -----------------------------------------------------------------------------------------------------------

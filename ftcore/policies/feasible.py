@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.policies.abilities import DECLARED_BY
 from ftcore.policies.base import Ability
-from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config import SAID_BY_SCRIPT
+from ftcore.policies.reach import needs_of
 
 
 def needs(entry: ChainEntry) -> tuple[Ability, ...]:
     """What an entry needs with the options that it has, beyond what its policy always needs."""
-    wanted = BUILT_IN[entry.policy].needs
+    wanted = needs_of(entry)
     if entry.policy == "rollback_and_skip" and entry.options["skip"] > 0:
         wanted = (*wanted, Ability.SKIP)
     return wanted

@@ -10,11 +10,12 @@ time advances by ``tick_s`` with every fact, and to the next deadline on ``wait`
     assert driver.state.phase == "running"
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ftcore import __version__
 from ftcore.commands import (
+    AskPolicy,
     CheckHealth,
     OpenStore,
     ParkWorkers,
@@ -46,7 +47,7 @@ from ftcore.events.node import (
     PlatformAnswered,
 )
 from ftcore.events.operator import OperatorCommanded
-from ftcore.events.policy import AbilityDeclared, PolicyLoaded
+from ftcore.events.policy import AbilityDeclared, PolicyFaulted, PolicyLoaded
 from ftcore.events.worker import (
     FaultObserved,
     WorkerError,
@@ -58,10 +59,12 @@ from ftcore.events.worker import (
 )
 from ftcore.events.world import StoreOpened
 from ftcore.ids import Nanoseconds, Term, seconds
+from ftcore.policies.base import Policy
 from ftcore.policies.config import default_chain
+from ftcore.policies.external import put
 from ftcore.states.fold import next_deadline
 from ftcore.states.job import ENDED
-from ftcore.states.model import JobState
+from ftcore.states.model import JobState, to_json
 
 EPOCH_NS = 1_700_000_000_000_000_000
 
@@ -76,6 +79,7 @@ class JobDriver:
         policy: the chain, if the default one will not do.
         tick_s: seconds of virtual time between two facts.
         abilities: what the platform and the script of this job can do, by the names of ``policies.base.Ability``.
+        external: policies that are not ftcore's own, by name; they are asked in this process.
 
     Attributes:
         refuses: kinds of orders (``retry_step``) that a node refuses, by node; ``*`` stands for every node.
@@ -92,6 +96,7 @@ class JobDriver:
         policy: PolicyLoaded | None = None,
         tick_s: float = 0.001,
         abilities: Sequence[str] = (),
+        external: Mapping[str, Policy] | None = None,
     ) -> None:
         self.spec = spec or JobSpec(argv=("train.py",), nodes_min=nodes, nodes_max=nodes)
         self.policy = policy or default_chain()
@@ -107,6 +112,7 @@ class JobDriver:
         self._said: dict[tuple[str, str], int] = {}
         self._silent: set[str] = set()
         self.abilities = tuple(map(str, abilities))
+        self.external = dict(external or {})
         self.refuses: dict[str, tuple[str, ...]] = {}
         self.health: dict[str, str] = {}
         self.capacity = 1000
@@ -349,6 +355,20 @@ class JobDriver:
             self._launched += 1
             self.join(f"{name}.{self._launched}")
 
+    def _advise(self, node: str, order: Any) -> None:
+        name, effect = order.command.policy, order.effect
+        policy, known = self.external.get(name), self.state.incident
+        if policy is None or known is None:
+            why = "nobody here can ask it" if policy is None else "the incident is over"
+            self.own(PolicyFaulted(effect=effect, policy=name, error=why))
+            return
+        entry = next(
+            entry
+            for entry in self.state.chain
+            if entry.policy == name and (not entry.faults or known.fault.cls in entry.faults)
+        )
+        self.own(put(policy, to_json(self.state), entry.options, effect))
+
     def _start(self, node: str, order: Any) -> None:
         pids = tuple(1000 + local_rank for local_rank in range(self.slots))
         found = self._incarnation(node)
@@ -398,6 +418,7 @@ class JobDriver:
         ParkWorkers: _in_place,
         CheckHealth: _check,
         ReplaceNodes: _replace,
+        AskPolicy: _advise,
     }
 
     @property
