@@ -10,6 +10,7 @@ import argparse
 import ast
 import difflib
 import inspect
+import json
 import os
 import re
 import sys
@@ -28,8 +29,13 @@ from ftcore.events.registry import EventType
 from ftcore.faults import extra, rule
 from ftcore.faults.rules import RULES
 from ftcore.faults.taxonomy import CLASSES, Action, Severity
-from ftcore.policies import config
-from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
+from ftcore.policies import config, environment, presets, rules, values
+from ftcore.policies.abilities import DECLARED_BY
+from ftcore.policies.base import Option
+from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.schema import schema
+from ftcore.policies.values import defaults
+from ftcore.policies.writing import shown
 from ftcore.states.drawing import MACHINES, to_mermaid
 from ftcore.states.table import Machine
 from ftcore.timing import Timing
@@ -75,6 +81,7 @@ def pages() -> Iterator[tuple[str, str]]:
         yield f"machines/{machine.name}.md", NOTE + machine_page(machine)
     yield "events.md", NOTE + events_page()
     yield "policies.md", NOTE + policies_page()
+    yield "policy.schema.json", json.dumps(schema(), indent=2) + "\n"
     yield "faults.md", NOTE + faults_page()
     if sys.version_info[:2] == HELP_PYTHON:
         yield "cli.md", NOTE + cli_page()
@@ -148,17 +155,55 @@ def _type_name(hint: Any) -> str:
 
 
 def policies_page() -> str:
-    """The policies with their options."""
-    lines = ["# Policies", "", f"The chain of a job without a policy file: `{'`, `'.join(DEFAULT_ORDER)}`.", ""]
-    lines += ["A policy file (`ftrun --policy FILE`):", "", *_policy_file()]
+    """The policy file, the presets, and every policy with its options."""
+    lines = ["# Policies", "", "A policy file (`ftrun --policy FILE`):", "", *_policy_file(), ""]
+    lines += ["[How to choose policies](../how-to/choose-policies.md) begins at the other end, with what a job needs."]
+    lines += ["Editors check such a file with [its JSON Schema](policy.schema.json) (`ftctl policy schema`).", ""]
+    lines += ["## The file", ""]
+    lines += _table(("key", "meaning"), [(f"`{key}`", meaning) for key, meaning in config.MEANINGS.items()])
+    lines += ["", "Kinds of values:", ""]
+    lines += _table(("kind", "what may stand there"), [(f"`{kind}`", text) for kind, text in values.EXPECTED.items()])
+    lines += ["", "Settings that contradict each other are refused:", ""]
+    lines += [f"- {_rule(rule)}" for rule in rules.RULES]
+    lines += ["", "## Presets", ""]
+    chains = {name: " -> ".join(f"`{e.policy}`" for e in config.preset(name).chain) for name in presets.names()}
+    lines += _table(
+        ("preset", "meaning", "chain"), [(f"`{name}`", presets.doc(name), chain) for name, chain in chains.items()]
+    )
+    lines += ["", f"The chain of a job without a policy file is that of `{presets.DEFAULT}`.", "", "## Abilities", ""]
+    lines += [
+        "A policy needs the abilities named with it; without them it is passed over, or refused if it is required.",
+        "",
+    ]
+    lines += _table(
+        ("ability", "declared by", "in the file"),
+        [(f"`{a}`", who, "`job: abilities`" if a in config.SAID_BY_SCRIPT else "") for a, who in DECLARED_BY.items()],
+    )
+    lines += ["", "## `FTCORE_POLICIES`", "", *_markdown(inspect.getdoc(environment) or "").splitlines()[2:]]
     for name, policy in BUILT_IN.items():
-        lines += ["", f"## `{name}`", "", policy.doc, ""]
-        rows = [
-            (f"`{key}`", option.kind, _default(option.default, option.kind), _markdown(option.doc))
-            for key, option in policy.options.items()
+        lines += [
+            "",
+            f"## `{name}`",
+            "",
+            policy.doc,
+            "",
+            *(f"- {text}" for text in map(_markdown, policy.conditions)),
+            "",
         ]
-        lines += _table(("option", "kind", "default", "meaning"), rows)
+        lines += [f"Asked about: {', '.join(policy.kinds)}."]
+        if policy.needs:
+            lines += [f"Needs: {', '.join(f'`{ability}`' for ability in policy.needs)}."]
+        rows = [
+            (f"`{key}`", option.kind, _default(option), _markdown(option.doc)) for key, option in policy.options.items()
+        ]
+        lines += ["", *_table(("option", "kind", "default", "meaning"), rows)]
     return "\n".join(lines) + "\n"
+
+
+def _rule(rule: rules.Rule) -> str:
+    """A rule without the values that it would name."""
+    text = re.sub(r" ?\(\{\w+\}(?: s)?\)|\{\w+\} s ", "", rule.text)
+    return f"`{rule.policy}`: {text}" if rule.policy else text
 
 
 def _policy_file() -> list[str]:
@@ -167,12 +212,8 @@ def _policy_file() -> list[str]:
     return ["```yaml", *block, "```"]
 
 
-def _default(value: object, kind: str) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(f"`{item}`" for item in value) or "none"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value:g} s" if kind == "duration" else f"{value:g}"
-    return f"`{value}`" if value not in ("", None) else "none"
+def _default(option: Option) -> str:
+    return f"`{shown(defaults({'': option})[''], option.kind)}`"
 
 
 def faults_page() -> str:
@@ -232,6 +273,10 @@ def cli_page() -> str:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():
                 lines += ["", f"### ftctl {name}", "", *_help(command)]
+                for inner in command._actions:
+                    if isinstance(inner, argparse._SubParsersAction):
+                        for below, deeper in inner.choices.items():
+                            lines += ["", f"#### ftctl {name} {below}", "", *_help(deeper)]
     return "\n".join(lines) + "\n"
 
 

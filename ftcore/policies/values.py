@@ -25,6 +25,7 @@ EXPECTED = {
     "number": "a number",
     "duration": "a duration such as 30, 90s, 5m or 1h",
     "bool": "true or false",
+    "choice": "one of the words that its meaning names",
     "text": "text",
     "texts": "a list of texts",
 }

@@ -106,6 +106,8 @@ def test_palm_and_falcon_go_back_as_they_did():
     palm, falcon = chain_options("palm", "rollback_and_skip"), chain_options("falcon", "rollback_and_skip")
     assert (palm["back"], palm["before"], palm["skip_unit"]) == ("steps", 100, "batches")
     assert 200 <= palm["skip"] <= 500
+    for name in ("palm", "falcon"):
+        assert order(name) == ["rollback_and_skip", *DEFAULT_ORDER]
     assert (falcon["back"], falcon["skip"], falcon["skip_unit"]) == ("latest", 10**9, "tokens")
 
 
