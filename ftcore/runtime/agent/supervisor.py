@@ -195,6 +195,7 @@ class LocalSupervisor:
             self._active = False
             for worker in self._alive():
                 processes.kill(worker.pid, signal.SIGTERM, group=True)
+                processes.kill(worker.pid, signal.SIGCONT, group=True)  # one that was stopped hears TERM only then
             await self._ends(until_kill=True)
             for worker in self._alive():
                 processes.kill(worker.pid, signal.SIGKILL, group=True)

@@ -75,6 +75,13 @@ def test_a_worker_gets_time_to_save(root: Node) -> None:
     assert root.supervisor.tail(0, 100) == "up\nsaved\n"
 
 
+def test_a_worker_that_was_stopped_hears_term(root: Node) -> None:
+    """One that hangs in SIGSTOP gets its time to save as well, and does not sit out the grace."""
+    pids = root.run(up(root, root.launch(root.script(SAVES))))
+    os.kill(pids[0], signal.SIGSTOP)
+    assert root.run(root.supervisor.stop(600.0)) == (9,)
+
+
 def test_a_worker_that_ignores_term_is_killed_after_the_grace(root: Node) -> None:
     """KILL follows, and the code says so; the worker that obeyed is not waited for longer."""
     root.run(up(root, root.launch(root.script(STUBBORN))))
