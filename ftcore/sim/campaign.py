@@ -36,29 +36,26 @@ from ftcore.commands import (
     StartWorkers,
     StopWorkers,
 )
-from ftcore.engine.decide import turn
-from ftcore.engine.turn import own_fact, sequence
 from ftcore.events.action import ActionOrdered
 from ftcore.events.deadline import DeadlineExpired
-from ftcore.events.envelope import At, Event, EventId, Fact
+from ftcore.events.envelope import Event
 from ftcore.events.job import CheckpointCommitted, JobFinished, JobProgressed, JobRolledBack, JobSpec, JobSubmitted
 from ftcore.events.master import MasterElected
 from ftcore.events.node import PlatformAnswered
 from ftcore.events.policy import AbilityDeclared, PlanApplied, PolicyLoaded
 from ftcore.events.world import RoundStarted
-from ftcore.ids import SECOND, Nanoseconds, Term, seconds
+from ftcore.ids import SECOND, seconds
 from ftcore.sim.campaign_nodes import SimNode, answer_to
 from ftcore.sim.campaign_training import Training
+from ftcore.sim.campaign_wheel import Sink, Wheel
 from ftcore.sim.cost import DETECTIONS, Costs
 from ftcore.sim.evidence import JOIN, KINDS, Kind, fact_of
 from ftcore.sim.trace import TraceFault
 from ftcore.states.fold import next_deadline
 from ftcore.states.job import ENDED, JobPhase
-from ftcore.states.model import JobState
 from ftcore.states.node import ACTIVE
 from ftcore.states.worker import WorkerPhase
 
-EPOCH_NS = 1_700_000_000 * SECOND
 DAY_S = 86400.0
 TOLD_EVERY_S = 60.0
 """Checkpoints that follow each other faster are not told one by one."""
@@ -90,10 +87,7 @@ class Setting:
     fleet: bool = False
 
 
-Sink = Callable[[list[Event]], None]
-
-
-class Campaign:
+class Campaign(Wheel):
     """A campaign under way; ``run`` drives it to its end.
 
     Args:
@@ -103,10 +97,9 @@ class Campaign:
     """
 
     def __init__(self, setting: Setting, faults: Iterable[TraceFault], *sinks: Sink) -> None:
+        super().__init__(*sinks)
         self.setting = setting
         costs = setting.costs
-        self.state = JobState()
-        self.now = int(EPOCH_NS)
         self.origin: int | None = None
         self.hit: int | None = None
         self.training = Training(
@@ -119,19 +112,14 @@ class Campaign:
         self.faults = 0
         self.resubmissions = 0
         self._trace: Iterator[TraceFault] = iter(faults)
-        self._sinks = sinks
-        self._term = Term(1)
         self._nodes: dict[str, SimNode] = {}
         self._at: dict[int, SimNode] = {}
         self._coming: dict[int, int] = {}
         self._renamed: dict[int, int] = {}
-        self._queue: list[tuple[int, int, Callable[[], None]]] = []
-        self._pushed = 0
         self._epoch = 0
         self._loading = False
         self._resume_from: int | str = "checkpoint"
         self._untold: int | None = None
-        self._told_at = 0.0
 
     # -- time
 
@@ -197,28 +185,6 @@ class Campaign:
         if not state.incident.taken:
             return "decide"
         return "load" if self._loading else "restart"
-
-    def _after(self, delay_s: float, do: Callable[[], None]) -> None:
-        self._pushed += 1
-        heapq.heappush(self._queue, (self.now + seconds(delay_s), self._pushed, do))
-
-    # -- facts
-
-    def _own(self, data: Any) -> None:
-        self._turn(own_fact(data))
-
-    def _say(self, node: SimNode, data: Any, at: int | None = None) -> None:
-        node.said += 1
-        clocks = None if at is None else At(wall=at, mono=at - int(EPOCH_NS), boot=node.incarnation)
-        self._turn(Fact(id=EventId(node.name, node.incarnation, node.said), data=data, at=clocks))
-
-    def _turn(self, fact: Fact) -> None:
-        group = turn(self.state, sequence(self.state, fact, now=Nanoseconds(self.now), term=self._term))
-        for sink in self._sinks:
-            sink(group)
-        if len(group) > 1:
-            for event in group:
-                self._decided(event)
 
     def _decided(self, event: Event) -> None:
         data = event.data
@@ -322,8 +288,7 @@ class Campaign:
         if fault is not None:
             assert self.origin is not None
             due = self.origin + seconds(fault.time_s)
-            self._pushed += 1
-            heapq.heappush(self._queue, (max(due, self.now), self._pushed, lambda: self._strike(fault)))
+            self._at_time(max(due, self.now), lambda: self._strike(fault))
 
     def _strike(self, fault: TraceFault) -> None:
         self._next_fault()

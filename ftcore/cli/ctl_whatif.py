@@ -1,0 +1,101 @@
+"""``ftctl whatif``: what another policy would have cost in the incidents of a recorded job."""
+
+import argparse
+from typing import Any
+
+from ftcore.cli.ctl_output import console, duration, print_json, table
+from ftcore.cli.ctl_simulate import policy_of
+from ftcore.cli.ctl_store import opened
+from ftcore.replay.reading import read_async
+from ftcore.sim.whatif import Compared, Price, WhatIf
+
+
+async def run(args: argparse.Namespace) -> int:
+    """Read the log, ask the other chain, print both."""
+    other = policy_of(args.policy)
+    reader = WhatIf(other)
+    async with opened(args) as log:
+        await read_async(log.read(), reader)
+    compared = reader.compared()
+    if args.format == "json":
+        print_json(
+            {
+                "recorded": reader.recorded_source,
+                "other": other.source,
+                "incidents": [one.to_json() for one in compared],
+                "total": _total(compared),
+            }
+        )
+    else:
+        _print(compared, reader.recorded_source, other.source)
+    return 0
+
+
+def _total(compared: list[Compared]) -> dict[str, Any]:
+    def added(prices: list[Price]) -> dict[str, float]:
+        return {
+            "seconds": round(sum(price.seconds for price in prices), 3),
+            "steps_lost": round(sum(price.steps_lost for price in prices), 3),
+            "total": round(sum(price.total for price in prices), 3),
+        }
+
+    return {
+        "recorded": added([one.recorded for one in compared]),
+        "other": added([one.other for one in compared]),
+    }
+
+
+def _print(compared: list[Compared], recorded: str, other: str) -> None:
+    out = console()
+    out.print(f"recorded: {recorded}; other: {other}", style="strong")
+    numbers = ("TOOK", "LOST", "WOULD TAKE", "WOULD LOSE")
+    rows = table(
+        "ID",
+        "CLASS",
+        "RECORDED",
+        "TOOK",
+        "LOST",
+        "OTHER",
+        "WOULD TAKE",
+        "WOULD LOSE",
+        "FROM",
+        right=numbers,
+        flexible=("RECORDED", "OTHER", "FROM"),
+    )
+    for one in compared:
+        rows.add_row(
+            one.id,
+            one.cls,
+            _named(one.recorded),
+            duration(one.recorded.seconds),
+            _steps(one.recorded),
+            _named(one.other),
+            duration(one.other.seconds),
+            _steps(one.other),
+            one.other.source,
+        )
+    out.print(rows)
+    total = _total(compared)
+    before, after = total["recorded"], total["other"]
+    out.print(
+        f"\nin all {duration(before['total'])} lost as recorded, {duration(after['total'])} expected with {other} "
+        f"({duration(before['seconds'])} and {duration(after['seconds'])} of standing still, "
+        f"{before['steps_lost']:,.0f} and {after['steps_lost']:,.0f} steps again)"
+    )
+
+
+def _named(price: Price) -> str:
+    """Policies in order; those that are only reached if others fail with their chance."""
+    counted: dict[str, list[float]] = {}
+    for policy, chance in price.policies:
+        counted.setdefault(policy, []).append(chance)
+    names = []
+    for policy, chances in counted.items():
+        times = f" x{len(chances)}" if len(chances) > 1 else ""
+        likely = f" ({chances[0]:.0%})" if chances[0] < 1 else ""
+        names.append(f"{policy}{times}{likely}")
+    return ", ".join(names) or "nobody"
+
+
+def _steps(price: Price) -> str:
+    return f"{price.steps_lost:,.0f} steps" if price.steps_lost else "-"
