@@ -6,9 +6,9 @@ what cannot tell (an exit without a word, a wait that ran out), then what says b
 equals the earliest wins: by the monotonic clock where the reports come from one boot, else by the master's clock.
 
 Where all who report are victims, the culprit is whom they name, who is behind them in the order of collectives, or
-the one rank that others speak of and that said nothing itself: it stands first among the ranks, and its node first among
-the nodes if the world is known. Lines of output that rules knew (hits) count as reports of their own if they came close
-before: a kernel's Xid explains the CUDA error that follows it.
+the one rank that others speak of and that said nothing itself: it stands first among the ranks, and its node first
+among the nodes if the world is known. Lines of output that rules knew (hits) count as reports of their own if they came
+close before: a kernel's Xid explains the CUDA error that follows it.
 """
 
 import re

@@ -12,6 +12,12 @@ THREADS_MAX = 4096
 _THREAD = re.compile(
     r"Thread (?:0x)?([0-9a-f]{1,20}) \((?:active|idle|most recent call first)[^)]{0,40}\):?\s?(.{0,80})"
 )
+_WAITING_FRAME = re.compile(
+    r"^\s{0,8}#\d{1,3}\s{1,4}(?:0x[0-9a-f]{1,16} in )?(?:futex_\w{1,20}|__?futex\w{0,20}|(?:__)?poll"
+    r"|epoll_wait|pthread_cond_\w{0,12}wait"
+    r"|__lll_lock_wait|cu(?:da)?(?:Stream|Event|Ctx|Device)Synchronize|__pthread_cond_wait|sem_wait|__GI___poll)\b"
+)
+"""A frame of a debugger that stands in a wait."""
 _COLLECTIVE = re.compile(
     r"^\s{0,12}(?:File .{0,200} in )?"
     r"(?:broadcast|all_?reduce|all_?gather\w{0,20}|reduce_?scatter\w{0,20}|barrier|all_to_all\w{0,12}"
@@ -25,11 +31,13 @@ class Stack:
 
     Args:
         name: its id, as written.
+        main: it is its process's main thread, as far as can be told.
         lines: how many frames it has.
         collective: it waits in a collective.
     """
 
     name: str
+    main: bool = True
     lines: int = 0
     collective: bool = False
 
@@ -39,17 +47,20 @@ class Stacks:
     """Collects stacks, line by line."""
 
     threads: list[Stack] = attrs.field(factory=list)
+    waits: int = 0
     _open: list[Stack] = attrs.field(factory=list)
 
     def add(self, line: str) -> None:
         """Take a line: the head of a thread, or a frame of the threads named last."""
+        if _WAITING_FRAME.match(line[:HEAD]) is not None:
+            self.waits += 1
         if "Thread" in line[:40]:
             found = _THREAD.search(line[:HEAD])
-            if found is not None and ("MainThread" in found[2] or not found[2]):
+            if found is not None:
                 if len(self.threads) < THREADS_MAX:
                     if self._open and self._open[-1].lines:
                         self._open.clear()
-                    self._open.append(Stack(found[1]))
+                    self._open.append(Stack(found[1], "MainThread" in found[2] or not found[2]))
                     self.threads.append(self._open[-1])
                 return
         if not self._open:
@@ -63,10 +74,10 @@ class Stacks:
             stack.collective = stack.collective or _COLLECTIVE.match(line[:HEAD]) is not None
 
     def read(self) -> tuple[bool, tuple[str, ...]]:
-        """Whether there are stacks of main threads, and which of them keep others waiting."""
-        whole = [stack for stack in self.threads if stack.lines]
+        """Whether there are stacks, and which main threads keep others waiting."""
+        whole = [stack for stack in self.threads if stack.lines and stack.main]
         elsewhere = tuple(stack.name for stack in whole if not stack.collective)
-        return bool(whole), elsewhere if len(elsewhere) < len(whole) else ()
+        return bool(self.threads) or self.waits > 0, elsewhere if len(elsewhere) < len(whole) else ()
 
 
 HEAD = 400

@@ -9,6 +9,9 @@ from ftcore.faults.rules import RULES
 LINE_BYTES_MAX = 8192
 """Of a longer line its start and its end are read, half of this each."""
 
+LOOKS_BAD = r"(?i)error|fail|fatal|abort|exception|killed|panic|warn|traceback|timed? ?out"
+"""A line that is worth showing where no rule knows anything."""
+
 
 class Table:
     """An ordered table of rules.
@@ -19,12 +22,19 @@ class Table:
 
     def __init__(self, extra: tuple[Rule, ...] = ()) -> None:
         self.rules = (*extra, *RULES)
-        self._set = PatternSet(rule.pattern for rule in self.rules)
+        self._set = PatternSet([*(rule.pattern for rule in self.rules), LOOKS_BAD])
 
     def read(self, line: bytes) -> Rule | None:
         """The rule that reads the line: the first of those that find their pattern in it."""
+        return self.look(line)[0]
+
+    def look(self, line: bytes) -> tuple[Rule | None, bool]:
+        """As ``read``, and whether the line looks bad to somebody who knows no rule."""
         found = self._set.found_in(cut(line))
-        return self.rules[found[0]] if found else None
+        if not found:
+            return None, False
+        known = len(self.rules)
+        return self.rules[found[0]] if found[0] < known else None, found[-1] == known
 
     def read_text(self, line: str) -> Rule | None:
         """As ``read``, of text."""

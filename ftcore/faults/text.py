@@ -25,6 +25,8 @@ from ftcore.faults.taxonomy import CLASSES, Action, FaultClass, suspects_node
 MULTI = "multi"
 EVIDENCE_LINES = 6
 LINE_CHARS_SHOWN = 240
+SPOKE_LINES = 3
+"""Who spoke less than this often need not be missed when it falls silent."""
 PER_RULE_MAX = 64
 """Lines kept of one rule; the first ones."""
 WEAK = 46
@@ -33,16 +35,25 @@ QUOTED_CHARS_MAX = 1 << 16
 """Of a line that quotes a text; the rest of a longer one is not read."""
 NOBODY_LISTED = "a rank not listed"
 
+PASSED_ON_LINES = 40
+"""Between a cause and the exception that hands it on: a chain of tracebacks."""
+_PASSED_ON = (
+    FaultClass.COLLATERAL,
+    FaultClass.NETWORK_RENDEZVOUS,
+    FaultClass.NCCL_TIMEOUT,
+    FaultClass.NCCL_REMOTE_ERROR,
+)
+_PASSES_ON = ("exception", "exception-short", "exception-c")
 _SOURCE = re.compile(r"\bFile \"[^\"]{1,300}\", line \d")
 _SIZE = r"(\d{1,9}(?:\.\d{1,6})?) ?([KMGT])i?B"
 _ASKED = re.compile(rf"Tried to allocate {_SIZE}")
 _FREE = re.compile(rf"{_SIZE} (?:is )?free")
 _TOTAL = re.compile(rf"{_SIZE} total capacity|total capacity of {_SIZE}")
 _UNIT = {"K": 1.0, "M": 1024.0, "G": 1024.0**2, "T": 1024.0**3}
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _SEQ = re.compile(r"SeqNum=(\d{1,18})")
 _COMPLETED = re.compile(r"last completed (?:NCCL )?work: (\d{1,18})")
 _RANKS = re.compile(r"\bRank (\d{1,6})\b")
-_LOOKS_BAD = re.compile(r"(?i)error|fail|fatal|abort|exception|killed|panic|warn|traceback|timed? ?out")
 
 
 @attrs.frozen
@@ -52,8 +63,7 @@ class Diagnosis:
     Args:
         cls: the class; ``unknown`` if no rule gave one.
         detail: the finer distinction.
-        role: ``root``, ``collateral``, ``multi`` (several ranks speak, ``root_rank`` names the one that began) or
-            ``unknown``.
+        role: ``root``, ``collateral`` or ``multi`` (several ranks speak, ``root_rank`` names the one that began).
         action: what is usually done.
         root_rank: rank, task or host that began; empty if the text does not tell.
         node_at_fault: there is reason to suspect a machine.
@@ -106,6 +116,7 @@ class TextReader:
         self._found: list[Found] = []
         self._per_rule: dict[tuple[str, str], int] = {}
         self._voices: dict[str, int] = {}
+        self._lines_of: dict[str, int] = {}
         self._series = Series()
         self._stacks = Stacks()
         self._last: deque[str] = deque(maxlen=EVIDENCE_LINES)
@@ -125,20 +136,22 @@ class TextReader:
 
     def _add(self, line: str) -> None:
         self._at += 1
+        line = _COLOUR.sub("", line) if "\x1b" in line else line
         if not line.strip():
             return
+        self._stacks.add(line)
         if self._is_source(line):
             return
         self._section = speakers.section(line) or ("" if line[:1].strip() else self._section)
         who = speakers.speaker(line) or self._section
         if who and (who in self._voices or len(self._voices) < 4096):
             self._voices[who] = self._at
+            self._lines_of[who] = self._lines_of.get(who, 0) + 1
         self._series.add(line)
-        self._stacks.add(line)
         self._last.append(line)
-        rule = self._table.read(to_bytes(line))
+        rule, looks_bad = self._table.look(to_bytes(line))
         if rule is None:
-            if _LOOKS_BAD.search(line[:400]):
+            if looks_bad:
                 self._bad.append(line)
             return
         key = (rule.name, who)
@@ -150,7 +163,7 @@ class TextReader:
     def _is_source(self, line: str) -> bool:
         """Whether the line is a traceback's: where in which file, or the source that stands there."""
         column, self._source_column = self._source_column, -1
-        place = _SOURCE.search(line[:600])
+        place = _SOURCE.search(line[:600]) if 'File "' in line[:600] else None
         if place is not None:
             self._source_column = place.start()
             return True
@@ -183,12 +196,24 @@ class TextReader:
         return self._diagnosis(best, found)
 
     def _weighed(self) -> list[Found]:
-        """What was found; a kill that came before the waits that ran out was their cause."""
+        """What was found, with the weights that the context gives.
+
+        A kill that came before the waits that ran out was their cause. An exception of the program right behind a line
+        of the same rank that tells of a peer, a wait or a network is how the program passed that on.
+        """
         waits = [f.at for f in self._found if f.rule.detail in ("watchdog", "desync", "barrier")]
-        return [
-            attrs.evolve(f, weight=54) if f.rule.detail == "sigkill" and waits and f.at < waits[0] else f
-            for f in self._found
-        ]
+        passed_on: dict[str, int] = {}
+        weighed = []
+        for f in self._found:
+            weight = f.weight
+            if f.rule.detail == "sigkill" and waits and f.at < waits[0]:
+                weight = 54
+            elif f.rule.cls in _PASSED_ON:
+                passed_on[f.who] = f.at
+            elif f.rule.name in _PASSES_ON and f.at - passed_on.get(f.who, -PASSED_ON_LINES) < PASSED_ON_LINES:
+                weight = 11
+            weighed.append(attrs.evolve(f, weight=weight) if weight != f.weight else f)
+        return weighed
 
     def _diagnosis(self, best: Found, found: list[Found]) -> Diagnosis:
         rule = best.rule
@@ -247,7 +272,7 @@ class TextReader:
         if best.rule.role != COLLATERAL or best.rule.detail != "peer-gone":
             return None
         complained = {f.who for f in self._found if f.who}
-        quiet = [who for who in self._voices if who not in complained]
+        quiet = [who for who, lines in self._lines_of.items() if who not in complained and lines >= SPOKE_LINES]
         if len(quiet) != 1 or not complained:
             return None
         reason = "its output ends without a word, then the others lose their connection to it: ended from outside"
@@ -269,7 +294,7 @@ class TextReader:
         is_hung, waited_for = self._stacks.read()
         last = _short(dict.fromkeys(self._last))
         if is_hung:
-            several = len([stack for stack in self._stacks.threads if stack.lines]) > 1
+            several = len([stack for stack in self._stacks.threads if stack.main]) > 1
             who = f"process {waited_for[0]}" if len(waited_for) == 1 else ""
             return Diagnosis(
                 FaultClass.HANG,
@@ -288,6 +313,7 @@ class TextReader:
             return None
         cls, detail, action = {
             "spike": (FaultClass.NUMERIC, "loss-spike", Action.ROLLBACK_SKIP_DATA),
+            "scale": (FaultClass.NUMERIC, "loss-scale", Action.ROLLBACK_SKIP_DATA),
             "recovered": (FaultClass.NUMERIC, "loss-spike", Action.WAIT),
             "slower": (FaultClass.HANG, "straggler", Action.REPLACE_NODE),
         }[curve.kind]
@@ -298,7 +324,7 @@ class TextReader:
         return Diagnosis(
             FaultClass.UNKNOWN,
             "",
-            UNSURE,
+            MULTI if len({f.who for f in self._found if f.who}) > 1 else ROOT,
             facts.action,
             "",
             False,

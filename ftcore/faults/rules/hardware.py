@@ -155,6 +155,20 @@ RULES: tuple[Rule, ...] = (
         live=True,
     ),
     Rule(
+        name="node-check",
+        pattern=r"(?i)(?:GPU|device|node|accelerator)s?(?: \S{1,24})? (?:is |are |was |marked )(?:as )?(?:faulty"
+        r"|unhealthy|broken|in (?:an )?error state)"
+        r"|fault(?:y)? nodes? (?:are|is)?:? ?\[ ?['\"\d]|nvidia-smi.{0,60}(?:ERR!|No devices were found"
+        r"|has failed)|\| *ERR! |\bERR! *\|"
+        r"|expected \d+ GPUs?,? (?:but )?(?:found|got|only|saw)|only \d+ (?:of|out of) \d+ GPUs"
+        r"|GPU.{0,30}(?:disappeared|dropped off|not detected)",
+        cls=G,
+        detail="unhealthy",
+        weight=94,
+        reason="a check or a tool of the driver says that a device is missing or broken",
+        example="Fault nodes are: [3]  and stragglers are: [].",
+    ),
+    Rule(
         name="heat",
         pattern=r"(?i)thermal (?:shutdown|violation)|HW (?:thermal )?slowdown\s*:\s*active|gpu.{0,40}overheat"
         r"|power brake slowdown\s*:\s*active",

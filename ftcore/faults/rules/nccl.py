@@ -99,6 +99,19 @@ RULES: tuple[Rule, ...] = (
         live=True,
     ),
     Rule(
+        name="nic",
+        pattern=r"mlx\d_core.{0,80}(?:health compromised|syndrome|FW error|device (?:is )?not responding|fatal"
+        r"|cable|module)"
+        r"|(?:NIC|Copper|Fibre)? ?[Ll]ink is [Dd]own|[Ll]ink (?:flap|failure|DOWN)|lost carrier"
+        r"|LinkDowned|IBV_WC_(?:RETRY_EXC|RNR_RETRY)\w*",
+        cls=R,
+        detail="link",
+        weight=77,
+        reason="the network card or its driver says that the link is lost",
+        example="mlx5_core 0000:1a:00.0: device's health compromised - reached miss count",
+        live=True,
+    ),
+    Rule(
         name="ib-event",
         pattern=r"Got async event ?:",
         cls=R,

@@ -135,6 +135,32 @@ RULES: tuple[Rule, ...] = (
         "Address already in use",
     ),
     Rule(
+        name="others-ended",
+        pattern=r"(?:Actor|Worker)\w*DiedError|RayActorError|WorkerCrashedError|(?i:(?:another|other|some"
+        r"|a remote|peer) (?:rank|process|worker|node)s? "
+        r"(?:has |have |was |were )?(?:failed|died|exited|crashed|been killed|killed|terminated"
+        r"|disconnected))|(?i:worker (?:process )?(?:has )?died unexpectedly)",
+        cls=X,
+        detail="peer-gone",
+        role=COLLATERAL,
+        weight=24,
+        reason="it says that another one ended",
+        example="ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.",
+    ),
+    Rule(
+        name="download",
+        pattern=r"HTTPS?ConnectionPool|Max retries exceeded|requests\.exceptions|urllib3?\.\w*|URLError|SSLError"
+        r"|ProxyError|ClientConnectorError"
+        r"|StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED)|LocalEntryNotFoundError|ReadTimeoutError"
+        r"|OfflineModeIsEnabled|50[0234] Server Error",
+        cls=N,
+        detail="service",
+        role=UNSURE,
+        weight=63,
+        reason="a service on the network was not reached",
+        example="requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub', port=443): Max retries exceeded",
+    ),
+    Rule(
         name="name-resolution",
         pattern=r"(?i)name or service not known|temporary failure in name resolution|getaddrinfo"
         r"|nodename nor servname"

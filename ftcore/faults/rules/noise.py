@@ -48,7 +48,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _noise(
         "terminate-called",
-        r"terminate called (?:after|without|recursively)|^\s*what\(\):\s+\[?(?:PG|Rank)",
+        r"terminate called (?:after throwing an instance of 'c10|without|recursively)|^\s*what\(\):\s+\[?(?:PG|Rank)",
         "C++ ends after an exception that was told before",
         "terminate called after throwing an instance of 'c10::DistBackendError'",
     ),

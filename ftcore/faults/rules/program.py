@@ -73,7 +73,7 @@ NUMERIC: tuple[Rule, ...] = (
     ),
     Rule(
         name="not-finite",
-        pattern=r"(?i)\bloss(?:es)?\w*['\"]?(?: value)?(?: is|\s*[=:,])?\s*(?:tensor\()?[+-]?(?:nan|inf)\b"
+        pattern=r"(?i)(?:\b|_)loss(?:es)?\w*['\"]?(?: value)?(?: is|\s*[=:,])?\s*(?:tensor\()?[+-]?(?:nan|inf)\b"
         r"|\bgrad(?:ient)?[_ ]?norm['\"]?\s*[=:]?\s*(?:nan|inf)\b"
         r"|\b(?:nan|inf)s?(?: or infs?)?(?: values?)? (?:were |was |is )?(?:detected|found|encountered"
         r"|loss|gradients?)\b|found (?:a )?(?:nan|inf)\b"
@@ -87,6 +87,18 @@ NUMERIC: tuple[Rule, ...] = (
         reason="loss or gradients are not finite",
         example="step 0003 | loss = nan",
         live=True,
+    ),
+    Rule(
+        name="diverged",
+        pattern=r"(?i)(?:loss|training|model|run) (?:has |have |is )?(?:spik(?:ed|es|ing)|diverg(?:ed|es|ing)"
+        r"|explod(?:ed|es|ing)"
+        r"|blew up)|loss[ _-]spike|spikes? in (?:the )?(?:train\w* )?loss|divergence detected|(?:grad\w*"
+        r"|norm) explo\w+",
+        cls=M,
+        detail="spike",
+        weight=58,
+        reason="somebody who watches the curve says that it left its course",
+        example="[watch] loss spike at step 4100: 2.31 -> 7.92",
     ),
     Rule(
         name="overflow-skip",
@@ -149,6 +161,16 @@ HANGS: tuple[Rule, ...] = (
         example="watchdog: BUG: soft lockup - CPU#17 stuck for 22s! [python:4711]",
         live=True,
     ),
+    Rule(
+        name="hang-words",
+        pattern=r"(?i)\b(?:hangs|hung|hanging|stuck|frozen|freezes|dead-?lock(?:ed|s)?|stalled|not progressing)\b",
+        cls=H,
+        detail="no-progress",
+        role=UNSURE,
+        weight=24,
+        reason="words for a standstill, where nothing says more",
+        example="[monitor] worker 3 seems stuck at step 812",
+    ),
 )
 
 SET_UP: tuple[Rule, ...] = (
@@ -178,6 +200,33 @@ SET_UP: tuple[Rule, ...] = (
         weight=83,
         reason="the command line or the environment is not what the program takes",
         example="train.py: error: unrecognized arguments: --lrr 0.1",
+    ),
+    Rule(
+        name="versions",
+        pattern=r"(?i)AttributeError: (?:partially initialized )?module '|is not installed|please (?:re)?install"
+        r"|pip install "
+        r"|requires? (?:python|torch|pytorch|cuda|transformers|flash|version|a newer)|version (?:mismatch|conflict)"
+        r"|incompatible versions?|only supports? (?:Ampere|Hopper|CUDA|GPUs|sm_)|only supported on"
+        r"|numpy\.dtype size changed"
+        r"|pkg_resources\.\w+|VersionConflict|DistributionNotFound|unsupported (?:dtype|device|gpu|option|backend)",
+        cls=E,
+        detail="versions",
+        weight=79,
+        reason="packages, device and program do not fit together",
+        example="AttributeError: module 'torch.distributed' has no attribute '_tensor'",
+    ),
+    Rule(
+        name="configuration",
+        pattern=r"(?:Misconfiguration|Config\w*|Validation)(?:Exception|Error)"
+        r"|AssertionError: .{0,200}(?:\bmust\b|should be|specify|--\w"
+        r"|requires|not supported|args\.)|ValueError: .{0,200}(?:must be set|should be one of"
+        r"|is not a valid|not supported|Invalid value for|--\w)"
+        r"|yaml\.\w+\.\w+Error|^usage: |TOMLDecodeError|omegaconf|hydra\.errors",
+        cls=E,
+        detail="configuration",
+        weight=62,
+        reason="the program itself rejects what it was given",
+        example="AssertionError: --micro-batch-size must be given",
     ),
     Rule(
         name="sizes",
@@ -250,6 +299,26 @@ CRASHES: tuple[Rule, ...] = (
         weight=60,
         reason="the program raised it, and nothing says that another's end was behind it",
         example="ValueError: x",
+    ),
+    Rule(
+        name="exception-c",
+        pattern=r"^\s*what\(\):|panicked at|^panic: |terminate called after throwing an instance of 'std::"
+        r"|Assertion .{0,200} failed",
+        cls=U,
+        detail="exception",
+        weight=57,
+        reason="an exception or assertion of compiled code",
+        example="  what():  basic_string::_M_construct null not valid",
+    ),
+    Rule(
+        name="traceback",
+        pattern=r"^.{0,80}Traceback \(most recent call last\)",
+        cls=U,
+        detail="traceback",
+        role=UNSURE,
+        weight=13,
+        reason="an exception was raised; its line is not in the text",
+        example="Traceback (most recent call last):",
     ),
     Rule(
         name="exception-short",

@@ -165,15 +165,30 @@ EXITS: tuple[Rule, ...] = (
         example="failed (exitcode: -7) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
     ),
     Rule(
+        name="exit-sigkill-alone",
+        pattern=r"failed \(exitcode: -9\)|^\s*exitcode\s*: -9\b|Signal 9 \(SIGKILL\) received by PID"
+        r"|died with <Signals\.SIGKILL"
+        r"|^(?:\S{0,40} )?(?:line \d+: *)?\d* *Killed\b",
+        cls=FaultClass.OOM_HOST,
+        detail="sigkill",
+        role=UNSURE,
+        weight=34,
+        action=Action.RESTART_PROCESSES,
+        reason="one process was killed and its launcher lives to tell: a scheduler ends both and sends SIGTERM "
+        "first, the "
+        "OOM killer takes the largest alone",
+        example="failed (exitcode: -9) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
+    ),
+    Rule(
         name="exit-sigkill",
-        pattern=rf"{exit_patterns(signal.SIGKILL)}|^Killed$|: \d+ Killed\b|\d+ Killed  ",
+        pattern=exit_patterns(signal.SIGKILL),
         cls=P,
         detail="sigkill",
         role=UNSURE,
         weight=34,
         action=Action.RESTART_PROCESSES,
         reason="SIGKILL: " + SIGNAL_MEANINGS[signal.SIGKILL],
-        example="failed (exitcode: -9) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
+        example="container trainer: Error, exit code 137",
     ),
     Rule(
         name="exit-timeout",
@@ -220,6 +235,17 @@ EXITS: tuple[Rule, ...] = (
         example="failed (exitcode: -6) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
     ),
     Rule(
+        name="exit-1",
+        pattern=r"exit ?code\"?\s*[:=]?\s*1\b|[Ee]xited with exit code 1\b|exited with (?:code|status) 1\b"
+        r"|non-zero exit status 1\b",
+        cls=U,
+        detail="exit",
+        role=UNSURE,
+        weight=12,
+        reason="exit code 1 is how Python ends after an exception; its text is not here",
+        example="failed (exitcode: 1) local_rank: 0 (pid: 886) of binary: /usr/bin/python",
+    ),
+    Rule(
         name="exit-other",
         pattern=r"exit ?code\"?\s*[:=]?\s*[1-9]\d*\b|[Ee]xited with exit code [1-9]|exited with (?:code|status) [1-9]"
         r"|non-zero exit status [1-9]",
@@ -228,6 +254,6 @@ EXITS: tuple[Rule, ...] = (
         role=UNSURE,
         weight=12,
         reason="an exit code other than 0 says only that something went wrong before",
-        example="failed (exitcode: 1) local_rank: 0 (pid: 886) of binary: /usr/bin/python",
+        example="failed (exitcode: 3) local_rank: 0 (pid: 886) of binary: /usr/bin/python",
     ),
 )

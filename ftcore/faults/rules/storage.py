@@ -68,7 +68,10 @@ RULES: tuple[Rule, ...] = (
         r"|HeaderTooLarge|InvalidHeaderDeserialization"
         r"|(?:checkpoint|ckpt|shard|file).{0,60}\b(?:corrupt|truncated|incomplete|damaged)"
         r"|unpickling(?:error)?\b.{0,40}(?:truncated|invalid load key)"
-        r"|(?:unable|failed) to (?:open|read) file .{0,60}truncated|CheckpointException|checksum mismatch"
+        r"|(?:unable|failed) to (?:open|read) file .{0,60}truncated|CheckpointException|BadZipFile|tarfile\.ReadError"
+        r"|EOFError|UnpicklingError|zlib\.error|ArrowInvalid|(?:failed|error|unable)\w* (?:to |while "
+        r"|in )?(?:sav|writ)(?:e|ing)\w* .{0,20}(?:checkpoint|ckpt|file)"
+        r"|short write|write failed|checksum mismatch"
         r"|crc.{0,10} mismatch",
         cls=S,
         detail="checkpoint-file",

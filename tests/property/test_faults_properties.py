@@ -1,0 +1,117 @@
+"""Properties of classification: pieces do not matter, hostile input costs no more than its length."""
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftcore.errors import UsageError
+from ftcore.faults.classify import classify
+from ftcore.faults.extra import extra_rules
+from ftcore.faults.pattern import check
+from ftcore.faults.rules import RULES
+from ftcore.faults.scan import Scanner
+from ftcore.faults.table import LINE_BYTES_MAX, table
+from ftcore.faults.taxonomy import Action, FaultClass
+from ftcore.faults.text import classify_text
+from ftcore.states.model import Report
+
+EXAMPLES = [rule.example.encode() for rule in RULES]
+LINES = st.one_of(
+    st.sampled_from(EXAMPLES),
+    st.binary(max_size=60),
+    st.builds(lambda byte, count: bytes([byte]) * count, st.integers(0, 255), st.integers(0, 3 * LINE_BYTES_MAX)),
+)
+HOSTILE = ["a", "A", " ", "0", "/", ".", "error ", "x=", "[rank", "\u00e9", 'File "', "loss ", "#0 poll "]
+STREAMS = st.lists(LINES, max_size=12).map(b"\n".join)
+
+
+def told(data: bytes, sizes: list[int]) -> list[tuple[str, str, int]]:
+    """All hits of a stream that comes in pieces of these sizes, over and over."""
+    scanner, hits, at = Scanner(), [], 0
+    for size in itertools.cycle(sizes):
+        if at >= len(data):
+            break
+        hits += scanner.feed(data[at : at + size], 0)
+        assert scanner.held <= 2 * LINE_BYTES_MAX
+        at += size
+    hits += scanner.flush(0, ended=True)
+    return [(hit.rule, hit.line, hit.count) for hit in hits]
+
+
+@settings(max_examples=150, deadline=None)
+@given(STREAMS, st.lists(st.integers(1, 5000), min_size=1, max_size=6))
+def test_pieces_do_not_matter(data: bytes, sizes: list[int]):
+    """However a stream is cut, the same lines are told."""
+    assert told(data, sizes) == told(data, [len(data) + 1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(STREAMS)
+def test_the_scan_tells_what_the_table_reads(data: bytes):
+    """A line is told if and only if the table reads it by a rule that is worth telling at once."""
+    import re
+
+    lines = [line for line in re.split(rb"[\r\n]", data) if line]
+    read = [table().read(line) for line in lines]
+    expected = {rule.name for rule in read if rule is not None and rule.live}
+    assert {name for name, _, _ in told(data, [len(data) + 1])} == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=2000) | st.lists(st.sampled_from([r.example for r in RULES]), max_size=8).map("\n".join))
+def test_any_text_has_a_diagnosis(text: str):
+    """Whatever the text is, there is a class, a role and an action; only rules cost a node."""
+    found = classify_text(text)
+    assert isinstance(found.cls, FaultClass)
+    assert isinstance(found.action, Action)
+    assert found.role in ("root", "collateral", "multi")
+    assert found.cls is not FaultClass.UNKNOWN or found.action is not Action.REPLACE_NODE
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["a", "A", " ", "0", "/", ".", "error ", "x=", "[rank", "\u00e9", 'File "', "loss "]),
+    st.integers(1, 40_000),
+)
+def test_hostile_lines_are_read(part: str, count: int):
+    """Long lines of what patterns repeat: read, and never by luck of the engine."""
+    assert classify_text(part * count).role in ("root", "collateral", "multi")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(min_size=1, max_size=40))
+def test_any_pattern_is_taken_or_refused(pattern: str):
+    """A user's pattern becomes a rule or one message; a rule that was taken reads any line."""
+    try:
+        rules = extra_rules([{"pattern": pattern, "class": "hang"}], "p")
+    except UsageError as error:
+        assert str(error).startswith("p[0].pattern")
+        return
+    check(pattern, "p")
+    table(rules).read_text("any line " + pattern)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(-64, 255), st.text(max_size=300), st.text(max_size=300))
+def test_any_report_has_a_reading(code: int, message: str, tail: str):
+    """Exit code, message and last output are read together, whatever they are."""
+    reading = classify(
+        Report(
+            seq=1,
+            type="worker.failed",
+            node="n",
+            rank=0,
+            round=1,
+            time=1,
+            mono=0,
+            boot="",
+            exitcode=code,
+            message=message,
+            tail=tail,
+            step=None,
+            absolute=False,
+        )
+    )
+    assert reading.role in ("root", "collateral", "unknown")
+    assert "\n" not in reading.summary
