@@ -157,6 +157,16 @@ def _add_taking_away(commands: Any) -> None:
 
 
 def _add_spikes(commands: Any) -> None:
+    classify = _command(
+        commands,
+        "classify",
+        "Say what the text of a log means: class, who began it, what to do.",
+        "ftctl classify worker.log\ndmesg | ftctl classify -\nftctl classify --jsonl excerpts.jsonl | jq .class",
+    )
+    classify.add_argument("file", metavar="FILE", help="the text, or - for standard input")
+    classify.add_argument("--jsonl", action="store_true", help="one JSON object a line; its key text is read")
+    classify.add_argument("--policy", metavar="FILE", help="a policy file with rules of its own (faults: rules)")
+    classify.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
     spikes = _command(
         commands,
         "spikes",

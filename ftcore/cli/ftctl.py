@@ -77,6 +77,10 @@ def _command(name: str) -> Command:
         from ftcore.cli import ctl_command
 
         return ctl_command.command
+    if name == "classify":
+        from ftcore.cli import ctl_classify
+
+        return ctl_classify.classify
     if name == "spikes":
         from ftcore.cli import ctl_spikes
 
