@@ -101,7 +101,7 @@ def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState)
             continue
         policy = BUILT_IN.get(entry.policy)
         kinds = policy.kinds if policy is not None else entry.kinds
-        if kinds and not _deals_with(kinds, incident, job):
+        if kinds and not deals_with(kinds, incident, job):
             continue
         verdict = _ask(policy, entry, incident, job)
         yield Answer(policy=entry.policy, verdict=verdict)
@@ -109,7 +109,8 @@ def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState)
             return
 
 
-def _deals_with(kinds: Sequence[str], incident: IncidentState, job: JobState) -> bool:
+def deals_with(kinds: Sequence[str], incident: IncidentState, job: JobState) -> bool:
+    """Whether a policy that deals with ``kinds`` is asked about an incident at all."""
     return (
         incident.kind in kinds
         or (incident.kind == "request" and incident.fault.detail in kinds)

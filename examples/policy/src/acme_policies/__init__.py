@@ -1,0 +1,1 @@
+"""What Acme's machines need of ftcore: one policy, and the rule that knows a line of their own."""

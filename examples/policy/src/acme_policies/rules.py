@@ -1,0 +1,15 @@
+"""Rules of classification, as they would stand in a policy file under ``faults: rules:``."""
+
+TOO_HOT = "too-hot"
+
+RULES = [
+    {
+        "name": "acme-bmc",
+        "pattern": r"acme-bmc: inlet at \d+ C",
+        "class": "gpu-hw",
+        "detail": TOO_HOT,
+        "action": "wait",
+        "reason": "Acme's board controller took the power away because the air that came in was too hot",
+        "example": "acme-bmc: inlet at 41 C",
+    },
+]

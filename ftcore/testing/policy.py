@@ -1,0 +1,319 @@
+"""The contract that every policy keeps, as a test class.
+
+    from ftcore.testing.policy import PolicyContract
+
+    class TestMine(PolicyContract):
+        policy = Mine()
+
+Under ``pytest`` the subclass is a test like any other; nothing of pytest is needed to import this. The policy is asked
+about many moments: those at which made-up jobs really asked their chain, and from each of them every class of faults
+and every kind of incident. It is asked as the chain would ask it: about what its ``kinds`` hold, in jobs that can do
+what it ``needs``.
+
+House rule: a failure names the moment and the options, and says in one line what was wrong.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import attrs
+
+from ftcore.events.envelope import Event
+from ftcore.events.job import JobSpec
+from ftcore.events.policy import ChainEntry, PolicyAnswered, PolicyConsidered, PolicyFaulted
+from ftcore.faults.taxonomy import FaultClass
+from ftcore.policies.base import Ability, Option
+from ftcore.policies.chain import BUILT_IN, deals_with
+from ftcore.policies.config import default_chain
+from ftcore.policies.external import WISHES, declare, put, read_state
+from ftcore.policies.values import defaults
+from ftcore.states.fold import fold
+from ftcore.states.model import JobState, Request, to_json
+from ftcore.testing.driver import JobDriver
+
+PATIENCE_S = 60.0
+"""Bound of the time for all questions together; a policy that keeps ftcore's deadline needs a hundredth of it."""
+
+_EVERYBODY = (*(name for name in BUILT_IN if name != "stop"), "stop")
+
+
+@attrs.frozen
+class Moment:
+    """A state in which a chain asks.
+
+    Args:
+        name: what has happened.
+        state: JSON of the folded state, with an open incident.
+    """
+
+    name: str
+    state: bytes
+
+
+class PolicyContract:
+    """Subclass it and set ``policy``."""
+
+    policy: ClassVar[Any]
+    """The policy under test, an object."""
+
+    def test_it_declares_itself_soundly(self) -> None:
+        """Name, doc, conditions, kinds, needs and options are such that a policy file can name it."""
+        policy = self.policy
+        if BUILT_IN.get(policy.name) is not policy:
+            declare(policy, policy.name, "test")
+
+    def test_every_verdict_is_sound(self) -> None:
+        """It raises nothing, and each answer is a Take or a Pass that the job at hand can carry out."""
+
+        def look() -> None:
+            for moment in self._moments():
+                self._ask(moment, {})
+
+        self._within(look)
+
+    def test_the_same_question_has_the_same_answer(self) -> None:
+        """It remembers nothing, and neither clock nor chance has a say."""
+
+        def look() -> None:
+            moments = list(self._moments())
+            first = [self._ask(moment, {}) for moment in moments]
+            again = [self._ask(moment, {}) for moment in reversed(moments)][::-1]
+            for moment, one, other in zip(moments, first, again, strict=True):
+                assert one == other, f"{moment.name}: answered {one}, then {other}"
+
+        self._within(look)
+
+    def test_every_value_of_an_option_is_survived(self) -> None:
+        """Each option at its limits, or at every choice, with the others at their defaults."""
+
+        def look() -> None:
+            for options in _variants(self.policy.options):
+                for moment in self._moments(variants=False):
+                    self._ask(moment, options)
+
+        self._within(look)
+
+    def _moments(self, variants: bool = True) -> Iterator[Moment]:
+        """What the chain would ask it about."""
+        needs = set(self.policy.needs)
+        for moment in (*_recorded(), *(_varied() if variants else ())):
+            job = read_state(moment.state)
+            assert job.incident is not None
+            if all(job.can(need) for need in needs) and deals_with(self.policy.kinds, job.incident, job):
+                yield moment
+
+    def _ask(self, moment: Moment, options: Mapping[str, Any]) -> PolicyAnswered:
+        answer = put(self.policy, moment.state, options, "ask_policy.1.1")
+        told = f" with {dict(options)}" if options else ""
+        assert not isinstance(answer, PolicyFaulted), f"{moment.name}{told}: {answer.error}"
+        return answer
+
+    def _within(self, look: Callable[[], None]) -> None:
+        """Run it in a thread: a question that never ends must fail a test, not hang it."""
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                look()
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive(), f"{self.policy.name} did not answer all questions in {PATIENCE_S:g} s"
+        if raised:
+            raise raised[0]
+
+
+def _variants(options: Mapping[str, Option]) -> Iterator[dict[str, Any]]:
+    for name, option in options.items():
+        values: tuple[Any, ...] = ()
+        if option.kind == "bool":
+            values = (True, False)
+        elif option.kind == "choice":
+            values = option.choices
+        elif option.kind == "int":
+            values = (int(option.minimum), *(() if option.maximum is None else (int(option.maximum),)))
+        elif option.kind in ("number", "duration"):
+            values = (float(option.minimum), *(() if option.maximum is None else (float(option.maximum),)))
+        for value in values:
+            yield {name: value}
+
+
+# -- moments ----------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _recorded() -> tuple[Moment, ...]:
+    """Moments at which made-up jobs asked their chain: the states before each verdict."""
+    chain = tuple(ChainEntry(policy=name, options=defaults(BUILT_IN[name].options)) for name in _EVERYBODY)
+    loaded = attrs.evolve(default_chain(), source="test", chain=chain)
+    found: dict[bytes, Moment] = {}
+    for abilities in ((), tuple(Ability)):
+        for history in _HISTORIES:
+            spec = JobSpec(argv=("train.py",), nodes_min=1, nodes_max=3)
+            driver = JobDriver(slots=2, spec=spec, policy=loaded, abilities=abilities, tick_s=0.01)
+            history(driver)
+            able = "a job with every ability" if abilities else "a plain job"
+            told = f"{able}, {history.__name__.strip('_').replace('_', ' ')}"
+            for seq, state in _asked(driver.events):
+                found[state] = Moment(f"{told}, event {seq}", state)
+    return tuple(found.values())
+
+
+def _asked(events: Sequence[Event]) -> Iterator[tuple[int, bytes]]:
+    job = JobState()
+    for event in events:
+        if isinstance(event.data, PolicyConsidered):
+            yield event.seq, to_json(job)
+        fold(job, event)
+
+
+@functools.cache
+def _varied() -> tuple[Moment, ...]:
+    """The first moment of each history, read as every class of faults and every kind of incident."""
+    found = {}
+    seen = set()
+    for moment in _recorded():
+        history = moment.name.rpartition(", event")[0]
+        if history in seen:
+            continue
+        seen.add(history)
+        for kind, cls, detail in _readings():
+            state = _read_as(moment.state, kind, cls, detail)
+            found[state] = Moment(f"{moment.name}, read as {kind} {cls} {detail}".rstrip(), state)
+    return tuple(found.values())
+
+
+def _readings() -> Iterator[tuple[str, str, str]]:
+    for cls in FaultClass:
+        if cls is not FaultClass.REQUEST:
+            yield "fault", str(cls), ""
+            yield "warning", str(cls), ""
+    yield "fault", "a-class-of-next-year", ""
+    for wish in WISHES:
+        yield ("opportunity" if wish == "grow" else "request"), str(FaultClass.REQUEST), wish
+
+
+def _read_as(state: bytes, kind: str, cls: str, detail: str) -> bytes:
+    job: JobState = read_state(state)
+    assert job.incident is not None
+    job.incident.kind = kind
+    named = next(iter(job.nodes), "") if detail in ("drain", "evict") else ""
+    nodes = ((named,) if named else ()) if kind in ("request", "opportunity") else job.incident.fault.nodes
+    job.incident.fault = attrs.evolve(
+        job.incident.fault, cls=cls, detail=detail or job.incident.fault.detail, nodes=nodes
+    )
+    if kind == "request":
+        wish = Request(seq=job.seq, command=detail, who="user@host", why="", exit_code=5, node=named)
+        job.request, job.stop = (None, wish) if detail == "stop" else (wish, None)
+    return to_json(job)
+
+
+# -- histories --------------------------------------------------------------------------------------------------------
+
+
+def _faults_of_all_kinds(job: JobDriver) -> None:
+    job.start()
+    job.make_steps(10)
+    for exitcode, message in (
+        (-9, ""),
+        (-11, ""),
+        (1, "ValueError: bad batch"),
+        (1, "ValueError: bad batch"),
+        (1, "RuntimeError: Connection closed by peer [127.0.0.1]:52710"),
+        (1, "torch.OutOfMemoryError: CUDA out of memory."),
+    ):
+        if job.state.phase == "running":
+            job.fail(_member(job), exitcode=exitcode, message=message, tail=f"{message}\n")
+            _calm_down(job)
+
+
+def _failed_before_the_first_step(job: JobDriver) -> None:
+    job.start()
+    job.step = 0
+    for _ in range(3):
+        if job.state.phase == "running":
+            job.fail(_member(job), exitcode=1, message="ModuleNotFoundError: No module named 'nemo'")
+            _calm_down(job, step=False)
+
+
+def _nodes_lost(job: JobDriver) -> None:
+    job.start()
+    job.commit()
+    job.make_steps(5)
+    for _ in range(2):
+        if job.state.phase == "running":
+            job.lose(_member(job))
+            _calm_down(job)
+
+
+def _no_capacity(job: JobDriver) -> None:
+    job.capacity = 0
+    job.health = {"node1": "faulty"}
+    _nodes_lost(job)
+
+
+def _refused(job: JobDriver) -> None:
+    job.refuses = {"*": ("retry_step", "save_checkpoint", "park_workers", "pause_workers")}
+    _observed(job)
+    _wished(job)
+
+
+def _observed(job: JobDriver) -> None:
+    job.start()
+    job.make_steps(100)
+    job.commit(50)
+    job.commit()
+    job.make_steps(100)
+    for kind in ("uce", "collective", "hang", "straggler", "loss-spike", "loss-nan", "norm-spike", "preemption-notice"):
+        if job.state.phase == "running":
+            job.observe(_member(job), kind, values={"factor": 2.0, "steps": 50.0, "lag_s": 1.0})
+            _calm_down(job)
+
+
+def _wished(job: JobDriver) -> None:
+    if not job.state.run:
+        job.start()
+    for command, node in (("pause", ""), ("resume", ""), ("checkpoint", ""), ("drain", "node2"), ("evict", "node1")):
+        if not job.ended:
+            job.command(command, node)
+            _calm_down(job)
+    if not job.ended:
+        job.stop()
+        _calm_down(job)
+
+
+def _nodes_stand_by(job: JobDriver) -> None:
+    _nodes_lost(job)
+    if not job.ended:
+        job.join("node7")
+        _calm_down(job)
+
+
+def _member(job: JobDriver) -> str:
+    assert job.state.world is not None
+    return job.state.world.members[-1].node
+
+
+def _calm_down(job: JobDriver, *, step: bool = True) -> None:
+    """Let the job do what it wants to, deadlines included, until its incident is over."""
+    for _ in range(100):
+        job.settle(step=step)
+        if job.ended or job.state.incident is None or not job.wait():
+            return
+
+
+_HISTORIES: tuple[Callable[[JobDriver], None], ...] = (
+    _faults_of_all_kinds,
+    _failed_before_the_first_step,
+    _nodes_lost,
+    _no_capacity,
+    _observed,
+    _wished,
+    _refused,
+    _nodes_stand_by,
+)
