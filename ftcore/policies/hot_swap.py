@@ -47,7 +47,10 @@ class HotSwap:
     options: ClassVar[Mapping[str, Option]] = {
         "max_nodes": Option(default=1, kind="int", minimum=1, doc="Nodes that may be missing at once."),
         "classes": Option(
-            default=("gpu-hw",), kind="texts", doc="Classes of faults for which the node is left out though it lives."
+            default=("gpu-hw",),
+            kind="texts",
+            choices=tuple(FaultClass),
+            doc="Classes of faults for which the node is left out though it lives.",
         ),
         "node_faults": Option(
             default=3,

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Option
 from ftcore.policies.budget import charged, cooling_s, spent
 from ftcore.policies.situation import (
@@ -32,7 +33,12 @@ POLICY = "pod_replacement"
 """Under this name attempts are counted."""
 
 OPTIONS: Mapping[str, Option] = {
-    "classes": Option(default=("gpu-hw",), kind="texts", doc="Classes of faults for which the node is replaced."),
+    "classes": Option(
+        default=("gpu-hw",),
+        kind="texts",
+        choices=tuple(FaultClass),
+        doc="Classes of faults for which the node is replaced.",
+    ),
     "node_faults": Option(
         default=3,
         kind="int",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ftcore.events.policy import Terms
+from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, round_terms, spent
 from ftcore.policies.situation import asked_by, gone, is_member, left, listed, members, room, unfit, wished_node
@@ -35,7 +36,10 @@ class Shrink:
             default=0, kind="int", doc="Nodes below which it passes, if that is more than the job's own minimum."
         ),
         "classes": Option(
-            default=("gpu-hw",), kind="texts", doc="Classes of faults for which the node at fault is left out."
+            default=("gpu-hw",),
+            kind="texts",
+            choices=tuple(FaultClass),
+            doc="Classes of faults for which the node at fault is left out.",
         ),
         "node_faults": Option(
             default=5,

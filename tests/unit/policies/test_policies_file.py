@@ -133,6 +133,10 @@ def test_a_policy_may_stand_twice_for_different_faults():
             "p, line 3: process_restart: optional: found 'perhaps'; expected true or false",
         ),
         (chain("hot_swap"), "p, line 3: hot_swap: needs replicas, and `job: replicas` says nothing; say which ranks"),
+        (
+            chain("shrink: {classes: [gpu-hw, gpu]}"),
+            "p, line 3: shrink: classes: 'gpu' is not known; did you mean 'gpu-hw'?",
+        ),
         (chain("step_retry: {uce: yes}"), "p, line 3: step_retry: uce: found 'yes'; expected true or false"),
         (
             chain("rollback_and_skip: {back: newest}"),
