@@ -173,15 +173,16 @@ def entry_below(job: JobState, policy: str, of: str, incident: IncidentState) ->
 
     Args:
         job: the folded state, with the chain in force.
-        policy: the entry looked for.
+        policy: the entry looked for; one that is not asked about the incident's class does not count.
         of: the entry below which it must stand.
         incident: the open incident.
     """
-    names = [entry.policy for entry in job.chain]
+    meant = [entry for entry in job.chain if not entry.faults or incident.fault.cls in entry.faults]
+    names = [entry.policy for entry in meant]
     if policy not in names or of not in names or policy in incident.asked:
         return None
     place = names.index(policy)
-    return job.chain[place].options if place > names.index(of) else None
+    return meant[place].options if place > names.index(of) else None
 
 
 def listed(nodes: Collection[str], most: int = 4) -> str:

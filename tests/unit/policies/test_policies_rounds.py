@@ -1,5 +1,6 @@
 """Verdicts of the policies whose plans are a new round."""
 
+import attrs
 import pytest
 from policy_cases import DEFAULT_ORDER, ago, ask, chain, incident, request, running
 
@@ -50,6 +51,13 @@ def test_a_replacement_that_is_spent_or_held_is_no_better_plan():
     verdict = ask("process_restart", incident(job, "gpu-hw"), job)
     assert isinstance(verdict, Take)
     assert "; no replacement: budget spent: 20 replacements" in verdict.reason
+
+
+def test_a_replacement_that_is_not_asked_about_the_class_is_no_better_plan():
+    """The entry is kept to other classes."""
+    job = last_resort(abilities=("replace",)).state
+    job.chain = tuple(attrs.evolve(e, faults=("hang",)) if e.policy == "pod_replacement" else e for e in job.chain)
+    assert isinstance(ask("process_restart", incident(job, "gpu-hw"), job), Take)
 
 
 def test_a_bad_node_is_left_to_shrink_if_enough_others_are_there():
