@@ -14,7 +14,7 @@ import attrs
 from ftcore.events.node import NodeLeft, NodeLost
 from ftcore.events.worker import FaultObserved, WorkerError, WorkerFailed
 
-JOIN = "join"
+JOIN = "@join"
 """A node comes, in a fleet whose nodes come and go by a trace alone."""
 
 PREEMPTED = "preempted"

@@ -16,7 +16,8 @@ its failure.
 
 House rules: nothing is simulated here and nothing drawn by chance. The evidence is that of the moment at which the
 incident was opened, or read anew before a plan was begun; what the other chain would have seen later than that, in
-rounds that never were, is assumed to be the same fault again. Budgets are counted for the other chain on its own.
+rounds that never were, is assumed to be the same fault again. Budgets are counted for the other chain on its own. What
+the entries of its file need, job and platform are taken to be able to do.
 """
 
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ from ftcore.events.registry import Kind
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
 from ftcore.ids import SECOND
 from ftcore.policies.base import PlanKind, Take
-from ftcore.policies.chain import consult
+from ftcore.policies.chain import BUILT_IN, consult
 from ftcore.replay.reading import fold_recorded
 from ftcore.sim.cost import Costs
 from ftcore.sim.whatif_prices import NEEDS_NODE, Case, Option, Price, Prices, Stage
@@ -181,6 +182,8 @@ class WhatIf:
         """What the other chain takes if whatever it takes fails."""
         state = self._state
         kept = (state.chain, state.attempts, state.repeat, state.node_faults, state.streak, state.incident)
+        abilities = state.abilities
+        state.abilities = {**abilities, "what if": _needs(self._other)}
         asked = attrs.evolve(incident, asked=[], tried=[], taken="", plan="", saved=False)
         state.chain, state.incident = self._other.chain, asked
         state.attempts = {name: list(times) for name, times in self._attempts.items()}
@@ -190,6 +193,7 @@ class WhatIf:
             path = list(self._follow(asked))
         finally:
             state.chain, state.attempts, state.repeat, state.node_faults, state.streak, state.incident = kept
+            state.abilities = abilities
         if path and not path[0].ends:
             self._attempts.setdefault(path[0].policy, []).append(state.time)
         return path
@@ -242,6 +246,13 @@ class WhatIf:
             Compared(id=case.id, kind=case.kind, cls=case.cls, recorded=prices.recorded(case), other=prices.other(case))
             for case in cases
         ]
+
+
+def _needs(other: PolicyLoaded) -> tuple[str, ...]:
+    """What the other file says of the script, and what its entries need, which whoever asks means to be there."""
+    known = [BUILT_IN[entry.policy] for entry in other.chain if other.text and entry.policy in BUILT_IN]
+    needs = (str(need) for policy in known for need in policy.needs)
+    return tuple(dict.fromkeys((*other.declared.abilities, *needs)))
 
 
 def _is_stepping(state: JobState) -> bool:
