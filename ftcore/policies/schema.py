@@ -163,9 +163,9 @@ def _option(option: Option) -> dict[str, Any]:
         case "bool":
             return {**told, "type": "boolean"}
         case "choice":
-            return {**told, "enum": list(option.choices)}
+            return {**told, "enum": [str(word) for word in option.choices]}
         case "texts":
-            item = {"enum": list(option.choices)} if option.choices else _text()
+            item = {"enum": [str(word) for word in option.choices]} if option.choices else _text()
             return {**told, "type": "array", "items": item}
         case _:
             return {**told, **_text()}

@@ -177,7 +177,7 @@ def found(node: Node) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of a message about a word that is not known: the nearest one that is, or all of them."""
-    names = list(known)
+    names = [str(name) for name in known]
     near = difflib.get_close_matches(word[:FOUND_CHARS_MAX], names, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; known are: {', '.join(names)}"
 

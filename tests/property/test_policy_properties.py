@@ -43,7 +43,7 @@ def values(option: Option) -> st.SearchStrategy[Any]:
         case "choice":
             right = st.sampled_from(option.choices)
         case "texts":
-            right = st.lists(st.sampled_from(option.choices or ("loss-spike", "gpu-hw")), max_size=2)
+            right = st.lists(st.sampled_from([str(word) for word in option.choices] or ["loss-spike"]), max_size=2)
         case _:
             right = st.text(max_size=5)
     return mostly(right)
