@@ -5,15 +5,18 @@ import json
 from typing import Any
 
 from ftcore.cli.ctl_output import console, print_json, table
+from ftcore.cli.plugins import policies_named_in
 from ftcore.cli.policy_file import read_text
 from ftcore.errors import NotFound, UsageError
 from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.policies import presets
 from ftcore.policies.abilities import DECLARED_BY
+from ftcore.policies.base import Policy
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config import check as check_text
 from ftcore.policies.config import preset
+from ftcore.policies.external import External
 from ftcore.policies.feasible import missing, needs
 from ftcore.policies.reach import asked, why_not
 from ftcore.policies.schema import schema
@@ -59,12 +62,17 @@ def _checked(path: str) -> tuple[PolicyLoaded | None, tuple[Problem, ...]]:
         text = read_text(path)
     except UsageError as error:
         return None, (Problem(line=0, text=str(error)),)
-    checked = check_text(text, path)
+    try:
+        external = policies_named_in(text)
+    except UsageError as error:
+        return None, (Problem(line=0, text=str(error)),)
+    checked = check_text(text, path, external=external)
     return checked.loaded, checked.problems
 
 
 def _load(path: str) -> PolicyLoaded:
-    checked = check_text(read_text(path), path)
+    text = read_text(path)
+    checked = check_text(text, path, external=policies_named_in(text))
     if checked.loaded is None:
         problems = Problems(path)
         for problem in checked.problems:
@@ -104,9 +112,10 @@ def _why_not(entry: ChainEntry, place: int, places: list[int], cls: str) -> str:
 
 
 def _entry_json(entry: ChainEntry, loaded: PolicyLoaded) -> dict[str, Any]:
-    known = BUILT_IN[entry.policy]
+    known = _known(entry, loaded)
     return {
         "policy": entry.policy,
+        "from": entry.external or "ftcore",
         "doc": known.doc,
         "faults": entry.faults,
         "required": entry.required,
@@ -123,9 +132,11 @@ def _print_explained(loaded: PolicyLoaded, places: list[int], cls: str) -> None:
     out.print(f"{loaded.source}: asked in this order, until one takes it", style="quiet")
     for number, place in enumerate(places, start=1):
         entry = loaded.chain[place]
-        known = BUILT_IN[entry.policy]
+        known = _known(entry, loaded)
         out.print()
         out.print(f"{number}. {entry.policy}: {known.doc}", style="strong")
+        if entry.external:
+            out.print(f"   comes from {entry.external}; is asked in a process of its own", style="quiet")
         lack = missing(entry, loaded)
         if lack:
             what = "refused at the start" if entry.required else "passed over"
@@ -142,6 +153,10 @@ def _print_explained(loaded: PolicyLoaded, places: list[int], cls: str) -> None:
     if left:
         out.print()
         out.print(f"not asked about {cls}: {', '.join(left)}", style="quiet")
+
+
+def _known(entry: ChainEntry, loaded: PolicyLoaded) -> Policy | External:
+    return BUILT_IN.get(entry.policy) or policies_named_in(loaded.text)[entry.policy]
 
 
 def _who(ability: Any) -> str:

@@ -1,23 +1,30 @@
 """``ftctl simulate``: what would become of a job on a cluster that fails like this."""
 
 import argparse
+import contextlib
 import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from ftcore.cli.ctl_output import console, duration, print_json, say, table
 from ftcore.errors import UsageError
+from ftcore.ids import JobName
 from ftcore.sim.campaign_plot import plot
 from ftcore.sim.campaign_training import CAUSES, PRODUCTIVE
+from ftcore.sim.campaign_wheel import Sink
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
 from ftcore.sim.simulate import Outcome, Request, check, interval95, simulate
 from ftcore.sim.trace import parse as parse_trace
 
 if TYPE_CHECKING:
+    from ftcore.events.envelope import Event
     from ftcore.events.policy import PolicyLoaded
 
 PATIENCE_S = 3.0
@@ -38,9 +45,13 @@ async def run(args: argparse.Namespace) -> int:
     outcomes = []
     for number in range(args.seeds):
         one = _seeded(request, args.seed + number)
-        outcomes.append(simulate(one, on_day=_Progress(one, number, args.seeds)))
+        kept = args.log if number == 0 else None
+        with _keeping(kept) as sinks:
+            outcomes.append(simulate(one, *sinks, on_day=_Progress(one, number, args.seeds)))
     first = outcomes[0]
     goodputs = [outcome.goodput for outcome in outcomes]
+    if args.log is not None:
+        say(f"wrote {first.tally.events} events to {args.log}")
     if args.plot is not None:
         title = f"{_what(first)}: goodput {first.goodput:.1%}"
         _write(Path(args.plot), plot(title, first.curve, request.nodes))
@@ -50,6 +61,23 @@ async def run(args: argparse.Namespace) -> int:
     else:
         _print(first, goodputs)
     return 0
+
+
+@contextlib.contextmanager
+def _keeping(path: str | None) -> Iterator[tuple[Sink, ...]]:
+    """What takes in the groups of a campaign whose log is kept."""
+    if path is None:
+        yield ()
+        return
+    from ftcore.logs.archive import ArchiveWriter
+
+    with ArchiveWriter(Path(path), JobName("campaign")) as writer:
+
+        def keep(group: "list[Event]") -> None:
+            for event in group:
+                writer.add(event)
+
+        yield (keep,)
 
 
 def request_of(args: argparse.Namespace) -> Request:
@@ -86,9 +114,9 @@ def request_of(args: argparse.Namespace) -> Request:
 
 def policy_of(path: str) -> "PolicyLoaded":
     """The chain of a policy file."""
-    from ftcore.policies.config import parse
+    from ftcore.cli.policy_file import read_policy
 
-    return parse(read_text(path), path)
+    return read_policy(path)
 
 
 def read_text(path: str) -> str:
@@ -117,14 +145,15 @@ def _write(path: Path, text: str) -> None:
 
 
 def _with_policy(request: Request, policy: "PolicyLoaded") -> Request:
-    import attrs
-
+    """The request under that chain, saving as often as its file says, if it does."""
+    every, figures = policy.declared.checkpoint_every, request.costs.figures
+    if every > 0 and figures["ckpt_interval"].source != "given":
+        costs = request.costs.changed({"ckpt_interval": every * request.costs["step"]}, policy.source)
+        request = attrs.evolve(request, costs=costs)
     return attrs.evolve(request, policy=policy)
 
 
 def _seeded(request: Request, seed: int) -> Request:
-    import attrs
-
     return attrs.evolve(request, seed=seed)
 
 

@@ -4,6 +4,7 @@ this job can carry it out.
 
 from pathlib import Path
 
+from ftcore.cli.plugins import policies_named_in, with_installed_rules
 from ftcore.errors import UsageError
 from ftcore.events.policy import PolicyLoaded
 from ftcore.policies.config import default_chain, parse, with_max_restarts
@@ -32,7 +33,8 @@ def policy_in_force(path: str | None, *, max_restarts: int | None, switches: str
             text = read_text(path)
         except UsageError as error:
             raise UsageError(f"--policy: {error}") from error
-        loaded = parse(text, path)
+        loaded = parse(text, path, external=policies_named_in(text))
+    loaded = with_installed_rules(loaded)
     if max_restarts is not None:
         loaded = with_max_restarts(loaded, max_restarts)
     loaded = apply_switches(loaded, switches)
@@ -41,6 +43,16 @@ def policy_in_force(path: str | None, *, max_restarts: int | None, switches: str
     if refused:
         raise UsageError(f"{loaded.source}: " + "\n  ".join(refused))
     return loaded
+
+
+def read_policy(path: str) -> PolicyLoaded:
+    """What a policy file says, policies of packages included.
+
+    Raises:
+        UsageError: it cannot be read or used.
+    """
+    text = read_text(path)
+    return parse(text, path, external=policies_named_in(text))
 
 
 def read_text(path: str) -> str:

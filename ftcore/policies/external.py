@@ -26,7 +26,10 @@ from ftcore.policies.chain import BUILT_IN
 from ftcore.states.model import JobState, to_json
 
 GROUP = "ftcore.policies"
-"""The group of entry points."""
+"""The group of entry points whose objects are policies."""
+
+RULES_GROUP = "ftcore.faults"
+"""The group of entry points whose objects are lists of rules, or functions that return them."""
 
 INCIDENTS = ("fault", "warning", "request", "opportunity", "interrupted")
 WISHES = ("stop", "pause", "resume", "checkpoint", "drain", "evict", "grow")
@@ -169,6 +172,23 @@ def _of_option(option: Option) -> str:
     elif not isinstance(value, bool if option.kind == "bool" else str):
         return f"has the default {value!r}, which is no {option.kind}"
     return ""
+
+
+@attrs.frozen(kw_only=True)
+class RuleSource:
+    """What one entry point gives as rules.
+
+    Args:
+        name: of the entry point.
+        origin: distribution and version.
+        items: the rules as they are, unread.
+        error: why there are none.
+    """
+
+    name: str
+    origin: str
+    items: tuple[Any, ...] = ()
+    error: str = ""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):

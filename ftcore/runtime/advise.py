@@ -18,33 +18,23 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NoReturn
 
-import attrs
 import msgspec
 
 from ftcore.errors import UsageError
 from ftcore.events.policy import PolicyFaulted
-from ftcore.policies.external import GROUP, External, Question, Reply, declare, describe, instance, put
+from ftcore.policies.external import (
+    GROUP,
+    RULES_GROUP,
+    External,
+    Question,
+    Reply,
+    RuleSource,
+    declare,
+    describe,
+    instance,
+    put,
+)
 from ftcore.runtime.agent.processes import die_with_parent
-
-RULES_GROUP = "ftcore.faults"
-"""The group of entry points whose objects are lists of rules, or functions that return them."""
-
-
-@attrs.frozen(kw_only=True)
-class RuleSource:
-    """What one entry point gives as rules.
-
-    Args:
-        name: of the entry point.
-        origin: distribution and version.
-        items: the rules as they are, unread.
-        error: why there are none.
-    """
-
-    name: str
-    origin: str
-    items: tuple[Any, ...] = ()
-    error: str = ""
 
 
 def origin_of(entry: EntryPoint) -> str:
