@@ -12,6 +12,7 @@ import attrs
 from ftcore.cli.narrator import Narrator
 from ftcore.cli.places import MASTER_SAYS, master_socket
 from ftcore.errors import FtcoreError
+from ftcore.faults.extra import extra_rules
 from ftcore.ids import JobName
 from ftcore.logs import open_store
 from ftcore.runtime.agent import processes
@@ -77,6 +78,8 @@ async def run_node(config: NodeConfig) -> Outcome:
         output=config.output,
         on_store_lost=lambda round_: agent.store_lost(round_) if agent is not None else None,
         reaper=reaper,
+        on_match=lambda round_, rank, hit: agent.matched(round_, rank, hit) if agent is not None else None,
+        rules=extra_rules(config.agent.submission.policy.rules, config.agent.submission.policy.source),
     )
     try:
         agent = Agent(config.agent, log, supervisor, candidates.put_up if config.leads else None)

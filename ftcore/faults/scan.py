@@ -154,7 +154,9 @@ class Scanner:
 
     def _hit(self, name: str, line: bytes, count: int) -> Hit:
         cls = next(rule.cls for rule in self._table.rules if rule.name == name)
-        return Hit(name, str(cls), line[:SHOWN_BYTES].decode("utf-8", "replace").strip(), count)
+        # a replacement character is longer than the byte that it stands for
+        shown = line[:SHOWN_BYTES].decode("utf-8", "replace").strip().encode()[:SHOWN_BYTES].decode("utf-8", "ignore")
+        return Hit(name, str(cls), shown, count)
 
 
 @functools.lru_cache(maxsize=8)

@@ -21,7 +21,8 @@ from ftcore.engine import agent as core
 from ftcore.engine.orders import Slice
 from ftcore.errors import Refused, StoreError, UsageError
 from ftcore.events.node import NodeJoined
-from ftcore.events.worker import EVIDENCE_BYTES_MAX
+from ftcore.events.worker import EVIDENCE_BYTES_MAX, LogMatched
+from ftcore.faults.scan import Hit
 from ftcore.ids import Round
 from ftcore.ports import EventLog, Launch, Leader, Supervisor
 from ftcore.runtime import tasks
@@ -260,6 +261,21 @@ class Agent:
     def store_lost(self, round_: Round) -> None:
         """The supervisor lost the store of a round."""
         self._do(self._core.store_lost(round_))
+
+    def matched(self, round_: Round, rank: int, hit: Hit) -> None:
+        """A rule knows lines that a worker printed."""
+        if self._core.round == round_:
+            fact = LogMatched(
+                node=self.config.node,
+                incarnation=self._core.incarnation,
+                round=round_,
+                rank=rank,
+                rule=hit.rule,
+                cls=hit.cls,
+                line=hit.line,
+                count=hit.count,
+            )
+            self._outbox.add(fact, at(None))
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work)

@@ -17,6 +17,8 @@ import select
 import threading
 from collections.abc import Callable
 
+from ftcore.runtime.agent.log_watch import Tap
+
 PIPE_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 18
 LINE_BYTES_MAX = 1 << 16
@@ -227,16 +229,24 @@ class Stream:
         path: the log file.
         console: where lines are shown, or None.
         prefix: put before each line on the console.
+        tap: is handed what was read, once it was forwarded; None: nobody.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, writer: FileWriter, path: str, console: Console | None, prefix: str
+        self,
+        loop: asyncio.AbstractEventLoop,
+        writer: FileWriter,
+        path: str,
+        console: Console | None,
+        prefix: str,
+        tap: Tap | None = None,
     ) -> None:
         self._loop = loop
         self._writer = writer
         self._log = writer.open(path)
         self._console = console
         self._prefix = prefix.encode()
+        self._tap = tap
         self._tail = bytearray()
         self._partial = bytearray()
         self._in_line = False
@@ -289,6 +299,8 @@ class Stream:
             self._show(data)
         if not self._writer.write(self._log, data, self._resume):
             self._loop.remove_reader(self._fd)
+        if self._tap is not None:
+            self._tap.put(data)
         return True
 
     def _resume(self) -> None:
@@ -304,6 +316,8 @@ class Stream:
         self.close_worker_end()
         self._show_partial()
         self._writer.close_file(self._log)
+        if self._tap is not None:
+            self._tap.end()
 
     def _show(self, data: bytes) -> None:
         """Show whole lines; keep the rest, up to ``LINE_BYTES_MAX``."""

@@ -28,10 +28,12 @@ from typing import Final
 import attrs
 
 from ftcore.errors import UsageError
+from ftcore.faults.rule import Rule
 from ftcore.ids import Round
 from ftcore.ports import Launch, Progress, WorkerExit
 from ftcore.runtime.agent import launchable, processes
 from ftcore.runtime.agent.guard import Guard
+from ftcore.runtime.agent.log_watch import LogWatch, Told
 from ftcore.runtime.agent.output import Console, FileWriter, Stream
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.agent.store_link import StoreLink
@@ -115,6 +117,8 @@ class LocalSupervisor:
         on_note: told, for a person, of what could not be done (a log file that cannot be written); default: stderr.
         on_store_lost: told of a round whose store was lost because the store host died.
         reaper: waits for all children; None: an own one.
+        on_match: told of round, global rank and what a rule knew in the worker's output; None: output is not scanned.
+        rules: the job's own rules for that.
 
     Raises:
         OSError: the system refuses to start the guard or the warm process.
@@ -130,6 +134,8 @@ class LocalSupervisor:
         on_note: Callable[[str], None] | None = None,
         on_store_lost: Callable[[Round], None] | None = None,
         reaper: Reaper | None = None,
+        on_match: Told | None = None,
+        rules: tuple[Rule, ...] = (),
     ) -> None:
         processes.become_subreaper()
         self._loop = asyncio.get_running_loop()
@@ -141,6 +147,7 @@ class LocalSupervisor:
         self._on_note = on_note or (lambda text: self._consoles[STDERR].put(f"ftcore: {text}\n".encode()))
         self._noted: set[str] = set()
         self._writer = FileWriter(self._loop, self._note_file)
+        self._log_watch = LogWatch(self._loop, on_match, rules) if on_match is not None else None
         self._tag = uuid.uuid4().hex
         self._guard = Guard(self._reaper, f"{AGENT_ENV}={self._tag}")
         self._env = {**env, AGENT_ENV: self._tag}
@@ -251,6 +258,10 @@ class LocalSupervisor:
         await self._gone()
         await self._writer.flush(FLUSH_S)
         self._writer.close()
+        if self._log_watch is not None:
+            self._log_watch.close()
+            if self._log_watch.dropped:
+                self._on_note(f"{self._log_watch.dropped} bytes of output were not scanned, as there was no time")
         for console in self._consoles.values():
             await self._loop.run_in_executor(None, console.flush, FLUSH_S)
         self._exits.put_nowait(None)
@@ -313,7 +324,9 @@ class LocalSupervisor:
     def _stream(self, stream: int, name: str, env: Mapping[str, str], log_dir: str, local_rank: int) -> Stream:
         shown, prefix = self._output.shown(stream, env, local_rank)
         console = self._consoles[stream] if shown else None
-        return Stream(self._loop, self._writer, os.path.join(log_dir, name), console, prefix)
+        watch = self._log_watch
+        tap = watch.stream(self._round, int(env.get("RANK", local_rank))) if watch is not None else None
+        return Stream(self._loop, self._writer, os.path.join(log_dir, name), console, prefix, tap)
 
     def _hand_over(self, worker: _Worker, launch: Launch, exec_reason: str) -> None:
         env = {**launch.envs[worker.local_rank], AGENT_ENV: self._tag, ERROR_FILE_ENV: worker.error_file}
