@@ -5,6 +5,7 @@ same. Nothing here knows a policy.
 """
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,9 +97,9 @@ def node_spent(job: JobState, policy: str, node: str, limit: float, window_s: fl
 def _culprit_at(job: JobState, time: int) -> str:
     newest, culprit = 0, ""
     for node, times in job.node_faults.items():
-        before = max((fault for fault in times if fault <= time), default=0)
-        if before > newest:
-            newest, culprit = before, node
+        place = bisect_right(times, time)  # they are in order
+        if place and times[place - 1] > newest:
+            newest, culprit = times[place - 1], node
     return culprit
 
 

@@ -11,7 +11,7 @@ from ftcore.events.policy import Terms
 from ftcore.ids import SECOND, seconds
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, attempts, cooling_s
-from ftcore.policies.situation import is_member, members, room
+from ftcore.policies.situation import members, room
 from ftcore.states.model import IncidentState, JobState
 
 RESTARTING = (
@@ -75,10 +75,9 @@ class Grow:
 def _shaky(job: JobState, steady_s: float) -> tuple[tuple[str, ...], float]:
     """Standby nodes that were at fault lately, and the seconds until the first of them is to be trusted again."""
     since = job.time - seconds(steady_s)
+    inside = {member.node for member in job.world.members} if job.world is not None else set()
     found = {
-        node: times[-1]
-        for node, times in job.node_faults.items()
-        if times and times[-1] > since and not is_member(job, node)
+        node: times[-1] for node, times in job.node_faults.items() if times and times[-1] > since and node not in inside
     }
     return tuple(found), min((time - since for time in found.values()), default=0) / SECOND
 

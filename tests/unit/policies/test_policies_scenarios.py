@@ -377,11 +377,9 @@ def test_what_is_not_for_a_policy_is_left_to_others(case: Case):
     assert passes_of(driver, case.policy)
 
 
-@pytest.mark.parametrize("case", WORKS, ids=lambda case: case.policy)
+@pytest.mark.parametrize("case", [case for case in WORKS if case.policy != "stop"], ids=lambda case: case.policy)
 def test_taking_a_policy_out_of_the_chain_changes_the_outcome(case: Case):
-    """Nobody else ends the incident in the same way."""
-    if case.policy == "stop":
-        pytest.skip("a chain without an end is refused when it is read")
+    """Nobody else ends the incident in the same way; a chain without `stop` is refused when it is read."""
     assert story_of(case.run(without=case.policy)) != case.story
 
 
