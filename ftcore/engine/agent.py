@@ -8,7 +8,8 @@ House rules:
   out once (its answer lies in the outbox, which repeats it as long as need be);
 - what a worker of another round, or of one that is being stopped, does is nobody's news;
 - losing the master stops nothing by itself;
-- an order that is carried out while processes stay in place is refused if the supervisor cannot do it.
+- an order that is carried out while processes stay in place is refused if the supervisor cannot do it;
+- parked workers take part in no round, so beats do not tell of them; their ends are told.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -233,6 +234,7 @@ class AgentCore:
         self.round = Round(0)
         self.part: Slice | None = None
         self.running = False
+        self.parked = False
         self.left = False
         self._lead_delay_s = lead_delay_s
         self._effects: set[str] = set()
@@ -260,7 +262,7 @@ class AgentCore:
 
     def halt(self) -> None:
         """The workers are about to be stopped because this life ends: nothing of them is told any more."""
-        self.running = False
+        self.running = self.parked = False
         self._starting, self._next, self._early = None, None, []
         self._under_way = [action for action in self._under_way if not isinstance(action, Start)]
 
@@ -300,10 +302,20 @@ class AgentCore:
         self._orphaned_at = now
         return []
 
-    def refused(self, reason: str, rejoin: bool) -> Actions:
-        """A master does not want this life of the agent."""
+    def refused(self, reason: str, rejoin: bool, release: ReleaseNode | None = None) -> Actions:
+        """A master does not want this life of the agent.
+
+        Args:
+            reason: why.
+            rejoin: it may begin a new life.
+            release: the run has ended without it; it leaves with what came of the run.
+        """
         if self.left or self.phase is AgentPhase.FENCED:
             return []
+        if release is not None:
+            self._step("told.to.leave")
+            self.left = True
+            return [Leave(exit_code=release.exit_code, outcome=release.outcome, reason=release.reason)]
         self._step("refused")
         return [Rejoin(reason)] if rejoin else [GiveUp(reason)]
 
@@ -500,7 +512,7 @@ class AgentCore:
         if not self._answered(done):
             return []
         if isinstance(done.command, ParkWorkers):
-            self.running = False
+            self.running, self.parked = False, True
         node, life, effect = self.node, self.incarnation, done.effect
         return [Tell(OrderObeyed(node=node, incarnation=life, round=self.round, effect=effect, step=step))]
 
@@ -526,14 +538,14 @@ class AgentCore:
         """
         if ended.round != self.round:
             return []
-        if not self.running:
+        if not (self.running or self.parked):
             if self._starting is not None:
                 self._early.append((ended, pages))
             return []
         self._exited[ended.local_rank] = ended.exitcode
         if ended.exitcode != 0:
             return [self._failure(ended, pages)]
-        if len(self._exited) < self.slots or any(self._exited.values()):
+        if self.parked or len(self._exited) < self.slots or any(self._exited.values()):
             return []
         self.running = False
         steps = [page.step for page in pages if page is not None and page.steps > 0]
@@ -594,6 +606,7 @@ class AgentCore:
             "term": self.term,
             "round": self.round,
             "running": self.running,
+            "parked": self.parked,
             "left": self.left,
             "effects": sorted(self._effects),
             "under_way": [repr(action) for action in self._under_way],

@@ -4,14 +4,16 @@ Turned by ``runtime/master`` in production and by ``sim`` in a simulation. What 
 is what follows for the agents once it is durable, and who may take part.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
+from ftcore.commands import ReleaseNode
 from ftcore.engine.orders import Order, order_for, orders_of
 from ftcore.engine.turn import MASTER
 from ftcore.events.action import ActionOrdered
 from ftcore.events.envelope import Event
+from ftcore.ids import seconds
 from ftcore.states.job import ENDED
 from ftcore.states.model import JobState
 
@@ -22,11 +24,11 @@ class Answers:
 
     Args:
         acks: by node and incarnation: its facts up to this number are in the log.
-        orders: by node, oldest first.
+        orders: by node and incarnation, oldest first; what was ordered from one life is nothing to the next.
     """
 
     acks: dict[tuple[str, str], int]
-    orders: dict[str, list[Order]]
+    orders: dict[tuple[str, str], list[Order]]
 
 
 def answers_to(state: JobState, batch: Iterable[Event]) -> Answers:
@@ -37,14 +39,15 @@ def answers_to(state: JobState, batch: Iterable[Event]) -> Answers:
         batch: durable events.
     """
     acks: dict[tuple[str, str], int] = {}
-    orders: dict[str, list[Order]] = {}
+    orders: dict[tuple[str, str], list[Order]] = {}
     for event in batch:
         if event.id.source != MASTER:
             acks[event.id.source, event.id.incarnation] = event.id.n
         if isinstance(event.data, ActionOrdered):
             action = state.actions.get(event.data.effect)
-            for node, order in orders_of(state, action).items() if action is not None else ():
-                orders.setdefault(node, []).append(order)
+            if action is not None:
+                for node, order in orders_of(state, action).items():
+                    orders.setdefault((node, action.waiting[node]), []).append(order)
     return Answers(acks, orders)
 
 
@@ -55,10 +58,33 @@ def unanswered(state: JobState, node: str, incarnation: str) -> list[Order]:
     ]
 
 
-def acknowledged(state: JobState, node: str, incarnation: str) -> int:
-    """The number of the node's last fact in the log, if it is of this life; else 0."""
-    source = state.sources.get(node)
-    return source[1] if source is not None and source[0] == incarnation else 0
+def acknowledged(durable: Mapping[str, tuple[str, int]], node: str, incarnation: str) -> int:
+    """The number of the node's last fact in the log, if it is of this life; else 0.
+
+    Args:
+        durable: as ``JobState.sources``, but of what is durable: a state that runs ahead of the log would have an agent
+            forget facts that may never land.
+        node: its name.
+        incarnation: its life.
+    """
+    life, n = durable.get(node, ("", 0))
+    return n if life == incarnation else 0
+
+
+def listens_to(state: JobState, node: str, caller: str, life: str) -> bool:
+    """Whether a fact of this life is taken from an agent that calls.
+
+    An agent hands on what the life before it could not tell. What lay on its host since an older one was told by those
+    that came after it, on another host maybe, and would be taken for new.
+
+    Args:
+        state: the folded state.
+        node: the node's name.
+        caller: the life that calls.
+        life: the life that the fact is of.
+    """
+    found = state.nodes.get(node)
+    return life == caller or found is None or found.incarnation == life
 
 
 @attrs.frozen
@@ -68,10 +94,12 @@ class Refusal:
     Args:
         reason: why, and what to do.
         rejoin: a new life may try again, once this one's workers are gone.
+        release: the run that it took part in has ended without it; it leaves with what came of the run.
     """
 
     reason: str
     rejoin: bool
+    release: ReleaseNode | None = None
 
 
 def is_known(state: JobState, node: str, incarnation: str) -> bool:
@@ -80,7 +108,9 @@ def is_known(state: JobState, node: str, incarnation: str) -> bool:
     return found is not None and found.incarnation == incarnation
 
 
-def refusal(state: JobState, node: str, incarnation: str, acked: int, occupied: bool) -> Refusal | None:
+def refusal(
+    state: JobState, node: str, incarnation: str, acked: int, occupied: bool, again: bool = False
+) -> Refusal | None:
     """Why an agent that calls cannot take part under that name and life; None: nothing speaks against it.
 
     Args:
@@ -89,9 +119,15 @@ def refusal(state: JobState, node: str, incarnation: str, acked: int, occupied: 
         incarnation: its life.
         acked: its facts up to this number were acknowledged; above 0, its life in the log has begun.
         occupied: another agent of that name was heard a moment ago.
+        again: this agent took part before, in an older life.
     """
     found = state.nodes.get(node)
-    if found is not None and found.incarnation == incarnation:
+    mine = found is not None and found.incarnation == incarnation
+    if state.phase in ENDED and (again or acked) and not (mine and found is not None and found.alive):
+        # It was away when the run ended; to join again would begin another run, of this node alone.
+        came = ReleaseNode(outcome=state.outcome, exit_code=state.exit_code, reason=state.reason)
+        return Refusal(f"the run has {state.phase}", rejoin=False, release=came)
+    if mine and found is not None:
         return None if found.alive else Refusal(f"this incarnation of {node} is {found.phase}", rejoin=True)
     if acked:
         return Refusal(f"another agent has taken the place of this one on {node}", rejoin=True)
@@ -115,6 +151,20 @@ def wrong_job(job: str) -> Refusal:
         f"choose another --job, or end that one with `ftctl stop --job {job}`",
         rejoin=False,
     )
+
+
+def due(deadline: int, led_since: int, lease_s: float) -> int:
+    """When a deadline of the folded state is over, in nanoseconds since the epoch.
+
+    A new master gives everybody two leases first: what was answered while nobody led lies in the agents' outboxes, and
+    an answer that nobody could take is not a missing one.
+
+    Args:
+        deadline: as the state has it.
+        led_since: when this master's term began.
+        lease_s: the lease of nodes.
+    """
+    return max(deadline, led_since + seconds(2 * lease_s))
 
 
 class Leases:
@@ -143,7 +193,10 @@ class Leases:
         return self._heard.get((node, incarnation), 0)
 
     def silent(self, expected: Sequence[tuple[str, str]], mono_ns: int) -> list[tuple[str, str]]:
-        """The expected nodes whose lease is over; one that was never heard of starts its lease now."""
+        """The expected nodes whose lease is over.
+
+        One that was never heard of has two leases from now: this master is new to it, and has to be found first.
+        """
         if self._looked and mono_ns - self._looked > 2 * self._look:
             gap = mono_ns - self._looked - self._look
             for key in self._heard:
@@ -153,5 +206,5 @@ class Leases:
         for key in [key for key in self._heard if key not in wanted]:
             del self._heard[key]
         for key in wanted:
-            self._heard.setdefault(key, mono_ns)
+            self._heard.setdefault(key, mono_ns + self._lease)
         return [key for key in sorted(wanted) if mono_ns - self._heard[key] > self._lease]

@@ -182,7 +182,7 @@ class Link:
 
 
 def make_hello(
-    *, job: str, token: str, node: str, incarnation: str, submission: frames.Submission
+    *, job: str, token: str, node: str, incarnation: str, submission: frames.Submission, again: bool
 ) -> Callable[[int], frames.Hello]:
     """A maker of first frames."""
     return lambda acked: frames.Hello(
@@ -194,4 +194,5 @@ def make_hello(
         incarnation=incarnation,
         submission=submission,
         acked=acked,
+        again=again,
     )

@@ -14,7 +14,18 @@ from typing import Any
 import structlog
 
 from ftcore import __version__
-from ftcore.engine.master import Leases, acknowledged, answers_to, is_known, refusal, unanswered, wants_run, wrong_job
+from ftcore.engine.master import (
+    Leases,
+    acknowledged,
+    answers_to,
+    due,
+    is_known,
+    listens_to,
+    refusal,
+    unanswered,
+    wants_run,
+    wrong_job,
+)
 from ftcore.engine.turn import MASTER as OWN
 from ftcore.engine.turn import own_fact
 from ftcore.engine.wishes import came_of, judge
@@ -25,7 +36,7 @@ from ftcore.events.job import JobProgressed, JobSubmitted
 from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeJoined, NodeLost
 from ftcore.events.operator import OperatorCommanded
-from ftcore.ids import Seq, seconds
+from ftcore.ids import Nanoseconds, Seq, seconds
 from ftcore.ports import Candidate, EventLog, Leadership
 from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
@@ -86,6 +97,8 @@ class Master:
         self._last_called = self._clock.mono()
         self._signed = int(self._last_called)
         self._sampled: tuple[int, int] = (self._clock.mono(), -1)
+        self._durable: dict[str, tuple[str, int]] = {}
+        self._led_since = Nanoseconds(0)
         self._standbys: set[str] = set()
         self._submitting = ""
         self._unserved: list[Session] = []
@@ -164,7 +177,8 @@ class Master:
         async for event in self.log.read(after=Seq(self.state.seq)):
             take_in(self.state, event)
         self._clock = SystemClock(not_before=self.state.time)
-        self._last_called = self._clock.mono()
+        self._last_called, self._led_since = self._clock.mono(), self._clock.now()
+        self._durable = dict(self.state.sources)
         self._sequencer = Sequencer(self.log, self.state, leadership.term, self._clock, self._committed)
         self._step("folded")
         self._adopt_timing()
@@ -202,20 +216,29 @@ class Master:
                 self._submitting, self._lived = "", True
             elif isinstance(event.data, NodeJoined):
                 self._choose_standbys()
+            elif isinstance(event.data, NodeLost):
+                self._part_with(event.data.node, event.data.incarnation)
         answers = answers_to(self.state, batch)
         for (node, incarnation), n in answers.acks.items():
+            self._durable[node] = (incarnation, n)
             session = self._sessions.get(node)
             if session is not None and session.incarnation == incarnation:
                 session.acked = n
                 session.send(frames.Ack(n))
-        for node, orders in answers.orders.items():
+        for (node, incarnation), orders in answers.orders.items():
             session = self._sessions.get(node)
-            if session is not None:
+            if session is not None and session.incarnation == incarnation:
                 session.send(frames.Orders(tuple(orders)))
         self._serve_newcomers()
         self._adviser.attend(self.state, self._clock.now())
         self._check_ended()
         self._deadline_changed.set()
+
+    def _part_with(self, node: str, incarnation: str) -> None:
+        """A node was lost; it may have called again while that was being written, and is told now by being refused."""
+        session = self._sessions.get(node)
+        if session is not None and session.incarnation == incarnation:
+            session.end()
 
     def _tell_own(self, data: Any) -> None:
         assert self._sequencer is not None
@@ -258,7 +281,7 @@ class Master:
             coming = next_deadline(self.state)
             timeout_s: float | None = None
             if coming is not None:
-                left = coming[1] - self._clock.now()
+                left = due(coming[1], self._led_since, self._timing.node_lease_s) - self._clock.now()
                 if left <= 0 and coming not in self._expiring:
                     self._expiring.add(coming)
                     await self._sequencer.submit(own_fact(DeadlineExpired(key=coming[0])))
@@ -336,9 +359,10 @@ class Master:
             )
         if hello.job != self.log.job or hello.node == OWN:
             return frames.Refused(f"this master leads {self.log.job}, not {hello.job}", rejoin=False)
-        found = refusal(self.state, hello.node, hello.incarnation, hello.acked, self.occupied(hello))
+        occupied = self.occupied(hello)
+        found = refusal(self.state, hello.node, hello.incarnation, hello.acked, occupied, hello.again)
         if found is not None:
-            return frames.Refused(found.reason, found.rejoin)
+            return frames.Refused(found.reason, found.rejoin, found.release)
         if not is_known(self.state, hello.node, hello.incarnation):
             return self._submit_or_join(hello.submission)
         return None
@@ -389,7 +413,7 @@ class Master:
             older.end()
         self._sessions[session.node] = session
         self.heard(session)
-        acked = session.acked = acknowledged(self.state, session.node, session.incarnation)
+        acked = session.acked = acknowledged(self._durable, session.node, session.incarnation)
         session.send(frames.Welcome(self._sequencer.term, acked))
         self._unserved.append(session)
         if not self._sequencer.busy:
@@ -408,9 +432,15 @@ class Master:
         self._leases.heard(session.node, session.incarnation, now)
 
     def take_fact(self, session: Session, fact: Fact) -> None:
-        """A fact came from an agent; it is acknowledged when it is durable."""
+        """A fact came from an agent; it is acknowledged when it is durable.
+
+        Only a node's newest stream is listened to: what is still under way on an older one comes again on this one, and
+        a late fact of a life that is over would be taken for new.
+        """
         assert self._sequencer is not None
-        self._sequencer.submit(fact)
+        newest = self._sessions.get(session.node) is session
+        if newest and listens_to(self.state, session.node, session.incarnation, fact.id.incarnation):
+            self._sequencer.submit(fact)
 
     async def command(self, request: frames.Command) -> frames.CommandReply:
         """An operator's command."""

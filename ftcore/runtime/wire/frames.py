@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from ftcore import __version__
+from ftcore.commands import ReleaseNode
 from ftcore.engine.orders import Order
 from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
@@ -88,6 +89,7 @@ class Hello(msgspec.Struct, frozen=True, tag_field="f", tag="hello"):
         incarnation: its life.
         submission: what it was asked to run.
         acked: its facts up to this number were acknowledged; above 0, its life in the log has begun.
+        again: it took part before, in an older life.
     """
 
     protocol: int
@@ -98,6 +100,7 @@ class Hello(msgspec.Struct, frozen=True, tag_field="f", tag="hello"):
     incarnation: str
     submission: Submission
     acked: int = 0
+    again: bool = False
 
 
 class Facts(msgspec.Struct, frozen=True, tag_field="f", tag="facts"):
@@ -150,10 +153,12 @@ class Refused(msgspec.Struct, frozen=True, tag_field="f", tag="refused"):
     Args:
         reason: why, and what to do.
         rejoin: a new incarnation may try again, once this one's workers are gone.
+        release: the run that it took part in has ended without it; it leaves with what came of the run.
     """
 
     reason: str
     rejoin: bool
+    release: ReleaseNode | None = None
 
 
 class Ack(msgspec.Struct, frozen=True, tag_field="f", tag="ack"):

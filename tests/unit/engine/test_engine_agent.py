@@ -250,6 +250,8 @@ def test_what_leaves_processes_in_place_is_performed_and_answered(running):
     (park,) = running.obey(order(ParkWorkers(round=Round(1), grace_s=1.0), "park.2"))
     running.performed(park, 5)
     assert not running.running
+    assert running.pulse((page(5), page(5))) == core.Pulse(round=0)
+    assert told(running.exited(ended(0, -9), (page(5), page(5))))[0].exitcode == -9
 
 
 def test_a_released_agent_starts_nothing_more(agent):
