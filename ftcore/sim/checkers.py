@@ -1,0 +1,280 @@
+"""What must never happen, one checker to each line of the project's list; each sees only what it needs.
+
+A checker compares what the log says with what took place in the simulated world. It raises ``Violation``.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ftcore.commands import StartWorkers
+from ftcore.engine import agent as core
+from ftcore.engine.decide import turn
+from ftcore.engine.orders import Order
+from ftcore.events.action import ActionOrdered
+from ftcore.events.codec import decode_fact
+from ftcore.events.envelope import Event
+from ftcore.events.incident import IncidentExhausted, IncidentOpened, IncidentResolved
+from ftcore.events.job import JobFinished, JobRolledBack
+from ftcore.events.node import OrderRefused
+from ftcore.events.policy import PolicyConsidered
+from ftcore.events.registry import Kind
+from ftcore.sim.training import Gang
+from ftcore.states.fold import fold
+from ftcore.states.model import JobState, digest
+
+if TYPE_CHECKING:
+    from ftcore.sim.agents import SimAgent
+    from ftcore.sim.masters import SimMaster
+    from ftcore.sim.protocol import Simulation
+
+
+class Violation(Exception):
+    """Something happened that must never happen."""
+
+
+class Checker:
+    """Sees what happens; a subclass overrides what it looks at.
+
+    Args:
+        sim: the simulation.
+    """
+
+    def __init__(self, sim: "Simulation") -> None:
+        self.sim = sim
+
+    def fail(self, text: str) -> None:
+        """Raise ``Violation`` with the name of the checker."""
+        raise Violation(f"{type(self).__name__}: {text}")
+
+    def appended(self, event: Event) -> None:
+        """An event is durable; the simulation's ``oracle`` stands behind its whole group."""
+
+    def acknowledged(self, node: str, incarnation: str, n: int, bodies: list[bytes]) -> None:
+        """An agent was told that these facts are durable."""
+
+    def obeyed(self, agent: "SimAgent", order: Order, actions: core.Actions) -> None:
+        """An agent got an order and does this."""
+
+    def stepped(self, gang: Gang) -> None:
+        """A round completed a step."""
+
+    def stopping(self, agent: "SimAgent", why: str) -> None:
+        """An agent is about to stop living workers."""
+
+    def committed(self, master: "SimMaster") -> None:
+        """A master learned that a batch is durable; its state stands right behind it."""
+
+    def ended(self) -> None:
+        """The simulation is over."""
+
+
+class AcknowledgedFactsStand(Checker):
+    """1. An acknowledged event is lost, reordered, duplicated or changed."""
+
+    def __init__(self, sim: "Simulation") -> None:
+        super().__init__(sim)
+        self._data: dict[tuple[str, str, int], Any] = {}
+        self._newest: dict[tuple[str, str], int] = {}
+
+    def appended(self, event: Event) -> None:
+        """Facts of one life stand in the order of their numbers, once.
+
+        A number may be missing: of a fact that nobody acknowledged and that a full disk kept from the life's successor.
+        """
+        if event.kind is not Kind.FACT or event.id.source == "master":
+            return
+        life = (event.id.source, event.id.incarnation)
+        if event.id.n <= self._newest.get(life, 0):
+            self.fail(f"{event.id} follows number {self._newest.get(life, 0)} of the same life")
+        self._newest[life] = event.id.n
+        self._data[event.id] = event.data
+
+    def acknowledged(self, node: str, incarnation: str, n: int, bodies: list[bytes]) -> None:
+        """What an agent may forget is in the log as it was told."""
+        for fact in map(decode_fact, bodies):
+            if fact.id not in self._data:
+                self.fail(f"{fact.id} {fact.type} was acknowledged and is not in the log")
+            if self._data[fact.id] != fact.data:
+                self.fail(f"{fact.id} {fact.type} stands in the log as something else")
+
+
+class EffectsFollowTheLog(Checker):
+    """2. An effect takes place whose decision is not in the log; an agent obeys anything older than what it obeyed."""
+
+    def __init__(self, sim: "Simulation") -> None:
+        super().__init__(sim)
+        self._addressed: dict[str, dict[str, str]] = {}
+        self._terms: dict[str, int] = {}
+        self._rounds: dict[str, int] = {}
+
+    def appended(self, event: Event) -> None:
+        """Remember who was ordered what."""
+        if isinstance(event.data, ActionOrdered):
+            state = self.sim.oracle
+            names = event.data.nodes or tuple(m.node for m in state.world.members if state.world is not None)  # type: ignore[union-attr]
+            lives = {name: state.nodes[name].incarnation for name in names if name in state.nodes}
+            self._addressed[event.data.effect] = lives
+
+    def obeyed(self, agent: "SimAgent", order: Order, actions: core.Actions) -> None:
+        """Whoever does something was ordered to, in this life, by nobody older."""
+        if not actions or all(isinstance(a, core.Tell) and isinstance(a.data, OrderRefused) for a in actions):
+            return
+        life = agent.core.incarnation
+        if order.effect not in self._addressed:
+            self.fail(f"{life} does {order.effect}, which is not in the log")
+        if self._addressed[order.effect].get(agent.node) != life:
+            self.fail(f"{life} does {order.effect}, which was ordered from {self._addressed[order.effect]}")
+        if order.term < self._terms.get(life, 0):
+            self.fail(f"{life} obeys term {order.term} after term {self._terms[life]}")
+        self._terms[life] = order.term
+        if isinstance(order.command, StartWorkers):
+            if order.command.round <= self._rounds.get(life, 0):
+                self.fail(f"{life} starts round {order.command.round} after round {self._rounds[life]}")
+            self._rounds[life] = order.command.round
+
+
+class OneRoundTrains(Checker):
+    """3. Workers of two rounds train at the same time into the same job."""
+
+    def __init__(self, sim: "Simulation") -> None:
+        super().__init__(sim)
+        self._newest = 0
+
+    def stepped(self, gang: Gang) -> None:
+        """No round completes a step behind a newer one."""
+        if gang.round < self._newest:
+            self.fail(f"round {gang.round} completed step {gang.step} after round {self._newest} had begun")
+        self._newest = gang.round
+
+
+class IncidentsEnd(Checker):
+    """4. An incident neither resolves nor escalates, or a budget is exceeded."""
+
+    def __init__(self, sim: "Simulation") -> None:
+        super().__init__(sim)
+        self._open = ""
+        self._asked: set[tuple[str, int, str]] = set()
+
+    def appended(self, event: Event) -> None:
+        """One incident at a time; each policy is asked once per revision; restarts stay within their budget."""
+        data = event.data
+        if isinstance(data, IncidentOpened):
+            if self._open:
+                self.fail(f"{event.incident} opens while {self._open} is open")
+            self._open = str(event.incident)
+        elif isinstance(data, IncidentResolved | IncidentExhausted):
+            self._open = ""
+        elif isinstance(data, JobFinished) and self._open:
+            self.fail(f"the run ends with {self._open} open")
+        elif isinstance(data, PolicyConsidered):
+            self._considered(event, data)
+
+    def _considered(self, event: Event, data: PolicyConsidered) -> None:
+        key = (str(event.incident), data.revision, data.policy)
+        if key in self._asked:
+            self.fail(f"{data.policy} is asked twice about revision {data.revision} of {event.incident}")
+        self._asked.add(key)
+        if data.policy != "process_restart" or data.verdict != "take" or data.attempt is None:
+            return
+        options = next(e.options for e in self.sim.options.policy.chain if e.policy == "process_restart")
+        if data.attempt > options["max_restarts"]:
+            self.fail(f"restart {data.attempt} of {options['max_restarts']}")
+
+    def ended(self) -> None:
+        """Nothing is open at the end."""
+        if self._open:
+            self.fail(f"{self._open} is still open: {self.sim.oracle.incident}")
+
+
+class ResumesFromWhatWasSaved(Checker):
+    """5. The job resumes from a step that was not saved, or of a lineage that was given up."""
+
+    def __init__(self, sim: "Simulation") -> None:
+        super().__init__(sim)
+        self._seen = 0
+
+    def stepped(self, gang: Gang) -> None:
+        """Each round began at a checkpoint of the living lineage."""
+        for round_, step in self.sim.training.resumed[self._seen :]:
+            if step not in self.sim.training.checkpoints:
+                self.fail(f"round {round_} resumes from step {step}; saved are {self.sim.training.checkpoints[-5:]}")
+        self._seen = len(self.sim.training.resumed)
+
+
+class NothingIsReadTwiceUnsaid(Checker):
+    """6. Data is read twice or left out, along the living lineage, without an event that says so."""
+
+    def __init__(self, sim: "Simulation") -> None:
+        super().__init__(sim)
+        self._floor = 0
+
+    def appended(self, event: Event) -> None:
+        """A rollback is what says so."""
+        if isinstance(event.data, JobRolledBack):
+            self._floor = event.data.step
+            self.sim.training.roll_back(event.data.step)
+
+    def stepped(self, gang: Gang) -> None:
+        """No round goes back behind the newest checkpoint."""
+        if gang.step <= self._floor and self._floor in self.sim.training.checkpoints:
+            self.fail(f"round {gang.round} computes step {gang.step} anew, behind the checkpoint of {self._floor}")
+        if gang.step in self.sim.training.checkpoints:
+            self._floor = max(self._floor, gang.step)
+
+
+class ReplayAgrees(Checker):
+    """7. Replay of a log gives another state than the live master had; verification decides otherwise."""
+
+    def __init__(self, sim: "Simulation") -> None:
+        super().__init__(sim)
+        self._made: list[Event] = []
+
+    def verify(self, oracle: JobState, event: Event) -> None:
+        """Decide again from a recorded fact, and compare what follows with what was recorded.
+
+        Args:
+            oracle: the state before the event's group, or behind it if it is a decision.
+            event: the next event of the log.
+        """
+        if event.kind is Kind.FACT:
+            if self._made:
+                self.fail(f"missing behind the fact before {event.seq}: {self._made[0]}")
+            self._made = turn(oracle, event)
+        if not self._made:
+            self.fail(f"nothing but a fact decides: {event}")
+        made = self._made.pop(0)
+        if made != event:
+            self.fail(f"decided again it is {made}, recorded is {event}")
+
+    def committed(self, master: "SimMaster") -> None:
+        """The live master's state is that of the log."""
+        if master.state.seq == self.sim.oracle.seq and digest(master.state) != digest(self.sim.oracle):
+            self.fail(f"{master.address} has another state at seq {master.state.seq} than the log")
+
+    def ended(self) -> None:
+        """The fold of the whole log gives the state that decisions were made from."""
+        state = JobState()
+        for event in self.sim.store.events:
+            fold(state, event)
+        if digest(state) != digest(self.sim.oracle):
+            self.fail("the fold of the log is another state than that of its turns")
+
+
+class OwnFaultsStopNothing(Checker):
+    """8. A fault in ftcore itself stops healthy training."""
+
+    def stopping(self, agent: "SimAgent", why: str) -> None:
+        """Where nothing but ftcore and its store broke, workers that make steps are never stopped."""
+        if self.sim.options.harmless and not self.sim.trouble.harms and self.sim.training.healthy(agent.ranks):
+            self.fail(f"{agent.node} stops healthy workers: {why}")
+
+
+ALL = (
+    AcknowledgedFactsStand,
+    EffectsFollowTheLog,
+    OneRoundTrains,
+    IncidentsEnd,
+    ResumesFromWhatWasSaved,
+    NothingIsReadTwiceUnsaid,
+    ReplayAgrees,
+    OwnFaultsStopNothing,
+)

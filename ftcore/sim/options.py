@@ -1,0 +1,194 @@
+"""What a simulation is about: the job, its surroundings, and which faults exist at all, drawn from the seed.
+
+Swarm testing (Groce et al., "Swarm Testing", ISSTA 2012): a run in which only some kinds of fault exist goes deeper
+into each than a run in which all of them do.
+"""
+
+import random
+from typing import Final
+
+import attrs
+import msgspec
+
+from ftcore.events.codec import digest_of
+from ftcore.events.job import JobSpec
+from ftcore.events.policy import ChainEntry, PolicyLoaded
+from ftcore.policies.base import Ability
+from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
+from ftcore.timing import Timing
+
+OWN_FAULTS: Final = (
+    "master_kill",
+    "master_freeze",
+    "master_dies_at_write",
+    "store_down",
+    "store_slow",
+    "stream_break",
+    "disk_full",
+)
+"""Faults of ftcore and of what it stands on: none of them may stop training that is healthy."""
+
+FAULTS: Final = (
+    *OWN_FAULTS,
+    "worker_kill",
+    "worker_error",
+    "worker_hang",
+    "agent_kill",
+    "agent_freeze",
+    "host_crash",
+    "host_freeze",
+    "partition",
+    "one_way",
+    "store_cut",
+    "unstartable",
+    "bad_host",
+    "poison",
+    "operator_stop",
+    "operator",
+)
+
+TUNED: Final = {
+    "deadline": 60.0,
+    "backoff": 0.5,
+    "backoff_max": 4.0,
+    "grace": 2.0,
+    "patience": 20.0,
+    "wait": 20.0,
+}
+"""Options of policies that would make a simulation long for nothing."""
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """One simulation.
+
+    Args:
+        seed: where all of it comes from.
+        spec: the job.
+        policy: its chain.
+        digest: the spec's digest.
+        slots: workers of a node.
+        faults: the kinds that exist.
+        every_s: mean seconds between two faults while anything may break.
+        safety_s: how long anything may break.
+        bound_s: how long the job then has to come to rest.
+        twice: the share of effects and facts that arrive twice.
+        ambiguous: see ``store.Store``.
+        delay_s: usual delay of the network, in seconds.
+        skew_s: how far wall clocks are off, at most.
+        spares: hosts beyond the nodes that the job wants.
+        lead_delay_s: how long nobody must lead before an agent puts up a candidate.
+        capable: workers can pause, park, retry and save.
+        abilities: what is declared, by source.
+        step_s: seconds of a step.
+        total: steps of the training.
+        checkpoint_every: steps between two checkpoints.
+        give_up_s: seconds after which a collective that does not come about ends its process.
+    """
+
+    seed: int
+    spec: JobSpec
+    policy: PolicyLoaded
+    digest: str
+    slots: int
+    faults: tuple[str, ...]
+    every_s: float
+    safety_s: float
+    bound_s: float
+    twice: float
+    ambiguous: float
+    delay_s: float
+    skew_s: float
+    spares: int
+    lead_delay_s: float
+    capable: bool
+    abilities: tuple[tuple[str, tuple[str, ...]], ...]
+    step_s: float
+    total: int
+    checkpoint_every: int
+    give_up_s: float
+
+    @property
+    def harmless(self) -> bool:
+        """Only faults of ftcore itself exist: healthy training must never stop."""
+        return set(self.faults) <= set(OWN_FAULTS)
+
+
+def draw(seed: int, nodes: int | None = None) -> Options:
+    """The options of a seed.
+
+    Args:
+        seed: any number.
+        nodes: nodes of the job; None: drawn too.
+    """
+    chance = random.Random(f"options {seed}")
+    wanted = nodes or chance.choice((2, 2, 2, 3, 3, 4, 5, 8))
+    nodes_min = wanted if chance.random() < 0.5 else max(2, wanted - chance.randint(1, 2))
+    timing = Timing(
+        join_window_s=5.0,
+        return_window_s=20.0,
+        start_timeout_s=20.0,
+        stop_grace_s=2.0,
+        settle_s=10.0,
+        orphan_grace_s=chance.choice((8.0, 20.0)),
+        progress_sample_s=5.0,
+    )
+    spec = JobSpec(argv=("train.py",), nodes_min=nodes_min, nodes_max=wanted, timing=timing)
+    if chance.random() < 0.15:
+        faults = tuple(name for name in OWN_FAULTS if chance.random() < 0.6)
+    else:
+        share = chance.choice((0.15, 0.3, 0.6))
+        faults = tuple(name for name in FAULTS if chance.random() < share)
+    capable = chance.random() < 0.6
+    return Options(
+        seed=seed,
+        spec=spec,
+        policy=draw_chain(chance),
+        digest=digest_of(msgspec.json.encode(spec)),
+        slots=chance.choice((1, 1, 2)),
+        faults=faults,
+        every_s=chance.choice((1.0, 3.0, 8.0, 20.0)),
+        safety_s=chance.uniform(15.0, 60.0),
+        bound_s=600.0,
+        twice=chance.choice((0.0, 0.1, 0.5)),
+        ambiguous=chance.choice((0.0, 0.0, 0.05, 0.3)),
+        delay_s=chance.choice((0.0005, 0.005, 0.05)),
+        skew_s=chance.choice((0.0, 0.0, 5.0)),
+        spares=chance.choice((0, 1, 2)),
+        lead_delay_s=chance.choice((0.0, 1.0, 5.0)),
+        capable=capable,
+        abilities=_abilities(chance, capable),
+        step_s=chance.choice((0.1, 0.5, 2.0)),
+        total=chance.choice((20, 60, 10_000)),
+        checkpoint_every=chance.choice((1, 5, 20)),
+        give_up_s=chance.choice((1.0, 5.0)),
+    )
+
+
+def _abilities(chance: random.Random, capable: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    found: list[tuple[str, tuple[str, ...]]] = []
+    if chance.random() < 0.6:
+        found.append(("platform", (str(Ability.REPLACE), str(Ability.CHECK))))
+    if capable:
+        script = tuple(str(a) for a in Ability if a not in (Ability.REPLACE, Ability.CHECK) and chance.random() < 0.7)
+        found.append(("script", script))
+    return tuple(found)
+
+
+def draw_chain(chance: random.Random) -> PolicyLoaded:
+    """A chain: some of the built-in policies in their order, with ``stop`` at its end."""
+    whole = chance.random() < 0.5
+    names = [name for name in DEFAULT_ORDER if name != "stop" and (whole or chance.random() < 0.6)]
+    extra = [name for name in BUILT_IN if name not in DEFAULT_ORDER and chance.random() < 0.3]
+    entries: list[ChainEntry] = []
+    for name in (*extra, *names, "stop"):
+        options = {key: _value(option.default, option.kind) for key, option in BUILT_IN[name].options.items()}
+        options.update({key: value for key, value in TUNED.items() if key in options})
+        if "max_restarts" in options and chance.random() < 0.3:
+            options["max_restarts"] = chance.choice((0, 1, 3))
+        entries.append(ChainEntry(policy=name, options=options))
+    return PolicyLoaded(source="simulated", text="", digest=digest_of(b""), chain=tuple(entries))
+
+
+def _value(default: object, kind: str) -> object:
+    return float(default) if kind in ("duration", "number") else default  # type: ignore[arg-type]

@@ -1,0 +1,269 @@
+"""What goes wrong: faults of the kinds that the options name, at times and places drawn from the seed; and people.
+
+Also how long things take, and what fails that is asked for. ``harms`` keeps all that may rightly stop training.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ftcore.engine.turn import own_fact
+from ftcore.events.operator import OperatorCommanded
+from ftcore.sim.agents import SimAgent
+from ftcore.sim.clock import ns
+from ftcore.sim.hosts import Host
+from ftcore.sim.store import HOST as STORE
+from ftcore.sim.training import SIGKILL
+
+if TYPE_CHECKING:
+    from ftcore.sim.protocol import Simulation
+
+
+class Trouble:
+    """The source of all faults.
+
+    Args:
+        sim: the simulation.
+    """
+
+    def __init__(self, sim: "Simulation") -> None:
+        self.sim, self.chance, self.options = sim, sim.chance, sim.options
+        self.on = True
+        self.harms: list[tuple[int, str]] = []
+        self.struck = 0
+        self._kinds: dict[str, Callable[[], str]] = {
+            "master_kill": self._master_kill,
+            "master_freeze": self._master_freeze,
+            "store_down": self._store_down,
+            "store_slow": self._store_slow,
+            "stream_break": self._stream_break,
+            "disk_full": self._disk_full,
+            "worker_kill": self._worker_kill,
+            "worker_error": self._worker_error,
+            "worker_hang": self._worker_hang,
+            "agent_kill": self._agent_kill,
+            "agent_freeze": self._agent_freeze,
+            "host_crash": self._host_crash,
+            "host_freeze": self._host_freeze,
+            "partition": self._partition,
+            "one_way": self._one_way,
+            "store_cut": self._store_cut,
+            "bad_host": self._bad_host,
+            "operator_stop": self._operator_stop,
+            "operator": self._operator,
+        }
+        self._drawn = [name for name in self.options.faults if name in self._kinds]
+        if self._drawn:
+            self._next()
+
+    def has(self, kind: str) -> bool:
+        """Whether faults of that kind happen now."""
+        return self.on and kind in self.options.faults
+
+    def harm(self, what: str) -> str:
+        """Something happened that may rightly stop training."""
+        self.harms.append((self.sim.clock.now, what))
+        return what
+
+    def heal(self) -> None:
+        """Nothing breaks any more, and what was broken is repaired."""
+        self.on = False
+        sim = self.sim
+        sim.net.heal()
+        sim.store.down_until, sim.store.slow, sim.store.ambiguous = 0, 1.0, 0.0
+        sim.training.poison = 0
+        for host in sim.hosts:
+            host.up, host.bad, host.disk_full = True, False, False
+
+    def _next(self) -> None:
+        self.sim.clock.after(ns(self.chance.expovariate(1 / self.options.every_s)), self._strike)
+
+    def _strike(self) -> None:
+        if not self.on:
+            return
+        self.struck += 1
+        name = self.chance.choice(self._drawn)
+        self.sim.trace(f"FAULT {name}: {self._kinds[name]() or 'nobody there'}")
+        self._next()
+
+    def _some(self, longest_s: float) -> int:
+        return ns(self.chance.uniform(0.05, 1.0) ** 2 * longest_s)
+
+    def _agent(self) -> SimAgent | None:
+        agents = self.sim.platform.agents()
+        return self.chance.choice(agents) if agents else None
+
+    # -- of ftcore itself
+
+    def _master_kill(self) -> str:
+        masters = self.sim.living_masters()
+        if not masters:
+            return ""
+        master = self.chance.choice(masters)
+        master.kill()
+        return master.address
+
+    def _master_freeze(self) -> str:
+        masters = self.sim.living_masters()
+        if not masters:
+            return ""
+        master = self.chance.choice(masters)
+        master.freeze(self._some(15.0))
+        return master.address
+
+    def dies_at_write(self) -> bool:
+        """Whether the master is killed between two writes, here."""
+        return self.has("master_dies_at_write") and self.chance.random() < 0.05
+
+    def _store_down(self) -> str:
+        self.sim.store.down_until = self.sim.clock.now + self._some(30.0)
+        return "down"
+
+    def _store_slow(self) -> str:
+        self.sim.store.slow = self.chance.choice((1.0, 30.0, 300.0))
+        return f"{self.sim.store.slow:g} times slower"
+
+    def _stream_break(self) -> str:
+        streams = [stream for stream in self.sim.net.streams if stream.open]
+        if streams:
+            self.chance.choice(streams).close()
+        return "a stream"
+
+    def _disk_full(self) -> str:
+        host = self.chance.choice(self.sim.hosts)
+        host.disk_full = not host.disk_full
+        return host.name
+
+    # -- of workers and nodes
+
+    def _ranks(self, what: str, act: Callable[[object, int], None]) -> str:
+        living = self.sim.training.living()
+        if not living:
+            return ""
+        ranks = self.chance.choice(living)
+        act(ranks, self.chance.randrange(ranks.part.slots))
+        return self.harm(f"{what} of round {ranks.round} on {ranks.process.name}")
+
+    def _worker_kill(self) -> str:
+        return self._ranks("killed", lambda ranks, rank: self.sim.training.end(ranks, rank, SIGKILL))  # type: ignore[arg-type]
+
+    def _worker_error(self) -> str:
+        return self._ranks("error", lambda ranks, rank: self.sim.training.end(ranks, rank, 1))  # type: ignore[arg-type]
+
+    def _worker_hang(self) -> str:
+        return self._ranks("hang", lambda ranks, rank: setattr(ranks, "hung", True))
+
+    def _agent_kill(self) -> str:
+        agent = self._agent()
+        if agent is None:
+            return ""
+        agent.kill()
+        return self.harm(agent.name)
+
+    def _agent_freeze(self) -> str:
+        agent = self._agent()
+        if agent is None:
+            return ""
+        agent.freeze(self._some(10.0))
+        return self.harm(agent.name)
+
+    def _host_crash(self) -> str:
+        host = self.chance.choice(self.sim.hosts)
+        host.up = False
+        host.outboxes.clear()
+        for process in list(host.processes):
+            process.kill()
+        self.sim.clock.after(self._some(40.0), lambda: setattr(host, "up", True))
+        return self.harm(host.name)
+
+    def _host_freeze(self) -> str:
+        host = self.chance.choice(self.sim.hosts)
+        duration = self._some(12.0)
+        for process in list(host.processes):
+            process.freeze(duration)
+        return self.harm(host.name)
+
+    def _names(self) -> tuple[str, str]:
+        one, other = self.chance.sample(self.sim.hosts, 2)
+        return one.name, other.name
+
+    def _partition(self) -> str:
+        one, other = self._names()
+        duration = self._some(20.0)
+        self.sim.net.block(one, other, duration)
+        self.sim.net.block(other, one, duration)
+        return self.harm(f"{one} <-> {other}")
+
+    def _one_way(self) -> str:
+        one, other = self._names()
+        self.sim.net.block(one, other, self._some(20.0))
+        return self.harm(f"{one} -> {other}")
+
+    def _store_cut(self) -> str:
+        host = self.chance.choice(self.sim.hosts).name
+        ways = ((host, STORE), (STORE, host))
+        for source, target in ways if self.chance.random() < 0.5 else ways[: 1 + self.chance.randrange(1)]:
+            self.sim.net.block(source, target, self._some(20.0))
+        return f"{host} from the store"
+
+    def _bad_host(self) -> str:
+        host = self.chance.choice(self.sim.hosts)
+        host.bad = not host.bad
+        return self.harm(f"{host.name} is {'bad' if host.bad else 'good'}")
+
+    # -- people
+
+    def command(self, command: str, node: str = "") -> str:
+        """An operator asks the leading master for something."""
+        master = next((master for master in self.sim.living_masters() if master.leading), None)
+        if master is None or master.frozen:
+            return ""
+        master.submit(own_fact(OperatorCommanded(command=command, who="sim@sim", node=node)))
+        return self.harm(f"{command} {node}".strip())
+
+    def _operator_stop(self) -> str:
+        return self.command("stop") if self.chance.random() < 0.2 else "thought better of it"
+
+    def _operator(self) -> str:
+        command = self.chance.choice(("pause", "resume", "resume", "checkpoint", "drain", "evict"))
+        agent = self._agent()
+        needs_node = command in ("drain", "evict")
+        return self.command(command, agent.node if needs_node and agent is not None else "")
+
+    # -- how long things take, and what fails
+
+    def start_ns(self, agent: SimAgent) -> int:
+        """How long starting the workers takes."""
+        return ns(self.chance.uniform(0.05, 3.0 if self.chance.random() < 0.2 else 0.5))
+
+    def unstartable(self, agent: SimAgent) -> bool:
+        """Whether what is to be started there cannot be."""
+        bad = agent.host.bad or (self.has("unstartable") and self.chance.random() < 0.2)
+        return bad and self.chance.random() < 0.5
+
+    def started(self, agent: SimAgent) -> None:
+        """Workers run: on a bad host one of them fails soon."""
+        ranks = agent.ranks
+        if agent.host.bad and ranks is not None and self.chance.random() < 0.8:
+            delay = ns(self.chance.uniform(0.0, 3.0))
+            agent.after(delay, lambda: self.sim.training.end(ranks, 0, SIGKILL if agent.host.bad else 1))
+            self.harm(f"bad host {agent.host.name}")
+
+    def stop_ns(self, grace_s: float) -> int:
+        """How long stopping the workers takes."""
+        stubborn = self.chance.random() < 0.2
+        return ns(grace_s + 0.1 if stubborn else min(grace_s, self.chance.uniform(0.0, 0.5)))
+
+    def perform_ns(self) -> int:
+        """How long something takes that leaves the processes in place."""
+        return ns(self.chance.uniform(0.01, 1.0))
+
+    def fails(self) -> bool:
+        """Whether something that leaves the processes in place fails."""
+        return self.on and self.chance.random() < 0.2
+
+    def verdict(self, host: Host) -> str:
+        """What a health check says; it lies now and then."""
+        honest = "faulty" if host.bad else "healthy"
+        if self.on and self.chance.random() < 0.1:
+            return self.chance.choice(("healthy", "slow", "faulty"))
+        return honest
