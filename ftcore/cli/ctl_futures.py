@@ -9,6 +9,7 @@ SIMULATE = """\
 ftctl simulate --nodes 2048 --days 54 --seed 1 --profile llama3
 ftctl simulate --nodes 125 --days 30 --profile ant --policy policy.yaml --plot ant.svg
 ftctl simulate --nodes 1000 --days 30 --rate 0.0065 --restart 300 --ckpt-interval 1800 --ckpt-cost 30
+ftctl simulate --nodes 32 --days 60 --log sim.ftlog && ftctl --store file:sim.ftlog incidents
 ftctl simulate --nodes 16 --days 1 --trace spot.tsv --format json | jq .goodput"""
 
 WHATIF = """\
@@ -49,6 +50,9 @@ def add_futures(commands: Any, command: Callable[..., Any], reading: Callable[..
     simulate.add_argument("--ckpt-cost", type=float, metavar="SECONDS", help="training stands still for a checkpoint")
     simulate.add_argument("--nodes-min", type=int, metavar="N", help="the job runs with so few; default: with all")
     simulate.add_argument("--plot", metavar="FILE.svg", help="draw goodput and losses over time")
+    simulate.add_argument(
+        "--log", metavar="FILE.ftlog", help="keep the log; read it with ftctl --store file:FILE.ftlog, as any other"
+    )
     simulate.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     whatif = reading(
         commands,
@@ -57,3 +61,6 @@ def add_futures(commands: Any, command: Callable[..., Any], reading: Callable[..
         WHATIF,
     )
     whatif.add_argument("--policy", required=True, metavar="FILE", help="the other policy file")
+    whatif.add_argument(
+        "--profile", metavar="NAME", help="take from this profile what the log does not tell; see simulate"
+    )

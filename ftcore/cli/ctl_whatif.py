@@ -7,13 +7,19 @@ from ftcore.cli.ctl_output import console, duration, print_json, table
 from ftcore.cli.ctl_simulate import policy_of
 from ftcore.cli.ctl_store import opened
 from ftcore.replay.reading import read_async
-from ftcore.sim.whatif import Compared, Price, WhatIf
+from ftcore.sim.cost import Costs
+from ftcore.sim.profiles import profile
+from ftcore.sim.whatif import Compared, WhatIf
+from ftcore.sim.whatif_prices import Price
 
 
 async def run(args: argparse.Namespace) -> int:
     """Read the log, ask the other chain, print both."""
     other = policy_of(args.policy)
     reader = WhatIf(other)
+    if args.profile is not None:
+        known = profile(args.profile)
+        reader = WhatIf(other, Costs().changed(known.costs, known.name), (known.device_share, known.name))
     async with opened(args) as log:
         await read_async(log.read(), reader)
     compared = reader.compared()

@@ -1,0 +1,123 @@
+"""``ftctl simulate`` and ``ftctl whatif``: what they print, what they write, and what they say to wrong input."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from ftcore.cli.ftctl import main
+from ftcore.sim.simulate import expected_ettr
+
+SMALL = ["simulate", "--nodes", "8", "--days", "20", "--seed", "7", "--profile", "opt175b"]
+
+
+def test_json_has_the_contracts_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON: goodput, lost by cause, incidents, policies, seed and violations; one object alone on stdout."""
+    assert main([*SMALL, "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert 0 < said["goodput"] < 1
+    assert said["seed"] == 7
+    assert said["violations"] == []
+    assert set(said["lost"]) == {"checkpoint", "detect", "decide", "restart", "load", "recompute", "idle", "paused"}
+    assert sum(said["lost"].values()) + said["productive"] == pytest.approx(8 * 20 * 86400)
+    assert len(said["incidents"]) >= said["faults"] > 0
+    assert {"id", "class", "day", "seconds", "resolved_by", "policies", "steps_lost"} <= set(said["incidents"][0])
+    assert all(set(fared) == {"taken", "resolved", "continued", "escalated"} for fared in said["policies"].values())
+    assert said["costs"]["replace"] == {"seconds": 3600.0, "source": "opt175b"}
+
+
+def test_one_rate_is_the_closed_form(capsys: pytest.CaptureFixture[str]) -> None:
+    """With one rate and one cost of a restart, several seeds come close to the closed form and tell how close."""
+    given = ["--rate", "0.25", "--restart", "300", "--ckpt-interval", "1800", "--ckpt-cost", "20", "--seeds", "4"]
+    assert main(["simulate", "--nodes", "4", "--days", "100", *given, "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    expected = expected_ettr(nodes=4, rate=0.25, restart_s=300, ckpt_interval_s=1800, ckpt_cost_s=20)
+    assert said["goodput"] == pytest.approx(expected, rel=0.01)
+    assert [run["seed"] for run in said["seeds"]] == [0, 1, 2, 3]
+    assert said["interval95"][0] < said["goodput"] < said["interval95"][1]
+
+
+def test_people_see_causes_incidents_and_policies(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Without --format there are tables, and the plot is an SVG that names every cause."""
+    picture = tmp_path / "plot.svg"
+    assert main([*SMALL, "--plot", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert "goodput" in out
+    assert "How the policies fared" in out
+    texts = [element.text or "" for element in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
+    assert any(text.startswith("recompute ") for text in texts)
+    assert any("8 nodes, 20 days, profile opt175b, seed 7" in text for text in texts)
+
+
+def test_a_kept_log_is_read_like_any_other(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """--log keeps an archive that verifies, and on which another policy can be priced."""
+    log, policy = tmp_path / "sim.ftlog", tmp_path / "other.yaml"
+    policy.write_text("version: 1\nchain:\n  - stop\n")
+    assert main(["simulate", "--nodes", "8", "--days", "20", "--rate", "0.05", "--log", str(log)]) == 0
+    assert main(["--store", f"file:{log}", "replay", "--verify"]) == 0
+    capsys.readouterr()
+    assert main(["--store", f"file:{log}", "whatif", "--policy", str(policy), "--format", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["recorded"] == "default"
+    assert said["total"]["other"]["total"] > said["total"]["recorded"]["total"] > 0
+    one = said["incidents"][0]
+    assert one["recorded"]["source"]
+    assert one["other"]["source"]
+    assert main(["--store", f"file:{log}", "whatif", "--policy", str(policy), "--profile", "opt175b"]) == 0
+    assert "in all" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--days", "0"], "days: found 0; expected more than 0"),
+        (["--days", "-3"], "days: found -3"),
+        (["--days", "nan"], "days: found nan"),
+        (["--nodes", "0"], "nodes: found 0; expected 1 to"),
+        (["--profile", "lama3"], "no profile is called 'lama3'; did you mean 'llama3'?"),
+        (["--rate", "-1"], "rate: found -1"),
+        (["--rate", "9e5"], "failures are to be expected"),
+        (["--rate", "1", "--restart", "-5"], "--restart: found -5"),
+        (["--ckpt-interval", "0"], "ckpt-interval: found 0"),
+        (["--ckpt-interval", "-1"], "found -1; expected seconds, not negative"),
+        (["--seeds", "0"], "--seeds: found 0"),
+        (["--nodes-min", "9"], "nodes-min: found 9; expected 1 to 4"),
+        (["--trace", "/nowhere/trace.tsv"], "cannot read /nowhere/trace.tsv: No such file"),
+        (["--policy", "/nowhere/policy.yaml"], "cannot read /nowhere/policy.yaml"),
+        (["--plot", "/nowhere/plot.svg"], "cannot write /nowhere/plot.svg"),
+        (["--log", "/nowhere/sim.ftlog"], "/nowhere"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_2(args: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What cannot be simulated is told in one line before anything is."""
+    given = {"--nodes": "4", "--days": "1"} | dict(zip(args[::2], args[1::2], strict=True))
+    words = [word for pair in given.items() for word in pair]
+    assert main(["simulate", *words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert told in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_a_trace_goes_with_no_profile(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A trace says all of what goes wrong; one that names a node that the job has not is refused."""
+    trace = tmp_path / "trace.tsv"
+    trace.write_text("seconds\tnode\tkind\n3600\t5\tkilled\n")
+    given = ["simulate", "--nodes", "4", "--days", "1", "--trace", str(trace)]
+    assert main(given) == 2
+    assert "names node 5; the job has the nodes 0 to 3" in capsys.readouterr().err
+    assert main([*given, "--profile", "ant"]) == 2
+    assert "neither a profile nor a rate" in capsys.readouterr().err
+    trace.write_text("seconds\tnode\tkind\n40000\t3\tkilled\n")
+    assert main([*given, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["faults"] == 1
+
+
+def test_whatif_needs_incidents(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A log without incidents has nothing to compare."""
+    log, policy = tmp_path / "calm.ftlog", tmp_path / "other.yaml"
+    policy.write_text("version: 1\nchain:\n  - stop\n")
+    assert main(["simulate", "--nodes", "2", "--days", "1", "--rate", "0", "--log", str(log)]) == 0
+    assert main(["--store", f"file:{log}", "whatif", "--policy", str(policy)]) == 2
+    assert "no incident that ended" in capsys.readouterr().err
