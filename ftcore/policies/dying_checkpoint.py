@@ -31,6 +31,7 @@ class DyingCheckpoint:
         "takes a warning that a node is about to go",
         "takes a request named in `before` (the chain goes on when it is saved), and a request for a checkpoint",
         "passes a numeric fault: a broken state is not worth saving",
+        "passes a hang, unless `on_hang`",
         "passes if this incident was saved already, or no step was completed since the newest checkpoint",
         "passes when `max_saves` in `window` are spent",
     )
@@ -42,6 +43,11 @@ class DyingCheckpoint:
             kind="texts",
             choices=("drain", "evict", "stop"),
             doc="Requests before which a checkpoint is saved.",
+        ),
+        "on_hang": Option(
+            default=False,
+            kind="bool",
+            doc="Try it though ranks stand still; one that cannot be freed costs the whole `deadline`.",
         ),
         "deadline": Option(
             default=300, kind="duration", minimum=1, doc="Time for the save; then the chain goes on without it."
@@ -58,6 +64,8 @@ class DyingCheckpoint:
             return Pass(reason=f"nothing is about to be lost: {incident.fault.cls}")
         if not trouble and wish != "checkpoint" and wish not in options["before"]:
             return Pass(reason=f"nothing is saved before: {wish or incident.fault.cls}")
+        if class_of(incident) is FaultClass.HANG and not options["on_hang"]:
+            return Pass(reason="ranks that stand still save nothing (`on_hang` is off)")
         why_not = _cannot(incident, job) or ("" if wish == "checkpoint" else _need_not(incident, job))
         if not why_not and wish != "checkpoint":
             why_not = spent(job, self.name, options["max_saves"], options["window"], "saves")

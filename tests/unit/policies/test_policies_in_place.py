@@ -186,7 +186,9 @@ def test_survivors_save_what_they_hold():
 def test_without_replicas_a_missing_rank_means_no_complete_state():
     """Nobody holds what the dead rank held; with everybody alive nothing is missing."""
     driver = running(abilities=("save",))
-    assert isinstance(ask("dying_checkpoint", incident(driver.state, "hang", observed="hang"), driver.state), Take)
+    assert isinstance(
+        ask("dying_checkpoint", incident(driver.state, "storage", observed="storage"), driver.state), Take
+    )
     driver.fail("node1", exitcode=-9)
     verdict = ask("dying_checkpoint", incident(driver.state, "signal-preemption", ended=True), driver.state)
     assert isinstance(verdict, Pass)
@@ -200,16 +202,24 @@ def test_a_broken_state_is_not_saved():
     assert verdict == Pass(reason="a state that went wrong is not worth saving")
 
 
+def test_ranks_that_stand_still_are_not_waited_for():
+    """They would cost the whole deadline; the file may say that they can be freed."""
+    job = running(abilities=TTP).state
+    about = incident(job, "hang", observed="hang")
+    assert ask("dying_checkpoint", about, job) == Pass(reason="ranks that stand still save nothing (`on_hang` is off)")
+    assert isinstance(ask("dying_checkpoint", about, job, on_hang=True), Take)
+
+
 def test_what_is_saved_already_is_not_saved_again():
     """Once in an incident; not if the newest checkpoint holds all; not before the first step."""
     job = running(abilities=TTP).state
-    assert isinstance(ask("dying_checkpoint", incident(job, "hang", saved=True), job), Pass)
+    assert isinstance(ask("dying_checkpoint", incident(job, "storage", saved=True), job), Pass)
     job.checkpoints = [5, 10]
-    assert ask("dying_checkpoint", incident(job, "hang"), job) == Pass(
+    assert ask("dying_checkpoint", incident(job, "storage"), job) == Pass(
         reason="the checkpoint of step 10 holds all there is"
     )
     job.checkpoints, job.step = [], None
-    assert ask("dying_checkpoint", incident(job, "hang"), job) == Pass(reason="no step was completed yet")
+    assert ask("dying_checkpoint", incident(job, "storage"), job) == Pass(reason="no step was completed yet")
 
 
 def test_nobody_alive_saves_nothing():
