@@ -11,8 +11,10 @@ from ftcore.cli.ctl_output import clean, clock, columns, date, paint, print_json
 from ftcore.cli.ctl_store import opened
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
+from ftcore.events.policy import PolicyLoaded
 from ftcore.events.registry import Kind
 from ftcore.ids import Seq
+from ftcore.policies.targets import hidden
 from ftcore.replay.select import Selection, Selector
 
 TYPE_WIDTH = 22
@@ -40,9 +42,10 @@ def _show_json(event: Event) -> None:
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    """An event with every field of its envelope, those without a value too."""
+    """An event with every field of its envelope, those without a value too; of URLs in a policy the scheme alone."""
     fields: dict[str, Any] = msgspec.structs.asdict(event)
-    return {**fields, "data": payload_to_json(event.data)}
+    data = payload_to_json(event.data)
+    return {**fields, "data": hidden(data) if isinstance(event.data, PolicyLoaded) else data}
 
 
 class Lines:

@@ -53,6 +53,7 @@ def build_parser(version: str) -> Parser:
     add_futures(commands, _command, _reading)
     add_policy(commands, _command)
     _add_commands(commands)
+    _add_alert(commands)
     return parser
 
 
@@ -236,6 +237,20 @@ _WISHES = {
         "ftctl stop --job demo --why 'maintenance at ten'",
     ),
 }
+
+
+def _add_alert(commands: Any) -> None:
+    alert = _command(
+        commands,
+        "alert",
+        "Send a message, to try out whom the policy `alert` tells.",
+        "ftctl alert env:CHAT_URL\nftctl alert file:/etc/ftcore/alerts --text 'hello from the cluster'",
+    )
+    alert.add_argument(
+        "target", nargs="+", metavar="TARGET", help="env:NAME, file:/PATH or a URL, as in `to:` of the policy file"
+    )
+    alert.add_argument("--text", default="A message to try this out.", help="what is sent; default: %(default)s")
+    alert.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
 
 
 _BOUND_HELP = "a seq, a time such as 2025-03-01T22:13:20 (UTC), or how long ago: 90s, 15m, 2h, 3d"

@@ -11,6 +11,7 @@ from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
+from ftcore.policies.targets import hidden
 from ftcore.replay.reading import fold_log_async
 from ftcore.replay.verify import VerifyReport, verify_async
 from ftcore.states.model import JobState, digest
@@ -32,7 +33,7 @@ async def replay(args: argparse.Namespace) -> int:
         print_json(_state_json(state))
     else:
         print(f"after event {state.seq}: digest {digest(state)}")
-        print(msgspec.json.format(msgspec.json.encode(state), indent=2).decode())
+        print(msgspec.json.format(msgspec.json.encode(_shown(state)), indent=2).decode())
     return 0
 
 
@@ -41,8 +42,14 @@ def _state_json(state: JobState) -> dict[str, Any]:
         "job": state.job,
         "seq": state.seq,
         "digest": digest(state),
-        "state": msgspec.to_builtins(state, str_keys=True),
+        "state": _shown(state),
     }
+
+
+def _shown(state: JobState) -> dict[str, Any]:
+    """The state as plain JSON; of URLs in the chain's options the scheme alone."""
+    plain: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
+    return {**plain, "chain": hidden(plain["chain"])}
 
 
 def _verified(report: VerifyReport, form: str) -> int:
@@ -81,7 +88,7 @@ def _verified(report: VerifyReport, form: str) -> int:
 def _event_json(event: Event | None) -> dict[str, Any] | None:
     if event is None:
         return None
-    return {"type": event.type, "incident": event.incident, "data": payload_to_json(event.data)}
+    return {"type": event.type, "incident": event.incident, "data": hidden(payload_to_json(event.data))}
 
 
 async def export_log(args: argparse.Namespace) -> int:

@@ -81,6 +81,10 @@ def _command(name: str) -> Command:
         from ftcore.cli import ctl_classify
 
         return ctl_classify.classify
+    if name == "alert":
+        from ftcore.cli import ctl_alert
+
+        return ctl_alert.alert
     if name == "spikes":
         from ftcore.cli import ctl_spikes
 

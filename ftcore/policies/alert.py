@@ -30,8 +30,15 @@ class Alert:
     kinds: ClassVar[tuple[str, ...]] = ("fault", "warning", "request")
     needs: ClassVar[tuple[Ability, ...]] = ()
     options: ClassVar[Mapping[str, Option]] = {
-        "to": Option(default=(), kind="texts", doc="Whom to tell, as URLs of apprise; nobody: it passes."),
-        "on": Option(default=(), kind="texts", doc="Classes of faults to tell of; none named: all."),
+        "to": Option(
+            default=(),
+            kind="texts",
+            doc="Whom to tell: `env:NAME` or `file:/PATH`, which hold URLs of apprise and are read when a message is "
+            "sent, or such URLs themselves, which then stand in the log; nobody: it passes.",
+        ),
+        "on": Option(
+            default=(), kind="texts", choices=tuple(FaultClass), doc="Classes of faults to tell of; none named: all."
+        ),
         "requests": Option(default=False, kind="bool", doc="Tell of what people asked for as well."),
         "severity": Option(
             default="warning", kind="choice", choices=("info", "warning", "critical"), doc="How grave it is called."

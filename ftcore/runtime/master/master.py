@@ -36,11 +36,13 @@ from ftcore.events.job import JobProgressed, JobSubmitted
 from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeJoined, NodeLost
 from ftcore.events.operator import OperatorCommanded
+from ftcore.events.policy import AlertRaised
 from ftcore.ids import Nanoseconds, Seq, seconds
 from ftcore.ports import Candidate, EventLog, Leadership
 from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
 from ftcore.runtime.master.adviser import Adviser
+from ftcore.runtime.master.alerts import Alerts, Unsent
 from ftcore.runtime.master.sequencer import Sequencer, take_in
 from ftcore.runtime.master.service import Service
 from ftcore.runtime.master.sessions import Session
@@ -92,6 +94,8 @@ class Master:
         self._service = Service(self, listen=listen, advertise=advertise, token=token)
         self._sessions: dict[str, Session] = {}
         self._sequencer: Sequencer | None = None
+        self._unsent = Unsent()
+        self._alerts = Alerts(self._record)
         self._leases = Leases(seconds(timing.node_lease_s), seconds(LOOK_S))
         self._expiring: set[tuple[str, int]] = set()
         self._last_called = self._clock.mono()
@@ -165,6 +169,7 @@ class Master:
         begun = await self.log.last_seq()
         async for event in self.log.follow(Seq(self.state.seq)):
             take_in(self.state, event)
+            self._unsent.feed(event)
             over = self.state.phase in ENDED and not self.state.alive()
             if self._saw_run and over and event.seq >= begun:
                 return
@@ -176,6 +181,7 @@ class Master:
         self._step("log.ended.at")
         async for event in self.log.read(after=Seq(self.state.seq)):
             take_in(self.state, event)
+            self._unsent.feed(event)
         self._clock = SystemClock(not_before=self.state.time)
         self._last_called, self._led_since = self._clock.mono(), self._clock.now()
         self._durable = dict(self.state.sources)
@@ -187,13 +193,16 @@ class Master:
         self._lived = self.state.run > 0 and self.state.phase not in ENDED
         elected = MasterElected(host=socket.gethostname(), pid=os.getpid(), address=address, version=__version__)
         self._sequencer.submit(Fact(id=EventId(OWN, "", 0), data=elected, at=at()))
+        for event in self._unsent.news(self._clock.now()):
+            self._alerts.take(event, self.state.chain)
         logger.info("leading", job=self.log.job, term=leadership.term, seq=self.state.seq)
         duties = [
             asyncio.create_task(self._sequencer.run(), name="sequencer"),
             asyncio.create_task(self._keep_deadlines(), name="deadlines"),
             asyncio.create_task(self._look_after(), name="leases"),
             asyncio.create_task(leadership.lost(), name="leadership"),
-            asyncio.create_task(self._ended.wait(), name="ended"),
+            asyncio.create_task(self._alerts.run(), name="alerts"),
+            asyncio.create_task(self._until_ended(), name="ended"),
         ]
         try:
             done, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
@@ -206,6 +215,19 @@ class Master:
             await tasks.end(duties)
             await self._adviser.close()
 
+    def _record(self, data: Any) -> asyncio.Future[Seq]:
+        assert self._sequencer is not None
+        return self._sequencer.submit(own_fact(data))
+
+    async def _until_ended(self) -> None:
+        """Wait for the end of the job, and until people are told, unless a new run begins meanwhile."""
+        while True:
+            await self._ended.wait()
+            await self._alerts.flush(ALERTS_S)
+            if self.state.phase in ENDED or not self._sessions:
+                return
+            self._ended.clear()
+
     def _committed(self, batch: Sequence[Event]) -> None:
         """A batch is durable: acknowledge its facts, send its orders. The state is exactly the log's now."""
         assert self._sequencer is not None
@@ -216,6 +238,8 @@ class Master:
                 self._submitting, self._lived = "", True
             elif isinstance(event.data, NodeJoined):
                 self._choose_standbys()
+            elif isinstance(event.data, AlertRaised):
+                self._alerts.take(event, self.state.chain)
             elif isinstance(event.data, NodeLost):
                 self._part_with(event.data.node, event.data.incarnation)
         answers = answers_to(self.state, batch)

@@ -36,6 +36,7 @@ COMMANDS = (
     "evict",
     "checkpoint",
     "stop",
+    "alert",
 )
 
 
@@ -294,6 +295,20 @@ def test_wrong_usage_exits_with_2(capsys, argv, message):
         main(argv)
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_urls_of_a_policy_file_are_not_shown(tmp_path, capsys):
+    """What of them is a secret nobody can tell, so only the scheme is shown: in events and in the state."""
+    from ftcore.policies.config import parse
+
+    text = "version: 1\nchain:\n- alert: {to: ['json://me:secret@chat/secret']}\n- stop\n"
+    driver = JobDriver(policy=parse(text, "policy.yaml"))
+    driver.start()
+    store = archive(tmp_path / "a.ftlog", driver.events)
+    for argv in (["events", "--format", "json"], ["events"], ["replay"], ["replay", "--format", "json"]):
+        assert main([*argv, "--store", store]) == 0
+        out = capsys.readouterr().out
+        assert "secret" not in out and ("json://…" in out or argv == ["events"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""Sends one message to people, through apprise; done in a process of its own (``alert_child.py``).
+
+House rule: secrets are read here and leave only towards their service. What is said of a failure names a target as the
+policy file does, and carries no part of a URL.
+"""
+
+import logging
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from ftcore.policies.targets import ENV, FILE, is_reference, shown
+
+LIMIT_S = 20.0
+"""A message that is not sent by then is given up."""
+
+INSTALL = "apprise is not installed where the master runs: pip install 'ftcore[alerts]'"
+
+_KINDS = {"info": "info", "warning": "warning", "critical": "failure"}
+_PIECE_MIN = 4
+"""Shorter pieces of a URL are no secret worth to be cut out of a message."""
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What is sent.
+
+    Args:
+        to: targets, as in the policy file.
+        title: one line.
+        text: the message.
+        severity: ``info``, ``warning`` or ``critical``.
+    """
+
+    to: tuple[str, ...]
+    title: str
+    text: str
+    severity: str = "warning"
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """What came of it.
+
+    Args:
+        failed: why, by the number of the target.
+        missing: apprise is not installed.
+    """
+
+    failed: dict[int, str] = {}
+    missing: bool = False
+
+
+def urls(target: str) -> list[str]:
+    """The URLs that a target stands for.
+
+    Raises:
+        ValueError: there is nothing to be read where it points.
+    """
+    if not is_reference(target):
+        return [target]
+    if target.startswith(ENV):
+        name = target.removeprefix(ENV)
+        text = os.environ.get(name, "")
+        if not text.strip():
+            raise ValueError(f"the environment of the master has no {name}")
+    else:
+        try:
+            text = Path(target.removeprefix(FILE)).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise ValueError(f"cannot be read on the master's host: {reason}") from error
+    found = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if not found:
+        raise ValueError("holds no URL")
+    return found
+
+
+def send(message: Message) -> Delivery:
+    """Send it to every target, one after the other."""
+    try:
+        import apprise
+    except ImportError:
+        return Delivery(missing=True)
+    words = _Words()
+    logging.getLogger("apprise").addHandler(words)
+    logging.getLogger("apprise").propagate = False
+    failed = {}
+    for number, target in enumerate(message.to):
+        try:
+            for url in urls(target):
+                words.last = ""
+                service = apprise.Apprise()
+                if not service.add(url):
+                    raise ValueError("is no URL that apprise knows (https://appriseit.com/services)")
+                if not service.notify(body=message.text, title=message.title, notify_type=_KINDS[message.severity]):
+                    raise ValueError(_without(words.last, url) or "the service did not take it")
+        except ValueError as error:
+            failed[number] = f"{shown(target)}: {error}"
+        except Exception as error:  # a plugin's own; its words may hold anything
+            failed[number] = f"{shown(target)}: {type(error).__name__} in apprise"
+    return Delivery(failed=failed)
+
+
+class _Words(logging.Handler):
+    """Keeps the last warning of apprise, which says why a service did not take a message."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it."""
+        self.last = " ".join(record.getMessage().split())[:300]
+
+
+def _without(text: str, url: str) -> str:
+    """The text without any piece of the URL behind its scheme."""
+    pieces = re.split(r"[/:@?&=,#]+", url.partition("://")[2])
+    for piece in sorted((piece for piece in pieces if len(piece) >= _PIECE_MIN), key=len, reverse=True):
+        text = text.replace(piece, "…")
+    return text
