@@ -56,6 +56,9 @@ from ftcore.timing import DEFAULT, Timing
 LOOK_S = 0.1
 """How often leases and idleness are looked at."""
 
+ALERTS_S = 10.0
+"""How long a master whose job has ended stays to tell people of it."""
+
 STANDBYS = 2
 """Standbys wanted beside the leader, on the lowest ordinals after the first."""
 
