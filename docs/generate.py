@@ -36,6 +36,9 @@ from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.schema import schema
 from ftcore.policies.values import defaults
 from ftcore.policies.writing import shown
+from ftcore.sim.cost import DEFAULTS as COSTS
+from ftcore.sim.evidence import KINDS
+from ftcore.sim.profiles import PROFILES
 from ftcore.states.drawing import MACHINES, to_mermaid
 from ftcore.states.table import Machine
 from ftcore.timing import Timing
@@ -45,6 +48,33 @@ NOTE = "<!-- Written by docs/generate.py; change the code, then run it. -->\n\n"
 HELP_COLUMNS = "100"
 HELP_PYTHON = (3, 11)
 """The Python whose argparse lays out the page of the command line; others wrap it otherwise and leave it alone."""
+
+
+def simulation_page() -> str:
+    """Profiles, kinds of faults and costs of ``ftctl simulate``."""
+    parts = [
+        "# Simulation",
+        "What `ftctl simulate` takes for granted. Marks: `v` read in the source or in a note that quotes it; `m` from "
+        "memory of the paper, not checked again; `c` computed; `d` our own choice inside the sources' ranges.",
+        "## Costs",
+        "| figure | seconds | what |\n|---|---|---|\n"
+        + "\n".join(f"| `{name}` | {figure.seconds:g} | {figure.doc} |" for name, figure in COSTS.items()),
+        "## Kinds of faults",
+        "| kind | shows as | what |\n|---|---|---|\n"
+        + "\n".join(f"| `{name}` | {kind.shows} | {kind.doc} |" for name, kind in KINDS.items() if name[0] != "@"),
+        "## Profiles",
+    ]
+    for known in PROFILES.values():
+        parts.append(f"### {known.name}")
+        costs = "".join(f"; `{name}` {value:g} s" for name, value in known.costs.items())
+        parts.append(
+            f"{known.source}. {known.gpus[0].upper()}{known.gpus[1:]}. {known.rate:.4g} failures per node and day "
+            f"({known.rate_mark}). {known.another_node:.0%} of the faults need another machine "
+            f"({known.another_node_mark}){costs}. The mix: {known.mix_mark}."
+        )
+        rows = (f"| {part.component} | `{part.kind}` | {part.count:g} | {part.mark} |" for part in known.mix)
+        parts.append("| source's word | kind | weight | mark |\n|---|---|---|---|\n" + "\n".join(rows))
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> int:
@@ -86,6 +116,7 @@ def pages() -> Iterator[tuple[str, str]]:
     if sys.version_info[:2] == HELP_PYTHON:
         yield "cli.md", NOTE + cli_page()
     yield "timing.md", NOTE + timing_page()
+    yield "simulation.md", NOTE + simulation_page()
 
 
 def machine_page(machine: Machine) -> str:
