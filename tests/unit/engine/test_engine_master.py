@@ -1,0 +1,136 @@
+"""What a master tells whom, whom it refuses, and whose silence counts."""
+
+from ftcore.engine.master import (
+    Leases,
+    acknowledged,
+    answers_to,
+    due,
+    is_known,
+    listens_to,
+    refusal,
+    unanswered,
+    wants_run,
+    wrong_job,
+)
+from ftcore.ids import seconds
+from ftcore.testing.driver import JobDriver
+
+
+def life(driver: JobDriver, node: str) -> str:
+    return driver.state.nodes[node].incarnation
+
+
+def test_a_batch_is_told_to_the_lives_that_it_is_about():
+    """The newest number of each life is acknowledged; an order goes to the life that it was given to."""
+    driver = JobDriver(nodes=2)
+    driver.submit()
+    driver.join("node0")
+    batch = driver.say("node0", driver.groups[-1][0].data)
+    assert answers_to(driver.state, batch).acks == {("node0", "node0-1"): 2}
+    driver.join("node1")
+    (ordered,) = [event for event in driver.groups[-1] if event.type == "action.ordered"]
+    told = answers_to(driver.state, driver.groups[-1]).orders
+    assert {key: [order.effect for order in orders] for key, orders in told.items()} == {
+        ("node0", "node0-1"): [ordered.data.effect]
+    }
+
+
+def test_what_was_not_answered_is_told_again_to_the_same_life_only():
+    """A new life of the node was ordered nothing yet."""
+    driver = JobDriver(nodes=2)
+    driver.start()
+    driver.silence("node1")
+    driver.fail("node0")
+    effects = [order.effect for order in unanswered(driver.state, "node1", life(driver, "node1"))]
+    assert [effect.partition(".")[0] for effect in effects] == ["stop_workers"]
+    assert unanswered(driver.state, "node1", "another") == []
+
+
+def test_only_what_is_durable_counts_as_acknowledged():
+    """And only of the same life."""
+    assert acknowledged({"a": ("1", 7)}, "a", "1") == 7
+    assert acknowledged({"a": ("1", 7)}, "a", "2") == acknowledged({}, "a", "1") == 0
+
+
+def test_who_is_refused():
+    """A life that is over, one whose place was taken, a name that is in use; a living one and a newcomer are not."""
+    driver = JobDriver(nodes=2)
+    driver.start()
+    state, mine = driver.state, life(driver, "node0")
+    assert refusal(state, "node0", mine, 3, occupied=False) is None
+    assert refusal(state, "node9", "new", 0, occupied=False) is None
+    in_use = refusal(state, "node0", "new", 0, occupied=True)
+    assert in_use is not None
+    assert not in_use.rejoin
+    taken = refusal(state, "node0", "older", 3, occupied=False)
+    assert taken is not None
+    assert taken.rejoin
+    driver.lose("node0")
+    lost = refusal(state, "node0", mine, 3, occupied=False)
+    assert lost is not None
+    assert lost.rejoin
+
+
+def test_who_was_away_when_the_run_ended_leaves_with_its_outcome():
+    """It does not begin another run; somebody who comes for the first time does."""
+    driver = JobDriver(nodes=2)
+    driver.start()
+    away = life(driver, "node1")
+    driver.lose("node1")
+    driver.stop()
+    driver.settle()
+    assert wants_run(driver.state)
+    for caller, acked, again in ((away, 3, False), ("next", 0, True)):
+        found = refusal(driver.state, "node1", caller, acked, occupied=False, again=again)
+        assert found is not None
+        assert found.release is not None
+        assert (found.release.outcome, found.release.exit_code) == ("stopped", 5)
+    assert refusal(driver.state, "node1", "new", 0, occupied=False) is None
+
+
+def test_a_caller_speaks_for_itself_and_for_the_life_before_it():
+    """What an even older life left on a host was told by those that came after it."""
+    driver = JobDriver(nodes=2)
+    driver.start()
+    before = life(driver, "node0")
+    assert is_known(driver.state, "node0", before)
+    assert listens_to(driver.state, "node0", "new", "new")
+    assert listens_to(driver.state, "node0", "new", before)
+    assert not listens_to(driver.state, "node0", "new", "older")
+    assert listens_to(driver.state, "nobody", "new", "older")
+
+
+def test_a_new_master_waits_before_deadlines_count():
+    """Two leases, so that answers that nobody could take come first; a deadline beyond that is as it was."""
+    assert due(5, led_since=100, lease_s=2.0) == 100 + seconds(4)
+    assert due(seconds(50), led_since=100, lease_s=2.0) == seconds(50)
+
+
+def test_leases():
+    """Silence counts from the last frame; a node that this master never heard of has two leases."""
+    leases = Leases(lease_ns=20, look_ns=10)
+    nodes = [("a", "1"), ("b", "1")]
+    leases.heard("a", "1", 100)
+    assert leases.silent(nodes, 100) == []
+    assert leases.silent(nodes, 120) == []
+    assert leases.silent(nodes, 130) == [("a", "1")]
+    leases.heard("a", "1", 135)
+    assert leases.silent(nodes, 140) == []
+    assert leases.silent(nodes, 150) == [("b", "1")]
+    assert leases.last_heard("a", "1") == 135
+    assert leases.silent([], 155) == []
+    assert leases.last_heard("a", "1") == 0
+
+
+def test_time_in_which_the_master_did_not_run_counts_against_nobody():
+    """A look that comes much too late gives the gap to everybody."""
+    leases = Leases(lease_ns=20, look_ns=10)
+    leases.heard("a", "1", 100)
+    assert leases.silent([("a", "1")], 110) == []
+    assert leases.silent([("a", "1")], 1000) == []
+    assert leases.silent([("a", "1")], 1010) == [("a", "1")]
+
+
+def test_another_job_is_told_so():
+    """With the command that would end the one that lives."""
+    assert "ftctl stop --job x" in wrong_job("x").reason
