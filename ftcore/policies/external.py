@@ -375,9 +375,9 @@ def _of_round(terms: Terms, job: JobState) -> str:
     loose = next((name for name in terms.quarantine if name not in terms.exclude), None)
     if loose is not None:
         return f"terms.quarantine: {loose} is not in terms.exclude"
-    most = job.spec.nodes_max if job.spec is not None else 0
-    if not 0 <= terms.want <= most:
-        return f"terms.want: {terms.want}, expected at most the {most} nodes of the job"
+    least, most = (job.spec.nodes_min, job.spec.nodes_max) if job.spec is not None else (0, 0)
+    if terms.want != 0 and not least <= terms.want <= most:
+        return f"terms.want: {terms.want}, expected 0, or {least} to {most} nodes"
     if terms.patience_s is not None and not 0 <= terms.patience_s <= SECONDS_MAX:
         return f"terms.patience_s: {terms.patience_s:g}, expected seconds from 0 to {SECONDS_MAX:g}"
     if terms.command is not None:
