@@ -39,13 +39,24 @@ async def incidents(args: argparse.Namespace) -> int:
         say("no incidents")
         return 0
     rows = table(
-        "ID", "OPENED (UTC)", "STATE", "CLASS", "TOTAL", "LOST", "BY", "WHAT", right=("TOTAL",), flexible=("WHAT",)
+        "ID",
+        "OPENED (UTC)",
+        "KIND",
+        "STATE",
+        "CLASS",
+        "TOTAL",
+        "LOST",
+        "BY",
+        "WHAT",
+        right=("TOTAL",),
+        flexible=("WHAT",),
     )
     for incident in found:
         rows.add_row(
             incident.id,
             incident.opened[:19].replace("T", " "),
-            Text(incident.state, style=_STATE_STYLES.get(incident.state, "warn")),
+            incident.kind,
+            Text(_word(incident), style=_STATE_STYLES.get(_word(incident), "warn")),
             incident.cls,
             duration(incident.phases.total),
             _lost(incident),
@@ -54,6 +65,11 @@ async def incidents(args: argparse.Namespace) -> int:
         )
     console().print(rows)
     return 0
+
+
+def _word(incident: Incident) -> str:
+    """Its state; what nobody took was dropped, unless it was a fault, which ended the job."""
+    return "dropped" if incident.state == "exhausted" and incident.kind != "fault" else incident.state
 
 
 def _lost(incident: Incident) -> str:
@@ -87,7 +103,7 @@ def _print(incident: Incident, out: "Console") -> None:
     head.add_row("incident", Text.assemble(f"{incident.id}, ", _state(incident)))
     head.add_row("what", Text(clean(incident.summary), style="strong"))
     detail = f" ({incident.detail})" if incident.detail else ""
-    head.add_row("class", f"{incident.cls}{detail}")
+    head.add_row("class", f"{incident.cls}{detail}, a {incident.kind}")
     if incident.root.node is not None:
         rank = f", rank {incident.root.rank}" if incident.root.rank is not None else ""
         head.add_row("root", f"{incident.root.node}{rank}")
@@ -104,6 +120,12 @@ def _print(incident: Incident, out: "Console") -> None:
             "", asked.name, Text(asked.verdict, style="good" if asked.verdict == "take" else ""), clean(asked.reason)
         )
     out.print(verdicts)
+    if incident.steps:
+        out.print("\nWhat was done", style="strong")
+        steps = table("", "AFTER", "EVENT", "WHAT", right=("AFTER", "EVENT"), flexible=("WHAT",))
+        for step in incident.steps:
+            steps.add_row("", duration(step.at), str(step.seq), clean(step.what))
+        out.print(steps)
     out.print("\nHow long it took", style="strong")
     names = [field.name for field in attrs.fields(type(incident.phases))]
     phases = table("", *names, right=tuple(names))
@@ -117,7 +139,7 @@ def _print(incident: Incident, out: "Console") -> None:
 
 def _state(incident: Incident) -> tuple[str, str]:
     by = f" by {incident.resolved_by}" if incident.resolved_by else ""
-    return f"{incident.state}{by}", _STATE_STYLES.get(incident.state, "warn")
+    return f"{_word(incident)}{by}", _STATE_STYLES.get(_word(incident), "warn")
 
 
 def _moment(iso: str) -> str:

@@ -8,12 +8,14 @@ Phases, in seconds. Each begins where the one before it ends:
 | ``decide`` | the fact that brought the verdict ``take`` of the plan that held |
 | ``stop`` | the fact after which no worker of the old round ran: ``round.planned``, or the job's end |
 | ``rendezvous`` | the fact that fixed the new world (``world.formed``); back-off and waiting for nodes included |
-| ``start`` | the fact after which every worker ran (``round.started``) |
+| ``start`` | the fact after which every worker ran (``round.started``), or had obeyed in place (``plan.applied``) |
 | ``load`` | the end of loading a checkpoint; no event tells it yet, so it is null |
 | ``first_step`` | the fact that resolved it by a completed step; begins where ``start`` ends, loading included |
 | ``total`` | the end of the incident; begins with ``detect``, or with ``decide`` if that is not known |
 
-House rules: a plan that failed counts as deciding, so the phases of the plan that held add up to the total. Between
+House rules: a plan that failed, or that only prepared the next one (a checkpoint, a message), counts as deciding, so
+the phases of the plan that held add up to the total. A plan that leaves the processes in place has neither ``stop`` nor
+``rendezvous``; its ``start`` begins with the verdict. Between
 facts whose sources share a boot their monotonic clocks are subtracted (``at.mono``), else the master's times of them.
 A decision happens in the turn of its fact and has that fact's time: a ``decide`` of 0.0 says *in the same turn*. What
 cannot be known is None, never 0: a source that told no clock, one whose clock is ahead of the master's, a phase that
@@ -29,17 +31,20 @@ import attrs
 from ftcore.events.envelope import Event
 from ftcore.events.incident import (
     Fault,
+    IncidentContinued,
+    IncidentEscalated,
     IncidentExhausted,
     IncidentOpened,
     IncidentRediagnosed,
     IncidentResolved,
 )
-from ftcore.events.policy import PolicyConsidered
+from ftcore.events.policy import PlanApplied, PolicyConsidered
 from ftcore.events.registry import Kind
 from ftcore.events.worker import WorkerFailed
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
 from ftcore.faults.classify import signal_name
 from ftcore.ids import SECOND
+from ftcore.replay.deeds import STEPS_MAX, Step, deed
 from ftcore.replay.reading import fold_recorded
 from ftcore.states.model import JobState, Report
 
@@ -121,7 +126,7 @@ class Incident:
 
     Args:
         id: its identity in the job.
-        kind: ``fault`` or ``request``.
+        kind: ``fault``, ``warning`` (training survives it by itself), ``request`` (somebody's wish) or ``opportunity``.
         cls: class of the taxonomy, by the last reading of the evidence.
         detail: the finer distinction.
         summary: one line.
@@ -138,6 +143,7 @@ class Incident:
         steps_lost: completed steps that had to be done again; None if not known.
         state: state of the incident machine.
         failures: what failed, the first failure first.
+        steps: what was done about it beyond a plain restart, and what came of that, in order.
         events: first and last seq that belong to it.
     """
 
@@ -160,6 +166,7 @@ class Incident:
     steps_lost: int | None
     state: str
     failures: tuple[Failure, ...]
+    steps: tuple[Step, ...]
     events: tuple[int, int]
 
     def to_json(self) -> dict[str, Any]:
@@ -182,6 +189,8 @@ class _Case:
     asked: list[Asked] = attrs.field(factory=list)
     failed: dict[tuple[int, str], tuple[Event, Failure]]
     took: Event | None = None
+    steps: list[Step] = attrs.field(factory=list)
+    applied: Event | None = None
     planned: Event | None = None
     formed: Event | None = None
     started: Event | None = None
@@ -189,6 +198,10 @@ class _Case:
     end: IncidentResolved | IncidentExhausted | None = None
     state: str = ""
     last: int = 0
+
+    def begin_plan(self, took: Event | None) -> None:
+        """A policy took it; None: its plan is over, and the chain is asked on."""
+        self.took, self.applied, self.planned, self.formed, self.started = took, None, None, None, None
 
 
 class Explainer:
@@ -214,6 +227,17 @@ class Explainer:
             self._failed[report.seq, report.node] = (event, _failure(event, report, restart))
         if event.incident is not None:
             self._decided(event, self._fact)
+        self._done(event)
+
+    def _done(self, event: Event) -> None:
+        """Note what was done: what names the incident, and what comes while it is open and names none."""
+        case = self._cases[-1] if self._cases else None
+        if case is None or len(case.steps) == STEPS_MAX:
+            return
+        its_own = event.incident == case.id or (event.incident is None and self._open is case)
+        if its_own and (what := deed(event)):
+            at = (event.time - case.opening.time) / SECOND
+            case.steps.append(Step(seq=event.seq, type=event.type, at=at, what=what))
 
     def incidents(self) -> list[Incident]:
         """Every incident that was opened, oldest first."""
@@ -233,7 +257,11 @@ class Explainer:
         elif type(data) is PolicyConsidered:
             case.asked.append(Asked(name=data.policy, verdict=data.verdict, reason=data.reason))
             if data.verdict == "take":
-                case.took, case.planned, case.formed, case.started = fact, None, None, None
+                case.begin_plan(fact)
+        elif isinstance(data, IncidentContinued | IncidentEscalated):
+            case.begin_plan(None)
+        elif type(data) is PlanApplied:
+            case.applied = fact
         elif type(data) is RoundPlanned:
             case.planned = fact
         elif type(data) is WorldFormed:
@@ -284,6 +312,7 @@ def _told(case: _Case) -> Incident:
         steps_lost=end.steps_lost if isinstance(end, IncidentResolved) else None,
         state=case.state,
         failures=_in_order(case),
+        steps=tuple(case.steps),
         events=(case.first, case.last),
     )
 
@@ -304,17 +333,19 @@ def _in_order(case: _Case) -> tuple[Failure, ...]:
 
 def _phases(case: _Case, root: Event | None) -> Phases:
     detect = _lag(root, case.opening)
-    stopped = case.planned or (case.closing if isinstance(case.end, IncidentResolved) else None)
+    ended = isinstance(case.end, IncidentResolved) and case.applied is None
+    stopped = case.planned or (case.closing if ended else None)
     stepped = isinstance(case.end, IncidentResolved) and case.end.outcome in ("stepped", "finished")
     total = _between(case.opening, case.closing)
+    in_place = case.applied is not None
     return Phases(
         detect=detect,
         decide=_between(case.opening, case.took),
-        stop=_between(case.took, stopped),
+        stop=None if in_place else _between(case.took, stopped),
         rendezvous=_between(case.planned, case.formed),
-        start=_between(case.formed, case.started),
+        start=_between(case.took, case.applied) if in_place else _between(case.formed, case.started),
         load=None,
-        first_step=_between(case.started, case.closing) if stepped else None,
+        first_step=_between(case.applied or case.started, case.closing) if stepped else None,
         total=None if total is None else round(total + (detect or 0.0), 9),
     )
 

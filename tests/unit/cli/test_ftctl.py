@@ -13,6 +13,7 @@ import pytest
 from ftcore.cli.ctl_parser import bound
 from ftcore.cli.ftctl import main
 from ftcore.events.envelope import Event
+from ftcore.events.job import JobSpec
 from ftcore.ids import JobName, Seq
 from ftcore.logs import open_store
 from ftcore.logs.archive import ArchiveWriter, read_events
@@ -90,6 +91,52 @@ def test_status_tells_the_contract(store, capsys):
     made = run_json(capsys, "--store", store, "status")
     assert {"job", "state", "term", "master", "world", "step", "incidents_open", "last_seq", "replicas"} <= set(made)
     assert (made["state"], made["world"]["size"], made["incidents_open"]) == ("running", 4, 0)
+
+
+def test_status_tells_what_people_asked_for(tmp_path, capsys):
+    """A paused job, a held one, a node that is kept out, what the job can do: in JSON and for people."""
+    driver = JobDriver(spec=JobSpec(argv=("t.py",), nodes_min=1, nodes_max=3), abilities=("pause",))
+    driver.start()
+    driver.make_steps(3)
+    driver.command("evict", node="node2")
+    driver.settle()
+    driver.command("pause", why="maintenance")
+    driver.settle()
+    url = archive(tmp_path / "paused.ftlog", driver.events)
+    made = run_json(capsys, "--store", url, "status")
+    assert (made["state"], made["paused"], made["held"], made["request"]) == ("paused", True, False, None)
+    assert list(made["quarantined"]) == ["node2"] and made["abilities"] == {"driver": ["pause"]}
+    assert main(["status", "--store", url]) == 0
+    out = capsys.readouterr().out
+    assert "go on with: ftctl resume" in out and "node2 (user@host asked for `evict node2`)" in out
+
+
+def test_status_tells_of_a_held_job(tmp_path, capsys):
+    """Recoveries do not begin, and who waits for what is told."""
+    driver = driven()
+    driver.fail("node0")
+    driver.command("pause")
+    driver.command("checkpoint", why="before it gets worse")
+    url = archive(tmp_path / "held.ftlog", driver.events)
+    made = run_json(capsys, "--store", url, "status")
+    assert made["held"] and (made["request"]["command"], made["request"]["who"]) == ("checkpoint", "user@host")
+    assert main(["status", "--store", url]) == 0
+    out = capsys.readouterr().out
+    assert "no recovery begins until" in out and "checkpoint by user@host: before it gets worse" in out
+
+
+def test_incidents_of_every_kind(tmp_path, capsys):
+    """A wish that nobody took is dropped, not failed; what was done about a fault is told in words."""
+    driver = driven()
+    driver.command("pause")
+    url = archive(tmp_path / "kinds.ftlog", driver.events)
+    made = run_json(capsys, "--store", url, "incidents")
+    assert [incident["kind"] for incident in made] == ["fault", "request"]
+    assert main(["incidents", "--store", url]) == 0
+    assert "dropped" in capsys.readouterr().out
+    assert main(["explain", "i1", "--store", url]) == 0
+    out = capsys.readouterr().out
+    assert "What was done" in out and "round 2: 4 ranks on 2 nodes" in out
 
 
 def test_jobs_is_one_array(store, capsys):

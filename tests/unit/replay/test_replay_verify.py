@@ -76,7 +76,7 @@ def test_one_altered_decision_is_found_with_its_fields():
     """The seq, the field, what was expected and what was found; everything behind it still agrees."""
     driver = recovered(2)
     events = stored(driver)
-    seq = seq_of(events, "policy.considered")
+    seq = next(event.seq for event in events if event.type == "policy.considered" and event.data.verdict == "take")
     report = verify(altered(events, seq, deadline_s=7.0, reason="because"))
     [mismatch] = report.mismatches
     assert mismatch.seq == seq
@@ -137,7 +137,7 @@ def test_every_mismatch_is_found_up_to_a_bound():
     """Each altered decision is one mismatch; after so many the comparing is given up, the folding is not."""
     driver = recovered(MISMATCHES_MAX + 5)
     events = stored(driver)
-    takes = [event.seq for event in events if event.type == "policy.considered"]
+    takes = [event.seq for event in events if event.type == "policy.considered" and event.data.verdict == "take"]
     for seq in takes[:3]:
         events = altered(events, seq, grace_s=99.0)
     assert verify(events).mismatches[0].seq == takes[0]
