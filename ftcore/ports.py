@@ -11,6 +11,7 @@ import attrs
 
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Nanoseconds, Round, Seq, Term
+from ftcore.shm.notes import Found, Saved
 
 GROUP_BYTES_MAX = 1 << 20
 """An unsplittable group must fit here: the smallest store (etcd) takes 1.5 MiB a request."""
@@ -198,6 +199,8 @@ class Progress:
         absolute: see ``step``.
         mono: monotonic nanoseconds of its completion.
         loss: the loss last reported, or None.
+        findings: what the detectors in the worker found lately, oldest first.
+        saves: which checkpoints it completed lately, oldest first.
     """
 
     steps: int
@@ -205,6 +208,8 @@ class Progress:
     absolute: bool
     mono: int
     loss: float | None
+    findings: tuple[Found, ...] = ()
+    saves: tuple[Saved, ...] = ()
 
 
 class Supervisor(Protocol):

@@ -129,12 +129,14 @@ class CheckpointCommitted:
         step: the step.
         where: where it lies, for people.
         seconds: how long training stood still for it.
+        kept: checkpoints that are kept, this one included; 0: not said.
     """
 
     round: int
     step: int
     where: str = ""
     seconds: float = 0.0
+    kept: int = 0
 
 
 @decision("job.rolled_back")

@@ -67,7 +67,10 @@ _KINDS: dict[str, tuple[FaultClass, str, str]] = {
     "straggler": (F.HANG, "straggler", ROOT),
     "loss-spike": (F.NUMERIC, "loss-spike", ROOT),
     "loss-nan": (F.NUMERIC, "loss-nan", ROOT),
+    "loss-divergence": (F.NUMERIC, "loss-divergence", ROOT),
     "norm": (F.NUMERIC, "norm", ROOT),
+    "norm-nan": (F.NUMERIC, "norm-nan", ROOT),
+    "norm-divergence": (F.NUMERIC, "norm-divergence", ROOT),
     "norm-spike": (F.NUMERIC, "norm-spike", ROOT),
     "preemption-notice": (F.SIGNAL_PREEMPTION, "preemption-notice", ROOT),
 }

@@ -15,6 +15,10 @@ died or was stopped in the middle.
 | 5 | ``mono`` | monotonic nanoseconds of its completion |
 | 6 | ``loss`` | double; NaN: none was reported |
 | 7 | ``grad_norm`` | double; NaN: none was reported |
+| from 8 on | notes | findings and checkpoints: see ``notes``; since version 2 |
+
+The first eight words mean the same in every version. Who made the page wrote its version into it: a writer that finds
+an older one leaves alone what that one does not have, and a reader that is older reads no further than it knows.
 """
 
 import fcntl
@@ -25,11 +29,14 @@ from typing import Final
 
 import attrs
 
+from ftcore.shm.notes import Found, NotesReader, NotesWriter, Saved
+
 PAGE_BYTES: Final = 4096
 PAGE_FD_ENV: Final = "FTCORE_PAGE_FD"
 """Environment variable with the descriptor number of a worker's page."""
 
-MAGIC: Final = 0x3130656761507466  # "ftPage01", little-endian
+MAGIC: Final = 0x3230656761507466  # "ftPage02", little-endian
+_PLAIN: Final = 0x3130656761507466  # "ftPage01": without notes
 _NAME: Final = "ftcore-page"
 _MAGIC, _SEQUENCE, _STEPS, _STEP, _ABSOLUTE, _MONO, _LOSS, _GRAD_NORM = range(8)
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -81,6 +88,8 @@ class PageWriter:
         view = memoryview(mmap.mmap(fd, PAGE_BYTES))
         self._words = view.cast("q")
         self._doubles = view.cast("d")
+        self.notes: NotesWriter | None = NotesWriter(view) if self._words[_MAGIC] != _PLAIN else None
+        """Where notes are left; None: the page has no room for them."""
 
     def write(self, steps: int, step: int, absolute: bool, mono: int, loss: float | None, norm: float | None) -> None:
         """Publish a completed step. See the module's table for the arguments."""
@@ -105,6 +114,7 @@ class PageReader:
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, PAGE_BYTES, prot=mmap.PROT_READ)
+        self._notes = NotesReader(memoryview(self._map))
         self._last: Sample | None = None
 
     def read(self) -> Sample | None:
@@ -128,8 +138,17 @@ class PageReader:
                 break
         return self._last
 
+    def findings(self) -> tuple[Found, ...]:
+        """What the worker's detectors found lately, oldest first."""
+        return self._notes.findings()
+
+    def saves(self) -> tuple[Saved, ...]:
+        """Which checkpoints the worker completed lately, oldest first."""
+        return self._notes.saves()
+
     def close(self) -> None:
         """Unmap the page."""
+        self._notes.close()
         self._map.close()
 
 

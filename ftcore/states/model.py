@@ -250,6 +250,7 @@ class JobState:
         abilities: what each part of the job declared that it can do.
         quarantined: why, by node.
         checkpoints: steps whose checkpoint is committed, of the living lineage, newest last.
+        curves: the newest trouble with a figure of the whole job, by its kind: round, step and the node that told it.
         rules: the job's own rules of classification, as its policy file has them.
         hits: lines of output that rules knew, newest last: evidence for the next fault.
         node_faults: times of the newest faults with that node as the culprit.
@@ -303,6 +304,7 @@ class JobState:
     abilities: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
     quarantined: dict[str, str] = attrs.field(factory=dict)
     checkpoints: list[int] = attrs.field(factory=list)
+    curves: dict[str, tuple[int, int | None, str]] = attrs.field(factory=dict)
     hits: list[Report] = attrs.field(factory=list)
     node_faults: dict[str, list[int]] = attrs.field(factory=dict)
     applied: dict[str, int] = attrs.field(factory=dict)

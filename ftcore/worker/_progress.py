@@ -1,9 +1,23 @@
-"""This process's progress page, and who counts its steps: the optimizer hook, until the script calls ``report``."""
+"""This process's progress page: who counts its steps (the optimizer hook, until the script calls ``report``), what the
+detectors make of the figures reported, and which checkpoints are complete.
 
+Everything here does nothing outside ``ftrun``. The detectors are imported with the first figure.
+"""
+
+import math
 import os
 import time
+from typing import TYPE_CHECKING
 
 from ftcore.shm.page import PAGE_FD_ENV, PageWriter, is_page
+
+if TYPE_CHECKING:
+    from ftcore.worker._watch import Watch
+
+LOSS_LIMIT = 8.0
+NORM_LIMIT = 10.0
+WARMUP_STEPS = 100
+"""The detectors' own figures, which a test compares: they are not imported before they are needed."""
 
 
 class Progress:
@@ -18,6 +32,7 @@ class Progress:
         self._steps = 0
         self._step = 0
         self._absolute = False
+        self._watch: Watch | None = None
         self.reported = False
 
     def stepped(self) -> None:
@@ -46,6 +61,25 @@ class Progress:
         self._step = step
         self._absolute = True
         self._page.write(self._steps, step, True, time.monotonic_ns(), loss, grad_norm)
+        if loss is not None or grad_norm is not None:
+            if self._watch is None:
+                self.watch(LOSS_LIMIT, NORM_LIMIT, None, WARMUP_STEPS)
+            if self._watch is not None:
+                self._watch.observe(step, loss, grad_norm)
+
+    def watch(
+        self, loss_limit: float | None, norm_limit: float | None, norm_threshold: float | None, warmup_steps: int
+    ) -> None:
+        """Watch with these settings from here on; see ``_watch.Watch``, also for what is raised."""
+        from ftcore.worker._watch import Watch
+
+        notes = self._page.notes if self._page is not None else None
+        self._watch = Watch(notes, loss_limit, norm_limit, norm_threshold, warmup_steps)
+
+    def saved(self, step: int, path: str, seconds: float, kept: int) -> None:
+        """A checkpoint of the script's is complete."""
+        if self._page is not None and self._page.notes is not None:
+            self._page.notes.saved(step, path, seconds, kept)
 
 
 def _open() -> Progress:
@@ -69,9 +103,55 @@ def progress() -> Progress:
 def report(step: int, loss: float | None = None, grad_norm: float | None = None) -> None:
     """Say that a step is complete. Does nothing outside ``ftrun``. Takes over from the counting of optimizer steps.
 
+    Losses and norms are watched at every step; ``watch`` says how. What is found becomes ``fault.observed``.
+
     Args:
         step: its number, counted from the start of the training (not of the process).
-        loss: its loss, if known.
-        grad_norm: its gradient norm, if known.
+        loss: its loss, if known; one that is not a number is a finding.
+        grad_norm: its gradient norm before any clipping, if known.
     """
     progress().report(int(step), None if loss is None else float(loss), None if grad_norm is None else float(grad_norm))
+
+
+def watch(
+    *,
+    loss_limit: float | None = LOSS_LIMIT,
+    norm_limit: float | None = NORM_LIMIT,
+    norm_threshold: float | None = None,
+    warmup_steps: int = WARMUP_STEPS,
+) -> None:
+    """Say what is wrong with a loss or a gradient norm, where the defaults do not fit; before the first ``report``.
+
+    ``ftctl spikes`` tries limits on a recorded curve and suggests them. What is learned so far is forgotten.
+
+    Args:
+        loss_limit: a loss at least so many robust standard deviations above the median of the last 40 is a spike; one
+            that is not a number is told always. None: losses are not watched.
+        norm_limit: the same of gradient norms; None: they are not watched for spikes.
+        norm_threshold: a gradient norm at or over this is abnormal, whatever came before; None: no threshold.
+        warmup_steps: below this step only what is not a number, or over the threshold, is told.
+
+    Raises:
+        ValueError: a limit or the threshold is not over 0, or ``warmup_steps`` is below 0.
+    """
+    progress().watch(loss_limit, norm_limit, norm_threshold, warmup_steps)
+
+
+def saved(step: int, path: str = "", *, seconds: float = 0.0, kept: int = 0) -> None:
+    """Say that the checkpoint of a step is complete on storage: a rollback may go back to it from now on.
+
+    One rank says it, after all have written their part. Does nothing outside ``ftrun``.
+
+    Args:
+        step: the step, counted as for ``report``: the checkpoint holds the state after it.
+        path: where it lies, for people; the first 280 bytes are kept.
+        seconds: how long training stood still for it, if known.
+        kept: how many checkpoints the script keeps, this one included; older ones are not gone back to. 0: as
+            ``checkpoints_kept`` of the policy file says, else the last 64.
+
+    Raises:
+        ValueError: a figure is below 0 or not finite.
+    """
+    if step < 0 or kept < 0 or not 0 <= seconds < math.inf:
+        raise ValueError(f"expected step, seconds and kept from 0 on; found {step}, {seconds}, {kept}")
+    progress().saved(int(step), str(path), float(seconds), int(kept))

@@ -30,6 +30,8 @@ from ftcore.runtime.agent.environment import worker_env
 from ftcore.runtime.agent.errorfile import read_error_file
 from ftcore.runtime.agent.link import Link, make_hello
 from ftcore.runtime.agent.outbox import Outbox
+from ftcore.runtime.agent.watch_notes import LOOK_S as NOTES_LOOK_S
+from ftcore.runtime.agent.watch_notes import NotesWatch
 from ftcore.runtime.agent.watch_progress import ProgressWatch, stacks
 from ftcore.runtime.clock import at
 from ftcore.runtime.wire import frames
@@ -119,6 +121,7 @@ class Agent:
             config.node, config.slots, self._timing, lead_delay_s=config.lead_delay_s if leads else None
         )
         self._progress = ProgressWatch(self._timing, config.slots)
+        self._notes = NotesWatch(config.node)
         self._rejoin = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -175,7 +178,13 @@ class Agent:
         Raises:
             Refused: the job does not want this agent; the message says why.
         """
-        work = (self._keep_bond(), self._watch_exits(), self._watch_grace(), self._watch_progress())
+        work = (
+            self._keep_bond(),
+            self._watch_exits(),
+            self._watch_grace(),
+            self._watch_progress(),
+            self._watch_notes(),
+        )
         duties = [asyncio.ensure_future(duty) for duty in work]
         try:
             awaited: list[asyncio.Future[Any]] = [self._ended, *duties]
@@ -322,6 +331,7 @@ class Agent:
         self._outbox.add(action.data, at(action.mono))
 
     def _tell_failure(self, action: core.TellFailure) -> None:
+        self._tell_notes()
         data = action.data
         evidence = attrs.evolve(
             data,
@@ -344,6 +354,7 @@ class Agent:
             self._do(self._core.unstartable(action, str(error)))
             return
         self._progress.begin(pids, action.part.base_rank, action.part.size)
+        self._notes.begin(action.round, action.part.base_rank)
         self._do(self._core.started(action, pids, how))
         if self._core.awaits_steps:
             self._watching = self._spawn(self._watch_first_steps())
@@ -379,6 +390,8 @@ class Agent:
 
     async def _watch_exits(self) -> None:
         async for ended in self._supervisor.exits():
+            if self._core.running:
+                self._tell_notes()
             self._do(self._core.exited(ended, self._supervisor.progress()))
 
     async def _watch_progress(self) -> None:
@@ -391,6 +404,17 @@ class Agent:
             if self._core.running and self._core.round == round_:
                 self._outbox.add(stall.fact(self.config.node, self._core.incarnation, round_, told), at(None))
 
+    async def _watch_notes(self) -> None:
+        while True:
+            await asyncio.sleep(NOTES_LOOK_S)
+            if self._core.running:
+                self._tell_notes()
+
+    def _tell_notes(self) -> None:
+        """Tell what the workers left on their pages since they were read last."""
+        for fact in self._notes.look(self._supervisor.progress(), _now(), self._core.incarnation):
+            self._outbox.add(fact, at(None))
+
     def _begin_stop(self, action: core.Stop) -> None:
         self._give_up_start()
         self._spawn(self._stop(action))
@@ -402,6 +426,7 @@ class Agent:
 
     async def _stop(self, action: core.Stop) -> None:
         codes = await self._supervisor.stop(action.grace_s)
+        self._tell_notes()
         self._do(self._core.stopped(action, codes))
 
     def _begin_open(self, action: core.Open) -> None:

@@ -13,8 +13,8 @@ RESUME_STEP = "FTCORE_RESUME_STEP"
 """After a rollback: the step whose checkpoint the script has to resume from, although it may find newer ones."""
 
 SKIP = "FTCORE_SKIP"
-"""What of the data the script has to leave out: a JSON list of ``{"step", "amount", "unit"}``, behind which step and how
-many ``batches`` or ``tokens``."""
+"""What of the data the script has to leave out: a JSON list of ``{"step", "amount", "unit"}``, behind which step and
+how many ``batches`` or ``tokens``."""
 
 
 def worker_env(

@@ -226,7 +226,15 @@ class LocalSupervisor:
                 found.append(None)
                 continue
             found.append(
-                Progress(steps=said.steps, step=said.step, absolute=said.absolute, mono=said.mono, loss=said.loss)
+                Progress(
+                    steps=said.steps,
+                    step=said.step,
+                    absolute=said.absolute,
+                    mono=said.mono,
+                    loss=said.loss,
+                    findings=worker.page.findings(),
+                    saves=worker.page.saves(),
+                )
             )
         return tuple(found)
 

@@ -34,7 +34,8 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
     state.step, state.reports_steps, state.step_absolute = None, False, False
     state.request, state.held, state.resume_step, state.offered = None, False, None, 0
     state.paused_for = None
-    state.hits, state.abilities = [], {}
+    state.hits, state.curves = [], {}
+    state.abilities = {"file": state.abilities.get("file", ())}  # the policy is loaded before the run is submitted
 
 
 @on(job.JobProgressed)
@@ -122,7 +123,7 @@ def _checkpoint_committed(state: JobState, event: Event, data: job.CheckpointCom
     if state.world is not None and data.round == state.world.round and data.step not in state.checkpoints:
         state.checkpoints.append(data.step)
         state.checkpoints.sort()
-        del state.checkpoints[:-HISTORY_MAX]
+        del state.checkpoints[: -min(data.kept or HISTORY_MAX, HISTORY_MAX)]
 
 
 @on(job.JobRolledBack)

@@ -15,7 +15,7 @@ from ftcore.commands import (
 )
 from ftcore.events import node, worker
 from ftcore.events.envelope import Event
-from ftcore.events.worker import ADVISORY
+from ftcore.events.worker import ADVISORY, CURVES
 from ftcore.ids import seconds
 from ftcore.states.fold.base import (
     Changes,
@@ -213,6 +213,11 @@ def _fault_observed(state: JobState, event: Event, data: worker.FaultObserved, c
         return
     if data.kind in ADVISORY and not _is_calm(state):
         return
+    if data.kind in CURVES:
+        known = state.curves.get(data.kind)
+        if known is not None and known[:2] == (data.round, data.step) and known[2] != data.node:
+            return  # another node told the same of the same step: one incident is enough for all ranks
+        state.curves[data.kind] = (data.round, data.step, data.node)
     report(
         state,
         event,

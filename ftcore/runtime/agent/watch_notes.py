@@ -1,0 +1,157 @@
+"""Tells what workers leave on their pages: findings of their detectors, and checkpoints that are complete.
+
+In a data-parallel job all ranks of a node find the same thing at the same step: one of them is told. A finding is told
+at once where its kind is new in the round; after that a kind is told at most once in ``QUIET_S``, with a count. Rounds
+begin anew, so that what comes again after a rollback is told at once.
+
+House rules: pure but for what it is given; the caller reads the pages and the clock. Before a worker's failure is told,
+its page is read once more: a NaN that ends a script stands in the log before its end.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from ftcore.events.job import CheckpointCommitted
+from ftcore.events.worker import FaultObserved
+from ftcore.ids import Round
+from ftcore.ports import Progress
+from ftcore.shm.notes import Found
+
+LOOK_S: Final = 0.2
+"""How often the pages are looked at."""
+
+QUIET_S: Final = 60.0
+"""How long a kind of finding is only counted after it was told."""
+
+STEPS_MAX: Final = 256
+"""Findings remembered, to know the same one of another rank."""
+
+
+@attrs.define
+class _Kind:
+    """A kind of finding that was told in this round, and how many came since."""
+
+    told_at: float
+    count: int = 0
+    newest: tuple[int, Found] | None = None
+
+
+class NotesWatch:
+    """Reads the notes of a node's workers.
+
+    Args:
+        node: the node.
+    """
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self.begin(Round(0), 0)
+
+    def begin(self, round_: Round, base_rank: int) -> None:
+        """Workers of a new round run, with new pages.
+
+        Args:
+            round_: the round.
+            base_rank: global rank of the first of them.
+        """
+        self._round, self._base_rank = round_, base_rank
+        self._read: dict[int, tuple[int, int]] = {}
+        self._kinds: dict[str, _Kind] = {}
+        self._ranks: dict[tuple[str, int], int] = {}
+        self._saved: dict[int, None] = {}
+
+    def look(
+        self, pages: Sequence[Progress | None], now: float, incarnation: str
+    ) -> list[FaultObserved | CheckpointCommitted]:
+        """Take in what is new on the pages; returns the facts to tell.
+
+        Args:
+            pages: what they say, by local rank.
+            now: monotonic seconds.
+            incarnation: the agent's life.
+        """
+        found: list[tuple[int, Found]] = []
+        told: list[FaultObserved | CheckpointCommitted] = []
+        for local, page in enumerate(pages):
+            if page is None:
+                continue
+            findings, saves = self._read.get(local, (0, 0))
+            found += ((local, one) for one in page.findings if one.number > findings)
+            for saved in page.saves:
+                if saved.number > saves and self._is_new_save(saved.step):
+                    told.append(
+                        CheckpointCommitted(
+                            round=self._round,
+                            step=saved.step,
+                            where=saved.path,
+                            seconds=saved.seconds,
+                            kept=saved.kept,
+                        )
+                    )
+            self._read[local] = (
+                max((one.number for one in page.findings), default=findings),
+                max((one.number for one in page.saves), default=saves),
+            )
+        for local, one in sorted(found, key=lambda pair: (pair[1].step, pair[0])):
+            told += self._take(local, one, now, incarnation)
+        for kind in self._kinds.values():
+            if kind.newest is not None and now - kind.told_at >= QUIET_S:
+                told.append(self._tell(kind, now, incarnation))
+        return told
+
+    def _is_new_save(self, step: int) -> bool:
+        if step in self._saved:
+            return False
+        self._saved[step] = None
+        if len(self._saved) > STEPS_MAX:
+            del self._saved[next(iter(self._saved))]
+        return True
+
+    def _take(self, local: int, found: Found, now: float, incarnation: str) -> list[FaultObserved]:
+        key = (found.kind, found.step)
+        if self._ranks.setdefault(key, local) != local:
+            return []
+        if len(self._ranks) > STEPS_MAX:
+            del self._ranks[next(iter(self._ranks))]
+        kind = self._kinds.get(found.kind)
+        new = kind is None
+        kind = self._kinds.setdefault(found.kind, _Kind(now))
+        kind.count += 1
+        kind.newest = (local, found)
+        return [self._tell(kind, now, incarnation)] if new else []
+
+    def _tell(self, kind: _Kind, now: float, incarnation: str) -> FaultObserved:
+        assert kind.newest is not None
+        local, found = kind.newest
+        figures = {
+            found.kind.partition("-")[0]: found.value,
+            "at": float(found.step),
+            "usual": found.usual,
+            "score": found.score,
+            "limit": found.limit,
+            "count": float(kind.count),
+        }
+        kind.told_at, kind.count, kind.newest = now, 0, None
+        return FaultObserved(
+            node=self._node,
+            incarnation=incarnation,
+            round=self._round,
+            source="detector",
+            kind=found.kind,
+            rank=self._base_rank + local,
+            message=_message(found),
+            # The step itself went wrong, and so did those before it in its episode: a state from before them is sound.
+            step=max(0, found.since - 1),
+            absolute=True,
+            values={name: value for name, value in figures.items() if math.isfinite(value)},
+        )
+
+
+def _message(found: Found) -> str:
+    usual = f", where {found.usual:.4g} is usual" if math.isfinite(found.usual) else ""
+    limit = f", where the threshold is {found.limit:.4g}" if found.kind == "norm" else usual
+    since = f", since step {found.since}" if found.since < found.step else ""
+    return f"{found.kind}: {found.value:.4g} at step {found.step}{limit}{since}"

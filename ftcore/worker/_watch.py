@@ -1,0 +1,57 @@
+"""Detectors in the training process: they see every step that the script reports, and leave findings on the page.
+
+House rules: whatever happens in here, the training goes on; what fails is switched off. A step costs microseconds. The
+detectors are pure and import only the standard library (``ftcore.faults.detectors``); this module is imported when it
+is first needed, under ``ftrun``.
+"""
+
+from ftcore.faults.detectors.finding import Finding
+from ftcore.faults.detectors.loss import LossDetector
+from ftcore.faults.detectors.norm import NormSpike, NormThreshold
+from ftcore.shm.notes import NotesWriter
+
+
+class Watch:
+    """The detectors of one process.
+
+    Args:
+        notes: where findings are left; None: nowhere.
+        loss_limit: score from which on a loss is a spike; None: losses are not watched.
+        norm_limit: score from which on a gradient norm is a spike; None: no such watch.
+        norm_threshold: a gradient norm from which on a step is abnormal; None: no such watch.
+        warmup_steps: steps below this number are start-up, in which only what is not a number is told.
+
+    Raises:
+        ValueError: a limit or the threshold is not over 0, or ``warmup_steps`` is below 0.
+    """
+
+    def __init__(
+        self,
+        notes: NotesWriter | None,
+        loss_limit: float | None,
+        norm_limit: float | None,
+        norm_threshold: float | None,
+        warmup_steps: int,
+    ) -> None:
+        self._notes = notes
+        self._loss = None if loss_limit is None else LossDetector(limit=loss_limit, warmup_steps=warmup_steps)
+        self._spike = None if norm_limit is None else NormSpike(limit=norm_limit, warmup_steps=warmup_steps)
+        self._threshold = NormThreshold(norm_threshold)
+
+    def observe(self, step: int, loss: float | None, norm: float | None) -> None:
+        """Take in what the script reported of a step; never raises."""
+        if self._notes is None:
+            return
+        try:
+            if loss is not None and self._loss is not None:
+                self._leave(self._loss.observe(step, loss))
+            if norm is not None:
+                self._leave(self._threshold.observe(step, norm))
+                if self._spike is not None:
+                    self._leave(self._spike.observe(step, norm))
+        except Exception:  # a mistake of the watch is not to end a training
+            self._notes = None
+
+    def _leave(self, found: Finding | None) -> None:
+        if found is not None and not found.tolerated and self._notes is not None:
+            self._notes.found(found.kind, found.step, found.since, found.value, found.usual, found.score, found.limit)
