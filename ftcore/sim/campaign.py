@@ -23,8 +23,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import attrs
-
 from ftcore import __version__
 from ftcore.commands import (
     ParkWorkers,
@@ -39,16 +37,16 @@ from ftcore.commands import (
 from ftcore.events.action import ActionOrdered
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event
-from ftcore.events.job import CheckpointCommitted, JobFinished, JobProgressed, JobRolledBack, JobSpec, JobSubmitted
+from ftcore.events.job import CheckpointCommitted, JobFinished, JobProgressed, JobRolledBack, JobSubmitted
 from ftcore.events.master import MasterElected
-from ftcore.events.node import PlatformAnswered
-from ftcore.events.policy import AbilityDeclared, PlanApplied, PolicyLoaded
+from ftcore.events.policy import AbilityDeclared, PlanApplied
 from ftcore.events.world import RoundStarted
 from ftcore.ids import SECOND, seconds
+from ftcore.sim.campaign_machines import Machines, Setting
 from ftcore.sim.campaign_nodes import SimNode, answer_to
 from ftcore.sim.campaign_training import Training
-from ftcore.sim.campaign_wheel import Sink, Wheel
-from ftcore.sim.cost import DETECTIONS, Costs
+from ftcore.sim.campaign_wheel import Sink
+from ftcore.sim.cost import DETECTIONS
 from ftcore.sim.evidence import JOIN, KINDS, Kind, fact_of
 from ftcore.sim.trace import TraceFault
 from ftcore.states.fold import next_deadline
@@ -64,30 +62,7 @@ TURNS_AT_ONCE_MAX = 10_000_000
 """More turns at one moment of virtual time than this are taken for a wheel that does not come to rest."""
 
 
-@attrs.frozen(kw_only=True)
-class Setting:
-    """What is simulated.
-
-    Args:
-        spec: the job; ``nodes_max`` nodes are wanted.
-        policy: the chain in force.
-        days: virtual time.
-        costs: what everything takes.
-        slots: workers per node.
-        abilities: what platform and script can do, by source, as ``ability.declared`` says it.
-        fleet: nodes come by the trace alone, and no launcher brings them back.
-    """
-
-    spec: JobSpec
-    policy: PolicyLoaded
-    days: float
-    costs: Costs = attrs.field(factory=Costs)
-    slots: int = 8
-    abilities: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
-    fleet: bool = False
-
-
-class Campaign(Wheel):
+class Campaign(Machines):
     """A campaign under way; ``run`` drives it to its end.
 
     Args:
@@ -97,8 +72,7 @@ class Campaign(Wheel):
     """
 
     def __init__(self, setting: Setting, faults: Iterable[TraceFault], *sinks: Sink) -> None:
-        super().__init__(*sinks)
-        self.setting = setting
+        super().__init__(setting, *sinks)
         costs = setting.costs
         self.origin: int | None = None
         self.hit: int | None = None
@@ -112,10 +86,6 @@ class Campaign(Wheel):
         self.faults = 0
         self.resubmissions = 0
         self._trace: Iterator[TraceFault] = iter(faults)
-        self._nodes: dict[str, SimNode] = {}
-        self._at: dict[int, SimNode] = {}
-        self._coming: dict[int, int] = {}
-        self._renamed: dict[int, int] = {}
         self._epoch = 0
         self._loading = False
         self._resume_from: int | str = "checkpoint"
@@ -245,42 +215,6 @@ class Campaign(Wheel):
         self._coming.clear()
         self._submit()
 
-    # -- nodes
-
-    def _join(self, place: int, *, fresh: bool = False) -> None:
-        """A sound machine joins at a place, in the name that the place has."""
-        self._coming.pop(place, None)
-        known = self._at.get(place)
-        if known is not None and known.alive and not fresh:
-            return
-        name = self._name(place)
-        node = self._nodes.get(name)
-        if node is None:
-            node = self._nodes[name] = SimNode(name=name, place=place, slots=self.setting.slots)
-        self._at[place] = node
-        node.bad = None
-        self._say(node, node.begin())
-
-    def _name(self, place: int) -> str:
-        """The place's name; another one once the old one is not to come back."""
-        while True:
-            count = self._renamed.get(place, 0)
-            name = f"n{place:05d}" if count == 0 else f"n{place:05d}.{count}"
-            known = self._nodes.get(name)
-            if name not in self.state.quarantined and (known is None or not known.alive):
-                return name
-            self._renamed[place] = count + 1
-
-    def _expect(self, place: int, delay_s: float, *, fresh: bool = False) -> None:
-        """A machine is on its way to a place, unless one is already; a fresh one comes though the old one lives."""
-        if place not in self._coming:
-            due = self._coming[place] = self.now + seconds(delay_s)
-            self._after(delay_s, lambda: self._comes(place, due, fresh))
-
-    def _comes(self, place: int, due: int, fresh: bool) -> None:
-        if self._coming.get(place) == due and self.state.phase not in ENDED:
-            self._join(place, fresh=fresh)
-
     # -- faults
 
     def _next_fault(self) -> None:
@@ -311,11 +245,6 @@ class Campaign(Wheel):
             node.bad = kind
             self._after(self.setting.costs["repair"], lambda: self._repaired(node))
         self._show(node, kind)
-
-    def _repaired(self, node: SimNode) -> None:
-        node.bad = None
-        if not node.alive and self._at.get(node.place) is node and not self.setting.fleet:
-            self._expect(node.place, 0.0)
 
     def _show(self, node: SimNode, kind: Kind) -> None:
         """A fault takes effect now, and is noticed when it can be."""
@@ -527,26 +456,11 @@ class Campaign(Wheel):
             if isinstance(command, ReleaseNode) and self.state.phase not in ENDED:
                 self._gave_up(node)
 
-    def _gave_up(self, node: SimNode) -> None:
-        """The job goes on without a machine; once somebody has repaired it, it comes back."""
-        if node.bad is None and not self.setting.fleet:
-            self._expect(node.place, self.setting.costs["repair"])
-
     def _save(self) -> None:
         """The workers that live save what they have."""
         self.training.save()
         self._commit_told(self.training.step)
         self._resume_from = "checkpoint"
-
-    def _replace(self, command: ReplaceNodes, effect: str) -> None:
-        self._own(PlatformAnswered(effect=effect, ok=True))
-        for name in command.nodes:
-            known = self._nodes.get(name)
-            if known is None:
-                continue
-            if command.isolate:
-                self._renamed[known.place] = self._renamed.get(known.place, 0) + 1
-            self._expect(known.place, self.setting.costs["replace"], fresh=True)
 
     def _plan_applied(self) -> None:
         """What left the processes in place was obeyed by all: they go on, from where they stand."""

@@ -29,7 +29,8 @@ from ftcore.events.policy import PolicyLoaded
 from ftcore.policies.base import Ability
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config import default_chain
-from ftcore.sim.campaign import DAY_S, Campaign, Setting
+from ftcore.sim.campaign import DAY_S, Campaign
+from ftcore.sim.campaign_machines import Setting
 from ftcore.sim.campaign_tally import VERIFIED_MAX, Tally
 from ftcore.sim.campaign_training import PRODUCTIVE
 from ftcore.sim.campaign_wheel import Sink
