@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CONNECT_S = 2.0
 FAREWELL_S = 3.0
-LOOK_S = 0.1
+LOOK_NS = ns(0.3)
 REDELIVERY_S = 5.0
 """The second delivery of an effect comes within this time."""
 
@@ -67,7 +67,7 @@ class SimAgent(Process):
         self._halting = False
         self._begin_life()
         self.after(ns(sim.chance.uniform(0, 0.05)), self._seek)
-        self.after(ns(LOOK_S), self._look)
+        self.after(LOOK_NS, self._look)
 
     @property
     def now_s(self) -> float:
@@ -264,11 +264,11 @@ class SimAgent(Process):
         self._beat = self.after(ns(self.timing.heartbeat_s), self._pulse)
 
     def _look(self) -> None:
-        pages = self.pages()
-        self.do(self.core.looked(pages))
+        if self.core.awaits_steps:
+            self.do(self.core.looked(self.pages()))
         if self.core.phase == "orphaned":
-            self.do(self.core.waited(self.now_s, pages))
-        self.after(ns(LOOK_S), self._look)
+            self.do(self.core.waited(self.now_s, self.pages()))
+        self.after(LOOK_NS, self._look)
 
     def pages(self) -> core.Pages:
         """What the workers' pages say."""

@@ -1,0 +1,85 @@
+"""How many schedules the protocol simulator explores in a minute on one core, by number of nodes.
+
+Beside it, from the same run, stands the limit: the time that the production engine alone takes to decide the same
+facts again, since no simulator of it can be faster. A quick run prints and leaves RESULTS.md alone.
+"""
+
+import argparse
+import statistics
+import time
+
+from results import spread, table, write
+
+from ftcore.engine.decide import turn
+from ftcore.events.registry import Kind
+from ftcore.sim.options import draw
+from ftcore.sim.protocol import Simulation
+from ftcore.states.model import JobState
+
+SEEDS = 300
+QUICK_SEEDS = 30
+SIZES = (None, 8, 50)
+
+
+def schedule(seed: int, nodes: int | None) -> tuple[float, float, Simulation]:
+    """One schedule: its seconds, those of the engine alone on the same facts, and the simulation."""
+    sim = Simulation(draw(seed, nodes))
+    begun = time.perf_counter()
+    sim.run()
+    took = time.perf_counter() - begun
+    state = JobState()
+    begun = time.perf_counter()
+    for event in sim.store.events:
+        if event.kind is Kind.FACT:
+            turn(state, event)
+    return took, time.perf_counter() - begun, sim
+
+
+def measure(nodes: int | None, seeds: int) -> list[object]:
+    """A row of the table."""
+    runs = [schedule(seed, nodes) for seed in range(seeds)]
+    wall = sum(took for took, _, _ in runs)
+    alone = sum(engine for _, engine, _ in runs)
+    virtual = sum(sim.clock.now for _, _, sim in runs) / 1e9
+    return [
+        nodes or "2 to 8, drawn",
+        seeds,
+        f"{60 * seeds / wall:,.0f}",
+        spread([took for took, _, _ in runs], "ms", 1000),
+        f"{virtual / wall:,.0f}",
+        f"{sum(sim.net.frames for _, _, sim in runs) / wall:,.0f}",
+        f"{statistics.mean(sim.trouble.struck for _, _, sim in runs):.1f}",
+        f"{60 * seeds / alone:,.0f}",
+        f"{wall / alone:.1f}",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer seeds; RESULTS.md is left alone")
+    quick = parser.parse_args().quick
+    seeds = QUICK_SEEDS if quick else SEEDS
+    rows = [measure(nodes, seeds if nodes is None else seeds // 10) for nodes in SIZES]
+    head = (
+        "nodes",
+        "seeds",
+        "schedules a minute",
+        "one schedule",
+        "virtual s a s",
+        "frames a s",
+        "faults each",
+        "limit: the engine alone, a minute",
+        "times the limit",
+    )
+    body = (
+        "Every message of a job, with faults of the kinds that the seed names, all checkers, and each decision made "
+        "twice (by the simulated master and by the checker of replay), on one core.\n\n" + table(head, rows)
+    )
+    if quick:
+        print(body)
+    else:
+        write("Protocol simulator", "python benchmarks/sim.py", body)
+
+
+if __name__ == "__main__":
+    main()
