@@ -49,11 +49,6 @@ class Training:
         """Steps completed."""
         return int(self.work / self._per_step + 1e-9)
 
-    @property
-    def saved_step(self) -> int:
-        """The step of the newest checkpoint."""
-        return int(self._saved[-1] / self._per_step + 1e-9)
-
     def book(self, cause: str, seconds: float) -> None:
         """All nodes spend time on a cause other than training."""
         self.ledger[cause] += seconds * self.nodes

@@ -30,6 +30,8 @@ COMMANDS = (
     "export",
     "machines",
     "spikes",
+    "simulate",
+    "whatif",
     "completion",
     "pause",
     "resume",
