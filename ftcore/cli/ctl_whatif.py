@@ -28,12 +28,17 @@ async def run(args: argparse.Namespace) -> int:
             {
                 "recorded": reader.recorded_source,
                 "other": other.source,
+                "not_asked": list(reader.not_asked),
                 "incidents": [one.to_json() for one in compared],
                 "total": _total(compared),
             }
         )
     else:
         _print(compared, reader.recorded_source, other.source)
+        if reader.not_asked:
+            console().print(
+                f"taken to pass, because only a master asks them: {', '.join(reader.not_asked)}", style="quiet"
+            )
     return 0
 
 

@@ -17,7 +17,8 @@ its failure.
 House rules: nothing is simulated here and nothing drawn by chance. The evidence is that of the moment at which the
 incident was opened, or read anew before a plan was begun; what the other chain would have seen later than that, in
 rounds that never were, is assumed to be the same fault again. Budgets are counted for the other chain on its own. What
-the entries of its file need, job and platform are taken to be able to do.
+the entries of its file need, job and platform are taken to be able to do. Policies that are not ftcore's are asked by a
+master alone; here they are taken to pass, and named.
 """
 
 from collections.abc import Iterator
@@ -77,12 +78,14 @@ class WhatIf:
 
     Attributes:
         recorded_source: where the recorded chain came from.
+        not_asked: policies of the other chain that are not ftcore's: they are taken to pass.
     """
 
     def __init__(
         self, other: PolicyLoaded, costs: Costs | None = None, needs_node: tuple[float, str] = NEEDS_NODE
     ) -> None:
         self._other = other
+        self._chain = tuple(entry for entry in other.chain if not entry.external)
         self._needs_node = needs_node
         self._costs = costs or Costs()
         self._state = JobState()
@@ -94,6 +97,7 @@ class WhatIf:
         self._pace_from: tuple[int, int, int] | None = None
         self._fact: Event | None = None
         self.recorded_source = ""
+        self.not_asked = tuple(dict.fromkeys(entry.policy for entry in other.chain if entry.external))
 
     def feed(self, event: Event) -> None:
         """See ``replay.Reader``."""
@@ -185,7 +189,7 @@ class WhatIf:
         abilities = state.abilities
         state.abilities = {**abilities, "what if": _needs(self._other)}
         asked = attrs.evolve(incident, asked=[], tried=[], taken="", plan="", saved=False)
-        state.chain, state.incident = self._other.chain, asked
+        state.chain, state.incident = self._chain, asked
         state.attempts = {name: list(times) for name, times in self._attempts.items()}
         state.repeat = attrs.evolve(state.repeat)
         state.node_faults = {name: list(times) for name, times in state.node_faults.items()}

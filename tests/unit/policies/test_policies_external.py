@@ -10,7 +10,8 @@ from ftcore.events.policy import PolicyConsidered, Terms
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.config import check, parse
 from ftcore.policies.external import External, declare, with_rules
-from ftcore.replay import fold_log, verify
+from ftcore.replay import fold_log, read, verify
+from ftcore.sim.whatif import WhatIf
 from ftcore.states.model import IncidentState, JobState, digest
 from ftcore.testing.driver import JobDriver
 
@@ -177,3 +178,17 @@ def test_rules_of_a_package_are_recorded_and_read() -> None:
     (opened,) = [e.data for e in made.events if e.type == "incident.opened"]
     assert (opened.fault.cls, opened.fault.detail) == ("gpu-hw", "fire")
     assert verify(made.events).ok
+
+
+def test_what_if_takes_it_to_pass() -> None:
+    """A chain with such a policy is priced without it, and the policy is named."""
+    made = JobDriver()
+    made.start()
+    made.fail("node1", exitcode=7)
+    made.settle()
+    other = parse(CHAIN, "chain.yaml", external={"acme": declare(Acme, "acme", "acme 1.0")})
+    reader = WhatIf(other)
+    read(made.events, reader)
+    (compared,) = reader.compared()
+    assert reader.not_asked == ("acme",)
+    assert compared.other.policies[0][0] == "process_restart"
