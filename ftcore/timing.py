@@ -10,6 +10,7 @@
 | ``join_window_s`` | how long a job waits for nodes beyond its minimum |
 | ``return_window_s`` | how long a recovery with too few nodes waits for more before the policy is escalated past |
 | ``start_timeout_s`` | a node that has not started its workers by then has failed to |
+| ``diagnosis_s`` | from the first sign of a fault until a node may be given up for it |
 | ``stop_grace_s`` | between TERM and KILL of a worker's process group |
 | ``settle_s`` | a round whose script reports no steps counts as good after all ranks lived this long |
 | ``orphan_grace_s`` | an agent without a master, none of whose workers completes a step for this long, stops them |
@@ -37,6 +38,7 @@ class Timing:
     return_window_s: float = 600.0
     start_timeout_s: float = 120.0
     stop_grace_s: float = 10.0
+    diagnosis_s: float = 1.0
     settle_s: float = 20.0
     orphan_grace_s: float = 120.0
     master_idle_s: float = 15.0

@@ -176,7 +176,8 @@ def _rediagnosed(data: incident.IncidentRediagnosed) -> str:
 
 def _resolved(data: incident.IncidentResolved) -> str:
     lost = "" if data.steps_lost is None else f", {data.steps_lost} steps lost"
-    return f"by {data.policy}, {data.outcome}{lost}"
+    by = f"by {data.policy}, " if data.policy else ""
+    return f"{by}{data.outcome}{lost}"
 
 
 def _progressed(data: job.JobProgressed) -> str:

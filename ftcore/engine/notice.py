@@ -11,9 +11,11 @@ from functools import lru_cache
 
 import msgspec
 
+from ftcore.engine.issue import order_release
 from ftcore.engine.turn import Turn
 from ftcore.errors import UsageError
-from ftcore.events.incident import Fault, IncidentOpened, IncidentRediagnosed
+from ftcore.events.incident import Fault, IncidentOpened, IncidentRediagnosed, IncidentResolved
+from ftcore.events.node import NodeQuarantined
 from ftcore.events.worker import ADVISORY
 from ftcore.faults.correlate import correlate
 from ftcore.faults.extra import extra_rules
@@ -50,9 +52,22 @@ def notice_calm(turn: Turn) -> None:
     """Take up a wish or an opportunity, when nothing else is going on."""
     state = turn.state
     if state.request is not None:
-        _open_or_amend(turn, "request", _wish(state.request))
+        _take_up(turn, state.request)
     elif state.offered == 0 and state.phase is JobPhase.RUNNING and (count := _spare(state)):
         _open_or_amend(turn, "opportunity", _offer(turn, count))
+
+
+def _take_up(turn: Turn, request: Request) -> None:
+    """Open the wish's incident; one to let go of a node that only stands by needs nobody's plan."""
+    _open_or_amend(turn, "request", _wish(request))
+    node, known = turn.state.nodes.get(request.node), turn.state.incident
+    if request.command not in ("drain", "evict") or node is None or node.phase is not NodePhase.STANDBY:
+        return
+    assert known is not None
+    if request.command == "evict":
+        turn.emit(NodeQuarantined(node=node.node, reason=known.fault.summary), incident=known.id)
+    order_release(turn, (node.node,), known.fault.summary, known.id)
+    turn.emit(IncidentResolved(policy="", outcome="released"), incident=known.id)
 
 
 def _notice_reports(turn: Turn) -> None:
@@ -169,7 +184,8 @@ def _is_worse(turn: Turn, known: IncidentState, kind: str, fault: Fault) -> bool
     """Whether the new reading makes the chain start again.
 
     So it is if the kind or class changed, if the new round was hit as well (the plan did not hold), if an order to
-    prepare the new round or a health check failed, or if a process or node was lost while a plan relied on it.
+    prepare the new round or a health check failed, if a process was lost while a plan in place relied on it, or a node
+    while a plan counted on it.
     """
     newest = turn.state.reports[-1] if turn.state.reports else None
     if kind != known.kind or fault.cls != known.fault.cls:
@@ -178,5 +194,10 @@ def _is_worse(turn: Turn, known: IncidentState, kind: str, fault: Fault) -> bool
         return False
     if newest.round > known.round or newest.type in ("action.failed", "health.checked"):
         return True
-    relies = known.plan == PlanKind.IN_PLACE and known.terms.then != "continue"
-    return relies and newest.seq > known.taken_at and newest.type != "fault.observed"
+    if newest.seq <= known.taken_at or newest.type == "fault.observed":
+        return False
+    if known.plan == PlanKind.IN_PLACE:
+        return known.terms.then != "continue"
+    terms = known.terms
+    counts = bool(terms.replace or terms.want or terms.patience_s is not None or terms.survivors == "park")
+    return counts and newest.rank < 0 and newest.node not in known.terms.exclude

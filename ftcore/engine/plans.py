@@ -9,7 +9,6 @@ from ftcore.engine.issue import (
     order,
     order_in_place,
     order_park,
-    order_replacements,
     order_stop,
     order_store,
     supersede,
@@ -29,7 +28,7 @@ _WAITING = (IncidentPhase.OPEN, IncidentPhase.DIAGNOSING, IncidentPhase.ESCALATI
 _PLAIN = Terms()
 
 REVISIONS_MAX = 32
-"""Readings of one incident that made the chain start again; more means that what is done does not help."""
+"""Readings of one incident that made the chain start again, beside one for each node; more, and nothing helps."""
 
 _FULFILLED = {
     "pause_workers": "paused",
@@ -48,7 +47,7 @@ def advance_consult(turn: Turn) -> bool:
         return False  # an operator wants no recovery to begin
     if any(isinstance(ordered.command, AskPolicy) for ordered in state.actions.values()):
         return False  # a policy that is not ours thinks about it
-    if known.revision > REVISIONS_MAX:
+    if known.revision > REVISIONS_MAX + (len(state.world.members) if state.world is not None else 0):
         _exhaust(turn, known)
         return True
     for answer in consult(state.chain, known, state):
@@ -117,8 +116,6 @@ def _begin(turn: Turn, known: IncidentState) -> None:
             order_park(turn, known)
         else:
             order_stop(turn, known.grace_s, known.id)
-        if terms.replace:
-            order_replacements(turn, known)
         if known.wait_s == 0:
             order_store(turn, next_round(state), known.id, terms.exclude)
     else:

@@ -11,6 +11,7 @@ from ftcore.engine.issue import (
     next_round,
     order,
     order_release,
+    order_replacements,
     order_rest_stop,
     order_stop,
     order_store,
@@ -23,6 +24,7 @@ from ftcore.events.node import NodeQuarantined
 from ftcore.events.world import MEMBERS_PER_EVENT, RoundPlanned, RoundStarted, WorldFormed, WorldMembers
 from ftcore.ids import Round
 from ftcore.policies.base import PlanKind
+from ftcore.states.fold.base import DIAGNOSIS
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, NodeState
@@ -67,6 +69,13 @@ def advance_recovering(turn: Turn) -> bool:
         turn.emit(IncidentResolved(policy=policy, outcome="ended"), incident=known.id)
         turn.emit(JobFinished(outcome=outcome, exit_code=code, reason=reason))
         return True
+    if DIAGNOSIS in state.deadlines:
+        return False
+    if known.terms.replace and not known.effect:
+        order_replacements(turn, known)
+        return True
+    if known.effect in state.actions:
+        return False  # nobody is let go before the platform has promised somebody else
     if _exclude(turn, known):
         return True
     if known.terms.check and state.phase is JobPhase.RECOVERING and _order_checks(turn, known):

@@ -100,7 +100,7 @@ class IncidentResolved:
     Args:
         policy: the policy that did it.
         outcome: ``stepped``, ``settled`` (alive for ``settle_s``, no steps reported), ``finished``, ``ended``, or for
-            requests ``paused``, ``resumed`` or ``saved``.
+            requests ``paused``, ``resumed``, ``saved`` or ``released`` (a node that only stood by; nobody's plan).
         steps_lost: completed steps that had to be done again, if both step counts are absolute.
     """
 

@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 from ftcore.commands import SaveCheckpoint
 from ftcore.events.policy import Terms
 from ftcore.faults.taxonomy import FaultClass
+from ftcore.ids import Round
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import spent
-from ftcore.policies.situation import anyone_lives, asked_by, class_of, everyone_lives, gone
+from ftcore.policies.situation import anyone_lives, asked_by, class_of, everyone_lives, gone, living_ranks
 from ftcore.states.model import IncidentState, JobState
 
 WARNINGS = (FaultClass.SIGNAL_PREEMPTION, FaultClass.GPU_HW, FaultClass.NODE_LOST)
@@ -78,7 +79,7 @@ class DyingCheckpoint:
             grace_s=0.0,
             deadline_s=options["deadline"],
             terms=Terms(
-                command=SaveCheckpoint(round=job.world.round),  # type: ignore[arg-type]
+                command=SaveCheckpoint(round=Round(job.world.round), ranks=_savers(job)),
                 then="resolve" if wish == "checkpoint" else "continue",
             ),
         )
@@ -91,7 +92,20 @@ def _cannot(incident: IncidentState, job: JobState) -> str:
         return "a state that went wrong is not worth saving"
     if not everyone_lives(job) and not job.can(Ability.REPLICAS):
         return "ranks are missing, and nothing declared that every part of their state is held twice (`replicas`)"
+    if len(_savers(job)) < len(job.declared.groups):
+        return "of some replica group no rank lives: its state is lost"
     return ""
+
+
+def _savers(job: JobState) -> tuple[int, ...]:
+    """The first living rank of each replica group; nobody is named where the groups were not told."""
+    groups = job.declared.groups
+    if not groups:
+        return ()
+    alive = living_ranks(job)
+    return tuple(
+        rank for group in groups if (rank := next((rank for rank in group if rank in alive), None)) is not None
+    )
 
 
 def _need_not(incident: IncidentState, job: JobState) -> str:

@@ -24,6 +24,7 @@ from ftcore.policies.situation import (
     entry_below,
     gone,
     interrupted,
+    is_member,
     listed,
     members,
     room,
@@ -90,6 +91,8 @@ class ProcessRestart:
         better, but = _better(incident, job, self.name) if incident.kind == "fault" else ("", _aftermath(incident))
         if better:
             return Pass(reason=better)
+        if incident.fault.detail == "health-check" and is_member(job, culprit(incident)):
+            return Pass(reason=f"{culprit(incident)} failed its health check: it must not train as it is{but}")
         attempt = attempts(job, self.name, options["window"]) + 1
         return Take(
             plan=PlanKind.RESTART,

@@ -12,7 +12,8 @@ from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.ids import seconds
 from ftcore.policies.budget import faults_of
 from ftcore.states.model import IncidentState, JobState, Report
-from ftcore.states.node import OUTGOING, NodePhase
+from ftcore.states.node import HOLDING, OUTGOING, NodePhase
+from ftcore.states.worker import WorkerPhase
 from ftcore.states.world import usable
 
 GONE_REPORTS = ("node.lost", "node.left", "node.joined")
@@ -88,6 +89,17 @@ def anyone_lives(job: JobState) -> bool:
     """Some member of the newest world may still hold a worker with its state."""
     holding = (NodePhase.RUNNING, NodePhase.PAUSED, NodePhase.PARKED, NodePhase.FAULTED)
     return job.world is not None and job.count(*holding) > 0
+
+
+def living_ranks(job: JobState) -> frozenset[int]:
+    """Global ranks of the newest world whose workers may still hold their state."""
+    held = (WorkerPhase.RUNNING, WorkerPhase.PARKED)
+    found: set[int] = set()
+    for member in job.world.members if job.world is not None else ():
+        node = job.current(member.node, member.incarnation)
+        if node is not None and node.phase in HOLDING:
+            found |= {member.base_rank + place for place, phase in enumerate(node.workers) if phase in held}
+    return frozenset(found)
 
 
 def a_worker_ended(incident: IncidentState, job: JobState) -> bool:

@@ -45,7 +45,7 @@ INCIDENT = Machine(
         Row("plan.applied/verify", I.ACTING, I.VERIFYING),
         Row("incident.continued", I.ACTING, I.ESCALATING),
         *rows("incident.escalated", (I.ACTING, I.VERIFYING), I.ESCALATING),
-        *rows("incident.resolved", (I.ACTING, I.VERIFYING), I.RESOLVED),
+        *rows("incident.resolved", (I.OPEN, I.ACTING, I.VERIFYING), I.RESOLVED),
         *rows("incident.exhausted", (I.OPEN, I.DIAGNOSING, I.ESCALATING), I.EXHAUSTED),
     ),
     ignored=(

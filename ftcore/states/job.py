@@ -40,7 +40,7 @@ class JobPhase(StrEnum):
 P = JobPhase
 LIVING = (P.ASSEMBLING, P.CHECKING, P.FORMING, P.STARTING, P.RUNNING, P.PAUSED, P.RECOVERING)
 ENDED = (P.SUCCEEDED, P.FAILED, P.STOPPED)
-_MOVING = (P.CHECKING, P.FORMING, P.STARTING, P.RUNNING, P.PAUSED, P.RECOVERING)
+_MOVING = (P.CHECKING, P.FORMING, P.STARTING, P.RUNNING, P.RECOVERING)
 
 
 def _was(phase: JobPhase) -> Guard:
@@ -58,7 +58,7 @@ JOB = Machine(
     finals=ENDED,
     table=(
         *rows("job.submitted", ENDED, P.ASSEMBLING),  # another run in the same log
-        *rows("action.ordered/check_health", (P.RECOVERING, P.CHECKING), P.CHECKING),
+        *rows("action.ordered/check_health", (P.RECOVERING,), P.CHECKING),
         *rows("round.planned", (P.ASSEMBLING, P.RECOVERING, P.CHECKING), P.FORMING),
         Row("world.formed", P.FORMING, P.STARTING),
         Row("round.started", P.STARTING, P.RUNNING),
@@ -67,6 +67,8 @@ JOB = Machine(
         *rows("incident.escalated", _MOVING, P.RECOVERING),
         *rows("plan.applied/on", (P.RECOVERING,), P.RUNNING),
         *rows("plan.applied/paused", (P.RECOVERING,), P.PAUSED),
+        *rows("incident.resolved/on", (P.RECOVERING,), P.RUNNING),
+        *rows("incident.resolved/paused", (P.RECOVERING,), P.PAUSED),
         *rows("incident.exhausted/on", (P.RECOVERING,), P.RUNNING),
         *rows("incident.exhausted/paused", (P.RECOVERING,), P.PAUSED),
         *rows("job.finished/succeeded", (P.RUNNING, P.STARTING, P.PAUSED), P.SUCCEEDED),

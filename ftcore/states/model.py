@@ -14,7 +14,7 @@ from ftcore.commands import Command
 from ftcore.events.codec import digest_of
 from ftcore.events.incident import Fault
 from ftcore.events.job import JobSpec
-from ftcore.events.policy import ChainEntry, PolicyAnswered, Terms
+from ftcore.events.policy import ChainEntry, Declared, PolicyAnswered, Terms
 from ftcore.events.world import Member
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import JobPhase
@@ -251,6 +251,7 @@ class JobState:
         quarantined: why, by node.
         checkpoints: steps whose checkpoint is committed, of the living lineage, newest last.
         curves: the newest trouble with a figure of the whole job, by its kind: round, step and the node that told it.
+        declared: what the policy file says of the job.
         rules: the job's own rules of classification, as its policy file has them.
         hits: lines of output that rules knew, newest last: evidence for the next fault.
         node_faults: times of the newest faults with that node as the culprit.
@@ -282,6 +283,7 @@ class JobState:
     chain: tuple[ChainEntry, ...] = ()
     policy_source: str = ""
     rules: tuple[dict[str, Any], ...] = ()
+    declared: Declared = attrs.field(factory=Declared)
     nodes: dict[str, NodeState] = attrs.field(factory=dict)
     ordinals: dict[str, int] = attrs.field(factory=dict)
     places: dict[int, str] = attrs.field(factory=dict)

@@ -64,6 +64,9 @@ ACTIVE = (N.STARTING, N.RUNNING, N.PAUSED, N.FAULTED, N.STOPPING)
 HOLDING = (*ACTIVE, N.PARKED)
 """States in which worker processes may exist."""
 
+_FREE = (N.STANDBY, N.CHECKING, N.FINISHED, N.PARKED)
+"""Where a node may be told to go: what takes part in a round is stopped or parked first."""
+
 _CROSSED = "crossed the order to stop on the wire"
 _ENDED = "a last word of an incarnation that is over"
 _IN_PLACE = "its workers stay where they are"
@@ -89,8 +92,8 @@ NODE = Machine(
         *rows("workers.finished", (N.STARTING, N.RUNNING, N.PAUSED), N.FINISHED),
         *rows("action.ordered/stop_workers", (*HOLDING, N.FINISHED), N.STOPPING),
         *rows("workers.stopped", (*HOLDING, N.FINISHED), N.STANDBY),
-        *rows("action.ordered/release_node", (N.STANDBY, N.CHECKING, N.FINISHED, *ACTIVE, N.PARKED), N.DRAINING),
-        *rows("node.quarantined", (N.STANDBY, N.CHECKING, N.FINISHED, *HOLDING, N.DRAINING), N.QUARANTINED),
+        *rows("action.ordered/release_node", _FREE, N.DRAINING),
+        *rows("node.quarantined", (*_FREE, N.DRAINING), N.QUARANTINED),
         *rows("node.left", LIVING, N.LEFT),
         *rows("node.lost", LIVING, N.LOST),
         *rows("node.joined/again", LIVING, N.REPLACED),

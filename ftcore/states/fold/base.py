@@ -46,6 +46,9 @@ Handler: TypeAlias = Callable[[JobState, Event, Any, Changes], None]
 
 handlers: dict[type[Any], Handler] = {}
 
+DIAGNOSIS = "diagnosis"
+"""Key of the deadline before which no node is given up: what fell with it may not have been noticed yet."""
+
 OFFER = "offer"
 """Key of the deadline after which an opportunity that was declined is worth to be looked at again."""
 

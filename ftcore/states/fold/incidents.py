@@ -7,6 +7,7 @@ from ftcore.events.policy import Terms
 from ftcore.ids import seconds
 from ftcore.states.faultkey import fault_key, is_same
 from ftcore.states.fold.base import (
+    DIAGNOSIS,
     OFFER,
     Changes,
     advised,
@@ -24,7 +25,7 @@ from ftcore.states.model import (
 )
 from ftcore.states.node import NodePhase
 
-_ROUND_DEADLINES = ("backoff/", "window/", "return/", "settle/", "outcome/")
+_ROUND_DEADLINES = ("backoff/", "window/", "return/", "settle/", "outcome/", DIAGNOSIS)
 
 ATTEMPTS_MAX = 1024
 """Attempts remembered per policy; a budget larger than this is refused when the policy file is read."""
@@ -36,10 +37,8 @@ def _incident_opened(state: JobState, event: Event, data: incident.IncidentOpene
     assert event.incident is not None
     if data.kind == "opportunity":
         state.offered = event.seq
-    if data.kind == "fault" and data.fault.nodes:
-        times = state.node_faults.setdefault(data.fault.nodes[0], [])
-        times.append(event.time)
-        del times[:-HISTORY_MAX]
+    if data.kind == "fault":
+        _count_culprit(state, event, data.fault)
     state.incidents += 1
     state.incident = IncidentState(
         id=event.incident,
@@ -57,6 +56,21 @@ def _incident_opened(state: JobState, event: Event, data: incident.IncidentOpene
     repeat = state.repeat
     repeat.before = (repeat.key, repeat.count)
     _count_repeat(state, data.fault)
+
+
+def _count_culprit(state: JobState, event: Event, fault: incident.Fault) -> None:
+    if fault.nodes:
+        times = state.node_faults.setdefault(fault.nodes[0], [])
+        times.append(event.time)
+        del times[:-HISTORY_MAX]
+
+
+def _recount_culprit(state: JobState, event: Event, known: IncidentState, fault: incident.Fault) -> None:
+    """A better reading of the same round moves the count from one culprit to the other; a new round's adds to it."""
+    before = known.fault.nodes[:1]
+    if before and not (state.reports and state.reports[-1].round > known.round) and known.kind == "fault":
+        state.node_faults[before[0]].pop()
+    _count_culprit(state, event, fault)
 
 
 def _count_repeat(state: JobState, fault: incident.Fault) -> None:
@@ -82,6 +96,8 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
             _take_back(state, open_incident)
         if state.reports and state.reports[-1].round > open_incident.round:
             state.repeat.before = (state.repeat.key, state.repeat.count)  # the new round's fault is the next in the row
+        if data.kind == "fault" and data.fault.root != open_incident.fault.root:
+            _recount_culprit(state, event, open_incident, data.fault)
         open_incident.kind = data.kind
         if state.world is not None:
             open_incident.round = state.world.round
@@ -180,7 +196,8 @@ def _expect_steps(state: JobState, event: Event, open_incident: IncidentState) -
 @on(incident.IncidentResolved)
 def _incident_resolved(state: JobState, event: Event, data: incident.IncidentResolved, changes: Changes) -> None:
     step_incident(state, "incident.resolved", changes)
-    step_job(state, "incident.resolved", changes)
+    where = f"/{_where_to(state)}" if data.outcome == "released" else ""
+    step_job(state, f"incident.resolved{where}", changes)
     _forget_outcome(state)
     _close(state)
     state.streak = 0
@@ -214,6 +231,14 @@ def _close(state: JobState) -> None:
     state.reports = []
 
 
+def _await_diagnosis(state: JobState, event: Event, open_incident: IncidentState) -> None:
+    """Nodes are given up only when it had time to show how many are at fault."""
+    assert state.spec is not None
+    over = open_incident.opened + seconds(state.spec.timing.diagnosis_s)
+    if over > event.time:
+        state.deadlines[DIAGNOSIS] = over
+
+
 @on(policy.PolicyAnswered)
 def _policy_answered(state: JobState, event: Event, data: policy.PolicyAnswered, changes: Changes) -> None:
     ordered = state.actions.get(data.effect)
@@ -244,6 +269,8 @@ def _policy_considered(state: JobState, event: Event, data: policy.PolicyConside
     open_incident.grace_s, open_incident.wait_s = data.grace_s, data.wait_s
     open_incident.deadline_s = data.deadline_s
     open_incident.outcome, open_incident.exit_code = data.outcome, data.exit_code
+    if open_incident.kind == "fault" and (open_incident.terms.replace or open_incident.terms.quarantine):
+        _await_diagnosis(state, event, open_incident)
     times = state.attempts.setdefault(data.policy, [])
     times.append(event.time)
     del times[:-ATTEMPTS_MAX]

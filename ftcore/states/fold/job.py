@@ -69,7 +69,7 @@ def _job_unparked(state: JobState, event: Event, data: job.JobUnparked, changes:
 @on(policy.PolicyLoaded)
 def _policy_loaded(state: JobState, event: Event, data: policy.PolicyLoaded, changes: Changes) -> None:
     state.chain, state.policy_source, state.rules = data.chain, data.source, data.rules
-    state.abilities["file"] = data.declared.abilities
+    state.declared, state.abilities["file"] = data.declared, data.declared.abilities
 
 
 @on(master.MasterElected)
@@ -123,7 +123,7 @@ def _checkpoint_committed(state: JobState, event: Event, data: job.CheckpointCom
     if state.world is not None and data.round == state.world.round and data.step not in state.checkpoints:
         state.checkpoints.append(data.step)
         state.checkpoints.sort()
-        del state.checkpoints[: -min(data.kept or HISTORY_MAX, HISTORY_MAX)]
+        del state.checkpoints[: -min(data.kept or state.declared.checkpoints_kept or HISTORY_MAX, HISTORY_MAX)]
 
 
 @on(job.JobRolledBack)

@@ -37,7 +37,7 @@ from ftcore.states.model import (
     NodeState,
     Report,
 )
-from ftcore.states.node import NodePhase
+from ftcore.states.node import OUTGOING, NodePhase
 from ftcore.states.worker import WORKER
 from ftcore.states.world import usable
 
@@ -113,7 +113,7 @@ def _end_node(state: JobState, found: NodeState, trigger: str, changes: Changes)
 def _node_left(state: JobState, event: Event, data: node.NodeLeft, changes: Changes) -> None:
     found = state.nodes.get(data.node)
     if found is not None and found.incarnation == data.incarnation:
-        if found.alive and _in_world(state, found):
+        if found.alive and _in_world(state, found) and found.phase not in OUTGOING:
             report(state, event, found.node, message=data.reason)
         _end_node(state, found, "node.left", changes)
 
@@ -123,7 +123,8 @@ def _node_lost(state: JobState, event: Event, data: node.NodeLost, changes: Chan
     found = state.nodes.get(data.node)
     if found is not None and found.incarnation == data.incarnation:
         if found.alive and state.world is not None and _in_world(state, found):
-            report(state, event, found.node, message=data.reason, step=data.step, absolute=data.absolute)
+            if found.phase not in OUTGOING:
+                report(state, event, found.node, message=data.reason, step=data.step, absolute=data.absolute)
             if data.step is not None:
                 progress(state, state.world.round, data.step, data.absolute)
         _end_node(state, found, "node.lost", changes)
