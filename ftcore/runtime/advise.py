@@ -1,6 +1,6 @@
 """The process in which code that is not ftcore's own is run: policies and rules that come by entry point.
 
-    python -P -m ftcore.runtime.advise ask PARENT         a question on stdin -> an answer, one line on stdout
+    python -P -m ftcore.runtime.advise ask                a question on stdin -> an answer, one line on stdout
     python -P -m ftcore.runtime.advise describe NAME ...  what these policies declare
     python -P -m ftcore.runtime.advise rules              what the installed packages give as rules
 
@@ -34,7 +34,9 @@ from ftcore.policies.external import (
     instance,
     put,
 )
-from ftcore.runtime.agent.processes import die_with_parent
+
+LIFE_S = 60
+"""Longer than any question may take: the end of a policy that lets no other thread run after its master has died."""
 
 
 def origin_of(entry: EntryPoint) -> str:
@@ -46,8 +48,8 @@ def main(argv: Sequence[str]) -> None:
     """Do what the arguments say and write the result."""
     with _answers() as out:
         match argv:
-            case ["ask", parent]:
-                die_with_parent(int(parent))
+            case ["ask"]:
+                signal.alarm(LIFE_S)
                 body = msgspec.json.encode(_ask(sys.stdin.buffer.readline()))
             case ["describe", *names]:
                 body = msgspec.json.encode([_described(entry) for entry in _entries(names)])
@@ -88,6 +90,7 @@ def _ask(line: bytes) -> Reply:
 
 
 def _end_with_asker() -> None:
+    """End the whole group once the asker is gone; the kernel's death signal would reach this process alone."""
     sys.stdin.buffer.read()
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)

@@ -48,7 +48,7 @@ class Adviser:
 
     def __init__(self, tell: Callable[[Any], Any], argv: tuple[str, ...] = ()) -> None:
         self._tell = tell
-        self._argv = argv or (sys.executable, "-P", "-m", "ftcore.runtime.advise", "ask", str(os.getpid()))
+        self._argv = argv or (sys.executable, "-P", "-m", "ftcore.runtime.advise", "ask")
         self._asked: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
