@@ -6,6 +6,8 @@ It mirrors ``runtime/agent``: what is waited for there is a timer here.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import attrs
+
 from ftcore import __version__
 from ftcore.commands import CheckHealth, ParkWorkers, PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint
 from ftcore.engine import agent as core
@@ -13,6 +15,7 @@ from ftcore.events.codec import decode_fact, encode_fact
 from ftcore.events.envelope import At, EventId, Fact
 from ftcore.events.node import NodeJoined
 from ftcore.events.operator import OperatorCommanded
+from ftcore.events.worker import WorkerError
 from ftcore.ports import WorkerExit
 from ftcore.sim import frames
 from ftcore.sim.clock import Timer, ns
@@ -51,6 +54,7 @@ class SimAgent(Process):
         self.core = core.AgentCore(node, options.slots, self.timing, able=able, lead_delay_s=options.lead_delay_s)
         self.ranks: Ranks | None = None
         self.outcome = ""
+        self.evidence = ("", "")
         self._facts: list[tuple[int, bytes]] = []
         self._n = self.acked = self._sent = 0
         self._again = False
@@ -281,8 +285,13 @@ class SimAgent(Process):
         for action in actions:
             self._doers[type(action)](self, action)
 
-    def _tell(self, action: core.Tell | core.TellFailure) -> None:
+    def _tell(self, action: core.Tell) -> None:
         self.tell(action.data, action.mono)
+
+    def _tell_failure(self, action: core.TellFailure) -> None:
+        message, tail = self.evidence
+        error = WorkerError(message=message) if message else None
+        self.tell(attrs.evolve(action.data, error=error, tail=tail), action.mono)
 
     def _start(self, action: core.Start) -> None:
         self._end_ranks()
@@ -383,7 +392,7 @@ class SimAgent(Process):
 
     _doers: ClassVar[dict[type[Any], Callable[["SimAgent", Any], None]]] = {
         core.Tell: _tell,
-        core.TellFailure: _tell,
+        core.TellFailure: _tell_failure,
         core.Start: _start,
         core.Stop: _stop,
         core.Open: _open,

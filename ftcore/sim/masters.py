@@ -322,10 +322,11 @@ class SimMaster(Process):
     def _declare_abilities(self) -> None:
         """Once a run."""
         abilities = self.sim.options.abilities
-        if abilities and self.state.run and not self.state.abilities and self._declared < self.state.run:
+        if self.state.run and self._declared < self.state.run:
             self._declared = self.state.run
             for source, names in abilities:
-                self.submit(own_fact(AbilityDeclared(source=source, abilities=names)))
+                if source not in self.state.abilities:
+                    self.submit(own_fact(AbilityDeclared(source=source, abilities=names)))
 
     def _serve_newcomers(self) -> None:
         for session in self._unserved:

@@ -28,6 +28,7 @@ class Platform:
         self._agents: list[SimAgent | None] = [None] * wanted
         self._names = [f"node{place}" for place in range(wanted)]
         self._lives = [0] * wanted
+        self.returns_s = (0.2, 3.0)
         self._effects: dict[str, tuple[bool, str]] = {}
         self._pinned = self.chance.random() < 0.3
         for place in range(wanted):
@@ -37,6 +38,10 @@ class Platform:
         """All agents that live."""
         return [agent for agent in self._agents if agent is not None]
 
+    def at(self, place: int) -> SimAgent | None:
+        """The agent of a place, if one lives."""
+        return self._agents[place]
+
     def ended(self, agent: SimAgent) -> None:
         """An agent's process is gone: another one follows, while a run lives."""
         if agent not in self._agents:
@@ -45,7 +50,7 @@ class Platform:
         self._agents[place] = None
         if agent.outcome == "released":
             self._rename(place)
-        delay = self.chance.uniform(0.2, 3.0)
+        delay = self.chance.uniform(*self.returns_s)
         if self.sim.trouble.on and self.chance.random() < 0.2:
             delay = self.chance.uniform(5.0, 40.0)  # no room
         self._launch_later(place, delay, agent.host if self.chance.random() < 0.6 else None)

@@ -3,15 +3,17 @@
 Also how long things take, and what fails that is asked for. ``harms`` keeps all that may rightly stop training.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ftcore.engine.turn import own_fact
 from ftcore.events.operator import OperatorCommanded
 from ftcore.sim.agents import SimAgent
 from ftcore.sim.clock import ns
+from ftcore.sim.evidence import KINDS
 from ftcore.sim.hosts import Host
 from ftcore.sim.store import HOST as STORE
+from ftcore.sim.trace import TraceFault
 from ftcore.sim.training import SIGKILL
 
 if TYPE_CHECKING:
@@ -209,6 +211,30 @@ class Trouble:
         host = self.chance.choice(self.sim.hosts)
         host.bad = not host.bad
         return self.harm(f"{host.name} is {'bad' if host.bad else 'good'}")
+
+    # -- by a trace
+
+    def follow(self, trace: Sequence[TraceFault]) -> None:
+        """Let the faults of a trace happen; those that end a process or take a machine away are known here."""
+        self.on = False
+        self.sim.platform.returns_s = (4.0, 5.0)  # what is lost is noticed before another one comes
+        for fault in trace:
+            self.sim.clock.after(ns(fault.time_s), lambda fault=fault: self._strike_by(fault))  # type: ignore[misc]
+
+    def _strike_by(self, fault: TraceFault) -> None:
+        kind = KINDS[fault.kind]
+        agent = self.sim.platform.at(fault.node)
+        self.sim.trace(f"FAULT {self.harm(f'{fault.kind} at place {fault.node}')}")
+        if agent is None:
+            return
+        if kind.shows == "crash" and agent.ranks is not None:
+            agent.evidence = (kind.message, kind.tail)
+            self.sim.training.end(agent.ranks, 0, kind.exitcode)
+        elif kind.shows == "lost":
+            agent.host.up = False
+            agent.host.outboxes.clear()
+            for process in list(agent.host.processes):
+                process.kill()
 
     # -- people
 
