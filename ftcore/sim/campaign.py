@@ -25,6 +25,7 @@ from typing import Any
 
 from ftcore import __version__
 from ftcore.commands import (
+    AskPolicy,
     ParkWorkers,
     PauseWorkers,
     ReleaseNode,
@@ -39,7 +40,7 @@ from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event
 from ftcore.events.job import CheckpointCommitted, JobFinished, JobProgressed, JobRolledBack, JobSubmitted
 from ftcore.events.master import MasterElected
-from ftcore.events.policy import AbilityDeclared, PlanApplied
+from ftcore.events.policy import AbilityDeclared, PlanApplied, PolicyFaulted
 from ftcore.events.world import RoundStarted
 from ftcore.ids import SECOND, seconds
 from ftcore.sim.campaign_machines import Machines, Setting
@@ -413,6 +414,10 @@ class Campaign(Machines):
             self._halt()
         if isinstance(command, ReplaceNodes):
             self._after(costs["platform"], lambda: self._replace(command, effect))
+            return
+        if isinstance(command, AskPolicy):
+            faulted = PolicyFaulted(effect=effect, policy=command.policy, error="in a simulation nobody asks it")
+            self._after(0.0, lambda: self._own(faulted))
             return
         self._after(self._takes(command, data), lambda: self._answer(effect))
 

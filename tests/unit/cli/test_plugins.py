@@ -147,3 +147,14 @@ def test_the_example_keeps_its_contract(here: Path) -> None:
     entry = "version: 1\nchain:\n  - acme_cool_down\n  - stop\n"
     (here / "chain.yaml").write_text(entry)
     assert explained("chain.yaml")["chain"][0]["options"]["max_rests"] == 3
+
+
+def test_a_simulation_goes_on_without_it(here: Path) -> None:
+    """A chain with such a policy can be simulated: it passes, the others are asked."""
+    odd(here, TAKE)
+    flags = ("--nodes", "4", "--days", "5", "--rate", "0.5", "--policy", "chain.yaml", "--format", "json")
+    done = run("ftctl", "simulate", *flags)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["incidents"]
+    assert not told["violations"]
