@@ -21,7 +21,7 @@ from typing import Any
 
 import attrs
 
-from ftcore import timing
+from ftcore import timing, worker
 from ftcore.cli import ctl_parser, options
 from ftcore.events import all_types
 from ftcore.events.envelope import Event
@@ -117,6 +117,7 @@ def pages() -> Iterator[tuple[str, str]]:
         yield "cli.md", NOTE + cli_page()
     yield "timing.md", NOTE + timing_page()
     yield "simulation.md", NOTE + simulation_page()
+    yield "worker.md", NOTE + worker_page()
 
 
 def machine_page(machine: Machine) -> str:
@@ -329,6 +330,27 @@ def timing_page() -> str:
     lines += ["", "What must hold between them:", ""]
     lines += [f"- `{rule}`" for rule in rules if isinstance(rule, str) and "<" in rule and "\n" not in rule]
     return "\n".join(lines) + "\n"
+
+
+def worker_page() -> str:
+    """What scripts may call."""
+    doc = inspect.getdoc(worker) or ""
+    summary, _, rest = doc.partition("\n\n")
+    parts = ["# ftcore.worker", _markdown(summary), _markdown(rest)]
+    for name in worker.__all__:
+        function = getattr(worker, name)
+        text = inspect.getdoc(function) or ""
+        raises = re.search(r"^Raises:\n((?:[ ]+.*\n?)+)", text, re.MULTILINE)
+        signature = str(inspect.signature(function)).removesuffix(" -> None")
+        parts += [f"## {name}", f"`{name}{signature}`", _markdown(_without_sections(text))]
+        parts.append("\n".join(_table(("argument", "meaning"), _rows(_arguments(text)))))
+        if raises is not None:
+            parts.append(f"Raises {_markdown(' '.join(raises[1].split()))}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _rows(arguments: dict[str, str]) -> list[tuple[str, str]]:
+    return [(f"`{name}`", _markdown(text)) for name, text in arguments.items()]
 
 
 def _docs_of_members(enumeration: type[Any]) -> dict[str, str]:

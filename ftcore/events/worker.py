@@ -174,8 +174,9 @@ class FaultObserved:
         incarnation: its agent's life.
         round: the round that was hit.
         source: who saw it: ``worker``, ``detector``, ``log``, ``kernel``, ``health``, ``platform`` or ``storage``.
-        kind: what was seen, as ``uce``, ``collective``, ``hang``, ``straggler``, one of ``CURVES``,
-            ``preemption-notice``; empty where the message alone tells.
+        kind: what was seen, as ``uce``, ``collective``, ``hang``, ``straggler``, ``loss-spike``, ``loss-nan``,
+            ``loss-divergence``, ``norm``, ``norm-spike``, ``norm-nan``, ``norm-divergence``, ``preemption-notice``;
+            empty where the message alone tells.
         rank: the global rank it is about; -1: the whole node.
         message: the words of whoever saw it.
         step: the last step completed before it.

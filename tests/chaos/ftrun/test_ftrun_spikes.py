@@ -1,0 +1,108 @@
+"""Losses that jump or are not a number: found in the worker, told by the agent, answered by the chain.
+
+The script and the policy file are those of the how-to, word for word but for what a test says.
+"""
+
+import re
+from pathlib import Path
+
+from harness import Ftrun, Run, ftrun
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "go-back-before-a-loss-spike.md"
+
+
+def block(language: str) -> str:
+    """The page's block of that language."""
+    found = re.search(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def changed(text: str, *pairs: tuple[str, str]) -> str:
+    """The text with each of these in place of what stands there once."""
+    for before, after in pairs:
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    return text
+
+
+def start(job: Ftrun, *flags: str, script: str, policy: str = "") -> Run:
+    (job.cwd / "train.py").write_text(script)
+    if policy:
+        (job.cwd / "spikes.yaml").write_text(policy)
+        flags = ("--policy", "spikes.yaml", *flags)
+    return job.start(*flags, "train.py", script="", preload=False)
+
+
+def last_loss(run: Run) -> float:
+    (said,) = re.findall(r"ends with loss (\S+)", run.stdout())
+    return float(said)
+
+
+def test_a_spike_is_gone_back_from(tmp_path: Path) -> None:
+    """Two nodes with two ranks each: one incident, back to the right checkpoint, the data left out, a sane end."""
+    with ftrun(tmp_path) as job:
+        run = start(job, "--local-nodes", "2", "--nproc-per-node", "2", script=block("python"), policy=block("yaml"))
+        seen = job.wait("fault.observed")
+        assert (seen.data.source, seen.data.kind, seen.data.step) == ("detector", "loss-spike", 149)
+        assert seen.data.values["at"] == 150
+        assert seen.data.values["loss"] > 1000 * seen.data.values["usual"]
+        back = job.wait("job.rolled_back")
+        assert back.data.step == 120
+        skipped = job.wait("data.skipped")
+        assert (skipped.data.step, skipped.data.amount, skipped.data.unit) == (120, 50, "batches")
+        assert run.end() == 0
+        assert "goes on after step 120 with batch 171" in run.stdout()
+        assert last_loss(run) < 0.05
+        assert [event.incident for event in job.of("incident.opened")] == ["i1"]
+        (resolved,) = job.of("incident.resolved")
+        assert (resolved.data.policy, resolved.data.outcome) == ("rollback_and_skip", "stepped")
+        committed = [(event.data.round, event.data.step) for event in job.of("checkpoint.committed")]
+        assert committed == sorted(set(committed))
+        assert [step for round_, step in committed if round_ == 2] == list(range(130, 301, 10))
+        assert job.of("checkpoint.committed")[0].data.where == "checkpoints/10.pt"
+
+
+def test_by_default_training_goes_on(tmp_path: Path) -> None:
+    """Without a policy for it the same spike is a warning that nobody takes: one incident a kind, one round."""
+    with ftrun(tmp_path) as job:
+        run = start(job, "--local-nodes", "2", script=block("python"))
+        assert run.end() == 0
+        kinds = [event.data.kind for event in job.of("fault.observed")]
+        assert set(kinds) == {"loss-spike", "loss-divergence"}
+        assert len(kinds) == 4, "each of the nodes tells both once"
+        opened = job.of("incident.opened")
+        assert [event.data.fault.detail for event in opened] == ["loss-spike", "loss-divergence"]
+        assert len(job.of("incident.exhausted")) == len(opened)
+        assert len(job.of("world.formed")) == 1
+
+
+def test_a_checkpoint_that_is_gone_is_not_gone_back_to(tmp_path: Path) -> None:
+    """The script keeps three checkpoints, all from after the spike or too near to it: passed, with the reason."""
+    with ftrun(tmp_path) as job:
+        script = changed(block("python"), ("300, 10, 20", "250, 10, 3"))
+        policy = "version: 1\njob: {abilities: [rollback, skip]}\nchain:\n- rollback_and_skip: {before: 40}\n- stop\n"
+        run = start(job, script=script, policy=policy)
+        assert run.end() == 0
+        passed = next(event for event in job.of("policy.considered") if event.data.policy == "rollback_and_skip")
+        assert passed.data.verdict == "pass"
+        assert re.match(r"no checkpoint at or before step 109 is kept, the oldest is of step \d+", passed.data.reason)
+        assert len(job.of("world.formed")) == 1
+
+
+def test_a_loss_that_ends_the_script_is_told_before_its_end(tmp_path: Path) -> None:
+    """Not a number, and the script ends at once: the finding stands before that, and one rollback answers both."""
+    with ftrun(tmp_path) as job:
+        raises = "    if loss.isnan():\n        os._exit(3)\n    if step % EVERY"
+        script = changed(block("python"), ("wanted * 1000", "wanted * float('nan')"), ("    if step % EVERY", raises))
+        run = start(job, script=script, policy=block("yaml"))
+        seen = job.wait("fault.observed")
+        assert (seen.data.kind, seen.data.step) == ("loss-nan", 149)
+        assert "loss-nan: nan at step 150" in seen.data.message
+        assert run.end() == 0
+        ends = [event.seq for event in job.of("worker.failed") + job.of("workers.stopped") if event.data.round == 1]
+        assert min(ends) > seen.seq
+        (back,) = job.of("job.rolled_back")
+        assert back.data.step == 120
+        assert last_loss(run) < 0.05
+        assert len(job.of("incident.opened")) == 1
