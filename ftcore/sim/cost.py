@@ -76,6 +76,9 @@ DEFAULTS: dict[str, Figure] = {
 RECOVERY = ("detect_crash", "stop", "start", "load", "warm_up")
 """What a plain restart of all processes goes through, one after the other."""
 
+RECOVERY_MAX = {"detect_crash": 10.0, "stop": 10.0, "load": 600.0, "warm_up": 60.0}
+"""The longest that these may take: an order to stop, and a policy that waits for a step, have their deadlines."""
+
 INCLUDED = ("store", "check", "platform", "replace", "resubmit", "poll")
 """What a restart given as one figure is held to include."""
 
@@ -119,16 +122,17 @@ class Costs:
     def with_restart(self, total_s: float) -> "Costs":
         """The same table with a plain restart that takes so long from the fault to work again, in all.
 
-        The parts keep their proportions; whatever else a restart may bring with it (a check, another node, a job
-        that ended) is held to be in the figure and takes no time of its own.
+        The parts keep their proportions up to ``RECOVERY_MAX``, beyond which orders and policies would give up;
+        starting takes the rest. Whatever else a restart may bring with it (a check, another node, a job that ended) is
+        held to be in the figure and takes no time of its own.
 
         Args:
             total_s: seconds.
         """
         share = total_s / sum(self[name] for name in RECOVERY)
-        return self.changed(
-            {**dict.fromkeys(INCLUDED, 0.0), **{name: self[name] * share for name in RECOVERY}}, "given"
-        )
+        parts = {name: min(self[name] * share, most) for name, most in RECOVERY_MAX.items()}
+        start = max(0.0, total_s - sum(parts.values()))
+        return self.changed({**dict.fromkeys(INCLUDED, 0.0), **parts, "start": start}, "given")
 
     def to_json(self) -> dict[str, Any]:
         """Seconds and source by name."""

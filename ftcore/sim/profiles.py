@@ -92,14 +92,14 @@ ANT_ASSUMED = {
     "start": 900.0,
     "load": 1200.0,
     "warm_up": 300.0,
-    "ckpt_interval": 20000.0,
+    "ckpt_interval": 20400.0,
     "ckpt_cost": 300.0,
 }
 """One set of assumptions for Ant's figures before and after elastic restart, in which only the policy differs.
 
 The poll of 10 min is the source's (v). The others are not told and were chosen so (d): on a full cluster one node, or
 all nodes of a job, are had after 6.9 h; all processes run and have their state after 40 min; a checkpoint is saved
-every 5.6 h of training and stops it for 5 min. Three choices for four published figures (running 60.8% and 83.6% of
+every 5.7 h of training and stops it for 5 min. Three choices for four published figures (running 60.8% and 83.6% of
 the time, effective 32.9% and 58.9%): that they agree is a weak sign that the model is right, and a strong one that the
 engine, under two chains, does what the model says.
 """

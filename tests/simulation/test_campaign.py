@@ -78,6 +78,16 @@ def test_agrees_with_the_closed_form(nodes: int, rate: float, restart: float, in
     assert all(not outcome.tally.violations() for outcome in outcomes)
 
 
+@pytest.mark.parametrize("restart", [0.0, 30.0, 300.0, 1800.0, 7200.0])
+def test_a_restart_takes_as_long_as_it_was_given(restart: float) -> None:
+    """However long a restart is said to take, from the fault to work again it takes just that, in one attempt."""
+    trace = Trace(source="trace", faults=(TraceFault(time_s=40_000.0, node=1, kind="killed"),), nodes=4)
+    outcome = simulate(Request(nodes=4, days=1, trace=trace, costs=Costs().with_restart(restart)))
+    away = sum(outcome.ledger[cause] for cause in ("detect", "decide", "restart", "load", "idle"))
+    assert away == pytest.approx(4 * restart, abs=1e-3)
+    assert outcome.tally.policies["process_restart"].taken == 1
+
+
 def test_the_interval_is_students() -> None:
     """The confidence interval uses Student's quantiles, as the tables have them."""
     values = [1.0, 2.0, 3.0, 4.0, 5.0]
