@@ -9,8 +9,8 @@ died inside of it is never looked at.
 | words (8 bytes each) | hold |
 |---|---|
 | 8, 9 | notes written since the process started: findings, checkpoints |
-| 16 to 143 | 16 findings of 8 words: stamp, kind, step, since, value, usual, score, limit |
-| 144 to 463 | 8 checkpoints of 40 words: stamp, step, seconds, kept, length of the path, 280 bytes of it |
+| 16 to 159 | 16 findings of 9 words: stamp, kind, step, since, mono, value, usual, score, limit |
+| 160 to 479 | 8 checkpoints of 40 words: stamp, step, seconds, kept, length of the path, 280 bytes of it |
 
 House rules: nothing but memory is touched here, so that pure floors may name the types. ``KINDS`` is only appended to:
 the place of a kind is its number on the page.
@@ -28,8 +28,8 @@ SAVES_MAX: Final = 8
 PATH_BYTES_MAX: Final = 280
 
 _FOUND, _SAVED = 8, 9
-_FINDINGS, _FINDING_WORDS = 16, 8
-_SAVES, _SAVE_WORDS, _SAVE_PATH = 144, 40, 5
+_FINDINGS, _FINDING_WORDS = 16, 9
+_SAVES, _SAVE_WORDS, _SAVE_PATH = 160, 40, 5
 _STEP_MAX: Final = (1 << 63) - 1
 
 
@@ -42,6 +42,7 @@ class Found:
         kind: one of ``KINDS``.
         step: the step of the sample.
         since: the first step of the episode that it belongs to.
+        mono: monotonic nanoseconds of the step's completion.
         value: the sample.
         usual: what was expected.
         score: how far off, in robust standard deviations; infinite where there is no such number.
@@ -52,6 +53,7 @@ class Found:
     kind: str
     step: int
     since: int
+    mono: int
     value: float
     usual: float
     score: float
@@ -89,7 +91,9 @@ class NotesWriter:
         self._words = view.cast("q")
         self._doubles = view.cast("d")
 
-    def found(self, kind: str, step: int, since: int, value: float, usual: float, score: float, limit: float) -> None:
+    def found(
+        self, kind: str, step: int, since: int, mono: int, value: float, usual: float, score: float, limit: float
+    ) -> None:
         """Leave a finding; see ``Found``. Raises ``ValueError`` if the kind is not one of ``KINDS``."""
         code = KINDS.index(kind) + 1
         words, doubles = self._words, self._doubles
@@ -99,10 +103,11 @@ class NotesWriter:
         words[at + 1] = code
         words[at + 2] = min(step, _STEP_MAX)
         words[at + 3] = min(since, _STEP_MAX)
-        doubles[at + 4] = value
-        doubles[at + 5] = usual
-        doubles[at + 6] = score
-        doubles[at + 7] = limit
+        words[at + 4] = mono
+        doubles[at + 5] = value
+        doubles[at + 6] = usual
+        doubles[at + 7] = score
+        doubles[at + 8] = limit
         words[at] = 2 * count + 2
         words[_FOUND] = count + 1
 
@@ -163,7 +168,7 @@ class NotesReader:
         at = _FINDINGS + number % FINDINGS_MAX * _FINDING_WORDS
         if words[at] != 2 * number + 2:
             return None
-        code, numbers, figures = words[at + 1], words[at + 2 : at + 4].tolist(), doubles[at + 4 : at + 8].tolist()
+        code, numbers, figures = words[at + 1], words[at + 2 : at + 5].tolist(), doubles[at + 5 : at + 9].tolist()
         if words[at] != 2 * number + 2 or not 1 <= code <= len(KINDS):  # a newer ftcore may know more kinds
             return None
         return Found(number + 1, KINDS[code - 1], *numbers, *figures)

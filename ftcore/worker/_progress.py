@@ -60,12 +60,13 @@ class Progress:
             self._steps += 1
         self._step = step
         self._absolute = True
-        self._page.write(self._steps, step, True, time.monotonic_ns(), loss, grad_norm)
+        mono = time.monotonic_ns()
+        self._page.write(self._steps, step, True, mono, loss, grad_norm)
         if loss is not None or grad_norm is not None:
             if self._watch is None:
                 self.watch(LOSS_LIMIT, NORM_LIMIT, None, WARMUP_STEPS)
             if self._watch is not None:
-                self._watch.observe(step, loss, grad_norm)
+                self._watch.observe(step, mono, loss, grad_norm)
 
     def watch(
         self, loss_limit: float | None, norm_limit: float | None, norm_threshold: float | None, warmup_steps: int

@@ -38,20 +38,22 @@ class Watch:
         self._spike = None if norm_limit is None else NormSpike(limit=norm_limit, warmup_steps=warmup_steps)
         self._threshold = NormThreshold(norm_threshold)
 
-    def observe(self, step: int, loss: float | None, norm: float | None) -> None:
+    def observe(self, step: int, mono: int, loss: float | None, norm: float | None) -> None:
         """Take in what the script reported of a step; never raises."""
         if self._notes is None:
             return
         try:
             if loss is not None and self._loss is not None:
-                self._leave(self._loss.observe(step, loss))
+                self._leave(self._loss.observe(step, loss), mono)
             if norm is not None:
-                self._leave(self._threshold.observe(step, norm))
+                self._leave(self._threshold.observe(step, norm), mono)
                 if self._spike is not None:
-                    self._leave(self._spike.observe(step, norm))
+                    self._leave(self._spike.observe(step, norm), mono)
         except Exception:  # a mistake of the watch is not to end a training
             self._notes = None
 
-    def _leave(self, found: Finding | None) -> None:
+    def _leave(self, found: Finding | None, mono: int) -> None:
         if found is not None and not found.tolerated and self._notes is not None:
-            self._notes.found(found.kind, found.step, found.since, found.value, found.usual, found.score, found.limit)
+            self._notes.found(
+                found.kind, found.step, found.since, mono, found.value, found.usual, found.score, found.limit
+            )

@@ -10,7 +10,7 @@ from ftcore.shm.page import PAGE_BYTES
 
 steps = st.integers(0, (1 << 63) - 1)
 figures = st.floats(allow_nan=False)
-findings = st.tuples(st.sampled_from(KINDS), steps, steps, figures, figures, figures, figures)
+findings = st.tuples(st.sampled_from(KINDS), steps, steps, steps, figures, figures, figures, figures)
 saves = st.tuples(steps, st.text(max_size=PATH_BYTES_MAX // 4), st.floats(0, 1e9), st.integers(0, 1 << 40))
 notes = st.lists(st.one_of(findings, saves), max_size=40)
 

@@ -412,8 +412,8 @@ class Agent:
 
     def _tell_notes(self) -> None:
         """Tell what the workers left on their pages since they were read last."""
-        for fact in self._notes.look(self._supervisor.progress(), _now(), self._core.incarnation):
-            self._outbox.add(fact, at(None))
+        for told in self._notes.look(self._supervisor.progress(), _now(), self._core.incarnation):
+            self._outbox.add(told.fact, at(told.mono))
 
     def _begin_stop(self, action: core.Stop) -> None:
         self._give_up_start()

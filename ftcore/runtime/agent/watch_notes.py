@@ -18,7 +18,7 @@ from ftcore.events.job import CheckpointCommitted
 from ftcore.events.worker import FaultObserved
 from ftcore.ids import Round
 from ftcore.ports import Progress
-from ftcore.shm.notes import Found
+from ftcore.shm.notes import Found, Saved
 
 LOOK_S: Final = 0.2
 """How often the pages are looked at."""
@@ -28,6 +28,19 @@ QUIET_S: Final = 60.0
 
 STEPS_MAX: Final = 256
 """Findings remembered, to know the same one of another rank."""
+
+
+@attrs.frozen
+class Told:
+    """What is to be told.
+
+    Args:
+        fact: the fact.
+        mono: monotonic nanoseconds at which it came to be; None: now.
+    """
+
+    fact: FaultObserved | CheckpointCommitted
+    mono: int | None = None
 
 
 @attrs.define
@@ -63,9 +76,7 @@ class NotesWatch:
         self._ranks: dict[tuple[str, int], int] = {}
         self._saved: dict[int, None] = {}
 
-    def look(
-        self, pages: Sequence[Progress | None], now: float, incarnation: str
-    ) -> list[FaultObserved | CheckpointCommitted]:
+    def look(self, pages: Sequence[Progress | None], now: float, incarnation: str) -> list[Told]:
         """Take in what is new on the pages; returns the facts to tell.
 
         Args:
@@ -74,7 +85,7 @@ class NotesWatch:
             incarnation: the agent's life.
         """
         found: list[tuple[int, Found]] = []
-        told: list[FaultObserved | CheckpointCommitted] = []
+        told: list[Told] = []
         for local, page in enumerate(pages):
             if page is None:
                 continue
@@ -82,15 +93,7 @@ class NotesWatch:
             found += ((local, one) for one in page.findings if one.number > findings)
             for saved in page.saves:
                 if saved.number > saves and self._is_new_save(saved.step):
-                    told.append(
-                        CheckpointCommitted(
-                            round=self._round,
-                            step=saved.step,
-                            where=saved.path,
-                            seconds=saved.seconds,
-                            kept=saved.kept,
-                        )
-                    )
+                    told.append(Told(self._committed(saved)))
             self._read[local] = (
                 max((one.number for one in page.findings), default=findings),
                 max((one.number for one in page.saves), default=saves),
@@ -102,6 +105,11 @@ class NotesWatch:
                 told.append(self._tell(kind, now, incarnation))
         return told
 
+    def _committed(self, saved: Saved) -> CheckpointCommitted:
+        return CheckpointCommitted(
+            round=self._round, step=saved.step, where=saved.path, seconds=saved.seconds, kept=saved.kept
+        )
+
     def _is_new_save(self, step: int) -> bool:
         if step in self._saved:
             return False
@@ -110,7 +118,7 @@ class NotesWatch:
             del self._saved[next(iter(self._saved))]
         return True
 
-    def _take(self, local: int, found: Found, now: float, incarnation: str) -> list[FaultObserved]:
+    def _take(self, local: int, found: Found, now: float, incarnation: str) -> list[Told]:
         key = (found.kind, found.step)
         if self._ranks.setdefault(key, local) != local:
             return []
@@ -123,7 +131,7 @@ class NotesWatch:
         kind.newest = (local, found)
         return [self._tell(kind, now, incarnation)] if new else []
 
-    def _tell(self, kind: _Kind, now: float, incarnation: str) -> FaultObserved:
+    def _tell(self, kind: _Kind, now: float, incarnation: str) -> Told:
         assert kind.newest is not None
         local, found = kind.newest
         figures = {
@@ -135,7 +143,7 @@ class NotesWatch:
             "count": float(kind.count),
         }
         kind.told_at, kind.count, kind.newest = now, 0, None
-        return FaultObserved(
+        fact = FaultObserved(
             node=self._node,
             incarnation=incarnation,
             round=self._round,
@@ -148,6 +156,7 @@ class NotesWatch:
             absolute=True,
             values={name: value for name, value in figures.items() if math.isfinite(value)},
         )
+        return Told(fact, found.mono)
 
 
 def _message(found: Found) -> str:

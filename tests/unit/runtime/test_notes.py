@@ -41,7 +41,7 @@ def reader(fd: int) -> Iterator[page.PageReader]:
 def leave(writer: page.PageWriter, *steps: int) -> None:
     assert writer.notes is not None
     for step in steps:
-        writer.notes.found("loss-spike", step, step - 1, 9.5, 2.5, 31.0, 8.0)
+        writer.notes.found("loss-spike", step, step - 1, 77, 9.5, 2.5, 31.0, 8.0)
         writer.notes.saved(step, f"/checkpoints/{step}", 1.5, 3)
 
 
@@ -49,7 +49,7 @@ def test_notes_come_out_as_they_went_in(fd: int, reader: page.PageReader) -> Non
     """Every field of a finding and of a checkpoint; a page without notes has none."""
     assert (reader.findings(), reader.saves()) == ((), ())
     leave(page.PageWriter(fd), 120)
-    assert reader.findings() == (Found(1, "loss-spike", 120, 119, 9.5, 2.5, 31.0, 8.0),)
+    assert reader.findings() == (Found(1, "loss-spike", 120, 119, 77, 9.5, 2.5, 31.0, 8.0),)
     assert reader.saves() == (Saved(1, 120, "/checkpoints/120", 1.5, 3),)
 
 
@@ -57,7 +57,7 @@ def test_figures_need_not_be_numbers(fd: int, reader: page.PageReader) -> None:
     """A NaN and an infinite score go through the page as they are."""
     notes = page.PageWriter(fd).notes
     assert notes is not None
-    notes.found("loss-nan", 1, 1, math.nan, math.nan, math.inf, 8.0)
+    notes.found("loss-nan", 1, 1, 1, math.nan, math.nan, math.inf, 8.0)
     (found,) = reader.findings()
     assert math.isnan(found.value)
     assert found.score == math.inf
@@ -73,7 +73,7 @@ def test_a_full_ring_forgets_the_oldest(fd: int, reader: page.PageReader) -> Non
 def test_a_note_that_is_being_written_is_not_read(fd: int, reader: page.PageReader, words: memoryview) -> None:
     """A writer that was stopped inside of a slot leaves its stamp odd: that note alone is missing."""
     leave(page.PageWriter(fd), 1, 2, 3)
-    for first, size in ((16, 8), (144, 40)):
+    for first, size in ((16, 9), (160, 40)):
         words[first + size] |= 1
     assert [found.step for found in reader.findings()] == [1, 3]
     assert [saved.step for saved in reader.saves()] == [1, 3]

@@ -6,7 +6,7 @@ from ftcore.events.job import CheckpointCommitted
 from ftcore.events.worker import FaultObserved
 from ftcore.ids import Round
 from ftcore.ports import Progress
-from ftcore.runtime.agent.watch_notes import QUIET_S, NotesWatch
+from ftcore.runtime.agent.watch_notes import QUIET_S, NotesWatch, Told
 from ftcore.shm.notes import FINDINGS_MAX, SAVES_MAX, Found, Saved
 
 
@@ -21,12 +21,17 @@ class Node:
 
     def finds(self, rank: int, kind: str, step: int, since: int | None = None, value: float = 9.0) -> None:
         number = len(self.found[rank]) + 1
-        self.found[rank].append(Found(number, kind, step, step if since is None else since, value, 2.0, 30.0, 8.0))
+        self.found[rank].append(
+            Found(number, kind, step, step if since is None else since, 10**9 + step, value, 2.0, 30.0, 8.0)
+        )
 
     def saves(self, rank: int, step: int) -> None:
         self.saved[rank].append(Saved(len(self.saved[rank]) + 1, step, f"/c/{step}", 1.0, 2))
 
     def look(self, now: float = 0.0) -> list[FaultObserved | CheckpointCommitted]:
+        return [told.fact for told in self.told(now)]
+
+    def told(self, now: float = 0.0) -> list[Told]:
         pages = [
             Progress(
                 steps=1,
@@ -102,6 +107,15 @@ def test_a_rank_that_went_back_is_heard_again() -> None:
     assert isinstance(told, FaultObserved)
     assert told.values["count"] == 1.0
     assert told.message == "norm: 9 at step 7, where the threshold is 8"
+
+
+def test_a_finding_is_told_with_its_time() -> None:
+    """When the step was completed, not when somebody looked: so causes stand before what they cause."""
+    node = Node(1)
+    node.finds(0, "loss-nan", 7)
+    assert [told.mono for told in node.told()] == [10**9 + 7]
+    node.saves(0, 100)
+    assert [told.mono for told in node.told()] == [None]
 
 
 def test_each_checkpoint_is_told_once() -> None:
