@@ -9,6 +9,7 @@ House rules:
 - what a worker of another round, or of one that is being stopped, does is nobody's news;
 - losing the master stops nothing by itself;
 - an order that is carried out while processes stay in place is refused if the supervisor cannot do it;
+- one order at a time is carried out in place: a pause that was taken back must not come true after the order to go on;
 - parked workers take part in no round, so beats do not tell of them; their ends are told.
 """
 
@@ -18,6 +19,7 @@ from typing import Any, TypeAlias, cast
 import attrs
 
 from ftcore.commands import (
+    IN_PLACE,
     CheckHealth,
     Command,
     OpenStore,
@@ -241,6 +243,7 @@ class AgentCore:
         self._under_way: list[Action] = []
         self._starting: Start | None = None
         self._next: Start | None = None
+        self._queue: list[Perform] = []
         self._stepped_told = True
         self._exited: dict[int, int] = {}
         self._early: list[tuple[WorkerExit, Pages]] = []
@@ -258,13 +261,15 @@ class AgentCore:
         self.term, self.round, self.part = Term(0), Round(0), None
         self._effects.clear()
         self._under_way.clear()
+        self._queue.clear()
         return [Tell(joined)]
 
     def halt(self) -> None:
         """The workers are about to be stopped because this life ends: nothing of them is told any more."""
         self.running = self.parked = False
         self._starting, self._next, self._early = None, None, []
-        self._under_way = [action for action in self._under_way if not isinstance(action, Start)]
+        self._queue.clear()
+        self._under_way = [a for a in self._under_way if not isinstance(a, Start) and not _is_in_place(a)]
 
     def farewell(self, reason: str) -> Actions:
         """The workers are gone and this agent goes too."""
@@ -431,7 +436,18 @@ class AgentCore:
             return self._refuse(order.effect, f"this agent's workers cannot {name}")
         if not isinstance(command, CheckHealth) and not (self.running and _round_of(command) == self.round):
             return self._refuse(order.effect, f"no workers of round {_round_of(command)} run here")
-        return self._ask(Perform(order.effect, command))
+        perform = Perform(order.effect, command)
+        if _is_in_place(perform) and self._performs_in_place():
+            self._queue.append(perform)
+            return []
+        return self._ask(perform)
+
+    def _performs_in_place(self) -> bool:
+        return any(map(_is_in_place, self._under_way))
+
+    def _go_on(self) -> Actions:
+        """Carry out the next order in place, if one waits for the one that was just answered."""
+        return self._ask(self._queue.pop(0)) if self._queue and not self._performs_in_place() else []
 
     def _refuse(self, effect: str, reason: str) -> Actions:
         node, life = self.node, self.incarnation
@@ -514,11 +530,12 @@ class AgentCore:
         if isinstance(done.command, ParkWorkers):
             self.running, self.parked = False, True
         node, life, effect = self.node, self.incarnation, done.effect
-        return [Tell(OrderObeyed(node=node, incarnation=life, round=self.round, effect=effect, step=step))]
+        obeyed = OrderObeyed(node=node, incarnation=life, round=self.round, effect=effect, step=step)
+        return [Tell(obeyed), *self._go_on()]
 
     def failed_to(self, asked: Perform, reason: str) -> Actions:
         """A ``Perform`` failed; the workers are as they were, or their ends are told of as usual."""
-        return self._refuse(asked.effect, reason) if self._answered(asked) else []
+        return [*self._refuse(asked.effect, reason), *self._go_on()] if self._answered(asked) else []
 
     def checked(self, done: Perform, verdict: str, detail: str = "") -> Actions:
         """A health check was carried out."""
@@ -611,11 +628,16 @@ class AgentCore:
             "effects": sorted(self._effects),
             "under_way": [repr(action) for action in self._under_way],
             "starting": self._starting.effect if self._starting is not None else "",
+            "queue": [perform.effect for perform in self._queue],
             "next": self._next.effect if self._next is not None else "",
             "stepped_told": self._stepped_told,
             "exited": sorted(self._exited.items()),
             "early": [ended.local_rank for ended, _ in self._early],
         }
+
+
+def _is_in_place(action: Action) -> bool:
+    return isinstance(action, Perform) and isinstance(action.command, IN_PLACE)
 
 
 def _round_of(command: Command) -> Round:

@@ -10,6 +10,7 @@ from ftcore.commands import (
     ParkWorkers,
     ReleaseNode,
     ReplaceNodes,
+    ResumeWorkers,
     StartWorkers,
     StopWorkers,
     tag_of,
@@ -107,6 +108,14 @@ def order_in_place(turn: Turn, known: IncidentState, command: Command) -> bool:
     if names:
         order(turn, command, names, known.deadline_s or IN_PLACE_DEADLINE_S, incident=known.id)
     return bool(names)
+
+
+def order_resume(turn: Turn) -> None:
+    """A pause that not every member could keep is kept by none: let those go on that wait, or soon would."""
+    state = turn.state
+    names = tuple(node.node for node in members(state) if node.phase in (NodePhase.RUNNING, NodePhase.PAUSED))
+    if names:
+        order(turn, ResumeWorkers(round=_newest(state)), names, IN_PLACE_DEADLINE_S)
 
 
 def order_replacements(turn: Turn, known: IncidentState) -> None:

@@ -40,12 +40,22 @@ def notice(turn: Turn, since: int) -> None:
     if state.phase in ENDED:
         return
     if state.stop is not None:
-        if state.incident is None or state.incident.fault.root != state.stop.seq:
-            _open_or_amend(turn, "request", _wish(state.stop))
+        _notice_stop(turn, state.stop, since)
     elif any(r.seq >= since and _is_of_run(state, r) for r in state.reports):
         _notice_reports(turn)
     elif state.incident is None and state.phase in _CALM:
         notice_calm(turn)
+
+
+def _notice_stop(turn: Turn, stop: Request, since: int) -> None:
+    """Nothing counts any more but the wish; what hits a new round on the way to the end makes the chain start again."""
+    state, known = turn.state, turn.state.incident
+    if known is None or known.fault.root != stop.seq:
+        _open_or_amend(turn, "request", _wish(stop))
+    elif known.plan == PlanKind.RESTART and any(r.seq >= since and r.round > known.round for r in state.reports):
+        turn.emit(
+            IncidentRediagnosed(kind="request", fault=known.fault, revision=known.revision + 1), incident=known.id
+        )
 
 
 def notice_calm(turn: Turn) -> None:
@@ -183,13 +193,15 @@ def _order_failed(turn: Turn) -> bool:
 def _is_worse(turn: Turn, known: IncidentState, kind: str, fault: Fault) -> bool:
     """Whether the new reading makes the chain start again.
 
-    So it is if the kind or class changed, if the new round was hit as well (the plan did not hold), if an order to
+    So it is if the kind, the class or the wish changed, if the new round was hit as well (the plan did not hold), if an order to
     prepare the new round or a health check failed, if a process was lost while a plan in place relied on it, or a node
     while a plan counted on it.
     """
     newest = turn.state.reports[-1] if turn.state.reports else None
     if kind != known.kind or fault.cls != known.fault.cls:
         return True
+    if kind == "request":
+        return fault.root != known.fault.root
     if newest is None:
         return False
     if newest.round > known.round or newest.type in ("action.failed", "health.checked"):

@@ -3,12 +3,13 @@
 Each ``advance_*`` function returns whether it decided anything. Plans that form a new round go on in ``rounds.py``.
 """
 
-from ftcore.commands import ADVISER, AskPolicy, tag_of
+from ftcore.commands import ADVISER, AskPolicy, PauseWorkers, tag_of
 from ftcore.engine.issue import (
     next_round,
     order,
     order_in_place,
     order_park,
+    order_resume,
     order_stop,
     order_store,
     supersede,
@@ -89,12 +90,14 @@ def _considered(policy: str, verdict: Verdict, known: IncidentState) -> PolicyCo
 
 
 def _exhaust(turn: Turn, known: IncidentState) -> None:
-    """Nobody took it: a fault fails the job, anything else is dropped."""
+    """Nobody took it: a fault fails the job, a wish that it end ends it, anything else is dropped."""
     tried = ", ".join(dict.fromkeys(known.tried)) or "nothing could be tried"
     kind, summary = known.kind, known.fault.summary
     turn.emit(IncidentExhausted(reason=tried), incident=known.id)
     if kind == "fault":
         turn.emit(JobFinished(outcome="failed", exit_code=1, reason=f"{summary}; tried: {tried}"))
+    elif (stop := turn.state.stop) is not None and known.fault.root == stop.seq:
+        turn.emit(JobFinished(outcome="stopped", exit_code=stop.exit_code, reason=f"{summary}; tried: {tried}"))
 
 
 def _begin(turn: Turn, known: IncidentState) -> None:
@@ -130,6 +133,8 @@ def advance_plan(turn: Turn) -> bool:
     if known.refused:
         if known.effect in state.actions:
             turn.emit(ActionSuperseded(effect=known.effect, reason=known.refused), incident=known.id)
+        if isinstance(known.terms.command, PauseWorkers) and state.paused_for is None:
+            order_resume(turn)
         turn.emit(IncidentEscalated(policy=known.taken, reason=known.refused), incident=known.id)
         return True
     if known.plan != PlanKind.IN_PLACE or known.effect in state.actions or state.phase is not JobPhase.RECOVERING:

@@ -165,19 +165,22 @@ def _plan_applied(state: JobState, event: Event, data: policy.PlanApplied, chang
         step_incident(state, "plan.applied/other", changes)
         step_job(state, "plan.applied/continue", changes)
         return
-    if data.then == "pause":
-        state.paused_for = state.request
+    if data.then == "pause" and state.request is not None and state.request.seq == open_incident.fault.root:
+        state.paused_for = state.request  # unless somebody has asked for something else since
     if data.then == "verify":
         step_incident(state, "plan.applied/verify", changes)
         _expect_steps(state, event, open_incident)
     else:
         step_incident(state, "plan.applied/other", changes)
-    step_job(state, f"plan.applied/{_where_to(state)}", changes)
+    step_job(state, f"plan.applied/{'paused' if data.then == 'pause' else _where_to(state)}", changes)
 
 
 def _where_to(state: JobState) -> str:
     """Whether a job whose incident is over without a new round runs on or is still paused."""
-    return "paused" if state.count(NodePhase.PAUSED) else "on"
+    known = state.incident
+    pausing = known is not None and (known.kind, known.fault.detail) == ("request", "pause")
+    paused = state.paused_for is not None or (state.count(NodePhase.PAUSED) and not pausing)
+    return "paused" if paused else "on"
 
 
 def _expect_steps(state: JobState, event: Event, open_incident: IncidentState) -> None:

@@ -11,6 +11,7 @@ from ftcore.commands import (
     OpenStore,
     ReleaseNode,
     ReplaceNodes,
+    ResumeWorkers,
     StartWorkers,
     StopWorkers,
 )
@@ -41,7 +42,7 @@ from ftcore.states.worker import WorkerPhase
 PLANS_OWN = (*IN_PLACE, ReplaceNodes)
 """Orders whose failure is a failure of the plan, not a fault of a node."""
 
-_NODES_OWN = (StartWorkers, StopWorkers, OpenStore, CheckHealth)
+_NODES_OWN = (StartWorkers, StopWorkers, OpenStore, CheckHealth, ResumeWorkers)
 """Orders that a node in its right mind answers in time; parking is tried, and stopping follows."""
 
 
@@ -156,9 +157,8 @@ def _order_node(
 @on(action.ActionFailed)
 def _action_failed(state: JobState, event: Event, data: action.ActionFailed, changes: Changes) -> None:
     ordered = state.actions.get(data.effect)
-    if ordered is not None and isinstance(ordered.command, PLANS_OWN):
-        if state.incident is not None and state.incident.effect == data.effect:
-            state.incident.refused = data.reason
+    if state.incident is not None and state.incident.effect == data.effect:
+        state.incident.refused = data.reason
     elif ordered is not None and isinstance(ordered.command, AskPolicy):
         advised_nothing(state, ordered, f"was asked and did not answer: {data.reason}")
     elif ordered is not None and isinstance(ordered.command, _NODES_OWN):

@@ -9,6 +9,7 @@ from ftcore.commands import (
     PauseWorkers,
     ReleaseNode,
     ReplaceNodes,
+    ResumeWorkers,
     StartWorkers,
     StopWorkers,
 )
@@ -72,7 +73,9 @@ def joined(life: str) -> NodeJoined:
 
 @pytest.fixture
 def agent() -> core.AgentCore:
-    made = core.AgentCore("a", 2, TIMING, able=(PauseWorkers, ParkWorkers, CheckHealth, ReplaceNodes), lead_delay_s=4)
+    made = core.AgentCore(
+        "a", 2, TIMING, able=(PauseWorkers, ResumeWorkers, ParkWorkers, CheckHealth, ReplaceNodes), lead_delay_s=4
+    )
     made.begin(joined("1"))
     made.welcomed(Term(1))
     return made
@@ -252,6 +255,20 @@ def test_what_leaves_processes_in_place_is_performed_and_answered(running):
     assert not running.running
     assert running.pulse((page(5), page(5))) == core.Pulse(round=0)
     assert told(running.exited(ended(0, -9), (page(5), page(5))))[0].exitcode == -9
+
+
+def test_orders_in_place_are_carried_out_one_after_the_other(running):
+    """A pause that was taken back cannot come true after the order to go on; a stop drops what waits."""
+    (pause,) = running.obey(order(PauseWorkers(round=Round(1)), "pause"))
+    assert running.obey(order(ResumeWorkers(round=Round(1)), "resume")) == []
+    obeyed, resume = running.performed(pause, 5)
+    assert (obeyed.data.effect, resume.effect) == ("pause", "resume")
+    assert running.obey(order(PauseWorkers(round=Round(1)), "pause.2")) == []
+    refused, pause = running.failed_to(resume, "no")
+    assert (refused.data.effect, pause.effect) == ("resume", "pause.2")
+    assert running.obey(order(ResumeWorkers(round=Round(1)), "resume.2")) == []
+    running.obey(stop(1))
+    assert running.performed(pause, 5) == []
 
 
 def test_a_released_agent_starts_nothing_more(agent):

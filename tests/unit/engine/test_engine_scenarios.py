@@ -236,7 +236,6 @@ def test_there_are_scenarios():
 NOT_TAKEN = """
 incident diagnosing incident.exhausted
 incident diagnosing incident.rediagnosed/worse
-incident escalating incident.exhausted
 incident escalating incident.rediagnosed/worse
 incident open incident.rediagnosed/worse
 job assembling job.finished/failed
@@ -256,7 +255,6 @@ job paused job.parked
 job recovering incident.exhausted/paused
 job recovering incident.resolved/paused
 job running job.finished/failed
-job running job.finished/stopped
 job starting incident.escalated
 job starting job.finished/failed
 job starting job.finished/stopped
