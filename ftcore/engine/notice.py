@@ -193,9 +193,9 @@ def _order_failed(turn: Turn) -> bool:
 def _is_worse(turn: Turn, known: IncidentState, kind: str, fault: Fault) -> bool:
     """Whether the new reading makes the chain start again.
 
-    So it is if the kind, the class or the wish changed, if the new round was hit as well (the plan did not hold), if an order to
-    prepare the new round or a health check failed, if a process was lost while a plan in place relied on it, or a node
-    while a plan counted on it.
+    So it is if the kind, the class or the wish changed, if the new round was hit as well (the plan did not hold), if an
+    order to prepare the new round or a health check failed, if a process was lost while a plan in place relied on it,
+    or a node while a plan counted on it.
     """
     newest = turn.state.reports[-1] if turn.state.reports else None
     if kind != known.kind or fault.cls != known.fault.cls:
