@@ -42,6 +42,7 @@ _NAMED = tuple(
         r"signal (?:due to a collective timeout )?from (?:remote )?rank (\d{1,6})",
         r"closed by remote peer ([\w.-]{1,80})<",
         r"straggler\S{0,3} are: \[([\d, ]{1,60})\]",
+        r"CheckpointException ranks:dict_keys\(\[(\d{1,6})",
         r"Child process with PID \d{1,9} terminated .{0,20}rank (\d{1,6})",
     )
 )

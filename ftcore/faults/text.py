@@ -15,7 +15,9 @@ from collections import deque
 import attrs
 
 from ftcore.faults import speakers
+from ftcore.faults.context import Found, Place, at_place, weighed
 from ftcore.faults.pattern import to_bytes
+from ftcore.faults.progress import Progress
 from ftcore.faults.rule import COLLATERAL, ROOT, UNSURE, Rule
 from ftcore.faults.series import Series
 from ftcore.faults.stacks import Stacks
@@ -27,24 +29,20 @@ EVIDENCE_LINES = 6
 LINE_CHARS_SHOWN = 240
 SPOKE_LINES = 3
 """Who spoke less than this often need not be missed when it falls silent."""
+VOICES_MAX = 4096
+"""Ranks and hosts that are told apart."""
+FOUND_MAX = 4096
 PER_RULE_MAX = 64
 """Lines kept of one rule; the first ones."""
+STOPPED_MIN = 2
+"""Processes that a launcher kills because one failed: it counts the failed one among them."""
 WEAK = 46
 """Below this weight the numbers and stacks of the text are asked."""
 QUOTED_CHARS_MAX = 1 << 16
 """Of a line that quotes a text; the rest of a longer one is not read."""
 NOBODY_LISTED = "a rank not listed"
 
-PASSED_ON_LINES = 40
-"""Between a cause and the exception that hands it on: a chain of tracebacks."""
-_PASSED_ON = (
-    FaultClass.COLLATERAL,
-    FaultClass.NETWORK_RENDEZVOUS,
-    FaultClass.NCCL_TIMEOUT,
-    FaultClass.NCCL_REMOTE_ERROR,
-)
-_PASSES_ON = ("exception", "exception-short", "exception-c")
-_SOURCE = re.compile(r"\bFile \"[^\"]{1,300}\", line \d")
+_SOURCE = re.compile(r"\bFile \"([^\"]{1,300})\", line \d{1,9}(?:, in (\S{1,200}))?")
 _SIZE = r"(\d{1,9}(?:\.\d{1,6})?) ?([KMGT])i?B"
 _ASKED = re.compile(rf"Tried to allocate {_SIZE}")
 _FREE = re.compile(rf"{_SIZE} (?:is )?free")
@@ -83,27 +81,6 @@ class Diagnosis:
     rule: str
 
 
-@attrs.frozen
-class Found:
-    """A line that a rule reads.
-
-    Args:
-        at: its number in the text.
-        rule: the rule.
-        who: who wrote it, if it says.
-        names: whom it blames, if anybody.
-        line: the line.
-        weight: the rule's, unless the context changes it.
-    """
-
-    at: int
-    rule: Rule
-    who: str
-    names: str
-    line: str
-    weight: int
-
-
 class TextReader:
     """Reads a text line by line.
 
@@ -118,13 +95,15 @@ class TextReader:
         self._voices: dict[str, int] = {}
         self._lines_of: dict[str, int] = {}
         self._series = Series()
+        self._progress = Progress()
+        self._places: dict[str, Place] = {}
         self._stacks = Stacks()
         self._last: deque[str] = deque(maxlen=EVIDENCE_LINES)
         self._bad: deque[str] = deque(maxlen=EVIDENCE_LINES)
         self._at = 0
         self._source_column = -1
         self._section = ""
-        self._siblings = False
+        self._stopped = 0
 
     def add(self, line: str) -> None:
         """Take the next line; one that quotes a text (JSON's ``\\n``) is taken as the lines it quotes."""
@@ -144,20 +123,23 @@ class TextReader:
             return
         self._section = speakers.section(line) or ("" if line[:1].strip() else self._section)
         who = speakers.speaker(line) or self._section
-        if who and (who in self._voices or len(self._voices) < 4096):
+        if who and (who in self._voices or len(self._voices) < VOICES_MAX):
             self._voices[who] = self._at
             self._lines_of[who] = self._lines_of.get(who, 0) + 1
         self._series.add(line)
+        self._progress.add(line, who)
         self._last.append(line)
         rule, looks_bad = self._table.look(to_bytes(line))
         if rule is None:
             if looks_bad:
                 self._bad.append(line)
             return
+        rule = at_place(rule, self._places.pop(who, None), line)
         key = (rule.name, who)
         self._per_rule[key] = self._per_rule.get(key, 0) + 1
-        self._siblings = self._siblings or rule.name == "agent-stops-siblings"
-        if rule.weight and self._per_rule[key] <= PER_RULE_MAX and len(self._found) < 4096:
+        if rule.name in ("agent-stops-siblings", "launcher-kills"):
+            self._stopped += 1 if rule.name == "launcher-kills" else STOPPED_MIN
+        if rule.weight and self._per_rule[key] <= PER_RULE_MAX and len(self._found) < FOUND_MAX:
             self._found.append(Found(self._at, rule, who, speakers.named(line), line[:2000], rule.weight))
 
     def _is_source(self, line: str) -> bool:
@@ -166,21 +148,30 @@ class TextReader:
         place = _SOURCE.search(line[:600]) if 'File "' in line[:600] else None
         if place is not None:
             self._source_column = place.start()
+            self._place_of(line, Place(place[1], place[2] or ""))
             return True
         if column >= 0 and line[column : column + 2].isspace():
             marks = line[column:].strip()
             if marks and not set(marks) <= set("~^"):
                 self._source_column = column  # below it may stand the line that marks the place in it
+                who = speakers.speaker(line)
+                if who in self._places:
+                    self._places[who] = attrs.evolve(self._places[who], source=marks[:400])
             return True
         return False
 
+    def _place_of(self, line: str, place: Place) -> None:
+        who = speakers.speaker(line)
+        if who in self._places or len(self._places) < VOICES_MAX:
+            self._places[who] = place
+
     def loudest(self) -> Found | None:
         """The line that speaks loudest so far, the earliest among equals; None if no rule read any."""
-        return max(self._weighed(), key=lambda f: (f.weight, -f.at), default=None)
+        return max(weighed(self._found), key=lambda f: (f.weight, -f.at), default=None)
 
     def result(self) -> Diagnosis:
         """What the text so far means."""
-        found = self._weighed()
+        found = weighed(self._found)
         best = self.loudest()
         if best is None or best.weight < WEAK:
             shown = self._shown()
@@ -194,26 +185,6 @@ class TextReader:
         if silent is not None:
             return silent
         return self._diagnosis(best, found)
-
-    def _weighed(self) -> list[Found]:
-        """What was found, with the weights that the context gives.
-
-        A kill that came before the waits that ran out was their cause. An exception of the program right behind a line
-        of the same rank that tells of a peer, a wait or a network is how the program passed that on.
-        """
-        waits = [f.at for f in self._found if f.rule.detail in ("watchdog", "desync", "barrier")]
-        passed_on: dict[str, int] = {}
-        weighed = []
-        for f in self._found:
-            weight = f.weight
-            if f.rule.detail == "sigkill" and waits and f.at < waits[0]:
-                weight = 54
-            elif f.rule.cls in _PASSED_ON:
-                passed_on[f.who] = f.at
-            elif f.rule.name in _PASSES_ON and f.at - passed_on.get(f.who, -PASSED_ON_LINES) < PASSED_ON_LINES:
-                weight = 11
-            weighed.append(attrs.evolve(f, weight=weight) if weight != f.weight else f)
-        return weighed
 
     def _diagnosis(self, best: Found, found: list[Found]) -> Diagnosis:
         rule = best.rule
@@ -240,11 +211,12 @@ class TextReader:
             if len(who) > 1 or suspect:
                 return MULTI, suspect or NOBODY_LISTED
             return ROOT, ""
-        named = best.names or best.who
+        passed_on = next((f.names for f in found if f.names and f.rule.detail == "messenger"), "")
+        named = best.names or passed_on or best.who
         several = len(who) > 1 or (named and who and named not in who)
         victims = [f for f in found if f.rule.role == COLLATERAL]
         crashed = best.rule.detail == "crash" and victims
-        if several or crashed or self._siblings or any(f.who and f.who != best.who for f in victims):
+        if several or crashed or self._stopped >= STOPPED_MIN or any(f.who and f.who != best.who for f in victims):
             return MULTI, named or ("scheduler" if best.rule.detail in ("time-limit", "preempted") else "")
         return ROOT, named
 
@@ -308,11 +280,18 @@ class TextReader:
                 last,
                 "stacks",
             )
+        still, behind = self._progress.read()
+        if still:
+            role = MULTI if self._progress.voices > 1 else ROOT
+            restart = Action.RESTART_PROCESSES
+            return Diagnosis(FaultClass.HANG, "no-progress", role, restart, behind, False, still, last, "progress")
         curve = self._series.read()
         if not curve.kind:
             return None
         cls, detail, action = {
             "spike": (FaultClass.NUMERIC, "loss-spike", Action.ROLLBACK_SKIP_DATA),
+            "not-finite": (FaultClass.NUMERIC, "not-finite", Action.ROLLBACK_SKIP_DATA),
+            "skipped": (FaultClass.NUMERIC, "skipped", Action.ROLLBACK_SKIP_DATA),
             "scale": (FaultClass.NUMERIC, "loss-scale", Action.ROLLBACK_SKIP_DATA),
             "recovered": (FaultClass.NUMERIC, "loss-spike", Action.WAIT),
             "slower": (FaultClass.HANG, "straggler", Action.REPLACE_NODE),
@@ -352,12 +331,12 @@ def _short(lines: dict[str, None]) -> tuple[str, ...]:
 
 
 def _nearly_fits(lines: list[str], after: deque[str]) -> bool:
-    """Whether a device had plenty of memory free, or lacked a hundredth of it: a restart may then well go through."""
+    """Whether a device had plenty of memory free or lacked a two-hundredth: a restart may then well go through."""
     text = " ".join([*lines, *after])
     asked, free, total = (_kib(pattern, text) for pattern in (_ASKED, _FREE, _TOTAL))
     if asked is None or free is None or total is None:
         return False
-    return (free >= asked and free >= total / 10) or 0 <= asked - free <= total / 100
+    return (free >= asked and free >= total / 10) or 0 <= asked - free <= total / 200
 
 
 def _kib(pattern: re.Pattern[str], text: str) -> float | None:

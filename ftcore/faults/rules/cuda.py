@@ -44,6 +44,17 @@ RULES: tuple[Rule, ...] = (
         live=True,
     ),
     Rule(
+        name="npu-kernel",
+        pattern=r"(?i)\bai(?:core|vec|cpu) (?:execution|exception|error|timeout)|error code ?(?:is|:) ?5070(?:11|14"
+        r"|15|17|18)\b",
+        cls=C,
+        detail="launch-failure",
+        weight=84,
+        reason="a kernel of an NPU broke off",
+        example="RuntimeError: ACL stream synchronize failed, error code:507015",
+        live=True,
+    ),
+    Rule(
         name="cuda-library",
         pattern=r"CU(?:BLAS|DNN|FFT|SOLVER|SPARSE)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR"
         r"|NOT_INITIALIZED)"
@@ -82,6 +93,17 @@ RULES: tuple[Rule, ...] = (
         weight=84,
         reason="driver, toolkit, build and visible devices do not fit together; the next start finds the same",
         example="RuntimeError: CUDA error: no kernel image is available for execution on the device",
+    ),
+    Rule(
+        name="no-device",
+        pattern=r"torch\.cuda\.is_available\(\) is False|No (?:CUDA|HIP) GPUs are available"
+        r"|No devices? (?:of type )?(?:GPU|TPU)"
+        r" found|may be due to an incorrectly set up environment|NCCL is only supported with GPUs|no GPUs found",
+        cls=E,
+        detail="no-device",
+        weight=82,
+        reason="the process sees no device at all",
+        example="RuntimeError: No CUDA GPUs are available",
     ),
     Rule(
         name="cuda-unknown",

@@ -56,6 +56,50 @@ RULES: tuple[Rule, ...] = (
         live=True,
     ),
     Rule(
+        name="firmware-silent",
+        pattern=r"kgspIsHeartbeatTimedOut|GSP RM heartbeat timed out|_kgspRpcRecvPoll: .{0,60}timed? ?out",
+        cls=G,
+        detail="gsp-firmware",
+        weight=98,
+        reason="the driver waits for the device's firmware, which does not answer any more",
+        example="NVRM: GPU0 _kgspRpcRecvPoll: GSP RM heartbeat timed out",
+        live=True,
+    ),
+    Rule(
+        name="fabric",
+        pattern=r"error in the Fabric Manager or NVSwitch|Failed to bind NVLink SHARP.{0,60}Multicast"
+        r"|nv-fabricmanager.{0,80}(?:fatal|failed to (?:initialize|train))",
+        cls=G,
+        detail="fabric",
+        weight=94,
+        reason="NCCL or the fabric manager says that the switches between this node's devices are not set up",
+        example="This is usually caused by a system or configuration error in the Fabric Manager or NVSwitches.",
+        live=True,
+    ),
+    Rule(
+        name="wrong-result-persistent",
+        pattern=r"(?i)persistent (?:hardware )?error on (?:this|that|the first) GPU"
+        r"|silent data corruption (?:detected|found)"
+        r"|GPU \d+: FAULTY",
+        cls=G,
+        detail="wrong-result",
+        weight=94,
+        reason="the same computation gives a wrong result on this device again",
+        example="Rank 4, node a-1, device 2: possible persistent error on this GPU",
+        live=True,
+    ),
+    Rule(
+        name="wrong-result-once",
+        pattern=r"unexpected result is not reproducible|transient error on this GPU",
+        cls=G,
+        detail="wrong-result-once",
+        weight=84,
+        action=Action.RESTART_PROCESSES,
+        reason="the same computation gave another result a second time: watch the device",
+        example="First rerun: unexpected result is not reproducible within the tolerance (7.1 != 2.2)",
+        live=True,
+    ),
+    Rule(
         name="row-remap-failed",
         pattern=r"(?i)row[- ]?remap\w* fail|remapping failure occurred\s*:\s*yes|page retirement.{0,20}fail",
         cls=G,
@@ -167,6 +211,18 @@ RULES: tuple[Rule, ...] = (
         weight=94,
         reason="a check or a tool of the driver says that a device is missing or broken",
         example="Fault nodes are: [3]  and stragglers are: [].",
+    ),
+    Rule(
+        name="check-failed",
+        pattern=r"(?i)\b(?:gpu|nvlink|ecc|dcgm|memtest|pcie)[-_ ]?(?:check|test|burn"
+        r"|diag\w*)\S{0,2} (?:has )?fail(?:ed|ure)?\b"
+        r"|page (?:blacklist|retirement)\w*\s*:\s*yes|\bpending page \w+\s*:\s*yes",
+        cls=G,
+        detail="health-check",
+        weight=94,
+        reason="a check of the node's devices failed",
+        example="preflight: nvlink check FAILED",
+        live=True,
     ),
     Rule(
         name="heat",

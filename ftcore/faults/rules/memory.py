@@ -51,6 +51,17 @@ RULES: tuple[Rule, ...] = (
         live=True,
     ),
     Rule(
+        name="oom-daemon",
+        pattern=r"systemd-oomd.{0,60}Killed |due to memory pressure for|earlyoom.{0,60}(?:sending|low memory)"
+        r"|oomd: .{0,60}[Kk]illed",
+        cls=H,
+        detail="host",
+        weight=91,
+        reason="a daemon of the host ended a group of processes before the kernel had to",
+        example="systemd-oomd[812]: Killed /a.slice/run-1.scope due to memory pressure for /a.slice being 71% > 50%",
+        live=True,
+    ),
+    Rule(
         name="oom-reaper",
         pattern=r"oom_reaper: reaped process",
         cls=H,

@@ -73,6 +73,17 @@ EARLY: tuple[Rule, ...] = (
         example="ucp_rkey.c:250  UCX  ERROR Failed to unpack remote key from remote md[4]: Input/output error",
     ),
     Rule(
+        name="ofi-set-up",
+        pattern=r"Could not find any optimal provider|NET/OFI .{0,80}(?:Couldn't open"
+        r"|Creating new endpoint .{0,60}failed)"
+        r"|fi_getinfo.{0,60}empty list",
+        cls=E,
+        detail="ofi",
+        weight=84,
+        reason="the network plug-in finds no provider that it can use here; the next start finds the same",
+        example="get_ofi_provider:312 NCCL WARN NET/OFI Could not find any optimal provider",
+    ),
+    Rule(
         name="nccl-cuda",
         pattern=r"ncclUnhandledCudaError|unhandled cuda error",
         cls=FaultClass.CUDA_STICKY,
@@ -110,6 +121,28 @@ RULES: tuple[Rule, ...] = (
         reason="the network card or its driver says that the link is lost",
         example="mlx5_core 0000:1a:00.0: device's health compromised - reached miss count",
         live=True,
+    ),
+    Rule(
+        name="ofi-peer",
+        pattern=r"(?i)unresponsive (?:receiver|remote|peer)|NET/OFI .{0,200}reachable by EFA device",
+        cls=R,
+        detail="link",
+        weight=77,
+        reason="the fabric got no answer from the peer: its host, or the way to it",
+        example="efa_rdm_txe_handle_error():755<warn> err: 113, message: Unresponsive remote My EFA addr: fi_addr_efa://[a]",
+        live=True,
+    ),
+    Rule(
+        name="ofi-completion",
+        pattern=r"NET/OFI .{0,120}completed with error|efa_rdm_\w{1,30}error\w*\(\)",
+        cls=R,
+        detail="ofi",
+        role=UNSURE,
+        weight=58,
+        action=Action.RESTART_PROCESSES,
+        node=False,
+        reason="a request to the fabric failed; the line does not say on which side",
+        example="NCCL WARN NET/OFI Request 0x7f1 completed with error. RC: 21. Error: unknown error",
     ),
     Rule(
         name="ib-event",
@@ -155,7 +188,9 @@ RULES: tuple[Rule, ...] = (
         name="watchdog-timeout",
         pattern=r"Watchdog caught collective operation timeout|WorkNCCL::checkTimeout|(?:NCCL|collective|all-?reduce)"
         r".{0,60}\btimed? ?out\b|[Tt]imeout .{0,30}(?:NCCL|collective|all-?reduce)|watchdog.{0,40}timeout"
-        r"|NCCL timeout|HCCL.{0,60}(?:timeout|timed out)|notify wait timeout|Exception raised from ncclCommWatchdog",
+        r"|NCCL timeout|HCCL.{0,60}(?:timeout|timed out)|notify wait timeout|Exception raised from ncclCommWatchdog"
+        r"|\bEI000[26]\b|Notify register times out|Getting socket times out|stream sync timeout"
+        r"|\bHccl\w{1,30}, error code",
         cls=T,
         detail="watchdog",
         role=UNSURE,
@@ -204,6 +239,19 @@ RULES: tuple[Rule, ...] = (
         reason="NCCL's result 6, or the abort that follows: mostly a peer's end, told by those who were left",
         example="ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
         "prematurely.",
+    ),
+    Rule(
+        name="nccl-connect",
+        pattern=r"socket\w*Connect: Connect to .{0,80}failed|Call to connect .{0,60}(?:failed|timed out)",
+        cls=R,
+        detail="system-error",
+        role=UNSURE,
+        weight=45,
+        action=Action.RESTART_PROCESSES,
+        node=False,
+        reason="NCCL could not reach a peer's socket: the peer, an interface, a firewall",
+        example="misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to 10.0.0.1<38007> failed : Software caused "
+        "connection abort",
     ),
     Rule(
         name="nccl-network-set-up",

@@ -11,6 +11,24 @@ N, X, T, E = FaultClass.NETWORK_RENDEZVOUS, FaultClass.COLLATERAL, FaultClass.NC
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        name="ras-port",
+        pattern=r"ras/client_support\.cc.{0,120}in use",
+        cls=FaultClass.UNKNOWN,
+        weight=0,
+        reason="NCCL's diagnosis port is taken; harmless",
+        example="ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use",
+    ),
+    Rule(
+        name="port-taken",
+        pattern=r"(?i)address already in use|EADDRINUSE|port \d+ (?:is )?(?:already )?in use",
+        cls=E,
+        detail="port-taken",
+        weight=84,
+        reason="another process has the port: an older run, or another job",
+        example="RuntimeError: The server socket has failed to listen on any local network address. errno: 98 - "
+        "Address already in use",
+    ),
+    Rule(
         name="barrier-failed",
         pattern=r"[Rr]anks? [\d, ]+ failed to pass monitoredBarrier",
         cls=T,
@@ -36,7 +54,7 @@ RULES: tuple[Rule, ...] = (
         pattern=r"\"?should ?dump\"? flag|recvValue(?:WithTimeout)? failed|sendBytes failed|recvVector failed"
         r"|recvBytes failed"
         r"|TCPStore.{0,80}(?:[Bb]roken pipe|reset by peer|[Cc]onnection (?:was )?(?:closed|lost))"
-        r"|Failed to recv, got 0 bytes",
+        r"|(?i:failed to recv, got 0 bytes)",
         cls=X,
         detail="store-gone",
         role=COLLATERAL,
@@ -117,24 +135,6 @@ RULES: tuple[Rule, ...] = (
         "to connect to (h, 29500)",
     ),
     Rule(
-        name="ras-port",
-        pattern=r"ras/client_support\.cc.{0,120}in use",
-        cls=FaultClass.UNKNOWN,
-        weight=0,
-        reason="NCCL's diagnosis port is taken; harmless",
-        example="ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use",
-    ),
-    Rule(
-        name="port-taken",
-        pattern=r"(?i)address already in use|EADDRINUSE|port \d+ (?:is )?(?:already )?in use",
-        cls=E,
-        detail="port-taken",
-        weight=84,
-        reason="another process has the port: an older run, or another job",
-        example="RuntimeError: The server socket has failed to listen on any local network address. errno: 98 - "
-        "Address already in use",
-    ),
-    Rule(
         name="others-ended",
         pattern=r"(?:Actor|Worker)\w*DiedError|RayActorError|WorkerCrashedError|(?i:(?:another|other|some"
         r"|a remote|peer) (?:rank|process|worker|node)s? "
@@ -146,6 +146,50 @@ RULES: tuple[Rule, ...] = (
         weight=24,
         reason="it says that another one ended",
         example="ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.",
+    ),
+    Rule(
+        name="task-unhealthy",
+        pattern=r"stopped sending heartbeats|Polled an error from coordination service|from this or another task",
+        cls=X,
+        detail="peer-gone",
+        role=COLLATERAL,
+        weight=22,
+        reason="the coordination service tells that another task is gone",
+        example="UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats): /job:jax_worker/task:5",
+    ),
+    Rule(
+        name="task-barrier",
+        pattern=r"DEADLINE_EXCEEDED.{0,20} Barrier|Barrier timed out|[Cc]oordination service.{0,60}(?:timed out"
+        r"|not reach)",
+        cls=N,
+        detail="ranks-missing",
+        role=UNSURE,
+        weight=43,
+        reason="the coordination service waited for tasks that never came",
+        example="DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect.",
+    ),
+    Rule(
+        name="mpi-aborts",
+        pattern=r"Per user-direction, the job has been aborted|Primary job +terminated normally, but"
+        r"|MPI_ABORT was invoked|mpirun detected that one or more processes exited with non-zero",
+        cls=X,
+        detail="peer-gone",
+        role=COLLATERAL,
+        weight=13,
+        reason="mpirun ends the rest after one process's end",
+        example="a non-zero exit code. Per user-direction, the job has been aborted.",
+    ),
+    Rule(
+        name="service",
+        pattern=r"[Cc]ouldn't (?:connect to|reach) '?(?:http|the [Hh]ub)|CommError|Connection error, and we cannot find"
+        r"|RemoteDisconnected|[Ss]erver ?[Dd]isconnected|ChunkedEncodingError|IncompleteRead|Read timed out"
+        r"|wandb.{0,40}communicating with|(?:Connect|Read|Pool)Timeout\b",
+        cls=N,
+        detail="service",
+        role=UNSURE,
+        weight=62,
+        reason="a service on the network was not reached, in a library's own words",
+        example="wandb.errors.CommError: Run initialization has timed out after 90.0 sec.",
     ),
     Rule(
         name="download",

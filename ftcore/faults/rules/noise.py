@@ -11,10 +11,16 @@ def _noise(name: str, pattern: str, reason: str, example: str) -> Rule:
 RULES: tuple[Rule, ...] = (
     _noise(
         "agent-stops-siblings",
-        r"Sending process \d+ closing signal|Killing subprocess \d+|Forcefully terminating all other processes"
+        r"Sending process \d+ closing signal|Forcefully terminating all other processes"
         r"|Main process received SIGTERM|Unable to shutdown process",
         "agents end the siblings after a first failure",
         "W0325 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 1887 closing signal SIGTERM",
+    ),
+    _noise(
+        "launcher-kills",
+        r"Killing subprocess \d+",
+        "a launcher ends all of its processes after a first failure, that one among them",
+        "[INFO] [launch.py:315:sigkill_handler] Killing subprocess 8189",
     ),
     _noise(
         "slurm-stops-step",
@@ -42,7 +48,8 @@ RULES: tuple[Rule, ...] = (
         r"\[Service thread\] Accept failed|Could not receive type from localRank"
         r"|Failed to execute operation (?:Close|Connect)|[Tt]aking the entire process down"
         r"|taking the entire process down|Some NCCL operations have failed or timed out"
-        r"|destroy_process_group\(\) was not called|NET/IB : No device found",
+        r"|destroy_process_group\(\) was not called|NET/IB : No device found"
+        r"|driver shutting down|context is destroyed|cudaErrorCudartUnloading",
         "NCCL's and PyTorch's lines while they end",
         "[Service thread] Accept failed Resource temporarily unavailable",
     ),

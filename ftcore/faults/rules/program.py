@@ -80,7 +80,8 @@ NUMERIC: tuple[Rule, ...] = (
         r"|non-?finite (?:loss|grad|norm|check)|loss (?:became|went|is|was) (?:nan|inf|not finite)"
         r"|returned nan values in its"
         r"|number of nan iterations:\s+[1-9]|contains? (?:nan|inf)s?\b|loss (?:diverged|explod)"
-        r"|not finite.{0,20}(?:loss|grad)",
+        r"|not finite.{0,20}(?:loss|grad)|\b(?:gnorm|grads?|gradients?)['\"]?\s*(?:[=:]|is|are|contain)\s*(?:nan|inf)\b"
+        r"|tensor contains either `?inf|FloatingPointError",
         cls=M,
         detail="not-finite",
         weight=80,
@@ -143,12 +144,28 @@ HANGS: tuple[Rule, ...] = (
         pattern=r"(?i)\bhang (?:is |was )?detected|training (?:is |has )?(?:hung|stuck|hang)"
         r"|no (?:training )?progress (?:for|in|since)|job (?:is )?hang(?:ing|s)?\b"
         r"|appears? to (?:be hung|have hung|hang)|Timeout \(\d+:\d\d:\d\d\)!|step .{0,30}stuck for"
-        r"|deadlock (?:detected|suspected)|hang for \d+",
+        r"|deadlock (?:detected|suspected)|hang for \d+|\bno (?:log |console )?output (?:for|in|since)\b"
+        r"|(?:step|iteration|counter|progress)\S{0,3} (?:has |have |is |was )?(?:not (?:advanced|changed|moved"
+        r"|increased)"
+        r"|unchanged|stalled)|heartbeat (?:from|of) (?:the )?(?:trainer|worker|rank|process)\b.{0,30}(?:stale"
+        r"|missing|lost|timed)"
+        r"|not (?:made|making) (?:any )?progress|stopped making progress|no (?:gpu )?activity (?:for|in|since)",
         cls=H,
         detail="no-progress",
         weight=57,
         reason="somebody who watches the steps says that none comes",
         example="Timeout (0:10:00)!",
+        live=True,
+    ),
+    Rule(
+        name="stalled-tensors",
+        pattern=r"waiting for remainder of ranks|Stalled ops:|\[missing ranks: |^Missing ranks:",
+        cls=H,
+        detail="no-progress",
+        role=UNSURE,
+        weight=57,
+        reason="some ranks have not come to a reduction for a long time",
+        example="W horovod/common/stall_inspector.cc:107] are waiting for remainder of ranks for more than 60 seconds.",
         live=True,
     ),
     Rule(
@@ -231,7 +248,8 @@ SET_UP: tuple[Rule, ...] = (
     Rule(
         name="sizes",
         pattern=r"(?i)(?:must be|is not|not|be) (?:evenly )?divisible by|world[ _]size .{0,60}(?:must|does not"
-        r"|doesn't|not)|\S+parallel\S* .{0,60}(?:must|exceeds|greater than)",
+        r"|doesn't|not)|\S+parallel\S* .{0,60}(?:must|exceeds|greater than)|check batch related parameters"
+        r"|is not equal to .{0,80}world_size",
         cls=E,
         detail="sizes",
         weight=78,

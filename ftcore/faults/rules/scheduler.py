@@ -37,6 +37,16 @@ RULES: tuple[Rule, ...] = (
         "SEE SLURMCTLD LOG ***",
     ),
     Rule(
+        name="daemon-lost",
+        pattern=r"RTE has lost communication with a remote daemon|[Ll]ost connection to (?:the )?(?:orted|prted|hydra)",
+        cls=P,
+        detail="daemon-lost",
+        weight=59,
+        action=Action.RESTART_PROCESSES,
+        reason="the launcher's daemon on a node is gone: ended from outside, or the way to it",
+        example="ORTE has lost communication with a remote daemon.",
+    ),
+    Rule(
         name="preempted",
         pattern=r"(?i)due to preemption|\bPREEMPTED\b|\bpreempt(?:ed|ing|ion)\b.{0,60}(?:pod|job|instance|notice"
         r"|workload|higher|by|accommodate)"
@@ -66,7 +76,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="evicted",
-        pattern=r"\bEvicted\b|pod was evicted|EvictionByEvictionAPI",
+        pattern=r"\bEvicted\b|pod was evicted|EvictionByEvictionAPI"
+        r"|\b[Ee]victing pod |\bpod/\S+ evicted|node/\S+ (?:drained|cordoned)",
         cls=P,
         detail="evicted",
         weight=64,
@@ -167,7 +178,7 @@ EXITS: tuple[Rule, ...] = (
     Rule(
         name="exit-sigkill-alone",
         pattern=r"failed \(exitcode: -9\)|^\s*exitcode\s*: -9\b|Signal 9 \(SIGKILL\) received by PID"
-        r"|died with <Signals\.SIGKILL"
+        r"|died with <Signals\.SIGKILL|return code = -9\b|exited on signal 9\b"
         r"|^(?:\S{0,40} )?(?:line \d+: *)?\d* *Killed\b",
         cls=FaultClass.OOM_HOST,
         detail="sigkill",
@@ -237,7 +248,7 @@ EXITS: tuple[Rule, ...] = (
     Rule(
         name="exit-1",
         pattern=r"exit ?code\"?\s*[:=]?\s*1\b|[Ee]xited with exit code 1\b|exited with (?:code|status) 1\b"
-        r"|non-zero exit status 1\b",
+        r"|non-zero exit status 1\b|return code = 1\b",
         cls=U,
         detail="exit",
         role=UNSURE,

@@ -1,6 +1,6 @@
 """Disks, file systems, object stores and checkpoint files."""
 
-from ftcore.faults.rule import Rule
+from ftcore.faults.rule import UNSURE, Rule
 from ftcore.faults.taxonomy import Action, FaultClass
 
 S = FaultClass.STORAGE
@@ -37,8 +37,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="io-error",
         pattern=r"(?i)input/output error|\bEIO\b|stale (?:NFS )?file handle|ESTALE|read-only file system|EROFS"
-        r"|transport endpoint is (?:not connected|shut)|remote I/O error|software caused connection abort"
-        r"|Errno (?:5|107|116|121)\]"
+        r"|transport endpoint (?:is not connected|(?:is )?shut)|remote I/O error"
+        r"|Errno (?:5|70|107|108|112|116|121)\]"
         r"|no such device or address",
         cls=S,
         detail="io",
@@ -61,6 +61,31 @@ RULES: tuple[Rule, ...] = (
         live=True,
     ),
     Rule(
+        name="checkpoint-messenger",
+        pattern=r"CheckpointException",
+        cls=S,
+        detail="messenger",
+        role=UNSURE,
+        weight=39,
+        reason="a distributed checkpoint failed on the ranks that it names; their own error says why",
+        example="torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([3])",
+    ),
+    Rule(
+        name="checkpoint-part",
+        pattern=r"(?i)mmap length is greater than file size|unexpected pos \d+ vs|storage has wrong (?:byte )?size"
+        r"|truncated file|file signature not found|invalid magic number|checkpoints? (?:paths?|files?"
+        r"|shards?) (?:are|is) "
+        r"missing|missing (?:checkpoint )?shards?\b",
+        cls=S,
+        detail="checkpoint-file",
+        weight=81,
+        action=Action.STOP_AND_REPORT,
+        node=False,
+        reason="a file is shorter than it should be, or not there: reading it again gives the same",
+        example="RuntimeError: [enforce fail at inline_container.cc:668] . unexpected pos 704 vs 598",
+        live=True,
+    ),
+    Rule(
         name="checkpoint-file",
         pattern=r"(?i)PytorchStream(?:Reader|Writer) failed|failed finding central directory|archive is corrupted"
         r"|invalid header or archive"
@@ -68,7 +93,7 @@ RULES: tuple[Rule, ...] = (
         r"|HeaderTooLarge|InvalidHeaderDeserialization"
         r"|(?:checkpoint|ckpt|shard|file).{0,60}\b(?:corrupt|truncated|incomplete|damaged)"
         r"|unpickling(?:error)?\b.{0,40}(?:truncated|invalid load key)"
-        r"|(?:unable|failed) to (?:open|read) file .{0,60}truncated|CheckpointException|BadZipFile|tarfile\.ReadError"
+        r"|(?:unable|failed) to (?:open|read) file .{0,60}truncated|BadZipFile|tarfile\.ReadError"
         r"|EOFError|UnpicklingError|zlib\.error|ArrowInvalid|(?:failed|error|unable)\w* (?:to |while "
         r"|in )?(?:sav|writ)(?:e|ing)\w* .{0,20}(?:checkpoint|ckpt|file)"
         r"|short write|write failed|checksum mismatch"
