@@ -64,7 +64,7 @@ class SimAgent(Process):
         self._welcomed = False
         self._heard = 0
         self._attempt = 0
-        self._hint = ""
+        self._hint = self._target = self._last = ""
         self._beat: Timer | None = None
         self._starting: Timer | None = None
         self._stopping: list[Timer] = []
@@ -146,7 +146,10 @@ class SimAgent(Process):
         if self._halting or self._stream is not None:
             return
         if isinstance(answer, Exception):
-            self._seek_again()
+            if self._last:
+                self._call(self._last)
+            else:
+                self._seek_again()
             return
         leader, alive = answer
         if leader is None or not alive:
@@ -168,7 +171,7 @@ class SimAgent(Process):
             self._seek_again()
             return
         self._attempt += 1
-        attempt = self._attempt
+        attempt, self._target = self._attempt, target
         end = End(self, lambda frame: self._take(attempt, frame), lambda: self._broken(attempt))
         self._end, self._welcomed = end, False
         self._stream = master.answer(end)
@@ -198,7 +201,7 @@ class SimAgent(Process):
             return
         self._heard = self.clock.now
         if isinstance(frame, frames.Welcome):
-            self._welcomed = True
+            self._welcomed, self._last = True, self._target
             self.do(self.core.welcomed(frame.term))  # type: ignore[arg-type]
             self._acknowledge(frame.acked)
             self._sent = frame.acked

@@ -1,7 +1,8 @@
 """The agent's stream to the master: finds it, keeps it, finds the next one. Knows frames, not workers.
 
-Where to look is asked in this order: the address that was last told (by a ``NotMaster`` or before), then the log store.
-Between attempts it waits a jittered ``reconnect_s``. When nobody leads, ``on_leaderless`` is called, so that the agent
+Where to look is asked in this order: the address that a ``NotMaster`` just told, then the log store, then, if the store
+does not answer, the master that took the agent on last: a store that is away must not part nodes from a master that
+lives. Between attempts it waits a jittered ``reconnect_s``. When nobody leads, ``on_leaderless`` is called, so that the agent
 may put up a candidate.
 """
 
@@ -73,6 +74,7 @@ class Link:
         self._on_standby = on_standby
         self._on_leaderless = on_leaderless
         self._hint = ""
+        self._last = ""
         self._sent = 0
         self._pending = asyncio.Event()
 
@@ -95,7 +97,7 @@ class Link:
             leader = await self._log.leader()
         except FtcoreError as error:
             logger.debug("the log store does not answer", error=str(error))
-            return ""
+            return self._last
         if leader is None or not leader.alive:
             self._on_leaderless(leader)
             return ""
@@ -119,6 +121,7 @@ class Link:
                     self._on_refused(frame)
                 elif isinstance(frame, frames.Welcome):
                     welcomed = True
+                    self._last = target
                     self._on_welcome(frame)
                     await self._converse(stream, frame)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError, msgspec.MsgspecError, TimeoutError) as error:
