@@ -9,7 +9,8 @@ was taken too early costs a change of masters, never a wrong event. Beside it st
   processes of a boot, counting suspension). A daemon thread of its own does that, so that a busy event loop does not
   cost the leadership. A leader that is frozen keeps its flock but stops writing: when its time is older than
   ``master_lease_s``, a candidate takes the next term *without* the flock. It says so in its record, and gets the flock
-  later, when the old leader ends or wakes.
+  later, when the old leader ends or wakes. One that froze in the middle of a write would keep SQLite's own lock, too,
+  and everybody from writing: the candidate kills it (``sqlite_frozen.py``).
 - The leader's thread reads the term in the head before each renewal. Finding another, it reports the loss and lets go.
 
 | the flock is | the record for the head's term says | so the leader |
@@ -36,6 +37,7 @@ import attrs
 from ftcore.errors import FtcoreError, LogFull, LogUnavailable, StoreError
 from ftcore.ids import Nanoseconds, Term, seconds
 from ftcore.logs.sqlite_file import LogFile
+from ftcore.logs.sqlite_frozen import end_frozen_writer
 from ftcore.ports import Candidate, Leader
 from ftcore.timing import DEFAULT
 
@@ -177,6 +179,7 @@ class Campaign:
         won: Term | None = None
         try:
             if self._vacant(term, locked):
+                end_frozen_writer(self._file.path)
                 won = self._file.take_term(term, self._candidate)
             if won is None:
                 return None

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sqlite3
 import stat
@@ -449,6 +450,46 @@ def test_a_leader_without_the_flock_leads_too(log_path):
             lock.close()
 
     asyncio.run(main())
+
+
+WRITER = """
+import os, signal, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN IMMEDIATE")
+print("writes", flush=True)
+if sys.argv[2] == "stops":
+    os.kill(os.getpid(), signal.SIGSTOP)
+sys.stdin.read()
+db.execute("ROLLBACK")
+"""
+
+
+@pytest.mark.parametrize("how", ["stops", "runs"])
+def test_who_freezes_while_writing_is_no_obstacle(log_path, monkeypatch, how):
+    """A process that was stopped with SQLite's write lock in its hands is killed by a candidate; one that runs is not."""
+    monkeypatch.setattr(sqlite_file, "BUSY_S", 0.1)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, log_path, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "writes\n"
+        if how == "stops":
+            assert os.waitid(os.P_PID, writer.pid, os.WSTOPPED).si_status == signal.SIGSTOP
+
+        async def main():
+            async with opened(log_path) as log:
+                if how == "stops":
+                    term = (await log.campaign(ME)).term
+                    await put(log, term, 6, 6)
+                else:
+                    with pytest.raises(LogUnavailable):
+                        await log.campaign(ME)
+
+        asyncio.run(main())
+        assert writer.stdin is not None
+        writer.stdin.close()
+        assert writer.wait() == (-signal.SIGKILL if how == "stops" else 0)
 
 
 def test_the_file_of_a_log_taken_by_a_newer_term_tells_its_leader(log_path):

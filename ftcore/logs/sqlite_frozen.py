@@ -1,0 +1,61 @@
+"""A process that was stopped (SIGSTOP, a debugger) in the middle of a write keeps SQLite's write lock: it must end.
+
+The locks in force are listed in ``/proc/locks`` (proc_locks(5)): ``1: POSIX ADVISORY WRITE pid major:minor:inode start
+end``. A writer in WAL mode holds byte 120 of ``<file>-shm`` (https://www.sqlite.org/walformat.html, "WAL Locks").
+"""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import structlog
+
+WRITE_LOCK = 120
+"""The byte of the shared-memory file that is locked by whoever writes."""
+
+_STOPPED = ("T", "t")
+"""States of a process that does not run until somebody lets it go on (proc_pid_stat(5))."""
+
+logger = structlog.get_logger()
+
+
+def end_frozen_writer(log: Path) -> int:
+    """Kill the process that holds a log's write lock and is stopped; one that runs is left alone.
+
+    Only for a candidate, once the leader's lease is over: nothing that the process does later could count.
+
+    Args:
+        log: the log file.
+
+    Returns:
+        The process id, or 0 if there is no such process or it is not ours to kill.
+    """
+    pid = _writer(log)
+    if not pid or _state(pid) not in _STOPPED:
+        return 0
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        return 0
+    logger.warning("a process was stopped while it wrote to the log, and kept everybody else from it: killed", pid=pid)
+    return pid
+
+
+def _writer(log: Path) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        status = os.stat(f"{log}-shm")
+        file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()
+            if len(words) == 8 and words[1] == "POSIX" and words[3] == "WRITE" and words[5] == file:
+                last = float("inf") if words[7] == "EOF" else int(words[7])
+                if int(words[6]) <= WRITE_LOCK <= last:
+                    return int(words[4])
+    return 0
+
+
+def _state(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
