@@ -44,7 +44,7 @@ def end_frozen_writer(log: Path) -> int:
 
 def _writer(log: Path) -> int:
     with contextlib.suppress(OSError, ValueError):
-        status = os.stat(f"{log}-shm")
+        status = Path(f"{log}-shm").stat()
         file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
         for line in Path("/proc/locks").read_text().splitlines():
             words = line.split()

@@ -2,8 +2,8 @@
 
 Where to look is asked in this order: the address that a ``NotMaster`` just told, then the log store, then, if the store
 does not answer, the master that took the agent on last: a store that is away must not part nodes from a master that
-lives. Between attempts it waits a jittered ``reconnect_s``. When nobody leads, ``on_leaderless`` is called, so that the agent
-may put up a candidate.
+lives. Between attempts it waits a jittered ``reconnect_s``. When nobody leads, ``on_leaderless`` is called, so that the
+agent may put up a candidate.
 """
 
 import asyncio

@@ -466,7 +466,7 @@ db.execute("ROLLBACK")
 
 @pytest.mark.parametrize("how", ["stops", "runs"])
 def test_who_freezes_while_writing_is_no_obstacle(log_path, monkeypatch, how):
-    """A process that was stopped with SQLite's write lock in its hands is killed by a candidate; one that runs is not."""
+    """A candidate kills a process that was stopped with SQLite's write lock in its hands, and none that runs."""
     monkeypatch.setattr(sqlite_file, "BUSY_S", 0.1)
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, log_path, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
