@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import structlog
 
 from ftcore.cli.narrator import Narrator
-from ftcore.cli.node import signal_code
+from ftcore.cli.node import obeyed, signal_code
 from ftcore.errors import FtcoreError
 from ftcore.ids import JobName
 from ftcore.logs import open_store
@@ -85,7 +85,7 @@ class LocalNodes:
         log = await store.open(JobName(self._job), create=True)
         self._loop = asyncio.get_running_loop()
         self._reaper = Reaper()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in obeyed():
             self._loop.add_signal_handler(number, self._obey, number, log)
         try:
             async with Narrator(log) as narrator:

@@ -110,8 +110,14 @@ def _obey_signals(agent: Agent, *, alone: bool) -> None:
         else:
             agent.leave(number.name, code)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in obeyed():
         loop.add_signal_handler(number, obey, number)
+
+
+def obeyed() -> tuple[signal.Signals, ...]:
+    """The signals that ask ``ftrun`` to end; under ``nohup``, which has SIGHUP ignored, that is none of them."""
+    hung_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGTERM, signal.SIGINT, *hung_up)
 
 
 def signal_code(number: signal.Signals) -> int:

@@ -69,11 +69,16 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], files: Mapping[int, int],
             file_actions=actions,
             setsid=True,
             setsigmask=[],
-            setsigdef=list(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}),
+            setsigdef=list(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP} - _deaf_to()),
         )
     finally:
         for fd in moved.values():
             os.close(fd)
+
+
+def _deaf_to() -> set[signal.Signals]:
+    """What ``nohup`` had ignored stays ignored by all that is started."""
+    return {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
 
 
 def children(pid: int) -> list[int]:

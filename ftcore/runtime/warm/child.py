@@ -125,6 +125,8 @@ def _default_signals(*, python: bool) -> None:
             wanted = signal.default_int_handler
         elif python and number in (signal.SIGPIPE, signal.SIGXFSZ):
             wanted = signal.SIG_IGN
+        elif number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+            continue  # nohup: whatever it started stays deaf to it
         if signal.getsignal(number) is not wanted:
             signal.signal(number, wanted)  # type: ignore[arg-type]
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

@@ -1,5 +1,6 @@
 """Signals to ftrun: workers get time to save, the exit code is right, nothing is left behind."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -27,6 +28,23 @@ def test_a_signal_ends_the_job_after_workers_saved(tmp_path: Path, flags: list[s
         finished = job.wait("job.finished")
         assert (finished.data.outcome, finished.data.exit_code) == ("stopped", CODES[number])
         assert f"{number.name} to ftrun asked for it" in run.stderr()
+
+
+@FORMS
+def test_nohup_is_respected(tmp_path: Path, flags: list[str]) -> None:
+    """A job that was started under nohup outlives the terminal: ftrun, agents, masters and workers."""
+    with ftrun(tmp_path) as job:
+        run = job.start(*flags, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        job.stepped(1, nodes=2 if flags is LOCAL else 1)
+        everybody = [*job.processes("ftcore.cli"), *job.pids(1)]
+        for pid in everybody:
+            os.kill(pid, signal.SIGHUP)
+        run.signal(signal.SIGHUP)
+        job.steps_on()
+        assert gone(everybody, 0.0) == everybody
+        assert len(job.of("world.formed")) == 1
+        job.finish()
+        assert run.end() == 0
 
 
 @FORMS
