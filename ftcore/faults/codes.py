@@ -172,4 +172,5 @@ def exit_patterns(number: int) -> str:
         rf"|exited with (?:code|status) (?:-{number}|{128 + number})\b|died with <Signals\.{name}\b"
         rf"|(?:Signal|signal) {number} \({name}\)|terminated (?:by|with) (?:signal )?(?:{name}\b|{number}\b)"
         rf"|exited due to signal {name}\b|return code = -{number}\b|exited on signal {number}\b"
+        rf"|KILLED BY SIGNAL: {number}\b|terminated with signal {name}\b"
     )

@@ -17,6 +17,8 @@ F = FaultClass
 
 PASSED_ON_LINES = 40
 """Between a cause and the exception that hands it on: a chain of tracebacks."""
+PASSED_ON_MIN = 10
+"""Weight below which a line repeats what stands elsewhere."""
 _PASSED_ON = (F.COLLATERAL, F.NETWORK_RENDEZVOUS, F.NCCL_TIMEOUT, F.NCCL_REMOTE_ERROR)
 _EXCEPTIONS = ("exception", "exception-short")
 _PASSES_ON = (*_EXCEPTIONS, "exception-c")
@@ -252,7 +254,7 @@ def weighed(found: Sequence[Found]) -> list[Found]:
         weight = f.weight
         if f.rule.detail == "sigkill" and waits and f.at < waits[0]:
             weight = KILLED_BEFORE_WAITS
-        elif f.rule.cls in _PASSED_ON:
+        elif f.rule.cls in _PASSED_ON and weight >= PASSED_ON_MIN:
             passed_on[f.who] = f.at
             if f.rule.detail in _WAITS:
                 gave_up[f.who] = f.at

@@ -1,7 +1,8 @@
 """Steps and clocks in a text: a training that stands still, told by no line but by what the lines are.
 
-Two signs: the same step over and over while the clock goes on (a heartbeat lives, the training does not), and a clock
-that goes on long after the last of many regular steps. Any other evidence goes first. House rule: memory is bounded;
+Three signs: the same step over and over while the clock goes on (a heartbeat lives, the training does not), a clock
+that goes on long after the last of many regular lines, and communicators that all ranks begin to set up and not all
+complete. Any other evidence goes first. House rule: memory is bounded;
 a clock is what stands in the line, never the reader's own.
 """
 
@@ -19,6 +20,10 @@ SPEAKERS_MAX = 1024
 SAME_MIN = 3
 """Lines with one step, from which on it is a standstill: a step may be told by two."""
 SAME_SECONDS_MIN = 60.0
+GAP_LONG_SECONDS = 1800.0
+"""Where lines without steps are all there is: the default of gloo, and of NCCL before PyTorch 2.2."""
+LINES_AFTER_MAX = 3
+"""Lines behind a gap: more, and it went on."""
 GAP_SECONDS_MIN = 600.0
 """What PyTorch waits for a collective of NCCL by default."""
 TIMES_THE_USUAL = 10.0
@@ -52,6 +57,9 @@ class Progress:
     """Collects steps and clocks, line by line."""
 
     _marks: dict[str, list[Mark]] = attrs.field(factory=dict)
+    _clocks: list[float] = attrs.field(factory=list)
+    _began: int = 0
+    _completed: int = 0
     _last: float = float("nan")
     _last_has_step: bool = False
 
@@ -68,6 +76,12 @@ class Progress:
         clock = bar if clock != clock else clock
         if clock == clock:
             self._last, self._last_has_step = clock, step >= 0
+            self._clocks.append(clock)
+            if len(self._clocks) > STEPS_MAX:
+                del self._clocks[0]
+        if "NCCL INFO" in head and "Init " in head:
+            self._began += "Init START" in line
+            self._completed += "Init COMPLETE" in line
         if step < 0 or (who not in self._marks and len(self._marks) >= SPEAKERS_MAX):
             return
         marks = self._marks.setdefault(who, [])
@@ -82,7 +96,7 @@ class Progress:
             steps = {who: marks[-1].step for who, marks in self._marks.items()}
             behind = [who for who, step in steps.items() if step == min(steps.values())]
             return next(iter(still.values())), behind[0] if len(behind) == 1 < len(steps) else ""
-        return self._silent(), ""
+        return self._silent() or self._halted() or self._not_set_up(), ""
 
     @property
     def voices(self) -> int:
@@ -99,6 +113,24 @@ class Progress:
         if gap < max(GAP_SECONDS_MIN, TIMES_THE_USUAL * usual):
             return ""
         return f"a step each {usual:g} s, then {gap:g} s without one"
+
+    def _halted(self) -> str:
+        """The last long gap between lines that came regularly before it; empty if there is none."""
+        gaps = [b - a for a, b in itertools.pairwise(self._clocks)]
+        if len(gaps) <= SAME_MIN:
+            return ""
+        at = max(range(len(gaps)), key=lambda number: gaps[number])
+        if len(gaps) - at > LINES_AFTER_MAX or at < SAME_MIN:
+            return ""
+        usual = statistics.median(gaps[:at])
+        if usual < 0 or gaps[at] < max(GAP_LONG_SECONDS, TIMES_THE_USUAL * usual):
+            return ""
+        return f"a line each {usual:g} s, then {gaps[at]:g} s without one"
+
+    def _not_set_up(self) -> str:
+        if self._began <= self._completed:
+            return ""
+        return f"{self._began} ranks begin to set up a communicator, {self._completed} complete it"
 
 
 def _same(marks: list[Mark]) -> str:

@@ -18,6 +18,13 @@ _WAITING_FRAME = re.compile(
     r"|__lll_lock_wait|cu(?:da)?(?:Stream|Event|Ctx|Device)Synchronize|__pthread_cond_wait|sem_wait|__GI___poll)\b"
 )
 """A frame of a debugger that stands in a wait."""
+_FRAME = re.compile(
+    r"^\s{0,12}(?:#\d{1,3}\s{1,4}0x[0-9a-f]{1,16} in "
+    r"|[\w<>.]{1,80} \([\w./<>-]{1,200}\.(?:py|pyx|cpp|cc|c):\d{1,6}\)\s*$)"
+)
+"""A frame of py-spy or of a debugger; PyTorch's own begin with ``frame #``."""
+FRAMES_MIN = 3
+"""Frames without the head of a thread, from which on they are a stack that somebody took."""
 _COLLECTIVE = re.compile(
     r"^\s{0,12}(?:File .{0,200} in )?"
     r"(?:broadcast|all_?reduce|all_?gather\w{0,20}|reduce_?scatter\w{0,20}|barrier|all_to_all\w{0,12}"
@@ -48,12 +55,14 @@ class Stacks:
 
     threads: list[Stack] = attrs.field(factory=list)
     waits: int = 0
+    frames: int = 0
     _open: list[Stack] = attrs.field(factory=list)
 
     def add(self, line: str) -> None:
         """Take a line: the head of a thread, or a frame of the threads named last."""
         if _WAITING_FRAME.match(line[:HEAD]) is not None:
             self.waits += 1
+        self.frames += 1 if _FRAME.match(line[:HEAD]) is not None else 0
         if "Thread" in line[:40]:
             found = _THREAD.search(line[:HEAD])
             if found is not None:
@@ -77,7 +86,8 @@ class Stacks:
         """Whether there are stacks, and which main threads keep others waiting."""
         whole = [stack for stack in self.threads if stack.lines and stack.main]
         elsewhere = tuple(stack.name for stack in whole if not stack.collective)
-        return bool(self.threads) or self.waits > 0, elsewhere if len(elsewhere) < len(whole) else ()
+        is_stack = bool(self.threads) or self.waits > 0 or self.frames >= FRAMES_MIN
+        return is_stack, elsewhere if len(elsewhere) < len(whole) else ()
 
 
 HEAD = 400

@@ -87,7 +87,8 @@ RULES: tuple[Rule, ...] = (
         r"|is not compatible with the current PyTorch installation|provided PTX was compiled with an unsupported"
         r"|unsupported toolchain|Failed to initialize NVML|CUDA-capable device\(s\) is/are busy"
         r"|system not yet initialized"
-        r"|CUDA_ERROR_SYSTEM_NOT_READY|peer mapping resources exhausted|could not select device driver",
+        r"|CUDA_ERROR_SYSTEM_NOT_READY|peer mapping resources exhausted|could not select device driver"
+        r"|API mismatch: the client",
         cls=E,
         detail="cuda-set-up",
         weight=84,

@@ -24,7 +24,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="nvlink-uncorrectable",
         pattern=r"(?i)uncorrectable NVLink|cudaErrorNvlinkUncorrectable|CUDA_ERROR_NVLINK_UNCORRECTABLE"
-        r"|NVLink\S*.{0,60}(?:fatal error|link (?:is )?down|training failed)",
+        r"|NVLink\S*.{0,60}(?:fatal error|link (?:is )?down|training failed)"
+        r"|HCCS LINK ERROR|\blink \d+ is down on GPU|NVSwitch(?:es)? (?:failure|failed|fault)",
         cls=G,
         detail="nvlink",
         weight=100,
@@ -36,7 +37,9 @@ RULES: tuple[Rule, ...] = (
         name="ecc-uncorrectable",
         pattern=r"(?i)uncorrectable (?:volatile |aggregate )?(?:ECC|memory error)|ECCUncorrectable|ECC_UNCORRECTABLE"
         r"|ECCNotCorrectable|(?:SRAM|DRAM|HBM) uncorrectable|double[- ]bit ECC|multi[- ]bit ECC"
-        r"|ECC errors?.{0,30}uncorrect|\bUCE (?:error|fault)|uncorrectable errors? .{0,40}\bGPU",
+        r"|ECC errors?.{0,30}uncorrect|\bUCE (?:error|fault)|uncorrectable errors? .{0,40}\bGPU"
+        r"|double[- ]bit(?: ECC)?(?: errors?)?\s*:\s*[1-9]|SUSPECT (?:REMOTE|MEM) ERROR"
+        r"|error code(?: is|:) ?50705[34]\b",
         cls=G,
         detail="ecc",
         weight=100,
@@ -47,7 +50,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="off-the-bus",
         pattern=r"(?i)fallen off the bus|\bGPU is lost\b|GPU_IS_LOST|unable to determine the device handle for gpu"
-        r"|reboot the system to recover this GPU|GPU at PCI:\S+ .{0,40}lost|GPU (?:device )?(?:is )?not responding",
+        r"|reboot the system to recover this GPU|GPU at PCI:\S+ .{0,40}lost|GPU (?:device )?(?:is )?not responding"
+        r"|(?:has|have) lost (?:a|one|\d+) GPUs?\b"
+        r"|^No devices were found|\bGPU lost\b|pciehp.{0,40}(?:link down|card not present)|GPU has fallen",
         cls=G,
         detail="off-the-bus",
         weight=100,
@@ -57,7 +62,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="firmware-silent",
-        pattern=r"kgspIsHeartbeatTimedOut|GSP RM heartbeat timed out|_kgspRpcRecvPoll: .{0,60}timed? ?out",
+        pattern=r"kgspIsHeartbeatTimedOut|GSP RM heartbeat timed out|_kgspRpcRecvPoll: .{0,60}timed? ?out"
+        r"|(?:RmInitAdapter|rm_init_adapter) failed",
         cls=G,
         detail="gsp-firmware",
         weight=98,
@@ -168,7 +174,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="machine-check",
         pattern=r"(?i)mce: .*(?:uncorrected|fatal|panic)|EDAC .{0,40}\b(?:UE|uncorrected)\b|Uncorrected hardware"
-        r"|severity=Uncorrected|AER: .{0,60}(?:Uncorrected|Fatal)|Hardware Error\S*.{0,40}(?:fatal|uncorrect)",
+        r"|severity=Uncorrected|AER: .{0,60}(?:Uncorrected|Fatal)|Hardware Error\S*.{0,40}(?:fatal|uncorrect)"
+        r"|\bIERR\b|PCI SERR|event severity: fatal",
         cls=G,
         detail="host-hardware",
         weight=95,
@@ -205,7 +212,12 @@ RULES: tuple[Rule, ...] = (
         r"|fault(?:y)? nodes? (?:are|is)?:? ?\[ ?['\"\d]|nvidia-smi.{0,60}(?:ERR!|No devices were found"
         r"|has failed)|\| *ERR! |\bERR! *\|"
         r"|expected \d+ GPUs?,? (?:but )?(?:found|got|only|saw)|only \d+ (?:of|out of) \d+ GPUs"
-        r"|GPU.{0,30}(?:disappeared|dropped off|not detected)",
+        r"|GPU.{0,30}(?:disappeared|dropped off|not detected)"
+        r"|\bthis node is down\b|NodeCheckFailedError"
+        r"|GPU\w*(?:Unhealthy|Error|Failure)\S* .{0,20}\bTrue\b"
+        r"|node [\w.-]{0,40}\d\S{0,10} (?:is )?(?:breakdown|broken down)|exit[_ ]?reason\S* ['\"]?hardware"
+        r"|gres/gpu count .{0,40}(?:lower|too low|less)|nvidia-smi\S* .{0,30}(?:timed? ?out|hangs?\b|hung)"
+        r"|硬件故障|掉卡",
         cls=G,
         detail="unhealthy",
         weight=94,
@@ -227,7 +239,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="heat",
         pattern=r"(?i)thermal (?:shutdown|violation)|HW (?:thermal )?slowdown\s*:\s*active|gpu.{0,40}overheat"
-        r"|power brake slowdown\s*:\s*active",
+        r"|power brake slowdown\s*:\s*active"
+        r"|gpu.{0,40}temperature.{0,60}(?:above|exceed|critical)",
         cls=G,
         detail="heat-or-power",
         weight=70,
@@ -249,7 +262,9 @@ RULES: tuple[Rule, ...] = (
         name="gpu-reset",
         pattern=r"(?i)amdgpu.{0,60}(?:GPU reset|ring \S+ timeout|uncorrectable|RAS .{0,30}error)"
         r"|HBM .{0,20}ECC.{0,20}error"
-        r"|xpu.{0,40}(?:wedged|hw error)",
+        r"|xpu.{0,40}(?:wedged|hw error)"
+        r"|amdgpu_job_timedout|GPU HANG: ecode|habanalabs.{0,60}(?:heartbeat|hard.?reset|uncorrect|fatal)"
+        r"|npu.{0,40}health.{0,20}(?:alarm|critical)",
         cls=G,
         detail="device",
         weight=95,

@@ -11,7 +11,9 @@ RULES: tuple[Rule, ...] = (
         pattern=r"(?:CUDA|HIP|NPU|XPU|MPS backend) out of memory|OutOfMemoryError: (?:CUDA|HIP|Allocation on device)"
         r"|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|CUDNN_STATUS_ALLOC_FAILED"
         r"|CUBLAS_STATUS_ALLOC_FAILED|Cuda failure (?:2 )?'out of memory'|torch\.(?:cuda\.)?OutOfMemoryError"
-        r"|(?:CUDA|cuda|GPU|hip)\w*.{0,60}(?:failed to allocate|bad_alloc)|HBM out of memory|CUDA malloc failed",
+        r"|(?:CUDA|cuda|GPU|hip)\w*.{0,60}(?:failed to allocate|bad_alloc)|HBM out of memory|CUDA malloc failed"
+        r"|OOM when allocating tensor|No available memory for the cache blocks"
+        r"|CudaError: out of memory|device memory not enough|rmm::out_of_memory",
         cls=G,
         detail="allocation",
         weight=85,

@@ -114,7 +114,8 @@ RULES: tuple[Rule, ...] = (
         pattern=r"mlx\d_core.{0,80}(?:health compromised|syndrome|FW error|device (?:is )?not responding|fatal"
         r"|cable|module)"
         r"|(?:NIC|Copper|Fibre)? ?[Ll]ink is [Dd]own|[Ll]ink (?:flap|failure|DOWN)|lost carrier"
-        r"|LinkDowned|IBV_WC_(?:RETRY_EXC|RNR_RETRY)\w*",
+        r"|LinkDowned|IBV_WC_(?:RETRY_EXC|RNR_RETRY)\w*"
+        r"|carrier lost|link status definitely down",
         cls=R,
         detail="link",
         weight=77,
@@ -160,8 +161,11 @@ RULES: tuple[Rule, ...] = (
         pattern=r"Call to ibv_\w+ failed|NET/IB : .{0,60}(?:failed|Unable to open device)|ibv_poll_cq.{0,20}fail",
         cls=R,
         detail="ib-call",
+        role=UNSURE,
         weight=70,
-        reason="a call to the InfiniBand device failed",
+        action=Action.RESTART_PROCESSES,
+        node=False,
+        reason="a call to the InfiniBand device failed: the device, a peer that left, or a wrong index",
         example="NCCL WARN Call to ibv_modify_qp failed with error Connection timed out",
         live=True,
     ),
@@ -176,7 +180,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="desync",
-        pattern=r"ranks that caused the desync|but didn't join collective|Timeout at collective:",
+        pattern=r"ranks that caused the desync|but didn't join collective|Timeout at collective:"
+        r"|Not all ranks joining collective|[Mm]ismatched collective",
         cls=T,
         detail="desync",
         role=UNSURE,
@@ -185,12 +190,25 @@ RULES: tuple[Rule, ...] = (
         example="    [1] finished collective #2, but didn't join collective #3 (count from 1)",
     ),
     Rule(
+        name="nccl-async",
+        pattern=r"Some NCCL operations have failed or timed out"
+        r"|what\(\):\s+\[?(?:PG|Rank).{0,300}(?:timeout|timed out)",
+        cls=T,
+        detail="take-down",
+        role=UNSURE,
+        weight=9,
+        reason="PyTorch ends the process because a collective failed or waited too long: told before",
+        example="Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, "
+        "subsequent GPU operations might run on corrupted data.",
+    ),
+    Rule(
         name="watchdog-timeout",
         pattern=r"Watchdog caught collective operation timeout|WorkNCCL::checkTimeout|(?:NCCL|collective|all-?reduce)"
         r".{0,60}\btimed? ?out\b|[Tt]imeout .{0,30}(?:NCCL|collective|all-?reduce)|watchdog.{0,40}timeout"
         r"|NCCL timeout|HCCL.{0,60}(?:timeout|timed out)|notify wait timeout|Exception raised from ncclCommWatchdog"
         r"|\bEI000[26]\b|Notify register times out|Getting socket times out|stream sync timeout"
-        r"|\bHccl\w{1,30}, error code",
+        r"|\bHccl\w{1,30}, error code"
+        r"|(?i:all_?gather|all_?to_?all|reduce_?scatter)\w*.{0,60}\btimed out\b|Timeout at NCCL work",
         cls=T,
         detail="watchdog",
         role=UNSURE,
@@ -203,7 +221,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="watchdog-stuck",
         pattern=r"watchdog (?:thread )?(?:got|is|has been) stuck|watchdog.{0,40}without making progress"
-        r"|HeartbeatMonitor.{0,80}(?:stuck|no heartbeat|Could not)",
+        r"|HeartbeatMonitor.{0,80}(?:stuck|no heartbeat|Could not)"
+        r"|Heartbeat monitor timed out",
         cls=FaultClass.HANG,
         detail="watchdog-stuck",
         role=UNSURE,
@@ -218,8 +237,8 @@ RULES: tuple[Rule, ...] = (
         pattern=r"(?:socketProgress|socketRecv|socketSend|socketFinalize"
         r"|ncclSocket\w*).{0,60}(?:[Cc]onnection closed|reset|Broken)"
         r"|Call to (?:recv|send|connect|write|read)\w* (?:from|to)? ?\S* ?failed ?: (?:Connection reset"
-        r"|Broken pipe|Connection refused)"
-        r"|Net : Connection closed by remote peer|exceeded error retry count|[Cc]onnection closed by remote peer",
+        r"|Broken pipe)"
+        r"|Net : Connection closed by remote peer|[Cc]onnection closed by remote peer",
         cls=X,
         detail="peer-gone",
         role=COLLATERAL,
@@ -231,7 +250,8 @@ RULES: tuple[Rule, ...] = (
         name="remote-error",
         pattern=r"ncclRemoteError|remote process exited|NCCL communicator (?:was|has been) aborted"
         r"|remote process has failed"
-        r"|Received a dump signal|received a? ?(?:dump|abort) signal (?:from|due)|ncclCommAbort",
+        r"|Received a dump signal|Observed flight recorder dump signal"
+        r"|received a? ?(?:dump|abort) signal (?:from|due)|ncclCommAbort",
         cls=X,
         detail="peer-gone",
         role=COLLATERAL,
@@ -242,7 +262,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="nccl-connect",
-        pattern=r"socket\w*Connect: Connect to .{0,80}failed|Call to connect .{0,60}(?:failed|timed out)",
+        pattern=r"socket\w*Connect: Connect to .{0,80}failed|Call to connect .{0,60}(?:failed|timed out)"
+        r"|Call to \w+ .{0,60}failed ?: (?:Connection timed out|No route to host|Network is unreachable)"
+        r"|exceeded error retry count"
+        r"|NCCL WARN .{0,120}[Cc]onnect\w* .{0,80}(?:refused|timed out|No route|unreachable|failed)",
         cls=R,
         detail="system-error",
         role=UNSURE,
@@ -307,5 +330,17 @@ RULES: tuple[Rule, ...] = (
         node=False,
         reason="NCCL's result 3: set-up, versions, a bug, or with older ones a closed peer",
         example="ncclInternalError: Internal check failed.",
+    ),
+    Rule(
+        name="nccl-returns",
+        pattern=r"NCCL INFO \S{1,60}:\d+ -> [26]\b",
+        cls=R,
+        detail="system-error",
+        role=UNSURE,
+        weight=7,
+        action=Action.RESTART_PROCESSES,
+        node=False,
+        reason="NCCL's calls return results 2 or 6: a system call failed, or a peer is gone",
+        example="gpu-1:51:90 [3] NCCL INFO transport/net.cc:1302 -> 6",
     ),
 )

@@ -85,6 +85,17 @@ RULES: tuple[Rule, ...] = (
         example="RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
     ),
     Rule(
+        name="network-check",
+        pattern=r"node network is breakdown|network check (?:has )?failed",
+        cls=N,
+        detail="network-check",
+        weight=64,
+        action=Action.REPLACE_NODE,
+        node=True,
+        reason="a check between the nodes says that this node's network is broken",
+        example="RuntimeError: The node network is breakdown.",
+    ),
+    Rule(
         name="rendezvous-unreachable",
         pattern=r"RendezvousConnectionError|connection to the C10d store has failed",
         cls=N,
@@ -100,7 +111,9 @@ RULES: tuple[Rule, ...] = (
         name="rendezvous",
         pattern=r"Rendezvous(?:Timeout|Closed|GracefulExit|State)?Error|rendezvous.{0,60}(?:timed out|timeout"
         r"|closed|fail)"
-        r"|node\S* (?:has )?(?:failed to|did not) join .{0,30}rendezvous",
+        r"|node\S* (?:has )?(?:failed to|did not) join .{0,30}rendezvous|[Tt]imed? ?out .{0,60}rendezvous"
+        r"|keep-alive heartbeat|rendezvous .{0,60}(?:not |un)(?:ready|available|completed|reachable)"
+        r"|[Tt]imed? ?out .{0,40}(?:wait\w* .{0,40}nodes|nodes .{0,20}join)",
         cls=N,
         detail="rendezvous",
         role=UNSURE,
@@ -125,7 +138,10 @@ RULES: tuple[Rule, ...] = (
         r"|TCPStore.{0,60}tim(?:ed|e) ?out"
         r"|store.{0,40}timed? ?out|failed to connect to .{0,40}(?:store|master)|Timed out .{0,40}(?:store"
         r"|init_process_group)"
-        r"|Socket Timeout|etcd.{0,60}(?:timed out|connection (?:failed|refused)|unavailable)",
+        r"|Socket Timeout|etcd.{0,60}(?:timed out|connection (?:failed|refused)|unavailable)"
+        r"|connect\(\) timed out|connectFullMesh|EtcdConnectionFailed|EtcdException|EtcdWatchTimedOut"
+        r"|Stop_waiting response is expected|fail(?:ed)? to (?:connect|report|register|talk) .{0,40}"
+        r"(?:job master|master|coordinator)\b",
         cls=N,
         detail="store-timeout",
         role=UNSURE,
@@ -139,7 +155,13 @@ RULES: tuple[Rule, ...] = (
         pattern=r"(?:Actor|Worker)\w*DiedError|RayActorError|WorkerCrashedError|(?i:(?:another|other|some"
         r"|a remote|peer) (?:rank|process|worker|node)s? "
         r"(?:has |have |was |were )?(?:failed|died|exited|crashed|been killed|killed|terminated"
-        r"|disconnected))|(?i:worker (?:process )?(?:has )?died unexpectedly)",
+        r"|disconnected))|(?i:worker (?:process )?(?:has )?died unexpectedly)"
+        r"|\bpeer \S{1,60} (?:has )?closed"
+        r"|(?:^|[^\]])\b[Rr]ank \d+ (?:has )?(?:failed|died|crashed)\b|peer agent failed"
+        r"|[Rr]eceived sigquit from a child|See root cause above|Engine(?:Core)?Dead\w*|Background loop (?:has errored"
+        r"|is stopped)|\w+ died unexpectedly|Horovod has been shut down|HorovodInternalError"
+        r"|JAX distributed service detected fatal errors|trainer process with rank=\[\d+\] was aborted"
+        r"|(?i:(?:comm|communicator|process group) (?:was |has been |is )?aborted)",
         cls=X,
         detail="peer-gone",
         role=COLLATERAL,
@@ -183,7 +205,8 @@ RULES: tuple[Rule, ...] = (
         name="service",
         pattern=r"[Cc]ouldn't (?:connect to|reach) '?(?:http|the [Hh]ub)|CommError|Connection error, and we cannot find"
         r"|RemoteDisconnected|[Ss]erver ?[Dd]isconnected|ChunkedEncodingError|IncompleteRead|Read timed out"
-        r"|wandb.{0,40}communicating with|(?:Connect|Read|Pool)Timeout\b",
+        r"|wandb.{0,40}communicating with|(?:Connect|Read|Pool)Timeout\b"
+        r"|\bTimeoutError: (?:timed out|The \w+ operation timed out)|\bsocket\.timeout",
         cls=N,
         detail="service",
         role=UNSURE,
@@ -217,10 +240,35 @@ RULES: tuple[Rule, ...] = (
         example="socket.gaierror: [Errno -3] Temporary failure in name resolution",
     ),
     Rule(
+        name="address",
+        pattern=r"Unable to find address for|(?:ifa|rp) != nullptr|Unable to resolve hostname",
+        cls=N,
+        detail="address",
+        role=UNSURE,
+        weight=62,
+        action=Action.STOP_AND_REPORT,
+        reason="this host finds no address for its own name or interface; the next try finds the same",
+        example="RuntimeError: [gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: eth0",
+    ),
+    Rule(
+        name="controller",
+        pattern=r"[Uu]nable to contact slurm controller|Socket timed out on send/recv operation"
+        r"|[Uu]nable to connect to the server: ",
+        cls=N,
+        detail="controller",
+        role=UNSURE,
+        weight=33,
+        action=Action.WAIT,
+        reason="the scheduler's own server does not answer; jobs that run go on",
+        example="srun: error: Unable to contact slurm controller (connect failure)",
+    ),
+    Rule(
         name="no-route",
         pattern=r"(?i)no route to host|network is unreachable|connection refused|connection timed out"
         r"|ConnectionRefusedError"
-        r"|failed to connect to remote host|ssh: connect to host",
+        r"|failed to connect to remote host|ssh: connect to host"
+        r"|failed to connect to (?:the )?(?:tcp server|scheduler|coordinator|gcs|head node|all addresses)"
+        r"|could not connect to GCS|could not find any running ray|NoValidConnectionsError|StoreConnectError",
         cls=N,
         detail="unreachable",
         role=UNSURE,

@@ -1,6 +1,6 @@
 """What stands in every log that ends badly and says nothing of why. Known so that no other rule reads it."""
 
-from ftcore.faults.rule import Rule
+from ftcore.faults.rule import COLLATERAL, Rule
 from ftcore.faults.taxonomy import FaultClass
 
 
@@ -9,12 +9,16 @@ def _noise(name: str, pattern: str, reason: str, example: str) -> Rule:
 
 
 RULES: tuple[Rule, ...] = (
-    _noise(
-        "agent-stops-siblings",
-        r"Sending process \d+ closing signal|Forcefully terminating all other processes"
+    Rule(
+        name="agent-stops-siblings",
+        pattern=r"Sending process \d+ closing signal|Forcefully terminating all other processes"
         r"|Main process received SIGTERM|Unable to shutdown process",
-        "agents end the siblings after a first failure",
-        "W0325 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 1887 closing signal SIGTERM",
+        cls=FaultClass.COLLATERAL,
+        detail="terminated",
+        role=COLLATERAL,
+        weight=3,
+        reason="agents end the siblings after a first failure",
+        example="W0325 torch/elastic/multiprocessing/api.py:897] Sending process 1887 closing signal SIGTERM",
     ),
     _noise(
         "launcher-kills",
@@ -22,16 +26,19 @@ RULES: tuple[Rule, ...] = (
         "a launcher ends all of its processes after a first failure, that one among them",
         "[INFO] [launch.py:315:sigkill_handler] Killing subprocess 8189",
     ),
-    _noise(
-        "slurm-stops-step",
-        r"Job step aborted: Waiting|[Tt]erminating job step|Force Terminated job step",
-        "Slurm ends what is left of a step",
-        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+    Rule(
+        name="slurm-stops-step",
+        pattern=r"Job step aborted: Waiting|[Tt]erminating job step|Force Terminated job step",
+        cls=FaultClass.COLLATERAL,
+        detail="terminated",
+        role=COLLATERAL,
+        weight=3,
+        reason="Slurm ends what is left of a step",
+        example="srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
     ),
     _noise(
         "launcher-summary",
-        r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException"
-        r"|^\s*Root Cause \(first observed|direct cause of the following"
+        r"ChildFailedError|ProcessRaisedException|^\s*Root Cause \(first observed|direct cause of the following"
         r"|another exception occurred|error_file: <N/A>|To enable traceback see",
         "the launcher raises its own exception about its child's",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
@@ -47,15 +54,16 @@ RULES: tuple[Rule, ...] = (
         "nccl-tear-down",
         r"\[Service thread\] Accept failed|Could not receive type from localRank"
         r"|Failed to execute operation (?:Close|Connect)|[Tt]aking the entire process down"
-        r"|taking the entire process down|Some NCCL operations have failed or timed out"
+        r"|taking the entire process down"
         r"|destroy_process_group\(\) was not called|NET/IB : No device found"
-        r"|driver shutting down|context is destroyed|cudaErrorCudartUnloading",
+        r"|driver shutting down|context is destroyed|cudaErrorCudartUnloading|preparing to dump debug info"
+        r"|This can potentially cause a hang",
         "NCCL's and PyTorch's lines while they end",
         "[Service thread] Accept failed Resource temporarily unavailable",
     ),
     _noise(
         "terminate-called",
-        r"terminate called (?:after throwing an instance of 'c10|without|recursively)|^\s*what\(\):\s+\[?(?:PG|Rank)",
+        r"terminate called (?:after throwing an instance of 'c10::\w+'\s*$|without|recursively)",
         "C++ ends after an exception that was told before",
         "terminate called after throwing an instance of 'c10::DistBackendError'",
     ),

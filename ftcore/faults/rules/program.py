@@ -27,9 +27,21 @@ LOADER: tuple[Rule, ...] = (
         live=True,
     ),
     Rule(
+        name="loader-terminated",
+        pattern=r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Terminated",
+        cls=FaultClass.COLLATERAL,
+        detail="terminated",
+        role=COLLATERAL,
+        weight=17,
+        reason="an agent ended the worker with its rank, after another one's end",
+        example="RuntimeError: DataLoader worker (pid 3121) is killed by signal: Terminated.",
+    ),
+    Rule(
         name="loader-killed",
         pattern=r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed by signal|exited unexpectedly)"
-        r"|dataloader worker.{0,40}(?:killed|died|exited)",
+        r"|dataloader worker.{0,40}(?:killed|died|exited)"
+        r"|(?i:\b(?:minddata|webdataset|dali|mp\.dataset)\b.{0,60}worker.{0,40}(?:died|killed|exited))"
+        r"|Critical error in pipeline",
         cls=D,
         detail="worker-killed",
         weight=81,
@@ -81,7 +93,9 @@ NUMERIC: tuple[Rule, ...] = (
         r"|returned nan values in its"
         r"|number of nan iterations:\s+[1-9]|contains? (?:nan|inf)s?\b|loss (?:diverged|explod)"
         r"|not finite.{0,20}(?:loss|grad)|\b(?:gnorm|grads?|gradients?)['\"]?\s*(?:[=:]|is|are|contain)\s*(?:nan|inf)\b"
-        r"|tensor contains either `?inf|FloatingPointError",
+        r"|tensor contains either `?inf|FloatingPointError"
+        r"|\b(?:ppl|perplexity|bpb|bpc|nll|loss)['\"]?\s*[:=|]\s*['\"]?nan\b|but found invalid values"
+        r"|(?:detected|has|have|with) (?:an? )?(?:nan|inf)s?\b",
         cls=M,
         detail="not-finite",
         weight=80,
@@ -94,7 +108,11 @@ NUMERIC: tuple[Rule, ...] = (
         pattern=r"(?i)(?:loss|training|model|run) (?:has |have |is )?(?:spik(?:ed|es|ing)|diverg(?:ed|es|ing)"
         r"|explod(?:ed|es|ing)"
         r"|blew up)|loss[ _-]spike|spikes? in (?:the )?(?:train\w* )?loss|divergence detected|(?:grad\w*"
-        r"|norm) explo\w+",
+        r"|norm) explo\w+"
+        r"|loss (?:has |have )?(?:jump(?:s|ed)|shot up|rose|increased|climbed|went up|explodes) "
+        r"(?:from|to|by|sharply|suddenly)"
+        r"|grad\w*[_ ]norm .{0,30}(?:exceed(?:s|ed)|is above|is over|too (?:high|large))"
+        r"|梯度爆炸|损失发散",
         cls=M,
         detail="spike",
         weight=58,
@@ -129,7 +147,8 @@ HANGS: tuple[Rule, ...] = (
     Rule(
         name="straggler",
         pattern=r"(?i)straggler\S* (?:are|is|node|rank|detected|found)?[: ]*\[?\s*[\d'\"]|slow (?:rank|node"
-        r"|gpu)s?\b.{0,30}(?:detected|found)",
+        r"|gpu)s?\b.{0,30}(?:detected|found)"
+        r"|straggler detection warning|worse (?:relative|individual) performance|performance score .{0,20}below",
         cls=H,
         detail="straggler",
         weight=57,
@@ -149,7 +168,11 @@ HANGS: tuple[Rule, ...] = (
         r"|increased)"
         r"|unchanged|stalled)|heartbeat (?:from|of) (?:the )?(?:trainer|worker|rank|process)\b.{0,30}(?:stale"
         r"|missing|lost|timed)"
-        r"|not (?:made|making) (?:any )?progress|stopped making progress|no (?:gpu )?activity (?:for|in|since)",
+        r"|not (?:made|making) (?:any )?progress|stopped making progress|no (?:gpu )?activity (?:for|in|since)"
+        r"|detected (?:a )?hang\b|hang(?:ing)? detected|no heartbeat (?:for|in|from any|since)"
+        r"|(?:time |seconds )?since (?:the )?last (?:step|iteration|update|log|batch|progress|output)\D{0,20}\d"
+        r"|last (?:step|progress|log|iteration)\b.{0,30} \d+ ?(?:s|sec|min|minutes|h|hours)\b.{0,10} ago"
+        r"|may hang in polling|卡住|卡死|无进展",
         cls=H,
         detail="no-progress",
         weight=57,
@@ -179,8 +202,33 @@ HANGS: tuple[Rule, ...] = (
         live=True,
     ),
     Rule(
+        name="slowdown",
+        pattern=r"(?i)(?:throughput|tflop\S*|tokens/s(?:ec)?|samples/s(?:ec)?|mfu|training) (?:has |have |was |is )?"
+        r"(?:dropped|fell|decreased|degraded|collapsed|slowed down)|slowdown detected"
+        r"|(?:step|iteration) time (?:has )?(?:increased|rose|regressed|doubled)|rank \d+ is (?:slow|lagging)",
+        cls=H,
+        detail="slow",
+        role=UNSURE,
+        weight=47,
+        action=Action.WAIT,
+        reason="somebody who watches the speed says that it fell; who is slow it does not say for sure",
+        example="[watch] throughput dropped from 150 to 90 TFLOPs",
+    ),
+    Rule(
+        name="trace-waits",
+        pattern=r"(?:futex|poll|ppoll|epoll_wait|select|wait4|read|restart_syscall)\(.{0,120}(?:FUTEX_WAIT"
+        r"|resuming interrupted|<unfinished)|^State:\s+D \(disk sleep\)",
+        cls=H,
+        detail="stacks",
+        role=UNSURE,
+        weight=25,
+        reason="a trace of system calls stands in a wait",
+        example="futex(0x7f1c6c0, FUTEX_WAIT_PRIVATE, 0, NULL",
+    ),
+    Rule(
         name="hang-words",
-        pattern=r"(?i)\b(?:hangs|hung|hanging|stuck|frozen|freezes|dead-?lock(?:ed|s)?|stalled|not progressing)\b",
+        pattern=r"(?i)\bhung(?: at| in| on| for|[.,!;)]|$)"
+        r"|\b(?:hangs|hanging|stuck|frozen|freezes|dead-?lock(?:ed|s)?|stalled|not progressing)\b",
         cls=H,
         detail="no-progress",
         role=UNSURE,
@@ -211,7 +259,9 @@ SET_UP: tuple[Rule, ...] = (
         r"|KeyError: '(?:RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)'"
         r"|(?:ConfigAttributeError|MissingConfigException|ConfigKeyError)"
         r"|(?i:unknown (?:argument|option|config key)|invalid (?:config|argument value|configuration))"
-        r"|command not found",
+        r"|command not found"
+        r"|(?:^|/)(?:ba)?sh: .{0,80}: not found|No such file or directory: '?(?:nvcc|ninja|gcc|g\+\+|c\+\+|cc|git"
+        r"|nvidia-smi|mpirun|srun|ldconfig|numactl|ibstat|rocm-smi|hipcc|torchrun|deepspeed)'",
         cls=E,
         detail="arguments",
         weight=83,
@@ -225,7 +275,8 @@ SET_UP: tuple[Rule, ...] = (
         r"|requires? (?:python|torch|pytorch|cuda|transformers|flash|version|a newer)|version (?:mismatch|conflict)"
         r"|incompatible versions?|only supports? (?:Ampere|Hopper|CUDA|GPUs|sm_)|only supported on"
         r"|numpy\.dtype size changed"
-        r"|pkg_resources\.\w+|VersionConflict|DistributionNotFound|unsupported (?:dtype|device|gpu|option|backend)",
+        r"|pkg_resources\.\w+|VersionConflict|DistributionNotFound|unsupported (?:dtype|device|gpu|option|backend)"
+        r"|is not currently imported|Could not find a version that satisfies|No matching distribution found",
         cls=E,
         detail="versions",
         weight=79,
@@ -237,7 +288,9 @@ SET_UP: tuple[Rule, ...] = (
         pattern=r"(?:Misconfiguration|Config\w*|Validation)(?:Exception|Error)"
         r"|AssertionError: .{0,200}(?:\bmust\b|should be|specify|--\w"
         r"|requires|not supported|args\.)|ValueError: .{0,200}(?:must be set|should be one of"
-        r"|is not a valid|not supported|Invalid value for|--\w)"
+        r"|is not a valid|not supported|not recognized|Invalid value for|incompatible with|only supports?"
+        r"|cannot be used|--\w)"
+        r"|(?:Distributed package|PyTorch|Torch) doesn't have|Unable to initialize backend '"
         r"|yaml\.\w+\.\w+Error|^usage: |TOMLDecodeError|omegaconf|hydra\.errors",
         cls=E,
         detail="configuration",
@@ -249,7 +302,8 @@ SET_UP: tuple[Rule, ...] = (
         name="sizes",
         pattern=r"(?i)(?:must be|is not|not|be) (?:evenly )?divisible by|world[ _]size .{0,60}(?:must|does not"
         r"|doesn't|not)|\S+parallel\S* .{0,60}(?:must|exceeds|greater than)|check batch related parameters"
-        r"|is not equal to .{0,80}world_size",
+        r"|is not equal to .{0,80}world_size"
+        r"|mismatch in world[ _]size|world[ _]size mismatch",
         cls=E,
         detail="sizes",
         weight=78,
@@ -261,7 +315,8 @@ SET_UP: tuple[Rule, ...] = (
         pattern=r"PermissionError|Permission denied|EACCES|Operation not permitted|GatedRepoError"
         r"|401 (?:Client Error|Unauthorized)|403 Forbidden"
         r"|No API key configured|is not a valid model identifier|HFValidationError"
-        r"|RepositoryNotFoundError|AuthenticationError",
+        r"|RepositoryNotFoundError|AuthenticationError"
+        r"|Host key verification failed|Permission denied \(publickey",
         cls=E,
         detail="permission",
         weight=82,
@@ -283,7 +338,8 @@ SET_UP: tuple[Rule, ...] = (
         name="build",
         pattern=r"Error building extension|nvcc (?:fatal|not found)|ninja: build stopped"
         r"|CUDA_HOME (?:environment variable )?is not set|fatal error: \S+\.h: No such file"
-        r"|RuntimeError: Ninja is required",
+        r"|RuntimeError: Ninja is required"
+        r"|Unable to JIT load the|CUDAMismatchException|Unsupported (?:GPU|gpu) architecture",
         cls=E,
         detail="build",
         weight=84,
@@ -294,8 +350,18 @@ SET_UP: tuple[Rule, ...] = (
 
 CRASHES: tuple[Rule, ...] = (
     Rule(
+        name="abort",
+        pattern=r"Fatal Python error: Aborted|Signal: Aborted \(6\)|Process received signal.{0,20}Aborted",
+        cls=FaultClass.UNKNOWN,
+        detail="abort",
+        role=UNSURE,
+        weight=14,
+        reason="a watchdog took the process down, or C++ aborted: what came before says why",
+        example="Fatal Python error: Aborted",
+    ),
+    Rule(
         name="crash",
-        pattern=r"(?i)fatal python error|segmentation fault|caught signal (?:11|7|8|4)\b|\(core dumped\)"
+        pattern=r"(?i)fatal python error: [^a]|segmentation fault|caught signal (?:11|7|8|4)\b|\(core dumped\)"
         r"|general protection fault|segfault at|double free or corruption"
         r"|free\(\): |malloc\S*: .{0,30}(?:corrupt|invalid)|corrupted (?:size|double-linked|unsorted)"
         r"|stack smashing|pure virtual method|received signal SIG(?:SEGV|BUS|ILL|FPE)"
@@ -311,12 +377,20 @@ CRASHES: tuple[Rule, ...] = (
     Rule(
         name="exception",
         pattern=r"(?:^|[\s\]:|>\"'])(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|StopIteration|Unreachable|NotFound"
-        r"|Failure)\s*(?:: |:$|$|\()",
+        r"|Failure)\s*(?:: |:$|$|\()|torch\._dynamo\.exc\.[A-Z]\w+: ",
         cls=U,
         detail="exception",
         weight=60,
         reason="the program raised it, and nothing says that another's end was behind it",
         example="ValueError: x",
+    ),
+    Rule(
+        name="watchdog-what",
+        pattern=r"^\s*what\(\):\s+\[?(?:PG|Rank)",
+        cls=FaultClass.UNKNOWN,
+        weight=0,
+        reason="C++ ends after an exception of the watchdog that was told before",
+        example="  what():  [PG 0 Rank 3] Process group watchdog thread terminated with exception: x",
     ),
     Rule(
         name="exception-c",

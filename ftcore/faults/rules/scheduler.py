@@ -54,7 +54,8 @@ RULES: tuple[Rule, ...] = (
         r"|warning)|rebalance recommendation"
         r"|(?:instance|node|vm) .{0,30}will be (?:terminated|stopped|preempted|reclaimed)"
         r"|TERMINATE_ON_HOST_MAINTENANCE"
-        r"|PreemptionByScheduler|maintenance[- ]event",
+        r"|PreemptionByScheduler|maintenance[- ]event"
+        r"|TERM_PREEMPT|scheduled[ -]?event.{0,40}(?:preempt|terminate)|spot instance \S+ (?:was )?removed",
         cls=P,
         detail="preempted",
         weight=94,
@@ -77,7 +78,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="evicted",
         pattern=r"\bEvicted\b|pod was evicted|EvictionByEvictionAPI"
-        r"|\b[Ee]victing pod |\bpod/\S+ evicted|node/\S+ (?:drained|cordoned)",
+        r"|\b[Ee]victing pod |\bpod/\S+ evicted|node/\S+ (?:drained|cordoned)"
+        r"|\b(?:was |being )?drained by\b|drain requested",
         cls=P,
         detail="evicted",
         weight=64,
@@ -91,7 +93,8 @@ RULES: tuple[Rule, ...] = (
         r"|ContainerCannotRun|RunContainerError"
         r"|\bStartError\b|FailedMount|MountVolume\.\S+ failed|OCI runtime create failed|exec format error"
         r"|pull access denied"
-        r"|(?:sbatch|srun): error: (?:Invalid|Unable to (?:allocate|create)|Batch job submission failed)|execve\(\)",
+        r"|(?:sbatch|srun): error: (?:Invalid|Unable to (?:allocate|create)|Batch job submission failed)|execve\(\)"
+        r"|nvidia-container-cli: |modprobe: FATAL",
         cls=E,
         detail="container-set-up",
         weight=86,
@@ -110,7 +113,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="cancelled",
-        pattern=r"\bCANCELLED AT\b|\bCANCELLED by \d+|scancel\b|TERM_OWNER|job (?:was )?cancelled by",
+        pattern=r"\bCANCELLED AT\b|\bCANCELLED by \d+|scancel\b|TERM_OWNER|job (?:was )?cancelled by"
+        r"|(?:step|job) cancelled by user",
         cls=P,
         detail="cancelled",
         role=UNSURE,
@@ -215,7 +219,8 @@ EXITS: tuple[Rule, ...] = (
         name="signal-received",
         pattern=r"(?i)(?:received|caught|got) (?:a )?(?:signal:? )?(?:SIGTERM|SIGUSR[12]|SIGINT|SIGHUP|signal 15"
         r"|15\b)"
-        r"|SignalException: Process \d+ got signal|KeyboardInterrupt|Received \d+ death signal",
+        r"|SignalException: Process \d+ got signal|KeyboardInterrupt|Received \d+ death signal"
+        r"|^(?:\S{1,60} )?User defined signal [12]\b",
         cls=P,
         detail="sigterm",
         role=UNSURE,
@@ -226,7 +231,7 @@ EXITS: tuple[Rule, ...] = (
     ),
     Rule(
         name="exit-sigterm",
-        pattern=exit_patterns(signal.SIGTERM),
+        pattern=exit_patterns(signal.SIGTERM) + r"|^(?:\S{1,60} )?Terminated\s*$",
         cls=P,
         detail="sigterm",
         role=UNSURE,
@@ -244,6 +249,38 @@ EXITS: tuple[Rule, ...] = (
         weight=14,
         reason="SIGABRT: " + SIGNAL_MEANINGS[signal.SIGABRT],
         example="failed (exitcode: -6) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
+    ),
+    Rule(
+        name="pool-worker",
+        pattern=r"BrokenProcessPool|process in the process pool was terminated abruptly|TerminatedWorkerError"
+        r"|worker process managed by the executor was unexpectedly terminated",
+        cls=FaultClass.OOM_HOST,
+        detail="sigkill",
+        role=UNSURE,
+        weight=61,
+        action=Action.RESTART_PROCESSES,
+        reason="one process of a pool was killed and the others live to tell: mostly the OOM killer",
+        example="concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly",
+    ),
+    Rule(
+        name="exit-127",
+        pattern=r"exit ?code\"?\s*[:=]?\s*12[67]\b|exit (?:status|code):? 12[67]\b"
+        r"|exited with (?:code|status) 12[67]\b",
+        cls=E,
+        detail="command",
+        weight=36,
+        reason="exit codes 126 and 127: a shell could not run or did not find the command",
+        example="process exited with code 127",
+    ),
+    Rule(
+        name="exit-2",
+        pattern=r"failed \(exitcode: 2\)|^\s*exitcode\s*: 2\b|exited with (?:code|status) 2\b|exit status 2\b",
+        cls=E,
+        detail="arguments",
+        role=UNSURE,
+        weight=14,
+        reason="exit code 2 is how Python ends that does not find its script or takes no such argument",
+        example="failed (exitcode: 2) local_rank: 0 (pid: 886) of binary: /usr/bin/python",
     ),
     Rule(
         name="exit-1",
@@ -266,5 +303,13 @@ EXITS: tuple[Rule, ...] = (
         weight=12,
         reason="an exit code other than 0 says only that something went wrong before",
         example="failed (exitcode: 3) local_rank: 0 (pid: 886) of binary: /usr/bin/python",
+    ),
+    Rule(
+        name="launcher-wraps",
+        pattern=r"CalledProcessError|ProcessExitedException",
+        cls=FaultClass.UNKNOWN,
+        weight=0,
+        reason="the launcher raises its own exception about its child's; codes and signals in it are read before",
+        example="subprocess.CalledProcessError: Command '['python', 'train.py']' returned an exit status",
     ),
 )

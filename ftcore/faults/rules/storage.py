@@ -21,10 +21,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="disk-broken",
-        pattern=r"I/O error, dev |Buffer I/O error|EXT4-fs (?:error|warning)|EXT4-fs .{0,40}remount"
+        pattern=r"I/O error, dev |Buffer I/O error|EXT4-fs error|EXT4-fs .{0,40}remount"
         r"|XFS .{0,60}(?:[Cc]orruption|[Ss]hut)"
         r"|nvme\S* .{0,60}(?:controller is down|I/O .{0,20}timeout|Device not ready)|ata\d+\S* .{0,30}failed command"
-        r"|critical medium error|SMART .{0,30}(?:FAIL|fail)",
+        r"|critical medium error|SMART .{0,30}(?:FAIL|fail)"
+        r"|nvme\d+n\d+: I/O Cmd.{0,80}I/O Error",
         cls=S,
         detail="disk",
         weight=88,
@@ -39,7 +40,8 @@ RULES: tuple[Rule, ...] = (
         pattern=r"(?i)input/output error|\bEIO\b|stale (?:NFS )?file handle|ESTALE|read-only file system|EROFS"
         r"|transport endpoint (?:is not connected|(?:is )?shut)|remote I/O error"
         r"|Errno (?:5|70|107|108|112|116|121)\]"
-        r"|no such device or address",
+        r"|no such device or address"
+        r"|disk I/O error|\bHost is down|Errno 110\] Connection timed out: ['\"]/",
         cls=S,
         detail="io",
         weight=82,
@@ -52,7 +54,10 @@ RULES: tuple[Rule, ...] = (
         pattern=r"(?i)nfs: server \S+ not responding|LustreError|Lustre: .{0,60}(?:lost|evict|timed out)|mmfs"
         r"|GPFS.{0,40}(?:error|fail)"
         r"|ceph.{0,60}(?:hung|timed? ?out|failed)|task \S+ blocked for more than \d+ seconds"
-        r"|beegfs.{0,40}(?:error|timed)",
+        r"|beegfs.{0,40}(?:error|timed)"
+        r"|mount\.\w+: .{0,60}(?:timed out|refused|failed)"
+        r"|(?:juicefs|3fs|weka\w*|panfs|gluster\w*|cpfs"
+        r"|rados)\b.{0,80}(?:error|failed|timed? ?out|unreachable|disconnected)",
         cls=S,
         detail="file-system",
         weight=76,
@@ -113,7 +118,8 @@ RULES: tuple[Rule, ...] = (
         r"|RequestTimeout)"
         r"|google\.api_core\.exceptions|azure\.core\.exceptions|BlobNotFound|gcsfs.{0,40}(?:error|retry)"
         r"|NoSuch(?:Bucket|Key)\b"
-        r"|hdfs.{0,60}(?:exception|failed)|OSS.{0,40}(?:ServerError|RequestError)",
+        r"|hdfs.{0,60}(?:exception|failed)|OSS.{0,40}(?:ServerError|RequestError)"
+        r"|FSTimeoutError",
         cls=S,
         detail="object-store",
         weight=78,
