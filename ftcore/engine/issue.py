@@ -1,5 +1,7 @@
 """Giving orders: each helper emits ``action.ordered`` for what is still missing, and says whether it did."""
 
+from collections.abc import Collection
+
 from ftcore.commands import (
     IN_PLACE,
     PLATFORM,
@@ -110,10 +112,20 @@ def order_in_place(turn: Turn, known: IncidentState, command: Command) -> bool:
     return bool(names)
 
 
-def order_resume(turn: Turn) -> None:
-    """A pause that not every member could keep is kept by none: let those go on that wait, or soon would."""
+def order_resume(turn: Turn, pausing: Collection[str] | None) -> None:
+    """A pause that not every member could keep is kept by none: let those go on that wait, or soon would.
+
+    Args:
+        turn: the turn.
+        pausing: who has not answered yet; None: everybody whose workers run.
+    """
     state = turn.state
-    names = tuple(node.node for node in members(state) if node.phase in (NodePhase.RUNNING, NodePhase.PAUSED))
+    names = tuple(
+        node.node
+        for node in members(state)
+        if node.phase is NodePhase.PAUSED
+        or (node.phase is NodePhase.RUNNING and (pausing is None or node.node in pausing))
+    )
     if names:
         order(turn, ResumeWorkers(round=_newest(state)), names, IN_PLACE_DEADLINE_S)
 

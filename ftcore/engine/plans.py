@@ -131,10 +131,11 @@ def advance_plan(turn: Turn) -> bool:
     if known is None or known.phase is not IncidentPhase.ACTING or not known.effect:
         return False
     if known.refused:
+        pausing = state.actions[known.effect].waiting if known.effect in state.actions else None
         if known.effect in state.actions:
             turn.emit(ActionSuperseded(effect=known.effect, reason=known.refused), incident=known.id)
         if isinstance(known.terms.command, PauseWorkers) and state.paused_for is None:
-            order_resume(turn)
+            order_resume(turn, pausing)
         turn.emit(IncidentEscalated(policy=known.taken, reason=known.refused), incident=known.id)
         return True
     if known.plan != PlanKind.IN_PLACE or known.effect in state.actions or state.phase is not JobPhase.RECOVERING:

@@ -57,6 +57,7 @@ _WHOLE_NODE: dict[str, tuple[FaultClass, str]] = {
     "node.left": (F.SIGNAL_PREEMPTION, "node-left"),
     "workers.stopped": (F.NODE_LOST, "self-fenced"),
     "action.failed": (F.UNKNOWN, "unanswered"),
+    "order.refused": (F.UNKNOWN, "refused"),
     "store.failed": (F.NETWORK_RENDEZVOUS, "store-lost"),
 }
 

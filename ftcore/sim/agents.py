@@ -64,7 +64,7 @@ class SimAgent(Process):
         self._welcomed = False
         self._heard = 0
         self._attempt = 0
-        self._hint = self._target = self._last = ""
+        self._hint = self._back = self._target = self._last = ""
         self._beat: Timer | None = None
         self._starting: Timer | None = None
         self._stopping: list[Timer] = []
@@ -136,8 +136,8 @@ class SimAgent(Process):
     def _seek(self) -> None:
         if self._halting or self._stream is not None:
             return
-        if self._hint:
-            target, self._hint = self._hint, ""
+        if self._hint or self._back:
+            target, self._hint, self._back = self._hint or self._back, "", ""
             self._call(target)
             return
         self.sim.store.ask(self, self.sim.store.who_leads, self._found, reads=True)
@@ -194,6 +194,8 @@ class SimAgent(Process):
 
     def _broken(self, attempt: int) -> None:
         if attempt == self._attempt:
+            if self._welcomed:
+                self._back = self._target
             self._hang_up()
 
     def _take(self, attempt: int, frame: Any) -> None:

@@ -1,9 +1,9 @@
 """The agent's stream to the master: finds it, keeps it, finds the next one. Knows frames, not workers.
 
-Where to look is asked in this order: the address that a ``NotMaster`` just told, then the log store, then, if the store
-does not answer, the master that took the agent on last: a store that is away must not part nodes from a master that
-lives. Between attempts it waits a jittered ``reconnect_s``. When nobody leads, ``on_leaderless`` is called, so that the
-agent may put up a candidate.
+Where to look is asked in this order: the address that a ``NotMaster`` just told; after a stream that broke, the same
+master once more; the log store; if that does not answer, the master that took the agent on last. So a store that is
+away or slow does not part nodes from a master that lives. Between attempts it waits a jittered ``reconnect_s``. When
+nobody leads, ``on_leaderless`` is called, so that the agent may put up a candidate.
 """
 
 import asyncio
@@ -74,6 +74,7 @@ class Link:
         self._on_standby = on_standby
         self._on_leaderless = on_leaderless
         self._hint = ""
+        self._again = ""
         self._last = ""
         self._sent = 0
         self._pending = asyncio.Event()
@@ -85,8 +86,8 @@ class Link:
     async def run(self) -> None:
         """Keep the bond until cancelled."""
         while True:
-            target = self._hint or await self._find()
-            self._hint = ""
+            target = self._hint or self._again or await self._find()
+            self._hint = self._again = ""
             if target:
                 await self._attempt(target)
             if not self._hint:
@@ -105,7 +106,7 @@ class Link:
 
     async def _attempt(self, target: str) -> None:
         """One stream, from hello to its end."""
-        welcomed = False
+        welcomed = silent = False
         async with channel(target) as opened:
             try:
                 stream: Any = opened.stream_stream(CONNECT)()
@@ -126,8 +127,10 @@ class Link:
                     await self._converse(stream, frame)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError, msgspec.MsgspecError, TimeoutError) as error:
                 logger.debug("no stream to the master", target=target, error=str(error)[:200])
+                silent = isinstance(error, TimeoutError)
             finally:
                 if welcomed:
+                    self._again = "" if silent else target
                     self._on_broken()
 
     async def _converse(self, stream: Any, welcome: frames.Welcome) -> None:

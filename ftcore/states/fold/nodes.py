@@ -325,6 +325,8 @@ def _order_refused(state: JobState, event: Event, data: node.OrderRefused, chang
     step_node(state, found, "order.refused", changes)
     if state.incident is not None and state.incident.effect == data.effect:
         state.incident.refused = state.incident.refused or f"{data.node}: {data.reason}"
+    elif isinstance(ordered.command, ResumeWorkers):
+        report(state, event, found.node, round_=data.round, message=data.reason)
 
 
 @on(node.PlatformAnswered)
