@@ -13,7 +13,9 @@ from datetime import UTC, datetime
 
 import attrs
 
-HEAD_CHARS = 400
+HEAD_CHARS = 240
+CLOCK_CHARS = 100
+"""Where a line's clock stands: in front, behind a host or a rank."""
 STEPS_MAX = 512
 """Kept of the newest lines with a step."""
 SPEAKERS_MAX = 1024
@@ -32,6 +34,7 @@ TIMES_THE_USUAL = 10.0
 _STEP = re.compile(
     r"(?i)\b(?:global[_ ]?)?(?:step|iter|iteration|update|batch)s?['\"]?\s{0,4}[:=#/]?\s{0,8}(\d{1,12})\b"
 )
+_STEP_WORDS = ("step", "iter", "update", "batch")
 _BAR = re.compile(r"\b(\d{1,12})/\d{1,12} \[(\d{1,4}(?::\d\d){1,2})<")
 """A progress bar: done/all [elapsed<left."""
 _DATE = re.compile(r"\b(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)")
@@ -159,23 +162,26 @@ def _step(head: str) -> tuple[int, float]:
             for part in bar[2].split(":"):
                 seconds = 60 * seconds + int(part)
             return int(bar[1]), seconds
-    found = _STEP.search(head)
+    low = head.lower()
+    found = _STEP.search(head) if any(word in low for word in _STEP_WORDS) else None
     return (int(found[1]) if found is not None else -1), float("nan")
 
 
 def _clock(head: str) -> float:
     """Seconds of the line's clock: a date, a time of day, or what has elapsed; NaN if it has none."""
-    found = _DATE.search(head) if "-" in head and ":" in head else None
+    front = head[:CLOCK_CHARS]
+    is_clock = front.count(":") >= 2
+    found = _DATE.search(front) if is_clock and "-" in front else None
     if found is not None:
         try:
             year, month, day, hours, minutes, seconds = map(int, found.groups())
             return datetime(year, month, day, hours, minutes, seconds, tzinfo=UTC).timestamp()
         except ValueError:
             return float("nan")
-    elapsed = _ELAPSED.search(head) if "=" in head or ":" in head else None
+    elapsed = _ELAPSED.search(head) if "lapsed" in head or "ptime" in head or " t=" in head else None
     if elapsed is not None:
         return float(elapsed[1])
-    found = _CLOCK.search(head) if head.count(":") >= 2 else None
+    found = _CLOCK.search(front) if is_clock else None
     if found is not None:
         hours, minutes, seconds = map(int, found.groups())
         return 3600.0 * hours + 60.0 * minutes + seconds

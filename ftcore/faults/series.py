@@ -25,6 +25,11 @@ LOSS_RISE_WITH_NORM = 1.05
 NORM_RISE_WITH_LOSS = 5.0
 """A small rise of the loss in the very lines in which the gradient norm leaves its range is the start of a spike."""
 BACK_TO_NORMAL = 1.1
+DRIFT_POINTS_MIN = 5
+"""Points that rise one after another: by chance one of 120 such series does."""
+DRIFT_RISE = 1.05
+ZEROS_MIN = 2
+"""A loss that is printed as just 0 again and again: what some trainers print of one that is not finite."""
 SHIFT_POINTS_MIN = 6
 """Points before a rise, from which their spread can be told."""
 SHIFT_SPREADS = 10.0
@@ -32,9 +37,14 @@ SHIFT_SPREADS = 10.0
 SHIFT_RISE = 1.04
 """And at least this much of the level before, however quiet it was."""
 MAD_TO_SIGMA = 1.4826
+ROWS_MIN = 5
+"""Rows of a table without a head, each a growing step and one or two numbers."""
+OTHERS_MIN = 3
+SLOWER_THAN_OTHERS = 1.5
+"""Of one to the median of all: the bound from which health checks of large jobs call a node a straggler."""
 SLOWER_POINTS_MIN = 5
-SCALE_FALL = 16.0
-"""Of the loss scale: four halvings in a row are no usual search for the largest scale that fits."""
+SCALE_FALL = 8.0
+"""Of the loss scale: three halvings in a row are no usual search for the largest scale that fits."""
 SLOWER = 1.04
 """Of the last iterations to the first: over thousands of devices an iteration's time varies by less than 1 %."""
 SKIPPED_AT_ONCE = 10
@@ -42,29 +52,29 @@ SKIPPED_AT_ONCE = 10
 SKIPPED_MIN = 3
 """Iterations left out in a row: the search for a loss scale takes fewer once a training runs."""
 CELLS_MAX = 64
+LINE_CHARS = 2000
 
 _NUMBER = r"([+-]?\d{1,12}(?:\.\d{0,12})?(?:[eE][+-]?\d{1,3})?)"
 _IS = r"['\"]?\s{0,4}[:=|]?\s{0,4}['\"]?"
-_LOSS = re.compile(
-    rf"(?i:\b\w{{0,40}}loss(?:[_/ ](?:value|avg|mean|train|step|epoch))?|\b(?:ppl|perplexity))\b{_IS}{_NUMBER}"
-)
-_NORM = re.compile(rf"(?i:\b\w{{0,20}}g(?:rad(?:ient)?)?s?[_ ]?norm|\bnorm){_IS}{_NUMBER}")
+_LOSS = re.compile(rf"loss(?:[_/ ](?:value|avg|mean|train|step|epoch))?\b{_IS}{_NUMBER}")
+_PPL = re.compile(rf"\b(?:ppl|perplexity|nll|bpb|bpc|cross[_ ]?entropy)\b{_IS}{_NUMBER}")
+_NORM = re.compile(rf"norm{_IS}{_NUMBER}")
+_OF_GRADIENT = re.compile(r"(?:\b|_)g(?:rad(?:ient)?s?)?[_ ]?$")
 _TIME = re.compile(
     rf"(?:elapsed time per iteration|(?:step|iter|iteration|batch)[ _]time(?:_m?s)?|time per (?:step|iteration))"
     rf"(?: \(m?s\))?{_IS}{_NUMBER}"
 )
 _RATE = re.compile(
-    rf"(?i:\b(?:TFLOPs?|tokens per second|samples per second|tokens?[/_]s(?:ec)?|samples?[/_]s(?:ec)?|wps|tps))\b"
-    rf"{_IS}{_NUMBER}"
+    rf"\b(?:tflops?|(?:tokens|samples|words) per second|(?:tokens?|samples?)[/_]s(?:ec)?|wps|tps)\b{_IS}{_NUMBER}"
 )
+_RATE_WORDS = ("flop", "per second", "/s", "_s", "wps", "tps")
 _SCALE = re.compile(rf"\bloss[ _]scale\w{{0,4}}\b(?: to )?{_IS}{_NUMBER}")
+_TIMES_OF = re.compile(r"['\"]?([\w.-]{1,60})['\"]?: (\d{1,9}\.\d{1,6})")
 _SKIPPED = re.compile(rf"\bnumber of skipped iterations{_IS}{_NUMBER}")
-_WORDS_OF = ("oss", "orm", "time", "scale", "ppl", "erplexity", "FLOP", "/s", "_s", "ps", " per ")
 _CELL = re.compile(rf"{_NUMBER}|[+-]?(?:nan|inf)")
 _RULER = re.compile(r"[-+|:= ]{3,}")
 _WORDS = re.compile(r"[^a-z0-9]+")
-_LOSS_COLUMNS = ("loss", "train_loss", "training_loss", "lm_loss", "loss_train", "val_loss", "validation_loss")
-_NORM_COLUMNS = ("grad_norm", "gnorm", "gradient_norm", "norm")
+_ROW = re.compile(rf"\s*(\d{{1,12}})[\t ,;|]+{_NUMBER}(?:[\t ,;|]+{_NUMBER})?\s*")
 
 
 @attrs.frozen
@@ -74,10 +84,12 @@ class Curve:
     Args:
         kind: ``spike``, ``recovered``, ``not-finite``, ``scale``, ``skipped``, ``slower`` or empty.
         told: in words.
+        who: who is slower than the others, if somebody is.
     """
 
     kind: str = ""
     told: str = ""
+    who: str = ""
 
 
 @attrs.define
@@ -90,40 +102,60 @@ class Series:
     rate: list[float] = attrs.field(factory=list)
     scale: list[float] = attrs.field(factory=list)
     skipped: list[float] = attrs.field(factory=list)
+    of: dict[str, float] = attrs.field(factory=dict)
+    rows: list[tuple[int, float]] = attrs.field(factory=list)
     not_finite: int = 0
     _columns: tuple[str, ...] = ()
 
-    def add(self, line: str) -> None:
-        """Take a line's numbers, if it has any."""
-        head = line[:2000]
+    def add(self, line: str, who: str = "") -> None:
+        """Take a line's numbers, if it has any.
+
+        Args:
+            line: the line.
+            who: who wrote it; empty if it does not say.
+        """
+        head = line[:LINE_CHARS]
+        row = _ROW.fullmatch(head) if head[:1].isdigit() or head[:1] == " " else None
+        if row is not None and len(self.rows) < POINTS_MAX:
+            self.rows.append((int(row[1]), float(row[2])))
         if self._columns and self._row(head):
             return
-        if not any(word in head for word in _WORDS_OF):
+        low = head.lower()
+        has_loss = "loss" in low
+        if has_loss and ":" not in head and "=" not in head and self._head(low):
             return
-        if "oss" in head and self._head(head):
-            return
-        for word, pattern, kept in (
-            ("oss" if "oss" in head else "p", _LOSS, self.loss),
-            ("orm", _NORM, self.norm),
-            ("scale", _SCALE, self.scale),
-            ("time", _TIME, self.time),
-            ("", _RATE, self.rate),
-            ("skipped", _SKIPPED, self.skipped),
-        ):
-            found = pattern.search(head) if word in head else None
-            if found is not None:
-                _keep(kept, float(found[1]))
+        if has_loss or "ppl" in low or "perplexity" in low:
+            _take(_LOSS.search(low) or _PPL.search(low), self.loss)
+        if "norm" in low:
+            _take(_norm(low), self.norm)
+        if "scale" in low:
+            _take(_SCALE.search(low), self.scale)
+        if "time" in low:
+            found = _TIME.search(low)
+            _take(found, self.time)
+            if found is not None and who and (who in self.of or len(self.of) < POINTS_MAX):
+                self.of[who] = float(found[1])
+            if "{" in low:
+                self._times_of_many(low)
+        if "skipped" in low:
+            _take(_SKIPPED.search(low), self.skipped)
+        if any(word in low for word in _RATE_WORDS):
+            _take(_RATE.search(low), self.rate)
 
     def read(self) -> Curve:
         """What they show by themselves."""
-        loss = self.loss
+        loss = self.loss or self._bare()
         if self.not_finite and loss:
             return Curve("not-finite", f"loss {loss[0]:g}, then not finite")
+        if len(loss) > ZEROS_MIN and not any(loss[-ZEROS_MIN:]):
+            return Curve("not-finite", f"loss {loss[0]:g}, then just 0")
         if len(loss) > 1 and loss[0] > 0:
-            before = self._left_at()
+            before = self._left_at(loss)
             if before > 0:
                 told = f"loss {loss[0]:g}, at its highest {max(loss):g}, at the end {loss[-1]:g}"
                 return Curve("recovered" if loss[-1] <= BACK_TO_NORMAL * before else "spike", told)
+            if self._comes_back(loss):
+                return Curve("recovered", f"loss {loss[0]:g} at first, at the end {loss[-1]:g}")
         if not loss and self._swell() >= NORM_RISE_ALONE:
             return Curve("spike", f"gradient norm {self.norm[0]:g}, at its highest {max(self.norm):g}")
         if len(self.scale) >= POINTS_MIN and self.scale[-1] <= max(self.scale) / SCALE_FALL:
@@ -133,9 +165,20 @@ class Series:
             return Curve("skipped", f"each of the last {SKIPPED_MIN} reports or more tells of iterations left out")
         return self._slower()
 
-    def _left_at(self) -> float:
+    def _bare(self) -> list[float]:
+        """The first numbers of a table without a head, if its steps grow from row to row."""
+        steps = [step for step, _ in self.rows]
+        grow = len(steps) >= ROWS_MIN and all(a < b for a, b in itertools.pairwise(steps))
+        return [value for _, value in self.rows] if grow else []
+
+    def _times_of_many(self, low: str) -> None:
+        """Take a line that lists times by node or rank, as ``elapsed: {0: 12.1, 1: 40.3}``."""
+        for name, value in _TIMES_OF.findall(low[low.index("{") :]):
+            if name in self.of or len(self.of) < POINTS_MAX:
+                self.of[name] = float(value)
+
+    def _left_at(self, loss: list[float]) -> float:
         """The loss from which it left its course; 0 if it did not."""
-        loss = self.loss
         rise, before = _rise(loss)
         swell = self._swell()
         both = (rise >= LOSS_RISE and swell >= NORM_RISE) or (
@@ -143,14 +186,26 @@ class Series:
         )
         if rise >= LOSS_RISE_ALONE or both or swell >= NORM_RISE_ALONE:
             return before
+        if len(loss) >= DRIFT_POINTS_MIN and loss[-1] >= DRIFT_RISE * loss[0] and loss == sorted(loss):
+            return loss[0]
         return _shift(loss)
 
-    def _swell(self) -> float:
-        """The highest gradient norm to the first; 0 if there are too few."""
+    def _comes_back(self, loss: list[float]) -> bool:
+        """Whether the text begins within a spike: the gradient norm falls far, and the loss with it."""
         norm = self.norm
-        return max(norm) / norm[0] if len(norm) >= POINTS_MIN and norm[0] > 0 else 0.0
+        fell = len(norm) >= POINTS_MIN and 0 < NORM_RISE_WITH_LOSS * norm[-1] <= norm[0]
+        return fell and LOSS_RISE_WITH_NORM * loss[-1] <= loss[0]
+
+    def _swell(self) -> float:
+        """The highest ratio of a gradient norm to the lowest before it; 0 if there are too few."""
+        norm = self.norm
+        return _rise(norm)[0] if len(norm) >= POINTS_MIN and norm[0] > 0 else 0.0
 
     def _slower(self) -> Curve:
+        if len(self.of) >= OTHERS_MIN:
+            usual, slowest = statistics.median(self.of.values()), max(self.of, key=lambda who: self.of[who])
+            if 0 < usual * SLOWER_THAN_OTHERS <= self.of[slowest]:
+                return Curve("slower", f"{slowest} takes {self.of[slowest]:g}, the others {usual:g}", slowest)
         inverse = [1 / value for value in self.rate] if all(self.rate) else []
         for name, time in (("time per iteration", self.time), ("time per unit of work", inverse)):
             if len(time) < SLOWER_POINTS_MIN:
@@ -162,8 +217,12 @@ class Series:
 
     def _head(self, line: str) -> bool:
         """Whether the line is a table's head with a column of losses."""
-        cells = [_WORDS.sub("_", cell.lower()).strip("_") for cell in _cells(line)]
-        if len(cells) < 2 or not set(cells) & set(_LOSS_COLUMNS) or any(_CELL.fullmatch(cell) for cell in cells):
+        cells = [_WORDS.sub("_", cell).strip("_") for cell in _cells(line)]
+        if (
+            len(cells) < 2
+            or not any("loss" in cell.split("_") for cell in cells)
+            or any(char.isdigit() for char in line)
+        ):
             return False
         self._columns = tuple(cells)
         return True
@@ -173,8 +232,8 @@ class Series:
         cells = _cells(line)
         if len(cells) != len(self._columns):
             return _RULER.fullmatch(line.strip()) is not None
-        for names, kept in ((_LOSS_COLUMNS, self.loss), (_NORM_COLUMNS, self.norm)):
-            at = next((self._columns.index(name) for name in names if name in self._columns), -1)
+        for words, kept in (({"loss"}, self.loss), ({"norm", "gnorm"}, self.norm)):
+            at = next((n for n, name in enumerate(self._columns) if words & set(name.split("_"))), -1)
             if at < 0 or _CELL.fullmatch(cells[at].lower()) is None:
                 continue
             value = float(cells[at])
@@ -192,6 +251,19 @@ def _cells(line: str) -> list[str]:
         if mark in text:
             return [cell.strip() for cell in text.strip(mark).split(mark, CELLS_MAX)]
     return text.split(None, CELLS_MAX)
+
+
+def _norm(low: str) -> re.Match[str] | None:
+    """The gradient's norm, if the line has several; else the first that is told as ``norm`` alone."""
+    found = list(_NORM.finditer(low))
+    of_gradient = (match for match in found if _OF_GRADIENT.search(low, max(0, match.start() - 12), match.start()))
+    alone = (match for match in found if not low[: match.start()][-1:].isalnum() and low[: match.start()][-1:] != "_")
+    return next(of_gradient, None) or next(alone, None)
+
+
+def _take(found: re.Match[str] | None, kept: list[float]) -> None:
+    if found is not None:
+        _keep(kept, float(found[1]))
 
 
 def _keep(kept: list[float], value: float) -> None:

@@ -10,7 +10,7 @@ import attrs
 THREADS_MAX = 4096
 
 _THREAD = re.compile(
-    r"Thread (?:0x)?([0-9a-f]{1,20}) \((?:active|idle|most recent call first)[^)]{0,40}\):?\s?(.{0,80})"
+    r"[Tt]hread (?:0x)?([0-9a-f]{1,20}) \((?:active|idle|most recent call first)[^)]{0,40}\):?\s?(.{0,80})"
 )
 _WAITING_FRAME = re.compile(
     r"^\s{0,8}#\d{1,3}\s{1,4}(?:0x[0-9a-f]{1,16} in )?(?:futex_\w{1,20}|__?futex\w{0,20}|(?:__)?poll"
@@ -19,10 +19,10 @@ _WAITING_FRAME = re.compile(
 )
 """A frame of a debugger that stands in a wait."""
 _FRAME = re.compile(
-    r"^\s{0,12}(?:#\d{1,3}\s{1,4}0x[0-9a-f]{1,16} in "
-    r"|[\w<>.]{1,80} \([\w./<>-]{1,200}\.(?:py|pyx|cpp|cc|c):\d{1,6}\)\s*$)"
+    r"^\s{0,12}(?:#\d{1,3}\s{1,4}0x[0-9a-f]{1,16} in |\[<[0-9a-f]{0,16}>\] \w{1,60}\+0x"
+    r"|\S.{0,160} \([\w./+<>-]{1,200}(?:\.(?:py|pyx|cpp|cc|c):\d{1,6}|\.so[.\d]{0,12})\)\s*$)"
 )
-"""A frame of py-spy or of a debugger; PyTorch's own begin with ``frame #``."""
+"""A frame of py-spy, of a debugger or of the kernel; PyTorch's own begin with ``frame #``."""
 FRAMES_MIN = 3
 """Frames without the head of a thread, from which on they are a stack that somebody took."""
 _COLLECTIVE = re.compile(
@@ -63,7 +63,7 @@ class Stacks:
         if _WAITING_FRAME.match(line[:HEAD]) is not None:
             self.waits += 1
         self.frames += 1 if _FRAME.match(line[:HEAD]) is not None else 0
-        if "Thread" in line[:40]:
+        if "hread " in line[:60]:
             found = _THREAD.search(line[:HEAD])
             if found is not None:
                 if len(self.threads) < THREADS_MAX:

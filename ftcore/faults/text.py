@@ -126,7 +126,7 @@ class TextReader:
         if who and (who in self._voices or len(self._voices) < VOICES_MAX):
             self._voices[who] = self._at
             self._lines_of[who] = self._lines_of.get(who, 0) + 1
-        self._series.add(line)
+        self._series.add(line, who)
         self._progress.add(line, who)
         self._last.append(line)
         rule, looks_bad = self._table.look(to_bytes(line))
@@ -296,7 +296,8 @@ class TextReader:
             "recovered": (FaultClass.NUMERIC, "loss-spike", Action.WAIT),
             "slower": (FaultClass.HANG, "straggler", Action.REPLACE_NODE),
         }[curve.kind]
-        return Diagnosis(cls, detail, ROOT, action, "", curve.kind == "slower", curve.told, last, "curve")
+        role = MULTI if curve.who else ROOT
+        return Diagnosis(cls, detail, role, action, curve.who, curve.kind == "slower", curve.told, last, "curve")
 
     def _unknown(self, lines: tuple[str, ...]) -> Diagnosis:
         facts = CLASSES[FaultClass.UNKNOWN]

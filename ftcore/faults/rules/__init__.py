@@ -15,7 +15,9 @@ RULES: tuple[Rule, ...] = (
     *nccl.EARLY,
     *program.LOADER[:2],
     *memory.RULES,
-    *cuda.RULES,
+    *cuda.RULES[:-1],
+    *noise.LATE,
+    *cuda.RULES[-1:],
     *program.LOADER[2:],
     *scheduler.RULES,
     *nccl.RULES,
@@ -27,4 +29,5 @@ RULES: tuple[Rule, ...] = (
     *program.CRASHES[:1],
     *scheduler.EXITS,
     *program.CRASHES[1:],
+    *hardware.WORDS,
 )

@@ -9,7 +9,7 @@ C, E = FaultClass.CUDA_STICKY, FaultClass.CONFIG_ENV
 RULES: tuple[Rule, ...] = (
     Rule(
         name="device-assert",
-        pattern=r"device-side assert|CUDA_ERROR_ASSERT|\.cuh?:\d+: .{0,200}block: \[.{0,80}Assertion"
+        pattern=r"device-side assert(?: triggered|\W|$)|CUDA_ERROR_ASSERT|\.cuh?:\d+: .{0,200}block: \[.{0,80}Assertion"
         r"|Cuda failure 710",
         cls=C,
         detail="device-assert",

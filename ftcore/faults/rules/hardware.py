@@ -7,7 +7,7 @@ consequence. Counters that are zero, and corrected errors, are told as what they
 from collections.abc import Iterator
 
 from ftcore.faults.codes import XIDS, Xid, XidKind
-from ftcore.faults.rule import COLLATERAL, Rule
+from ftcore.faults.rule import COLLATERAL, UNSURE, Rule
 from ftcore.faults.taxonomy import Action, FaultClass
 
 G = FaultClass.GPU_HW
@@ -39,7 +39,9 @@ RULES: tuple[Rule, ...] = (
         r"|ECCNotCorrectable|(?:SRAM|DRAM|HBM) uncorrectable|double[- ]bit ECC|multi[- ]bit ECC"
         r"|ECC errors?.{0,30}uncorrect|\bUCE (?:error|fault)|uncorrectable errors? .{0,40}\bGPU"
         r"|double[- ]bit(?: ECC)?(?: errors?)?\s*:\s*[1-9]|SUSPECT (?:REMOTE|MEM) ERROR"
-        r"|error code(?: is|:) ?50705[34]\b",
+        r"|error code(?: is|:) ?50705[34]\b"
+        r"|uncorrect(?:ed|able)\b.{0,30}\b(?:ecc|gpu memory|hbm|dram|sram)\b|\becc\b.{0,30}\buncorrect"
+        r"|\buncorr\w{0,6}\.? ecc\D{0,6}[1-9]",
         cls=G,
         detail="ecc",
         weight=100,
@@ -197,7 +199,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="health-check-gpu",
         pattern=r"(?i)(?:health.?check|nhc|dcgm|diag\w*)\b.{0,120}(?:fail|error).{0,120}"
-        r"(?:\bgpu|ecc|nvlink|xid|pcie|device \d)",
+        r"(?:\bgpu|ecc|nvlink|xid|pcie|device \d|bandwidth|bus bw)",
         cls=G,
         detail="health-check",
         weight=95,
@@ -322,3 +324,19 @@ def _xid_rule(xid: Xid, pattern: str) -> Rule:
 
 
 XID_RULES: tuple[Rule, ...] = tuple(_xid_rules())
+
+WORDS: tuple[Rule, ...] = (
+    Rule(
+        name="hardware-words",
+        pattern=r"(?i)\bhardware[ _](?:failure|fault|error|issue|problem)|\b(?:bad|faulty|broken|dead|defective) "
+        r"(?:gpu|card|host|dimm|nic|device)s?\b|\bGPU (?:failure|fault|crash)",
+        cls=G,
+        detail="words",
+        role=UNSURE,
+        weight=26,
+        action=Action.RESTART_PROCESSES,
+        reason="words for broken hardware, where nothing says what: too little to take a node out",
+        example="[ops] suspected hardware failure on node-17",
+    ),
+)
+"""Read behind everything that is more definite."""

@@ -161,7 +161,9 @@ RULES: tuple[Rule, ...] = (
         r"|[Rr]eceived sigquit from a child|See root cause above|Engine(?:Core)?Dead\w*|Background loop (?:has errored"
         r"|is stopped)|\w+ died unexpectedly|Horovod has been shut down|HorovodInternalError"
         r"|JAX distributed service detected fatal errors|trainer process with rank=\[\d+\] was aborted"
-        r"|(?i:(?:comm|communicator|process group) (?:was |has been |is )?aborted)",
+        r"|(?i:(?:comm|communicator|process group) (?:was |has been |is )?aborted)"
+        r"|(?i:(?:due to|because of|caused by) (?:a |an |the )?(?:failure|error|exit|crash|exception)\w* (?:of|in|on)"
+        r" (?:one of the |another|other|a peer|rank \d+))",
         cls=X,
         detail="peer-gone",
         role=COLLATERAL,

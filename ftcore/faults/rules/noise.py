@@ -43,6 +43,26 @@ RULES: tuple[Rule, ...] = (
         "the launcher raises its own exception about its child's",
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
     ),
+    Rule(
+        name="nccl-tear-down",
+        pattern=r"\[Service thread\] (?:Accept failed|Connection closed)|Could not receive type from localRank"
+        r"|Failed to execute operation (?:Close|Connect)",
+        cls=FaultClass.COLLATERAL,
+        detail="terminated",
+        role=COLLATERAL,
+        weight=2,
+        reason="NCCL's service threads while its peers on the node end",
+        example="[Service thread] Accept failed Resource temporarily unavailable",
+    ),
+    _noise(
+        "terminate-called",
+        r"terminate called (?:after throwing an instance of 'c10::\w+'\s*$|without|recursively)",
+        "C++ ends after an exception that was told before",
+        "terminate called after throwing an instance of 'c10::DistBackendError'",
+    ),
+)
+
+LATE: tuple[Rule, ...] = (
     _noise(
         "cuda-advice",
         r"CUDA kernel errors might be asynchronously|For debugging consider passing"
@@ -51,21 +71,13 @@ RULES: tuple[Rule, ...] = (
         "CUDA kernel errors might be asynchronously reported at some other API call",
     ),
     _noise(
-        "nccl-tear-down",
-        r"\[Service thread\] Accept failed|Could not receive type from localRank"
-        r"|Failed to execute operation (?:Close|Connect)|[Tt]aking the entire process down"
-        r"|taking the entire process down"
-        r"|destroy_process_group\(\) was not called|NET/IB : No device found"
+        "pytorch-tear-down",
+        r"[Tt]aking the entire process down|destroy_process_group\(\) was not called|NET/IB : No device found"
         r"|driver shutting down|context is destroyed|cudaErrorCudartUnloading|preparing to dump debug info"
-        r"|This can potentially cause a hang",
-        "NCCL's and PyTorch's lines while they end",
-        "[Service thread] Accept failed Resource temporarily unavailable",
-    ),
-    _noise(
-        "terminate-called",
-        r"terminate called (?:after throwing an instance of 'c10::\w+'\s*$|without|recursively)",
-        "C++ ends after an exception that was told before",
-        "terminate called after throwing an instance of 'c10::DistBackendError'",
+        r"|(?i:may|might|could|can|to avoid|prevents?"
+        r"|potentially cause|cause) (?:a )?hang\b",
+        "NCCL's and PyTorch's lines while they begin and end",
+        "To avoid data inconsistency, we are taking the entire process down.",
     ),
     _noise(
         "python-end",
@@ -75,3 +87,4 @@ RULES: tuple[Rule, ...] = (
         "resource_tracker: There appear to be 12 leaked semaphore objects to clean up at shutdown",
     ),
 )
+"""Phrases that share their line with what they comment on: read behind the definite causes."""

@@ -120,6 +120,17 @@ NUMERIC: tuple[Rule, ...] = (
         example="[watch] loss spike at step 4100: 2.31 -> 7.92",
     ),
     Rule(
+        name="numeric-words",
+        pattern=r"\bNaNs?\b|\bNAN\b|(?i:\bdiverg(?:e|es|ed|ence|ing|ent)\b|\bloss (?:goes|went|is going|shoots) up\b)"
+        r"|\bspik(?:ed|es|ing)\b",
+        cls=M,
+        detail="words",
+        role=UNSURE,
+        weight=23,
+        reason="words for numbers that left their course, where nothing says more",
+        example="step 4100: the run seems to diverge",
+    ),
+    Rule(
         name="overflow-skip",
         pattern=r"(?i)gradient overflow|overflow!? .{0,40}(?:skipping|reducing|attempted loss scale)|\bOVERFLOW!",
         cls=M,
@@ -162,7 +173,7 @@ HANGS: tuple[Rule, ...] = (
         name="hang-told",
         pattern=r"(?i)\bhang (?:is |was )?detected|training (?:is |has )?(?:hung|stuck|hang)"
         r"|no (?:training )?progress (?:for|in|since)|job (?:is )?hang(?:ing|s)?\b"
-        r"|appears? to (?:be hung|have hung|hang)|Timeout \(\d+:\d\d:\d\d\)!|step .{0,30}stuck for"
+        r"|Timeout \(\d+:\d\d:\d\d\)!|step .{0,30}stuck for"
         r"|deadlock (?:detected|suspected)|hang for \d+|\bno (?:log |console )?output (?:for|in|since)\b"
         r"|(?:step|iteration|counter|progress)\S{0,3} (?:has |have |is |was )?(?:not (?:advanced|changed|moved"
         r"|increased)"
@@ -172,7 +183,8 @@ HANGS: tuple[Rule, ...] = (
         r"|detected (?:a )?hang\b|hang(?:ing)? detected|no heartbeat (?:for|in|from any|since)"
         r"|(?:time |seconds )?since (?:the )?last (?:step|iteration|update|log|batch|progress|output)\D{0,20}\d"
         r"|last (?:step|progress|log|iteration)\b.{0,30} \d+ ?(?:s|sec|min|minutes|h|hours)\b.{0,10} ago"
-        r"|may hang in polling|卡住|卡死|无进展",
+        r"|卡住|卡死|无进展"
+        r"|(?:process|worker|node|rank)s? (?:\d+ )?(?:is |are |has |have )?hang(?:ed|ing|s)?\b",
         cls=H,
         detail="no-progress",
         weight=57,
@@ -228,7 +240,7 @@ HANGS: tuple[Rule, ...] = (
     Rule(
         name="hang-words",
         pattern=r"(?i)\bhung(?: at| in| on| for|[.,!;)]|$)"
-        r"|\b(?:hangs|hanging|stuck|frozen|freezes|dead-?lock(?:ed|s)?|stalled|not progressing)\b",
+        r"|\b(?:hang|hangs|hanged|hanging|stuck|frozen|freezes|dead-?lock(?:ed|s)?|stalled|not progressing)\b",
         cls=H,
         detail="no-progress",
         role=UNSURE,
@@ -290,6 +302,9 @@ SET_UP: tuple[Rule, ...] = (
         r"|requires|not supported|args\.)|ValueError: .{0,200}(?:must be set|should be one of"
         r"|is not a valid|not supported|not recognized|Invalid value for|incompatible with|only supports?"
         r"|cannot be used|--\w)"
+        r"|(?:Assertion|Value)Error: .{0,200}(?:should|must) be (?:a |an )?(?:positive|non-negative|greater|less|larger"
+        r"|smaller|at least|at most|between|either|in \[|>=? ?\d|power of)"
+        r"|Error: .{0,300}\b[Pp]lease (?:set|specify|provide|upgrade|downgrade|install)\b"
         r"|(?:Distributed package|PyTorch|Torch) doesn't have|Unable to initialize backend '"
         r"|yaml\.\w+\.\w+Error|^usage: |TOMLDecodeError|omegaconf|hydra\.errors",
         cls=E,
