@@ -16,13 +16,13 @@ POINTS_MAX = 256
 """Kept of each series: the first half of them, and the newest."""
 POINTS_MIN = 3
 """Two will do where the rise needs no other sign."""
-LOSS_RISE = 1.15
-"""Of a loss to the lowest before it; together with a gradient norm that grows as well, or over 1.5 alone."""
 LOSS_RISE_ALONE = 1.5
-NORM_RISE = 3.0
-NORM_RISE_ALONE = 20.0
-LOSS_RISE_WITH_NORM = 1.05
-NORM_RISE_WITH_LOSS = 5.0
+"""Of a loss to the lowest before it."""
+TIMES_THE_NOISE = 4.0
+"""Of such a rise to the usual one from point to point, both as logarithms: small batches make a noisy loss."""
+NORM_RISE_ALONE = 8.0
+LOSS_RISE_WITH_NORM = 1.03
+NORM_RISE_WITH_LOSS = 3.0
 """A small rise of the loss in the very lines in which the gradient norm leaves its range is the start of a spike."""
 BACK_TO_NORMAL = 1.1
 DRIFT_POINTS_MIN = 5
@@ -30,6 +30,7 @@ DRIFT_POINTS_MIN = 5
 DRIFT_RISE = 1.05
 ZEROS_MIN = 2
 """A loss that is printed as just 0 again and again: what some trainers print of one that is not finite."""
+NOISE_POINTS_MIN = 8
 SHIFT_POINTS_MIN = 6
 """Points before a rise, from which their spread can be told."""
 SHIFT_SPREADS = 10.0
@@ -43,10 +44,14 @@ OTHERS_MIN = 3
 SLOWER_THAN_OTHERS = 1.5
 """Of one to the median of all: the bound from which health checks of large jobs call a node a straggler."""
 SLOWER_POINTS_MIN = 5
+TIMES_AMONG = 3.0
+"""Of that step up to how much the times before differ among themselves."""
+MUCH_SLOWER = 1.2
+"""Where there are fewer points."""
 SCALE_FALL = 8.0
 """Of the loss scale: three halvings in a row are no usual search for the largest scale that fits."""
-SLOWER = 1.04
-"""Of the last iterations to the first: over thousands of devices an iteration's time varies by less than 1 %."""
+SLOWER = 1.03
+"""Of the shortest of the last iterations to the longest before; over thousands of devices they vary by less than 1 %."""
 SKIPPED_AT_ONCE = 10
 """Within one report."""
 SKIPPED_MIN = 3
@@ -70,6 +75,8 @@ _RATE = re.compile(
 _RATE_WORDS = ("flop", "per second", "/s", "_s", "wps", "tps")
 _SCALE = re.compile(rf"\bloss[ _]scale\w{{0,4}}\b(?: to )?{_IS}{_NUMBER}")
 _TIMES_OF = re.compile(r"['\"]?([\w.-]{1,60})['\"]?: (\d{1,9}\.\d{1,6})")
+_BEGUN = re.compile(r"[a-z][a-z _/()]{0,60}['\"]?\s{0,4}[:=]\s{0,4}$")
+"""A name at the end of a line that was cut to a width: its number begins the next one."""
 _SKIPPED = re.compile(rf"\bnumber of skipped iterations{_IS}{_NUMBER}")
 _CELL = re.compile(rf"{_NUMBER}|[+-]?(?:nan|inf)")
 _RULER = re.compile(r"[-+|:= ]{3,}")
@@ -82,7 +89,7 @@ class Curve:
     """What a series of lines shows.
 
     Args:
-        kind: ``spike``, ``recovered``, ``not-finite``, ``scale``, ``skipped``, ``slower`` or empty.
+        kind: ``spike``, ``recovered``, ``not-finite``, ``scale``, ``skipped``, ``overflow``, ``slower`` or empty.
         told: in words.
         who: who is slower than the others, if somebody is.
     """
@@ -106,6 +113,7 @@ class Series:
     rows: list[tuple[int, float]] = attrs.field(factory=list)
     not_finite: int = 0
     _columns: tuple[str, ...] = ()
+    _begun: str = ""
 
     def add(self, line: str, who: str = "") -> None:
         """Take a line's numbers, if it has any.
@@ -120,7 +128,9 @@ class Series:
             self.rows.append((int(row[1]), float(row[2])))
         if self._columns and self._row(head):
             return
-        low = head.lower()
+        low = self._begun + head.lower()
+        begun = _BEGUN.search(low, max(0, len(low) - 80)) if len(low) < LINE_CHARS else None
+        self._begun = begun[0] + " " if begun is not None else ""
         has_loss = "loss" in low
         if has_loss and ":" not in head and "=" not in head and self._head(low):
             return
@@ -181,10 +191,9 @@ class Series:
         """The loss from which it left its course; 0 if it did not."""
         rise, before = _rise(loss)
         swell = self._swell()
-        both = (rise >= LOSS_RISE and swell >= NORM_RISE) or (
-            rise >= LOSS_RISE_WITH_NORM and swell >= NORM_RISE_WITH_LOSS
-        )
-        if rise >= LOSS_RISE_ALONE or both or swell >= NORM_RISE_ALONE:
+        alone = rise >= LOSS_RISE_ALONE and math.log(rise) >= TIMES_THE_NOISE * _noise(loss)
+        both = rise >= LOSS_RISE_WITH_NORM and swell >= NORM_RISE_WITH_LOSS
+        if alone or both or swell >= NORM_RISE_ALONE:
             return before
         if len(loss) >= DRIFT_POINTS_MIN and loss[-1] >= DRIFT_RISE * loss[0] and loss == sorted(loss):
             return loss[0]
@@ -208,11 +217,10 @@ class Series:
                 return Curve("slower", f"{slowest} takes {self.of[slowest]:g}, the others {usual:g}", slowest)
         inverse = [1 / value for value in self.rate] if all(self.rate) else []
         for name, time in (("time per iteration", self.time), ("time per unit of work", inverse)):
-            if len(time) < SLOWER_POINTS_MIN:
-                continue
-            fast, slow = min(time[:2]), min(time[-2:])
-            if fast > 0 and slow / fast >= SLOWER and max(time[:2]) / fast < 1 + (SLOWER - 1) / 2:
-                return Curve("slower", f"{name} {fast:g}, at the end {slow:g}")
+            if _stepped_up(time):
+                return Curve("slower", f"{name} {time[0]:g}, at the end {time[-1]:g}")
+        if any(self.skipped) or any(b < a for a, b in itertools.pairwise(self.scale)):
+            return Curve("overflow", "an iteration was left out, or the loss scale lowered")
         return Curve()
 
     def _head(self, line: str) -> bool:
@@ -280,6 +288,23 @@ def _rise(loss: list[float]) -> tuple[float, float]:
             found, before = value / lowest, lowest
         lowest = min(lowest, value)
     return found, before
+
+
+def _stepped_up(time: list[float]) -> bool:
+    """Whether all of the last times are longer than all before, by more than those differ among themselves."""
+    for at in range(2, len(time) - 1):
+        before, after = time[:at], time[at:]
+        inner = max(before) / min(before) - 1 if min(before) > 0 else math.inf
+        bound = SLOWER - 1 if len(time) >= SLOWER_POINTS_MIN else MUCH_SLOWER - 1
+        if min(after) / max(before) - 1 >= max(bound, TIMES_AMONG * inner):
+            return True
+    return False
+
+
+def _noise(loss: list[float]) -> float:
+    """The median change from point to point, as a logarithm; 0 where there are too few."""
+    changes = [abs(math.log(b / a)) for a, b in itertools.pairwise(loss) if a > 0 and b > 0]
+    return statistics.median(changes) if len(changes) >= NOISE_POINTS_MIN else 0.0
 
 
 def _shift(loss: list[float]) -> float:

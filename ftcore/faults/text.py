@@ -293,6 +293,7 @@ class TextReader:
             "not-finite": (FaultClass.NUMERIC, "not-finite", Action.ROLLBACK_SKIP_DATA),
             "skipped": (FaultClass.NUMERIC, "skipped", Action.ROLLBACK_SKIP_DATA),
             "scale": (FaultClass.NUMERIC, "loss-scale", Action.ROLLBACK_SKIP_DATA),
+            "overflow": (FaultClass.NUMERIC, "overflow", Action.WAIT),
             "recovered": (FaultClass.NUMERIC, "loss-spike", Action.WAIT),
             "slower": (FaultClass.HANG, "straggler", Action.REPLACE_NODE),
         }[curve.kind]
