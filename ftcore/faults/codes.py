@@ -46,6 +46,8 @@ class Wc(StrEnum):
 
     LINK = "link"
     """The way to the peer: cable, port, switch; or the peer itself."""
+    PEER = "peer"
+    """The peer refused or could not: its memory, its process, or how the two are set up."""
     LOCAL = "local"
     """The host that prints it."""
     FOLLOW = "follow"
@@ -60,11 +62,11 @@ IB_STATUS: dict[int, tuple[str, Wc]] = {
     4: ("local protection error: memory registration (GPUDirect) is broken", Wc.LOCAL),
     5: ("flushed: the queue pair was in error already", Wc.FOLLOW),
     6: ("memory window bind error", Wc.LOCAL),
-    7: ("bad response", Wc.LINK),
+    7: ("bad response", Wc.PEER),
     8: ("local access error", Wc.LOCAL),
     9: ("remote invalid request", Wc.PROGRAM),
-    10: ("remote access error: the peer refused", Wc.LINK),
-    11: ("remote operation error", Wc.LINK),
+    10: ("remote access error: the peer refused", Wc.PEER),
+    11: ("remote operation error", Wc.PEER),
     12: ("retries exceeded: no acknowledgement from the peer", Wc.LINK),
     13: ("receiver not ready, retries exceeded", Wc.LINK),
     14: ("local end-to-end violation", Wc.LOCAL),

@@ -24,6 +24,9 @@ _EXCEPTIONS = ("exception", "exception-short")
 _PASSES_ON = (*_EXCEPTIONS, "exception-c")
 _WAITS = ("watchdog", "desync", "barrier")
 _ENDS = ("crash", "sigabrt", "abort")
+_PID = re.compile(r"(?i)\bpid:? (\d{1,9})")
+ABORTED_MIN = 2
+"""Processes that aborted without a word of the cause: one may have a bug, several were taken down by watchdogs."""
 FOLLOWS = 14
 """Weight of a line that is how a process ends once it gave up."""
 KILLED_BEFORE_WAITS = 54
@@ -190,7 +193,7 @@ SETTINGS: tuple[Setting, ...] = (
             "/opt/env/lib/python3.11/site-packages/torch/distributed/rendezvous.py",
             "_create_c10d_store",
             "",
-            "RuntimeError: Stop_waiting response is expected",
+            "RuntimeError: unexpected answer",
         ),
     ),
     Setting(
@@ -264,6 +267,12 @@ def weighed(found: Sequence[Found]) -> list[Found]:
             weight = FOLLOWS
         made.append(attrs.evolve(f, weight=weight) if weight != f.weight else f)
     return made
+
+
+def aborted_together(found: Sequence[Found]) -> bool:
+    """Whether all that is told are aborts, of several processes."""
+    aborts = {pid[1] for f in found if f.rule.name == "exit-sigabrt" and (pid := _PID.search(f.line)) is not None}
+    return len(aborts) >= ABORTED_MIN
 
 
 def _is_take_down(f: Found, gave_up: dict[str, int]) -> bool:

@@ -31,6 +31,10 @@ GAP_SECONDS_MIN = 600.0
 TIMES_THE_USUAL = 10.0
 """Of the time between two steps."""
 
+SET_UP_MIN = 8
+"""Lines of NCCL about a set-up: fewer may be a mere excerpt."""
+_SET_UP = ("Channel ", "Trees ", "Ring ", "Connected all ", "Using network")
+
 _STEP = re.compile(
     r"(?i)\b(?:global[_ ]?)?(?:step|iter|iteration|update|batch)s?['\"]?\s{0,4}[:=#/]?\s{0,8}(\d{1,12})\b"
 )
@@ -61,6 +65,7 @@ class Progress:
 
     _marks: dict[str, list[Mark]] = attrs.field(factory=dict)
     _clocks: list[float] = attrs.field(factory=list)
+    _set_up: int = 0
     _began: int = 0
     _completed: int = 0
     _last: float = float("nan")
@@ -82,7 +87,8 @@ class Progress:
             self._clocks.append(clock)
             if len(self._clocks) > STEPS_MAX:
                 del self._clocks[0]
-        if "NCCL INFO" in head and "Init " in head:
+        if "NCCL INFO" in head:
+            self._set_up += any(word in line for word in _SET_UP)
             self._began += "Init START" in line
             self._completed += "Init COMPLETE" in line
         if step < 0 or (who not in self._marks and len(self._marks) >= SPEAKERS_MAX):
@@ -131,6 +137,8 @@ class Progress:
         return f"a line each {usual:g} s, then {gaps[at]:g} s without one"
 
     def _not_set_up(self) -> str:
+        if self._completed == 0 and self._set_up >= SET_UP_MIN and not self._marks:
+            return f"{self._set_up} lines of a communicator that is set up, none that it is complete"
         if self._began <= self._completed:
             return ""
         return f"{self._began} ranks begin to set up a communicator, {self._completed} complete it"

@@ -51,7 +51,7 @@ MUCH_SLOWER = 1.2
 SCALE_FALL = 8.0
 """Of the loss scale: three halvings in a row are no usual search for the largest scale that fits."""
 SLOWER = 1.03
-"""Of the shortest of the last iterations to the longest before; over thousands of devices they vary by less than 1 %."""
+"""Of the shortest of the last iterations to the longest before; over thousands of devices they vary by under 1 %."""
 SKIPPED_AT_ONCE = 10
 """Within one report."""
 SKIPPED_MIN = 3
@@ -72,6 +72,8 @@ _TIME = re.compile(
 _RATE = re.compile(
     rf"\b(?:tflops?|(?:tokens|samples|words) per second|(?:tokens?|samples?)[/_]s(?:ec)?|wps|tps)\b{_IS}{_NUMBER}"
 )
+_PER_STEP = re.compile(rf"\b{_NUMBER} ?(?:s|sec|ms)/(?:it|iter|step|batch)\b")
+_STEPS_PER = re.compile(rf"\b{_NUMBER} ?(?:it|iter|steps?|samples?|tokens?|tok)/s(?:ec)?\b")
 _RATE_WORDS = ("flop", "per second", "/s", "_s", "wps", "tps")
 _SCALE = re.compile(rf"\bloss[ _]scale\w{{0,4}}\b(?: to )?{_IS}{_NUMBER}")
 _TIMES_OF = re.compile(r"['\"]?([\w.-]{1,60})['\"]?: (\d{1,9}\.\d{1,6})")
@@ -150,7 +152,9 @@ class Series:
         if "skipped" in low:
             _take(_SKIPPED.search(low), self.skipped)
         if any(word in low for word in _RATE_WORDS):
-            _take(_RATE.search(low), self.rate)
+            _take(_RATE.search(low) or _STEPS_PER.search(low), self.rate)
+        if "s/" in low:
+            _take(_PER_STEP.search(low), self.time)
 
     def read(self) -> Curve:
         """What they show by themselves."""
@@ -163,7 +167,9 @@ class Series:
             before = self._left_at(loss)
             if before > 0:
                 told = f"loss {loss[0]:g}, at its highest {max(loss):g}, at the end {loss[-1]:g}"
-                return Curve("recovered" if loss[-1] <= BACK_TO_NORMAL * before else "spike", told)
+                back = loss[-1] <= min(BACK_TO_NORMAL * before, (before + max(loss)) / 2)
+                calm = len(self.norm) < POINTS_MIN or self.norm[-1] <= max(self.norm) / 2
+                return Curve("recovered" if back and calm else "spike", told)
             if self._comes_back(loss):
                 return Curve("recovered", f"loss {loss[0]:g} at first, at the end {loss[-1]:g}")
         if not loss and self._swell() >= NORM_RISE_ALONE:

@@ -15,7 +15,7 @@ from collections import deque
 import attrs
 
 from ftcore.faults import speakers
-from ftcore.faults.context import Found, Place, at_place, weighed
+from ftcore.faults.context import Found, Place, aborted_together, at_place, weighed
 from ftcore.faults.pattern import to_bytes
 from ftcore.faults.progress import Progress
 from ftcore.faults.rule import COLLATERAL, ROOT, UNSURE, Rule
@@ -180,6 +180,8 @@ class TextReader:
         if best is None:
             return self._unknown(())
         if best.rule.cls is FaultClass.UNKNOWN:
+            if aborted_together(found):
+                return self._taken_down(found)
             return self._unknown(tuple(f.line for f in found))
         silent = self._silent(best, found)
         if silent is not None:
@@ -259,6 +261,19 @@ class TextReader:
             reason,
             _short(lines),
             "silent-peer",
+        )
+
+    def _taken_down(self, found: list[Found]) -> Diagnosis:
+        return Diagnosis(
+            FaultClass.COLLATERAL,
+            "sigabrt",
+            COLLATERAL,
+            CLASSES[FaultClass.COLLATERAL].action,
+            "",
+            False,
+            "several processes aborted and none says why: their watchdogs took them down",
+            _short(dict.fromkeys(f.line for f in found)),
+            "aborted-together",
         )
 
     def _shown(self) -> Diagnosis | None:

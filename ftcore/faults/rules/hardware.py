@@ -176,7 +176,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="machine-check",
         pattern=r"(?i)mce: .*(?:uncorrected|fatal|panic)|EDAC .{0,40}\b(?:UE|uncorrected)\b|Uncorrected hardware"
-        r"|severity=Uncorrected|AER: .{0,60}(?:Uncorrected|Fatal)|Hardware Error\S*.{0,40}(?:fatal|uncorrect)"
+        r"|severity=(?:Uncorrected \()?Fatal|AER: .{0,60}\((?:Uncorrected, )?Fatal\)"
+        r"|Hardware Error\S*.{0,40}(?:fatal|uncorrect)"
         r"|\bIERR\b|PCI SERR|event severity: fatal",
         cls=G,
         detail="host-hardware",
@@ -187,18 +188,20 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="machine-check-corrected",
-        pattern=r"(?i)\bmce: |EDAC .{0,40}\bCE\b|severity=Corrected|machine check events logged",
+        pattern=r"(?i)\bmce: |EDAC .{0,40}\bCE\b"
+        r"|severity=(?:Corrected|Uncorrected \(Non)|AER: .{0,60}(?:Corrected|Non-Fatal)|machine check events logged",
         cls=G,
         detail="host-hardware-early",
         weight=10,
         action=Action.WAIT,
         node=False,
-        reason="an error of the host that was corrected",
+        reason="an error of the host that was corrected, or that it got over",
         example="EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0",
     ),
     Rule(
         name="health-check-gpu",
-        pattern=r"(?i)(?:health.?check|nhc|dcgm|diag\w*)\b.{0,120}(?:fail|error).{0,120}"
+        pattern=r"(?i)(?:health.?check|nhc|dcgm\w?(?: diag)?"
+        r"|(?:gpu|node|hardware) diag\w*)\b.{0,120}(?:fail|error).{0,120}"
         r"(?:\bgpu|ecc|nvlink|xid|pcie|device \d|bandwidth|bus bw)",
         cls=G,
         detail="health-check",
@@ -326,6 +329,17 @@ def _xid_rule(xid: Xid, pattern: str) -> Rule:
 XID_RULES: tuple[Rule, ...] = tuple(_xid_rules())
 
 WORDS: tuple[Rule, ...] = (
+    Rule(
+        name="xid-other",
+        pattern=r"(?i)\bXid\b\D{0,40}\d",
+        cls=G,
+        detail="xid-other",
+        role=UNSURE,
+        weight=30,
+        action=Action.RESTART_PROCESSES,
+        reason="the driver reports an error of the device by a number that is not in the table",
+        example="NVRM: Xid (PCI:0000:38:00): 999, pid=1, name=python",
+    ),
     Rule(
         name="hardware-words",
         pattern=r"(?i)\bhardware[ _](?:failure|fault|error|issue|problem)|\b(?:bad|faulty|broken|dead|defective) "

@@ -17,7 +17,8 @@ T, R, E, X = FaultClass.NCCL_TIMEOUT, FaultClass.NCCL_REMOTE_ERROR, FaultClass.C
 def _completions() -> Iterator[Rule]:
     """One rule for each way in which a completion can fail."""
     told = {
-        Wc.LINK: (R, 78, "root", None, None, "no or a wrong answer from the peer: link, switch, or the peer is dead"),
+        Wc.LINK: (R, 78, "root", None, None, "no answer from the peer: link, switch, or the peer is dead"),
+        Wc.PEER: (R, 77, UNSURE, Action.RESTART_PROCESSES, False, "the peer refused or could not answer: look there"),
         Wc.LOCAL: (R, 79, "root", None, None, "memory registration or queue pair broken on the host that prints it"),
         Wc.FOLLOW: (X, 20, COLLATERAL, None, False, "the queue pair was in error already: look at the other side"),
         Wc.PROGRAM: (R, 70, "root", Action.RESTART_PROCESSES, False, "sizes or operations of the two sides do not fit"),
@@ -330,6 +331,16 @@ RULES: tuple[Rule, ...] = (
         node=False,
         reason="NCCL's result 3: set-up, versions, a bug, or with older ones a closed peer",
         example="ncclInternalError: Internal check failed.",
+    ),
+    Rule(
+        name="store-frames",
+        pattern=r"Exception raised from (?:recv|send)\w{0,20} at|frame #\d+: c10d::(?:TCPStore|detail::)",
+        cls=X,
+        detail="store-gone",
+        role=COLLATERAL,
+        weight=6,
+        reason="the stack of a call that lost the store",
+        example="Exception raised from recvBytes at ../torch/csrc/distributed/c10d/Utils.hpp:670",
     ),
     Rule(
         name="nccl-returns",

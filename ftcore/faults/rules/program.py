@@ -157,7 +157,8 @@ HANGS: tuple[Rule, ...] = (
     ),
     Rule(
         name="straggler",
-        pattern=r"(?i)straggler\S* (?:are|is|node|rank|detected|found)?[: ]*\[?\s*[\d'\"]|slow (?:rank|node"
+        pattern=r"(?i)straggler\S{0,3}(?: (?:are|is|detected|found))?[: ]*"
+        r"(?:\[\s*['\"]?\d|(?:rank|node)\S{0,3} ?[\d'\"])|slow (?:rank|node"
         r"|gpu)s?\b.{0,30}(?:detected|found)"
         r"|straggler detection warning|worse (?:relative|individual) performance|performance score .{0,20}below",
         cls=H,
@@ -429,7 +430,7 @@ CRASHES: tuple[Rule, ...] = (
     ),
     Rule(
         name="exception-short",
-        pattern=r"^\s*(?:\[\S+\]:?\s*)?(?:raise )?(?:Exception|AssertionError|NotImplementedError)\b",
+        pattern=r"^\s*(?:\[\S+\]:?\s*)?(?:raise )?(?:Exception|AssertionError|NotImplementedError)\s*$",
         cls=U,
         detail="exception",
         weight=59,
