@@ -27,6 +27,7 @@ from ftcore.events import all_types
 from ftcore.events.envelope import Event
 from ftcore.events.registry import EventType
 from ftcore.faults import extra, rule
+from ftcore.faults.context import SETTINGS
 from ftcore.faults.rules import RULES
 from ftcore.faults.taxonomy import CLASSES, Action, Severity
 from ftcore.policies import config, environment, presets, rules, values
@@ -291,6 +292,23 @@ def faults_page() -> str:
                 f"`{r.example.strip().replace('`', chr(39))}`",
             )
             for r in RULES
+        ],
+    )
+    lines += ["", "## Places", "", "What an exception that no rule knows means by where it was raised.", ""]
+    lines += _table(
+        ("place", "class", "detail", "role", "weight", "usual action", "reason", "example: file, function, exception"),
+        [
+            (
+                f"`{s.name}`",
+                f"`{s.cls}`",
+                s.detail,
+                s.role,
+                str(s.weight),
+                f"`{s.action or CLASSES[s.cls].action}`",
+                s.reason,
+                f"`{s.example[0]}`, `{s.example[1]}`, `{s.example[3]}`",
+            )
+            for s in SETTINGS
         ],
     )
     return "\n".join(lines) + "\n"

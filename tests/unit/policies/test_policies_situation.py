@@ -1,0 +1,29 @@
+"""What policies see of a job, where no policy's own test shows it."""
+
+import pytest
+from policy_cases import incident, running
+
+from ftcore.faults.taxonomy import CLASSES, FaultClass
+from ftcore.policies.situation import keeps_failing, unfit
+
+FOLLOWS_THE_JOB = [cls for cls in FaultClass if CLASSES[cls].at_fault in ("data", "user", "nobody")]
+
+
+@pytest.mark.parametrize("cls", FOLLOWS_THE_JOB)
+def test_what_the_data_or_the_script_did_counts_for_no_node(cls):
+    """A fault that would follow the job anywhere makes no node unfit, however often it comes."""
+    job = running().state
+    for _ in range(5):
+        about = incident(job, cls)
+    assert not keeps_failing(about, job, 3, 3600.0)
+    assert unfit(about, job, {"classes": (), "node_faults": 3, "window": 3600.0}) == ()
+
+
+@pytest.mark.parametrize("cls", [FaultClass.OOM_HOST, FaultClass.UNKNOWN, FaultClass.HANG])
+def test_what_a_process_did_counts_for_its_node(cls):
+    """Faults that come back to one node and to no other speak against it."""
+    job = running().state
+    for _ in range(3):
+        about = incident(job, cls)
+    assert keeps_failing(about, job, 3, 3600.0)
+    assert unfit(about, job, {"classes": (), "node_faults": 3, "window": 3600.0}) == ("node1",)
