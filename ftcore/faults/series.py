@@ -57,6 +57,7 @@ SKIPPED_AT_ONCE = 10
 SKIPPED_MIN = 3
 """Iterations left out in a row: the search for a loss scale takes fewer once a training runs."""
 CELLS_MAX = 64
+TINY = 1e-9
 LINE_CHARS = 2000
 
 _NUMBER = r"([+-]?\d{1,12}(?:\.\d{0,12})?(?:[eE][+-]?\d{1,3})?)"
@@ -221,7 +222,7 @@ class Series:
             usual, slowest = statistics.median(self.of.values()), max(self.of, key=lambda who: self.of[who])
             if 0 < usual * SLOWER_THAN_OTHERS <= self.of[slowest]:
                 return Curve("slower", f"{slowest} takes {self.of[slowest]:g}, the others {usual:g}", slowest)
-        inverse = [1 / value for value in self.rate] if all(self.rate) else []
+        inverse = [1 / value for value in self.rate] if min(self.rate, default=0) > TINY else []
         for name, time in (("time per iteration", self.time), ("time per unit of work", inverse)):
             if _stepped_up(time):
                 return Curve("slower", f"{name} {time[0]:g}, at the end {time[-1]:g}")
@@ -281,6 +282,8 @@ def _take(found: re.Match[str] | None, kept: list[float]) -> None:
 
 
 def _keep(kept: list[float], value: float) -> None:
+    if not math.isfinite(value):
+        return
     kept.append(value)
     if len(kept) > POINTS_MAX:
         del kept[POINTS_MAX // 2]
@@ -300,7 +303,9 @@ def _stepped_up(time: list[float]) -> bool:
     """Whether all of the last times are longer than all before, by more than those differ among themselves."""
     for at in range(2, len(time) - 1):
         before, after = time[:at], time[at:]
-        inner = max(before) / min(before) - 1 if min(before) > 0 else math.inf
+        if min(before) <= 0:
+            return False
+        inner = max(before) / min(before) - 1
         bound = SLOWER - 1 if len(time) >= SLOWER_POINTS_MIN else MUCH_SLOWER - 1
         if min(after) / max(before) - 1 >= max(bound, TIMES_AMONG * inner):
             return True

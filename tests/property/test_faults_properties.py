@@ -23,6 +23,27 @@ LINES = st.one_of(
     st.builds(lambda byte, count: bytes([byte]) * count, st.integers(0, 255), st.integers(0, 3 * LINE_BYTES_MAX)),
 )
 HOSTILE = ["a", "A", " ", "0", "/", ".", "error ", "x=", "[rank", "\u00e9", 'File "', "loss ", "#0 poll "]
+HOSTILE += ["{1: 1.0, ", "norm ", "g_norm ", "step ", "10:00:00 ", "1 2 ", "| loss ", "time per step: ", "a (b.py:1) "]
+NUMBERS = st.one_of(st.floats().map(repr), st.integers(-(10**12), 10**12).map(str), st.just("1e999"))
+TOLD = st.sampled_from(
+    [
+        "loss: {}",
+        "grad norm: {}",
+        "step time: {}",
+        "TFLOPs: {}",
+        "loss scale: {}",
+        "number of skipped iterations: {}",
+        "step {} elapsed={}",
+        "step,loss,grad_norm",
+        "{},{},{}",
+        "{} {}",
+        "elapsed: {{a: {}, b: {}, c: {}}}",
+        "{} s/it",
+    ]
+)
+NUMBERED = st.lists(
+    st.builds(lambda shape, a, b, c: shape.format(a, b, c), TOLD, NUMBERS, NUMBERS, NUMBERS), max_size=20
+).map("\n".join)
 STREAMS = st.lists(LINES, max_size=12).map(b"\n".join)
 
 
@@ -59,7 +80,9 @@ def test_the_scan_tells_what_the_table_reads(data: bytes):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.text(max_size=2000) | st.lists(st.sampled_from([r.example for r in RULES]), max_size=8).map("\n".join))
+@given(
+    NUMBERED | st.text(max_size=2000) | st.lists(st.sampled_from([r.example for r in RULES]), max_size=8).map("\n".join)
+)
 def test_any_text_has_a_diagnosis(text: str):
     """Whatever the text is, there is a class, a role and an action; only rules cost a node."""
     found = classify_text(text)
@@ -71,7 +94,7 @@ def test_any_text_has_a_diagnosis(text: str):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from(["a", "A", " ", "0", "/", ".", "error ", "x=", "[rank", "\u00e9", 'File "', "loss "]),
+    st.sampled_from(HOSTILE),
     st.integers(1, 40_000),
 )
 def test_hostile_lines_are_read(part: str, count: int):

@@ -14,12 +14,30 @@ G = FaultClass.GPU_HW
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        name="check-passed",
+        pattern=r"(?i)(?:check|diag\w*|test)s?\b.{0,40}\b(?:passed|succeeded|ok|healthy)\b"
+        r"|\b0 (?:failed|failures|errors|faulty|unhealthy)\b|\berrors?\s*[:=]?\s*0\s*$",
+        cls=FaultClass.UNKNOWN,
+        weight=0,
+        reason="a check that passed",
+        example="health check passed on node-3: 8 GPUs, ECC errors 0",
+    ),
+    Rule(
         name="ecc-count-zero",
         pattern=r"(?i)uncorrect\w*(?: \w+){0,3}\s*[:=]\s*0\s*$",
         cls=FaultClass.UNKNOWN,
         weight=0,
         reason="a counter that stands at zero",
         example="        SRAM Uncorrectable : 0",
+    ),
+    Rule(
+        name="ecc-count",
+        pattern=r"(?i)uncorrect\w*(?: \w+){0,3}\s*[:=]\s*[1-9]\d*\s*$",
+        cls=G,
+        detail="ecc",
+        weight=94,
+        reason="a counter of errors that could not be corrected does not stand at zero",
+        example="        SRAM Uncorrectable : 3",
     ),
     Rule(
         name="nvlink-uncorrectable",
@@ -222,7 +240,8 @@ RULES: tuple[Rule, ...] = (
         r"|GPU\w*(?:Unhealthy|Error|Failure)\S* .{0,20}\bTrue\b"
         r"|node [\w.-]{0,40}\d\S{0,10} (?:is )?(?:breakdown|broken down)|exit[_ ]?reason\S* ['\"]?hardware"
         r"|gres/gpu count .{0,40}(?:lower|too low|less)|nvidia-smi\S* .{0,30}(?:timed? ?out|hangs?\b|hung)"
-        r"|硬件故障|掉卡",
+        r"|硬件故障|掉卡"
+        r"|\[Unknown Error\]|GPU access blocked",
         cls=G,
         detail="unhealthy",
         weight=94,
@@ -331,7 +350,7 @@ XID_RULES: tuple[Rule, ...] = tuple(_xid_rules())
 WORDS: tuple[Rule, ...] = (
     Rule(
         name="xid-other",
-        pattern=r"(?i)\bXid\b\D{0,40}\d",
+        pattern=r"(?i)\bXid\b(?: \([^)]*\))?\D{0,20}[1-9]",
         cls=G,
         detail="xid-other",
         role=UNSURE,

@@ -95,7 +95,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="evicted-memory",
-        pattern=r"(?i)low on resource: memory|node running low on memory|MemoryPressure|ray\S*OutOfMemoryError",
+        pattern=r"(?i)low on resource: memory|node running low on memory"
+        r"|MemoryPressure(?:\]|\s*[:=]?\s*True)|ray\S*OutOfMemoryError",
         cls=H,
         detail="node-pressure",
         weight=91,

@@ -45,7 +45,8 @@ def _completions() -> Iterator[Rule]:
 EARLY: tuple[Rule, ...] = (
     Rule(
         name="ib-memlock",
-        pattern=r"ibv_(?:reg_mr|create_cq|create_qp)\S* failed.{0,60}(?:Cannot allocate memory|error 12)|memlock",
+        pattern=r"ibv_(?:reg_mr|create_cq|create_qp)\S* failed.{0,60}(?:Cannot allocate memory|error 12)"
+        r"|memlock.{0,40}(?:too|insufficient|fail|low|limit)",
         cls=E,
         detail="memlock",
         weight=83,
@@ -97,6 +98,26 @@ EARLY: tuple[Rule, ...] = (
 """Read before the rules on memory and CUDA, whose words these lines repeat."""
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        name="nccl-returns",
+        pattern=r"NCCL INFO \S{1,60}:\d+ -> [26]\b",
+        cls=R,
+        detail="system-error",
+        role=UNSURE,
+        weight=7,
+        action=Action.RESTART_PROCESSES,
+        node=False,
+        reason="NCCL's calls return results 2 or 6: a system call failed, or a peer is gone",
+        example="gpu-1:51:90 [3] NCCL INFO transport/net.cc:1302 -> 6",
+    ),
+    Rule(
+        name="nccl-info",
+        pattern=r"NCCL INFO ",
+        cls=FaultClass.UNKNOWN,
+        weight=0,
+        reason="what NCCL tells of its set-up, also of plug-ins that it looks for and does without",
+        example="n:1:2 [0] NCCL INFO NET/Plugin : libnccl-net.so: cannot open shared object file",
+    ),
     *_completions(),
     Rule(
         name="ib-port",
@@ -205,8 +226,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="watchdog-timeout",
         pattern=r"Watchdog caught collective operation timeout|WorkNCCL::checkTimeout|(?:NCCL|collective|all-?reduce)"
-        r".{0,60}\btimed? ?out\b|[Tt]imeout .{0,30}(?:NCCL|collective|all-?reduce)|watchdog.{0,40}timeout"
-        r"|NCCL timeout|HCCL.{0,60}(?:timeout|timed out)|notify wait timeout|Exception raised from ncclCommWatchdog"
+        r".{0,60}\btime(?:d out|out(?:$|[.!,;)\"']| (?:after|error|exceeded|occurred|reached|detected|expired|fired)))"
+        r"|[Tt]imeout (?:waiting|while|at|during|in|on) .{0,30}(?:NCCL|collective|all-?reduce)|watchdog.{0,40}timeout"
+        r"(?:$|[.!,;)]| (?:after|error|exceeded|reached|detected|expired|fired))"
+        r"|HCCL.{0,60}(?:timeout|timed out)|notify wait timeout|Exception raised from ncclCommWatchdog"
         r"|\bEI000[26]\b|Notify register times out|Getting socket times out|stream sync timeout"
         r"|\bHccl\w{1,30}, error code"
         r"|(?i:all_?gather|all_?to_?all|reduce_?scatter)\w*.{0,60}\btimed out\b|Timeout at NCCL work",
@@ -341,17 +364,5 @@ RULES: tuple[Rule, ...] = (
         weight=6,
         reason="the stack of a call that lost the store",
         example="Exception raised from recvBytes at ../torch/csrc/distributed/c10d/Utils.hpp:670",
-    ),
-    Rule(
-        name="nccl-returns",
-        pattern=r"NCCL INFO \S{1,60}:\d+ -> [26]\b",
-        cls=R,
-        detail="system-error",
-        role=UNSURE,
-        weight=7,
-        action=Action.RESTART_PROCESSES,
-        node=False,
-        reason="NCCL's calls return results 2 or 6: a system call failed, or a peer is gone",
-        example="gpu-1:51:90 [3] NCCL INFO transport/net.cc:1302 -> 6",
     ),
 )

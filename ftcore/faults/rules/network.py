@@ -152,23 +152,32 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="others-ended",
-        pattern=r"(?:Actor|Worker)\w*DiedError|RayActorError|WorkerCrashedError|(?i:(?:another|other|some"
-        r"|a remote|peer) (?:rank|process|worker|node)s? "
-        r"(?:has |have |was |were )?(?:failed|died|exited|crashed|been killed|killed|terminated"
-        r"|disconnected))|(?i:worker (?:process )?(?:has )?died unexpectedly)"
-        r"|\bpeer \S{1,60} (?:has )?closed"
+        pattern=r"(?i:(?:another|other|some|a remote|peer) (?:rank|process|worker|node)s? (?:has |have |was |were )?"
+        r"(?:failed|died|exited|crashed|been killed|killed|terminated|disconnected))|\bpeer \S{1,60} (?:has )?closed"
         r"|(?:^|[^\]])\b[Rr]ank \d+ (?:has )?(?:failed|died|crashed)\b|peer agent failed"
-        r"|[Rr]eceived sigquit from a child|See root cause above|Engine(?:Core)?Dead\w*|Background loop (?:has errored"
-        r"|is stopped)|\w+ died unexpectedly|Horovod has been shut down|HorovodInternalError"
-        r"|JAX distributed service detected fatal errors|trainer process with rank=\[\d+\] was aborted"
         r"|(?i:(?:comm|communicator|process group) (?:was |has been |is )?aborted)"
         r"|(?i:(?:due to|because of|caused by) (?:a |an |the )?(?:failure|error|exit|crash|exception)\w* (?:of|in|on)"
-        r" (?:one of the |another|other|a peer|rank \d+))",
+        r" (?:one of the |another|other|a peer|rank \d+))"
+        r"|(?i:(?:exit\w*|shut\w* down|stop\w*|abort\w*) (?:because|since|as) .{0,20}(?:another|other|peer"
+        r"|(?:rank|node) \d))|trainer process with rank=\[\d+\] was aborted",
         cls=X,
         detail="peer-gone",
         role=COLLATERAL,
         weight=24,
         reason="it says that another one ended",
+        example="RuntimeError: another rank has failed; shutting down",
+    ),
+    Rule(
+        name="framework-ended",
+        pattern=r"(?:Actor|Worker)\w*DiedError|RayActorError|WorkerCrashedError|\w+ (?:has )?died unexpectedly"
+        r"|[Rr]eceived sigquit from a child|See root cause above|Engine(?:Core)?Dead\w*"
+        r"|Background loop (?:has errored|is stopped)|Horovod has been shut down|HorovodInternalError"
+        r"|JAX distributed service detected fatal errors",
+        cls=X,
+        detail="peer-gone",
+        role=COLLATERAL,
+        weight=24,
+        reason="a framework ends because one of its other processes did",
         example="ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.",
     ),
     Rule(
@@ -191,6 +200,17 @@ RULES: tuple[Rule, ...] = (
         weight=43,
         reason="the coordination service waited for tasks that never came",
         example="DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect.",
+    ),
+    Rule(
+        name="group-restarts",
+        pattern=r"(?i)membership change|restart\w* (?:of )?(?:the )?worker ?group|stop(?:ping)? (?:all )?"
+        r"(?:the )?workers? .{0,30}(?:restart|rendezvous)",
+        cls=X,
+        detail="re-rendezvous",
+        role=COLLATERAL,
+        weight=5,
+        reason="an agent stops its workers because the group changes: a node came, or another one went",
+        example="[default] Detected 1 new nodes; restarting worker group: membership change",
     ),
     Rule(
         name="mpi-aborts",
@@ -270,7 +290,8 @@ RULES: tuple[Rule, ...] = (
         r"|ConnectionRefusedError"
         r"|failed to connect to remote host|ssh: connect to host"
         r"|failed to connect to (?:the )?(?:tcp server|scheduler|coordinator|gcs|head node|all addresses)"
-        r"|could not connect to GCS|could not find any running ray|NoValidConnectionsError|StoreConnectError",
+        r"|could not connect to GCS|could not find any running ray|NoValidConnectionsError|StoreConnectError"
+        r"|code = (?:DeadlineExceeded|Unavailable)\b",
         cls=N,
         detail="unreachable",
         role=UNSURE,

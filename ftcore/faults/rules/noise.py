@@ -74,7 +74,7 @@ LATE: tuple[Rule, ...] = (
         "pytorch-tear-down",
         r"[Tt]aking the entire process down|destroy_process_group\(\) was not called|NET/IB : No device found"
         r"|driver shutting down|context is destroyed|cudaErrorCudartUnloading|preparing to dump debug info"
-        r"|(?i:may|might|could|can|to avoid|prevents?"
+        r"|(?i:may|might|could|can|or|to avoid|prevents?"
         r"|potentially cause|cause) (?:a )?hang\b",
         "NCCL's and PyTorch's lines while they begin and end",
         "To avoid data inconsistency, we are taking the entire process down.",

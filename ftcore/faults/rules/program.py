@@ -122,7 +122,7 @@ NUMERIC: tuple[Rule, ...] = (
     Rule(
         name="numeric-words",
         pattern=r"\bNaNs?\b|\bNAN\b|(?i:\bdiverg(?:e|es|ed|ence|ing|ent)\b|\bloss (?:goes|went|is going|shoots) up\b)"
-        r"|\bspik(?:ed|es|ing)\b",
+        r"|\bspik(?:ed|es|ing) (?:at|in|to|from)\b",
         cls=M,
         detail="words",
         role=UNSURE,
@@ -284,7 +284,7 @@ SET_UP: tuple[Rule, ...] = (
     Rule(
         name="versions",
         pattern=r"(?i)AttributeError: (?:partially initialized )?module '|is not installed|please (?:re)?install"
-        r"|pip install "
+        r"|(?:['\"\x60]|(?:run|try|using|with|via|do|by):? )pip3? install "
         r"|requires? (?:python|torch|pytorch|cuda|transformers|flash|version|a newer)|version (?:mismatch|conflict)"
         r"|incompatible versions?|only supports? (?:Ampere|Hopper|CUDA|GPUs|sm_)|only supported on"
         r"|numpy\.dtype size changed"
@@ -307,7 +307,7 @@ SET_UP: tuple[Rule, ...] = (
         r"|smaller|at least|at most|between|either|in \[|>=? ?\d|power of)"
         r"|Error: .{0,300}\b[Pp]lease (?:set|specify|provide|upgrade|downgrade|install)\b"
         r"|(?:Distributed package|PyTorch|Torch) doesn't have|Unable to initialize backend '"
-        r"|yaml\.\w+\.\w+Error|^usage: |TOMLDecodeError|omegaconf|hydra\.errors",
+        r"|yaml\.\w+\.\w+Error|^usage: |TOMLDecodeError|omegaconf\.errors|hydra\.errors",
         cls=E,
         detail="configuration",
         weight=62,
@@ -343,7 +343,7 @@ SET_UP: tuple[Rule, ...] = (
         name="limits",
         pattern=r"(?i)too many open files|EMFILE|resource temporarily unavailable|can't start new thread"
         r"|pthread_create.{0,20}fail|max user processes"
-        r"|ulimit",
+        r"|ulimit: ",
         cls=E,
         detail="limits",
         weight=76,
@@ -391,9 +391,17 @@ CRASHES: tuple[Rule, ...] = (
         live=True,
     ),
     Rule(
+        name="frame",
+        pattern=r"\bframe #\d+: |^#\d+ 0x[0-9a-f]+ in |Exception raised from \S+ at",
+        cls=FaultClass.UNKNOWN,
+        weight=0,
+        reason="a frame of a C++ stack, whatever names stand in it",
+        example="frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x57 (0x7f in libc10.so)",
+    ),
+    Rule(
         name="exception",
         pattern=r"(?:^|[\s\]:|>\"'])(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|StopIteration|Unreachable|NotFound"
-        r"|Failure)\s*(?:: |:$|$|\()|torch\._dynamo\.exc\.[A-Z]\w+: ",
+        r"|Failure|OutOfResources)\s*(?:: |:$|$|\()|torch\._dynamo\.exc\.[A-Z]\w+: ",
         cls=U,
         detail="exception",
         weight=60,

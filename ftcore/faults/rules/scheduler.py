@@ -11,7 +11,7 @@ P, E, U = FaultClass.SIGNAL_PREEMPTION, FaultClass.CONFIG_ENV, FaultClass.USER_C
 RULES: tuple[Rule, ...] = (
     Rule(
         name="time-limit",
-        pattern=r"(?i)due to time limit|\bDeadlineExceeded\b|exceeded (?:its )?(?:wall[- ]?(?:clock|time)"
+        pattern=r"(?i)due to time limit|(?:^|[^=] )DeadlineExceeded\b|exceeded (?:its )?(?:wall[- ]?(?:clock|time)"
         r"|time) limit|activeDeadlineSeconds"
         r"|TERM_RUNLIMIT|walltime \d+ exceeded|\bState[:=] ?TIMEOUT\b|job .{0,40}exceeded .{0,20}walltime",
         cls=P,
@@ -54,7 +54,8 @@ RULES: tuple[Rule, ...] = (
         r"|warning)|rebalance recommendation"
         r"|(?:instance|node|vm) .{0,30}will be (?:terminated|stopped|preempted|reclaimed)"
         r"|TERMINATE_ON_HOST_MAINTENANCE"
-        r"|PreemptionByScheduler|maintenance[- ]event"
+        r"|PreemptionByScheduler"
+        r"|maintenance[- ]event\S*\s*[:=]\s*['\"]?(?:terminate|migrate)|(?:upcoming|scheduled) (?:host )?maintenance"
         r"|TERM_PREEMPT|scheduled[ -]?event.{0,40}(?:preempt|terminate)|spot instance \S+ (?:was )?removed",
         cls=P,
         detail="preempted",
@@ -65,8 +66,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="planned-exit",
-        pattern=r"\[exiting program after \S+ minutes\]|\[exiting program at iteration \d+\]|exit-(?:duration"
-        r"|interval|signal)"
+        pattern=r"\[exiting program after \S+ minutes\]|\[exiting program at iteration \d+\]"
         r"|exiting program after receiving SIGTERM",
         cls=P,
         detail="planned-exit",

@@ -9,7 +9,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="disk-full",
         pattern=r"(?i)no space left on device|ENOSPC|disk quota exceeded|EDQUOT|low on resource: ephemeral-storage"
-        r"|DiskPressure|quota exceeded.{0,40}(?:disk|storage|bytes)|disk (?:is )?full|file too large",
+        r""
+        r"|DiskPressure(?:\]|\s*[:=]?\s*True)"
+        r"|quota exceeded.{0,40}(?:disk|storage|bytes)|disk (?:is )?full|file too large",
         cls=S,
         detail="full",
         weight=84,
@@ -51,8 +53,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="file-system-away",
-        pattern=r"(?i)nfs: server \S+ not responding|LustreError|Lustre: .{0,60}(?:lost|evict|timed out)|mmfs"
-        r"|GPFS.{0,40}(?:error|fail)"
+        pattern=r"(?i)nfs: server \S+ not responding|LustreError|Lustre: .{0,60}(?:lost|evict|timed out)"
+        r"|\bmmfs(?:d64)?\b.{0,60}(?:error|fail|unmount|expel|panic)"
+        r"|GPFS: .{0,40}(?:error|fail)|\bmmfs\w*: \[E\]"
         r"|ceph.{0,60}(?:hung|timed? ?out|failed)|task \S+ blocked for more than \d+ seconds"
         r"|beegfs.{0,40}(?:error|timed)"
         r"|mount\.\w+: .{0,60}(?:timed out|refused|failed)"

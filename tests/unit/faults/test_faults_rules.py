@@ -1,5 +1,7 @@
 """The table of rules, and rules of a job's own."""
 
+from pathlib import Path
+
 import pytest
 
 from ftcore.errors import UsageError
@@ -13,6 +15,7 @@ from ftcore.faults.taxonomy import CLASSES, Action, FaultClass
 from ftcore.faults.text import classify_text
 
 WHERE = "p.yaml: faults.rules"
+ORDINARY = (Path(__file__).parent / "cases" / "ordinary.txt").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -36,6 +39,13 @@ def test_an_example_alone_is_diagnosed_by_its_rule(rule):
     assert (told.cls, told.detail) == (rule.cls, rule.detail)
     assert told.action == (rule.action or CLASSES[rule.cls].action)
     assert rule.example.strip()[:60] in told.evidence[0]
+
+
+@pytest.mark.parametrize("line", ORDINARY)
+def test_an_ordinary_line_says_nothing(line):
+    """Set-up, settings, counters at zero and checks that passed hold bad words and mean nothing."""
+    rule = table().read_text(line)
+    assert rule is None or rule.weight == 0, rule.name
 
 
 def test_names_are_unique():
