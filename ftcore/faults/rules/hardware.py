@@ -126,6 +126,17 @@ RULES: tuple[Rule, ...] = (
         live=True,
     ),
     Rule(
+        name="cuda-hardware",
+        pattern=r"(?i)cuda\w* (?:error|failure)\b.{0,120}(?:\bor a |: )hardware error|peer GPU memory over nvlink",
+        cls=G,
+        detail="nvlink-access",
+        weight=84,
+        action=Action.RESTART_PROCESSES,
+        reason="CUDA says that it was an access over NVLink that failed, or hardware; not which of the two",
+        example="RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
+        live=True,
+    ),
+    Rule(
         name="row-remap-failed",
         pattern=r"(?i)row[- ]?remap\w* fail|remapping failure occurred\s*:\s*yes|page retirement.{0,20}fail",
         cls=G,

@@ -7,13 +7,26 @@ H, G = FaultClass.OOM_HOST, FaultClass.OOM_GPU
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        name="pinned-memory",
+        pattern=r"(?i)(?:cudaHostAlloc|cudaMallocHost|cuMemHostAlloc|cudaHostRegister|pinned memory).{0,80}"
+        r"(?:out of memory|fail|cannot|unable)|RESOURCE_EXHAUSTED.{0,120}\b(?:host|cpu|pinned)\b",
+        cls=H,
+        detail="pinned",
+        weight=86,
+        reason="memory of the host that devices reach is used up, in words that sound like the device's",
+        example="RuntimeError: cudaHostAlloc failed: out of memory",
+        live=True,
+    ),
+    Rule(
         name="cuda-oom",
         pattern=r"(?:CUDA|HIP|NPU|XPU|MPS backend) out of memory|OutOfMemoryError: (?:CUDA|HIP|Allocation on device)"
         r"|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|CUDNN_STATUS_ALLOC_FAILED"
         r"|CUBLAS_STATUS_ALLOC_FAILED|Cuda failure (?:2 )?'out of memory'|torch\.(?:cuda\.)?OutOfMemoryError"
         r"|(?:CUDA|cuda|GPU|hip)\w*.{0,60}(?:failed to allocate|bad_alloc)|HBM out of memory|CUDA malloc failed"
         r"|OOM when allocating tensor|No available memory for the cache blocks"
-        r"|CudaError: out of memory|device memory not enough|rmm::out_of_memory",
+        r"|CudaError: out of memory|device memory not enough|rmm::out_of_memory"
+        r"|CUBLAS_STATUS_NOT_INITIALIZED.{0,40}cublasCreate|[Uu]nable to find (?:a valid cuDNN algorithm"
+        r"|an engine to execute)|GPU_\d+_bfc|ran out of memory trying to allocate|less than desired GPU memory",
         cls=G,
         detail="allocation",
         weight=85,

@@ -30,7 +30,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="barrier-failed",
-        pattern=r"[Rr]anks? [\d, ]+ failed to pass monitoredBarrier",
+        pattern=r"[Rr]anks? [\d, ]+ failed to pass monitoredBarrier"
+        r"|timed out in monitoredBarrier",
         cls=T,
         detail="barrier",
         role=UNSURE,

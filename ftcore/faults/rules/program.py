@@ -104,6 +104,19 @@ NUMERIC: tuple[Rule, ...] = (
         live=True,
     ),
     Rule(
+        name="not-computable",
+        pattern=r"(?i)(?:svd|eigh?|cholesky|linalg)\S* .{0,80}(?:did not converge|not positive[- ]definite|failed to"
+        r" converge|ill-conditioned)|cannot convert float (?:nan|infinity)|OverflowError: math range error"
+        r"|(?:non-finite|infs? or nans?|nans? or infs?) (?:values?|entries)"
+        r"|loss (?:value )?(?:is |was )?(?:too (?:large|high)|exceed(?:s|ed))",
+        cls=M,
+        detail="not-finite",
+        weight=78,
+        reason="a computation that fails on numbers that are not finite, or far out of range",
+        example="torch._C._LinAlgError: linalg.svd: The algorithm failed to converge",
+        live=True,
+    ),
+    Rule(
         name="diverged",
         pattern=r"(?i)(?:loss|training|model|run) (?:has |have |is )?(?:spik(?:ed|es|ing)|diverg(?:ed|es|ing)"
         r"|explod(?:ed|es|ing)"

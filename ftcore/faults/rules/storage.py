@@ -9,7 +9,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="disk-full",
         pattern=r"(?i)no space left on device|ENOSPC|disk quota exceeded|EDQUOT|low on resource: ephemeral-storage"
-        r""
         r"|DiskPressure(?:\]|\s*[:=]?\s*True)"
         r"|quota exceeded.{0,40}(?:disk|storage|bytes)|disk (?:is )?full|file too large",
         cls=S,

@@ -18,7 +18,7 @@ from ftcore.faults.text import Diagnosis, classify_text
 
 HERE = Path(__file__).parent / "cases"
 BLIND_CLASS_MIN = 0.85
-BLIND_ACTION_MIN = 0.9
+BLIND_ACTION_MIN = 0.95
 
 
 def cases(folder: Path) -> Iterator[dict[str, Any]]:
