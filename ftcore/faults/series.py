@@ -132,7 +132,7 @@ class Series:
         if self._columns and self._row(head):
             return
         low = self._begun + head.lower()
-        begun = _BEGUN.search(low, max(0, len(low) - 80)) if len(low) < LINE_CHARS else None
+        begun = _BEGUN.search(low, max(0, len(low) - 80)) if low.rstrip().endswith((":", "=")) else None
         self._begun = begun[0] + " " if begun is not None else ""
         has_loss = "loss" in low
         if has_loss and ":" not in head and "=" not in head and self._head(low):
@@ -153,7 +153,7 @@ class Series:
         if "skipped" in low:
             _take(_SKIPPED.search(low), self.skipped)
         if any(word in low for word in _RATE_WORDS):
-            _take(_RATE.search(low) or _STEPS_PER.search(low), self.rate)
+            _take(_RATE.search(low) or ("/s" in low and _STEPS_PER.search(low)) or None, self.rate)
         if "s/" in low:
             _take(_PER_STEP.search(low), self.time)
 
