@@ -296,7 +296,7 @@ def faults_page() -> str:
     )
     lines += ["", "## Places", "", "What an exception that no rule knows means by where it was raised.", ""]
     lines += _table(
-        ("place", "class", "detail", "role", "weight", "usual action", "reason", "example: file, function, exception"),
+        ("place", "class", "detail", "role", "weight", "usual action", "reason", "example"),
         [
             (
                 f"`{s.name}`",
@@ -306,7 +306,7 @@ def faults_page() -> str:
                 str(s.weight),
                 f"`{s.action or CLASSES[s.cls].action}`",
                 s.reason,
-                f"`{s.example[0]}`, `{s.example[1]}`, `{s.example[3]}`",
+                f"`{s.example[3]}` in `{s.example[1]}`",
             )
             for s in SETTINGS
         ],
