@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from ftcore.events.policy import Terms
 from ftcore.ids import SECOND, seconds
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
-from ftcore.policies.budget import ROUND_OPTIONS, attempts, cooling_s
+from ftcore.policies.budget import ROUND_OPTIONS, cooling_s
 from ftcore.policies.situation import members, room
 from ftcore.states.model import IncidentState, JobState
 
@@ -34,7 +34,7 @@ class Grow:
     conditions: ClassVar[tuple[str, ...]] = (
         "takes the chance that enough nodes stand by for the next allowed size",
         "passes within `every` of its last growth, or of the last restart",
-        "passes while half of the restarts of `process_restart` are spent: each growth is one more",
+        "passes while less than `reserve` of the restarts of `process_restart` are left: a growth might cost one more",
         "leaves out nodes that were at fault within `steady`",
     )
     kinds: ClassVar[tuple[str, ...]] = ("opportunity",)
@@ -42,6 +42,13 @@ class Grow:
     options: ClassVar[Mapping[str, Option]] = {
         "every": Option(default=600, kind="duration", doc="Time between two growths, and after a restart."),
         "steady": Option(default=600, kind="duration", doc="Time for which a node that was at fault is not taken in."),
+        "reserve": Option(
+            default=0.5,
+            kind="number",
+            minimum=0,
+            maximum=1,
+            doc="Share of the restarts of `process_restart` that must be left; 0: they are not looked at.",
+        ),
         **ROUND_OPTIONS,
     }
 
@@ -60,9 +67,9 @@ class Grow:
             return Pass(
                 reason=f"the last restart was only lately; the next growth is due in {rest:.0f} s", again_s=rest
             )
-        why = _restarts_run_out(job)
+        why, again_s = _restarts_run_out(job, options["reserve"])
         if why:
-            return Pass(reason=why, again_s=max(options["every"], 60.0))
+            return Pass(reason=why, again_s=again_s)
         return Take(
             plan=PlanKind.RESTART,
             reason=f"{count} instead of {now} nodes can train",
@@ -82,11 +89,15 @@ def _shaky(job: JobState, steady_s: float) -> tuple[tuple[str, ...], float]:
     return tuple(found), min((time - since for time in found.values()), default=0) / SECOND
 
 
-def _restarts_run_out(job: JobState) -> str:
+def _restarts_run_out(job: JobState, reserve: float) -> tuple[str, float]:
+    """Why restarts are too few for a growth, and the seconds until enough of them are too long ago to count."""
     for entry in job.chain:
-        if entry.policy == "process_restart":
-            most = entry.options["max_restarts"]
-            made = attempts(job, entry.policy, entry.options["window"])
-            if made > 0 and 2 * made >= most:
-                return f"{made} of {most} restarts are spent; a growth might cost one more"
-    return ""
+        if entry.policy != "process_restart" or not reserve:
+            continue
+        most, window = entry.options["max_restarts"], seconds(entry.options["window"])
+        made = sorted(time for time in job.attempts.get(entry.policy, ()) if time > job.time - window)
+        gone = next(n for n in range(len(made) + 1) if n == len(made) or len(made) - n < (1 - reserve) * most)
+        if gone:
+            again_s = (made[gone - 1] + window - job.time) / SECOND
+            return f"{len(made)} of {most} restarts are spent; a growth might cost one more", again_s
+    return "", 0.0

@@ -331,13 +331,15 @@ def test_growing_waits_after_a_restart_and_says_how_long():
 
 
 def test_growing_waits_while_restarts_run_out():
-    """A growth may cost one of them."""
+    """A growth may cost one of them: it is thought of again once enough of them are too long ago to count."""
     job, about = grown()
-    job.attempts["process_restart"] = [ago(job, 700)] * 10
+    job.attempts["process_restart"] = [ago(job, age) for age in (3000, 2000, *range(1900, 1100, -100), 700)]
     verdict = ask("grow", about, job)
-    assert isinstance(verdict, Pass)
-    assert verdict.reason == "10 of 20 restarts are spent; a growth might cost one more"
-    assert verdict.again_s > 0
+    assert verdict == Pass(reason="11 of 20 restarts are spent; a growth might cost one more", again_s=1600)
+    assert isinstance(ask("grow", about, job, reserve=0), Take)
+    job.attempts["process_restart"] = [ago(job, 700)]
+    assert isinstance(ask("grow", about, job), Take)
+    assert isinstance(ask("grow", about, job, reserve=1), Pass)
 
 
 def test_a_node_that_failed_lately_is_not_taken_in():
