@@ -1,10 +1,14 @@
-"""When two faults count as the same one come again."""
+"""How faults are counted: which are the same one come again, and which are no fault of a node."""
 
 import re
 
 from ftcore.events.incident import Fault
 
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+OF_NO_NODE = ("user-code", "config-env", "oom-gpu", "numeric")
+"""Classes of the taxonomy whose cause is the script or the data: they follow the job wherever it runs."""
 
 
 def fault_key(fault: Fault) -> str:

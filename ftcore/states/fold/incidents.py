@@ -5,7 +5,7 @@ from ftcore.events import incident, policy
 from ftcore.events.envelope import Event
 from ftcore.events.policy import Terms
 from ftcore.ids import seconds
-from ftcore.states.faultkey import fault_key, is_same
+from ftcore.states.faultkey import OF_NO_NODE, fault_key, is_same
 from ftcore.states.fold.base import (
     DIAGNOSIS,
     OFFER,
@@ -59,7 +59,7 @@ def _incident_opened(state: JobState, event: Event, data: incident.IncidentOpene
 
 
 def _count_culprit(state: JobState, event: Event, fault: incident.Fault) -> None:
-    if fault.nodes:
+    if fault.nodes and fault.cls not in OF_NO_NODE:
         times = state.node_faults.setdefault(fault.nodes[0], [])
         times.append(event.time)
         del times[:-HISTORY_MAX]
@@ -67,7 +67,7 @@ def _count_culprit(state: JobState, event: Event, fault: incident.Fault) -> None
 
 def _recount_culprit(state: JobState, event: Event, known: IncidentState, fault: incident.Fault) -> None:
     """A better reading of the same round moves the count from one culprit to the other; a new round's adds to it."""
-    before = known.fault.nodes[:1]
+    before = known.fault.nodes[:1] if known.fault.cls not in OF_NO_NODE else ()
     if before and not (state.reports and state.reports[-1].round > known.round) and known.kind == "fault":
         state.node_faults[before[0]].pop()
     _count_culprit(state, event, fault)

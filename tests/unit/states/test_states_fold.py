@@ -10,6 +10,8 @@ from ftcore.events import decode, encode
 from ftcore.events.envelope import EventId, Unknown
 from ftcore.events.job import JobParked, JobProgressed
 from ftcore.events.worker import WorkersStepped
+from ftcore.faults.taxonomy import CLASSES
+from ftcore.states.faultkey import OF_NO_NODE
 from ftcore.states.fold import fold, is_duplicate, next_deadline, pending
 from ftcore.states.model import REPORTS_MAX, JobState, digest
 from ftcore.testing.driver import JobDriver
@@ -174,3 +176,20 @@ def test_reports_without_end_do_not_hide_the_newest_round():
             assert driver.wait()
             driver.settle(step=False)
     assert len(driver.state.reports) <= REPORTS_MAX
+
+
+def test_faults_of_the_script_and_the_data_count_for_no_node():
+    """They follow the job wherever it runs; all others count for the culprit's node."""
+    driver = JobDriver(nodes=2)
+    driver.start()
+    driver.fail("node1", exitcode=1, message="ValueError: x")
+    driver.settle()
+    assert driver.state.node_faults == {}
+    driver.fail("node1", exitcode=-9)
+    driver.settle()
+    assert list(driver.state.node_faults) == ["node1"]
+
+
+def test_the_fold_and_the_taxonomy_agree_on_whose_faults_they_are():
+    """The fold stands below the taxonomy and keeps the names by itself."""
+    assert set(OF_NO_NODE) == {str(cls) for cls, known in CLASSES.items() if known.at_fault in ("data", "user")}
