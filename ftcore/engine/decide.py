@@ -9,6 +9,7 @@ turns the wheel once goes on exactly where the old one stopped.
 from collections.abc import Callable
 
 from ftcore.commands import ReleaseNode
+from ftcore.engine.ending import finish
 from ftcore.engine.issue import NAMES_MAX
 from ftcore.engine.notice import notice, notice_calm
 from ftcore.engine.plans import advance_consult, advance_plan
@@ -74,7 +75,11 @@ def _decide_stuck(turn: Turn) -> None:
         known = turn.state.incident
         if known is not None:
             turn.emit(IncidentResolved(policy="stop", outcome="ended"), incident=known.id)
-        turn.emit(JobFinished(outcome="stopped", exit_code=data.exit_code, reason=f"{data.who} stopped a stuck job"))
+        finish(
+            turn,
+            JobFinished(outcome="stopped", exit_code=data.exit_code, reason=f"{data.who} stopped a stuck job"),
+            known.id if known is not None else None,
+        )
         advance_release(turn)
 
 

@@ -4,6 +4,7 @@ Each ``advance_*`` function returns whether it decided anything. Plans that form
 """
 
 from ftcore.commands import ADVISER, AskPolicy, PauseWorkers, tag_of
+from ftcore.engine.ending import finish
 from ftcore.engine.issue import (
     next_round,
     order,
@@ -95,9 +96,10 @@ def _exhaust(turn: Turn, known: IncidentState) -> None:
     kind, summary = known.kind, known.fault.summary
     turn.emit(IncidentExhausted(reason=tried), incident=known.id)
     if kind == "fault":
-        turn.emit(JobFinished(outcome="failed", exit_code=1, reason=f"{summary}; tried: {tried}"))
+        finish(turn, JobFinished(outcome="failed", exit_code=1, reason=f"{summary}; tried: {tried}"), known.id)
     elif (stop := turn.state.stop) is not None and known.fault.root == stop.seq:
-        turn.emit(JobFinished(outcome="stopped", exit_code=stop.exit_code, reason=f"{summary}; tried: {tried}"))
+        reason = f"{summary}; tried: {tried}"
+        finish(turn, JobFinished(outcome="stopped", exit_code=stop.exit_code, reason=reason), known.id)
 
 
 def _begin(turn: Turn, known: IncidentState) -> None:

@@ -4,6 +4,7 @@ Each ``advance_*`` function returns whether it decided anything.
 """
 
 from ftcore.commands import CheckHealth, ReleaseNode, StartWorkers, StopWorkers
+from ftcore.engine.ending import finish
 from ftcore.engine.issue import (
     CHECK_DEADLINE_S,
     NAMES_MAX,
@@ -67,7 +68,7 @@ def advance_recovering(turn: Turn) -> bool:
     if known.plan == PlanKind.END:
         policy, outcome, code, reason = known.taken, known.outcome, known.exit_code, known.reason
         turn.emit(IncidentResolved(policy=policy, outcome="ended"), incident=known.id)
-        turn.emit(JobFinished(outcome=outcome, exit_code=code, reason=reason))
+        finish(turn, JobFinished(outcome=outcome, exit_code=code, reason=reason), known.id)
         return True
     if DIAGNOSIS in state.deadlines:
         return False
@@ -269,7 +270,7 @@ def advance_finished(turn: Turn) -> bool:
         node = state.current(member.node, member.incarnation)
         if node is None or node.phase is not NodePhase.FINISHED:
             return False
-    turn.emit(JobFinished(outcome="succeeded", exit_code=0, reason="every worker ended with code 0"))
+    finish(turn, JobFinished(outcome="succeeded", exit_code=0, reason="every worker ended with code 0"))
     return True
 
 

@@ -2,18 +2,24 @@
 
 Where it stands in the chain says what it tells of: above all others, of every fault; below the quick remedies, only of
 what they passed on. It never waits for the message to be sent, and never takes part in a recovery.
+
+The end of the job is no incident, so no chain is asked about it: ``word_of_end`` says whether people hear of it. A
+failure bypasses everything that keeps messages few: it comes once, and whoever misses it believes that the job runs.
 """
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ftcore.events.policy import Terms
+from ftcore.events.job import JobFinished
+from ftcore.events.policy import AlertRaised, Terms
 from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.ids import SECOND
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import spent
 from ftcore.policies.situation import asked_by, class_of, culprit, in_a_row
 from ftcore.states.model import IncidentState, JobState
+
+_ENDS = {"failed": "has failed", "stopped": "was stopped", "succeeded": "has succeeded"}
 
 
 class Alert:
@@ -26,6 +32,7 @@ class Alert:
         "passes if `to` names nobody",
         "passes the same fault come again, and any warning, within `every` of the last message",
         "passes what is beyond `max_alerts` in `window`",
+        "beside all this, tells once how the job ended, as `on_end` says; that it has failed is `critical`",
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault", "warning", "request")
     needs: ClassVar[tuple[Ability, ...]] = ()
@@ -40,6 +47,12 @@ class Alert:
             default=(), kind="texts", choices=tuple(FaultClass), doc="Classes of faults to tell of; none named: all."
         ),
         "requests": Option(default=False, kind="bool", doc="Tell of what people asked for as well."),
+        "on_end": Option(
+            default="failure",
+            kind="choice",
+            choices=("failure", "always", "never"),
+            doc="Which end of the job is told of, whatever `on`, `every` and `max_alerts` say.",
+        ),
         "severity": Option(
             default="warning", kind="choice", choices=("info", "warning", "critical"), doc="How grave it is called."
         ),
@@ -72,6 +85,32 @@ class Alert:
             grace_s=0.0,
             terms=Terms(alert=_message(incident, job), severity=options["severity"]),
         )
+
+
+def word_of_end(job: JobState, finished: JobFinished) -> AlertRaised | None:
+    """What people are told of the end of the job; None if the chain names nobody who wants to hear of it.
+
+    Args:
+        job: the folded state before its end.
+        finished: how it ends.
+    """
+    failed = finished.outcome == "failed"
+    wanted = ("failure", "always") if failed else ("always",)
+    # an entry of a log from before there was this option does not have it: at that time nobody was told
+    if not any(
+        entry.policy == Alert.name and entry.options.get("to") and entry.options.get("on_end") in wanted
+        for entry in job.chain
+    ):
+        return None
+    step = f"after step {job.step}" if job.step is not None else "before any step"
+    lines = (
+        f"{job.job} {_ENDS.get(finished.outcome, 'has ended')}: {finished.reason}",
+        f"{step}, exit code {finished.exit_code}",
+        f"the whole story: ftctl explain --job {job.job}",
+    )
+    return AlertRaised(
+        severity="critical" if failed else "info", title=f"{job.job}: {finished.outcome}", text="\n".join(lines)
+    )
 
 
 def _message(incident: IncidentState, job: JobState) -> str:

@@ -3,8 +3,9 @@
 House rules: nothing waits for a message and nothing fails with one. Messages are sent one after the other, each by a
 process of its own (``runtime/alert_child.py``) that is ended when it takes too long; what came of each is the fact
 ``alert.sent``. The queue has an end, and so has what is sent in a while, however many incidents there are: what is
-beyond is left out, recorded as such, and counted in the next message. A new master sends what it finds unsent in the
-log, if it is not old news; what the log has as sent is never sent again.
+beyond is left out, recorded as such, and counted in the next message; the word of the job's end is never left out, and
+goes before those that wait. A new master sends what it finds unsent in the log, if it is not old news; what the log has
+as sent is never sent again.
 """
 
 import asyncio
@@ -100,19 +101,24 @@ class Alerts:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def take(self, event: Event, chain: tuple[ChainEntry, ...]) -> None:
+    def take(self, event: Event, chain: tuple[ChainEntry, ...], *, end: bool = False) -> None:
         """Queue an ``alert.raised`` that is durable.
 
         Args:
             event: the event.
             chain: the chain in force, which says whom to tell.
+            end: it tells of the end of the job.
         """
         assert isinstance(event.data, AlertRaised)
         to = targets(chain)
         if self._mute or not to:
             return
         now = asyncio.get_running_loop().time()
-        if len(self._queue) >= QUEUE_MAX:
+        if end:
+            self._queue.insert(1, _Waiting(event.seq, event.data, to))  # the first one is under way
+            self._idle.clear()
+            self._wake.set()
+        elif len(self._queue) >= QUEUE_MAX:
             self._leave_out(event.seq, f"{QUEUE_MAX} messages wait already")
         elif len(self._sent) == SENT_MAX and now - self._sent[0] < WINDOW_S:
             self._leave_out(event.seq, f"{SENT_MAX} messages were sent in the last {WINDOW_S:g} s")

@@ -242,7 +242,7 @@ class Master:
             elif isinstance(event.data, NodeJoined):
                 self._choose_standbys()
             elif isinstance(event.data, AlertRaised):
-                self._alerts.take(event, self.state.chain)
+                self._alerts.take(event, self.state.chain, end=self.state.phase in ENDED)
             elif isinstance(event.data, NodeLost):
                 self._part_with(event.data.node, event.data.incarnation)
         answers = answers_to(self.state, batch)

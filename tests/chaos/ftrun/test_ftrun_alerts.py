@@ -129,8 +129,9 @@ def test_people_are_told_of_the_end(tmp_path: Path, chat: Chat) -> None:
         run = start(job, chat, POLICY.replace("- process_restart\n", ""))
         job.do(0, "sys.exit(3)")
         assert run.end() == 1
-        wait_until(lambda: any(event.type == "alert.sent" for event in job.events.read()), "the alert to be sent")
-        assert len(chat.posts) == 1
+        wait_until(lambda: len([e for e in job.events.read() if e.type == "alert.sent"]) == 2, "the alerts to be sent")
+        assert [post["type"] for post in chat.posts] == ["warning", "failure"]
+        assert chat.posts[1]["title"] == "job: failed"
 
 
 def test_without_apprise(tmp_path: Path, chat: Chat) -> None:

@@ -120,6 +120,19 @@ def test_a_flood_is_cut_off_and_counted():
     assert f"({len(left_out)} messages before this one were left out)" in service.messages[0].text
 
 
+def test_the_end_of_the_job_is_never_left_out():
+    """It is sent however many messages were, and before those that wait."""
+
+    def raise_(made: Alerts, _: Service) -> None:
+        for seq in range(50):
+            made.take(event(seq), CHAIN)
+        made.take(event(99), CHAIN, end=True)
+
+    service, _ = run(raise_)
+    texts = [message.text.partition("\n")[0] for message in service.messages]
+    assert texts[:3] == ["message 0", "message 99", "message 1"] and len(texts) == alerts.SENT_MAX + 1
+
+
 def test_a_service_that_does_not_answer_holds_nobody(monkeypatch):
     """The queue fills up to its end, and taking a message never waits."""
     monkeypatch.setattr(alerts, "SENT_MAX", 1000)
