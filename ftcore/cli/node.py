@@ -1,6 +1,11 @@
-"""One node: puts an agent together from its parts and runs it."""
+"""One node: puts an agent together from its parts and runs it.
+
+In a container ``ftrun`` is the main process, and whatever it started dies with it. So where people are to be told of
+things, a node whose job has ended waits for its own master, which ends when the last message is sent.
+"""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -15,13 +20,21 @@ from ftcore.errors import FtcoreError
 from ftcore.faults.extra import extra_rules
 from ftcore.ids import JobName
 from ftcore.logs import open_store
+from ftcore.policies.targets import targets
 from ftcore.runtime.agent import processes
 from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.agent.supervisor import LocalSupervisor, Output
+from ftcore.runtime.master.alerts import ALERTS_S
 
 PATIENCE_S = 5.0
 """How long a signal to end the job waits for the master before the node ends by itself."""
+
+LAST_WORDS_S = ALERTS_S + 1.0
+"""How long an ended job's node waits for the masters that it started, if they may have people to tell."""
+
+JOB_ENDED = ("succeeded", "failed", "stopped")
+"""Outcomes of an agent whose job is over, not the node alone."""
 
 
 @attrs.frozen(kw_only=True)
@@ -83,11 +96,12 @@ async def run_node(config: NodeConfig) -> Outcome:
     )
     try:
         agent = Agent(config.agent, log, supervisor, candidates.put_up if config.leads else None)
-        _obey_signals(agent, alone=config.alone)
-        if not config.alone:
-            return await agent.run()
-        async with Narrator(log):
-            return await agent.run()
+        _obey_signals(agent, candidates, alone=config.alone)
+        async with Narrator(log) if config.alone else contextlib.nullcontext():
+            outcome = await agent.run()
+            if outcome.outcome in JOB_ENDED and targets(config.agent.submission.policy.chain):
+                await candidates.ended(LAST_WORDS_S)
+            return outcome
     finally:
         await supervisor.close()
         reaper.close()
@@ -95,13 +109,15 @@ async def run_node(config: NodeConfig) -> Outcome:
         await store.close()
 
 
-def _obey_signals(agent: Agent, *, alone: bool) -> None:
+def _obey_signals(agent: Agent, candidates: "Candidates", *, alone: bool) -> None:
     loop = asyncio.get_running_loop()
     seen: list[int] = []
 
     def obey(number: signal.Signals) -> None:
         seen.append(number)
         code = signal_code(number)
+        if agent.over:
+            candidates.let_go()
         if len(seen) > 1:
             agent.leave(f"{number.name}, for the second time: the workers were killed", code, grace_s=0.0)
         elif alone:
@@ -144,6 +160,8 @@ class Candidates:
         self._on_useless = on_useless
         self._reaper = reaper
         self._living: set[int] = set()
+        self._none_left = asyncio.Event()
+        self._none_left.set()
 
     def put_up(self, silent: int | None) -> None:
         """Start a candidate, unless one of ours lives.
@@ -166,10 +184,23 @@ class Candidates:
             standby=silent is None,
         )
         self._living.add(pid)
+        self._none_left.clear()
         self._reaper.watch(pid, lambda code, mono: self._ended(pid, code))
+
+    async def ended(self, timeout_s: float) -> None:
+        """Wait until every candidate that was put up here has ended, but no longer than so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._none_left.wait()
+
+    def let_go(self) -> None:
+        """Have nobody wait for them any longer."""
+        self._none_left.set()
 
     def _ended(self, pid: int, code: int) -> None:
         self._living.discard(pid)
+        if not self._living:
+            self._none_left.set()
         if code in (1, 2):
             self._on_useless(last_words(self._config.master_log))
 

@@ -240,6 +240,11 @@ class Agent:
         """A master takes its facts."""
         return self.phase is AgentPhase.FOLLOWING
 
+    @property
+    def over(self) -> bool:
+        """Its work has ended, or is about to: it only says goodbye."""
+        return self._ended.done()
+
     def leave(self, reason: str, exit_code: int = 5, grace_s: float | None = None) -> None:
         """Stop the workers, say goodbye and end; the job may go on without this node.
 

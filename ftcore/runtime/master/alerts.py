@@ -38,6 +38,9 @@ NEWS_S = 900.0
 PAUSE_S = 5.0
 """Before those targets that did not take a message are tried once more."""
 
+ALERTS_S = 10.0
+"""How long a master whose job has ended stays to tell people of it."""
+
 logger = structlog.get_logger()
 
 Send = Callable[[alert.Message], Coroutine[Any, Any, alert.Delivery]]

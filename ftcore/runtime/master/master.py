@@ -42,7 +42,7 @@ from ftcore.ports import Candidate, EventLog, Leadership
 from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
 from ftcore.runtime.master.adviser import Adviser
-from ftcore.runtime.master.alerts import Alerts, Unsent
+from ftcore.runtime.master.alerts import ALERTS_S, Alerts, Unsent
 from ftcore.runtime.master.sequencer import Sequencer, take_in
 from ftcore.runtime.master.service import Service
 from ftcore.runtime.master.sessions import Session
@@ -55,9 +55,6 @@ from ftcore.timing import DEFAULT, Timing
 
 LOOK_S = 0.1
 """How often leases and idleness are looked at."""
-
-ALERTS_S = 10.0
-"""How long a master whose job has ended stays to tell people of it."""
 
 STANDBYS = 2
 """Standbys wanted beside the leader, on the lowest ordinals after the first."""

@@ -1,6 +1,7 @@
 """People are told, by a real HTTP service, and no recovery waits for it."""
 
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -124,14 +125,27 @@ def test_nobody_is_told_twice(tmp_path: Path, chat: Chat) -> None:
 
 
 def test_people_are_told_of_the_end(tmp_path: Path, chat: Chat) -> None:
-    """A master whose job has ended stays for as long as it takes to tell people."""
+    """``ftrun`` stays until people are told of the end: in a container its master would die with it."""
     with ftrun(tmp_path) as job:
         run = start(job, chat, POLICY.replace("- process_restart\n", ""))
         job.do(0, "sys.exit(3)")
         assert run.end() == 1
-        wait_until(lambda: len([e for e in job.events.read() if e.type == "alert.sent"]) == 2, "the alerts to be sent")
+        assert len([event for event in job.events.read() if event.type == "alert.sent"]) == 2
         assert [post["type"] for post in chat.posts] == ["warning", "failure"]
         assert chat.posts[1]["title"] == "job: failed"
+
+
+def test_the_end_waits_for_people_no_longer_than_it_is_let_to(tmp_path: Path, chat: Chat) -> None:
+    """A signal ends the wait for a service that hangs; the exit code stays that of the job."""
+    chat.answering.clear()
+    with ftrun(tmp_path) as job:
+        run = start(job, chat, POLICY.replace("- process_restart\n", ""))
+        job.do(0, "sys.exit(3)")
+        job.wait("node.left")
+        run.signal(signal.SIGTERM)
+        assert run.end() == 1
+        assert not [event for event in job.events.read() if event.type == "alert.sent"]
+        chat.answering.set()
 
 
 def test_without_apprise(tmp_path: Path, chat: Chat) -> None:
