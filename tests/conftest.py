@@ -6,6 +6,7 @@ process that a test starts inherits it, so whoever carries it at the end was lef
 
 import os
 import shutil
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -31,6 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
         path = home / name[4:].partition("_")[0].lower()
         path.mkdir(mode=0o700)
         os.environ[name] = str(path)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:  # nohup, or a shell's background: no test starts anything deaf
+            signal.signal(number, lambda *_: None)
     for name in [name for name in os.environ if name.startswith(("PET_", "FTCORE_JOB", "FTCORE_STORE"))]:
         del os.environ[name]
 

@@ -187,6 +187,7 @@ class Leases:
     def heard(self, node: str, incarnation: str, mono_ns: int) -> None:
         """A frame came."""
         self._heard[node, incarnation] = mono_ns
+        self._looked = self._looked or mono_ns  # a gap may come before the first look
 
     def last_heard(self, node: str, incarnation: str) -> int:
         """When a frame came last, in monotonic nanoseconds; 0 if never."""

@@ -93,8 +93,7 @@ class Ftrun:
 
     def _popen(self, given: dict[str, Any]) -> dict[str, Any]:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        usual = {"cwd": self.cwd, "env": self.env, "text": True, "errors": "replace", "preexec_fn": hang_up_counts}
-        return usual | pipes | given
+        return {"cwd": self.cwd, "env": self.env, "text": True, "errors": "replace"} | pipes | given
 
     def ftctl(self, *argv: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "ftcore.cli.ftctl", "--store", self.store, *argv]
@@ -418,11 +417,6 @@ def is_dead(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True
-
-
-def hang_up_counts() -> None:
-    """Have a process started like from a terminal, also where the tests run under nohup."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def gone(pids: "Sequence[int] | dict[int, str]", timeout_s: float = GONE_S) -> list[int]:

@@ -129,6 +129,9 @@ def test_time_in_which_the_master_did_not_run_counts_against_nobody():
     assert leases.silent([("a", "1")], 110) == []
     assert leases.silent([("a", "1")], 1000) == []
     assert leases.silent([("a", "1")], 1010) == [("a", "1")]
+    early = Leases(lease_ns=20, look_ns=10)
+    early.heard("a", "1", 100)
+    assert early.silent([("a", "1")], 1000) == []
 
 
 def test_another_job_is_told_so():
