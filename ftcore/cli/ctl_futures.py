@@ -49,9 +49,13 @@ def add_futures(commands: Any, command: Callable[..., Any], reading: Callable[..
     simulate.add_argument("--ckpt-interval", type=float, metavar="SECONDS", help="training between two checkpoints")
     simulate.add_argument("--ckpt-cost", type=float, metavar="SECONDS", help="training stands still for a checkpoint")
     simulate.add_argument("--nodes-min", type=int, metavar="N", help="the job runs with so few; default: with all")
-    simulate.add_argument("--plot", metavar="FILE.svg", help="draw goodput and losses over time")
     simulate.add_argument(
-        "--log", metavar="FILE.ftlog", help="keep the log; read it with ftctl --store file:FILE.ftlog, as any other"
+        "--plot", metavar="FILE.svg", help="draw goodput and losses over time; another picture is replaced"
+    )
+    simulate.add_argument(
+        "--log",
+        metavar="FILE.ftlog",
+        help="keep the log; read it with ftctl --store file:FILE.ftlog, as any other; another archive is replaced",
     )
     simulate.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     whatif = reading(

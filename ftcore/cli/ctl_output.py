@@ -4,6 +4,7 @@ import datetime
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,6 +32,28 @@ def print_json(value: Any) -> None:
 def say(text: str) -> None:
     """A message, for people, on stderr."""
     print(f"ftctl: {text}", file=sys.stderr)
+
+
+def plural(count: int, noun: str, many: str = "") -> str:
+    """A number with its noun, as ``1 event`` or ``2,000 events``.
+
+    Args:
+        count: how many.
+        noun: for one.
+        many: for several, where an s does not make it.
+    """
+    return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
+
+
+def written(path: Path | None, instead: str) -> str:
+    """Where something was written, for a message.
+
+    Args:
+        path: None for standard output.
+        instead: what it replaced; empty if nothing was there.
+    """
+    where = "standard output" if path is None else str(path)
+    return f"{where}, in place of {instead} that was there" if instead else where
 
 
 def wants_colour() -> bool:

@@ -136,10 +136,16 @@ def _add_taking_away(commands: Any) -> None:
         commands,
         "export",
         "Write the log to a file that can be read anywhere.",
-        "ftctl export -o demo.ftlog\nftctl --store file:demo.ftlog explain",
+        "ftctl export -o demo.ftlog\nftctl --store file:demo.ftlog explain\nftctl export -o - | gzip > demo.ftlog.gz",
     )
     _add_common(export, argparse.SUPPRESS, argparse.SUPPRESS)
-    export.add_argument("-o", "--output", required=True, metavar="FILE", help="the file, by custom NAME.ftlog")
+    export.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="by custom NAME.ftlog; an archive that is there is replaced, another file is not; - for standard output",
+    )
     machines = _command(
         commands,
         "machines",

@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from ftcore.cli.ctl_output import clean, print_json, say
+from ftcore.cli.ctl_output import clean, plural, print_json, say, written
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
+from ftcore.logs.outfile import STDOUT
 from ftcore.policies.targets import hidden
 from ftcore.replay.reading import fold_log_async
 from ftcore.replay.verify import VerifyReport, verify_async
@@ -92,11 +93,13 @@ def _event_json(event: Event | None) -> dict[str, Any] | None:
 
 
 async def export_log(args: argparse.Namespace) -> int:
-    """Write the log to a file."""
-    from ftcore.logs.archive import export
+    """Write the log to a file, or to standard output."""
+    from ftcore.logs.archive import ArchiveWriter, copy
 
-    path = Path(args.output)
+    path = None if args.output == STDOUT else Path(args.output)
     async with opened(args) as log:
-        count = await export(log, path)
-    say(f"wrote {count} events of {log.job} to {path}")
+        with ArchiveWriter(path, log.job) as writer:
+            await copy(log, writer)
+    where = written(path, "the archive" if writer.replaced else "")
+    say(f"wrote {plural(writer.events, 'event')} of {log.job} to {where}")
     return 0

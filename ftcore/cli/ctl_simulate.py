@@ -6,15 +6,16 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ftcore.cli.ctl_output import console, duration, print_json, say, table
+from ftcore.cli.ctl_output import console, duration, plural, print_json, say, table, written
 from ftcore.errors import UsageError
 from ftcore.ids import JobName
+from ftcore.logs.archive import ArchiveWriter
+from ftcore.logs.outfile import STDOUT, FileKind, OutFile, same_file
 from ftcore.sim.campaign_plot import plot
 from ftcore.sim.campaign_training import CAUSES, PRODUCTIVE
 from ftcore.sim.campaign_wheel import Sink
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 3.0
 """A simulation that takes longer says how far it is."""
 
+SVG = FileKind(name="a picture in SVG", begins=b"<svg ")
 SEEDS_MAX = 1000
 TEXT_BYTES_MAX = 64 << 20
 
@@ -40,22 +42,25 @@ async def run(args: argparse.Namespace) -> int:
     if not 1 <= args.seeds <= SEEDS_MAX:
         raise UsageError(f"--seeds: found {args.seeds}; expected 1 to {SEEDS_MAX}")
     check(request)
-    if args.plot is not None:
-        _write(Path(args.plot), "")  # before minutes of work, not after
+    kept, picture = _out_paths(args)
     outcomes = []
-    for number in range(args.seeds):
-        one = _seeded(request, args.seed + number)
-        kept = args.log if number == 0 else None
-        with _keeping(kept) as sinks:
+    with contextlib.ExitStack() as files:  # opened before minutes of work, not after
+        log = files.enter_context(ArchiveWriter(kept, JobName("campaign"))) if kept is not None else None
+        drawing = files.enter_context(OutFile(picture, SVG)) if picture is not None else None
+        for number in range(args.seeds):
+            one = _seeded(request, args.seed + number)
+            sinks = [_keeping(log)] if log is not None and number == 0 else []
             outcomes.append(simulate(one, *sinks, on_day=_Progress(one, number, args.seeds)))
-    first = outcomes[0]
+        first = outcomes[0]
+        if drawing is not None:
+            title = f"{_what(first)}: goodput {first.goodput:.1%}"
+            drawing.write(plot(title, first.curve, request.nodes).encode())
+    if log is not None:
+        where = written(kept, "the archive" if log.replaced else "")
+        say(f"wrote {plural(first.tally.events, 'event')} to {where}")
+    if drawing is not None:
+        say(f"wrote {written(picture, 'the picture' if drawing.replaced else '')}")
     goodputs = [outcome.goodput for outcome in outcomes]
-    if args.log is not None:
-        say(f"wrote {first.tally.events} events to {args.log}")
-    if args.plot is not None:
-        title = f"{_what(first)}: goodput {first.goodput:.1%}"
-        _write(Path(args.plot), plot(title, first.curve, request.nodes))
-        say(f"wrote {args.plot}")
     if args.format == "json":
         print_json({**first.to_json(), **_several(outcomes, goodputs)})
     else:
@@ -63,21 +68,31 @@ async def run(args: argparse.Namespace) -> int:
     return 0
 
 
-@contextlib.contextmanager
-def _keeping(path: str | None) -> Iterator[tuple[Sink, ...]]:
-    """What takes in the groups of a campaign whose log is kept."""
-    if path is None:
-        yield ()
-        return
-    from ftcore.logs.archive import ArchiveWriter
+def _out_paths(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
+    """Where log and plot go; None: nowhere.
 
-    with ArchiveWriter(Path(path), JobName("campaign")) as writer:
+    Raises:
+        UsageError: both go to one place, or one to where it cannot be.
+    """
+    for name, text in (("--log", args.log), ("--plot", args.plot)):
+        if text == STDOUT:
+            raise UsageError(f"{name}: found -; standard output is for the report: expected a file")
+    kept, picture = (Path(text) if text is not None else None for text in (args.log, args.plot))
+    if picture is not None and picture.suffix.lower() not in ("", ".svg"):
+        raise UsageError(f"--plot: found {args.plot}; expected a name that ends in .svg: it is an SVG that is drawn")
+    if kept is not None and picture is not None and same_file(kept, picture):
+        raise UsageError(f"--log and --plot: found {args.log} for both; expected two files")
+    return kept, picture
 
-        def keep(group: "list[Event]") -> None:
-            for event in group:
-                writer.add(event)
 
-        yield (keep,)
+def _keeping(writer: ArchiveWriter) -> Sink:
+    """Takes in the groups of a campaign whose log is kept."""
+
+    def keep(group: "list[Event]") -> None:
+        for event in group:
+            writer.add(event)
+
+    return keep
 
 
 def request_of(args: argparse.Namespace) -> Request:
@@ -135,13 +150,6 @@ def read_text(path: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: no text in UTF-8: {error.reason} at byte {error.start}") from None
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _with_policy(request: Request, policy: "PolicyLoaded") -> Request:

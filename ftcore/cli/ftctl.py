@@ -7,9 +7,11 @@ exit code, never a traceback; a closed pipe and Ctrl-C end quietly. Nothing heav
 
 import argparse
 import asyncio
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from ftcore import __version__
@@ -38,8 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     configure("error")  # to stderr: JSON goes to stdout alone; an old server is the running job's to warn of
     try:
-        code: int = asyncio.run(_command(args.command)(args))
-        sys.stdout.flush()
+        with _interruptible():
+            code: int = asyncio.run(_command(args.command)(args))
+            sys.stdout.flush()
     except FtcoreError as error:
         print(f"ftctl: {error}", file=sys.stderr)
         return error.exit_code
@@ -50,6 +53,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return code
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have Ctrl-C end even what never waits: asyncio's own handler would only cancel a task that has to wait first."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # ignored, or somebody else's
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _command(name: str) -> Command:

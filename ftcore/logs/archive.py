@@ -6,27 +6,26 @@
     {"ftlog_end":1,"events":207,"digest":"9a77...02"}            footer: how many, and the last digest
 
 House rules: digests are chained as in a live log (``events.codec.chain``), so a line that was changed, lost or swapped
-is found, and the footer tells a whole file from one that was cut. An archive is written under another name, synced and
-renamed, so it is there whole or not at all. It holds what ``read`` gives: events of an older schema version are
-written as this ftcore understands them.
+is found, and the footer tells a whole file from one that was cut. An archive is there whole or not at all
+(``outfile``); only a pipe gets it line by line, and its reader knows a whole one by the footer. It holds what ``read``
+gives: events of an older schema version are written as this ftcore understands them.
 """
 
 import asyncio
 import contextlib
-import errno
 import itertools
 import os
-import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import msgspec
 
-from ftcore.errors import FtcoreError, LogCorrupt, LogFull, NotFound, StoreError, UsageError
+from ftcore.errors import LogCorrupt, NotFound, StoreError, UsageError
 from ftcore.events.codec import GENESIS, chain, decode, encode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
+from ftcore.logs.outfile import FileKind, OutFile
 from ftcore.logs.rules import check_job_name
 from ftcore.ports import Candidate, EventLog, Leader, Leadership
 
@@ -67,28 +66,31 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
+KIND = FileKind(name="an archive", begins=b'{"ftlog":', mode=0o600)
+
+
 class ArchiveWriter:
-    """Writes an archive: a context manager that leaves a whole file, or, after an error, none.
+    """Writes an archive: a context manager that leaves a whole file, or, after an error, what was there before.
 
     Args:
-        path: where; what is there is replaced.
+        path: where; an archive that is there is replaced, see ``outfile``. None: standard output.
         job: the job.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: the file cannot be written, or another one is there.
         LogFull: no space.
     """
 
-    def __init__(self, path: Path, job: JobName) -> None:
-        self._path = path
-        self._draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    def __init__(self, path: Path | None, job: JobName) -> None:
+        self._out = OutFile(path, KIND)
         self._digest = GENESIS
         self.events = 0
-        with self._saying_where():
-            self._file = os.fdopen(
-                os.open(self._draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb"
-            )
         self._line(msgspec.json.encode(Header(ftlog=FORMAT, job=job, first=1, previous=GENESIS.hex())))
+
+    @property
+    def replaced(self) -> bool:
+        """An archive was there."""
+        return self._out.replaced
 
     def add(self, event: Event) -> None:
         """Write the next event."""
@@ -104,41 +106,14 @@ class ArchiveWriter:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         try:
             if kind is None:
-                self._finish()
+                footer = Footer(ftlog_end=FORMAT, events=self.events, digest=self._digest.hex())
+                self._line(msgspec.json.encode(footer))
+                self._out.finish()
         finally:
-            with contextlib.suppress(OSError):
-                self._file.close()
-            self._draft.unlink(missing_ok=True)
-
-    def _finish(self) -> None:
-        self._line(msgspec.json.encode(Footer(ftlog_end=FORMAT, events=self.events, digest=self._digest.hex())))
-        with self._saying_where():
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._draft.rename(self._path)
-            directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            self._out.close()
 
     def _line(self, line: bytes) -> None:
-        with self._saying_where():
-            self._file.write(line + b"\n")
-
-    @contextlib.contextmanager
-    def _saying_where(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise _cannot_write(self._path, error) from error
-
-
-def _cannot_write(path: Path, error: OSError) -> FtcoreError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return LogFull(f"no space to write {path}: {error.strerror}")
-    return UsageError(f"cannot write {path}: {error.strerror}")
+        self._out.write(line + b"\n")
 
 
 async def export(log: EventLog, path: Path) -> int:
@@ -146,16 +121,21 @@ async def export(log: EventLog, path: Path) -> int:
 
     Args:
         log: the log; events that are appended meanwhile are left out.
-        path: the archive; what is there is replaced once the new one is whole.
+        path: the archive; one that is there is replaced once the new one is whole.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: the file cannot be written, or another one is there.
         LogFull: no space.
     """
     with ArchiveWriter(path, log.job) as writer:
-        async for event in log.read():
-            writer.add(event)
+        await copy(log, writer)
     return writer.events
+
+
+async def copy(log: EventLog, writer: ArchiveWriter) -> None:
+    """Write what a log holds by now."""
+    async for event in log.read():
+        writer.add(event)
 
 
 def read_header(path: Path) -> Header:
