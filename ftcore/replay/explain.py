@@ -13,10 +13,12 @@ Phases, in seconds. Each begins where the one before it ends:
 | ``first_step`` | the fact that resolved it by a completed step; begins where ``start`` ends, loading included |
 | ``total`` | the end of the incident; begins with ``detect``, or with ``decide`` if that is not known |
 
+Each phase ends, and the next begins, when the master took in a fact (``Event.time``), so they add up without gap and
+without overlap. That clock is one master's monotonic one, laid on the wall clock when its term began.
+
 House rules: a plan that failed, or that only prepared the next one (a checkpoint, a message), counts as deciding, so
 the phases of the plan that held add up to the total. A plan that leaves the processes in place has neither ``stop`` nor
-``rendezvous``; its ``start`` begins with the verdict. Between
-facts whose sources share a boot their monotonic clocks are subtracted (``at.mono``), else the master's times of them.
+``rendezvous``; its ``start`` begins with the verdict.
 A decision happens in the turn of its fact and has that fact's time: a ``decide`` of 0.0 says *in the same turn*. What
 cannot be known is None, never 0: a source that told no clock, one whose clock is ahead of the master's, a phase that
 the incident did not have. ``detect`` compares two clocks: between machines it is as good as they agree.
@@ -351,14 +353,8 @@ def _phases(case: _Case, root: Event | None) -> Phases:
 
 
 def _between(first: Event | None, second: Event | None) -> float | None:
-    """Seconds from one fact to the other."""
-    if first is None or second is None:
-        return None
-    if first.at is not None and second.at is not None and first.at.boot == second.at.boot != "":
-        passed = second.at.mono - first.at.mono
-        if passed >= 0:
-            return passed / SECOND
-    return (second.time - first.time) / SECOND
+    """Seconds from one fact to the other, as the master took them in."""
+    return None if first is None or second is None else (second.time - first.time) / SECOND
 
 
 def _lag(root: Event | None, opening: Event) -> float | None:

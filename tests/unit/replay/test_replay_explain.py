@@ -1,10 +1,12 @@
 """Incidents as they are told from the log."""
 
+import attrs
 import msgspec
 
 from ftcore.events.envelope import At
 from ftcore.events.job import JobSpec
 from ftcore.events.worker import WorkerError, WorkerFailed
+from ftcore.ids import SECOND
 from ftcore.policies.config import parse
 from ftcore.replay import Explainer, Incident, read
 from ftcore.testing.driver import JobDriver
@@ -119,22 +121,24 @@ def test_a_lost_node_has_no_rank_and_no_known_begin():
     assert (failure.rank, failure.exitcode, failure.message) == (None, None, "no frame for 2 s")
 
 
-def test_phases_use_the_monotonic_clock_of_one_boot():
-    """Where two facts share a boot the difference of their monotonic clocks counts, not the master's times."""
+def test_a_fact_that_was_long_under_way_counts_once():
+    """What passed before the master took the opening fact in is ``detect``, and no part of the phases behind it."""
     driver = started()
     driver.fail("node1", exitcode=-9)
     driver.settle()
-    events = [
-        msgspec.structs.replace(event, at=At(wall=event.at.wall, mono=event.at.mono * 2, boot=event.at.boot))
-        if event.at is not None
-        else event
-        for event in driver.events
-    ]
+    [incident] = told(driver)
+    opening = incident.events[0]
+    events = []
+    for event in driver.events:
+        if event.seq == opening:
+            early = At(wall=event.at.wall - 5 * SECOND, mono=event.at.mono - 5 * SECOND, boot=event.at.boot)
+            event = msgspec.structs.replace(event, at=early)
+        events.append(event)
     explainer = Explainer()
     read(events, explainer)
-    [twice], [once] = explainer.incidents(), told(driver)
-    assert once.phases.stop is not None
-    assert twice.phases.stop == 2 * once.phases.stop
+    [late] = explainer.incidents()
+    assert late.phases == attrs.evolve(incident.phases, detect=6.0, total=incident.phases.total + 5)
+    assert incident.phases.detect == 1.0
 
 
 def test_a_source_whose_clock_is_ahead_has_no_detection_time():
