@@ -5,16 +5,21 @@ The master records it with who asked and why. What becomes of it is then read fr
 
 import argparse
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from ftcore.cli.ctl_output import clean, print_json, say
 from ftcore.cli.ctl_store import opened
-from ftcore.errors import Unreachable
+from ftcore.errors import Unreachable, UsageError
 from ftcore.ids import Seq
 from ftcore.ports import EventLog
+from ftcore.replay.reading import fold_log_async
 from ftcore.replay.wish import Wish
+from ftcore.states.job import ENDED
+
+if TYPE_CHECKING:
+    from ftcore.runtime.wire.frames import CommandReply
 
 TIMEOUT_S = 120.0
 """How long a verdict is waited for by default; the wish stands in the log, whoever waits."""
@@ -36,13 +41,7 @@ async def command(args: argparse.Namespace) -> int:
     """Give the master the command, then follow the log to what comes of it."""
     node = getattr(args, "node", "")
     async with opened(args) as log:
-        leader = await log.leader()
-        if leader is None or not leader.alive:
-            what = _PHRASES.get(args.command, f"{args.command} {node or 'it'}")
-            raise Unreachable(f"no master leads {log.job}, so nobody can {what}: is the job still running?")
-        from ftcore.runtime.wire import client
-
-        reply = await client.command(leader.candidate.address, log.job, args.command, node=node, why=args.why)
+        reply = await _asked(log, args.command, node, args.why)
         wish = Wish(seq=reply.seq, command=args.command, node=node)
         told = _Told(log.job, quiet=args.format == "json")
         if not reply.seq:
@@ -60,6 +59,29 @@ async def command(args: argparse.Namespace) -> int:
     elif not args.no_wait:
         told.line(f"no verdict in {args.timeout:g} s; it stays asked for: ftctl events --since {wish.seq} --follow")
     return 0 if wish.outcome == "done" or args.no_wait else NOT_DONE
+
+
+async def _asked(log: EventLog, command: str, node: str, why: str) -> "CommandReply":
+    """What the master says to it.
+
+    Raises:
+        UsageError: the job has ended.
+        Unreachable: no master answers, though the job has not.
+    """
+    leader = await log.leader()
+    try:
+        if leader is None or not leader.alive:
+            what = _PHRASES.get(command, f"{command} {node or 'it'}")
+            raise Unreachable(f"no master leads {log.job}, so nobody can {what}: is the job still running?")
+        from ftcore.runtime.wire import client
+
+        return await client.command(leader.candidate.address, log.job, command, node=node, why=why)
+    except Unreachable:
+        state = await fold_log_async(log.read())
+        if state.phase in ENDED:
+            how = f"{state.phase}: {state.reason}" if state.reason else str(state.phase)
+            raise UsageError(f"{log.job} has ended ({how}): there is nobody who could be asked to {command}") from None
+        raise
 
 
 @attrs.frozen

@@ -326,6 +326,18 @@ def test_mistakes_are_one_line_and_a_code(store, capsys, argv, code, message):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("argv", [["stop"], ["pause"], ["drain", "node1"], ["checkpoint"], ["resume"]])
+def test_a_job_that_has_ended_takes_no_command(tmp_path, capsys, argv):
+    """The log says that it has ended, and how: that is wrong usage, not a master that cannot be reached."""
+    driver = driven()
+    driver.stop()
+    driver.settle()
+    url = archive(tmp_path / "ended.ftlog", driver.events)
+    assert main([*argv, "--store", url]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("ftctl: demo has ended (stopped: ") and err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
