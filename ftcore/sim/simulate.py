@@ -27,8 +27,8 @@ from ftcore.errors import UsageError
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyLoaded
 from ftcore.policies.base import Ability
-from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config import default_chain
+from ftcore.sim.abilities import needed_by
 from ftcore.sim.campaign import DAY_S, Campaign
 from ftcore.sim.campaign_machines import Setting
 from ftcore.sim.campaign_tally import VERIFIED_MAX, Tally
@@ -218,14 +218,8 @@ def setting_of(request: Request) -> Setting:
         nodes_max=request.nodes,
         timing=Timing(return_window_s=wait_s, start_timeout_s=max(120.0, 2 * request.costs["start"])),
     )
-    needs = {
-        str(need)
-        for entry in request.policy.chain
-        if request.policy.text and entry.policy in BUILT_IN
-        for need in BUILT_IN[entry.policy].needs
-    }
     abilities: dict[str, tuple[str, ...]] = {} if fleet else {"platform": PLATFORM_CAN}
-    script = tuple(sorted(needs - set(PLATFORM_CAN)))
+    script = tuple(sorted(set(needed_by(request.policy)) - set(PLATFORM_CAN)))
     return Setting(
         spec=spec,
         policy=request.policy,

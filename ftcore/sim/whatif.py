@@ -43,8 +43,9 @@ from ftcore.events.registry import Kind
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
 from ftcore.ids import SECOND
 from ftcore.policies.base import PlanKind, Take
-from ftcore.policies.chain import BUILT_IN, consult
+from ftcore.policies.chain import consult
 from ftcore.replay.reading import fold_recorded
+from ftcore.sim.abilities import needed_by
 from ftcore.sim.cost import Costs
 from ftcore.sim.whatif_prices import NEEDS_NODE, Case, Option, Price, Prices, Stage
 from ftcore.states.model import IncidentState, JobState
@@ -187,7 +188,7 @@ class WhatIf:
         state = self._state
         kept = (state.chain, state.attempts, state.repeat, state.node_faults, state.streak, state.incident)
         abilities = state.abilities
-        state.abilities = {**abilities, "what if": _needs(self._other)}
+        state.abilities = {**abilities, "what if": needed_by(self._other)}
         asked = attrs.evolve(incident, asked=[], tried=[], taken="", plan="", saved=False)
         state.chain, state.incident = self._chain, asked
         state.attempts = {name: list(times) for name, times in self._attempts.items()}
@@ -250,13 +251,6 @@ class WhatIf:
             Compared(id=case.id, kind=case.kind, cls=case.cls, recorded=prices.recorded(case), other=prices.other(case))
             for case in cases
         ]
-
-
-def _needs(other: PolicyLoaded) -> tuple[str, ...]:
-    """What the other file says of the script, and what its entries need, which whoever asks means to be there."""
-    known = [BUILT_IN[entry.policy] for entry in other.chain if other.text and entry.policy in BUILT_IN]
-    needs = (str(need) for policy in known for need in policy.needs)
-    return tuple(dict.fromkeys((*other.declared.abilities, *needs)))
 
 
 def _is_stepping(state: JobState) -> bool:

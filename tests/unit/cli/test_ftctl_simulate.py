@@ -121,3 +121,23 @@ def test_whatif_needs_incidents(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert main(["simulate", "--nodes", "2", "--days", "1", "--rate", "0", "--log", str(log)]) == 0
     assert main(["--store", f"file:{log}", "whatif", "--policy", str(policy)]) == 2
     assert "no incident that ended" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["palm", "falcon"])
+def test_what_an_entrys_options_need_is_taken_as_possible(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A preset that goes back and skips data does so, in a simulation and in the pricing of a log."""
+    log, policy, trace = tmp_path / "sim.ftlog", tmp_path / "policy.yaml", tmp_path / "trace.tsv"
+    assert main(["policy", "init", "--preset", name]) == 0
+    policy.write_text(capsys.readouterr().out)
+    trace.write_text("seconds\tnode\tkind\n40000\t1\tloss-spike\n")
+    given = ["simulate", "--nodes", "2", "--days", "1", "--trace", str(trace), "--format", "json"]
+    assert main([*given, "--policy", str(policy)]) == 0
+    [incident] = json.loads(capsys.readouterr().out)["incidents"]
+    assert (incident["resolved_by"], incident["outcome"]) == ("rollback_and_skip", "stepped")
+    assert main([*given, "--log", str(log)]) == 0
+    capsys.readouterr()
+    assert main(["--store", f"file:{log}", "whatif", "--policy", str(policy), "--format", "json"]) == 0
+    [compared] = json.loads(capsys.readouterr().out)["incidents"]
+    assert compared["other"]["policies"][0][0] == "rollback_and_skip"
