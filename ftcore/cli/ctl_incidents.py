@@ -50,6 +50,7 @@ async def incidents(args: argparse.Namespace) -> int:
         "WHAT",
         right=("TOTAL",),
         flexible=("WHAT",),
+        spare=("KIND", "LOST", "BY", "CLASS"),
     )
     for incident in found:
         rows.add_row(

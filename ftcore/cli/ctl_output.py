@@ -76,7 +76,11 @@ def console() -> "Console":
     from rich.console import Console
     from rich.theme import Theme
 
-    return Console(
+    class Uncut(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*objects, **{"crop": False, **options})
+
+    return Uncut(
         theme=Theme(_RICH),
         width=columns() or PIPE_COLUMNS,
         no_color=not wants_colour(),
@@ -88,25 +92,20 @@ def console() -> "Console":
     )
 
 
-def table(*headers: str, right: tuple[str, ...] = (), flexible: tuple[str, ...] = ()) -> "Table":
-    """An empty table.
+def table(
+    *headers: str, right: tuple[str, ...] = (), flexible: tuple[str, ...] = (), spare: tuple[str, ...] = ()
+) -> "Table":
+    """An empty table, which fits itself to where it is printed; see ``ctl_table``.
 
     Args:
         headers: column titles.
         right: columns of numbers.
         flexible: columns that may be folded onto several lines; all others stay whole.
+        spare: columns that are left out where there is no room, the first one first.
     """
-    from rich.table import Table
+    from ftcore.cli.ctl_table import Fitted
 
-    made = Table(box=None, pad_edge=False, header_style="strong", padding=(0, 2, 0, 0))
-    for header in headers:
-        made.add_column(
-            header,
-            justify="right" if header in right else "left",
-            no_wrap=header not in flexible,
-            overflow="fold",
-        )
-    return made
+    return Fitted(*headers, right=right, flexible=flexible, spare=spare)
 
 
 def clean(text: str) -> str:

@@ -54,7 +54,17 @@ async def jobs(args: argparse.Namespace) -> int:
         print_json([*({**job.to_json(), "nodes": len(job.nodes)} for job in found), *broken])
         return 0
     rows = table(
-        "JOB", "STATE", "RUN", "ROUND", "RANKS", "STEP", "INCIDENTS", "EVENTS", "LAST EVENT (UTC)", right=_RIGHT
+        "JOB",
+        "STATE",
+        "RUN",
+        "ROUND",
+        "RANKS",
+        "STEP",
+        "INCIDENTS",
+        "EVENTS",
+        "LAST EVENT (UTC)",
+        right=_RIGHT,
+        spare=("RUN", "EVENTS", "ROUND", "RANKS"),
     )
     for job in found:
         rows.add_row(*_job_row(job))
@@ -126,7 +136,16 @@ async def status(args: argparse.Namespace) -> int:
     facts.add_row("log", f"{job.last_seq} events, the last on {date(job.time)} at {clock(job.time)} UTC")
     out.print(facts)
     if job.nodes:
-        nodes = table("NODE", "ORDINAL", "STATE", "RANKS", "ROUND", "HOST", right=("ORDINAL", "RANKS", "ROUND"))
+        nodes = table(
+            "NODE",
+            "ORDINAL",
+            "STATE",
+            "RANKS",
+            "ROUND",
+            "HOST",
+            right=("ORDINAL", "RANKS", "ROUND"),
+            spare=("ORDINAL", "ROUND"),
+        )
         for node in job.nodes[:NODES_SHOWN]:
             state = Text(node.state, style=_STATE_STYLES.get(node.state, ""))
             nodes.add_row(node.node, str(node.ordinal), state, str(node.slots), str(node.round), node.host)

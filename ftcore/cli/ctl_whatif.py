@@ -72,6 +72,7 @@ def _print(compared: list[Compared], recorded: str, other: str) -> None:
         "FROM",
         right=numbers,
         flexible=("RECORDED", "OTHER", "FROM"),
+        spare=("FROM", "LOST", "WOULD LOSE", "CLASS"),
     )
     for one in compared:
         rows.add_row(

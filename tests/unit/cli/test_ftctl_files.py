@@ -1,4 +1,4 @@
-"""Files that ``ftctl`` writes, and Ctrl-C while it writes them: nothing is lost that was there, nothing is left behind."""
+"""Files that ``ftctl`` writes, and Ctrl-C while it does: nothing is lost that was there, nothing is left behind."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def test_a_device_is_written_and_stays(export, tmp_path, capsys):
     assert main([*export, "/dev/full"]) == 3
     assert "ftctl: no space to write /dev/full" in capsys.readouterr().err
     assert main([*export, "/dev/null"]) == 0
-    assert all(stat.S_ISCHR(os.stat(path).st_mode) for path in ("/dev/full", "/dev/null"))
+    assert all(Path(path).is_char_device() for path in ("/dev/full", "/dev/null"))
 
 
 def test_a_pipe_is_written_and_stays(export, tmp_path):
