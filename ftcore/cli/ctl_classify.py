@@ -63,14 +63,13 @@ def as_json(told: Diagnosis) -> dict[str, Any]:
 
 
 def _rules(path: str) -> tuple[Rule, ...]:
-    from ftcore.cli.plugins import policies_named_in
-    from ftcore.policies.config import parse
+    from ftcore.cli.policy_file import parsed
 
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read as a policy file ({error})") from None
-    loaded = parse(text, path, external=policies_named_in(text))
+    loaded = parsed(text, path)
     return extra_rules(loaded.rules, f"{path}: faults.rules")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ftcore.cli.ctl_output import console, print_json, table
 from ftcore.cli.plugins import policies_named_in
-from ftcore.cli.policy_file import read_text
+from ftcore.cli.policy_file import checked, read_policy, read_text
 from ftcore.errors import NotFound, UsageError
 from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.faults.taxonomy import CLASSES, FaultClass
@@ -14,7 +14,6 @@ from ftcore.policies import presets
 from ftcore.policies.abilities import DECLARED_BY
 from ftcore.policies.base import Policy
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.config import check as check_text
 from ftcore.policies.config import preset
 from ftcore.policies.external import External
 from ftcore.policies.feasible import missing, needs
@@ -22,7 +21,7 @@ from ftcore.policies.reach import asked, why_not
 from ftcore.policies.schema import schema
 from ftcore.policies.values import defaults
 from ftcore.policies.writing import commented, shown
-from ftcore.policies.yaml_nodes import Problem, Problems, did_you_mean
+from ftcore.policies.yaml_nodes import Problem, did_you_mean
 
 
 async def policy(args: argparse.Namespace) -> int:
@@ -59,26 +58,14 @@ def _check(args: argparse.Namespace) -> int:
 
 def _checked(path: str) -> tuple[PolicyLoaded | None, tuple[Problem, ...]]:
     try:
-        text = read_text(path)
+        told = checked(read_text(path), path)
     except UsageError as error:
         return None, (Problem(line=0, text=str(error)),)
-    try:
-        external = policies_named_in(text)
-    except UsageError as error:
-        return None, (Problem(line=0, text=str(error)),)
-    checked = check_text(text, path, external=external)
-    return checked.loaded, checked.problems
+    return told.loaded, told.problems
 
 
 def _load(path: str) -> PolicyLoaded:
-    text = read_text(path)
-    checked = check_text(text, path, external=policies_named_in(text))
-    if checked.loaded is None:
-        problems = Problems(path)
-        for problem in checked.problems:
-            problems.add(problem.line, problem.text)
-        raise problems.error()
-    return checked.loaded
+    return read_policy(path)
 
 
 def _explain(args: argparse.Namespace) -> int:

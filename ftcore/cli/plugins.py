@@ -20,7 +20,8 @@ from ftcore.errors import UsageError
 from ftcore.events.policy import PolicyLoaded
 from ftcore.policies.base import Option
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.external import GROUP, RULES_GROUP, External, RuleSource, one_line, with_rules
+from ftcore.policies.config_chain import numeric_details
+from ftcore.policies.external import GROUP, RULES_GROUP, External, Offered, RuleSource, one_line, with_rules
 
 PATIENCE_S = 30.0
 """How long the packages may take to load: longer than any import, shorter than a user's patience."""
@@ -56,15 +57,29 @@ def policies_named_in(text: str) -> dict[str, External]:
     return {each.name: _repaired(each) for each in _look("describe", names, list[External])}
 
 
+def offered() -> Offered:
+    """What installed packages offer beside the policies that a file names."""
+    names = sorted({entry.name for entry in entry_points(group=GROUP)})
+    return Offered(names=names, details=_details)
+
+
+def _details() -> list[str]:
+    return [detail for source in _rule_sources() if not source.error for detail in numeric_details(source.items)]
+
+
+def _rule_sources() -> list[RuleSource]:
+    if not entry_points(group=RULES_GROUP):
+        return []
+    return sorted(_look("rules", (), list[RuleSource]), key=lambda source: (source.origin, source.name))
+
+
 def with_installed_rules(loaded: PolicyLoaded) -> PolicyLoaded:
     """A policy with the rules of all installed packages behind its own.
 
     Raises:
         UsageError: the rules of a package cannot be loaded or used; says which package.
     """
-    if not entry_points(group=RULES_GROUP):
-        return loaded
-    for source in sorted(_look("rules", (), list[RuleSource]), key=lambda source: (source.origin, source.name)):
+    for source in _rule_sources():
         if source.error:
             raise UsageError(f"the rules {source.name} of {source.origin}: {source.error}; repair or uninstall it")
         loaded = with_rules(loaded, source.items, source.origin)

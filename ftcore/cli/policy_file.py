@@ -4,10 +4,10 @@ this job can carry it out.
 
 from pathlib import Path
 
-from ftcore.cli.plugins import policies_named_in, with_installed_rules
+from ftcore.cli.plugins import offered, policies_named_in, with_installed_rules
 from ftcore.errors import UsageError
 from ftcore.events.policy import PolicyLoaded
-from ftcore.policies.config import default_chain, parse, with_max_restarts
+from ftcore.policies.config import Checked, check, default_chain, parse, with_max_restarts
 from ftcore.policies.environment import apply_switches
 from ftcore.policies.feasible import check_abilities
 from ftcore.policies.yaml_nodes import BYTES_MAX
@@ -33,7 +33,7 @@ def policy_in_force(path: str | None, *, max_restarts: int | None, switches: str
             text = read_text(path)
         except UsageError as error:
             raise UsageError(f"--policy: {error}") from error
-        loaded = parse(text, path, external=policies_named_in(text))
+        loaded = parsed(text, path)
     loaded = with_installed_rules(loaded)
     if max_restarts is not None:
         loaded = with_max_restarts(loaded, max_restarts)
@@ -51,8 +51,25 @@ def read_policy(path: str) -> PolicyLoaded:
     Raises:
         UsageError: it cannot be read or used.
     """
-    text = read_text(path)
-    return parse(text, path, external=policies_named_in(text))
+    return parsed(read_text(path), path)
+
+
+def parsed(text: str, source: str) -> PolicyLoaded:
+    """What a policy file's text says, policies of packages included.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
+    return parse(text, source, external=policies_named_in(text), offered=offered())
+
+
+def checked(text: str, source: str) -> Checked:
+    """As ``parsed``, but with the mistakes one by one.
+
+    Raises:
+        UsageError: the packages that offer what it names cannot be looked at.
+    """
+    return check(text, source, external=policies_named_in(text), offered=offered())
 
 
 def read_text(path: str) -> str:

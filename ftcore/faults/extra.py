@@ -18,8 +18,10 @@ House rule: whatever stands in the file, it ends as rules or as one ``UsageError
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import attrs
 
 from ftcore.errors import UsageError
 from ftcore.faults.pattern import Pattern, check, to_bytes
@@ -34,6 +36,28 @@ NOT_FOR_RULES = (FaultClass.NODE_LOST, FaultClass.REQUEST)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
+_WORDS: Mapping[str, Sequence[str]] = {
+    "role": ROLES,
+    "class": [str(cls) for cls in FaultClass if cls not in NOT_FOR_RULES],
+    "action": [str(action) for action in Action],
+}
+"""What the keys take that take words."""
+
+
+@attrs.frozen
+class Mistake:
+    """What is wrong with a rule.
+
+    Args:
+        index: its place among the rules; -1: it is about all of them.
+        key: the key that has it; empty: it is about the rule as a whole.
+        text: its place, what was found and what was expected.
+    """
+
+    index: int
+    key: str
+    text: str
+
 
 def extra_rules(items: Sequence[Any], where: str) -> tuple[Rule, ...]:
     """Read rules as YAML or an entry point gave them.
@@ -45,68 +69,95 @@ def extra_rules(items: Sequence[Any], where: str) -> tuple[Rule, ...]:
     Raises:
         UsageError: an item cannot be used; names its place, what was found and what was expected.
     """
+    for mistake in mistakes(items, where):
+        raise UsageError(mistake.text)
+    return tuple(_rule(item, _default_name(index)) for index, item in enumerate(items))
+
+
+def mistakes(items: Sequence[Any], where: str) -> list[Mistake]:
+    """Everything that is wrong with rules; empty if ``extra_rules`` takes them. For the arguments see there."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
-        raise UsageError(f"{where}: found {_kind(items)}, expected a list of rules")
+        return [Mistake(-1, "", f"{where}: found {_kind(items)}, expected a list of rules")]
     if len(items) > RULES_MAX:
-        raise UsageError(f"{where}: {len(items)} rules; at most {RULES_MAX} are taken")
-    rules: list[Rule] = []
+        return [Mistake(-1, "", f"{where}: {len(items)} rules; at most {RULES_MAX} are taken")]
+    found: list[Mistake] = []
+    names: dict[str, int] = {}
     for index, item in enumerate(items):
-        rules.append(_rule(item, f"{where}[{index}]", f"rule-{index + 1}"))
-    names = [rule.name for rule in rules]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise UsageError(f"{where}[{index}]: the name {name!r} is taken by {where}[{names.index(name)}]")
-    return tuple(rules)
+        found += [Mistake(index, key, f"{where}[{index}]{text}") for key, text in _mistakes(item)]
+        name = item.get("name", _default_name(index)) if isinstance(item, Mapping) else _default_name(index)
+        first = names.setdefault(name, index) if isinstance(name, str) else index
+        if first != index:
+            text = f"{where}[{index}]: the name {name!r} is taken by {where}[{first}]"
+            found.append(Mistake(index, "name", text))
+    return found
 
 
-def _rule(item: Any, where: str, default_name: str) -> Rule:
+def _default_name(index: int) -> str:
+    return f"rule-{index + 1}"
+
+
+def _mistakes(item: Any) -> Iterator[tuple[str, str]]:
+    """Keys and what is wrong with them, behind the place of the rule."""
     if not isinstance(item, Mapping):
-        raise UsageError(f"{where}: found {_kind(item)}, expected a rule with the keys pattern and class")
+        yield "", f": found {_kind(item)}, expected a rule with the keys pattern and class"
+        return
     for key in item:
         if key not in KEYS:
-            raise UsageError(f"{where}: unknown key {key!r}{_near(str(key), KEYS)}; known: {', '.join(KEYS)}")
+            yield str(key), f": unknown key {key!r}{_near(str(key), KEYS)}; known: {', '.join(KEYS)}"
     for key in ("pattern", "class"):
         if key not in item:
-            raise UsageError(f"{where}: the key {key!r} is missing")
-    texts = {key: _text(item[key], f"{where}.{key}") for key in item}
-    name = texts.get("name", default_name)
-    if _NAME.fullmatch(name) is None:
-        raise UsageError(f"{where}.name: {name!r} is no name: expected letters, digits, '.', '_' and '-', at most 64")
-    check(texts["pattern"], f"{where}.pattern")
-    role = _one_of(texts.get("role", ROOT), ROLES, f"{where}.role")
-    classes = [str(cls) for cls in FaultClass if cls not in NOT_FOR_RULES]
-    action = texts.get("action")
+            yield "", f": the key {key!r} is missing"
+    texts: dict[str, str] = {}
+    for key in (key for key in KEYS if key in item):
+        text = _no_text(key, item[key]) or _wrong_word(key, item[key])
+        if text:
+            yield key, f".{key}: {text}"
+        else:
+            texts[key] = item[key]
     example = texts.get("example", "")
-    if example and Pattern(texts["pattern"]).groups(to_bytes(example)) is None:
-        raise UsageError(f"{where}.example: the pattern {texts['pattern']!r} does not find {example!r}")
+    if example and "pattern" in texts and Pattern(texts["pattern"]).groups(to_bytes(example)) is None:
+        yield "example", f".example: the pattern {texts['pattern']!r} does not find {example!r}"
+
+
+def _rule(item: Mapping[str, str], default_name: str) -> Rule:
+    name = item.get("name", default_name)
+    role = item.get("role", ROOT)
     return Rule(
         name=name,
-        pattern=texts["pattern"],
-        cls=FaultClass(_one_of(texts["class"], classes, f"{where}.class")),
-        detail=texts.get("detail", name),
+        pattern=item["pattern"],
+        cls=FaultClass(item["class"]),
+        detail=item.get("detail", name),
         role=role,
         weight=20 if role == COLLATERAL else EXTRA_WEIGHT,
-        reason=texts.get("reason", f"rule {name} of the job"),
-        example=example,
-        action=Action(_one_of(action, [str(a) for a in Action], f"{where}.action")) if action is not None else None,
+        reason=item.get("reason", f"rule {name} of the job"),
+        example=item.get("example", ""),
+        action=Action(item["action"]) if "action" in item else None,
         live=True,
     )
 
 
-def _text(value: Any, where: str) -> str:
+def _no_text(key: str, value: Any) -> str:
+    """Why a value is not the text that the key takes; empty if it is."""
     if not isinstance(value, str):
-        raise UsageError(f"{where}: found {_kind(value)}, expected text; put it into quotes")
-    if where.endswith(".pattern"):
-        return value
-    if len(value) > TEXT_CHARS_MAX or "\n" in value or not value.isprintable():
-        raise UsageError(f"{where}: expected one printable line of at most {TEXT_CHARS_MAX} characters")
-    return value
+        return f"found {_kind(value)}, expected text; put it into quotes"
+    if key != "pattern" and (len(value) > TEXT_CHARS_MAX or "\n" in value or not value.isprintable()):
+        return f"expected one printable line of at most {TEXT_CHARS_MAX} characters"
+    return ""
 
 
-def _one_of(value: str, known: Sequence[str], where: str) -> str:
-    if value not in known:
-        raise UsageError(f"{where}: unknown {value!r}{_near(value, known)}; known: {', '.join(known)}")
-    return value
+def _wrong_word(key: str, value: str) -> str:
+    """Why a text is none that its key takes; empty if it is."""
+    known = _WORDS.get(key)
+    if known is not None and value not in known:
+        return f"unknown {value!r}{_near(value, known)}; known: {', '.join(known)}"
+    if key == "name" and _NAME.fullmatch(value) is None:
+        return f"{value!r} is no name: expected letters, digits, '.', '_' and '-', at most 64"
+    if key == "pattern":
+        try:
+            check(value, "")
+        except UsageError as error:
+            return str(error).removeprefix(": ")
+    return ""
 
 
 def _near(value: str, known: Sequence[str]) -> str:

@@ -23,15 +23,14 @@ import attrs
 from ftcore.errors import UsageError
 from ftcore.events.codec import digest_of
 from ftcore.events.policy import ChainEntry, Declared, PolicyLoaded
-from ftcore.faults.extra import extra_rules
-from ftcore.faults.taxonomy import FaultClass
+from ftcore.faults.extra import Mistake, mistakes
 from ftcore.policies import presets
-from ftcore.policies.base import Ability, Option
+from ftcore.policies.base import Ability
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
-from ftcore.policies.external import External
-from ftcore.policies.reach import asked, kinds_of, needs_of
-from ftcore.policies.rules import broken_rules, clashes
-from ftcore.policies.values import defaults, read_option, words
+from ftcore.policies.config_chain import Surroundings, is_null, mapping, read_chain, read_options
+from ftcore.policies.external import NOTHING, External, Offered
+from ftcore.policies.rules import clashes
+from ftcore.policies.values import defaults, words
 from ftcore.policies.yaml_nodes import (
     Items,
     Keys,
@@ -68,9 +67,6 @@ MEANINGS: Mapping[str, str] = {
 KEYS = tuple(key for key in dict.fromkeys(key.partition(":")[0] for key in MEANINGS))
 JOB_KEYS = tuple(key.removeprefix("job: ") for key in MEANINGS if key.startswith("job: "))
 FAULT_KEYS = ("rules",)
-COMMON_KEYS = ("faults", "optional")
-"""Of every entry, beside its policy's options."""
-
 ASKS_FOR_REPLICAS = ("mindio",)
 """Presets that are not worth their name without replicas: who chooses one has to say what there is."""
 
@@ -92,9 +88,6 @@ _ABILITIES: Mapping[str, str] = {
     str(Ability.REPLACE): "that is the platform's to declare",
     str(Ability.CHECK): "that is the agents' to declare",
 }
-_CLASSES = dict.fromkeys(map(str, FaultClass), "")
-_CHAIN_EXPECTED = "expected a list of policies, highest priority first"
-_ENTRY_EXPECTED = "expected `- policy` or `- policy: {option: value}`, one policy to an entry"
 
 
 @attrs.frozen(kw_only=True)
@@ -138,28 +131,41 @@ def with_max_restarts(loaded: PolicyLoaded, max_restarts: int) -> PolicyLoaded:
     return attrs.evolve(loaded, source=f"{loaded.source} with --max-restarts {max_restarts}", chain=chain)
 
 
-def parse(text: str, source: str, *, external: Mapping[str, External] | None = None) -> PolicyLoaded:
+def parse(
+    text: str,
+    source: str,
+    *,
+    external: Mapping[str, External] | None = None,
+    offered: Offered = NOTHING,
+) -> PolicyLoaded:
     """Read and validate a policy file.
 
     Args:
         text: the file's content.
         source: its name, for messages and the log.
         external: policies that are not ftcore's and that the chain may name, by name.
+        offered: what else installed packages offer, which makes messages better.
 
     Raises:
         UsageError: one message with file, line, key, what was found and what is expected.
     """
     problems = Problems(source)
-    loaded = _read(text, problems, external or {})
+    loaded = _read(text, problems, external or {}, offered)
     if loaded is None:
         raise problems.error()
     return loaded
 
 
-def check(text: str, source: str, *, external: Mapping[str, External] | None = None) -> Checked:
+def check(
+    text: str,
+    source: str,
+    *,
+    external: Mapping[str, External] | None = None,
+    offered: Offered = NOTHING,
+) -> Checked:
     """As ``parse``, but with the mistakes one by one."""
     problems = Problems(source)
-    loaded = _read(text, problems, external or {})
+    loaded = _read(text, problems, external or {}, offered)
     return Checked(loaded=loaded, problems=tuple(problems))
 
 
@@ -181,7 +187,12 @@ def preset(name: str) -> PolicyLoaded:
 
 
 def _read(
-    text: str, problems: Problems, external: Mapping[str, External], *, required: bool = True
+    text: str,
+    problems: Problems,
+    external: Mapping[str, External],
+    offered: Offered = NOTHING,
+    *,
+    required: bool = True,
 ) -> PolicyLoaded | None:
     """What a text has in force; None if ``problems`` has something to tell.
 
@@ -189,6 +200,7 @@ def _read(
         text: the file's content.
         problems: receives what is wrong.
         external: policies that are not ftcore's.
+        offered: see ``parse``.
         required: what stands in the chain is required unless it is called optional; else none of it is.
     """
     root = read_tree(text, problems)
@@ -201,10 +213,12 @@ def _read(
         return None
     declared = _read_job(file.get("job"), problems)
     rules = _read_faults(file.get("faults"), problems)
+    around = Surroundings(declared=declared, external=external, rules=rules, offered=offered)
     base = _read_preset(file, declared, problems)
-    chain = _read_options(file.get("options"), base, problems)
+    before = len(problems)
+    chain = read_options(file.get("options"), base, around, problems)
     if "chain" in file:
-        chain = _read_chain(file["chain"], declared, problems, external, required=required)
+        chain = read_chain(file["chain"], around, problems, required=required)
         for key in ("preset", "options"):
             if key in file:
                 problems.add(
@@ -212,7 +226,7 @@ def _read(
                     f"{key}: has no effect beside `chain`; `ftctl policy init --preset NAME` writes a preset's chain "
                     "out, to be changed",
                 )
-    else:
+    elif len(problems) == before:
         for clash in clashes(chain, declared):
             problems.add(root.line, f"{clash.policy}: {clash.text}")
     if len(problems):
@@ -237,22 +251,11 @@ def _version_is_ours(file: Mapping[str, Node], root: Node, problems: Problems) -
     return True
 
 
-def mapping(node: Node, where: str, known: tuple[str, ...], problems: Problems) -> dict[str, Node] | None:
-    """The values of a mapping whose keys are all known; None if it is none."""
-    if not isinstance(node, Keys):
-        problems.add(node.line, f"{where}: found {found(node)}; expected `key: value` lines")
-        return None
-    for key, (line, _) in node.entries.items():
-        if key not in known:
-            problems.add(line, f"{where}: unknown key {short(key)}{did_you_mean(key, known)}")
-    return {key: value for key, (_, value) in node.entries.items() if key in known}
-
-
 # --- job and faults --------------------------------------------------------------------------------------------------
 
 
 def _read_job(node: Node | None, problems: Problems) -> Declared:
-    section = mapping(node, "job", JOB_KEYS, problems) if node is not None and not _is_null(node) else None
+    section = mapping(node, "job", JOB_KEYS, problems) if node is not None and not is_null(node) else None
     if section is None:
         return Declared()
     replicas, groups = _read_replicas(section["replicas"], problems) if "replicas" in section else ("", ())
@@ -307,7 +310,7 @@ def _read_replicas(node: Node, problems: Problems) -> tuple[str, tuple[tuple[int
 
 
 def _read_faults(node: Node | None, problems: Problems) -> tuple[dict[str, Any], ...]:
-    section = mapping(node, "faults", FAULT_KEYS, problems) if node is not None and not _is_null(node) else None
+    section = mapping(node, "faults", FAULT_KEYS, problems) if node is not None and not is_null(node) else None
     if section is None or "rules" not in section:
         return ()
     rules = section["rules"]
@@ -315,21 +318,20 @@ def _read_faults(node: Node | None, problems: Problems) -> tuple[dict[str, Any],
         problems.add(rules.line, f"faults: rules: found {found(rules)}; expected a list of rules")
         return ()
     items = [plain(item) for item in rules.items]
-    try:
-        extra_rules(items, "faults: rules")
-    except UsageError as error:
-        problems.add(_line_of_rule(rules, str(error)), str(error))
-        return ()
-    return tuple(item for item in items if isinstance(item, dict))
+    found_wrong = mistakes(items, "faults: rules")
+    for mistake in found_wrong:
+        problems.add(_line_of(mistake, rules), mistake.text)
+    wrong = {mistake.index for mistake in found_wrong}
+    sound = (item for index, item in enumerate(items) if index not in wrong and -1 not in wrong)
+    return tuple(item for item in sound if isinstance(item, dict))
 
 
-def _line_of_rule(rules: Items, message: str) -> int:
-    """The line of the rule that a message of ``extra_rules`` is about, which names it by its place."""
-    place = message.removeprefix("faults: rules[").partition("]")[0]
-    return rules.items[int(place)].line if place.isdecimal() and int(place) < len(rules.items) else rules.line
-
-
-# --- the chain -------------------------------------------------------------------------------------------------------
+def _line_of(mistake: Mistake, rules: Items) -> int:
+    """The line of the key that is wrong, of the rule that has it, or of all rules."""
+    if mistake.index < 0:
+        return rules.line
+    rule = rules.items[mistake.index]
+    return rule.entries[mistake.key][0] if isinstance(rule, Keys) and mistake.key in rule.entries else rule.line
 
 
 def _read_preset(file: Mapping[str, Node], declared: Declared, problems: Problems) -> tuple[ChainEntry, ...]:
@@ -348,151 +350,3 @@ def _read_preset(file: Mapping[str, Node], declared: Declared, problems: Problem
             "or groups of ranks that hold the same state: [[0, 4], [1, 5]]",
         )
     return preset(name).chain
-
-
-def _read_options(node: Node | None, base: tuple[ChainEntry, ...], problems: Problems) -> tuple[ChainEntry, ...]:
-    """The base's chain with the options that the file changes in it."""
-    if node is None or _is_null(node):
-        return base
-    if not isinstance(node, Keys):
-        problems.add(node.line, f"options: found {found(node)}; expected `policy: {{option: value}}` lines")
-        return base
-    names = [entry.policy for entry in base]
-    for key, (line, _) in node.entries.items():
-        if key not in names:
-            problems.add(line, f"options: the chain has no {short(key)}{did_you_mean(key, names)}")
-    changed = []
-    for entry in base:
-        if entry.policy in node.entries:
-            line, options = node.entries[entry.policy]
-            changed.append(_entry(entry, line, options, problems, BUILT_IN[entry.policy].options))
-        else:
-            changed.append(entry)
-    return tuple(changed)
-
-
-def _read_chain(
-    node: Node, declared: Declared, problems: Problems, external: Mapping[str, External], *, required: bool
-) -> tuple[ChainEntry, ...]:
-    if not isinstance(node, Items) or not node.items:
-        problems.add(node.line, f"chain: {_CHAIN_EXPECTED}")
-        return ()
-    before = len(problems)
-    read = [(item.line, _read_entry(item, problems, external)) for item in node.items]
-    if len(problems) > before:  # what is wrong in an entry must not be told a second time as a gap in the chain
-        return ()
-    lines = [line for line, _ in read]
-    chain = tuple(attrs.evolve(entry, required=entry.required and required) for _, entry in read if entry is not None)
-    _check_reach(chain, lines, problems)
-    _check_replicas(chain, lines, declared, problems)
-    if len(problems) == before:
-        for clash in clashes(chain, declared):
-            line = next(line for line, entry in zip(lines, chain, strict=True) if entry.policy == clash.policy)
-            problems.add(line, f"{clash.policy}: {clash.text}")
-    return chain
-
-
-def _read_entry(item: Node, problems: Problems, external: Mapping[str, External]) -> ChainEntry | None:
-    options: Node | None = None
-    if isinstance(item, Scalar) and isinstance(item.value, str):
-        name = item.value
-    elif isinstance(item, Keys) and len(item.entries) == 1:
-        [(name, (_, options))] = item.entries.items()
-    else:
-        problems.add(item.line, f"chain: {_ENTRY_EXPECTED}")
-        return None
-    known = BUILT_IN.get(name) or external.get(name)
-    if known is None:
-        names = [*BUILT_IN, *external]
-        problems.add(item.line, f"chain: no policy is called {short(name)}{did_you_mean(name, names)}")
-        return None
-    fresh = ChainEntry(policy=name, options=defaults(known.options))
-    if isinstance(known, External):
-        if known.error:
-            problems.add(item.line, f"chain: {name}, from {known.origin}, cannot be used: {known.error}")
-            return None
-        needs = tuple(map(str, known.needs))
-        fresh = attrs.evolve(fresh, external=known.origin, kinds=tuple(known.kinds), needs=needs)
-    return _entry(fresh, item.line, options, problems, known.options)
-
-
-def _entry(
-    base: ChainEntry, line: int, node: Node | None, problems: Problems, declared: Mapping[str, Option]
-) -> ChainEntry:
-    """An entry with what the file sets in it; it is required unless the file calls it optional."""
-    if node is None or _is_null(node):
-        return attrs.evolve(base, required=True)
-    name = base.policy
-    given = mapping(node, name, (*declared, *COMMON_KEYS), problems)
-    if given is None:
-        return base
-    before = len(problems)
-    values = dict(base.options)
-    for key, option in declared.items():
-        if key in given:
-            values[key] = read_option(given[key], f"{name}: {key}", option, problems)
-    faults: tuple[str, ...] | None = base.faults
-    if "faults" in given:
-        faults = words(given["faults"], f"{name}: faults", _CLASSES, problems)
-    optional = given.get("optional")
-    if optional is not None and not (isinstance(optional, Scalar) and isinstance(optional.value, bool)):
-        problems.add(optional.line, f"{name}: optional: found {found(optional)}; expected true or false")
-    if len(problems) == before and not base.external:
-        for key, text in broken_rules(name, values, list(given)):
-            problems.add(given[key].line if key else line, f"{name}: {text}")
-    required = not (isinstance(optional, Scalar) and optional.value is True)
-    return attrs.evolve(base, options=values, faults=faults or (), required=required)
-
-
-def _check_reach(chain: tuple[ChainEntry, ...], lines: list[int], problems: Problems) -> None:
-    """Every entry is asked about some incident, no class finds a policy twice, and every incident has an end."""
-    ends = [place for place, entry in enumerate(chain) if entry.policy == "stop" and not entry.faults]
-    if ends and ends[0] + 1 < len(chain):
-        place = ends[0] + 1
-        problems.add(lines[place], f"chain: {chain[place].policy} is never asked: `stop` before it takes everything")
-        return
-    if not ends:
-        problems.add(
-            lines[-1], "chain: the last policy must be `stop`, for all faults, so that every incident has an end"
-        )
-        return
-    reached: set[int] = set()
-    for cls in FaultClass:
-        seen: dict[str, int] = {}
-        for place in asked(chain, str(cls)):
-            name = chain[place].policy
-            if name in seen:
-                both = (
-                    f"; lines {lines[seen[name]]} and {lines[place]} both are for {cls}" if chain[place].faults else ""
-                )
-                problems.add(lines[place], f"chain: {name} stands there twice; each policy is asked once{both}")
-                return
-            seen[name] = place
-            reached.add(place)
-    for place, entry in enumerate(chain):
-        if place not in reached:
-            problems.add(lines[place], f"chain: {entry.policy} is never asked: {_why_never(chain, place)}")
-
-
-def _why_never(chain: tuple[ChainEntry, ...], place: int) -> str:
-    kinds = kinds_of(chain[place])
-    if any(entry.policy == "stop" for entry in chain[:place]):
-        return f"for {', '.join(chain[place].faults) or 'all faults'} `stop` comes before it"
-    return f"it deals with {', '.join(kinds)}, which {', '.join(chain[place].faults)} is not"
-
-
-def _check_replicas(chain: tuple[ChainEntry, ...], lines: list[int], declared: Declared, problems: Problems) -> None:
-    """A policy that somebody named and that needs replicas needs them said."""
-    if Ability.REPLICAS in declared.abilities:
-        return
-    for line, entry in zip(lines, chain, strict=True):
-        if entry.required and Ability.REPLICAS in needs_of(entry):
-            problems.add(
-                line,
-                f"{entry.policy}: needs replicas, and `job: replicas` says {declared.replicas or 'nothing'}; say which "
-                "ranks hold the same state (all, or groups: [[0, 4], [1, 5]]), or make the entry `optional: true`",
-            )
-
-
-def _is_null(node: Node) -> bool:
-    return isinstance(node, Scalar) and node.value is None

@@ -11,7 +11,7 @@ given a copy: in a test on its author's machine there is no copy.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -75,6 +75,23 @@ class External:
     needs: tuple[Ability, ...] = ()
     options: Mapping[str, Option] = attrs.field(factory=dict)
     error: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Offered:
+    """What installed packages offer, as far as a policy file's words may refer to it.
+
+    Args:
+        names: of their policies.
+        details: gives the details of numeric faults that their rules tell; called only where a word is not known else.
+    """
+
+    names: Collection[str] = ()
+    details: Callable[[], Collection[str]] = tuple
+
+
+NOTHING = Offered()
+"""As if no package with policies or rules were installed."""
 
 
 def declare(policy: Any, name: str, origin: str) -> External:

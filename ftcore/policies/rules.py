@@ -94,6 +94,12 @@ RULES: tuple[Rule, ...] = (
         text="with max_replacements: 0 it takes nothing; leave the entry out",
     ),
     Rule(
+        policy="shrink",
+        options=("max_shrinks",),
+        broken=lambda o: o["max_shrinks"] == 0,
+        text="with max_shrinks: 0 it takes nothing; leave the entry out",
+    ),
+    Rule(
         policy="evict_straggler",
         options=("max_evictions", "every", "window"),
         broken=lambda o: o["every"] * o["max_evictions"] > o["window"],

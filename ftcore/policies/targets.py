@@ -6,6 +6,7 @@ on the master's host, and may hold several URLs, one to a line. Of a URL that st
 the scheme is shown.
 """
 
+import difflib
 import re
 from typing import Any
 
@@ -13,6 +14,8 @@ from ftcore.events.policy import ChainEntry
 
 ENV, FILE = "env:", "file:"
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_A_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*)://[^\s\"'\\\],}]+")
 
 
@@ -24,6 +27,29 @@ def targets(chain: tuple[ChainEntry, ...]) -> tuple[str, ...]:
 def is_reference(target: str) -> bool:
     """Whether the target names a place to read it from."""
     return target.startswith(ENV) or (target.startswith(FILE) and not target.startswith("file://"))
+
+
+def wrong_target(target: str) -> str:
+    """Why nobody could be told through this target; empty if it may be one. No part of what may be a secret is told."""
+    if target.startswith(ENV):
+        name = target.removeprefix(ENV)
+        if _VARIABLE.fullmatch(name) is None:
+            return f"found {target[:60]!r}; expected the name of an environment variable behind `env:`, as env:CHAT_URL"
+        return ""
+    if target.startswith(FILE) and not target.startswith("file://"):
+        path = target.removeprefix(FILE)
+        return "" if path.startswith("/") and path != "/" else f"found {target[:60]!r}; expected file:/ABSOLUTE/PATH"
+    if _A_URL.match(target) is not None and not target.startswith("file://"):
+        return ""
+    scheme = target.partition(":")[0]
+    near = difflib.get_close_matches(scheme.lower(), ("env", "file"), n=1, cutoff=0.5) if scheme != target else []
+    hint = f"; did you mean '{near[0]}:'?" if near else ""
+    return f"found {_veiled(target)}, which is no target; expected env:NAME, file:/PATH or a URL, as json://host{hint}"
+
+
+def _veiled(target: str) -> str:
+    """The beginning of what may be a mistyped secret."""
+    return repr(target if len(target) <= 12 else f"{target[:4]}…")
 
 
 def shown(target: str) -> str:

@@ -43,7 +43,8 @@ def values(option: Option) -> st.SearchStrategy[Any]:
         case "choice":
             right = st.sampled_from(option.choices)
         case "texts":
-            right = st.lists(st.sampled_from([str(word) for word in option.choices] or ["loss-spike"]), max_size=2)
+            known = [str(word) for word in option.choices] or ["loss-spike", "env:CHAT"]
+            right = st.lists(st.sampled_from(known), max_size=2)
         case _:
             right = st.text(max_size=5)
     return mostly(right)

@@ -4,7 +4,9 @@ import pytest
 
 from ftcore.errors import UsageError
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
-from ftcore.policies.config import COMMON_KEYS, check, default_chain, parse, preset
+from ftcore.policies.config import check, default_chain, parse, preset
+from ftcore.policies.config_chain import COMMON_KEYS
+from ftcore.policies.external import Offered
 from ftcore.policies.yaml_nodes import BYTES_MAX
 
 HEAD = "version: 1\n"
@@ -97,6 +99,22 @@ def test_a_policy_may_stand_twice_for_different_faults():
             HEAD + "faults:\n  rules:\n  - {pattern: x, class: hang}\n  - {pattern: '(', class: hang}\n",
             "p, line 5: faults: rules[1]",
         ),
+        (
+            chain("rollback_and_skip:\n      on:\n      - loss-nan\n      - loss-spyke"),
+            "p, line 6: rollback_and_skip: on: no detector and no rule tells of 'loss-spyke'; did you mean 'loss-spike'",
+        ),
+        (
+            chain("recompute_step: {on: [norms]}"),
+            "p, line 3: recompute_step: on: no detector and no rule tells of 'norms'; did you mean 'norm'?",
+        ),
+        (
+            chain("alert: {to: ['env:']}"),
+            "p, line 3: alert: to: found 'env:'; expected the name of an environment variable behind `env:`",
+        ),
+        (
+            HEAD + "chain:\n  - alrt\n  - stop\n",
+            "p, line 3: chain: no policy is called 'alrt'; did you mean 'alert'?",
+        ),
         (HEAD + "preset: mindo\n", "p, line 2: preset: found 'mindo'; expected the name of a preset; did you mean"),
         (
             HEAD + "preset: mindio\n",
@@ -179,6 +197,46 @@ def test_all_mistakes_of_a_file_are_told_at_once():
     assert len(told) == 12
     assert told[-1] == "  and 5 more"
     assert [problem.line for problem in check(text, "p").problems] == [2, *range(4, 18)]
+
+
+def test_a_kind_may_be_of_a_rule_of_the_jobs_own_or_of_a_package():
+    """What no detector tells a rule for numeric faults may tell."""
+    on = chain("rollback_and_skip: {on: [acme-loss]}")
+    assert "no detector and no rule tells of 'acme-loss'; known are: loss-spike" in mistake(on)
+    own = "faults: {rules: [{pattern: acme, class: numeric, detail: acme-loss}]}\n"
+    assert parse(chain("rollback_and_skip: {on: [acme-loss]}", job=own), "p")
+    assert parse(on, "p", offered=Offered(details=lambda: ["acme-loss"]))
+
+
+def test_policies_of_packages_are_known_by_name():
+    """Whoever mistypes one is told of it as of ftcore's own."""
+    with pytest.raises(UsageError, match="did you mean 'acme_cool_down'"):
+        parse(chain("acme_cooldown"), "p", offered=Offered(names=["acme_cool_down"]))
+
+
+def test_every_mistake_of_rules_is_told_with_the_line_of_its_key():
+    """Not only the first one of the first rule."""
+    text = HEAD + "faults:\n  rules:\n  - pattern: (\n    class: hng\n    rol: root\n  - {class: hang}\n  - 5\n"
+    told = check(text, "p").problems
+    assert [problem.line for problem in told] == [4, 5, 6, 7, 8]
+    assert [problem.text[:31] for problem in told[:2]] == [
+        "faults: rules[0].pattern: '(' i",
+        "faults: rules[0].class: unknown",
+    ]
+
+
+def test_every_mistake_of_a_chain_is_told_at_once():
+    """A wrong option hides neither a policy that stands there twice nor what is never asked."""
+    text = chain("shrink: {max_shrinks: 0}", "process_restart", "process_restart", "stop", "grow")
+    assert [(problem.line, problem.text.partition(";")[0]) for problem in check(text, "p").problems] == [
+        (3, "shrink: with max_shrinks: 0 it takes nothing"),
+        (5, "chain: process_restart stands there twice"),
+        (7, "chain: grow is never asked: `stop` before it takes everything"),
+        (8, "chain: stop is never asked: `stop` before it takes everything"),
+    ]
+    text = chain("stop: {faults: [hng]}", "proces_restart", "shrink: {faults: [request]}")
+    assert [problem.line for problem in check(text, "p").problems] == [3, 4]
+    assert len(check(HEAD + "chain:\n- shrink\n- stpo\n", "p").problems) == 1
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from ftcore.events.policy import ChainEntry
-from ftcore.policies.targets import hidden, is_reference, shown, targets
+from ftcore.policies.targets import hidden, is_reference, shown, targets, wrong_target
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,32 @@ from ftcore.policies.targets import hidden, is_reference, shown, targets
 def test_only_references_are_shown_whole(target, reference, seen):
     """Of a URL only the scheme is told."""
     assert (is_reference(target), shown(target)) == (reference, seen)
+
+
+@pytest.mark.parametrize("target", ["env:CHAT", "file:/etc/urls", "json://h/x", "mailto://me:pw@x.org", "a+b-c.d://h"])
+def test_what_may_be_a_target(target):
+    """References, and whatever looks like a URL."""
+    assert wrong_target(target) == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("", "found '', which is no target; expected env:NAME, file:/PATH or a URL, as json://host"),
+        ("nonsense", "found 'nonsense', which is no target"),
+        ("env:", "found 'env:'; expected the name of an environment variable"),
+        ("env:A B", "expected the name of an environment variable"),
+        ("evn:CHAT", "did you mean 'env:'?"),
+        ("ENV:CHAT", "did you mean 'env:'?"),
+        ("file:urls", "expected file:/ABSOLUTE/PATH"),
+        ("file:///etc/urls", "which is no target"),
+        ("https:/hooks.example.org/T0KEN", "found 'http…', which is no target"),
+        ("json://", "which is no target"),
+    ],
+)
+def test_what_is_no_target_is_told(target, told):
+    """With what would be right, and not more of it than its beginning: it may be a secret."""
+    assert told in wrong_target(target) and "T0KEN" not in wrong_target(target)
 
 
 def test_urls_are_hidden_wherever_they_stand():
