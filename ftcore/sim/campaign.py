@@ -15,7 +15,7 @@ House rules:
 - the clock of the campaign starts when training first does; a first start is no loss.
 
 Left out, and therefore free of cost: agents' heartbeats, the master's own failures, progress samples (one is told with
-each fault, so that the engine knows the step). Of checkpoints, at most one a minute is told.
+each fault and before each checkpoint, so that the engine knows the step). Of checkpoints, at most one a minute is told.
 """
 
 import heapq
@@ -297,13 +297,20 @@ class Campaign(Machines):
 
     def _tell_progress(self) -> None:
         """The newest step and checkpoint, as the master would know them by now."""
+        if self._counts():
+            if self._untold is not None:
+                self._commit_told(self._untold)
+            self._tell_step()
+
+    def _tell_step(self) -> None:
         world = self.state.world
-        if world is None or self.state.phase is not JobPhase.RUNNING or not world.stepped:
-            return
-        if self._untold is not None:
-            self._commit_told(self._untold)
-        if self.training.step > (self.state.step or 0):
+        if self._counts() and world is not None and self.training.step > (self.state.step or 0):
             self._own(JobProgressed(round=world.round, step=self.training.step))
+
+    def _counts(self) -> bool:
+        """Whether steps are being counted."""
+        world = self.state.world
+        return world is not None and self.state.phase is JobPhase.RUNNING and bool(world.stepped)
 
     # -- training
 
@@ -403,6 +410,7 @@ class Campaign(Machines):
 
     def _commit_told(self, step: int) -> None:
         self._untold = None
+        self._tell_step()
         cost = self.setting.costs["ckpt_cost"]
         self._own(CheckpointCommitted(round=self.state.round, step=step, where="campaign", seconds=cost))
 

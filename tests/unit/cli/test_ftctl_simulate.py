@@ -57,6 +57,9 @@ def test_a_kept_log_is_read_like_any_other(capsys: pytest.CaptureFixture[str], t
     assert main(["simulate", "--nodes", "8", "--days", "20", "--rate", "0.05", "--log", str(log)]) == 0
     assert main(["--store", f"file:{log}", "replay", "--verify"]) == 0
     capsys.readouterr()
+    assert main(["--store", f"file:{log}", "status", "--format", "json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["step"] >= status["checkpoint"] > 0
     assert main(["--store", f"file:{log}", "whatif", "--policy", str(policy), "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["recorded"] == "default"
