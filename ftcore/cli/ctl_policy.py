@@ -17,6 +17,7 @@ from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config import preset
 from ftcore.policies.external import External
 from ftcore.policies.feasible import missing, needs
+from ftcore.policies.notes import notes
 from ftcore.policies.reach import asked, why_not
 from ftcore.policies.schema import schema
 from ftcore.policies.values import defaults
@@ -48,11 +49,14 @@ def _check(args: argparse.Namespace) -> int:
             if lack:
                 what = "refused" if entry.required else "passed over"
                 print(f"{entry.policy}: {what} unless there is {', '.join(map(_who, lack))}")
+        for note in notes(loaded):
+            print(f"note: {note}")
         return 0
     valid, problems = _checked(args.file)
     chain = [_entry_json(entry, valid) for entry in valid.chain] if valid is not None else []
     found = [{"line": problem.line or None, "message": problem.text} for problem in problems]
-    print_json({"file": args.file, "ok": not found, "problems": found, "chain": chain})
+    told = notes(valid) if valid is not None else []
+    print_json({"file": args.file, "ok": not found, "problems": found, "notes": told, "chain": chain})
     return 2 if found else 0
 
 

@@ -27,7 +27,7 @@ from ftcore.ids import Round
 from ftcore.logs import check_job_name, default_store_url
 from ftcore.policies.environment import VARIABLE
 from ftcore.policies.feasible import passed_over
-from ftcore.policies.targets import is_reference, targets
+from ftcore.policies.notes import notes
 from ftcore.ports import Launch
 from ftcore.runtime.agent import launchable
 from ftcore.runtime.agent.agent import AgentConfig, Outcome
@@ -80,7 +80,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         _tell(args)
         config = _config(parser, args)  # a wrong flag is told once, before any agent starts
         _tell_policy(config.agent.submission)
-        _check(config.agent.submission)
+        _check_script(config.agent.submission.spec)
         argv = agent_argv(args, given)
         name = args.node_id or LOCAL_NODE
         nodes = LocalNodes(nodes=args.local_nodes, argv=argv, store=args.store, job=args.job, name=name)
@@ -93,18 +93,6 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         _tell_policy(config.agent.submission)
         _check_script(config.agent.submission.spec)
     return asyncio.run(run_node(config))
-
-
-def _check(submission: Submission) -> None:
-    """What is worth to be told before anything starts."""
-    _check_script(submission.spec)
-    if any(not is_reference(target) for target in targets(submission.policy.chain)):
-        where = submission.policy.source
-        print(
-            f"ftrun: {where}: the URLs in `to` of `alert` will stand in the log, for all who can read it; "
-            "env:NAME or file:/PATH keeps them out",
-            file=sys.stderr,
-        )
 
 
 def _check_script(spec: JobSpec) -> None:
@@ -132,7 +120,9 @@ def _tell(args: argparse.Namespace) -> None:
 
 
 def _tell_policy(asked: Submission) -> None:
-    """Whoever chose a preset hears which of its policies this job cannot carry out."""
+    """What is worth to be told before anything starts; whoever chose a preset hears what of it cannot be done."""
+    for note in notes(asked.policy):
+        print(f"ftrun: {asked.policy.source}: {note}", file=sys.stderr)
     over = passed_over(asked.policy) if asked.policy.text else []
     if over:
         print(

@@ -8,7 +8,7 @@ from ftcore.cli.plugins import offered, policies_named_in, with_installed_rules
 from ftcore.errors import UsageError
 from ftcore.events.policy import PolicyLoaded
 from ftcore.policies.config import Checked, check, default_chain, parse, with_max_restarts
-from ftcore.policies.environment import apply_switches
+from ftcore.policies.environment import apply_switches, switched_on
 from ftcore.policies.feasible import check_abilities
 from ftcore.policies.yaml_nodes import BYTES_MAX
 
@@ -39,7 +39,7 @@ def policy_in_force(path: str | None, *, max_restarts: int | None, switches: str
         loaded = with_max_restarts(loaded, max_restarts)
     loaded = apply_switches(loaded, switches)
     # Neither the platform nor plain scripts declare an ability when a run begins: what there is stands in the file.
-    refused = check_abilities(loaded, ranks=ranks)
+    refused = check_abilities(loaded, ranks=ranks, switched=switched_on(switches))
     if refused:
         raise UsageError(f"{loaded.source}: " + "\n  ".join(refused))
     return loaded

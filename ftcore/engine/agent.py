@@ -20,6 +20,7 @@ import attrs
 
 from ftcore.commands import (
     IN_PLACE,
+    IN_WORDS,
     CheckHealth,
     Command,
     OpenStore,
@@ -269,7 +270,7 @@ class AgentCore:
         self.running = self.parked = False
         self._starting, self._next, self._early = None, None, []
         self._queue.clear()
-        self._under_way = [a for a in self._under_way if not isinstance(a, Start) and not _is_in_place(a)]
+        self._under_way = [a for a in self._under_way if not isinstance(a, Start) and not _is_of_workers(a)]
 
     def farewell(self, reason: str) -> Actions:
         """The workers are gone and this agent goes too."""
@@ -431,9 +432,8 @@ class AgentCore:
         return [Leave(exit_code=command.exit_code, outcome=command.outcome, reason=command.reason)]
 
     def _obey_in_place(self, order: Order, command: Command) -> Actions:
-        name = type(command).__struct_config__.tag
         if type(command) not in self.able or isinstance(command, ReplaceNodes):
-            return self._refuse(order.effect, f"this agent's workers cannot {name}")
+            return self._refuse(order.effect, f"this agent and its workers cannot {IN_WORDS[type(command)]}")
         if not isinstance(command, CheckHealth) and not (self.running and _round_of(command) == self.round):
             return self._refuse(order.effect, f"no workers of round {_round_of(command)} run here")
         perform = Perform(order.effect, command)
@@ -634,6 +634,10 @@ class AgentCore:
             "exited": sorted(self._exited.items()),
             "early": [ended.local_rank for ended, _ in self._early],
         }
+
+
+def _is_of_workers(action: Action) -> bool:
+    return isinstance(action, Perform) and not isinstance(action.command, CheckHealth)
 
 
 def _is_in_place(action: Action) -> bool:

@@ -25,6 +25,9 @@ DECLARED_BY: dict[Ability, str] = {
 }
 """Who declares it; every ability has an entry, a test says so."""
 
+NOT_ASKED_FOR: tuple[Ability, ...] = (A.PAUSE, A.RETRY, A.SNAPSHOT, A.PARK, A.SAVE)
+"""Abilities of a script that count for nothing yet: no agent of this version passes such an order on to its workers."""
+
 
 def lacking(needs: Iterable[Ability], job: JobState) -> str:
     """Why a policy with these needs cannot be carried out by this job: empty if it can.

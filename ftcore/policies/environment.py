@@ -100,6 +100,19 @@ def apply_switches(loaded: PolicyLoaded, text: str) -> PolicyLoaded:
     return changed
 
 
+def switched_on(text: str) -> dict[str, str]:
+    """By policy, the switch in a text that puts it on; of what is on only because another switch is, that one.
+
+    Raises:
+        UsageError: as ``read_switches`` and ``apply_switches``.
+    """
+    named = read_switches(text)
+    all_on = dict(named)
+    _imply(all_on, text)
+    cause = next((name for name in IMPLY_TTP if named.get(name)), "")
+    return {POLICIES[name]: name if name in named else cause for name, on in all_on.items() if on}
+
+
 def _imply(switches: dict[str, bool], text: str) -> None:
     causes = [name for name in IMPLY_TTP if switches.get(name)]
     if not causes:

@@ -4,10 +4,10 @@ What somebody named is refused, with the reason and the way to get it; what came
 called optional, is passed over, and the chain says so whenever it would have been asked.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ftcore.events.policy import ChainEntry, PolicyLoaded
-from ftcore.policies.abilities import DECLARED_BY
+from ftcore.policies.abilities import DECLARED_BY, NOT_ASKED_FOR
 from ftcore.policies.base import Ability
 from ftcore.policies.config import SAID_BY_SCRIPT
 from ftcore.policies.reach import needs_of
@@ -27,23 +27,32 @@ def missing(entry: ChainEntry, loaded: PolicyLoaded, abilities: Iterable[str] = 
     return tuple(ability for ability in needs(entry) if str(ability) not in there)
 
 
-def check_abilities(loaded: PolicyLoaded, abilities: Iterable[str] = (), ranks: int | None = None) -> list[str]:
+def check_abilities(
+    loaded: PolicyLoaded,
+    abilities: Iterable[str] = (),
+    ranks: int | None = None,
+    switched: Mapping[str, str] | None = None,
+) -> list[str]:
     """What keeps this job from carrying out what was named, one line for each; empty if nothing does.
 
     Args:
         loaded: the policy in force.
         abilities: what platform, agents and script declare by themselves.
         ranks: the size of the largest world of the job; None: not known.
+        switched: by policy, the switch of ``FTCORE_POLICIES`` that put it on.
     """
     there = tuple(abilities)
     lines = _replicas_exist(loaded, ranks)
     for entry in loaded.chain:
         lack = missing(entry, loaded, there) if entry.required else ()
         if lack:
-            lines.append(
-                f"{entry.policy} cannot be carried out: {'; '.join(map(_way, lack))}. Or call the entry "
-                "`optional: true`: then it is passed over"
+            switch = (switched or {}).get(entry.policy)
+            advice = (
+                f"Leave {switch} out of FTCORE_POLICIES"
+                if switch is not None
+                else "Or call the entry `optional: true`: then it is passed over"
             )
+            lines.append(f"{entry.policy} cannot be carried out: {'; '.join(map(_way, lack))}. {advice}")
     return lines
 
 
@@ -66,7 +75,9 @@ def _replicas_exist(loaded: PolicyLoaded, ranks: int | None) -> list[str]:
 
 
 def _way(ability: Ability) -> str:
-    if ability in SAID_BY_SCRIPT:
+    if ability in NOT_ASKED_FOR:
+        way = "this ftcore cannot tell any script's workers to yet"
+    elif ability in SAID_BY_SCRIPT:
         way = f"if the script can, say so with `job: abilities: [{ability}]`"
     elif ability is Ability.REPLICAS:
         way = "say which ranks hold the same state with `job: replicas`"

@@ -60,6 +60,29 @@ def test_check_tells_what_a_run_would_refuse(file, capsys):
     assert (told["ok"], told["chain"][0]["missing"]) == (True, ["replace"])
 
 
+def test_check_and_run_tell_what_is_no_mistake_but_not_as_expected(file, tmp_path, capsys):
+    """Abilities that nobody asks the script for yet, and URLs that will stand in the log."""
+    file.write_text(
+        "version: 1\njob: {abilities: [pause, save, rollback]}\n"
+        "chain:\n  - alert: {to: ['json://h/s3cret']}\n  - step_pause\n  - stop\n"
+    )
+    assert main(["policy", "check", str(file)]) == 0
+    out = capsys.readouterr().out
+    able, secret = [line for line in out.splitlines() if line.startswith("note: ")]
+    assert "abilities: pause, save: " in able and "step_pause will be asked, and the nodes will refuse" in able
+    assert "will stand in the log" in secret and "s3cret" not in out
+    assert main(["policy", "check", str(file), "--format", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["notes"]) == 2
+    for how in ("--standalone", "--local-nodes=1"):
+        argv = [sys.executable, "-m", "ftcore.cli.ftrun", how, "--policy", str(file), "no_such_script.py"]
+        env = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+        told = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False).stderr
+        assert told.count("will stand in the log") == told.count("abilities: pause, save: ") == 1
+    file.write_text(GOOD.replace("  - pod", "  - alert: {to: ['env:CHAT']}\n  - pod"))
+    assert main(["policy", "check", str(file)]) == 0
+    assert "note: " not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

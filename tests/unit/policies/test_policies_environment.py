@@ -4,7 +4,7 @@ import pytest
 
 from ftcore.errors import UsageError
 from ftcore.policies.config import default_chain, parse
-from ftcore.policies.environment import POLICIES, apply_switches, read_switches
+from ftcore.policies.environment import POLICIES, apply_switches, read_switches, switched_on
 from ftcore.policies.feasible import check_abilities, passed_over
 
 REPLICAS = "version: 1\njob: {replicas: all}\n"
@@ -104,8 +104,10 @@ def test_what_somebody_named_is_refused_and_what_nobody_named_is_passed_over():
     """The message says what is needed and the way to get it."""
     [line] = check_abilities(parse(REPLICAS + "chain: [hot_swap, stop]\n", "p"))
     assert line.startswith("hot_swap cannot be carried out: it needs `park`, which a script that can keep its state")
-    assert "`job: abilities: [park]`" in line
+    assert "this ftcore cannot tell any script's workers to yet" in line
     assert "`optional: true`" in line
+    [line] = check_abilities(parse("version: 1\nchain: [rollback_and_skip: {skip: 0}, stop]\n", "p"))
+    assert "`job: abilities: [rollback]`" in line
     declared = parse("version: 1\njob: {replicas: all, abilities: [park]}\nchain: [hot_swap, stop]\n", "p")
     assert check_abilities(declared) == []
     optional = parse("version: 1\nchain: [hot_swap: {optional: true}, stop]\n", "p")
@@ -114,6 +116,16 @@ def test_what_somebody_named_is_refused_and_what_nobody_named_is_passed_over():
     assert "hot_swap" in passed_over(default_chain())
     [line] = check_abilities(parse("version: 1\nchain: [pod_replacement, stop]\n", "p"))
     assert "it needs `replace`, which a platform that can launch a node" in line
+
+
+def test_the_advice_fits_what_named_the_policy():
+    """A switch is left out; only an entry of a file can be called optional."""
+    text = "{UCE:1}"
+    loaded = apply_switches(parse(REPLICAS, "p"), text)
+    lines = check_abilities(loaded, switched=switched_on(text))
+    assert [line.partition(" ")[0] for line in lines] == ["step_retry", "dying_checkpoint"]
+    assert all(line.endswith("Leave UCE out of FTCORE_POLICIES") for line in lines)
+    assert switched_on("RSC:0,TSP:1") == {"step_pause": "TSP"} and switched_on("") == {}
 
 
 def test_abilities_of_the_platform_count():

@@ -101,7 +101,7 @@ def test_a_policy_may_stand_twice_for_different_faults():
         ),
         (
             chain("rollback_and_skip:\n      on:\n      - loss-nan\n      - loss-spyke"),
-            "p, line 6: rollback_and_skip: on: no detector and no rule tells of 'loss-spyke'; did you mean 'loss-spike'",
+            "p, line 6: rollback_and_skip: on: no detector and no rule tells of 'loss-spyke'; did you mean 'loss-sp",
         ),
         (
             chain("recompute_step: {on: [norms]}"),
