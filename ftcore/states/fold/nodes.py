@@ -41,6 +41,9 @@ from ftcore.states.node import OUTGOING, NodePhase
 from ftcore.states.worker import WORKER
 from ftcore.states.world import usable
 
+_HELD_UP = (ParkWorkers, PauseWorkers, ResumeWorkers)
+"""Orders about workers that go on: moot for those that are done."""
+
 _ROUND_ORDERS = (StartWorkers, StopWorkers, ParkWorkers, PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint)
 """Orders that are answered when a node's workers of their round are stopped."""
 
@@ -181,7 +184,7 @@ def _workers_finished(state: JobState, event: Event, data: worker.WorkersFinishe
     if found is not None:
         step_node(state, found, "workers.finished", changes)
         step_workers(found, "workers.finished", changes)
-        answered(state, found.node, StartWorkers, round_=data.round)
+        answered(state, found.node, StartWorkers, *_HELD_UP, round_=data.round)
         if data.step is not None:
             progress(state, data.round, data.step, state.step_absolute)
 
@@ -307,6 +310,8 @@ def _order_obeyed(state: JobState, event: Event, data: node.OrderObeyed, changes
         return
     found, ordered = answer
     del ordered.waiting[found.node]
+    if getattr(ordered.command, "round", found.round) < found.round:
+        return  # it was about workers that are gone
     trigger = f"order.obeyed/{tag_of(ordered.command)}"
     step_node(state, found, trigger, changes)
     if isinstance(ordered.command, ParkWorkers):

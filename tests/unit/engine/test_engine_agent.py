@@ -271,6 +271,15 @@ def test_orders_in_place_are_carried_out_one_after_the_other(running):
     assert running.performed(pause, 5) == []
 
 
+def test_a_new_start_drops_a_park_that_is_under_way(running):
+    """What was ordered of one round's workers must not come true for the next round's."""
+    (park,) = running.obey(order(ParkWorkers(round=Round(1), grace_s=1.0), "park"))
+    (begun,) = running.obey(start(2))
+    running.started(begun, (3, 4), "fork")
+    assert running.performed(park, 5) == []
+    assert running.running
+
+
 def test_a_released_agent_starts_nothing_more(agent):
     """It leaves with the job's outcome, once."""
     release = ReleaseNode(outcome="failed", exit_code=1, reason="why")
