@@ -27,7 +27,7 @@ class FtcoreError(Exception):
 
 
 class UsageError(FtcoreError):
-    """The user's input cannot be used: a flag, a file, a URL, a name."""
+    """The user's input cannot be used: a flag, a file, a URL, a name, a word that ftcore does not know."""
 
     exit_code = 2
 
@@ -53,7 +53,10 @@ class UnknownEvent(StoreError):
 
 
 class NotFound(FtcoreError):
-    """What was asked for does not exist: a job, an incident, a node."""
+    """What was asked for does not exist in a store or a log: a job, an incident, a node.
+
+    A word that no store could make right (a class of faults, a preset, an option) is a ``UsageError``.
+    """
 
     exit_code = 4
 

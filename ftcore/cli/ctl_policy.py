@@ -2,12 +2,13 @@
 
 import argparse
 import json
+import textwrap
 from typing import Any
 
-from ftcore.cli.ctl_output import console, print_json, table
+from ftcore.cli.ctl_output import clean, columns, paint, print_json, wants_colour
 from ftcore.cli.plugins import policies_named_in
-from ftcore.cli.policy_file import checked, read_policy, read_text
-from ftcore.errors import NotFound, UsageError
+from ftcore.cli.policy_file import checked, named, read_policy, read_text
+from ftcore.errors import UsageError
 from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.policies import presets
@@ -23,6 +24,12 @@ from ftcore.policies.schema import schema
 from ftcore.policies.values import defaults
 from ftcore.policies.writing import commented, shown
 from ftcore.policies.yaml_nodes import Problem, did_you_mean
+
+EXPLAIN_COLUMNS = 80
+"""Width of what ``explain`` prints: what is read like a page is not wider than one."""
+
+OPTION_COLUMNS = 22
+"""Room for an option with its value, before what it means."""
 
 
 async def policy(args: argparse.Namespace) -> int:
@@ -43,7 +50,7 @@ def _schema(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     if args.format == "table":
         loaded = _load(args.file)
-        print(f"{args.file}: {' -> '.join(entry.policy for entry in loaded.chain)}")
+        print(f"{named(args.file)}: {' -> '.join(entry.policy for entry in loaded.chain)}")
         for entry in loaded.chain:
             lack = missing(entry, loaded)
             if lack:
@@ -62,7 +69,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _checked(path: str) -> tuple[PolicyLoaded | None, tuple[Problem, ...]]:
     try:
-        told = checked(read_text(path), path)
+        told = checked(read_text(path), named(path))
     except UsageError as error:
         return None, (Problem(line=0, text=str(error)),)
     return told.loaded, told.problems
@@ -78,7 +85,7 @@ def _explain(args: argparse.Namespace) -> int:
     loaded = preset(args.preset) if args.file is None else _load(args.file)
     classes = [str(cls) for cls in FaultClass]
     if args.fault not in classes:
-        raise NotFound(f"no class of faults is called {args.fault!r}{did_you_mean(args.fault, classes)}")
+        raise UsageError(f"no class of faults is called {args.fault!r}{did_you_mean(args.fault, classes)}")
     places = asked(loaded.chain, args.fault)
     if args.format == "json":
         facts = CLASSES[FaultClass(args.fault)]
@@ -118,32 +125,45 @@ def _entry_json(entry: ChainEntry, loaded: PolicyLoaded) -> dict[str, Any]:
 
 
 def _print_explained(loaded: PolicyLoaded, places: list[int], cls: str) -> None:
-    out = console()
-    out.print(f"{cls}: {CLASSES[FaultClass(cls)].meaning}", style="strong")
-    out.print(f"{loaded.source}: asked in this order, until one takes it", style="quiet")
+    """Plain text, folded to the terminal's width: what is to be read from top to bottom is no table."""
+    colour, width = wants_colour(), min(columns() or EXPLAIN_COLUMNS, EXPLAIN_COLUMNS)
+
+    def tell(text: str, style: str = "", indent: str = "", hang: str = "  ") -> None:
+        lines = textwrap.wrap(
+            clean(text), width, initial_indent=indent, subsequent_indent=indent + hang, break_on_hyphens=False
+        )
+        for line in lines:
+            print(paint(line, style, colour))
+
+    tell(f"{cls}: {CLASSES[FaultClass(cls)].meaning}", "strong")
+    tell(f"{loaded.source}: asked in this order, until one takes it", "quiet")
     for number, place in enumerate(places, start=1):
         entry = loaded.chain[place]
         known = _known(entry, loaded)
-        out.print()
-        out.print(f"{number}. {entry.policy}: {known.doc}", style="strong")
+        print()
+        tell(f"{number}. {entry.policy}: {known.doc}", "strong", hang="   ")
         if entry.external:
-            out.print(f"   comes from {entry.external}; is asked in a process of its own", style="quiet")
+            tell(f"comes from {entry.external}; is asked in a process of its own", "quiet", "   ")
         lack = missing(entry, loaded)
         if lack:
             what = "refused at the start" if entry.required else "passed over"
-            out.print(f"   {what} unless there is {', '.join(map(_who, lack))}", style="warn")
+            tell(f"{what} unless there is {', '.join(map(_who, lack))}", "warn", "   ")
         for condition in known.conditions:
-            out.print(f"   {condition}")
-        rows = table("OPTION", "VALUE", "MEANING", flexible=("MEANING",))
+            tell(f"- {condition}", "", "   ")
+        fallback = defaults(known.options)
         for key, option in known.options.items():
-            changed = entry.options[key] != defaults(known.options)[key]
-            value = shown(entry.options[key], option.kind)
-            rows.add_row(f"   {key}", value, option.doc.replace("`", ""), style="strong" if changed else "")
-        out.print(rows)
+            set_to = f"{key}: {shown(entry.options[key], option.kind)}"
+            style = "strong" if entry.options[key] != fallback[key] else ""
+            meaning = option.doc.replace("`", "")
+            if len(set_to) < OPTION_COLUMNS:
+                tell(f"{set_to:<{OPTION_COLUMNS}}{meaning}", style, "     ", " " * OPTION_COLUMNS)
+            else:
+                tell(set_to, style, "     ")
+                tell(meaning, style, " " * (OPTION_COLUMNS + 5), "")
     left = [entry.policy for place, entry in enumerate(loaded.chain) if place not in places]
     if left:
-        out.print()
-        out.print(f"not asked about {cls}: {', '.join(left)}", style="quiet")
+        print()
+        tell(f"not asked about {cls}: {', '.join(left)}", "quiet")
 
 
 def _known(entry: ChainEntry, loaded: PolicyLoaded) -> Policy | External:

@@ -33,7 +33,7 @@ def add_policy(commands: Any, command: Callable[..., argparse.ArgumentParser]) -
         "Check a policy file; exit 2 and every mistake with its line if it has any.",
         "ftctl policy check policy.yaml\nftctl policy check policy.yaml --format json | jq '.problems[]'",
     )
-    check.add_argument("file", metavar="FILE", help="the policy file")
+    check.add_argument("file", metavar="FILE", help="the policy file; - for standard input")
     explain = command(
         actions,
         "explain",
@@ -41,7 +41,7 @@ def add_policy(commands: Any, command: Callable[..., argparse.ArgumentParser]) -
         "ftctl policy explain policy.yaml --fault hang\n"
         "ftctl policy explain --preset mindio --fault gpu-hw --format json | jq '.chain[].policy'",
     )
-    explain.add_argument("file", nargs="?", metavar="FILE", help="the policy file")
+    explain.add_argument("file", nargs="?", metavar="FILE", help="the policy file; - for standard input")
     _add_preset(explain, "a preset instead of a file")
     fault = explain.add_argument("--fault", required=True, metavar="CLASS", help="a class of docs/reference/faults.md")
     fault.completer = _complete_classes  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 this job can carry it out.
 """
 
+import sys
 from pathlib import Path
 
 from ftcore.cli.plugins import offered, policies_named_in, with_installed_rules
@@ -11,6 +12,8 @@ from ftcore.policies.config import Checked, check, default_chain, parse, with_ma
 from ftcore.policies.environment import apply_switches, switched_on
 from ftcore.policies.feasible import check_abilities
 from ftcore.policies.yaml_nodes import BYTES_MAX
+
+STDIN = "-"
 
 
 def policy_in_force(path: str | None, *, max_restarts: int | None, switches: str, ranks: int) -> PolicyLoaded:
@@ -28,6 +31,8 @@ def policy_in_force(path: str | None, *, max_restarts: int | None, switches: str
     if max_restarts is not None and max_restarts < 0:
         raise UsageError(f"--max-restarts: found {max_restarts}; expected 0 or more")
     loaded = default_chain()
+    if path == STDIN:
+        raise UsageError("--policy: found -; expected a file: every agent of the job reads it anew")
     if path is not None:
         try:
             text = read_text(path)
@@ -51,7 +56,12 @@ def read_policy(path: str) -> PolicyLoaded:
     Raises:
         UsageError: it cannot be read or used.
     """
-    return parsed(read_text(path), path)
+    return parsed(read_text(path), named(path))
+
+
+def named(path: str) -> str:
+    """What a policy file is called in messages."""
+    return "standard input" if path == STDIN else path
 
 
 def parsed(text: str, source: str) -> PolicyLoaded:
@@ -76,14 +86,17 @@ def read_text(path: str) -> str:
     """The file's text.
 
     Args:
-        path: of the file; named in messages.
+        path: of the file; named in messages. ``-`` is standard input.
 
     Raises:
         UsageError: it cannot be read, is too large to be a policy file, or is no UTF-8 text.
     """
     try:
-        with Path(path).open("rb") as file:
-            raw = file.read(BYTES_MAX + 1)
+        if path == STDIN:
+            raw = sys.stdin.buffer.read(BYTES_MAX + 1)
+        else:
+            with Path(path).open("rb") as file:
+                raw = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:  # a NUL in the name

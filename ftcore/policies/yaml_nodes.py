@@ -167,9 +167,9 @@ def short(value: object, *, quoted: bool = True) -> str:
 def found(node: Node) -> str:
     """What stands at a node, for ``found ...`` in a message."""
     if isinstance(node, Items):
-        return "a list"
+        return "a list" if node.items else "an empty list"
     if isinstance(node, Keys):
-        return "`key: value` lines"
+        return "`key: value` lines" if node.entries else "an empty mapping"
     if isinstance(node.value, bool):
         return str(node.value).lower()
     return "nothing" if node.value is None else short(node.value)

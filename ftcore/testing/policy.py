@@ -61,8 +61,9 @@ class PolicyContract:
     def test_it_declares_itself_soundly(self) -> None:
         """Name, doc, conditions, kinds, needs and options are such that a policy file can name it."""
         policy = self.policy
-        if BUILT_IN.get(policy.name) is not policy:
-            declare(policy, policy.name, "test")
+        name = getattr(policy, "name", "")
+        if BUILT_IN.get(name) is not policy:
+            declare(policy, name, "test")
 
     def test_every_verdict_is_sound(self) -> None:
         """It raises nothing, and each answer is a Take or a Pass that the job at hand can carry out."""
@@ -112,6 +113,7 @@ class PolicyContract:
 
     def _within(self, look: Callable[[], None]) -> None:
         """Run it in a thread: a question that never ends must fail a test, not hang it."""
+        self.test_it_declares_itself_soundly()  # what cannot be declared cannot be asked
         raised: list[BaseException] = []
 
         def run() -> None:

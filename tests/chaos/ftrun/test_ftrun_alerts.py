@@ -174,6 +174,9 @@ def test_a_target_is_tried_out(tmp_path: Path, chat: Chat) -> None:
         bad = job.ftctl("alert", "env:CHAT", "env:NOBODY", "nonsense://x", "--format", "json")
         assert bad.returncode == 1
         assert [told["ok"] for told in json.loads(bad.stdout)] == [True, False, False]
+        assert json.loads(bad.stdout)[1]["error"] == "env:NOBODY: the environment of this command has no NOBODY"
+        odd = job.ftctl("alert", "nonsense")
+        assert odd.returncode == 2 and "which is no target" in odd.stderr
         chat.code = 500
         worse = job.ftctl("alert", chat.url)
         assert worse.returncode == 1 and "json://…: " in worse.stderr and SECRET not in worse.stderr

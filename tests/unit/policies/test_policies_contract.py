@@ -128,3 +128,16 @@ def test_a_name_of_ftcore_is_taken() -> None:
     """Nobody can put another policy in the place of ftcore's."""
     with pytest.raises(UsageError, match="a policy of ftcore"):
         declare(type("Offender", (Good,), {"name": "stop"}), "stop", "acme 1.0")
+
+
+def test_the_contract_tells_what_is_declared_wrongly():
+    """In the words of ``ftctl policy check``, whichever of its tests is the first to run."""
+
+    class Odd(Good):
+        options: ClassVar[Any] = {"x": 5}
+
+    class TestOdd(PolicyContract):
+        policy = Odd()
+
+    with pytest.raises(UsageError, match="the option x is 5, expected an Option"):
+        TestOdd().test_every_value_of_an_option_is_survived()

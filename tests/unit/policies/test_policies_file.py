@@ -127,6 +127,10 @@ def test_a_policy_may_stand_twice_for_different_faults():
             "p, line 3: process_restart: faults: 'hangs' is not known; did you mean 'hang'?",
         ),
         (
+            chain("shrink: {faults: []}"),
+            "p, line 3: shrink: faults: found an empty list; expected a list of: user-code",
+        ),
+        (
             chain("process_restart: {faults: [hang, hang]}"),
             "p, line 3: process_restart: faults: hang stands there twice",
         ),
