@@ -10,6 +10,7 @@ from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound
 from ftcore.replay.explain import Explainer, Failure, Incident
 from ftcore.replay.reading import read_async
+from ftcore.replay.words import NOBODY, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +62,7 @@ async def incidents(args: argparse.Namespace) -> int:
             incident.cls,
             duration(incident.phases.total),
             _lost(incident),
-            incident.resolved_by or "-",
+            incident.resolved_by or (NOBODY if incident.closed else "-"),
             clean(incident.summary),
         )
     console().print(rows)
@@ -73,8 +74,12 @@ def _word(incident: Incident) -> str:
     return "dropped" if incident.state == "exhausted" and incident.kind != "fault" else incident.state
 
 
+def _kind(incident: Incident) -> str:
+    return f"{'an' if incident.kind[0] in 'aeiou' else 'a'} {incident.kind}"
+
+
 def _lost(incident: Incident) -> str:
-    return "-" if incident.steps_lost is None else f"{incident.steps_lost} steps"
+    return "-" if incident.steps_lost is None else plural(incident.steps_lost, "step")
 
 
 async def explain(args: argparse.Namespace) -> int:
@@ -104,7 +109,7 @@ def _print(incident: Incident, out: "Console") -> None:
     head.add_row("incident", Text.assemble(f"{incident.id}, ", _state(incident)))
     head.add_row("what", Text(clean(incident.summary), style="strong"))
     detail = f" ({incident.detail})" if incident.detail else ""
-    head.add_row("class", f"{incident.cls}{detail}, a {incident.kind}")
+    head.add_row("class", f"{incident.cls}{detail}, {_kind(incident)}")
     if incident.root.node is not None:
         rank = f", rank {incident.root.rank}" if incident.root.rank is not None else ""
         head.add_row("root", f"{incident.root.node}{rank}")
@@ -148,11 +153,10 @@ def _moment(iso: str) -> str:
 
 
 def _print_failure(failure: Failure, out: "Console") -> None:
-    who = (
-        f"rank {failure.rank} (local {failure.local_rank}) on {failure.node}"
-        if failure.rank is not None
-        else failure.node
-    )
+    who = failure.node
+    if failure.rank is not None:
+        local = f" (local {failure.local_rank})" if failure.local_rank is not None else ""
+        who = f"rank {failure.rank}{local} on {failure.node}"
     code = "" if failure.exitcode is None else f", exit code {failure.exitcode}"
     out.print(f"  {who}{code}, restart {failure.restart}, at {_moment(failure.datetime)} UTC, event {failure.seq}")
     if failure.message:

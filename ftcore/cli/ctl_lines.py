@@ -25,6 +25,7 @@ from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event, Unknown
 from ftcore.events.registry import Kind
 from ftcore.faults.classify import signal_name
+from ftcore.replay.words import plural
 
 NAMES_SHOWN = 6
 """Names in a line; after them only how many more."""
@@ -155,18 +156,20 @@ def _rolled_back(data: job.JobRolledBack) -> str:
 def _formed(data: world.WorldFormed) -> str:
     joined = f", joined: {names(data.joined)}" if data.joined else ""
     gone = f", gone: {names(data.gone)}" if data.gone else ""
-    return f"round {data.round}: {data.size} ranks on {data.nodes} nodes, store {data.store}{joined}{gone}"
+    size = f"{plural(data.size, 'rank')} on {plural(data.nodes, 'node')}"
+    return f"round {data.round}: {size}, store {data.store}{joined}{gone}"
 
 
 def _planned(data: world.RoundPlanned) -> str:
     wait = f" in {duration(data.wait_s)}" if data.wait_s else ""
-    return f"round {data.round}{wait}: waits for {data.want} nodes"
+    return f"round {data.round}{wait}: waits for {plural(data.want, 'node')}"
 
 
 def _submitted(data: job.JobSubmitted) -> str:
     spec = data.spec
-    nodes = str(spec.nodes_max) if spec.nodes_min == spec.nodes_max else f"{spec.nodes_min} to {spec.nodes_max}"
-    return f"{data.job} run {data.run} by {data.user}: {' '.join(data.command)} on {nodes} nodes"
+    least = "" if spec.nodes_min == spec.nodes_max else f"{spec.nodes_min} to "
+    nodes = f"{least}{plural(spec.nodes_max, 'node')}"
+    return f"{data.job} run {data.run} by {data.user}: {' '.join(data.command)} on {nodes}"
 
 
 def _stopped(data: worker.WorkersStopped) -> str:
@@ -184,7 +187,7 @@ def _rediagnosed(data: incident.IncidentRediagnosed) -> str:
 
 
 def _resolved(data: incident.IncidentResolved) -> str:
-    lost = "" if data.steps_lost is None else f", {data.steps_lost} steps lost"
+    lost = "" if data.steps_lost is None else f", {plural(data.steps_lost, 'step')} lost"
     by = f"by {data.policy}, " if data.policy else ""
     return f"{by}{data.outcome}{lost}"
 
@@ -216,7 +219,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     job.JobParked: lambda data: f"{data.error}; fact: {data.fact}",
     job.JobUnparked: lambda data: f"by {data.who}",
     master.MasterElected: lambda data: f"{data.host} pid {data.pid} leads at {data.address}, ftcore {data.version}",
-    node.NodeJoined: lambda data: f"{data.node} with {data.slots} ranks, {data.host} pid {data.pid}",
+    node.NodeJoined: lambda data: f"{data.node} with {plural(data.slots, 'rank')}, {data.host} pid {data.pid}",
     node.NodeLeft: lambda data: f"{data.node}: {data.reason}",
     node.NodeLost: lambda data: f"{data.node}: {data.reason}{_at(data.step)}",
     node.NodeQuarantined: lambda data: f"{data.node}: {data.reason}",
@@ -235,7 +238,9 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     policy.AlertSent: lambda data: f"alert of event {data.alert} {'sent' if data.ok else 'not sent'}{_why(data.error)}",
     policy.PolicyConsidered: _considered,
     policy.PolicyLoaded: lambda data: f"{data.source}: {' > '.join(entry.policy for entry in data.chain)}",
-    worker.WorkersStarted: lambda data: f"{data.node}: round {data.round}, {len(data.pids)} workers by {data.how}",
+    worker.WorkersStarted: lambda data: (
+        f"{data.node}: round {data.round}, {plural(len(data.pids), 'worker')} by {data.how}"
+    ),
     worker.WorkersStepped: lambda data: f"{data.node}: round {data.round}, first step {data.step}",
     worker.WorkerFailed: _failed,
     worker.WorkersFinished: lambda data: f"{data.node}: round {data.round}, all ended with code 0{_at(data.step)}",

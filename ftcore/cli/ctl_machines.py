@@ -4,7 +4,7 @@ import argparse
 import difflib
 
 from ftcore.cli.ctl_output import console, table
-from ftcore.errors import NotFound
+from ftcore.errors import UsageError
 from ftcore.states.drawing import MACHINES, to_dot, to_mermaid
 from ftcore.states.table import Machine
 
@@ -18,7 +18,7 @@ async def machines(args: argparse.Namespace) -> int:
         names = [machine.name for machine in MACHINES]
         near = difflib.get_close_matches(args.machine, names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
-        raise NotFound(f"no machine {args.machine!r}; {hint}")
+        raise UsageError(f"no machine {args.machine!r}; {hint}")
     if args.format == "table":
         for number, machine in enumerate(chosen):
             _print(machine, first=number == 0)

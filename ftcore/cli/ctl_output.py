@@ -1,6 +1,7 @@
 """Printing: tables for people, JSON for programs, times in UTC, colour only where it is wanted."""
 
 import datetime
+import math
 import os
 import shutil
 import sys
@@ -32,17 +33,6 @@ def print_json(value: Any) -> None:
 def say(text: str) -> None:
     """A message, for people, on stderr."""
     print(f"ftctl: {text}", file=sys.stderr)
-
-
-def plural(count: int, noun: str, many: str = "") -> str:
-    """A number with its noun, as ``1 event`` or ``2,000 events``.
-
-    Args:
-        count: how many.
-        noun: for one.
-        many: for several, where an s does not make it.
-    """
-    return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
 
 
 def written(path: Path | None, instead: str) -> str:
@@ -125,13 +115,18 @@ def clock(time_ns: int) -> str:
 
 
 def duration(value: float | None) -> str:
-    """Seconds for people; a dash for what is not known."""
+    """Seconds for people; a dash for what is not known. Half a unit is rounded up."""
     if value is None:
         return "-"
-    if value < 1:
-        return f"{value * 1000:.0f} ms"
-    if value < 120:
-        return f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
+    if value < 0.9995:
+        return f"{_rounded(value * 1000)} ms"
+    if value < 119.95:
+        return f"{_rounded(value * 10) / 10:.1f} s"
+    minutes, rest = divmod(_rounded(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m{rest:02d}s" if hours else f"{minutes}m{rest:02d}s"
+
+
+def _rounded(value: float) -> int:
+    """To whole numbers; two sums of the same parts agree, whatever their last binary digits."""
+    return math.floor(round(value, 4) + 0.5)

@@ -1,23 +1,19 @@
 """The arguments of ``ftctl``; the reference page of the command line is generated from here."""
 
 import argparse
-import datetime
-import math
+import difflib
 import os
 import re
-import time
 from typing import Any, NoReturn
 
 from ftcore.cli.ctl_futures import add_futures
 from ftcore.cli.ctl_policy_parser import add_policy
+from ftcore.cli.ctl_types import BOUND_HELP, bound, duration_over_0, position, positive
 from ftcore.faults.detectors.loss import LIMIT
-from ftcore.ids import SECOND, seconds
-from ftcore.replay.select import Bound
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 _EXIT_CODES = """exit codes: 0 done; 1 verify found a mismatch, the log is damaged, or a command was not carried out;
-2 wrong usage or input; 3 store or master unreachable; 4 not found; 130 interrupted"""
+2 wrong usage or input; 3 store or master unreachable; 4 no such job, node, incident, event or file of a log;
+130 interrupted"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,7 +25,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong in one line; exit 2."""
-        self.exit(2, f"{self.prog}: {message}\n{self.prog}: try --help\n")
+        message = re.sub(r"^argument (?:-\w/)?(\S+): ", r"\1: ", message)
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        words = list(map(str, action.choices))
+        near = difflib.get_close_matches(str(value), words, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(words)}"
+        raise argparse.ArgumentError(action, f"found {value!r}; {hint}")
 
 
 def build_parser(version: str) -> Parser:
@@ -99,7 +104,7 @@ def _add_reading(commands: Any) -> None:
         "ftctl events\nftctl events --type 'worker.*,incident.*' --since 15m\n"
         "ftctl events --incident i2 --format json | jq .data\nftctl events --follow",
     )
-    events.add_argument("--since", type=bound, metavar="SEQ|TIME", help=f"from here on, included; {_BOUND_HELP}")
+    events.add_argument("--since", type=bound, metavar="SEQ|TIME", help=f"from here on, included; {BOUND_HELP}")
     events.add_argument("--until", type=bound, metavar="SEQ|TIME", help="up to here, included")
     events.add_argument("--type", metavar="GLOB", help="types, as worker.* or node.lost; several with commas")
     events.add_argument("--node", metavar="NODE", help="events that come from the node or name it")
@@ -130,7 +135,7 @@ def _add_taking_away(commands: Any) -> None:
         "Rebuild a job's state at a point of its log, or verify that every decision would be made again.",
         "ftctl replay\nftctl replay --at 120 --format json | jq .state.nodes\nftctl replay --verify",
     )
-    replay.add_argument("--at", type=_position, metavar="SEQ", help="after this event; default: the last one")
+    replay.add_argument("--at", type=position, metavar="SEQ", help="after this event; default: the last one")
     replay.add_argument("--verify", action="store_true", help="decide again from the facts and compare; exit 1 if not")
     export = _command(
         commands,
@@ -189,14 +194,14 @@ def _add_spikes(commands: Any) -> None:
     spikes.add_argument("--suggest", action="store_true", help="take the run as normal; thresholds that leave it alone")
     spikes.add_argument(
         "--limit",
-        type=_positive,
+        type=positive,
         default=LIMIT,
         metavar="SCORE",
         help="robust deviations above the median of the last 40 losses that flag a loss; default: %(default)g",
     )
     spikes.add_argument(
         "--norm-threshold",
-        type=_positive,
+        type=positive,
         metavar="NORM",
         help="also flag every gradient norm at or over this; default: off",
     )
@@ -213,7 +218,7 @@ def _add_commands(commands: Any) -> None:
             "--no-wait", action="store_true", help="return once it is recorded; default: follow it to the verdict"
         )
         parser.add_argument(
-            "--timeout", type=_positive, default=120.0, metavar="SECONDS", help="wait so long; default: %(default)g"
+            "--timeout", type=duration_over_0, default=120.0, metavar="TIME", help="wait so long; default: 2m"
         )
 
 
@@ -257,46 +262,6 @@ def _add_alert(commands: Any) -> None:
     )
     alert.add_argument("--text", default="A message to try this out.", help="what is sent; default: %(default)s")
     alert.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
-
-
-_BOUND_HELP = "a seq, a time such as 2025-03-01T22:13:20 (UTC), or how long ago: 90s, 15m, 2h, 3d"
-
-
-def bound(text: str) -> Bound:
-    """A place in a log, as ``--since`` and ``--until`` take it.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
-    if text.isdecimal():
-        return Bound(seq=int(text))
-    ago = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if ago is not None:
-        return Bound(time=time.time_ns() - seconds(float(ago[1]) * _UNITS[ago[2]]))
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of these: {_BOUND_HELP}") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    since_epoch = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-    return Bound(time=(since_epoch.days * 86400 + since_epoch.seconds) * SECOND + since_epoch.microseconds * 1000)
-
-
-def _position(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no seq: expected a whole number from 0")
-    return int(text)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number over 0")
-    return value
 
 
 def _complete_jobs(prefix: str, parsed_args: argparse.Namespace, **rest: object) -> list[str]:

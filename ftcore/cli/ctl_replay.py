@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ftcore.cli.ctl_output import clean, plural, print_json, say, written
+from ftcore.cli.ctl_output import clean, print_json, say, written
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound
 from ftcore.events.codec import payload_to_json
@@ -15,6 +15,7 @@ from ftcore.logs.outfile import STDOUT
 from ftcore.policies.targets import hidden
 from ftcore.replay.reading import fold_log_async
 from ftcore.replay.verify import VerifyReport, verify_async
+from ftcore.replay.words import plural
 from ftcore.states.model import JobState, digest
 
 MISMATCH = 1
@@ -79,9 +80,13 @@ def _verified(report: VerifyReport, form: str) -> int:
             for line in mismatch.differences:
                 print(f"  {clean(line)}")
         skipped = f", {report.skipped} only folded" if report.skipped else ""
-        words = "every decision was made again" if report.ok else f"{len(report.mismatches)} mismatches"
+        words = (
+            "every decision was made again" if report.ok else plural(len(report.mismatches), "mismatch", "mismatches")
+        )
         more = "" if report.complete else "; what follows was not compared"
-        print(f"{report.events} events, {report.groups} facts decided again{skipped}: {words}{more}")
+        print(
+            f"{plural(report.events, 'event')}, {plural(report.groups, 'fact')} decided again{skipped}: {words}{more}"
+        )
         print(f"digest {report.digest}")
     return 0 if report.ok else MISMATCH
 

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ftcore.cli.ctl_output import console, duration, plural, print_json, say, table, written
+from ftcore.cli.ctl_output import console, duration, print_json, say, table, written
 from ftcore.errors import UsageError
 from ftcore.ids import JobName
 from ftcore.logs.archive import ArchiveWriter
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile, same_file
+from ftcore.replay.words import NOBODY, plural
 from ftcore.sim.campaign_plot import plot
+from ftcore.sim.campaign_tally import Told
 from ftcore.sim.campaign_training import CAUSES, PRODUCTIVE
 from ftcore.sim.campaign_wheel import Sink
 from ftcore.sim.cost import Costs
@@ -32,6 +34,9 @@ PATIENCE_S = 3.0
 """A simulation that takes longer says how far it is."""
 
 SVG = FileKind(name="a picture in SVG", begins=b"<svg ")
+FIELDS = ("nodes", "days", "rate", "nodes-min", "ckpt-interval")
+"""Fields of a request that are told of under the name of their option."""
+
 SEEDS_MAX = 1000
 TEXT_BYTES_MAX = 64 << 20
 
@@ -41,7 +46,10 @@ async def run(args: argparse.Namespace) -> int:
     request = request_of(args)
     if not 1 <= args.seeds <= SEEDS_MAX:
         raise UsageError(f"--seeds: found {args.seeds}; expected 1 to {SEEDS_MAX}")
-    check(request)
+    try:
+        check(request)
+    except UsageError as error:
+        raise _named(error) from None
     kept, picture = _out_paths(args)
     outcomes = []
     with contextlib.ExitStack() as files:  # opened before minutes of work, not after
@@ -66,6 +74,12 @@ async def run(args: argparse.Namespace) -> int:
     else:
         _print(first, goodputs)
     return 0
+
+
+def _named(error: UsageError) -> UsageError:
+    """The error with the option in the place of the field that it speaks of."""
+    field, colon, rest = str(error).partition(": ")
+    return UsageError(f"--{field}{colon}{rest}") if field in FIELDS else error
 
 
 def _out_paths(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
@@ -109,8 +123,6 @@ def request_of(args: argparse.Namespace) -> Request:
     if chosen is not None:
         costs = costs.changed(chosen.costs, chosen.name)
     if args.restart is not None:
-        if not 0 <= args.restart < 1e9:
-            raise UsageError(f"--restart: found {args.restart:g}; expected seconds, not negative")
         costs = costs.with_restart(args.restart)
     given = {"ckpt_interval": args.ckpt_interval, "ckpt_cost": args.ckpt_cost}
     costs = costs.changed({name: value for name, value in given.items() if value is not None}, "given")
@@ -202,7 +214,8 @@ def _what(outcome: Outcome) -> str:
         cause = f"profile {request.profile.name}"
     elif request.rate is not None:
         cause = f"{request.rate:g} failures per node and day"
-    return f"{request.nodes} nodes, {request.days:g} days, {cause}, seed {request.seed}"
+    days = f"{request.days:g} {'day' if request.days == 1 else 'days'}"
+    return f"{plural(request.nodes, 'node')}, {days}, {cause}, seed {request.seed}"
 
 
 def _print(outcome: Outcome, goodputs: list[float]) -> None:
@@ -211,7 +224,13 @@ def _print(outcome: Outcome, goodputs: list[float]) -> None:
     if len(goodputs) > 1:
         low, high = interval95(goodputs)
         mean = statistics.mean(goodputs)
-        out.print(f"goodput of {len(goodputs)} seeds: {mean:.2%}, 95% of means in {low:.2%} to {high:.2%}")
+        first = outcome.request.seed
+        out.print(
+            f"\n{len(goodputs)} seeds, {first} to {first + len(goodputs) - 1}: goodput {mean:.2%} in the mean, 95% of "
+            f"means in {low:.2%} to {high:.2%}",
+            style="strong",
+        )
+        out.print(f"what follows is of seed {first} alone")
     out.print()
     total = sum(outcome.ledger.values())
     rows = table("", "CAUSE", "SHARE", "NODE-HOURS", right=("SHARE", "NODE-HOURS"))
@@ -221,30 +240,36 @@ def _print(outcome: Outcome, goodputs: list[float]) -> None:
         rows.add_row("", name, f"{value / total:.2%}", f"{value / 3600:,.1f}")
     out.print(rows)
     _print_incidents(outcome)
+    for hint in outcome.hints:
+        out.print(f"\n{hint}", style="warn")
     found = outcome.tally.violations()
     if found:
-        out.print(f"\n{len(found)} violations", style="bad")
+        out.print(f"\n{plural(len(found), 'violation')}", style="bad")
         for sentence in found:
             out.print(f"  {sentence}", style="bad")
     if outcome.tally.verified < outcome.tally.events:
         out.print(
-            f"\nof {outcome.tally.events:,} events the first {outcome.tally.verified:,} were decided again and "
+            f"\nof {plural(outcome.tally.events, 'event')} the first {outcome.tally.verified:,} were decided again and "
             "compared",
             style="quiet",
         )
 
 
+def _ended_by(told: Told) -> str:
+    return told.resolved_by or (NOBODY if told.outcome else "(open)")
+
+
 def _print_incidents(outcome: Outcome) -> None:
     out, incidents = console(), outcome.tally.incidents
-    again = f", the job started again {outcome.resubmissions} times" if outcome.resubmissions else ""
-    out.print(f"\n{outcome.faults} faults, {len(incidents)} incidents{again}", style="strong")
+    again = f", the job started again {plural(outcome.resubmissions, 'time')}" if outcome.resubmissions else ""
+    out.print(f"\n{plural(outcome.faults, 'fault')}, {plural(len(incidents), 'incident')}{again}", style="strong")
     if not incidents:
         return
     numbers = ("COUNT", "MEDIAN", "LONGEST", "STEPS LOST")
     rows = table("", "CLASS", "ENDED BY", *numbers, right=numbers)
-    groups = Counter((told.cls, told.resolved_by or told.outcome or "(open)") for told in incidents)
+    groups = Counter((told.cls, _ended_by(told)) for told in incidents)
     for (cls, by), count in groups.most_common():
-        same = [told for told in incidents if told.cls == cls and (told.resolved_by or told.outcome or "(open)") == by]
+        same = [told for told in incidents if told.cls == cls and _ended_by(told) == by]
         times = [told.seconds for told in same if told.seconds is not None]
         lost = [told.steps_lost for told in same if told.steps_lost is not None]
         rows.add_row(

@@ -19,6 +19,7 @@ from ftcore.errors import UsageError
 from ftcore.faults.detectors import Finding, LossDetector, NormSpike, NormThreshold
 from ftcore.faults.detectors.loss import LIMIT
 from ftcore.faults.detectors.suggest import NormalRun, Suggestion
+from ftcore.replay.words import plural
 
 LINE_BYTES_MAX = 65536
 STEP_MAX = 2**63 - 1
@@ -226,8 +227,8 @@ def _print_found(report: Report) -> None:
             rows.add_row(*row)
         console().print(rows)
     episodes = len({(finding.kind.split("-")[0], finding.since) for finding in report.found})
-    back = f"; the step number went back {report.went_back} times" if report.went_back else ""
-    say(f"{report.samples} samples, {len(report.found)} flagged in {episodes} episodes{back}")
+    back = f"; the step number went back {plural(report.went_back, 'time')}" if report.went_back else ""
+    say(f"{plural(report.samples, 'sample')}, {len(report.found)} flagged in {plural(episodes, 'episode')}{back}")
 
 
 def _print_suggestion(report: Report, made: Suggestion) -> None:

@@ -9,6 +9,7 @@ from ftcore.errors import FtcoreError
 from ftcore.logs import open_store
 from ftcore.replay.reading import fold_log_async
 from ftcore.replay.status import JobStatus, status_of
+from ftcore.replay.words import plural
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -120,7 +121,9 @@ async def status(args: argparse.Namespace) -> int:
     for name, text in _by_hand(job):
         facts.add_row(name, Text(clean(text), style="warn"))
     if job.world is not None:
-        facts.add_row("world", f"round {job.world.round}: {job.world.size} ranks on {job.world.nodes} nodes")
+        facts.add_row(
+            "world", f"round {job.world.round}: {plural(job.world.size, 'rank')} on {plural(job.world.nodes, 'node')}"
+        )
     if job.step is not None:
         facts.add_row("step", str(job.step) if job.step_absolute else f"{job.step} of this round")
     if job.checkpoint is not None:
@@ -133,7 +136,7 @@ async def status(args: argparse.Namespace) -> int:
         facts.add_row(
             "master", f"{job.master.host} pid {job.master.pid} at {job.master.address}, term {job.term}{life}"
         )
-    facts.add_row("log", f"{job.last_seq} events, the last on {date(job.time)} at {clock(job.time)} UTC")
+    facts.add_row("log", f"{plural(job.last_seq, 'event')}, the last on {date(job.time)} at {clock(job.time)} UTC")
     out.print(facts)
     if job.nodes:
         nodes = table(
@@ -152,7 +155,7 @@ async def status(args: argparse.Namespace) -> int:
         out.print()
         out.print(nodes)
     if len(job.nodes) > NODES_SHOWN:
-        out.print(f"and {len(job.nodes) - NODES_SHOWN} more nodes; --format json has them all")
+        out.print(f"and {plural(len(job.nodes) - NODES_SHOWN, 'more node')}; --format json has them all")
     return 0
 
 

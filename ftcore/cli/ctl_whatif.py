@@ -7,6 +7,7 @@ from ftcore.cli.ctl_output import console, duration, print_json, table
 from ftcore.cli.ctl_simulate import policy_of
 from ftcore.cli.ctl_store import opened
 from ftcore.replay.reading import read_async
+from ftcore.replay.words import NOBODY, plural
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
 from ftcore.sim.whatif import Compared, WhatIf
@@ -106,8 +107,8 @@ def _named(price: Price) -> str:
         times = f" x{len(chances)}" if len(chances) > 1 else ""
         likely = f" ({chances[0]:.0%})" if chances[0] < 1 else ""
         names.append(f"{policy}{times}{likely}")
-    return ", ".join(names) or "nobody"
+    return ", ".join(names) or NOBODY
 
 
 def _steps(price: Price) -> str:
-    return f"{price.steps_lost:,.0f} steps" if price.steps_lost else "-"
+    return plural(round(price.steps_lost), "step") if price.steps_lost else "-"

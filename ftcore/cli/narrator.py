@@ -25,6 +25,7 @@ from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertSent, PolicyConsidered
 from ftcore.events.world import WorldFormed
 from ftcore.ports import EventLog
+from ftcore.replay.words import plural
 from ftcore.runtime import tasks
 
 NAMES_SHOWN = 6
@@ -79,7 +80,7 @@ class Narrator:
     # -- a line each
 
     def _formed(self, event: Event, data: WorldFormed) -> str:
-        return f"round {data.round}: {_count(data.nodes, 'node')}, {_count(data.size, 'rank')}"
+        return f"round {data.round}: {plural(data.nodes, 'node')}, {plural(data.size, 'rank')}"
 
     def _incident(self, event: Event, data: IncidentOpened) -> str:
         assert event.incident is not None
@@ -118,7 +119,7 @@ class Narrator:
             "resumed": "training goes on",
             "saved": "a checkpoint is saved",
         }.get(data.outcome)
-        lost = f", {data.steps_lost} steps lost" if data.steps_lost else ""
+        lost = f", {plural(data.steps_lost, 'step')} lost" if data.steps_lost else ""
         return fulfilled or f"resolved by {data.policy} in {took:.2f} s{lost}"
 
     def _exhausted(self, event: Event, data: IncidentExhausted) -> str:
@@ -194,7 +195,3 @@ def _names(several: tuple[str, ...]) -> str:
     more = len(several) - NAMES_SHOWN
     names = ", ".join(several[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
     return f"{names} {'is' if len(several) == 1 else 'are'}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

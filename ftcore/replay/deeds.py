@@ -25,6 +25,7 @@ from ftcore.events.job import CheckpointCommitted, DataSkipped, JobRolledBack
 from ftcore.events.node import HealthChecked, NodeQuarantined, OrderRefused, PlatformAnswered
 from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyFaulted
 from ftcore.events.world import RoundPlanned, WorldFormed
+from ftcore.replay.words import plural
 
 STEPS_MAX = 200
 """Steps kept of one incident."""
@@ -87,13 +88,13 @@ _ORDERS: dict[type[Any], Callable[[Any, str], str]] = {
 
 def _planned(data: RoundPlanned) -> str:
     wait = f" after a back-off of {data.wait_s:g} s" if data.wait_s else ""
-    return f"round {data.round} is planned with {data.want} nodes{wait}"
+    return f"round {data.round} is planned with {plural(data.want, 'node')}{wait}"
 
 
 def _formed(data: WorldFormed) -> str:
     gone = f", without {_names(data.gone)}" if data.gone else ""
     joined = f", with {_names(data.joined)}" if data.joined else ""
-    return f"round {data.round}: {data.size} ranks on {data.nodes} nodes{joined}{gone}"
+    return f"round {data.round}: {plural(data.size, 'rank')} on {plural(data.nodes, 'node')}{joined}{gone}"
 
 
 def _why(text: str) -> str:

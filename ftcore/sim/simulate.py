@@ -28,10 +28,11 @@ from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyLoaded
 from ftcore.policies.base import Ability
 from ftcore.policies.config import default_chain
+from ftcore.replay.words import plural
 from ftcore.sim.abilities import needed_by
 from ftcore.sim.campaign import DAY_S, Campaign
 from ftcore.sim.campaign_machines import Setting
-from ftcore.sim.campaign_tally import VERIFIED_MAX, Tally
+from ftcore.sim.campaign_tally import VERIFIED_MAX, Fared, Tally
 from ftcore.sim.campaign_training import PRODUCTIVE
 from ftcore.sim.campaign_wheel import Sink
 from ftcore.sim.cost import Costs
@@ -103,6 +104,11 @@ class Outcome:
         """Productive node-seconds of all node-seconds, 0 to 1."""
         return self.ledger[PRODUCTIVE] / (self.request.nodes * self.request.days * DAY_S)
 
+    @property
+    def hints(self) -> list[str]:
+        """What whoever asked might not have meant, a sentence each."""
+        return [*_left_out(self.request), *_impatient(self.request, self.tally)]
+
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``ftctl simulate``."""
         request, tally = self.request, self.tally
@@ -114,6 +120,7 @@ class Outcome:
             "policies": {name: attrs.asdict(fared) for name, fared in sorted(tally.policies.items())},
             "seed": request.seed,
             "violations": tally.violations(),
+            "hints": self.hints,
             "nodes": request.nodes,
             "days": request.days,
             "faults": self.faults,
@@ -185,11 +192,8 @@ def check(request: Request) -> None:
         raise UsageError(f"rate: found {request.rate:g}; expected failures per node and day, not negative")
     if request.nodes_min is not None and not 1 <= request.nodes_min <= request.nodes:
         raise UsageError(f"nodes-min: found {request.nodes_min}; expected 1 to {request.nodes}")
-    if request.trace is not None and not request.trace.fleet and request.trace.nodes > request.nodes:
-        raise UsageError(
-            f"{request.trace.source} names node {request.trace.nodes - 1}; the job has the nodes 0 to "
-            f"{request.nodes - 1}"
-        )
+    if request.trace is not None and not request.trace.fleet and (problem := request.trace.beyond(request.nodes)):
+        raise UsageError(problem)
     expected = _rate(request) * request.nodes * request.days
     if expected > FAULTS_MAX:
         raise UsageError(f"{expected:,.0f} failures are to be expected; more than {FAULTS_MAX:,} are not simulated")
@@ -201,6 +205,28 @@ def _rate(request: Request) -> float:
     if request.rate is not None:
         return request.rate
     return request.profile.rate if request.profile is not None else 0.0
+
+
+def _left_out(request: Request) -> Iterator[str]:
+    faults = request.trace.faults if request.trace is not None else ()
+    late = sum(fault.time_s > request.days * DAY_S for fault in faults)
+    if late and request.trace is not None:
+        share = f"{late} of {plural(len(faults), 'fault')}"
+        yield f"{request.trace.source}: {share} come after day {request.days:g} and are left out"
+
+
+def _impatient(request: Request, tally: Tally) -> Iterator[str]:
+    """Entries that give up before another node can be there."""
+    if request.trace is not None and request.trace.fleet:
+        return
+    takes = request.costs.figures["replace"]
+    for entry in request.policy.chain:
+        patience, fared = entry.options.get("patience", 0.0), tally.policies.get(entry.policy, Fared())
+        if fared.escalated and 0 < patience < takes.seconds:
+            yield (
+                f"{entry.policy} failed {fared.escalated} of {plural(fared.taken, 'time')}: its patience of "
+                f"{patience:g} s is less than the {takes.seconds:g} s that another node takes ({takes.source})"
+            )
 
 
 def setting_of(request: Request) -> Setting:

@@ -52,12 +52,22 @@ class Trace:
         faults: in order of time.
         nodes: places that are named.
         fleet: nodes come and go by the trace alone; none of them is there before its first ``join``.
+        lines: the line of each fault, for messages.
     """
 
     source: str
     faults: tuple[TraceFault, ...]
     nodes: int
     fleet: bool = False
+    lines: tuple[int, ...] = ()
+
+    def beyond(self, nodes: int) -> str:
+        """Where a node is named that a job of so many does not have; empty if none is."""
+        for fault, number in itertools.zip_longest(self.faults, self.lines):
+            if fault.node >= nodes:
+                where = f"{self.source}: line {number}" if number else self.source
+                return f"{where}: names node {fault.node}; the job has the nodes 0 to {nodes - 1}"
+        return ""
 
 
 def parse(text: str, source: str) -> Trace:
@@ -86,10 +96,13 @@ def parse(text: str, source: str) -> Trace:
         )
     if not faults:
         raise UsageError(f"{source}: holds no line behind its first")
-    for before, after in itertools.pairwise(faults):
+    numbers = tuple(number for number, _ in lines[1:])
+    for (before, after), number in zip(itertools.pairwise(faults), numbers[1:], strict=True):
         if after.time_s < before.time_s:
-            raise UsageError(f"{source}: not in order of time: {after.time_s:g} s stands behind {before.time_s:g} s")
-    return Trace(source=source, faults=tuple(faults), nodes=nodes, fleet=head == FLEET_HEAD)
+            raise UsageError(
+                f"{source}: line {number}: not in order of time: {after.time_s:g} s stands behind {before.time_s:g} s"
+            )
+    return Trace(source=source, faults=tuple(faults), nodes=nodes, fleet=head == FLEET_HEAD, lines=numbers)
 
 
 def render(faults: Sequence[TraceFault]) -> str:

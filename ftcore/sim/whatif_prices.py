@@ -11,6 +11,7 @@ import attrs
 from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.ids import SECOND
 from ftcore.policies.base import PlanKind
+from ftcore.replay.words import NOBODY
 from ftcore.sim.cost import Costs
 
 SAMPLES_MIN = 3
@@ -179,7 +180,7 @@ class Prices:
         for option in case.path:
             if chance < 1e-6:
                 break
-            taken.append((option.policy or "exhausted", round(chance, 4)))
+            taken.append((option.policy or NOBODY, round(chance, 4)))
             if option.ends:
                 cost, source = self._end()
                 seconds, lost = seconds + chance * cost, lost + chance * (0.0 if saved else behind)

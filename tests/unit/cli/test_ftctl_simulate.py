@@ -74,18 +74,20 @@ def test_a_kept_log_is_read_like_any_other(capsys: pytest.CaptureFixture[str], t
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["--days", "0"], "days: found 0; expected more than 0"),
-        (["--days", "-3"], "days: found -3"),
-        (["--days", "nan"], "days: found nan"),
-        (["--nodes", "0"], "nodes: found 0; expected 1 to"),
+        (["--days", "0"], "ftctl: --days: found 0; expected more than 0"),
+        (["--days", "-3"], "--days: found -3"),
+        (["--days", "nan"], "--days: found nan"),
+        (["--days", "x"], "--days: found 'x'; expected a number (see"),
+        (["--nodes", "0"], "--nodes: found 0; expected 1 to"),
+        (["--nodes", "1.5"], "--nodes: found '1.5'; expected a whole number"),
         (["--profile", "lama3"], "no profile is called 'lama3'; did you mean 'llama3'?"),
-        (["--rate", "-1"], "rate: found -1"),
+        (["--rate", "-1"], "--rate: found -1"),
         (["--rate", "9e5"], "failures are to be expected"),
-        (["--rate", "1", "--restart", "-5"], "--restart: found -5"),
-        (["--ckpt-interval", "0"], "ckpt-interval: found 0"),
-        (["--ckpt-interval", "-1"], "found -1; expected seconds, not negative"),
+        (["--rate", "1", "--restart", "-5"], "--restart: found '-5'; expected a duration such as 300, 90s, 5m or 2h"),
+        (["--ckpt-interval", "0"], "--ckpt-interval: found 0"),
+        (["--ckpt-interval", "-1"], "--ckpt-interval: found '-1'; expected a duration"),
         (["--seeds", "0"], "--seeds: found 0"),
-        (["--nodes-min", "9"], "nodes-min: found 9; expected 1 to 4"),
+        (["--nodes-min", "9"], "--nodes-min: found 9; expected 1 to 4"),
         (["--trace", "/nowhere/trace.tsv"], "cannot read /nowhere/trace.tsv: No such file"),
         (["--policy", "/nowhere/policy.yaml"], "cannot read /nowhere/policy.yaml"),
         (["--plot", "/nowhere/plot.svg"], "cannot write /nowhere/plot.svg"),
@@ -96,7 +98,11 @@ def test_wrong_input_is_one_line_and_exit_2(args: list[str], told: str, capsys: 
     """What cannot be simulated is told in one line before anything is."""
     given = {"--nodes": "4", "--days": "1"} | dict(zip(args[::2], args[1::2], strict=True))
     words = [word for pair in given.items() for word in pair]
-    assert main(["simulate", *words]) == 2
+    try:
+        code = main(["simulate", *words])
+    except SystemExit as stopped:  # the parser's way
+        code = stopped.code
+    assert code == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert told in said.err
@@ -109,12 +115,44 @@ def test_a_trace_goes_with_no_profile(capsys: pytest.CaptureFixture[str], tmp_pa
     trace.write_text("seconds\tnode\tkind\n3600\t5\tkilled\n")
     given = ["simulate", "--nodes", "4", "--days", "1", "--trace", str(trace)]
     assert main(given) == 2
-    assert "names node 5; the job has the nodes 0 to 3" in capsys.readouterr().err
+    assert f"{trace}: line 2: names node 5; the job has the nodes 0 to 3" in capsys.readouterr().err
     assert main([*given, "--profile", "ant"]) == 2
     assert "neither a profile nor a rate" in capsys.readouterr().err
     trace.write_text("seconds\tnode\tkind\n40000\t3\tkilled\n")
     assert main([*given, "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["faults"] == 1
+    said = json.loads(capsys.readouterr().out)
+    assert (said["faults"], said["hints"]) == (1, [])
+    trace.write_text("seconds\tnode\tkind\n40000\t3\tkilled\n86401\t0\tkilled\n")
+    assert main(given) == 0
+    out = capsys.readouterr().out
+    assert "\n1 fault, 1 incident\n" in out
+    assert "trace.tsv: 1 of 2 faults come after day 1 and are left out" in out
+    assert "4 nodes, 1 day, " in out
+
+
+def test_an_entry_that_gives_up_before_a_node_can_come_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """A chain whose patience is below what the profile says a node takes fails, and is said to."""
+    assert main([*SMALL, "--format", "json"]) == 0
+    [hint] = json.loads(capsys.readouterr().out)["hints"]
+    assert hint.startswith("pod_replacement failed ")
+    assert hint.endswith("its patience of 1800 s is less than the 3600 s that another node takes (opt175b)")
+
+
+def test_durations_are_those_of_policy_files(capsys: pytest.CaptureFixture[str]) -> None:
+    """A unit or none: 5m is 300."""
+    said = []
+    for restart, interval, cost in (("300", "1800", "20"), ("5m", "0.5h", "20s")):
+        given = ["--rate", "0.25", "--restart", restart, "--ckpt-interval", interval, "--ckpt-cost", cost]
+        assert main(["simulate", "--nodes", "4", "--days", "10", *given, "--format", "json"]) == 0
+        said.append(json.loads(capsys.readouterr().out))
+    assert said[0] == said[1]
+
+
+def test_several_seeds_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """The mean is that of all seeds; the tables are of the first, and say so."""
+    assert main(["simulate", "--nodes", "4", "--days", "10", "--rate", "0.2", "--seed", "3", "--seeds", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("2 seeds, 3 to 4: goodput ") and lines[3] == "what follows is of seed 3 alone"
 
 
 def test_whatif_needs_incidents(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

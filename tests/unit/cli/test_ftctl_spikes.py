@@ -115,7 +115,7 @@ def test_gaps_and_steps_that_go_back_are_handled(tmp_path, capsys):
     lines = [*lines[:120], *lines[140:], *lines[BACK:], "301\t", ""]
     made = json.loads(run(capsys, write(tmp_path, lines), "--format", "json")[1])
     assert (made["samples"], made["went_back"], made["flagged"]) == (300 - 20 + 150 + 1, 1, [])
-    assert "went back 1 times" in run(capsys, write(tmp_path, lines))[2]
+    assert "went back 1 time" in run(capsys, write(tmp_path, lines))[2]
 
 
 @pytest.mark.parametrize(

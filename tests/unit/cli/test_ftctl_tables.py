@@ -46,6 +46,12 @@ def test_without_room_text_is_folded_first(capsys, monkeypatch):
         assert "(no room for KIND;" in "\n".join(lines)
 
 
+def test_one_time_is_told_in_one_way():
+    """Sums of the same parts in another order are told alike; a unit is never told as full of the one below."""
+    assert duration(1126.5) == duration(1126.4999999999998) == duration(1126.5000000000002) == "18m47s"
+    assert [duration(value) for value in (0.9996, 119.96, 3599.6)] == ["1.0 s", "2m00s", "1h00m00s"]
+
+
 def test_incidents_and_prices_on_80_columns(capsys, monkeypatch, tmp_path: Path):
     """Of every incident of a long log the id, the state and the times stand there in full."""
     log, policy = tmp_path / "sim.ftlog", tmp_path / "policy.yaml"

@@ -47,7 +47,7 @@ def test_a_fleets_names_become_places() -> None:
         (HEAD + "-1\t0\tkilled\n", "line 2: found '-1'; expected seconds, not negative"),
         (HEAD + "1\t0.5\tkilled\n", "line 2: found '0.5'; expected a place"),
         (HEAD + "1\t0\tkiled\n", "line 2: no kind of fault is called 'kiled'; did you mean 'killed'?"),
-        (HEAD + "2\t0\tkilled\n1\t0\tkilled\n", "not in order of time: 1 s stands behind 2 s"),
+        (HEAD + "2\t0\tkilled\n1\t0\tkilled\n", "line 3: not in order of time: 1 s stands behind 2 s"),
         ("seconds\tnode\tkind\tstays\n1\t0\tgpu\tmaybe\n", "line 2: found 'maybe'; expected yes or no"),
         ("ms\tevent\tnode\n0\tremove\ta\n", "line 2: 'a' is removed and was not there"),
         ("ms\tevent\tnode\n0\tcrash\ta\n", "line 2: found 'crash'; expected add or remove"),

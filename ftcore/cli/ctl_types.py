@@ -1,0 +1,90 @@
+"""Values of arguments: each says what it found and what it expected, in one style."""
+
+import argparse
+import datetime
+import math
+import re
+import time
+
+from ftcore.ids import SECOND, seconds
+from ftcore.policies.values import UNITS
+from ftcore.replay.select import Bound
+
+BOUND_HELP = "a seq, a time such as 2025-03-01T22:13:20 (UTC), or how long ago: 90s, 15m, 2h, 3d"
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|m|h|d)?")
+
+
+def _wrong(text: str, expected: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"found {text!r}; expected {expected}")
+
+
+def bound(text: str) -> Bound:
+    """A place in a log, as ``--since`` and ``--until`` take it.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if text.isdecimal():
+        return Bound(seq=int(text))
+    ago = _DURATION.fullmatch(text)
+    if ago is not None and ago[2] is not None:
+        return Bound(time=time.time_ns() - seconds(float(ago[1]) * UNITS[ago[2]]))
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise _wrong(text, BOUND_HELP) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    since_epoch = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return Bound(time=(since_epoch.days * 86400 + since_epoch.seconds) * SECOND + since_epoch.microseconds * 1000)
+
+
+def position(text: str) -> int:
+    """A seq."""
+    if not text.isdecimal():
+        raise _wrong(text, "a seq: a whole number from 0")
+    return int(text)
+
+
+def whole(text: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise _wrong(text, "a whole number") from None
+
+
+def number(text: str) -> float:
+    """A number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise _wrong(text, "a number") from None
+
+
+def positive(text: str) -> float:
+    """A number over 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise _wrong(text, "a number over 0")
+    return value
+
+
+def duration_s(text: str) -> float:
+    """A duration as in policy files, in seconds: ``300``, ``90s``, ``5m``, ``2h``, ``1d``."""
+    found = _DURATION.fullmatch(text)
+    if found is None or float(found[1]) > 1e9:
+        raise _wrong(text, "a duration such as 300, 90s, 5m or 2h")
+    return float(found[1]) * UNITS[found[2] or "s"]
+
+
+def duration_over_0(text: str) -> float:
+    """A duration that is not 0."""
+    value = duration_s(text)
+    if value <= 0:
+        raise _wrong(text, "a duration over 0, such as 300, 90s, 5m or 2h")
+    return value
