@@ -27,6 +27,7 @@ from ftcore.commands import (
     ParkWorkers,
     ReleaseNode,
     ReplaceNodes,
+    SaveCheckpoint,
     StartWorkers,
     StopWorkers,
 )
@@ -434,7 +435,8 @@ class AgentCore:
     def _obey_in_place(self, order: Order, command: Command) -> Actions:
         if type(command) not in self.able or isinstance(command, ReplaceNodes):
             return self._refuse(order.effect, f"this agent and its workers cannot {IN_WORDS[type(command)]}")
-        if not isinstance(command, CheckHealth) and not (self.running and _round_of(command) == self.round):
+        holds = self.running or (self.parked and isinstance(command, SaveCheckpoint))
+        if not isinstance(command, CheckHealth) and not (holds and _round_of(command) == self.round):
             return self._refuse(order.effect, f"no workers of round {_round_of(command)} run here")
         perform = Perform(order.effect, command)
         if _is_in_place(perform) and self._performs_in_place():

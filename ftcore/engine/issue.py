@@ -13,6 +13,7 @@ from ftcore.commands import (
     ReleaseNode,
     ReplaceNodes,
     ResumeWorkers,
+    SaveCheckpoint,
     StartWorkers,
     StopWorkers,
     tag_of,
@@ -103,9 +104,11 @@ def order_store(turn: Turn, round_: Round, incident: str | None, without: tuple[
 
 
 def order_in_place(turn: Turn, known: IncidentState, command: Command) -> bool:
-    """Order the plan's command from every member whose workers live; false if there is none."""
+    """Order the plan's command from every member whose workers can do it; false if there is none."""
     state = turn.state
-    able = (NodePhase.RUNNING, NodePhase.PAUSED, NodePhase.FAULTED)
+    able = [NodePhase.RUNNING, NodePhase.PAUSED, NodePhase.FAULTED]
+    if isinstance(command, SaveCheckpoint):
+        able.append(NodePhase.PARKED)  # out of their round, but their state is whole
     names = tuple(node.node for node in members(state) if node.phase in able)
     if names:
         order(turn, command, names, known.deadline_s or IN_PLACE_DEADLINE_S, incident=known.id)

@@ -10,6 +10,7 @@ from ftcore.commands import (
     ReleaseNode,
     ReplaceNodes,
     ResumeWorkers,
+    SaveCheckpoint,
     StartWorkers,
     StopWorkers,
 )
@@ -74,7 +75,11 @@ def joined(life: str) -> NodeJoined:
 @pytest.fixture
 def agent() -> core.AgentCore:
     made = core.AgentCore(
-        "a", 2, TIMING, able=(PauseWorkers, ResumeWorkers, ParkWorkers, CheckHealth, ReplaceNodes), lead_delay_s=4
+        "a",
+        2,
+        TIMING,
+        able=(PauseWorkers, ResumeWorkers, ParkWorkers, SaveCheckpoint, CheckHealth, ReplaceNodes),
+        lead_delay_s=4,
     )
     made.begin(joined("1"))
     made.welcomed(Term(1))
@@ -269,6 +274,15 @@ def test_orders_in_place_are_carried_out_one_after_the_other(running):
     assert running.obey(order(ResumeWorkers(round=Round(1)), "resume.2")) == []
     running.obey(stop(1))
     assert running.performed(pause, 5) == []
+
+
+def test_parked_workers_can_save_and_nothing_else(running):
+    """Their state is whole, though they are out of their round."""
+    (park,) = running.obey(order(ParkWorkers(round=Round(1), grace_s=1.0), "park"))
+    running.performed(park, 5)
+    (save,) = running.obey(order(SaveCheckpoint(round=Round(1)), "save"))
+    assert told(running.performed(save, 5))[0].effect == "save"
+    assert isinstance(told(running.obey(order(PauseWorkers(round=Round(1)), "pause")))[0], OrderRefused)
 
 
 def test_a_new_start_drops_a_park_that_is_under_way(running):
