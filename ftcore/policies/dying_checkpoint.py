@@ -16,6 +16,7 @@ from ftcore.ids import Round
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import spent
 from ftcore.policies.situation import anyone_lives, asked_by, class_of, everyone_lives, gone, living_ranks
+from ftcore.policies.words import plural
 from ftcore.states.model import IncidentState, JobState
 
 WARNINGS = (FaultClass.SIGNAL_PREEMPTION, FaultClass.GPU_HW, FaultClass.NODE_LOST)
@@ -124,5 +125,6 @@ def _reason(incident: IncidentState, job: JobState, wish: str) -> str:
         who = f"{asked_by(incident, job)}; " if incident.kind == "request" else ""
         return f"{who}saves {step}" + ("" if wish == "checkpoint" else f" before: {wish}")
     lost = len(gone(incident, job))
-    missing = f"{lost} nodes are gone" if lost else "workers ended" if not everyone_lives(job) else "all workers live"
+    away = f"{plural(lost, 'node')} {'is' if lost == 1 else 'are'} gone" if lost else ""
+    missing = away or ("all workers live" if everyone_lives(job) else "workers ended")
     return f"{missing}; the ranks that live save {step}"

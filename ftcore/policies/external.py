@@ -23,6 +23,7 @@ from ftcore.events.policy import PolicyAnswered, PolicyFaulted, PolicyLoaded, Te
 from ftcore.faults.extra import extra_rules
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Policy, Take
 from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.words import lasting
 from ftcore.states.model import JobState, to_json
 
 GROUP = "ftcore.policies"
@@ -44,6 +45,7 @@ ALERT_CHARS_MAX = 4000
 NAMES_MAX = 10_000
 SECONDS_MAX = 30 * 86400.0
 """No plan waits longer: whoever wants that wants the job to end."""
+_SECONDS_TOLD = f"{SECONDS_MAX:.0f} ({lasting(SECONDS_MAX)})"
 
 THEN: Mapping[type[Any], tuple[str, ...]] = {
     PauseWorkers: ("pause",),
@@ -360,7 +362,7 @@ def misfit(answer: PolicyAnswered, job: JobState) -> str:
     for name in ("grace_s", "deadline_s", "wait_s", "again_s"):
         value = getattr(answer, name)
         if not 0 <= value <= SECONDS_MAX:
-            return f"{name}: {value:g}, expected seconds from 0 to {SECONDS_MAX:g}"
+            return f"{name}: {value:g}, expected seconds from 0 to {_SECONDS_TOLD}"
     if answer.verdict == "pass":
         return ""
     terms = answer.terms if answer.terms is not None else Terms()
@@ -396,7 +398,7 @@ def _of_round(terms: Terms, job: JobState) -> str:
     if terms.want != 0 and not least <= terms.want <= most:
         return f"terms.want: {terms.want}, expected 0, or {least} to {most} nodes"
     if terms.patience_s is not None and not 0 <= terms.patience_s <= SECONDS_MAX:
-        return f"terms.patience_s: {terms.patience_s:g}, expected seconds from 0 to {SECONDS_MAX:g}"
+        return f"terms.patience_s: {terms.patience_s:g}, expected seconds from 0 to {_SECONDS_TOLD}"
     if terms.command is not None:
         return "terms.command: a plan that restarts orders nothing in place"
     if terms.rollback_to is not None and terms.rollback_to not in job.checkpoints:

@@ -12,6 +12,7 @@ from ftcore.ids import SECOND, seconds
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, cooling_s
 from ftcore.policies.situation import members, room
+from ftcore.policies.words import lasting, plural
 from ftcore.states.model import IncidentState, JobState
 
 RESTARTING = (
@@ -61,18 +62,19 @@ class Grow:
         if count <= now:
             if shaky and room(job) > now:
                 return Pass(reason=f"{', '.join(shaky[:4])} failed only lately", again_s=again_s)
-            return Pass(reason=f"no larger world than {now} nodes can be formed")
+            return Pass(reason=f"no larger world than {plural(now, 'node')} can be formed")
         rest = max(cooling_s(job, name, options["every"]) for name in RESTARTING)
         if rest > 0:
             return Pass(
-                reason=f"the last restart was only lately; the next growth is due in {rest:.0f} s", again_s=rest
+                reason=f"the last restart was only lately; the next growth is due in {lasting(round(rest))}",
+                again_s=rest,
             )
         why, again_s = _restarts_run_out(job, options["reserve"])
         if why:
             return Pass(reason=why, again_s=again_s)
         return Take(
             plan=PlanKind.RESTART,
-            reason=f"{count} instead of {now} nodes can train",
+            reason=f"{plural(count, 'node')} instead of {now} can train",
             grace_s=options["grace"],
             deadline_s=options["deadline"],
             terms=Terms(want=count, patience_s=job.spec.timing.join_window_s),

@@ -23,6 +23,7 @@ from ftcore.policies.situation import (
     room,
     unfit,
 )
+from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
 
 
@@ -92,7 +93,7 @@ class HotSwap:
         return Take(
             plan=PlanKind.RESTART,
             reason=f"the ranks that live wait for a new process {where}; "
-            f"{attempt} of {options['max_swaps']} in {options['window']:g} s",
+            f"{attempt} of {options['max_swaps']} in {lasting(options['window'])}",
             grace_s=options["grace"],
             deadline_s=options["deadline"],
             attempt=attempt,

@@ -12,6 +12,7 @@ from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, attempts, round_terms
 from ftcore.policies.replacement import OPTIONS, POLICY, judge
 from ftcore.policies.situation import asked_by, listed
+from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
 
 
@@ -50,7 +51,7 @@ class PodReplacement:
         return Take(
             plan=PlanKind.RESTART,
             reason=f"{who}replaces {listed(nodes)}{kept_out}; "
-            f"{attempt} of {options['max_replacements']} in {options['window']:g} s",
+            f"{attempt} of {options['max_replacements']} in {lasting(options['window'])}",
             attempt=attempt,
             **round_terms(job, incident, options),
             terms=Terms(

@@ -31,6 +31,7 @@ from ftcore.policies.situation import (
     root_report,
     unfit,
 )
+from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
 
 
@@ -96,7 +97,7 @@ class ProcessRestart:
         attempt = attempts(job, self.name, options["window"]) + 1
         return Take(
             plan=PlanKind.RESTART,
-            reason=f"restart {attempt} of {options['max_restarts']} in {options['window']:g} s{but}",
+            reason=f"restart {attempt} of {options['max_restarts']} in {lasting(options['window'])}{but}",
             attempt=attempt,
             **round_terms(job, incident, options),
             terms=Terms(

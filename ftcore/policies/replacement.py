@@ -27,6 +27,7 @@ from ftcore.policies.situation import (
     unfit,
     wished_node,
 )
+from ftcore.policies.words import lasting, plural
 from ftcore.states.model import IncidentState, JobState
 
 POLICY = "pod_replacement"
@@ -124,8 +125,8 @@ def _held(incident: IncidentState, job: JobState, options: Mapping[str, Any]) ->
     world = members(job)
     if len(hit) > options["correlated_nodes"] or (len(hit) > 1 and 2 * len(hit) > world > 0):
         return (
-            f"held: {len(hit)} nodes were at fault within {options['correlated_window']:g} s ({listed(hit)}); so many "
-            "at once have a cause in common, which no replacement removes: look at the network, storage and power"
+            f"held: {len(hit)} nodes were at fault within {lasting(options['correlated_window'])} ({listed(hit)}); so "
+            "many at once have a cause in common, which no replacement removes: look at the network, storage and power"
         )
     return ""
 
@@ -137,9 +138,10 @@ def _spent(job: JobState, nodes: tuple[str, ...], options: Mapping[str, Any]) ->
     for node in nodes:
         made = charged(job, POLICY, node, options["window"])
         if made >= options["per_node"]:
-            return f"{node} was replaced {made} times in {options['window']:g} s and fails on: its place is at fault"
+            times = f"{plural(made, 'time')} in {lasting(options['window'])}"
+            return f"{node} was replaced {times} and fails on: its place is at fault"
     rest = cooling_s(job, POLICY, options["cool_down"])
-    return f"a replacement was made lately; the next is due in {rest:.0f} s" if rest > 0 else ""
+    return f"a replacement was made lately; the next is due in {lasting(round(rest))}" if rest > 0 else ""
 
 
 def _isolate(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> bool:

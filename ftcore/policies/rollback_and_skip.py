@@ -13,6 +13,7 @@ from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, spent
 from ftcore.policies.situation import class_of, in_a_row, kind_of
+from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
 
 
@@ -78,7 +79,7 @@ class RollbackAndSkip:
         return Take(
             plan=PlanKind.RESTART,
             reason=f"goes back from step {step} to {target}{left_out}{wider}; "
-            f"{attempt} of {options['max_rollbacks']} in {options['window']:g} s",
+            f"{attempt} of {options['max_rollbacks']} in {lasting(options['window'])}",
             grace_s=options["grace"],
             deadline_s=options["deadline"],
             attempt=attempt,

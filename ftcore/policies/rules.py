@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from ftcore.events.policy import ChainEntry, Declared
+from ftcore.policies.words import lasting
 
 Values = Mapping[str, Any]
 
@@ -37,17 +38,17 @@ RULES: tuple[Rule, ...] = (
     Rule(
         options=("backoff_max", "backoff"),
         broken=lambda o: o["backoff_max"] < o["backoff"],
-        text="backoff_max ({backoff_max} s) is below backoff ({backoff} s)",
+        text="backoff_max ({backoff_max}) is below backoff ({backoff})",
     ),
     Rule(
         options=("window", "backoff_max"),
         broken=lambda o: o["window"] < o["backoff_max"],
-        text="window ({window} s) is below backoff_max ({backoff_max} s): no two attempts would be counted together",
+        text="window ({window}) is below backoff_max ({backoff_max}): no two attempts would be counted together",
     ),
     Rule(
         options=("patience", "grace"),
         broken=lambda o: 0 < o["patience"] < o["grace"],
-        text="patience ({patience} s) is below grace ({grace} s): the wait would be over before the workers are out",
+        text="patience ({patience}) is below grace ({grace}): the wait would be over before the workers are out",
     ),
     Rule(
         policy="process_restart",
@@ -103,8 +104,7 @@ RULES: tuple[Rule, ...] = (
         policy="evict_straggler",
         options=("max_evictions", "every", "window"),
         broken=lambda o: o["every"] * o["max_evictions"] > o["window"],
-        text="max_evictions ({max_evictions}) in window ({window} s) is never reached: there is only one in {every} s "
-        "(every)",
+        text="max_evictions ({max_evictions}) in window ({window}) is never reached: every ({every}) allows fewer",
         given=("max_evictions",),
     ),
     Rule(
@@ -145,7 +145,7 @@ def broken_rules(policy: str, values: Values, given: Sequence[str]) -> list[tupl
         if not applies or (rule.given and not any(name in given for name in rule.given)):
             continue
         if rule.broken(values):
-            shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in values.items()}
+            shown = {name: lasting(value) if isinstance(value, float) else value for name, value in values.items()}
             at = next((name for name in rule.options if name in given), "")
             found.append((at, rule.text.format(**shown)))
     return found

@@ -14,6 +14,7 @@ from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, round_terms, spent
 from ftcore.policies.situation import asked_by, gone, is_member, left, listed, members, room, unfit, wished_node
+from ftcore.policies.words import plural
 from ftcore.states.model import IncidentState, JobState
 
 
@@ -87,12 +88,12 @@ def _too_few(job: JobState, out: tuple[str, ...], least: int) -> str:
     spec = job.spec
     needed = max(least, spec.nodes_min) if spec is not None else least
     unit = f" in multiples of {spec.node_unit}" if spec is not None and spec.node_unit > 1 else ""
-    return f"{left(job, out)} nodes would be left; the job needs at least {needed}{unit}"
+    return f"{plural(left(job, out), 'node')} would be left; the job needs at least {needed}{unit}"
 
 
 def _reason(incident: IncidentState, job: JobState, without: tuple[str, ...], count: int) -> str:
     who = f"{asked_by(incident, job)}; " if incident.kind == "request" else ""
     before = members(job)
     if count >= before:
-        return f"{who}the job goes on with {count} nodes without {listed(without)}: a standby node is there"
+        return f"{who}the job goes on with {plural(count, 'node')} without {listed(without)}: a standby node is there"
     return f"{who}the job goes on with {count} of {before} nodes, without {listed(without)}"

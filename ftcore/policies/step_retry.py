@@ -13,6 +13,7 @@ from ftcore.events.policy import Terms
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, node_spent, spent
 from ftcore.policies.situation import a_worker_ended, culprit, everyone_lives, kind_of, reports, root_report
+from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
 
 UCE, COLLECTIVE = "uce", "collective"
@@ -73,7 +74,7 @@ class StepRetry:
         return Take(
             plan=PlanKind.IN_PLACE,
             reason=f"computes step {step + 1} once more; {how}; "
-            f"{attempt} of {options['max_retries']} in {options['window']:g} s",
+            f"{attempt} of {options['max_retries']} in {lasting(options['window'])}",
             grace_s=0.0,
             deadline_s=options["deadline"],
             attempt=attempt,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftcore.policies.base import Option
+from ftcore.policies.words import lasting
 from ftcore.policies.yaml_nodes import Items, Keys, Node, Problems, Scalar, did_you_mean, found, plain, short
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -65,8 +66,9 @@ def read_option(node: Node, where: str, option: Option, problems: Problems) -> A
         return None
     if option.kind in ("int", "number", "duration"):
         if value < option.minimum or (option.maximum is not None and value > option.maximum):
-            upper = f" and at most {option.maximum:g}" if option.maximum is not None else ""
-            problems.add(node.line, f"{where}: found {found(node)}; expected at least {option.minimum:g}{upper}")
+            told = lasting if option.kind == "duration" else "{:.12g}".format
+            upper = f" and at most {told(option.maximum)}" if option.maximum is not None else ""
+            problems.add(node.line, f"{where}: found {found(node)}; expected at least {told(option.minimum)}{upper}")
             return None
     else:
         texts = value if isinstance(value, list) else [value]

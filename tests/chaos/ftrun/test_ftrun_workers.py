@@ -100,7 +100,7 @@ def test_a_spent_budget_ends_the_job_with_advice(tmp_path: Path) -> None:
         verdicts = [(verdict.policy, verdict.verdict) for verdict in asked]
         assert verdicts[:2] == [("process_restart", "take"), ("process_restart", "pass")]
         assert verdicts[-1] == ("stop", "take")
-        assert "budget spent: 1 restarts" in run.stderr()
+        assert "budget spent: 1 of 1 restarts" in run.stderr()
         assert "look for the sender" in run.stderr() and "ftctl explain --job job" in run.stderr()
 
 

@@ -77,7 +77,7 @@ def test_a_wish_whose_plan_stopped_the_workers_in_vain_is_as_grave_as_a_fault():
     driver.lose("node2")
     verdict = ask("process_restart", about, driver.state)
     assert isinstance(verdict, Take)
-    assert verdict.reason == "restart 1 of 20 in 3600 s; brings the workers back that pod_replacement stopped in vain"
+    assert verdict.reason == "restart 1 of 20 in 1h; brings the workers back that pod_replacement stopped in vain"
     assert dict(answers(about, driver.state))["process_restart"] == "Take"
     about.tried.append("process_restart")
     about.asked.append("process_restart")
@@ -135,7 +135,7 @@ def test_options_that_a_log_did_not_know_have_their_defaults():
     )
     *_, last = consult(job.chain, incident(job, "signal-preemption", ended=True), job)
     assert isinstance(last.verdict, Take)
-    assert last.verdict.reason == "restart 1 of 3 in 60 s"
+    assert last.verdict.reason == "restart 1 of 3 in 1m"
 
 
 @pytest.mark.parametrize("name", THIRTEEN)
@@ -171,7 +171,7 @@ def test_attempts_and_faults_are_counted_in_their_window():
     assert (attempts(job, "x", 50), attempts(job, "x", 1000), attempts(job, "y", 50)) == (2, 3, 0)
     assert (faults_of(job, "node1", 50), faults_of(job, "node1", 1000), faults_of(job, "node2", 50)) == (1, 2, 0)
     assert spent(job, "x", 3, 50, "tries") == ""
-    assert spent(job, "x", 2, 50, "tries") == "budget spent: 2 tries in the last 50 s, 2 allowed"
+    assert spent(job, "x", 2, 50, "tries") == "budget spent: 2 of 2 tries in the last 50s"
 
 
 def test_an_attempt_is_charged_to_the_newest_culprit():
@@ -182,7 +182,7 @@ def test_an_attempt_is_charged_to_the_newest_culprit():
     assert [charged(job, "x", node, 1000) for node in ("node1", "node2", "node3")] == [2, 1, 0]
     assert charged(job, "x", "node1", 60) == 1
     assert node_spent(job, "x", "", 0, 1000) == ""
-    assert node_spent(job, "x", "node2", 1, 1000) == "node2 was helped 1 times in 1000 s, 1 are allowed"
+    assert node_spent(job, "x", "node2", 1, 1000) == "node2 was helped 1 time in 16m 40s, and no more are allowed"
 
 
 def test_a_cool_down_counts_from_the_newest_attempt():

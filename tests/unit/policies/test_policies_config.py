@@ -107,7 +107,7 @@ def test_a_policy_without_options(text):
         ),
         (
             "version: 1\nchain:\n  - process_restart: {window: 0}\n  - stop\n",
-            "p, line 3: process_restart: window: found 0; expected at least 1",
+            "p, line 3: process_restart: window: found 0; expected at least 1s",
         ),
         (
             "version: 1\nchain:\n  - stop: {grace: soon}\n",
@@ -115,7 +115,7 @@ def test_a_policy_without_options(text):
         ),
         (
             "version: 1\nchain:\n  - process_restart: {backoff: 5m, backoff_max: 60s}\n  - stop\n",
-            "p, line 3: process_restart: backoff_max (60 s) is below backoff (300 s)",
+            "p, line 3: process_restart: backoff_max (1m) is below backoff (5m)",
         ),
     ],
 )

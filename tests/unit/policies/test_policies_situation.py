@@ -5,6 +5,7 @@ from policy_cases import incident, running
 
 from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.policies.situation import keeps_failing, unfit
+from ftcore.policies.words import lasting
 
 FOLLOWS_THE_JOB = [cls for cls in FaultClass if CLASSES[cls].at_fault in ("data", "user", "nobody")]
 
@@ -27,3 +28,25 @@ def test_what_a_process_did_counts_for_its_node(cls):
         about = incident(job, cls)
     assert keeps_failing(about, job, 3, 3600.0)
     assert unfit(about, job, {"classes": (), "node_faults": 3, "window": 3600.0}) == ("node1",)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0, "0s"),
+        (0.5, "0.5s"),
+        (90, "90s"),
+        (300.0, "5m"),
+        (3600, "1h"),
+        (5400, "90m"),
+        (86399, "23h 59m"),
+        (90000, "25h"),
+        (2.592e6, "30d"),
+        (31536000, "1 year"),
+        (63072000, "2 years"),
+        (30000000, "347d 5h"),
+    ],
+)
+def test_durations_are_told_in_units_that_fit(seconds, told):
+    """As a policy file has them."""
+    assert lasting(seconds) == told

@@ -39,7 +39,7 @@ def test_a_first_fault_is_restarted_at_once():
     verdict = ask("process_restart", incident(), JobState(job="j", time=10**12))
     assert isinstance(verdict, Take)
     assert (verdict.plan, verdict.wait_s, verdict.attempt) == (PlanKind.RESTART, 0.0, 1)
-    assert verdict.reason == "restart 1 of 20 in 3600 s"
+    assert verdict.reason == "restart 1 of 20 in 1h"
 
 
 def test_a_request_is_passed_on():
@@ -73,7 +73,7 @@ def test_the_budget_counts_only_its_window():
     assert isinstance(ask("process_restart", incident(), job), Take)
     job.attempts["process_restart"] = [now - 1] * 20
     verdict = ask("process_restart", incident(), job)
-    assert verdict == Pass(reason="budget spent: 20 restarts in the last 3600 s, 20 allowed")
+    assert verdict == Pass(reason="budget spent: 20 of 20 restarts in the last 1h")
 
 
 def test_stop_takes_whatever_reaches_it_and_says_what_to_fix():

@@ -82,7 +82,7 @@ def test_one_altered_decision_is_found_with_its_fields():
     assert mismatch.seq == seq
     assert sorted(mismatch.differences) == [
         "data.deadline_s: expected 1800.0, found 7.0",
-        'data.reason: expected "restart 1 of 20 in 3600 s", found "because"',
+        'data.reason: expected "restart 1 of 20 in 1h", found "because"',
     ]
     assert str(mismatch).startswith(f"event {seq}: data.")
     assert not report.ok
