@@ -59,6 +59,8 @@ def as_json(told: Diagnosis) -> dict[str, Any]:
         "reason": told.reason,
         "rule": told.rule,
         "evidence": list(told.evidence),
+        "advice": CLASSES[told.cls].advice,
+        "settings": CLASSES[told.cls].settings,
     }
 
 

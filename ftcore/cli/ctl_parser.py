@@ -189,7 +189,7 @@ def _add_spikes(commands: Any) -> None:
     spikes.add_argument(
         "file",
         metavar="FILE",
-        help="tab-separated columns step, loss and perhaps grad_norm below a header; - for stdin",
+        help="columns step, loss and perhaps grad_norm below a header, tabs or commas between; - for stdin",
     )
     spikes.add_argument("--suggest", action="store_true", help="take the run as normal; thresholds that leave it alone")
     spikes.add_argument(

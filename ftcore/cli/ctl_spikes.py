@@ -1,8 +1,8 @@
 """``ftctl spikes``: what the detectors say of a curve in a file.
 
-The file is text: a header line with tab-separated column names, ``step`` and ``loss`` among them, perhaps
-``grad_norm``; then one line per step. Other columns are passed over. An empty cell means that nothing was reported.
-Lines are read one by one, so the file may be larger than memory.
+The file is text: a header line with column names, ``step`` and ``loss`` among them, perhaps ``grad_norm``; then one
+line per step. Tabs stand between columns, or commas if the header has no tab. Other columns are passed over. An empty
+cell means that nothing was reported. Lines are read one by one, so the file may be larger than memory.
 """
 
 import argparse
@@ -99,9 +99,11 @@ def read_curve(file: BinaryIO, name: str) -> Iterator[Sample]:
         UsageError: it is no curve; names file and line, what was found and what was expected.
     """
     places: dict[str, int] | None = None
-    empty = True
+    separator, empty = "\t", True
     for number, line in _lines(file, name):
-        cells = line.split("\t")
+        if places is None:
+            separator = "," if "," in line and "\t" not in line else "\t"
+        cells = line.split(separator)
         if places is None:
             places = _header(cells, f"{name}:{number}")
             continue
@@ -111,7 +113,9 @@ def read_curve(file: BinaryIO, name: str) -> Iterator[Sample]:
         yield _sample(cells, places, f"{name}:{number}")
     if empty:
         what = "it is empty" if places is None else "it has a header and no samples"
-        raise UsageError(f"{name}: {what}; expected tab-separated lines of step and loss below a header")
+        raise UsageError(
+            f"{name}: {what}; expected lines of step and loss, with tabs or commas between, below a header"
+        )
 
 
 def _lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
@@ -133,7 +137,7 @@ def _header(cells: list[str], where: str) -> dict[str, int]:
     missing = [name for name in ("step", "loss") if name not in places]
     if missing:
         found = ", ".join(repr(name[:40]) for name in names[:8])
-        hint = "; columns are separated by tabs" if len(names) == 1 else ""
+        hint = "; columns are separated by tabs or commas" if len(names) == 1 else ""
         raise UsageError(f"{where}: no column {' and '.join(missing)} in the header: found {found}{hint}")
     for name in places:
         if names.count(name) > 1:
@@ -238,6 +242,10 @@ def _print_suggestion(report: Report, made: Suggestion) -> None:
         print(f"loss limit {made.limit:g}: the largest of {made.judged} scores was {made.score_max:.1f}")
         if made.limit < LIMIT:
             say(f"the default of {LIMIT:g} leaves this run alone as well")
+    spikes = [finding.step for finding in report.found if finding.kind == "loss-spike"]
+    if made.limit is not None and made.limit > LIMIT and spikes:
+        times = plural(len(spikes), "spike")
+        say(f"that is to leave {times} alone, the first at step {spikes[0]}: if one was trouble, take another run")
     if made.norm_threshold is not None:
         print(f"gradient norm threshold {made.norm_threshold:g}: the largest after start-up was {made.norm_max:g}")
     if troubles := _troubles(report):

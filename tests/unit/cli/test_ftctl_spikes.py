@@ -61,6 +61,16 @@ def test_flagged_steps_as_a_table(spiked, capsys):
     assert "300 samples, 2 flagged in 2 episodes" in err
 
 
+def test_commas_do_as_well(tmp_path, capsys):
+    """Where the header has no tab."""
+    lines = [line.replace("\t", ",x,") for line in losses()]
+    assert run(capsys, write(tmp_path, lines, "step,time,loss")) == (
+        0,
+        "",
+        "ftctl: 300 samples, 0 flagged in 0 episodes\n",
+    )
+
+
 def test_a_quiet_run_is_no_error(tmp_path, capsys):
     """Nothing flagged: nothing on stdout, exit 0."""
     code, out, err = run(capsys, write(tmp_path, losses()))
@@ -99,6 +109,7 @@ def test_a_suggestion_from_a_bad_run_is_warned_of(spiked, capsys):
     _, out, err = run(capsys, spiked, "--suggest")
     assert "loss limit" in out
     assert "no example of a normal one (1 loss-nan)" in err
+    assert f"to leave 1 spike alone, the first at step {SPIKE}" in err
 
 
 def test_too_short_a_run_suggests_nothing(tmp_path, capsys):
@@ -125,7 +136,8 @@ def test_gaps_and_steps_that_go_back_are_handled(tmp_path, capsys):
         (b"step\tloss\n", "run.tsv: it has a header and no samples"),
         (b"step\tloss\n\n\n", "run.tsv: it has a header and no samples"),
         (b"1\t2.5\n2\t2.4\n", "run.tsv:1: no column step and loss in the header: found '1', '2.5'"),
-        (b"step,loss\n1,2.5\n", "run.tsv:1: no column step and loss in the header: found 'step,loss'; columns are"),
+        (b"step loss\n1 2.5\n", "run.tsv:1: no column step and loss in the header: found 'step loss'; columns are"),
+        (b"step,loss\n1,2.5\n2,oops\n", "run.tsv:3: column loss: expected a number, found 'oops'"),
         (b"step\tacc\n1\t2.5\n", "run.tsv:1: no column loss"),
         (b"step\tloss\tloss\n1\t2\t2\n", "run.tsv:1: column loss stands twice"),
         (b"step\tloss\n1\t2.5\n2\toops\n", "run.tsv:3: column loss: expected a number, found 'oops'"),
