@@ -23,7 +23,7 @@ from ftcore.policies.reach import asked, why_not
 from ftcore.policies.schema import schema
 from ftcore.policies.values import defaults
 from ftcore.policies.writing import commented, shown
-from ftcore.policies.yaml_nodes import Problem, did_you_mean
+from ftcore.policies.yaml_nodes import Problem, Problems, did_you_mean
 
 EXPLAIN_COLUMNS = 80
 """Width of what ``explain`` prints: what is read like a page is not wider than one."""
@@ -49,7 +49,10 @@ def _schema(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     if args.format == "table":
-        loaded = _load(args.file)
+        told = checked(read_text(args.file), named(args.file))
+        if told.loaded is None:
+            raise _all_of(told.problems, named(args.file))
+        loaded = told.loaded
         print(f"{named(args.file)}: {' -> '.join(entry.policy for entry in loaded.chain)}")
         for entry in loaded.chain:
             lack = missing(entry, loaded)
@@ -65,6 +68,13 @@ def _check(args: argparse.Namespace) -> int:
     told = notes(valid) if valid is not None else []
     print_json({"file": args.file, "ok": not found, "problems": found, "notes": told, "chain": chain})
     return 2 if found else 0
+
+
+def _all_of(found: tuple[Problem, ...], source: str) -> UsageError:
+    problems = Problems(source)
+    for problem in found:
+        problems.add(problem.line, problem.text)
+    return problems.error(most=len(found))
 
 
 def _checked(path: str) -> tuple[PolicyLoaded | None, tuple[Problem, ...]]:

@@ -74,14 +74,14 @@ class Problems:
         """Note a mistake; the same one at the same place is told once."""
         self._found[Problem(line=line, text=text)] = None
 
-    def error(self) -> UsageError:
-        """All of them as one message: a single line if there is one, else a list of the first ``SHOWN_MAX``."""
+    def error(self, most: int = SHOWN_MAX) -> UsageError:
+        """All of them as one message: a single line if there is one, else a list of the first ``most``."""
         found = list(self)
         if len(found) == 1:
             return UsageError(f"{self.source}{_at(found[0])}: {found[0].text}")
-        lines = [f"  line {problem.line}: {problem.text}" for problem in found[:SHOWN_MAX]]
-        if len(found) > SHOWN_MAX:
-            lines.append(f"  and {len(found) - SHOWN_MAX} more")
+        lines = [f"  line {problem.line}: {problem.text}" for problem in found[:most]]
+        if len(found) > most:
+            lines.append(f"  and {len(found) - most} more")
         return UsageError(f"{self.source}: {len(found)} mistakes\n" + "\n".join(lines))
 
 

@@ -49,6 +49,17 @@ def test_check_tells_every_mistake_as_data(file, capsys):
     assert capsys.readouterr().err.startswith(f"ftctl: {file}: 2 mistakes\n  line 3: chain: no policy is called")
 
 
+def test_check_leaves_no_mistake_out(file, capsys):
+    """However many there are; a run tells the first ten."""
+    file.write_text("version: 1\nchain:\n" + "".join(f"  - policy{n}\n" for n in range(30)))
+    assert main(["policy", "check", str(file)]) == 2
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()[1:]] == [
+        f"  line {n}" for n in range(3, 33)
+    ]
+    with pytest.raises(UsageError, match="and 20 more"):
+        begin(file)
+
+
 def test_check_tells_what_a_run_would_refuse(file, capsys):
     """A valid file may name what a job has to declare first."""
     file.write_text(GOOD)
