@@ -65,8 +65,8 @@ def _check(args: argparse.Namespace) -> int:
     valid, problems = _checked(args.file)
     chain = [_entry_json(entry, valid) for entry in valid.chain] if valid is not None else []
     found = [{"line": problem.line or None, "message": problem.text} for problem in problems]
-    told = notes(valid) if valid is not None else []
-    print_json({"file": args.file, "ok": not found, "problems": found, "notes": told, "chain": chain})
+    remarks = notes(valid) if valid is not None else []
+    print_json({"file": args.file, "ok": not found, "problems": found, "notes": remarks, "chain": chain})
     return 2 if found else 0
 
 
