@@ -8,9 +8,10 @@ import attrs
 from ftcore.cli.ctl_output import clean, console, duration, print_json, say, table
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound
+from ftcore.policies.words import plural
 from ftcore.replay.explain import Explainer, Failure, Incident
 from ftcore.replay.reading import read_async
-from ftcore.replay.words import NOBODY, plural
+from ftcore.replay.words import NOBODY
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -25,7 +25,7 @@ from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event, Unknown
 from ftcore.events.registry import Kind
 from ftcore.faults.classify import signal_name
-from ftcore.replay.words import plural
+from ftcore.policies.words import plural
 
 NAMES_SHOWN = 6
 """Names in a line; after them only how many more."""

@@ -16,7 +16,8 @@ from ftcore.errors import UsageError
 from ftcore.ids import JobName
 from ftcore.logs.archive import ArchiveWriter
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile, same_file
-from ftcore.replay.words import NOBODY, plural
+from ftcore.policies.words import plural
+from ftcore.replay.words import NOBODY
 from ftcore.sim.campaign_plot import plot
 from ftcore.sim.campaign_tally import Told
 from ftcore.sim.campaign_training import CAUSES, PRODUCTIVE

@@ -7,9 +7,10 @@ from ftcore.cli.ctl_output import clean, clock, console, date, print_json, table
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import FtcoreError
 from ftcore.logs import open_store
+from ftcore.policies.abilities import NOT_ASKED_FOR
+from ftcore.policies.words import plural
 from ftcore.replay.reading import fold_log_async
 from ftcore.replay.status import JobStatus, status_of
-from ftcore.replay.words import plural
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -129,7 +130,7 @@ async def status(args: argparse.Namespace) -> int:
     if job.checkpoint is not None:
         facts.add_row("checkpoint", f"of step {job.checkpoint}")
     if job.abilities:
-        facts.add_row("can", ", ".join(dict.fromkeys(name for names in job.abilities.values() for name in names)))
+        facts.add_row("can", _abilities(job))
     facts.add_row("incidents", f"{job.incidents}, open: {job.incident or 'none'}")
     if job.master is not None:
         life = "" if leader is None else ", alive" if leader.alive else ", gone"
@@ -177,3 +178,10 @@ def _by_hand(job: JobStatus) -> list[tuple[str, str]]:
     if kept_out:
         rows.append(("kept out", ", ".join(kept_out) + (f" and {more} more" if more > 0 else "")))
     return rows
+
+
+def _abilities(job: JobStatus) -> str:
+    names = dict.fromkeys(name for names in job.abilities.values() for name in names)
+    idle = [name for name in names if name in map(str, NOT_ASKED_FOR)]
+    can = ", ".join(name for name in names if name not in idle)
+    return "; ".join(filter(None, (can, f"declared, but not asked of workers yet: {', '.join(idle)}" if idle else "")))

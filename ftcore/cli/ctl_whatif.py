@@ -6,8 +6,9 @@ from typing import Any
 from ftcore.cli.ctl_output import console, duration, print_json, table
 from ftcore.cli.ctl_simulate import policy_of
 from ftcore.cli.ctl_store import opened
+from ftcore.policies.words import plural
 from ftcore.replay.reading import read_async
-from ftcore.replay.words import NOBODY, plural
+from ftcore.replay.words import NOBODY
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
 from ftcore.sim.whatif import Compared, WhatIf

@@ -24,8 +24,8 @@ from ftcore.events.node import HealthChecked, NodeJoined, NodeQuarantined
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertSent, PolicyConsidered
 from ftcore.events.world import WorldFormed
+from ftcore.policies.words import plural
 from ftcore.ports import EventLog
-from ftcore.replay.words import plural
 from ftcore.runtime import tasks
 
 NAMES_SHOWN = 6

@@ -1,4 +1,4 @@
-"""Durations and numbers in the reasons that policies give, and in messages about policy files."""
+"""Durations and numbers as people are told them: in reasons of policies, in messages, in tables."""
 
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _YEAR_S = 365 * 86400
@@ -27,6 +27,12 @@ def lasting(seconds: float) -> str:
     return f"{whole // size}{unit}" + (f" {rest}{below}" if rest else "")
 
 
-def plural(count: int, noun: str) -> str:
-    """A number with its noun: ``1 node``, ``3 nodes``."""
-    return f"{count} {noun if count == 1 else f'{noun}s'}"
+def plural(count: int, noun: str, many: str = "") -> str:
+    """A number with its noun, as ``1 event`` or ``2,000 events``.
+
+    Args:
+        count: how many.
+        noun: for one.
+        many: for several, where an s does not make it.
+    """
+    return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"

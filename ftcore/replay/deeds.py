@@ -25,7 +25,7 @@ from ftcore.events.job import CheckpointCommitted, DataSkipped, JobRolledBack
 from ftcore.events.node import HealthChecked, NodeQuarantined, OrderRefused, PlatformAnswered
 from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyFaulted
 from ftcore.events.world import RoundPlanned, WorldFormed
-from ftcore.replay.words import plural
+from ftcore.policies.words import plural
 
 STEPS_MAX = 200
 """Steps kept of one incident."""

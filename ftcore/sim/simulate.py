@@ -28,7 +28,7 @@ from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyLoaded
 from ftcore.policies.base import Ability
 from ftcore.policies.config import default_chain
-from ftcore.replay.words import plural
+from ftcore.policies.words import plural
 from ftcore.sim.abilities import needed_by
 from ftcore.sim.campaign import DAY_S, Campaign
 from ftcore.sim.campaign_machines import Setting
