@@ -167,6 +167,12 @@ class LocalNodes:
             if self._signals == 2:  # an agent that is told twice gives its workers no grace
                 self._loop.call_later(TWICE_S, self._tell_agents, signal.SIGTERM)
 
+    async def _see_off(self) -> None:
+        """Once the run has ended: an agent that had not joined it by then must not begin another one."""
+        while self._narrator.finished is None:  # noqa: ASYNC110  (the narrator reads it from the log)
+            await asyncio.sleep(0.1)
+        self._tell_agents(signal.SIGTERM)
+
     def _tell_agents(self, number: signal.Signals) -> None:
         for pid in self._agents.values():
             processes.kill(pid, number)
@@ -184,6 +190,7 @@ class LocalNodes:
                     await command(
                         leader.candidate.address, self._job, "stop", who=who, exit_code=code, timeout_s=PATIENCE_S
                     )
+                    await self._see_off()
                     return
             except FtcoreError as error:
                 logger.debug("the master does not take the command", error=str(error))

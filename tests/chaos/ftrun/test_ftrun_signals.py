@@ -47,6 +47,16 @@ def test_nohup_is_respected(tmp_path: Path, flags: list[str]) -> None:
         assert run.end() == 0
 
 
+def test_a_signal_before_all_nodes_have_joined(tmp_path: Path) -> None:
+    """The job ends, and the node that comes too late for it begins no other run alone."""
+    with ftrun(tmp_path) as job:
+        run = job.start("--local-nodes", "3")
+        job.wait("node.joined")
+        run.signal(signal.SIGTERM)
+        assert run.end() == 5
+        assert job.wait("job.finished").data.outcome == "stopped"
+
+
 @FORMS
 def test_a_second_signal_ends_it_quickly(tmp_path: Path, flags: list[str]) -> None:
     """Whoever signals twice does not wait for workers that ignore TERM, whatever their grace."""
