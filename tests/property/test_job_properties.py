@@ -303,6 +303,8 @@ class Job(RuleBasedStateMachine):
         driver.own(OperatorCommanded(command="resume", who="user@host"))
         for number in range(driver.spec.nodes_max):
             driver.join(f"node{number}")
+        for number in range(len(driver.state.quarantined)):  # whoever is not wanted any more does not count
+            driver.join(f"other{number}")
         for _ in range(100):
             driver.settle()
             if driver.state.phase in ENDED or (driver.state.phase == "running" and driver.state.incident is None):
