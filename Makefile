@@ -2,6 +2,7 @@
 #
 #   PYTHON=python3.12 make test     with another interpreter
 #   make test PYTEST_ARGS='-k etcd' a part of the tests
+#   make test PYTEST_JOBS=0         the tests one after another (most of them wait, so three at once suit two cores)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -12,6 +13,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+PYTEST_JOBS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
@@ -36,7 +38,7 @@ check: dev ## exactly what CI runs: lint, format, types, import contracts, refer
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python docs/generate.py --check
-	$(BIN)/python -m pytest -p no:cacheprovider -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -p no:cacheprovider -q -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_ARGS)
 
 bench: dev ## run every benchmark; each rewrites its section of benchmarks/RESULTS.md
 	@for file in $$(grep -l __main__ benchmarks/*.py); do echo "make bench: $$file"; $(BIN)/python $$file; done
@@ -79,13 +81,15 @@ $(VENV)/.dev-made: $(VENV)/.env-made
 	@touch $@
 
 # A real etcd server serves the tests of the etcd log. It is not started as a service: each test starts its own.
+DEBS := etcd-server etcd-client iproute2
 etcd:
-	@if command -v "$${FTCORE_ETCD_BINARY:-etcd}" >/dev/null; then exit 0; fi; \
-	say() { echo "make test: no etcd server here ($$1): the tests of the etcd log are skipped; to run them: apt-get install etcd-server" >&2; }; \
+	@PATH=$$PATH:/usr/sbin:/sbin; \
+	if command -v "$${FTCORE_ETCD_BINARY:-etcd}" >/dev/null && command -v etcdctl >/dev/null && command -v ip >/dev/null; then exit 0; fi; \
+	say() { echo "make test: etcd, etcdctl or ip is not here ($$1): the tests of the etcd log or of hosts are skipped; to run them: apt-get install $(DEBS)" >&2; }; \
 	command -v apt-get >/dev/null || { say "and no apt-get"; exit 0; }; \
 	if [ "$$(id -u)" = 0 ]; then as_root=env; elif sudo -n true 2>/dev/null; then as_root='sudo -n env'; \
 	else say "and no right to install one"; exit 0; fi; \
-	echo "make test: installing etcd-server for the tests of the etcd log"; \
-	$$as_root DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq etcd-server >/dev/null \
-	    || { $$as_root apt-get update -qq && $$as_root DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq etcd-server >/dev/null; } \
+	echo "make test: installing $(DEBS) for the tests of the etcd log and of hosts"; \
+	$$as_root DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq $(DEBS) >/dev/null \
+	    || { $$as_root apt-get update -qq && $$as_root DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq $(DEBS) >/dev/null; } \
 	    || say "apt-get cannot install it"

@@ -2,7 +2,8 @@
 
 For launchers that embed it: an ``Agent`` runs a node's workers through a ``Supervisor`` (ftcore's own is
 ``LocalSupervisor``), a ``Master`` leads, both meet at the job's event log (``open_log``). ``ftrun`` is a thin user of
-the same names. For scripts: ``ftcore.worker``. Everything here is imported when it is first used; nothing imports
+the same names. For those whose nodes come from elsewhere: ``Platform`` and the values that it speaks in. For scripts:
+``ftcore.worker``. Everything here is imported when it is first used; nothing imports
 torch.
 """
 
@@ -15,29 +16,52 @@ if TYPE_CHECKING:
     from ftcore.events import Event
     from ftcore.events.job import JobSpec
     from ftcore.logs import open_log, open_store
-    from ftcore.ports import EventLog, Launch, LogStore, Progress, Supervisor, WorkerExit
+    from ftcore.platforms import open_platform
+    from ftcore.ports import (
+        CapacityChanged,
+        EventLog,
+        Happening,
+        Launch,
+        LogStore,
+        NodeEnded,
+        NodeWarned,
+        Occupant,
+        Platform,
+        Progress,
+        Supervisor,
+        WorkerExit,
+    )
     from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
     from ftcore.runtime.agent.supervisor import LocalSupervisor, Output
     from ftcore.runtime.master.master import Master
     from ftcore.runtime.wire.frames import Submission, submission
+    from ftcore.runtime.wire.security import Security
 
 _WHERE = {
     "Agent": "ftcore.runtime.agent.agent",
     "AgentConfig": "ftcore.runtime.agent.agent",
+    "CapacityChanged": "ftcore.ports",
     "Event": "ftcore.events",
     "EventLog": "ftcore.ports",
+    "Happening": "ftcore.ports",
     "JobSpec": "ftcore.events.job",
     "Launch": "ftcore.ports",
     "LocalSupervisor": "ftcore.runtime.agent.supervisor",
     "LogStore": "ftcore.ports",
     "Master": "ftcore.runtime.master.master",
+    "NodeEnded": "ftcore.ports",
+    "NodeWarned": "ftcore.ports",
+    "Occupant": "ftcore.ports",
     "Outcome": "ftcore.runtime.agent.agent",
     "Output": "ftcore.runtime.agent.supervisor",
+    "Platform": "ftcore.ports",
     "Progress": "ftcore.ports",
+    "Security": "ftcore.runtime.wire.security",
     "Submission": "ftcore.runtime.wire.frames",
     "Supervisor": "ftcore.ports",
     "WorkerExit": "ftcore.ports",
     "open_log": "ftcore.logs",
+    "open_platform": "ftcore.platforms",
     "open_store": "ftcore.logs",
     "submission": "ftcore.runtime.wire.frames",
 }
@@ -45,21 +69,29 @@ _WHERE = {
 __all__ = [
     "Agent",
     "AgentConfig",
+    "CapacityChanged",
     "Event",
     "EventLog",
+    "Happening",
     "JobSpec",
     "Launch",
     "LocalSupervisor",
     "LogStore",
     "Master",
+    "NodeEnded",
+    "NodeWarned",
+    "Occupant",
     "Outcome",
     "Output",
+    "Platform",
     "Progress",
+    "Security",
     "Submission",
     "Supervisor",
     "WorkerExit",
     "__version__",
     "open_log",
+    "open_platform",
     "open_store",
     "submission",
 ]

@@ -136,13 +136,21 @@ class ReplaceNodes(msgspec.Struct, frozen=True, tag_field="do", tag="replace_nod
 
 
 class CheckHealth(msgspec.Struct, frozen=True, tag_field="do", tag="check_health"):
-    """Check this node's devices and links before a round is started on it.
+    """Check this node's devices, and its links to the others of its group.
 
     Args:
         round: the round that is to come.
+        stage: the how-manieth grouping of this check, from 1; what a node finds by itself is looked for in the first.
+        groups: nodes that exchange data with each other; a node is sent its own group alone.
+        store: ``host:port`` of the store at which groups meet; empty: nothing is exchanged.
+        within_s: seconds after which a node ends the check and tells what it has.
     """
 
     round: Round
+    stage: int = 1
+    groups: tuple[tuple[str, ...], ...] = ()
+    store: str = ""
+    within_s: float = 60.0
 
 
 class AskPolicy(msgspec.Struct, frozen=True, tag_field="do", tag="ask_policy"):

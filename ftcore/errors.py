@@ -61,6 +61,21 @@ class NotFound(FtcoreError):
     exit_code = 4
 
 
+class Truncated(NotFound):
+    """The events asked for were taken out of the live log; an archive has them.
+
+    Args:
+        message: for a person.
+        floor: the last event that was taken out.
+        archive: where they were put, if that is known.
+    """
+
+    def __init__(self, message: str, floor: int, archive: str = "") -> None:
+        super().__init__(message)
+        self.floor = floor
+        self.archive = archive
+
+
 class Unreachable(FtcoreError):
     """The log store or the master does not answer."""
 

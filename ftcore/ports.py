@@ -1,11 +1,12 @@
 """Protocols that the core needs from the outside, spoken in events and commands.
 
 House rules: no word of a particular store, launcher or scheduler appears in a signature here. ``EventLog`` has several
-adapters and one conformance suite (``tests/conformance``); a ``Supervisor`` is what an embedding launcher replaces.
+adapters and one conformance suite (``tests/conformance``); a ``Supervisor`` is what an embedding launcher replaces; a
+``Platform`` is where nodes come from, with a conformance kit in ``ftcore.testing.platform``.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import attrs
 
@@ -15,6 +16,9 @@ from ftcore.shm.notes import Found, Saved
 
 GROUP_BYTES_MAX = 1 << 20
 """An unsplittable group must fit here: the smallest store (etcd) takes 1.5 MiB a request."""
+
+SNAPSHOTS_KEPT = 2
+"""If the newest snapshot turns out to be of no use, the one before it saves reading the whole log."""
 
 
 @attrs.frozen(kw_only=True)
@@ -61,6 +65,49 @@ class Leadership(Protocol):
         """Give it up, so that another candidate may win at once. Harmless if it is lost already."""
 
 
+@attrs.frozen(kw_only=True)
+class Floor:
+    """Where the live log begins.
+
+    Args:
+        seq: the last event that was taken out of it; 0 if none was.
+        digest: hex digest of the log up to there, chained as in ``events.codec.chain``.
+        archive: where the events up to there were kept, as told when they were taken out; empty if none were.
+    """
+
+    seq: Seq
+    digest: str
+    archive: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Snapshot:
+    """What was made of a log's events up to a seq, kept so that they need not be read again.
+
+    Args:
+        seq: the last event in it.
+        body: bytes that the store does not look into.
+    """
+
+    seq: Seq
+    body: bytes
+
+
+@attrs.frozen(kw_only=True)
+class Space:
+    """How full a log's store is.
+
+    Args:
+        used: bytes that count against its limit.
+        limit: the limit in bytes; 0 if the store does not tell.
+        full: it takes no more events until somebody makes room.
+    """
+
+    used: int
+    limit: int
+    full: bool
+
+
 class EventLog(Protocol):
     """One job's append-only, totally ordered log. All methods may be called from one event loop.
 
@@ -96,13 +143,63 @@ class EventLog(Protocol):
 
         Raises:
             LogCorrupt: a gap, a digest that does not fit, or bytes that are no event.
+            Truncated: the events behind ``after`` were taken out of the live log.
         """
 
     def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
         """The durable events after ``after``, then each new one soon after it is durable; never ends by itself.
 
         No gap and no repeat, whatever the store goes through meanwhile; while it is away the iterator waits.
+
+        Raises:
+            Truncated: the events behind the last one given (or ``after``) were taken out of the live log.
         """
+
+    def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
+        """The events with ``after < seq <= until`` as they are stored, in parts: what an archive keeps.
+
+        Their digests were checked; that they can be decoded was not.
+
+        Raises:
+            LogCorrupt, Truncated: as for ``read``.
+        """
+
+    async def floor(self) -> Floor:
+        """Where the live log begins."""
+
+    async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
+        """Take the events up to ``until`` out of the live log; a store may leave some of them, and never takes more.
+
+        Harmless if it was done before. Readers that have not come so far get ``Truncated``. The last event stays.
+
+        Args:
+            until: the last event that may go.
+            term: the caller's term.
+            archive: where these events are kept.
+
+        Returns:
+            Where the live log begins now.
+
+        Raises:
+            Fenced: a newer term exists, or this term never was.
+        """
+
+    async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
+        """Keep a snapshot beside the log; of all that are there the newest ``SNAPSHOTS_KEPT`` stay.
+
+        Raises:
+            Fenced: a newer term exists, or this term never was.
+            LogFull: no space; those that were there still are.
+        """
+
+    async def snapshot(self, until: Seq | None = None) -> Snapshot | None:
+        """The newest snapshot (with ``seq <= until``), whole as it was saved; None if there is none."""
+
+    async def reclaim(self) -> None:
+        """Give the store back the room of what was taken out or superseded a while ago. May do nothing."""
+
+    async def space(self) -> Space | None:
+        """How full the store is; None if it has no limit of its own."""
 
     async def campaign(self, candidate: Candidate) -> Leadership:
         """Wait until the leadership is won. Cancel to give up."""
@@ -135,6 +232,40 @@ class LogStore(Protocol):
 
     async def close(self) -> None:
         """Release what it holds."""
+
+
+class Archive(Protocol):
+    """Where the older events of one job's log are moved to, a piece at a time. All methods block.
+
+    Raised by all methods: ``StoreError`` and ``UsageError`` when the place cannot be used, ``LogFull`` for want of
+    space. A piece is there whole or not at all, and is never changed.
+    """
+
+    @property
+    def where(self) -> str:
+        """Its place, for people and for who reads it later."""
+
+    def prepare(self, make: bool) -> None:
+        """Find out whether the place can be written.
+
+        Args:
+            make: make it, if it is not there.
+        """
+
+    def reaches(self, seq: Seq) -> Seq | None:
+        """The last event of the piece that holds ``seq``; None if none does."""
+
+    def digest_at(self, last: Seq) -> str:
+        """The hex digest of the log up to the last event of a piece, as the piece has it."""
+
+    def add(self, after: Seq, previous: bytes, bodies: Sequence[bytes]) -> None:
+        """Write a piece; durable when it returns.
+
+        Args:
+            after: the seq before its first event.
+            previous: the log's digest up to there.
+            bodies: its events, as they are stored.
+        """
 
 
 class Clock(Protocol):
@@ -201,6 +332,9 @@ class Progress:
         loss: the loss last reported, or None.
         findings: what the detectors in the worker found lately, oldest first.
         saves: which checkpoints it completed lately, oldest first.
+        paced: steps since the process started in which its own work was measured.
+        own_s: seconds of own work in those, waiting for other ranks left out.
+        whole_s: seconds that those took.
     """
 
     steps: int
@@ -210,6 +344,9 @@ class Progress:
     loss: float | None
     findings: tuple[Found, ...] = ()
     saves: tuple[Saved, ...] = ()
+    paced: int = 0
+    own_s: float = 0.0
+    whole_s: float = 0.0
 
 
 class Supervisor(Protocol):
@@ -245,7 +382,7 @@ class Supervisor(Protocol):
         """The last lines of the worker's output, at most ``limit`` bytes; of stderr if there is any, else stdout."""
 
     def error_file(self, local_rank: int) -> str:
-        """Path at which the worker may have left its error file."""
+        """Path at which the worker may have left its error file, beside its logs; empty if it has none."""
 
     async def open_store(self, round_: Round, host: str) -> tuple[str, int]:
         """Serve a fresh TCPStore for the round; returns host and port.
@@ -256,3 +393,117 @@ class Supervisor(Protocol):
 
     async def close(self) -> None:
         """Stop the workers at once and release everything."""
+
+
+@attrs.frozen(kw_only=True)
+class Occupant:
+    """Who holds a place of the job, or held it last.
+
+    Args:
+        node: the node's name.
+        pid: process id of its agent, on its host; a newer agent of that name is another one. 0: whoever has the name.
+        ordinal: its place, which a newcomer is to ask for (``ftrun --node-rank``); None: none is known.
+    """
+
+    node: str
+    pid: int = 0
+    ordinal: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class NodeEnded:
+    """The platform knows that a node is gone: sooner, and more surely, than its lease tells.
+
+    Args:
+        node: its name.
+        reason: how it ended, in a few words.
+        pid: process id of its agent; 0: whoever has the name.
+    """
+
+    node: str
+    reason: str
+    pid: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class NodeWarned:
+    """The platform will take a node away.
+
+    Args:
+        node: its name.
+        reason: why, in a few words.
+        within_s: seconds that it has left.
+        pid: as in ``NodeEnded``.
+    """
+
+    node: str
+    reason: str
+    within_s: float
+    pid: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class CapacityChanged:
+    """How many nodes could be launched now.
+
+    Args:
+        free: so many; None: the platform cannot tell.
+    """
+
+    free: int | None
+
+
+Happening: TypeAlias = NodeEnded | NodeWarned | CapacityChanged
+
+
+class Platform(Protocol):
+    """What launches nodes: one process each that runs ``ftrun`` for this job, under a name of its own.
+
+    The master asks for nothing that does not stand in its log, and asks again whenever it did not hear the answer, in
+    the next term under the same effect. So every order must be safe to repeat: what was done is not done again.
+
+    Raised by all methods: ``Unreachable`` when the platform does not answer (it is asked again).
+    """
+
+    async def capacity(self) -> int | None:
+        """How many nodes could be launched now; None: the platform cannot tell, so try."""
+
+    async def launch(self, effect: str, place: Occupant) -> None:
+        """Have a node come for a place; returns once the platform has taken the order, before the node is there.
+
+        The newcomer is a machine of its own: another one than that of the node given up if it was cordoned, and under
+        another name as long as the old one may still be there. One effect brings at most one node, however often it is
+        asked for; for a place that the platform has filled anew by itself there is nothing to do.
+
+        Args:
+            effect: identity of the launch, the same whenever it is asked for again.
+            place: the node given up.
+
+        Raises:
+            Refused: it will not, with the reason, as ``no machine is free``.
+        """
+
+    async def delete(self, place: Occupant, grace_s: float) -> None:
+        """End a node that was given up; harmless if it is gone. Returns at once.
+
+        Args:
+            place: the node.
+            grace_s: seconds that it has to leave by itself; 0: it is ended now, as it may be frozen.
+        """
+
+    async def cordon(self, place: Occupant, reason: str) -> None:
+        """Keep the machine of a node from being chosen again, and its name from being used again.
+
+        Args:
+            place: the node.
+            reason: why, for people.
+        """
+
+    def watch(self) -> AsyncIterator[Happening]:
+        """What happens to nodes and capacity, beginning with what is so now; ends only by raising ``Unreachable``.
+
+        What may have been missed is told again: repeats are harmless, gaps are not.
+        """
+
+    async def close(self) -> None:
+        """Release what this object holds; the nodes stay."""

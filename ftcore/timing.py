@@ -16,13 +16,31 @@
 | ``orphan_grace_s`` | an agent without a master, none of whose workers completes a step for this long, stops them |
 | ``master_idle_s`` | a master that no agent has called for this long ends and leaves the job unfinished |
 | ``progress_sample_s`` | how often a progress sample enters the log |
+| ``pace_window_s`` | the own work of nodes is compared this often; 14 slow windows of 20 make a straggler |
 | ``hang_idle_s`` | idle workers that can wait for no other node hang after this long without a step, at least |
 | ``hang_busy_s`` | workers that are busy, or may be waiting for another node's, hang after this long, at least |
 
 ``check()`` holds the inequalities; a test runs it on the defaults.
+
+One master hears all agents of a job, so those of a large one beat more rarely: from 1,000 nodes (the upper bound of
+``--nnodes``) on the default ``heartbeat_s`` grows with them, to 1.6 s at 3,200, and ``node_lease_s`` to three beats,
+4.8 s. Master and agents say something to each other at least every ``heartbeat_s`` or ``master_renew_s``, whichever is
+longer, and an agent that hears nothing for ``master_lease_s`` or three beats looks for another master.
 """
 
 import attrs
+
+BEATS_PER_S = 2000
+"""Heartbeats that a master is to be sent in a second: about a third of a core."""
+
+HEARTBEAT_MAX_S = 1.6
+"""Three of these stay below five seconds: a node that lost its power is not to go unnoticed for longer."""
+
+CALLERS_PER_S = 700
+"""Agents that a new master can welcome in a second; meanwhile its interpreter has little time to renew its lease."""
+
+MASTER_LEASE_MAX_S = 6.0
+"""What a node's lease and this make together is how long the loss of the master's node may go unnoticed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -43,8 +61,34 @@ class Timing:
     orphan_grace_s: float = 120.0
     master_idle_s: float = 15.0
     progress_sample_s: float = 10.0
+    pace_window_s: float = 5.0
     hang_idle_s: float = 60.0
     hang_busy_s: float = 600.0
+
+    def for_nodes(self, nodes: int) -> "Timing":
+        """These constants for a job of so many nodes at most.
+
+        Beats are rarer if one master could not hear them all, and its own lease outlasts the rush at its door.
+        """
+        heartbeat_s = max(self.heartbeat_s, min(nodes / BEATS_PER_S, HEARTBEAT_MAX_S))
+        master_lease_s = max(self.master_lease_s, min(nodes / CALLERS_PER_S, MASTER_LEASE_MAX_S))
+        return attrs.evolve(
+            self,
+            heartbeat_s=heartbeat_s,
+            node_lease_s=max(self.node_lease_s, 3 * heartbeat_s),
+            master_lease_s=master_lease_s,
+            master_renew_s=self.master_renew_s * master_lease_s / self.master_lease_s,
+        )
+
+    @property
+    def sign_s(self) -> float:
+        """A master says something to each agent in this time."""
+        return max(self.master_renew_s, self.heartbeat_s)
+
+    @property
+    def patience_s(self) -> float:
+        """An agent that heard nothing from its master for so long looks for another."""
+        return max(self.master_lease_s, 3 * self.heartbeat_s)
 
     def check(self) -> None:
         """Raise ``ValueError`` naming the first inequality that does not hold.
@@ -59,6 +103,7 @@ class Timing:
             (self.master_lease_s + self.node_lease_s < self.orphan_grace_s, "leases < orphan_grace_s"),
             (self.master_lease_s < self.master_idle_s, "master_lease_s < master_idle_s"),
             (self.stop_grace_s < self.return_window_s, "stop_grace_s < return_window_s"),
+            (self.heartbeat_s < self.pace_window_s, "heartbeat_s < pace_window_s"),
             (0 < self.hang_idle_s <= self.hang_busy_s, "0 < hang_idle_s <= hang_busy_s"),
         )
         for holds, text in rules:

@@ -1,7 +1,8 @@
 """What all tests share: fixtures of several folders, a state home that is not the user's, and no process left behind.
 
 This folder is on the import path of all tests. ``XDG_RUNTIME_DIR`` is the session's mark: no test changes it, every
-process that a test starts inherits it, so whoever carries it at the end was left behind.
+process that a test starts inherits it, so whoever carries it at the end was left behind. With ``-n`` (pytest-xdist)
+each of its processes is such a session of its own, with its own home and mark, and tells the first what it found.
 """
 
 import os
@@ -10,6 +11,7 @@ import signal
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,15 +41,26 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the session if a process that a test started still lives, once it had time to end by itself."""
     deadline = time.monotonic() + END_S
     mark = f"XDG_RUNTIME_DIR={os.environ['XDG_RUNTIME_DIR']}".encode()
     while (left := _living(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
+    left += session.config.stash.get(LEFT, [])
     session.config.stash[LEFT] = left
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["left"] = left
     if left:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """One of xdist's processes ended: keep what it told of processes left behind."""
+    del error
+    node.config.stash.setdefault(LEFT, []).extend(getattr(node, "workeroutput", {}).get("left", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

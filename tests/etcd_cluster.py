@@ -23,7 +23,7 @@ import pytest
 T = TypeVar("T")
 
 START_S = 30.0
-NO_ETCD = "no etcd binary found: install Debian's etcd-server (and etcd-client), or set FTCORE_ETCD_BINARY"
+NO_ETCD = "no etcd or no etcdctl found: install Debian's etcd-server and etcd-client, or set FTCORE_ETCD_BINARY"
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -34,7 +34,7 @@ def etcd_binary() -> str | None:
 def require_etcd() -> str:
     """The binary's path; skips the test if there is none, or fails it where etcd is required."""
     binary = etcd_binary()
-    if binary is None:
+    if binary is None or shutil.which("etcdctl") is None:
         if os.environ.get("FTCORE_REQUIRE_ETCD") == "1":
             pytest.fail(NO_ETCD)
         pytest.skip(NO_ETCD)
@@ -52,7 +52,9 @@ def free_ports(count: int) -> list[int]:
 class Member:
     """One etcd server."""
 
-    def __init__(self, directory: Path, name: str, port: int, peer_port: int, cluster: str, flags: list[str]) -> None:
+    def __init__(
+        self, directory: Path, name: str, port: int, peer_port: int, cluster: str, flags: list[str], ipv6: bool = False
+    ) -> None:
         self.port = port
         self.endpoint = f"127.0.0.1:{port}"
         self._log = directory / f"{name}.log"
@@ -62,7 +64,8 @@ class Member:
         self._command = [
             *("setpriv", "--pdeathsig", "KILL", require_etcd()),
             *("--name", name, "--data-dir", str(directory / name), "--initial-cluster", cluster),
-            *("--listen-client-urls", urls, "--advertise-client-urls", urls),
+            *("--listen-client-urls", f"{urls},{scheme}://[::1]:{port}" if ipv6 else urls),
+            *("--advertise-client-urls", urls),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             # Elections and shortest leases in half the usual time.
             *("--heartbeat-interval", "50", "--election-timeout", "500", "--logger", "zap"),
@@ -119,14 +122,19 @@ class Cluster:
         size: how many.
         flags: further flags of etcd.
         tls: client connections are encrypted (``flags`` name the files); then health is not asked.
+        ipv6: they listen at ``[::1]`` as well.
     """
 
-    def __init__(self, directory: Path, size: int = 1, flags: tuple[str, ...] = (), tls: bool = False) -> None:
+    def __init__(
+        self, directory: Path, size: int = 1, flags: tuple[str, ...] = (), tls: bool = False, ipv6: bool = False
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         ports = free_ports(2 * size)
         cluster = ",".join(f"m{i}=http://127.0.0.1:{ports[size + i]}" for i in range(size))
         self._tls = tls
-        self.members = [Member(directory, f"m{i}", ports[i], ports[size + i], cluster, [*flags]) for i in range(size)]
+        self.members = [
+            Member(directory, f"m{i}", ports[i], ports[size + i], cluster, [*flags], ipv6) for i in range(size)
+        ]
 
     @property
     def endpoints(self) -> str:

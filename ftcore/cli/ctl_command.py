@@ -1,6 +1,7 @@
-"""``ftctl pause``, ``resume``, ``drain``, ``evict``, ``checkpoint``, ``stop``: an operator's word, given to the master.
+"""``ftctl pause``, ``resume``, ``drain``, ``evict``, ``admit``, ``checkpoint``, ``stop``: an operator's word.
 
-The master records it with who asked and why. What becomes of it is then read from the log, like everything else here.
+It is given to the master, who records it with who asked and why. What becomes of it is then read from the log, like
+everything else here.
 """
 
 import argparse
@@ -10,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ftcore.cli.ctl_output import clean, print_json, say
-from ftcore.cli.ctl_store import opened
+from ftcore.cli.ctl_store import current_state, opened
 from ftcore.errors import Unreachable, UsageError
 from ftcore.ids import Seq
 from ftcore.ports import EventLog
-from ftcore.replay.reading import fold_log_async
-from ftcore.replay.wish import Wish
+from ftcore.replay.wish import DONE, Wish
 from ftcore.states.job import ENDED
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _AT_ONCE = {
     "held": "there is no step to pause at now, so the job is held: what is under way goes on, and no other recovery "
     "begins until: ftctl resume",
     "let go": "the job is held no longer: recoveries may begin",
+    "admitted": DONE["admit"],
     "taken back": "the pause that was asked for is taken back; training goes on",
 }
 
@@ -41,13 +42,13 @@ async def command(args: argparse.Namespace) -> int:
     """Give the master the command, then follow the log to what comes of it."""
     node = getattr(args, "node", "")
     async with opened(args) as log:
-        reply = await _asked(log, args.command, node, args.why)
+        reply = await _asked(log, args.store, args.command, node, args.why)
         wish = Wish(seq=reply.seq, command=args.command, node=node)
         told = _Told(log.job, quiet=args.format == "json")
         if not reply.seq:
             wish.outcome, wish.reason = "done", reply.message
         elif reply.outcome in _AT_ONCE:
-            wish.outcome, wish.reason = "done", _AT_ONCE[reply.outcome]
+            wish.outcome, wish.reason = "done", _AT_ONCE[reply.outcome].format(node=node)
         else:
             told.line(f"{reply.message} as event {reply.seq}")
             if not args.no_wait:
@@ -61,7 +62,7 @@ async def command(args: argparse.Namespace) -> int:
     return 0 if wish.outcome == "done" or args.no_wait else NOT_DONE
 
 
-async def _asked(log: EventLog, command: str, node: str, why: str) -> "CommandReply":
+async def _asked(log: EventLog, store: str | None, command: str, node: str, why: str) -> "CommandReply":
     """What the master says to it.
 
     Raises:
@@ -73,11 +74,13 @@ async def _asked(log: EventLog, command: str, node: str, why: str) -> "CommandRe
         if leader is None or not leader.alive:
             what = _PHRASES.get(command, f"{command} {node or 'it'}")
             raise Unreachable(f"no master leads {log.job}, so nobody can {what}: is the job still running?")
+        from ftcore.cli.places import credentials
         from ftcore.runtime.wire import client
 
-        return await client.command(leader.candidate.address, log.job, command, node=node, why=why)
+        address = leader.candidate.address
+        return await client.command(address, log.job, command, security=credentials(store, log.job), node=node, why=why)
     except Unreachable:
-        state = await fold_log_async(log.read())
+        state = await current_state(log)
         if state.phase in ENDED:
             how = f"{state.phase}: {state.reason}" if state.reason else str(state.phase)
             raise UsageError(f"{log.job} has ended ({how}): there is nobody who could be asked to {command}") from None

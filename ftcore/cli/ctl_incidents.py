@@ -1,6 +1,8 @@
 """``ftctl incidents`` and ``ftctl explain``."""
 
 import argparse
+import statistics
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -8,6 +10,7 @@ import attrs
 from ftcore.cli.ctl_output import clean, console, duration, print_json, say, table
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound
+from ftcore.events.worker import StepTimes
 from ftcore.policies.words import plural
 from ftcore.replay.explain import Explainer, Failure, Incident
 from ftcore.replay.reading import read_async
@@ -20,6 +23,9 @@ _STATE_STYLES = {"resolved": "good", "exhausted": "bad"}
 
 TRACEBACK_LINES = 20
 """Lines of a traceback that ``explain`` prints; its end is what matters."""
+
+STEP_TIMES = 8
+"""Times of steps that it prints of the worker that failed."""
 
 
 async def _read(args: argparse.Namespace) -> list[Incident]:
@@ -162,6 +168,39 @@ def _print_failure(failure: Failure, out: "Console") -> None:
     out.print(f"  {who}{code}, restart {failure.restart}, at {_moment(failure.datetime)} UTC, event {failure.seq}")
     if failure.message:
         out.print(f"    {clean(failure.message)}", style="bad")
+    for line in last_steps(failure.last):
+        out.print(f"    {line}", style="quiet")
     if failure.py_callstack:
         for line in failure.py_callstack.rstrip().splitlines()[-TRACEBACK_LINES:]:
             out.print(f"    {clean(line)}", style="quiet")
+
+
+def last_steps(last: Sequence[StepTimes]) -> list[str]:
+    """What led to a failure, in at most two lines: the first worker's last steps, and how the others compare."""
+    if not last:
+        return []
+    first, others = last[0], last[1:]
+    times = " ".join(f"{each:.0f}" for each in _each(first)[-STEP_TIMES:])
+    times = f"; the last steps took {times} ms" if times else ""
+    lines = [f"rank {first.rank} completed step {first.step} {duration(first.ago_ms / 1000)} before{times}"]
+    if others:
+        steps = [other.step for other in others]
+        span = f"step {steps[0]}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}"
+        usual = [each for other in others for each in _each(other)]
+        took = f"; usually {statistics.median(usual):.0f} ms, {max(usual):.0f} ms at most" if usual else ""
+        lines.append(f"{_ranks(others)} completed {span}{took}")
+    return lines
+
+
+def _each(one: StepTimes) -> list[float]:
+    """Milliseconds of a step, by entry."""
+    return [took / steps for steps, took in zip(one.steps, one.took_ms, strict=False)]
+
+
+def _ranks(workers: Sequence[StepTimes]) -> str:
+    ranks = sorted(worker.rank for worker in workers)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks))}"

@@ -20,7 +20,22 @@ from ftcore.commands import (
     StartWorkers,
     StopWorkers,
 )
-from ftcore.events import action, anomaly, deadline, incident, job, master, node, operator, policy, worker, world
+from ftcore.events import (
+    action,
+    anomaly,
+    caller,
+    deadline,
+    health,
+    incident,
+    job,
+    master,
+    node,
+    operator,
+    policy,
+    upkeep,
+    worker,
+    world,
+)
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event, Unknown
 from ftcore.events.registry import Kind
@@ -35,13 +50,17 @@ _STYLES = {
     "workers.unstartable": "bad",
     "node.lost": "bad",
     "store.failed": "bad",
+    "archive.failed": "warn",
+    "space.ran_low": "bad",
     "action.failed": "bad",
     "incident.exhausted": "bad",
     "job.parked": "bad",
     "node.quarantined": "bad",
     "fault.observed": "bad",
     "policy.faulted": "warn",
+    "health.judged": "strong",
     "order.refused": "warn",
+    "caller.refused": "warn",
     "alert.raised": "warn",
     "job.rolled_back": "warn",
     "data.skipped": "warn",
@@ -96,6 +115,10 @@ def _failed(data: worker.WorkerFailed) -> str:
     return f"{who} {_exit(data.exitcode)}{_at(data.step)}{said}"
 
 
+def _of(data: upkeep.SpaceRanLow | upkeep.SpaceRecovered) -> str:
+    return f": {data.used >> 20} of {data.limit >> 20} MiB" if data.limit else f": {data.used >> 20} MiB"
+
+
 def _retry(command: RetryStep) -> str:
     ranks = f" of ranks {names(tuple(map(str, command.ranks)))}" if command.ranks else ""
     state = {"replica": f", the state{ranks} from replicas", "snapshot": ", the state from before it"}
@@ -105,6 +128,12 @@ def _retry(command: RetryStep) -> str:
 
 def _replace(command: ReplaceNodes) -> str:
     return f"launch others for {names(command.nodes)}{', whose machines are not to be used' if command.isolate else ''}"
+
+
+def _check(command: CheckHealth) -> str:
+    groups = ", ".join("-".join(group) for group in command.groups[:NAMES_SHOWN])
+    more = f" and {len(command.groups) - NAMES_SHOWN} more" if len(command.groups) > NAMES_SHOWN else ""
+    return f"check health before round {command.round}, stage {command.stage}: {groups or 'each by itself'}{more}"
 
 
 _ORDERS: dict[type[Any], Callable[[Any], str]] = {
@@ -118,7 +147,7 @@ _ORDERS: dict[type[Any], Callable[[Any], str]] = {
     ParkWorkers: lambda order: f"park the workers of round {order.round}, within {duration(order.grace_s)}",
     SaveCheckpoint: lambda order: f"save the state of round {order.round}",
     ReplaceNodes: _replace,
-    CheckHealth: lambda order: f"check your health before round {order.round}",
+    CheckHealth: _check,
     AskPolicy: lambda order: f"ask {order.policy} about {order.incident}, revision {order.revision}",
 }
 
@@ -181,6 +210,14 @@ def _why(reason: str) -> str:
     return f": {reason}" if reason else ""
 
 
+def _turned_away(data: caller.CallerRefused) -> str:
+    who = f" that calls itself {data.name}" if data.name else ""
+    times = (
+        f", {plural(data.count, 'time')} from {plural(data.peers, 'address', 'addresses')}" if data.count > 1 else ""
+    )
+    return f"a caller at {data.peer}{who}: {data.reason}{times}"
+
+
 def _rediagnosed(data: incident.IncidentRediagnosed) -> str:
     reports = 1 + len(data.fault.collateral)
     return f"{data.fault.cls}: {data.fault.summary} (revision {data.revision}, {reports} reports)"
@@ -190,6 +227,25 @@ def _resolved(data: incident.IncidentResolved) -> str:
     lost = "" if data.steps_lost is None else f", {plural(data.steps_lost, 'step')} lost"
     by = f"by {data.policy}, " if data.policy else ""
     return f"{by}{data.outcome}{lost}"
+
+
+def _checked(data: node.HealthChecked) -> str:
+    exchange = f", exchange {data.exchange}" if data.exchange else ""
+    warned = "".join(
+        f"; {r.name} {r.verdict}{_why(r.detail)}" for r in data.results if r.verdict in ("failed", "warned")
+    )
+    return f"{data.node}: {data.verdict}{exchange}{_why(data.detail)}{warned}"
+
+
+def judged(data: health.HealthJudged) -> str:
+    """Who is not healthy and why, links at fault, and what differs."""
+    said = [f"{each.node} is {each.verdict}: {each.reason}" for each in data.ill[:NAMES_SHOWN]]
+    said += [f"{len(data.ill) - NAMES_SHOWN} more are not plainly healthy"] if len(data.ill) > NAMES_SHOWN else []
+    said += [f"the link {'-'.join(link.nodes)} is at fault: {link.reason}" for link in data.links[:NAMES_SHOWN]]
+    said += [f"nodes differ in {text}" for text in data.differing]
+    said += [data.note] if data.note else []
+    stages = plural(data.stages, "stage")
+    return f"{plural(data.nodes, 'node')} in {stages}: {'; '.join(said) or 'all healthy'}"
 
 
 def _progressed(data: job.JobProgressed) -> str:
@@ -203,6 +259,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     action.ActionFailed: lambda data: f"{data.effect}: {data.reason}",
     action.ActionSuperseded: lambda data: f"{data.effect}: {data.reason}",
     anomaly.AnomalyObserved: lambda data: f"{data.machine} {data.instance} in {data.state} met {data.event}",
+    caller.CallerRefused: _turned_away,
     deadline.DeadlineExpired: lambda data: data.key,
     incident.IncidentOpened: lambda data: f"{data.fault.cls}: {data.fault.summary}",
     incident.IncidentRediagnosed: _rediagnosed,
@@ -221,9 +278,11 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     master.MasterElected: lambda data: f"{data.host} pid {data.pid} leads at {data.address}, ftcore {data.version}",
     node.NodeJoined: lambda data: f"{data.node} with {plural(data.slots, 'rank')}, {data.host} pid {data.pid}",
     node.NodeLeft: lambda data: f"{data.node}: {data.reason}",
+    node.NodeGaveUp: lambda data: f"{data.node}: {data.reason}",
     node.NodeLost: lambda data: f"{data.node}: {data.reason}{_at(data.step)}",
     node.NodeQuarantined: lambda data: f"{data.node}: {data.reason}",
-    node.HealthChecked: lambda data: f"{data.node}: {data.verdict}{_why(data.detail)}",
+    node.HealthChecked: _checked,
+    health.HealthJudged: judged,
     node.OrderObeyed: lambda data: f"{data.node}: {data.effect}{_at(data.step)}",
     node.OrderRefused: lambda data: f"{data.node}: {data.effect}: {data.reason}",
     node.PlatformAnswered: lambda data: f"{data.effect} {'taken' if data.ok else 'declined'}{_why(data.reason)}",
@@ -246,6 +305,10 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     worker.WorkersFinished: lambda data: f"{data.node}: round {data.round}, all ended with code 0{_at(data.step)}",
     worker.WorkersStopped: _stopped,
     worker.FaultObserved: _observed,
+    upkeep.ArchiveExtended: lambda data: f"events up to {data.floor} are in {data.archive} alone",
+    upkeep.ArchiveFailed: lambda data: f"nothing is taken out of the log: {data.error}",
+    upkeep.SpaceRanLow: lambda data: f"the log's store {'is full' if data.full else 'is nearly full'}{_of(data)}",
+    upkeep.SpaceRecovered: lambda data: f"the log's store has room again{_of(data)}",
     worker.LogMatched: _matched,
     worker.WorkersUnstartable: lambda data: f"{data.node}: round {data.round}: {data.error}",
     world.StoreOpened: lambda data: f"{data.node}: round {data.round} at {data.host}:{data.port}",

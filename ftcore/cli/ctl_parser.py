@@ -49,7 +49,8 @@ def build_parser(version: str) -> Parser:
         epilog=_EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"ftctl {version}")
-    _add_common(parser, os.environ.get("FTCORE_STORE") or None, os.environ.get("FTCORE_JOB") or None)
+    defaults = (os.environ.get(f"FTCORE_{name}") or None for name in ("STORE", "JOB", "ARCHIVE"))
+    _add_common(parser, *defaults)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_reading(commands)
     _add_incidents(commands)
@@ -62,13 +63,19 @@ def build_parser(version: str) -> Parser:
     return parser
 
 
-def _add_common(parser: argparse.ArgumentParser, store: Any, job: Any) -> None:
+def _add_common(parser: argparse.ArgumentParser, store: Any, job: Any, archive: Any) -> None:
     parser.add_argument(
         "--store",
         metavar="URL",
         default=store,
         help="where the logs are: sqlite:///DIR, etcd://HOST:PORT/PREFIX, file:///FILE.ftlog (FTCORE_STORE; default: "
         "the one that ftrun uses by default)",
+    )
+    parser.add_argument(
+        "--archive",
+        metavar="DIR",
+        default=archive,
+        help="where older events were moved to (FTCORE_ARCHIVE; default: where the log says that they went)",
     )
     option = parser.add_argument(
         "--job", metavar="NAME", default=job, help="the job (FTCORE_JOB); not needed if the store has only one"
@@ -84,18 +91,23 @@ def _command(commands: Any, name: str, summary: str, examples: str) -> argparse.
 
 def _reading(commands: Any, name: str, summary: str, examples: str) -> argparse.ArgumentParser:
     parser = _command(commands, name, summary, examples)
-    _add_common(parser, argparse.SUPPRESS, argparse.SUPPRESS)
+    _add_common(parser, *[argparse.SUPPRESS] * 3)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
     return parser
 
 
 def _add_reading(commands: Any) -> None:
     _reading(commands, "jobs", "List the jobs in the store.", "ftctl jobs\nftctl jobs --format json | jq -r '.[].job'")
-    _reading(
+    status = _reading(
         commands,
         "status",
         "Show what is true of a job now.",
-        "ftctl status\nftctl --job demo status --format json | jq .step",
+        "ftctl status\nftctl --job demo status --format json | jq .step\nftctl status --nodes",
+    )
+    status.add_argument(
+        "--nodes",
+        action="store_true",
+        help="what the nodes' heartbeats tell, asked from the master: step, network counters, known lines, devices",
     )
     events = _reading(
         commands,
@@ -143,7 +155,7 @@ def _add_taking_away(commands: Any) -> None:
         "Write the log to a file that can be read anywhere.",
         "ftctl export -o demo.ftlog\nftctl --store file:demo.ftlog explain\nftctl export -o - | gzip > demo.ftlog.gz",
     )
-    _add_common(export, argparse.SUPPRESS, argparse.SUPPRESS)
+    _add_common(export, *[argparse.SUPPRESS] * 3)
     export.add_argument(
         "-o",
         "--output",
@@ -211,7 +223,7 @@ def _add_spikes(commands: Any) -> None:
 def _add_commands(commands: Any) -> None:
     for name, (summary, examples) in _WISHES.items():
         parser = _reading(commands, name, summary, examples)
-        if name in ("drain", "evict"):
+        if name in ("drain", "evict", "admit"):
             parser.add_argument("node", metavar="NODE", help="its name, as in: ftctl status")
         parser.add_argument("--why", metavar="TEXT", default="", help="the reason, for the log")
         parser.add_argument(
@@ -238,6 +250,10 @@ _WISHES = {
     "evict": (
         "Have the job go on without a node, which is released and kept out.",
         "ftctl evict node3 --why 'slow, and nobody knows why'",
+    ),
+    "admit": (
+        "Let a node that was kept out take part again; its faults so far count no more.",
+        "ftctl admit node3 --why 'its memory was replaced'",
     ),
     "checkpoint": (
         "Have the job save a checkpoint now and go on.",

@@ -3,6 +3,7 @@
 import argparse
 import json
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from ftcore.cli.ctl_output import clean, columns, paint, print_json, wants_colour
@@ -11,6 +12,7 @@ from ftcore.cli.policy_file import checked, named, read_policy, read_text
 from ftcore.errors import UsageError
 from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.faults.taxonomy import CLASSES, FaultClass
+from ftcore.platforms import abilities_of
 from ftcore.policies import presets
 from ftcore.policies.abilities import DECLARED_BY
 from ftcore.policies.base import Policy
@@ -48,6 +50,7 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
+    can = abilities_of(args.platform)
     if args.format == "table":
         told = checked(read_text(args.file), named(args.file))
         if told.loaded is None:
@@ -55,7 +58,7 @@ def _check(args: argparse.Namespace) -> int:
         loaded = told.loaded
         print(f"{named(args.file)}: {' -> '.join(entry.policy for entry in loaded.chain)}")
         for entry in loaded.chain:
-            lack = missing(entry, loaded)
+            lack = missing(entry, loaded, can)
             if lack:
                 what = "refused" if entry.required else "passed over"
                 print(f"{entry.policy}: {what} unless there is {', '.join(map(_who, lack))}")
@@ -63,7 +66,7 @@ def _check(args: argparse.Namespace) -> int:
             print(f"note: {note}")
         return 0
     valid, problems = _checked(args.file)
-    chain = [_entry_json(entry, valid) for entry in valid.chain] if valid is not None else []
+    chain = [_entry_json(entry, valid, can) for entry in valid.chain] if valid is not None else []
     found = [{"line": problem.line or None, "message": problem.text} for problem in problems]
     remarks = notes(valid) if valid is not None else []
     print_json({"file": args.file, "ok": not found, "problems": found, "notes": remarks, "chain": chain})
@@ -96,12 +99,12 @@ def _explain(args: argparse.Namespace) -> int:
     classes = [str(cls) for cls in FaultClass]
     if args.fault not in classes:
         raise UsageError(f"no class of faults is called {args.fault!r}{did_you_mean(args.fault, classes)}")
-    places = asked(loaded.chain, args.fault)
+    places, can = asked(loaded.chain, args.fault), abilities_of(args.platform)
     if args.format == "json":
         facts = CLASSES[FaultClass(args.fault)]
         chain = [
             {
-                **_entry_json(entry, loaded),
+                **_entry_json(entry, loaded, can),
                 "asked": place in places,
                 "why_not": _why_not(entry, place, places, args.fault),
             }
@@ -109,7 +112,7 @@ def _explain(args: argparse.Namespace) -> int:
         ]
         print_json({"source": loaded.source, "fault": args.fault, "meaning": facts.meaning, "chain": chain})
         return 0
-    _print_explained(loaded, places, args.fault)
+    _print_explained(loaded, places, args.fault, can)
     return 0
 
 
@@ -119,7 +122,7 @@ def _why_not(entry: ChainEntry, place: int, places: list[int], cls: str) -> str:
     return why_not(entry, cls) or "`stop` before it takes everything"
 
 
-def _entry_json(entry: ChainEntry, loaded: PolicyLoaded) -> dict[str, Any]:
+def _entry_json(entry: ChainEntry, loaded: PolicyLoaded, can: Sequence[str]) -> dict[str, Any]:
     known = _known(entry, loaded)
     return {
         "policy": entry.policy,
@@ -128,13 +131,13 @@ def _entry_json(entry: ChainEntry, loaded: PolicyLoaded) -> dict[str, Any]:
         "faults": entry.faults,
         "required": entry.required,
         "needs": [str(ability) for ability in needs(entry)],
-        "missing": [str(ability) for ability in missing(entry, loaded)],
+        "missing": [str(ability) for ability in missing(entry, loaded, can)],
         "conditions": known.conditions,
         "options": entry.options,
     }
 
 
-def _print_explained(loaded: PolicyLoaded, places: list[int], cls: str) -> None:
+def _print_explained(loaded: PolicyLoaded, places: list[int], cls: str, can: Sequence[str]) -> None:
     """Plain text, folded to the terminal's width: what is to be read from top to bottom is no table."""
     colour, width = wants_colour(), min(columns() or EXPLAIN_COLUMNS, EXPLAIN_COLUMNS)
 
@@ -154,7 +157,7 @@ def _print_explained(loaded: PolicyLoaded, places: list[int], cls: str) -> None:
         tell(f"{number}. {entry.policy}: {known.doc}", "strong", hang="   ")
         if entry.external:
             tell(f"comes from {entry.external}; is asked in a process of its own", "quiet", "   ")
-        lack = missing(entry, loaded)
+        lack = missing(entry, loaded, can)
         if lack:
             what = "refused at the start" if entry.required else "passed over"
             tell(f"{what} unless there is {', '.join(map(_who, lack))}", "warn", "   ")

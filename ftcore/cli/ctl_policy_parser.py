@@ -1,6 +1,7 @@
 """The arguments of ``ftctl policy``."""
 
 import argparse
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,12 @@ def add_policy(commands: Any, command: Callable[..., argparse.ArgumentParser]) -
     fault = explain.add_argument("--fault", required=True, metavar="CLASS", help="a class of docs/reference/faults.md")
     fault.completer = _complete_classes  # type: ignore[attr-defined]
     for parser in (check, explain):
+        parser.add_argument(
+            "--platform",
+            metavar="URL",
+            default=os.environ.get("FTCORE_PLATFORM", ""),
+            help="what launches the job's nodes, as for ftrun (FTCORE_PLATFORM); default: nothing does",
+        )
         parser.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
     command(
         actions,

@@ -7,14 +7,13 @@ from typing import Any
 import msgspec
 
 from ftcore.cli.ctl_output import clean, print_json, say, written
-from ftcore.cli.ctl_store import opened
+from ftcore.cli.ctl_store import current_state, opened
 from ftcore.errors import NotFound
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
 from ftcore.logs.outfile import STDOUT
 from ftcore.policies.targets import hidden
 from ftcore.policies.words import plural
-from ftcore.replay.reading import fold_log_async
 from ftcore.replay.verify import VerifyReport, verify_async
 from ftcore.states.model import JobState, digest
 
@@ -30,7 +29,7 @@ async def replay(args: argparse.Namespace) -> int:
         if args.verify:
             report = await verify_async(log.read(), until=args.at)
             return _verified(report, args.format)
-        state = await fold_log_async(log.read(), until=args.at)
+        state = await current_state(log, args.at)
     if args.format == "json":
         print_json(_state_json(state))
     else:

@@ -4,12 +4,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ftcore.cli.ctl_output import clean, clock, console, date, print_json, table
-from ftcore.cli.ctl_store import opened
+from ftcore.cli.ctl_store import current_state, joined, opened
 from ftcore.errors import FtcoreError
 from ftcore.logs import open_store
 from ftcore.policies.abilities import NOT_ASKED_FOR
 from ftcore.policies.words import plural
-from ftcore.replay.reading import fold_log_async
 from ftcore.replay.status import JobStatus, status_of
 
 if TYPE_CHECKING:
@@ -44,8 +43,8 @@ async def jobs(args: argparse.Namespace) -> int:
             if args.job is not None and name != args.job:
                 continue
             try:
-                log = await store.open(name)
-                found.append(status_of(await fold_log_async(log.read()), name))
+                log = joined(await store.open(name), args)
+                found.append(status_of(await current_state(log), name))
                 await log.close()
             except FtcoreError as error:
                 unreadable.append((name, str(error)))
@@ -103,9 +102,15 @@ def _step(job: JobStatus) -> str:
 
 async def status(args: argparse.Namespace) -> int:
     """Show what is true of a job now."""
+    if args.nodes:
+        from ftcore.cli import ctl_nodes
+
+        return await ctl_nodes.nodes(args)
     async with opened(args) as log:
-        job = status_of(await fold_log_async(log.read()), log.job)
+        job = status_of(await current_state(log), log.job)
         leader = await log.leader()
+        space = await log.space()
+        floor = await log.floor()
     if args.format == "json":
         print_json(job.to_json())
         return 0
@@ -138,6 +143,10 @@ async def status(args: argparse.Namespace) -> int:
             "master", f"{job.master.host} pid {job.master.pid} at {job.master.address}, term {job.term}{life}"
         )
     facts.add_row("log", f"{plural(job.last_seq, 'event')}, the last on {date(job.time)} at {clock(job.time)} UTC")
+    if floor.seq:
+        facts.add_row("archive", f"events up to {floor.seq} in {floor.archive or 'a place that is not known'}")
+    if space is not None and space.full:
+        facts.add_row("store", Text("full: training goes on, recoveries wait until there is room", style="bad"))
     out.print(facts)
     if job.nodes:
         nodes = table(
@@ -147,12 +156,15 @@ async def status(args: argparse.Namespace) -> int:
             "RANKS",
             "ROUND",
             "HOST",
+            "HEALTH",
             right=("ORDINAL", "RANKS", "ROUND"),
-            spare=("ORDINAL", "ROUND"),
+            spare=("ORDINAL", "ROUND", "HEALTH"),
         )
         for node in job.nodes[:NODES_SHOWN]:
             state = Text(node.state, style=_STATE_STYLES.get(node.state, ""))
-            nodes.add_row(node.node, str(node.ordinal), state, str(node.slots), str(node.round), node.host)
+            nodes.add_row(
+                node.node, str(node.ordinal), state, str(node.slots), str(node.round), node.host, node.health or "-"
+            )
         out.print()
         out.print(nodes)
     if len(job.nodes) > NODES_SHOWN:

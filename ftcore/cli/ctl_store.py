@@ -4,11 +4,16 @@ import argparse
 import contextlib
 import difflib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from ftcore.errors import NotFound, UsageError
-from ftcore.ids import JobName
-from ftcore.logs import default_store_url, open_store
+from ftcore.ids import JobName, Seq
+from ftcore.logs import check_job_name, default_store_url, open_store
+from ftcore.logs.archived import JoinedLog
 from ftcore.ports import EventLog, LogStore
+from ftcore.replay.reading import Folder, read_async
+from ftcore.states.model import JobState
+from ftcore.states.snapshot import recall
 
 
 @contextlib.asynccontextmanager
@@ -21,13 +26,26 @@ async def opened(args: argparse.Namespace) -> AsyncIterator[EventLog]:
     """
     store = open_store(args.store)
     try:
-        log = await store.open(await _choose(store, args))
+        log = joined(await store.open(await _choose(store, args)), args)
         try:
             yield log
         finally:
             await log.close()
     finally:
         await store.close()
+
+
+def joined(log: EventLog, args: argparse.Namespace) -> EventLog:
+    """A log with its archive before it, if any of it was moved there."""
+    return JoinedLog(log, Path(args.archive) if args.archive else None)
+
+
+async def current_state(log: EventLog, until: Seq | None = None) -> JobState:
+    """The state at the end of a log, or at a seq: from its newest snapshot, if one is of use, else from its start."""
+    restored = await recall(log, until)
+    folder = Folder(restored.state)
+    await read_async(log.read(Seq(restored.state.seq), until), folder)
+    return folder.state
 
 
 async def job_names(url: str | None) -> list[JobName]:
@@ -41,6 +59,8 @@ async def job_names(url: str | None) -> list[JobName]:
 
 async def _choose(store: LogStore, args: argparse.Namespace) -> JobName:
     where = args.store or default_store_url()
+    if args.job is not None and await _is_there(store, args.job):
+        return JobName(args.job)  # whoever may read one job may not be allowed to list them all
     names = await store.jobs()
     if args.job is not None:
         if args.job not in names:
@@ -53,3 +73,11 @@ async def _choose(store: LogStore, args: argparse.Namespace) -> JobName:
     if len(names) > 1:
         raise UsageError(f"{where} holds {len(names)} jobs, name one with --job: {', '.join(names[:10])}")
     return names[0]
+
+
+async def _is_there(store: LogStore, job: str) -> bool:
+    try:
+        await (await store.open(check_job_name(job))).close()
+    except (NotFound, UsageError):
+        return False
+    return True

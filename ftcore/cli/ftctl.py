@@ -93,7 +93,7 @@ def _command(name: str) -> Command:
         from ftcore.cli import ctl_replay
 
         return {"replay": ctl_replay.replay, "export": ctl_replay.export_log}[name]
-    if name in ("pause", "resume", "drain", "evict", "checkpoint", "stop"):
+    if name in ("pause", "resume", "drain", "evict", "admit", "checkpoint", "stop"):
         from ftcore.cli import ctl_command
 
         return ctl_command.command

@@ -5,17 +5,23 @@ It outlives the agent that started it, and ends with the job, with its term, or 
 
 import argparse
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 import sys
+from pathlib import Path
 
-from ftcore.cli.places import MASTER_SAYS
+from ftcore.cli.places import MASTER_SAYS, credentials
 from ftcore.errors import FtcoreError
 from ftcore.ids import JobName
 from ftcore.logs import open_store
+from ftcore.logs.archived import JoinedLog
+from ftcore.logs.pieces import Archive
 from ftcore.runtime.logging import configure
+from ftcore.runtime.master.keeper import Sizes, Upkeep
 from ftcore.runtime.master.master import Master
-from ftcore.runtime.wire.client import token
+from ftcore.timing import DEFAULT
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -25,10 +31,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--job", required=True, help="name of the job")
     parser.add_argument("--listen", required=True, help="gRPC target to serve on")
     parser.add_argument("--advertise", default="", help="host name or address that agents use")
+    parser.add_argument("--platform", default="", help="URL of what launches nodes")
+    parser.add_argument("--nodes", type=int, default=1, help="nodes that the job may have: many need a longer lease")
     parser.add_argument("--standby", action="store_true", help="end with the run that is under way")
+    parser.add_argument("--archive", type=Path, default=None, help="where old events are moved to")
+    parser.add_argument("--keep-events", type=int, default=Sizes().keep, help="events that stay in the store")
+    parser.add_argument("--snapshot-events", type=int, default=Sizes().snapshot, help="events between two snapshots")
     parser.add_argument("--log-level", default="warning", help="debug, info, warning or error")
     args = parser.parse_args(argv)
     configure(args.log_level)
+    _raise_descriptors()
     try:
         asyncio.run(_run(args))
     except FtcoreError as error:
@@ -37,10 +49,30 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _raise_descriptors() -> None:
+    """Each agent is a connection, and the usual soft limit of 1024 would be the end of a large job."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 async def _run(args: argparse.Namespace) -> None:
-    store = open_store(args.store)
+    timing = DEFAULT.for_nodes(args.nodes)
+    store = open_store(args.store, timing)
     log = await store.open(JobName(args.job), create=True)
-    master = Master(log, listen=args.listen, advertise=args.advertise, token=token(), standby=args.standby)
+    # A handle of its own: what is read and written to keep the log small never stands in an append's way.
+    own = await store.open(JobName(args.job))
+    upkeep = Upkeep(log=own, archive=Archive(args.archive, log.job) if args.archive else None, sizes=_sizes(args))
+    master = Master(
+        JoinedLog(log, args.archive),
+        listen=args.listen,
+        advertise=args.advertise,
+        security=credentials(args.store, args.job, make=True),
+        platform=args.platform,
+        timing=timing,
+        standby=args.standby,
+        upkeep=upkeep,
+    )
     running = asyncio.create_task(master.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -52,6 +84,17 @@ async def _run(args: argparse.Namespace) -> None:
     finally:
         await log.close()
         await store.close()
+
+
+def _sizes(args: argparse.Namespace) -> Sizes:
+    """A piece is a fifth of what lies between two snapshots: truncation waits for the last of the two."""
+    snapshot: int = args.snapshot_events
+    return Sizes(
+        snapshot=snapshot,
+        quiet_snapshot=min(Sizes().quiet_snapshot, snapshot),
+        piece=max(1, min(Sizes().piece, snapshot // 5)),
+        keep=args.keep_events,
+    )
 
 
 if __name__ == "__main__":

@@ -5,11 +5,13 @@ import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from ftcore.cli.ctl_lines import judged
 from ftcore.cli.ctl_output import clean
-from ftcore.commands import ReleaseNode
+from ftcore.commands import ReleaseNode, ReplaceNodes
 from ftcore.errors import FtcoreError
 from ftcore.events.action import ActionOrdered
 from ftcore.events.envelope import Event
+from ftcore.events.health import HealthJudged
 from ftcore.events.incident import (
     IncidentContinued,
     IncidentEscalated,
@@ -20,9 +22,10 @@ from ftcore.events.incident import (
 )
 from ftcore.events.job import DataSkipped, JobFinished, JobParked, JobRolledBack
 from ftcore.events.master import MasterElected
-from ftcore.events.node import HealthChecked, NodeJoined, NodeQuarantined
+from ftcore.events.node import NodeJoined, NodeQuarantined
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertSent, PolicyConsidered
+from ftcore.events.upkeep import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
 from ftcore.events.world import WorldFormed
 from ftcore.policies.words import plural
 from ftcore.ports import EventLog
@@ -40,7 +43,9 @@ class Narrator:
 
     Attributes:
         finished: how the run ended; None before.
-        released: nodes that were told to leave while the job goes on, and have not joined again.
+        formed: a world was formed.
+        released: nodes that were told to leave while the job goes on, or are kept out, and have not joined again.
+        on_admitted: called with the name of each node that an operator admits again.
     """
 
     def __init__(self, log: EventLog) -> None:
@@ -48,9 +53,12 @@ class Narrator:
         self._task: asyncio.Task[None] | None = None
         self._opened: dict[str, tuple[int, str]] = {}
         self._elected = 0
+        self._archive_fails = False
         self._asked = 0
         self.finished: JobFinished | None = None
+        self.formed = False
         self.released: set[str] = set()
+        self.on_admitted: Callable[[str], None] = lambda _node: None
 
     async def __aenter__(self) -> "Narrator":
         start = await self._log.last_seq()
@@ -80,6 +88,7 @@ class Narrator:
     # -- a line each
 
     def _formed(self, event: Event, data: WorldFormed) -> str:
+        self.formed = True
         return f"round {data.round}: {plural(data.nodes, 'node')}, {plural(data.size, 'rank')}"
 
     def _incident(self, event: Event, data: IncidentOpened) -> str:
@@ -128,10 +137,15 @@ class Narrator:
 
     def _commanded(self, event: Event, data: OperatorCommanded) -> str:
         self._asked = event.seq
+        if data.command == "admit":
+            self.released.discard(data.node)
+            self.on_admitted(data.node)
         why = f": {data.why}" if data.why else ""
         return f"{data.who} asks for {data.command}{f' of {data.node}' if data.node else ''}{why}"
 
     def _ordered(self, event: Event, data: ActionOrdered) -> str:
+        if isinstance(data.command, ReplaceNodes):
+            return f"the platform is to launch another for {', '.join(data.command.nodes[:NAMES_SHOWN])}"
         if not isinstance(data.command, ReleaseNode) or data.command.outcome != "released":
             return ""
         self.released.update(data.nodes)
@@ -142,11 +156,13 @@ class Narrator:
         return ""
 
     def _quarantined(self, event: Event, data: NodeQuarantined) -> str:
+        self.released.add(data.node)
         return f"{data.node} is kept out of this job from now on: {data.reason}"
 
-    def _checked(self, event: Event, data: HealthChecked) -> str:
-        detail = f": {data.detail}" if data.detail else ""
-        return f"{data.node} checked itself and is {data.verdict}{detail}" if data.verdict != "healthy" else ""
+    def _judged(self, event: Event, data: HealthJudged) -> str:
+        if not (data.ill or data.links or data.differing or data.note):
+            return f"{plural(data.nodes, 'node')} checked: all healthy"
+        return f"health: {judged(data)}"
 
     def _rolled_back(self, event: Event, data: JobRolledBack) -> str:
         return f"training goes back to the checkpoint of step {data.step}: {data.reason}"
@@ -156,6 +172,20 @@ class Narrator:
 
     def _alerted(self, event: Event, data: AlertSent) -> str:
         return "" if data.ok else f"people could not be told (alert of event {data.alert}): {data.error}"
+
+    def _not_archived(self, event: Event, data: ArchiveFailed) -> str:
+        self._archive_fails = True
+        return f"the log is not archived, so nothing is taken out of it: {data.error}"
+
+    def _archived(self, event: Event, data: ArchiveExtended) -> str:
+        failed, self._archive_fails = self._archive_fails, False
+        return f"the log is archived in {data.archive} again" if failed else ""
+
+    def _low_on_space(self, event: Event, data: SpaceRanLow) -> str:
+        return f"the log's store {'was full' if data.full else 'is nearly full'}; training goes on, make room"
+
+    def _has_space(self, event: Event, data: SpaceRecovered) -> str:
+        return "the log's store has room again"
 
     def _finished(self, event: Event, data: JobFinished) -> str:
         self.finished = data
@@ -181,10 +211,14 @@ class Narrator:
         ActionOrdered: _ordered,
         NodeJoined: _joined,
         NodeQuarantined: _quarantined,
-        HealthChecked: _checked,
+        HealthJudged: _judged,
         JobRolledBack: _rolled_back,
         DataSkipped: _skipped,
         AlertSent: _alerted,
+        ArchiveFailed: _not_archived,
+        ArchiveExtended: _archived,
+        SpaceRanLow: _low_on_space,
+        SpaceRecovered: _has_space,
         JobFinished: _finished,
         JobParked: _parked,
         MasterElected: _leads,

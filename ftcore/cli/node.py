@@ -18,13 +18,17 @@ from ftcore.cli.narrator import Narrator
 from ftcore.cli.places import MASTER_SAYS, master_socket
 from ftcore.errors import FtcoreError
 from ftcore.faults.extra import extra_rules
-from ftcore.ids import JobName
+from ftcore.faults.scan import Hit
+from ftcore.ids import JobName, Round
 from ftcore.logs import open_store
 from ftcore.policies.targets import targets
+from ftcore.ports import Supervisor
 from ftcore.runtime.agent import processes
 from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
+from ftcore.runtime.agent.health import HealthCheck, accelerators
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.agent.supervisor import LocalSupervisor, Output
+from ftcore.runtime.checks.protocol import Context
 from ftcore.runtime.master.alerts import ALERTS_S
 
 PATIENCE_S = 5.0
@@ -51,6 +55,8 @@ class NodeConfig:
         master_listen: gRPC target for a candidate; empty: a socket of this machine.
         master_log: file for a candidate's messages.
         log_level: of a candidate.
+        upkeep: flags that tell a candidate how to keep the log small.
+        platform: URL of what launches nodes; empty: nothing does.
         parent: process id of the ``ftrun`` that plays the platform, 0 if none: this agent dies with it.
     """
 
@@ -63,11 +69,45 @@ class NodeConfig:
     master_listen: str
     master_log: Path
     log_level: str
+    platform: str = ""
     parent: int = 0
+    upkeep: tuple[str, ...] = ()
 
 
-async def run_node(config: NodeConfig) -> Outcome:
+Supervise = Callable[[NodeConfig, Reaper, Callable[[], Agent | None]], Supervisor]
+"""Makes what runs a node's workers, given how to reach its agent, which is made after it."""
+
+
+def _local(config: NodeConfig, reaper: Reaper, agent: Callable[[], Agent | None]) -> Supervisor:
+    """ftcore's own: processes of this machine."""
+
+    def store_lost(round_: Round) -> None:
+        if (found := agent()) is not None:
+            found.store_lost(round_)
+
+    def matched(round_: Round, rank: int, hit: Hit) -> None:
+        if (found := agent()) is not None:
+            found.matched(round_, rank, hit)
+
+    policy = config.agent.submission.policy
+    return LocalSupervisor(
+        env=config.agent.env,
+        preload=config.preload,
+        nproc=config.agent.slots,
+        output=config.output,
+        on_store_lost=store_lost,
+        reaper=reaper,
+        on_match=matched,
+        rules=extra_rules(policy.rules, policy.source),
+    )
+
+
+async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome:
     """Run the node until the job has ended or the node is told to leave.
+
+    Args:
+        config: what ``ftrun`` was told about this node.
+        supervise: makes the supervisor.
 
     Raises:
         FtcoreError: the store cannot be used, or the job refuses this node.
@@ -84,18 +124,11 @@ async def run_node(config: NodeConfig) -> Outcome:
         leader = await log.leader()
         if leader is None or not leader.alive:
             candidates.put_up(0)
-    supervisor = LocalSupervisor(
-        env=config.agent.env,
-        preload=config.preload,
-        nproc=config.agent.slots,
-        output=config.output,
-        on_store_lost=lambda round_: agent.store_lost(round_) if agent is not None else None,
-        reaper=reaper,
-        on_match=lambda round_, rank, hit: agent.matched(round_, rank, hit) if agent is not None else None,
-        rules=extra_rules(config.agent.submission.policy.rules, config.agent.submission.policy.source),
-    )
+    supervisor = supervise(config, reaper, lambda: agent)
     try:
-        agent = Agent(config.agent, log, supervisor, candidates.put_up if config.leads else None)
+        agent = Agent(
+            config.agent, log, supervisor, candidates.put_up if config.leads else None, _checker(config, reaper)
+        )
         _obey_signals(agent, candidates, alone=config.alone)
         async with Narrator(log) if config.alone else contextlib.nullcontext():
             outcome = await agent.run()
@@ -107,6 +140,12 @@ async def run_node(config: NodeConfig) -> Outcome:
         reaper.close()
         await log.close()
         await store.close()
+
+
+def _checker(config: NodeConfig, reaper: Reaper) -> HealthCheck:
+    agent = config.agent
+    context = Context(node=agent.node, devices=accelerators(), log_dir=str(agent.log_dir), address=agent.address)
+    return HealthCheck(reaper, agent.env, context, agent.slots)
 
 
 def _obey_signals(agent: Agent, candidates: "Candidates", *, alone: bool) -> None:
@@ -181,7 +220,10 @@ class Candidates:
             log_level=config.log_level,
             log=config.master_log,
             env=os.environ,
+            platform=config.platform,
             standby=silent is None,
+            nodes=config.agent.submission.spec.nodes_max,
+            upkeep=config.upkeep,
         )
         self._living.add(pid)
         self._none_left.clear()
@@ -224,12 +266,16 @@ def spawn_master(
     log_level: str,
     log: Path,
     env: Mapping[str, str],
+    platform: str = "",
     standby: bool = False,
+    nodes: int = 1,
+    upkeep: Sequence[str] = (),
 ) -> int:
     """Start a candidate in a session of its own; returns its process id."""
     argv = [sys.executable, "-m", "ftcore.cli.master", "--store", store, "--job", job]
     argv += ["--listen", listen or master_socket(job), "--advertise", advertise, "--log-level", log_level]
-    argv += ["--standby"] if standby else []
+    argv += ["--nodes", str(nodes), *(["--platform", platform] if platform else [])]
+    argv += [*upkeep, *(["--standby"] if standby else [])]
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return processes.spawn(argv, env, {1: fd, 2: fd}, null=(0,))

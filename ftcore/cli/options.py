@@ -8,6 +8,8 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
+from ftcore.platforms.options import seconds_of as duration
+
 EPILOG = """\
 examples:
   ftrun --standalone --nproc-per-node 8 train.py --lr 3e-4     one machine, eight workers
@@ -53,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_job(parser)
     _add_world(parser)
+    _add_log(parser)
     _add_running(parser)
     _add_output(parser)
     taken = parser.add_argument_group("torchrun's flags that have nothing to set here (a note says so)")
@@ -93,10 +96,36 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the world")
     _add(group, "--standalone", action="store_true", help="one node on this machine")
     _add(group, "--local-nodes", type=int, metavar="N", help="play N nodes on this machine; lost ones are replaced")
+    _add(
+        group,
+        "--platform",
+        metavar="URL",
+        help="what launches nodes: local:?OPTIONS with --local-nodes, or an adapter's (default: $FTCORE_PLATFORM)",
+    )
     _add(group, "--nnodes", help="number of nodes, or MIN:MAX (default: 1, or N of --local-nodes)")
     _add(group, "--nproc-per-node", default="1", help="workers per node: a number, cpu, gpu or auto")
     _add(group, "--node-rank", type=int, help="this node's place among the nodes")
     _add(group, "--node-unit", type=int, default=1, metavar="K", help="the world is a multiple of K nodes")
+    _add(
+        group,
+        "--join-window",
+        type=float,
+        metavar="SECONDS",
+        help="with MIN:MAX: how long MIN nodes wait for more, at the start and for a lost one (default: 30)",
+    )
+    _add(group, "--node-sizes", metavar="N,N,...", help="the only numbers of nodes that the world may have, as 2,4,8")
+    _add(
+        group,
+        "--node-labels",
+        metavar="NAME=VALUE,...",
+        help="what this node says of where it stands, as switch=s1,rack=r2",
+    )
+    _add(
+        group,
+        "--order-by",
+        metavar="NAME",
+        help="label by which ranks are laid out, so that nodes of one switch are neighbours; the same on every node",
+    )
     _add(group, "--node-id", help="this node's name (default: the host's)")
     _add(group, "--local-addr", help="address at which other nodes reach this one")
     _add(
@@ -107,12 +136,61 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_log(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the job's log")
+    _add(
+        group,
+        "--archive",
+        metavar="DIR",
+        help="where old events are moved to, so that the store stays small; seen by every node that may lead "
+        "(default: $FTCORE_ARCHIVE; else nothing is moved)",
+    )
+    _add(
+        group,
+        "--keep-events",
+        type=positive,
+        default=100_000,
+        metavar="N",
+        help="events that stay in the store (default: %(default)s)",
+    )
+    _add(
+        group,
+        "--snapshot-events",
+        type=positive,
+        default=50_000,
+        metavar="N",
+        help="events between two snapshots of the job's state (default: %(default)s)",
+    )
+
+
+def positive(text: str) -> int:
+    """A number above zero; raises ``ValueError``, as argparse expects."""
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
 def _add_running(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how workers run")
     _add(group, "-m", "--module", action="store_true", help="run the script as `python -m` would")
     _add(group, "--no-python", action="store_true", help="run the script as a program")
+    _add(
+        group,
+        "--leave-within",
+        metavar="TIME",
+        help="what the platform leaves this node after SIGTERM, such as 30s or 2m: its workers get it to save",
+    )
     _add(group, "--preload", metavar="MODULES", help="comma-separated modules to import before forking workers")
     _add(group, "--no-preload", action="store_true", help="start every worker as a fresh interpreter")
+
+
+def seconds(parser: argparse.ArgumentParser, flag: str, text: str | None) -> float | None:
+    """``30``, ``90s``, ``2m`` as seconds; None if not given."""
+    try:
+        return None if text is None else duration(text)
+    except ValueError:
+        parser.error(f"{flag}: found {text!r}; expected a time such as 30s or 2m")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -169,6 +247,35 @@ def node_range(parser: argparse.ArgumentParser, text: str) -> tuple[int, int]:
     if not 1 <= bounds[0] <= bounds[1]:
         parser.error(f"--nnodes: found {text!r}; expected a number of nodes, or MIN:MAX with 1 <= MIN <= MAX")
     return bounds
+
+
+def node_sizes(parser: argparse.ArgumentParser, text: str | None) -> tuple[int, ...]:
+    """``2,4,8`` as numbers, the smallest first; nothing is no sizes."""
+    if not text:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        parser.error(f"--node-sizes: found {text!r}; expected numbers of nodes such as 2,4,8")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+LABELS_MAX = 16
+LABEL_CHARS_MAX = 128
+
+
+def node_labels(parser: argparse.ArgumentParser, text: str | None) -> dict[str, str]:
+    """``switch=s1,rack=r2`` as a dictionary."""
+    labels: dict[str, str] = {}
+    for pair in text.split(",") if text else ():
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not (name and equals and value) or name in labels:
+            parser.error(
+                f"--node-labels: found {pair!r} in {text!r}; expected NAME=VALUE pairs such as switch=s1,rack=r2"
+            )
+        labels[name] = value
+    if len(labels) > LABELS_MAX or any(len(word) > LABEL_CHARS_MAX for word in (*labels, *labels.values())):
+        parser.error(f"--node-labels: expected at most {LABELS_MAX}, each word of at most {LABEL_CHARS_MAX} letters")
+    return labels
 
 
 def ranks(parser: argparse.ArgumentParser, text: str) -> Sequence[int] | None:

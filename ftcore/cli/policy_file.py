@@ -3,6 +3,7 @@ this job can carry it out.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ftcore.cli.plugins import offered, policies_named_in, with_installed_rules
@@ -16,7 +17,9 @@ from ftcore.policies.yaml_nodes import BYTES_MAX
 STDIN = "-"
 
 
-def policy_in_force(path: str | None, *, max_restarts: int | None, switches: str, ranks: int) -> PolicyLoaded:
+def policy_in_force(
+    path: str | None, *, max_restarts: int | None, switches: str, ranks: int, abilities: Sequence[str] = ()
+) -> PolicyLoaded:
     """What ``ftrun`` hands to the job.
 
     Args:
@@ -24,6 +27,7 @@ def policy_in_force(path: str | None, *, max_restarts: int | None, switches: str
         max_restarts: ``--max-restarts``, if it was given.
         switches: value of ``FTCORE_POLICIES``.
         ranks: the size of the largest world of the job.
+        abilities: what its platform can do.
 
     Raises:
         UsageError: the file cannot be used, or names what this job cannot carry out.
@@ -43,8 +47,8 @@ def policy_in_force(path: str | None, *, max_restarts: int | None, switches: str
     if max_restarts is not None:
         loaded = with_max_restarts(loaded, max_restarts)
     loaded = apply_switches(loaded, switches)
-    # Neither the platform nor plain scripts declare an ability when a run begins: what there is stands in the file.
-    refused = check_abilities(loaded, ranks=ranks, switched=switched_on(switches))
+    # Plain scripts declare no ability when a run begins: what there is stands in the file.
+    refused = check_abilities(loaded, abilities, ranks=ranks, switched=switched_on(switches))
     if refused:
         raise UsageError(f"{loaded.source}: " + "\n  ".join(refused))
     return loaded

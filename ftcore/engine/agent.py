@@ -19,7 +19,6 @@ from typing import Any, TypeAlias, cast
 import attrs
 
 from ftcore.commands import (
-    IN_PLACE,
     IN_WORDS,
     CheckHealth,
     Command,
@@ -31,8 +30,35 @@ from ftcore.commands import (
     StartWorkers,
     StopWorkers,
 )
+from ftcore.engine.actions import (
+    Action,
+    Actions,
+    Findings,
+    GiveUp,
+    Lead,
+    Leave,
+    Open,
+    Perform,
+    Rejoin,
+    Start,
+    Stop,
+    Tell,
+    TellFailure,
+    is_check,
+    is_in_place,
+    is_of_workers,
+    round_of,
+)
 from ftcore.engine.orders import Order, Slice
-from ftcore.events.node import HealthChecked, NodeJoined, NodeLeft, OrderObeyed, OrderRefused
+from ftcore.engine.pace import Pace, PagePace
+from ftcore.events.node import (
+    HealthChecked,
+    NodeGaveUp,
+    NodeJoined,
+    NodeLeft,
+    OrderObeyed,
+    OrderRefused,
+)
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.worker import (
     WorkerFailed,
@@ -48,144 +74,6 @@ from ftcore.ports import Progress, WorkerExit
 from ftcore.states.agent import AGENT, AgentPhase
 from ftcore.timing import Timing
 
-# --- actions: what the owner is to do, in the order given -------------------------------------------------------------
-
-
-@attrs.frozen
-class Tell:
-    """Put this fact into the outbox.
-
-    Args:
-        data: the fact's payload.
-        mono: monotonic nanoseconds at which it happened; None: now.
-    """
-
-    data: Any
-    mono: int | None = None
-
-
-@attrs.frozen
-class TellFailure:
-    """Put this fact into the outbox, completed with the evidence that the node has: error file, output, where it lies.
-
-    Args:
-        data: the fact, without ``error``, ``tail`` and ``log_dir``.
-        mono: monotonic nanoseconds at which it happened.
-    """
-
-    data: WorkerFailed
-    mono: int
-
-
-@attrs.frozen
-class Start:
-    """Start this slice's workers; answer with ``started`` or ``unstartable``.
-
-    Args:
-        effect: the order.
-        round: the round.
-        part: the node's part of its world.
-    """
-
-    effect: str
-    round: Round
-    part: Slice
-
-
-@attrs.frozen
-class Stop:
-    """Give up a start that is under way and stop all workers; answer with ``stopped``.
-
-    Args:
-        effect: the order; empty if the agent does it by itself.
-        round: the newest round that the order stops.
-        grace_s: seconds between TERM and KILL.
-        reason: why, if the agent does it by itself.
-    """
-
-    effect: str
-    round: Round
-    grace_s: float
-    reason: str = ""
-
-
-@attrs.frozen
-class Open:
-    """Serve a store; answer with ``store_opened`` or ``store_failed``.
-
-    Args:
-        effect: the order.
-        round: the round that it will serve.
-    """
-
-    effect: str
-    round: Round
-
-
-@attrs.frozen
-class Perform:
-    """Carry out what leaves the processes in place; answer with ``performed``, ``failed_to`` or ``checked``.
-
-    Args:
-        effect: the order.
-        command: what to do.
-    """
-
-    effect: str
-    command: Command
-
-
-@attrs.frozen
-class Leave:
-    """The agent's work has ended: stop the workers, say ``farewell``, go.
-
-    Args:
-        exit_code: what ``ftrun`` should exit with.
-        outcome: ``succeeded``, ``failed``, ``stopped``, or ``left`` if the job goes on without this node.
-        reason: one sentence.
-    """
-
-    exit_code: int
-    outcome: str
-    reason: str
-
-
-@attrs.frozen
-class Rejoin:
-    """Fenced: drop the bond, stop the workers, then ``begin`` a new life.
-
-    Args:
-        reason: what the master said.
-    """
-
-    reason: str
-
-
-@attrs.frozen
-class GiveUp:
-    """The job does not want this node.
-
-    Args:
-        reason: what the master said.
-    """
-
-    reason: str
-
-
-@attrs.frozen
-class Lead:
-    """Put up a candidate for the master role, unless one of this node lives already.
-
-    Args:
-        silent: process id of a leader of this host that fell silent and does not count as living; 0 if there is none;
-            None: somebody leads, and a standby is wanted.
-    """
-
-    silent: int | None
-
-
-Action: TypeAlias = Tell | TellFailure | Start | Stop | Open | Perform | Leave | Rejoin | GiveUp | Lead
-Actions: TypeAlias = list[Action]
 Pages: TypeAlias = Sequence[Progress | None]
 
 
@@ -198,12 +86,14 @@ class Pulse:
         step: the newest step that every reporting worker has completed; None if none reports.
         absolute: that step counts from the start of the training.
         loss: the loss last reported by the lowest rank that reports one.
+        pace: how the slowest rank worked since the heartbeat before; None if that is not known.
     """
 
     round: int
     step: int | None = None
     absolute: bool = False
     loss: float | None = None
+    pace: Pace | None = None
 
 
 class AgentCore:
@@ -252,6 +142,7 @@ class AgentCore:
         self._orphaned_at = 0.0
         self._leaderless_since: float | None = None
         self._candidate_at = 0.0
+        self._pace = PagePace()
 
     # -- life
 
@@ -271,7 +162,7 @@ class AgentCore:
         self.running = self.parked = False
         self._starting, self._next, self._early = None, None, []
         self._queue.clear()
-        self._under_way = [a for a in self._under_way if not isinstance(a, Start) and not _is_of_workers(a)]
+        self._under_way = [a for a in self._under_way if not isinstance(a, Start) and not is_of_workers(a)]
 
     def farewell(self, reason: str) -> Actions:
         """The workers are gone and this agent goes too."""
@@ -288,6 +179,11 @@ class AgentCore:
     def told_to_stop(self, who: str, exit_code: int) -> Actions:
         """Somebody on this node wants the job to end."""
         return [Tell(OperatorCommanded(command="stop", who=who, exit_code=exit_code))]
+
+    def gave_up(self, reason: str, exit_code: int) -> Actions:
+        """The launcher of the workers starts no more of them, and wants the run to end."""
+        node, life = self.node, self.incarnation
+        return [Tell(NodeGaveUp(node=node, incarnation=life, exit_code=exit_code, reason=reason))]
 
     def _step(self, trigger: str) -> None:
         following = AGENT.step(self.phase, trigger)
@@ -315,7 +211,7 @@ class AgentCore:
         Args:
             reason: why.
             rejoin: it may begin a new life.
-            release: the run has ended without it; it leaves with what came of the run.
+            release: the run has ended without it, or it is kept out: it leaves with this.
         """
         if self.left or self.phase is AgentPhase.FENCED:
             return []
@@ -356,6 +252,7 @@ class AgentCore:
             step=min(page.step for page in told),
             absolute=all(page.absolute for page in told),
             loss=next((page.loss for page in told if page.loss is not None), None),
+            pace=self._pace.since_last(pages),
         )
 
     def waited(self, now: float, pages: Pages) -> Actions:
@@ -436,16 +333,18 @@ class AgentCore:
         if type(command) not in self.able or isinstance(command, ReplaceNodes):
             return self._refuse(order.effect, f"this agent and its workers cannot {IN_WORDS[type(command)]}")
         holds = self.running or (self.parked and isinstance(command, SaveCheckpoint))
-        if not isinstance(command, CheckHealth) and not (holds and _round_of(command) == self.round):
-            return self._refuse(order.effect, f"no workers of round {_round_of(command)} run here")
+        if not isinstance(command, CheckHealth) and not (holds and round_of(command) == self.round):
+            return self._refuse(order.effect, f"no workers of round {round_of(command)} run here")
         perform = Perform(order.effect, command)
-        if _is_in_place(perform) and self._performs_in_place():
+        if isinstance(command, CheckHealth):
+            self._under_way = [each for each in self._under_way if not is_check(each)]  # the newest alone is answered
+        if is_in_place(perform) and self._performs_in_place():
             self._queue.append(perform)
             return []
         return self._ask(perform)
 
     def _performs_in_place(self) -> bool:
-        return any(map(_is_in_place, self._under_way))
+        return any(map(is_in_place, self._under_way))
 
     def _go_on(self) -> Actions:
         """Carry out the next order in place, if one waits for the one that was just answered."""
@@ -539,12 +438,23 @@ class AgentCore:
         """A ``Perform`` failed; the workers are as they were, or their ends are told of as usual."""
         return [*self._refuse(asked.effect, reason), *self._go_on()] if self._answered(asked) else []
 
-    def checked(self, done: Perform, verdict: str, detail: str = "") -> Actions:
+    def checked(self, done: Perform, found: Findings) -> Actions:
         """A health check was carried out."""
         if not self._answered(done):
             return []
-        node, life, effect = self.node, self.incarnation, done.effect
-        return [Tell(HealthChecked(node=node, incarnation=life, effect=effect, verdict=verdict, detail=detail))]
+        told = HealthChecked(
+            node=self.node,
+            incarnation=self.incarnation,
+            effect=done.effect,
+            verdict=found.verdict,
+            detail=found.detail,
+            exchange=found.exchange,
+            device_s=found.device_s,
+            exchange_s=found.exchange_s,
+            results=found.results,
+            facts=found.facts,
+        )
+        return [Tell(told)]
 
     # -- what workers do
 
@@ -636,15 +546,3 @@ class AgentCore:
             "exited": sorted(self._exited.items()),
             "early": [ended.local_rank for ended, _ in self._early],
         }
-
-
-def _is_of_workers(action: Action) -> bool:
-    return isinstance(action, Perform) and not isinstance(action.command, CheckHealth)
-
-
-def _is_in_place(action: Action) -> bool:
-    return isinstance(action, Perform) and isinstance(action.command, IN_PLACE)
-
-
-def _round_of(command: Command) -> Round:
-    return cast(Round, getattr(command, "round", Round(0)))

@@ -9,7 +9,8 @@ turns the wheel once goes on exactly where the old one stopped.
 from collections.abc import Callable
 
 from ftcore.commands import ReleaseNode
-from ftcore.engine.ending import finish
+from ftcore.engine.ending import end_given_up, finish
+from ftcore.engine.health import advance_spares, judge_health
 from ftcore.engine.issue import NAMES_MAX
 from ftcore.engine.notice import notice, notice_calm
 from ftcore.engine.plans import advance_consult, advance_plan
@@ -57,6 +58,8 @@ def decide(turn: Turn) -> None:
         _decide_stuck(turn)
         return
     _expire(turn)
+    end_given_up(turn)
+    judge_health(turn)
     notice(turn, turn.fact.seq)
     _advance(turn)
 
@@ -89,6 +92,7 @@ def _catch_up(turn: Turn) -> None:
     for ordered in list(state.actions.values()):
         if not isinstance(ordered.command, ReleaseNode) and f"action/{ordered.effect}" not in state.deadlines:
             _fail(turn, ordered)
+    judge_health(turn)
     notice(turn, 0)
     _advance(turn)
 
@@ -124,6 +128,7 @@ _ADVANCE: tuple[tuple[Callable[[Turn], bool], tuple[JobPhase, ...]], ...] = (
     (advance_forming, (JobPhase.FORMING,)),
     (advance_starting, (JobPhase.STARTING,)),
     (advance_verifying, tuple(JobPhase)),
+    (advance_spares, (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.PAUSED)),
     (advance_finished, (JobPhase.RUNNING, JobPhase.PAUSED)),
     (advance_outgoing, tuple(phase for phase in JobPhase if phase not in ENDED)),
     (advance_release, ENDED),

@@ -1,8 +1,12 @@
 """The end of a job: said in the log, and to people where the chain names somebody to tell."""
 
 from ftcore.engine.turn import Turn
+from ftcore.events.incident import IncidentEscalated, IncidentExhausted
 from ftcore.events.job import JobFinished
+from ftcore.events.node import NodeGaveUp
 from ftcore.policies.alert import word_of_end
+from ftcore.states.incident import IncidentPhase
+from ftcore.states.job import ENDED
 
 
 def finish(turn: Turn, finished: JobFinished, incident: str | None = None) -> None:
@@ -17,3 +21,20 @@ def finish(turn: Turn, finished: JobFinished, incident: str | None = None) -> No
     if word is not None:
         turn.emit(word, incident=incident)
     turn.emit(finished)
+
+
+def end_given_up(turn: Turn) -> None:
+    """End the job as failed if the turn's fact is that a node's launcher gave up: no plan of ours can overrule it."""
+    data, state = turn.fact.data, turn.state
+    if not isinstance(data, NodeGaveUp) or state.phase in ENDED or not state.current(data.node, data.incarnation):
+        return
+    known, reason = state.incident, f"{data.node} gave up: {data.reason}"
+    if known is not None:
+        if known.phase in (IncidentPhase.ACTING, IncidentPhase.VERIFYING):
+            turn.emit(IncidentEscalated(policy=known.taken, reason=reason), incident=known.id)
+        turn.emit(IncidentExhausted(reason=reason), incident=known.id)
+    finish(
+        turn,
+        JobFinished(outcome="failed", exit_code=data.exit_code, reason=reason),
+        known.id if known is not None else None,
+    )

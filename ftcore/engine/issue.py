@@ -20,9 +20,11 @@ from ftcore.commands import (
 )
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionOrdered, ActionSuperseded
+from ftcore.events.world import Member
 from ftcore.ids import Round
 from ftcore.states.model import IncidentState, JobState, NodeState
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
+from ftcore.states.world import Volunteer, form_world
 
 NAMES_MAX = 64
 """Names of nodes in one event meant for people; members events and orders hold all."""
@@ -35,9 +37,6 @@ STOP_MARGIN_S = 30.0
 
 IN_PLACE_DEADLINE_S = 60.0
 """For a plan in place whose policy names no deadline."""
-
-CHECK_DEADLINE_S = 300.0
-"""A node that has not told its health by then is treated as faulty: a check that hangs is a verdict."""
 
 PLATFORM_ANSWER_S = 60.0
 """A platform that has not even taken an order by then declines it; the nodes themselves may take longer."""
@@ -79,7 +78,7 @@ def order_park(turn: Turn, known: IncidentState) -> None:
 def order_rest_stop(turn: Turn, known: IncidentState) -> bool:
     """Once those who were to park have answered: stop whoever did not."""
     state = turn.state
-    if _waited_for(state, ParkWorkers):
+    if any(isinstance(ordered.command, ParkWorkers) and ordered.waiting for ordered in state.actions.values()):
         return False
     told = _waited_for(state, StopWorkers)
     left = (node for node in state.alive() if _holds_workers(node) and node.phase is not NodePhase.PARKED)
@@ -92,15 +91,44 @@ def order_rest_stop(turn: Turn, known: IncidentState) -> bool:
 
 
 def order_store(turn: Turn, round_: Round, incident: str | None, without: tuple[str, ...] = ()) -> bool:
-    """Have the first node serve the round's store, unless that is ordered already."""
+    """Have the node that is to have the first ranks serve the round's store, unless that is ordered already."""
     state = turn.state
     if round_ in state.store_nodes:
         return False
-    host = next((n for n in state.alive() if n.phase not in OUTGOING and n.node not in without), None)
+    world = coming_world(state, without)
+    names = (member.node for member in world) if world else (node.node for node in _free(state, without))
+    host = next(iter(names), None)
     if host is None:
         return False
-    order(turn, OpenStore(round=round_), (host.node,), STORE_DEADLINE_S, incident=incident)
+    order(turn, OpenStore(round=round_), (host,), STORE_DEADLINE_S, incident=incident)
     return True
+
+
+def coming_world(state: JobState, without: Collection[str] = ()) -> tuple[Member, ...]:
+    """The world that could be formed now, without some nodes; empty if there are too few."""
+    if state.spec is None:
+        return ()
+    seats = state.world.members if state.world is not None else ()
+    return form_world(
+        (_volunteer(node, node.incarnation, node.ordinal, node.slots) for node in _free(state, without)),
+        state.spec,
+        tuple(_volunteer(state.nodes[seat.node], seat.incarnation, seat.ordinal, seat.slots) for seat in seats),
+    )
+
+
+def _free(state: JobState, without: Collection[str]) -> list[NodeState]:
+    return [node for node in state.alive() if node.phase not in OUTGOING and node.node not in without]
+
+
+def _volunteer(node: NodeState, incarnation: str, ordinal: int, slots: int) -> Volunteer:
+    return Volunteer(
+        node=node.node,
+        incarnation=incarnation,
+        ordinal=ordinal,
+        slots=slots,
+        labels=node.labels,
+        settled=node.settled,
+    )
 
 
 def order_in_place(turn: Turn, known: IncidentState, command: Command) -> bool:
@@ -133,11 +161,16 @@ def order_resume(turn: Turn, pausing: Collection[str] | None) -> None:
         order(turn, ResumeWorkers(round=_newest(state)), names, IN_PLACE_DEADLINE_S)
 
 
-def order_replacements(turn: Turn, known: IncidentState) -> None:
-    """Ask the platform for other nodes in the places of those given up."""
-    terms = known.terms
-    command = ReplaceNodes(nodes=terms.replace, isolate=bool(terms.quarantine))
+def order_replacements(turn: Turn, known: IncidentState) -> bool:
+    """Ask the platform for other nodes in the places of those given up; not for one that was gone and came back."""
+    terms, nodes = known.terms, turn.state.nodes
+    out = (*terms.exclude, *terms.quarantine)
+    names = tuple(name for name in terms.replace if name in out or name not in nodes or not nodes[name].alive)
+    if not names:
+        return False
+    command = ReplaceNodes(nodes=names, isolate=bool(terms.quarantine))
     order(turn, command, (PLATFORM,), PLATFORM_ANSWER_S, incident=known.id)
+    return True
 
 
 def order_release(turn: Turn, names: tuple[str, ...], reason: str, incident: str | None) -> None:

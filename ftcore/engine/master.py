@@ -5,6 +5,7 @@ is what follows for the agents once it is durable, and who may take part.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -13,6 +14,7 @@ from ftcore.engine.orders import Order, order_for, orders_of
 from ftcore.engine.turn import MASTER
 from ftcore.events.action import ActionOrdered
 from ftcore.events.envelope import Event
+from ftcore.events.job import JobSpec
 from ftcore.ids import seconds
 from ftcore.states.job import ENDED
 from ftcore.states.model import JobState
@@ -75,7 +77,8 @@ def listens_to(state: JobState, node: str, caller: str, life: str) -> bool:
     """Whether a fact of this life is taken from an agent that calls.
 
     An agent hands on what the life before it could not tell. What lay on its host since an older one was told by those
-    that came after it, on another host maybe, and would be taken for new.
+    that came after it, on another host maybe, and would be taken for new. A life that was given up tells nothing more:
+    what happened to its workers since then is no fault of those that train without it.
 
     Args:
         state: the folded state.
@@ -84,7 +87,7 @@ def listens_to(state: JobState, node: str, caller: str, life: str) -> bool:
         life: the life that the fact is of.
     """
     found = state.nodes.get(node)
-    return life == caller or found is None or found.incarnation == life
+    return life == caller or found is None or (found.incarnation == life and found.alive)
 
 
 @attrs.frozen
@@ -94,7 +97,7 @@ class Refusal:
     Args:
         reason: why, and what to do.
         rejoin: a new life may try again, once this one's workers are gone.
-        release: the run that it took part in has ended without it; it leaves with what came of the run.
+        release: the run that it took part in has ended without it, or it is kept out: it leaves with this.
     """
 
     reason: str
@@ -131,6 +134,10 @@ def refusal(
         return None if found.alive else Refusal(f"this incarnation of {node} is {found.phase}", rejoin=True)
     if acked:
         return Refusal(f"another agent has taken the place of this one on {node}", rejoin=True)
+    if node in state.quarantined and state.phase not in ENDED:
+        # To let it in and send it away again would fill the log, as often as its host starts it.
+        reason = f"{node} is kept out: {state.quarantined[node]}; once it is repaired: ftctl admit {node}"
+        return Refusal(reason, rejoin=False, release=ReleaseNode(outcome="released", exit_code=5, reason=reason))
     if occupied and found is not None:
         return Refusal(
             f"a node named {node} takes part already (on {found.host}); give every ftrun of a job its own --node-id",
@@ -141,16 +148,59 @@ def refusal(
 
 def wants_run(state: JobState) -> bool:
     """Whether a newcomer begins a run, since none lives."""
-    return state.run == 0 or (state.phase in ENDED and not state.alive())
+    return state.run == 0 or (state.phase in ENDED and not state.places)
 
 
-def wrong_job(job: str) -> Refusal:
-    """A newcomer that was asked to run something else than the living run does."""
+def wrong_job(job: str, asked: JobSpec | None = None, wanted: JobSpec | None = None) -> Refusal:
+    """A newcomer that was asked to run something else than the living run does.
+
+    Args:
+        job: the job's name.
+        asked: what the newcomer was asked to run.
+        wanted: what the living run does.
+    """
+    told = _differences(asked, wanted) if asked is not None and wanted is not None else []
+    what = f" asks for something else: {'; '.join(told)}" if told else " asks for something else"
     return Refusal(
-        f"job {job} is under way with another command or another number of nodes; "
-        f"choose another --job, or end that one with `ftctl stop --job {job}`",
+        f"job {job} is under way, and this ftrun{what}; choose another --job, ask for the same, or end that one with "
+        f"`ftctl stop --job {job}`",
         rejoin=False,
     )
+
+
+_FLAGS = {
+    "argv": "the command",
+    "nodes_min": "the least of --nnodes",
+    "nodes_max": "the most of --nnodes",
+    "node_unit": "--node-unit",
+    "sizes": "--node-sizes",
+    "order_by": "--order-by",
+    "role": "--role",
+    "cwd": "the directory",
+}
+"""Fields of a spec as its user knows them."""
+
+_SHOWN_CHARS_MAX = 80
+
+
+def _differences(asked: JobSpec, wanted: JobSpec) -> list[str]:
+    found = []
+    for field in attrs.fields(JobSpec):
+        here, there = getattr(asked, field.name), getattr(wanted, field.name)
+        if here == there:
+            continue
+        if field.name in _FLAGS:
+            found.append(f"{_FLAGS[field.name]} is {_shown(here)} here and {_shown(there)} there")
+        else:
+            name = "time constants (--join-window)" if field.name == "timing" else field.name
+            found.append(f"{name} differ" if field.name == "timing" else f"{name} differs")
+    return found
+
+
+def _shown(value: Any) -> str:
+    text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    text = text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."
+    return text or "nothing"
 
 
 def due(deadline: int, led_since: int, lease_s: float) -> int:
@@ -170,6 +220,10 @@ def due(deadline: int, led_since: int, lease_s: float) -> int:
 class Leases:
     """When each node was last heard of.
 
+    A new master does not know who is still there: its nodes have to find it first, and have two leases. Once one has
+    come, those that have not are lost a lease after the last that came for the first time: a small job learns of its
+    loss soon, and of thousands, who wait for one another at the door, nobody is lost for standing in the queue.
+
     House rule: only time during which this process was really running counts against a node. A master that was frozen
     or starved learns of it by the gap between its own looks and gives the gap to everybody.
 
@@ -183,10 +237,16 @@ class Leases:
         self._look = look_ns
         self._heard: dict[tuple[str, str], int] = {}
         self._looked = 0
+        self._missing: set[tuple[str, str]] = set()
+        self._arrival = 0
 
     def heard(self, node: str, incarnation: str, mono_ns: int) -> None:
         """A frame came."""
-        self._heard[node, incarnation] = mono_ns
+        key = (node, incarnation)
+        if key in self._missing:
+            self._missing.discard(key)
+            self._arrival = mono_ns
+        self._heard[key] = mono_ns
         self._looked = self._looked or mono_ns  # a gap may come before the first look
 
     def last_heard(self, node: str, incarnation: str) -> int:
@@ -194,18 +254,27 @@ class Leases:
         return self._heard.get((node, incarnation), 0)
 
     def silent(self, expected: Sequence[tuple[str, str]], mono_ns: int) -> list[tuple[str, str]]:
-        """The expected nodes whose lease is over.
-
-        One that was never heard of has two leases from now: this master is new to it, and has to be found first.
-        """
+        """The expected nodes whose lease is over."""
         if self._looked and mono_ns - self._looked > 2 * self._look:
             gap = mono_ns - self._looked - self._look
+            self._arrival += gap
             for key in self._heard:
                 self._heard[key] += gap
         self._looked = mono_ns
-        wanted = set(expected)
-        for key in [key for key in self._heard if key not in wanted]:
-            del self._heard[key]
-        for key in wanted:
-            self._heard.setdefault(key, mono_ns + self._lease)
-        return [key for key in sorted(wanted) if mono_ns - self._heard[key] > self._lease]
+        silent, missing = [], set()
+        for key in expected:
+            heard = self._heard.get(key)
+            if heard is None:
+                missing.add(key)
+            elif mono_ns - heard > self._lease:
+                silent.append(key)
+        if missing - self._missing:
+            # the first look, or nodes that are new in the log
+            self._arrival = mono_ns + (self._lease if len(missing) == len(expected) else 0)
+        self._missing = missing
+        if mono_ns - self._arrival > self._lease:
+            silent += missing
+        if len(self._heard) > len(expected):
+            wanted = set(expected)
+            self._heard = {key: heard for key, heard in self._heard.items() if key in wanted}
+        return sorted(silent)

@@ -8,6 +8,7 @@ dropped if no policy takes them, and give way to a fault.
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 
 import msgspec
 
@@ -156,21 +157,24 @@ def _spare(state: JobState) -> int:
         return 0
     if all(entry.policy != "grow" for entry in state.chain):
         return 0
-    count = usable(state.available(), nodes_min=spec.nodes_min, nodes_max=spec.nodes_max, node_unit=spec.node_unit)
+    count = usable(state.ready(), spec)
     return count if count > len(world.members) else 0
 
 
 def _offer(turn: Turn, count: int) -> Fault:
     state = turn.state
     assert state.world is not None
-    waiting = [node.node for node in state.alive() if node.phase is NodePhase.STANDBY]
+    count_standby = state.count(NodePhase.STANDBY)
+    # Who joined last stands last, so a newcomer is found at once, not behind thousands that train.
+    standing_by = (node for node in reversed(state.nodes.values()) if node.phase is NodePhase.STANDBY)
+    named = sorted(islice(standing_by, min(count_standby, 16)), key=lambda node: node.ordinal)
     return Fault(
         cls=str(FaultClass.REQUEST),
         detail="grow",
-        nodes=tuple(waiting[:16]),
+        nodes=tuple(node.node for node in named),
         ranks=(),
         root=turn.fact.seq,
-        summary=f"{len(waiting)} nodes stand by: {count} instead of {len(state.world.members)} could train",
+        summary=f"{count_standby} nodes stand by: {count} instead of {len(state.world.members)} could train",
     )
 
 
@@ -204,7 +208,7 @@ def _is_worse(turn: Turn, known: IncidentState, kind: str, fault: Fault) -> bool
         return fault.root != known.fault.root
     if newest is None:
         return False
-    if newest.round > known.round or newest.type in ("action.failed", "health.checked"):
+    if newest.round > known.round or newest.type in ("action.failed", "health.judged"):
         return True
     if newest.seq <= known.taken_at or newest.type == "fault.observed":
         return False

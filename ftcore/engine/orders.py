@@ -1,8 +1,9 @@
 """Orders: what a node is sent for an ordered action. Computed from the folded state, never recorded per node."""
 
 import attrs
+import msgspec
 
-from ftcore.commands import Command, StartWorkers
+from ftcore.commands import CheckHealth, Command, StartWorkers
 from ftcore.events.world import Member
 from ftcore.ids import EffectId, Term
 from ftcore.states.model import ActionState, JobState, Skip
@@ -59,11 +60,14 @@ class Order:
 def order_for(state: JobState, action: ActionState, node: str) -> Order:
     """The order that a node is sent for an action."""
     part = slice_of(state, node) if isinstance(action.command, StartWorkers) else None
-    return Order(effect=EffectId(action.effect), term=Term(state.term), command=action.command, slice=part)
+    command = _own_check(action.command, node) if isinstance(action.command, CheckHealth) else action.command
+    return Order(effect=EffectId(action.effect), term=Term(state.term), command=command, slice=part)
 
 
 def orders_of(state: JobState, action: ActionState) -> dict[str, Order]:
     """The orders of an action, by node, for all that have not answered; one pass, however many nodes there are."""
+    if isinstance(action.command, CheckHealth):
+        return _check_orders(state, action, action.command)
     if not isinstance(action.command, StartWorkers):
         return {node: order_for(state, action, node) for node in action.waiting}
     assert state.world is not None
@@ -75,12 +79,27 @@ def orders_of(state: JobState, action: ActionState) -> dict[str, Order]:
     }
 
 
+def _check_orders(state: JobState, action: ActionState, command: CheckHealth) -> dict[str, Order]:
+    own = {name: (group,) for group in command.groups for name in group}
+    effect, term = EffectId(action.effect), Term(state.term)
+    return {
+        node: Order(effect=effect, term=term, command=msgspec.structs.replace(command, groups=own.get(node, ())))
+        for node in action.waiting
+    }
+
+
+def _own_check(command: CheckHealth, node: str) -> CheckHealth:
+    """The check with the groups cut to the node's own: nobody is sent the names of ten thousand others."""
+    return msgspec.structs.replace(command, groups=tuple(group for group in command.groups if node in group))
+
+
 def slice_of(state: JobState, node: str) -> Slice:
     """The node's part of the newest world, of which it must be a member."""
     world = state.world
     assert world is not None
-    group_rank, member = next((i, member) for i, member in enumerate(world.members) if member.node == node)
-    return _slice(state, group_rank, member)
+    seat = world.seat(node)
+    assert seat is not None, f"{node} is no member"
+    return _slice(state, seat, world.members[seat])
 
 
 def _slice(state: JobState, group_rank: int, member: Member) -> Slice:

@@ -73,6 +73,7 @@ def _considered(policy: str, verdict: Verdict, known: IncidentState) -> PolicyCo
             reason=verdict.reason,
             revision=known.revision,
             again_s=verdict.again_s,
+            at_commit=verdict.at_commit,
         )
     return PolicyConsidered(
         policy=policy,

@@ -3,11 +3,12 @@
 Each ``advance_*`` function returns whether it decided anything.
 """
 
-from ftcore.commands import CheckHealth, ReleaseNode, StartWorkers, StopWorkers
+from ftcore.commands import ReleaseNode, StartWorkers, StopWorkers
 from ftcore.engine.ending import finish
+from ftcore.engine.health import check_again, check_first, check_needed
 from ftcore.engine.issue import (
-    CHECK_DEADLINE_S,
     NAMES_MAX,
+    coming_world,
     members,
     next_round,
     order,
@@ -30,7 +31,7 @@ from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, NodeState
 from ftcore.states.node import ACTIVE, OUTGOING, NodePhase
-from ftcore.states.world import Volunteer, digest, form_world, usable
+from ftcore.states.world import digest, usable
 
 
 def advance_actions(turn: Turn) -> bool:
@@ -46,10 +47,13 @@ def advance_assembling(turn: Turn) -> bool:
     state, spec = turn.state, turn.state.spec
     if state.phase is not JobPhase.ASSEMBLING or spec is None:
         return False
-    bounds = {"nodes_min": spec.nodes_min, "nodes_max": spec.nodes_max, "node_unit": spec.node_unit}
-    count = usable(state.available(), **bounds)
-    if not count or (count < usable(spec.nodes_max, **bounds) and "join" in state.deadlines):
+    count = usable(state.available(), spec)
+    if not count or (count < usable(spec.nodes_max, spec) and "join" in state.deadlines):
         return False
+    if usable(state.ready(), spec) < count:
+        checking = check_first(turn)
+        if checking is not None:
+            return checking
     turn.emit(RoundPlanned(round=next_round(state), wait_s=0.0, want=count, window_s=0.0, give_up_s=0.0))
     return True
 
@@ -72,18 +76,14 @@ def advance_recovering(turn: Turn) -> bool:
         return True
     if DIAGNOSIS in state.deadlines:
         return False
-    if known.terms.replace and not known.effect:
-        order_replacements(turn, known)
+    if known.terms.replace and not known.effect and order_replacements(turn, known):
         return True
     if known.effect in state.actions:
         return False  # nobody is let go before the platform has promised somebody else
     if _exclude(turn, known):
         return True
-    if known.terms.check and state.phase is JobPhase.RECOVERING and _order_checks(turn, known):
-        return True
-    if any(isinstance(ordered.command, CheckHealth) for ordered in state.actions.values()):
-        return False
-    return _plan_round(turn, known)
+    checking = check_again(turn, known)
+    return _plan_round(turn, known) if checking is None else checking
 
 
 def _exclude(turn: Turn, known: IncidentState) -> bool:
@@ -99,17 +99,6 @@ def _exclude(turn: Turn, known: IncidentState) -> bool:
     return bool(new or outgoing)
 
 
-def _order_checks(turn: Turn, known: IncidentState) -> bool:
-    """Have the nodes that the plan distrusts check themselves before the next round."""
-    state, terms = turn.state, known.terms
-    free = [node.node for node in state.alive() if node.phase in (NodePhase.STANDBY, NodePhase.CHECKING)]
-    names = tuple(name for name in free if terms.check == "all" or name in known.fault.nodes)
-    if not names:
-        return False
-    order(turn, CheckHealth(round=next_round(state)), names, CHECK_DEADLINE_S, incident=known.id)
-    return True
-
-
 def _plan_round(turn: Turn, known: IncidentState) -> bool:
     state, terms = turn.state, known.terms
     assert state.spec is not None
@@ -122,7 +111,7 @@ def _plan_round(turn: Turn, known: IncidentState) -> bool:
                 step=terms.rollback_to, amount=terms.skip, unit=terms.skip_unit, reason=known.fault.summary
             )
             turn.emit(skipped, incident=known.id)
-    last = len(state.world.members) if state.world is not None else state.spec.nodes_max
+    last = len(state.world.members) if state.world is not None else usable(state.spec.nodes_max, state.spec)
     window_s, give_up_s = timing.join_window_s, timing.return_window_s
     if terms.patience_s is not None:
         window_s = give_up_s = terms.patience_s
@@ -159,20 +148,16 @@ def advance_forming(turn: Turn) -> bool:
         return True
     if state.available() < plan.want and f"window/{plan.round}" in state.deadlines:
         return _give_up(turn, plan.round, plan.want)
-    taken_in = form_world(
-        (
-            Volunteer(node=n.node, incarnation=n.incarnation, ordinal=n.ordinal, slots=n.slots)
-            for n in state.alive()
-            if n.phase not in OUTGOING
-        ),
-        nodes_min=spec.nodes_min,
-        nodes_max=spec.nodes_max,
-        node_unit=spec.node_unit,
-    )
-    if len(taken_in) < plan.want and (not taken_in or f"window/{plan.round}" in state.deadlines):
+    checking = check_needed(turn, plan.want - state.ready())
+    if checking is not None:
+        return checking
+    count = usable(state.ready(), spec)
+    if count < plan.want and (not count or f"window/{plan.round}" in state.deadlines):
         return _give_up(turn, plan.round, plan.want)
     if plan.round not in state.stores:
         return False
+    taken_in = coming_world(state, state.unchecked)
+    assert len(taken_in) == count
     before = {member.node for member in state.world.members} if state.world is not None else set()
     after = {member.node for member in taken_in}
     for first in range(0, len(taken_in), MEMBERS_PER_EVENT):

@@ -13,15 +13,16 @@ from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import JobState
 from ftcore.states.node import OUTGOING
 
-WISHES = ("pause", "resume", "drain", "evict", "checkpoint", "stop")
+WISHES = ("pause", "resume", "drain", "evict", "admit", "checkpoint", "stop")
 """Every command of ``operator.commanded``."""
 
-ABOUT_NODES = ("drain", "evict")
+ABOUT_NODES = ("drain", "evict", "admit")
 """Those that name a node."""
 
 HELD = "held"
 LET_GO = "let go"
 TAKEN_BACK = "taken back"
+ADMITTED = "admitted"
 RECORDED = "recorded"
 
 
@@ -62,6 +63,8 @@ def judge(state: JobState, command: str, node: str = "") -> Answer | None:
         return Answer(f"the job is being stopped: {state.stop.who} asked for it")
     if state.phase is JobPhase.STUCK and command != "resume":
         return Answer("the job is stuck, and nothing is decided until it is resumed or stopped")
+    if command == "admit":
+        return _judge_admission(state, node)
     if command in ABOUT_NODES:
         return _judge_node(state, node)
     return _judge_pause(state, command)
@@ -82,6 +85,15 @@ def _judge_node(state: JobState, node: str) -> Answer | None:
     return None
 
 
+def _judge_admission(state: JobState, node: str) -> Answer | None:
+    if node in state.quarantined:
+        return None
+    if node in state.nodes:
+        return Answer(f"{node} is not kept out of this job: it is {state.nodes[node].phase}", fulfilled=True)
+    kept_out = ", ".join(list(state.quarantined)[:NAMES_MAX]) or "no node"
+    return Answer(f"no node {node!r} was ever here; kept out: {kept_out}", unknown=True)
+
+
 def _judge_pause(state: JobState, command: str) -> Answer | None:
     paused = state.phase is JobPhase.PAUSED or state.paused_for is not None
     if command == "pause" and state.held:
@@ -95,7 +107,8 @@ def _judge_pause(state: JobState, command: str) -> Answer | None:
 
 
 def came_of(command: str, before: tuple[bool, str], state: JobState) -> str:
-    """What a wish did by itself, as soon as it was a fact: ``held``, ``let go``, ``taken back``, or only ``recorded``.
+    """What a wish did by itself, as soon as it was a fact: ``held``, ``let go``, ``taken back``,
+    ``admitted``, or only ``recorded``.
 
     Args:
         command: the wish.
@@ -103,6 +116,8 @@ def came_of(command: str, before: tuple[bool, str], state: JobState) -> str:
         state: the folded state behind it.
     """
     held, waited = before
+    if command == "admit":
+        return ADMITTED
     if command == "pause" and state.held:
         return HELD
     if command == "resume" and held and not state.held:

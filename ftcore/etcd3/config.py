@@ -1,11 +1,13 @@
 """Where etcd is and how to get in: ``etcd://user@h1:2379,h2:2379/prefix?ca=FILE&cert=FILE&key=FILE``.
 
-House rules: the password comes from the environment alone, never from the URL, and is in no ``repr``. What the URL
-leaves out is taken from the environment: ``FTCORE_ETCD_USER``, ``_PASSWORD``, ``_CA``, ``_CERT``, ``_KEY``.
+House rules: the password comes from a file or the environment, never from the URL, and is in no ``repr``. What the URL
+leaves out is taken from the environment: ``FTCORE_ETCD_USER``, ``_PASSWORD_FILE`` or ``_PASSWORD``, ``_CA``, ``_CERT``,
+``_KEY``.
 """
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import attrs
@@ -13,6 +15,7 @@ import attrs
 from ftcore.errors import UsageError
 
 DEFAULT_PORT = 2379
+PASSWORD_ENV = "FTCORE_ETCD_PASSWORD"
 _FORM = "expected etcd://[user@]host[:port][,host[:port]...][/prefix][?ca=FILE&cert=FILE&key=FILE]"
 
 
@@ -28,6 +31,7 @@ class Config:
         ca: PEM file with the certificates that sign the servers'; empty with ``cert``: the system's.
         cert: PEM file with the client's certificate chain.
         key: PEM file with its key.
+        password_from: where the password came from, for messages.
     """
 
     endpoints: tuple[str, ...]
@@ -37,6 +41,12 @@ class Config:
     ca: str = ""
     cert: str = ""
     key: str = ""
+    password_from: str = PASSWORD_ENV
+
+    @property
+    def files(self) -> str:
+        """The files for TLS, for messages."""
+        return ", ".join(f"{name}={getattr(self, name)}" for name in ("ca", "cert") if getattr(self, name)) or "no TLS"
 
     @property
     def tls(self) -> bool:
@@ -67,7 +77,7 @@ class Config:
             raise UsageError(f"store URL {_redacted(url)!r}: {_FORM}")
         login, _, hosts = parts.netloc.rpartition("@")
         if ":" in login:
-            raise UsageError("store URL: a password does not belong in a URL; put it into FTCORE_ETCD_PASSWORD")
+            raise UsageError(f"store URL: a password does not belong in a URL; put it into {PASSWORD_ENV} or a file")
         options = {name: env.get(f"FTCORE_ETCD_{name.upper()}", "") for name in ("ca", "cert", "key")}
         for name, value in query:
             if name not in options:
@@ -76,12 +86,32 @@ class Config:
         if bool(options["cert"]) != bool(options["key"]):
             raise UsageError("store URL: cert and key belong together; give both or neither")
         user = unquote(login) or env.get("FTCORE_ETCD_USER", "")
-        password = env.get("FTCORE_ETCD_PASSWORD", "")
+        password, password_from = _password(env) if user else ("", PASSWORD_ENV)
         if user and not password:
-            raise UsageError(f"etcd user {user!r} needs a password in FTCORE_ETCD_PASSWORD")
+            raise UsageError(f"etcd user {user!r} needs a password in {PASSWORD_ENV}_FILE or {PASSWORD_ENV}")
         prefix = unquote(parts.path).rstrip("/")
         endpoints = tuple(_endpoint(host) for host in hosts.split(","))
-        return cls(endpoints=endpoints, prefix=prefix, user=user, password=password if user else "", **options)
+        return cls(
+            endpoints=endpoints,
+            prefix=prefix,
+            user=user,
+            password=password,
+            password_from=password_from,
+            **options,
+        )
+
+
+def _password(env: Mapping[str, str]) -> tuple[str, str]:
+    """The password, and where it came from."""
+    file = env.get(f"{PASSWORD_ENV}_FILE", "")
+    if not file:
+        return env.get(PASSWORD_ENV, ""), PASSWORD_ENV
+    if env.get(PASSWORD_ENV):
+        raise UsageError(f"{PASSWORD_ENV}_FILE and {PASSWORD_ENV} are both set: leave one of them out")
+    try:
+        return Path(file).read_text(errors="replace").strip(), f"{PASSWORD_ENV}_FILE={file}"
+    except OSError as error:
+        raise UsageError(f"{PASSWORD_ENV}_FILE: cannot read {file}: {error.strerror}") from error
 
 
 def _endpoint(text: str) -> str:

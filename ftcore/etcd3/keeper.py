@@ -4,6 +4,9 @@ House rules:
 
 - The lease counts as held until ``ttl * 2/3`` after the *sending* of the last renewal that was acknowledged, by a clock
   that goes on while the machine sleeps. The thread says so in time even when the server is silent.
+- One member after the other is asked, the next one as soon as one is slow, and the first answer counts: a frozen member
+  costs no lease, nor does a network on which an answer takes several tries. So a call that was overtaken keeps its
+  connection, which may only be slow; one that is slow twice running gets a new one.
 - A renewal is acknowledged when the server renewed the lease *and* the key that it guards is still the same one.
 - Once lost, the thread renews no more and ends.
 - An event loop that does not run at all for ``LOOP_STUCK_S`` counts as dead: its process must not hold a role for ever.
@@ -11,11 +14,12 @@ House rules:
 
 import asyncio
 import math
+import queue
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import structlog
@@ -35,6 +39,22 @@ _log = structlog.get_logger(__name__)
 def now_s() -> float:
     """Seconds since boot, sleep of the machine included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class _Answer(NamedTuple):
+    """What came of asking one member.
+
+    Args:
+        endpoint: which.
+        sent_s: when it was asked.
+        lost: why the lease is lost; empty: it is renewed.
+        failure: why nothing is known; empty: something is.
+    """
+
+    endpoint: str
+    sent_s: float
+    lost: str
+    failure: str
 
 
 class LeaseKeeper:
@@ -70,8 +90,9 @@ class LeaseKeeper:
         self._acked = self._loop_seen = asked_s
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
-        self._endpoint = config.endpoints.index(endpoint)
-        self._channel: grpc.Channel | None = None
+        self._first = config.endpoints.index(endpoint)
+        self._channels: dict[str, grpc.Channel] = {}
+        self._late: dict[str, int] = {}
         self._token = ""
         self._thread = threading.Thread(target=self._run, name=f"etcd-lease-{lease.id:x}", daemon=True)
 
@@ -93,7 +114,8 @@ class LeaseKeeper:
             _log.exception("etcd.lease_keeper_failed")
             reason = f"the thread that renews the lease failed: {error!r}"
         finally:
-            self._disconnect()
+            for endpoint in list(self._channels):
+                self._disconnect(endpoint)
         if reason and not self._stop.is_set():
             # RuntimeError: the loop is closed, nobody is left to be told.
             with suppress(RuntimeError):
@@ -108,55 +130,90 @@ class LeaseKeeper:
             left = self._acked + self._held_s - now_s()
             if left <= 0:
                 return f"not renewed for {self._held_s:.1f} s" + (f": {failure}" if failure else "")
-            sent = now_s()
-            try:
-                # Half of the period, so that a second endpoint can be tried before the time is up.
-                lost = self._renew(min(left, max(self._renew_s / 2, 0.3)))
-            except LogUnavailable as error:
-                failure = str(error)
-                self._disconnect()
-                self._endpoint = (self._endpoint + 1) % len(self._config.endpoints)
-            except TokenRefused as error:
-                failure, self._token = str(error), ""
-            except FtcoreError as error:
-                failure = str(error)
-            else:
-                if lost:
-                    return lost
-                self._acked, failure = sent, ""
+            lost, failure = self._attempt(left)
+            if lost:
+                return lost
         return ""
 
-    def _renew(self, timeout_s: float) -> str:
+    def _attempt(self, left_s: float) -> tuple[str, str]:
+        """Renew once, at any member; returns why the lease is lost, and why the renewal failed (empty: it did not)."""
+        answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        deadline = now_s() + left_s
+        patience_s = max(self._renew_s / 2, 0.3)
+        endpoints = self._config.endpoints[self._first :] + self._config.endpoints[: self._first]
+        failure, waiting = "", 0
+        for last, endpoint in enumerate(endpoints, start=1 - len(endpoints)):
+            asking = threading.Thread(target=self._ask, args=(endpoint, left_s, answers), daemon=True)
+            asking.start()
+            waiting += 1
+            until = deadline if last == 0 else min(deadline, now_s() + patience_s)
+            while waiting:
+                try:
+                    answer = answers.get(timeout=max(0.001, until - now_s()))
+                except queue.Empty:
+                    failure = failure or f"etcd at {endpoint} is silent"
+                    break
+                waiting -= 1
+                if not answer.failure:
+                    self._first = self._config.endpoints.index(answer.endpoint)
+                    self._acked = max(self._acked, answer.sent_s)
+                    return answer.lost, ""
+                failure = answer.failure
+        return "", failure
+
+    def _ask(self, endpoint: str, timeout_s: float, answers: "queue.SimpleQueue[_Answer]") -> None:
+        """Ask one member; what comes of it goes to ``answers``."""
+        sent, lost, failure = now_s(), "", ""
+        try:
+            lost = self._renew(endpoint, timeout_s)
+            self._late[endpoint] = 0
+        except LogUnavailable as error:
+            failure = str(error)
+            self._late[endpoint] = self._late.get(endpoint, 0) + 1
+            if self._late[endpoint] > 1 or grpc.StatusCode.DEADLINE_EXCEEDED.name not in failure:
+                self._disconnect(endpoint)
+        except TokenRefused as error:
+            failure, self._token = str(error), ""
+        except FtcoreError as error:
+            failure = str(error)
+        except ValueError as error:  # the channel was closed meanwhile
+            failure = f"etcd at {endpoint}: {error}"
+        except Exception as error:
+            _log.exception("etcd.lease_keeper_failed")
+            failure = repr(error)
+        answers.put(_Answer(endpoint, sent, lost, failure))
+
+    def _renew(self, endpoint: str, timeout_s: float) -> str:
         deadline = now_s() + timeout_s
-        lease = self._call(wire.KEEP_ALIVE, self._lease.id, timeout_s)
+        lease = self._call(endpoint, wire.KEEP_ALIVE, self._lease.id, timeout_s)
         if lease.ttl_s <= 0:
             return "the lease has expired"
-        leader = self._call(wire.RANGE, Range(self._key), max(0.01, deadline - now_s())).first
+        leader = self._call(endpoint, wire.RANGE, Range(self._key), max(0.01, deadline - now_s())).first
         if leader is None or leader.lease != self._lease.id:
             return "the leader's key was taken away"
         return ""
 
-    def _call(self, method: wire.Method[Any, Any], request: Any, timeout_s: float) -> Any:
-        endpoint = self._config.endpoints[self._endpoint]
-        if self._channel is None:
+    def _call(self, endpoint: str, method: wire.Method[Any, Any], request: Any, timeout_s: float) -> Any:
+        channel = self._channels.get(endpoint)
+        if channel is None:
             tls = credentials(self._config)
-            self._channel = (
+            channel = self._channels[endpoint] = (
                 grpc.insecure_channel(endpoint, options=OPTIONS)
                 if tls is None
                 else grpc.secure_channel(endpoint, tls, options=OPTIONS)
             )
         if self._config.user and not self._token and method is not wire.LOGIN:
             login = Login(user=self._config.user, password=self._config.password)
-            self._token = self._call(wire.LOGIN, login, timeout_s)
+            self._token = self._call(endpoint, wire.LOGIN, login, timeout_s)
         metadata = (("token", self._token),) if self._token else ()
         try:
             if method is wire.KEEP_ALIVE:
                 # A stream by its protocol; one message each way is all that is wanted.
-                stream: Any = self._channel.stream_stream(
+                stream: Any = channel.stream_stream(
                     method.path, request_serializer=method.encode, response_deserializer=method.decode
                 )(iter([request]), timeout=timeout_s, metadata=metadata)
                 return next(stream)
-            return self._channel.unary_unary(
+            return channel.unary_unary(
                 method.path, request_serializer=method.encode, response_deserializer=method.decode
             )(request, timeout=timeout_s, metadata=metadata)
         except StopIteration:
@@ -164,10 +221,10 @@ class LeaseKeeper:
         except grpc.RpcError as error:
             raise translate(error.code(), error.details() or "", endpoint, self._config) from error
 
-    def _disconnect(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+    def _disconnect(self, endpoint: str) -> None:
+        channel = self._channels.pop(endpoint, None)
+        if channel is not None:
+            channel.close()
 
     def _loop_lives(self) -> bool:
         try:

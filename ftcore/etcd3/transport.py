@@ -10,6 +10,7 @@ import grpc
 
 from ftcore.errors import FtcoreError, LogFull, LogUnavailable, NotFound, StoreError, UsageError
 from ftcore.etcd3.config import Config
+from ftcore.tls import trouble
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     # The default of 4 MB is too small for a page of large values.
@@ -97,7 +98,7 @@ def translate(code: grpc.StatusCode, text: str, endpoint: str, config: Config) -
     if code is grpc.StatusCode.NOT_FOUND:
         return NotFound(f"etcd at {endpoint}: {text}")
     if "authentication failed" in text:
-        return UsageError(f"etcd at {endpoint} refuses user {config.user!r}: check FTCORE_ETCD_PASSWORD")
+        return UsageError(f"etcd at {endpoint} refuses user {config.user!r}: check {config.password_from}")
     if code is grpc.StatusCode.PERMISSION_DENIED:
         return StoreError(
             f"etcd at {endpoint}: user {config.user!r} may not do this: {text}; "
@@ -111,4 +112,17 @@ def translate(code: grpc.StatusCode, text: str, endpoint: str, config: Config) -
         grpc.StatusCode.DATA_LOSS,
     ):
         return StoreError(f"etcd at {endpoint} cannot be used: {code.name}: {text}")
-    return LogUnavailable(f"etcd at {endpoint} does not answer: {code.name}: {text}")
+    untrusted = trouble(text)
+    if untrusted:
+        # Still of the kind that passes: another member may have a better one, and this one may be renewed.
+        return LogUnavailable(f"etcd at {endpoint} cannot be trusted: {untrusted}; we use {config.files}")
+    return LogUnavailable(f"etcd at {endpoint} does not answer: {code.name}: {text}{_hint(text, config)}")
+
+
+def _hint(text: str, config: Config) -> str:
+    """What is worth a try if a server closes connections as they begin."""
+    if not any(sign in text for sign in ("Socket closed", "onnection reset", "Broken pipe", "GOAWAY")):
+        return ""
+    if not config.tls:
+        return " (if it speaks TLS, name the authority: ?ca=FILE or FTCORE_ETCD_CA)"
+    return "" if config.cert else " (if it asks for a certificate, name ours: ?cert=FILE&key=FILE)"

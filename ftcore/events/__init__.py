@@ -6,13 +6,16 @@ Importing this package declares every type, so ``lookup`` knows them all.
 from ftcore.events import (  # noqa: F401  (declares the types)
     action,
     anomaly,
+    caller,
     deadline,
+    health,
     incident,
     job,
     master,
     node,
     operator,
     policy,
+    upkeep,
     worker,
     world,
 )

@@ -19,6 +19,8 @@ class JobSpec:
         nodes_min: the job does not run with fewer nodes.
         nodes_max: the job does not use more nodes.
         node_unit: the world is a multiple of this many nodes.
+        sizes: the only numbers of nodes that a world may have, the smallest first; empty: any within the bounds.
+        order_by: the label of nodes by which ranks are laid out first, and by ordinals only then; empty: by ordinals.
         role: value of ROLE_NAME in the workers' environment.
         cwd: directory in which the workers start; empty: where the agent runs.
         timing: the job's time constants.
@@ -30,6 +32,8 @@ class JobSpec:
     nodes_min: int = 1
     nodes_max: int = 1
     node_unit: int = 1
+    sizes: tuple[int, ...] = ()
+    order_by: str = ""
     role: str = "default"
     cwd: str = ""
     timing: Timing = attrs.field(factory=Timing)

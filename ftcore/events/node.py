@@ -21,6 +21,9 @@ class NodeJoined:
         address: host name or address at which other nodes reach this one.
         ordinal: the place asked for (``--node-rank``), or None to be given one.
         version: the agent's ftcore.
+        labels: what it says of where it stands, as ``{"switch": "s1"}`` (``--node-labels``).
+        accelerators: devices that it has for training, beside its processors.
+        checks: the agent can check devices and links.
     """
 
     node: str
@@ -31,6 +34,9 @@ class NodeJoined:
     address: str
     version: str
     ordinal: int | None = None
+    labels: dict[str, str] = attrs.field(factory=dict)
+    accelerators: int = 0
+    checks: bool = False
 
 
 @fact("node.left")
@@ -46,6 +52,24 @@ class NodeLeft:
 
     node: str
     incarnation: str
+    reason: str
+
+
+@fact("node.gave_up")
+@attrs.frozen(kw_only=True)
+class NodeGaveUp:
+    """The launcher of a node's workers, one that is not ftcore's, starts no more of them and wants the run to end.
+
+    Args:
+        node: the node's name.
+        incarnation: this life of its agent.
+        exit_code: what the launcher exits with.
+        reason: why.
+    """
+
+    node: str
+    incarnation: str
+    exit_code: int
     reason: str
 
 
@@ -83,6 +107,24 @@ class NodeQuarantined:
     reason: str
 
 
+@attrs.frozen(kw_only=True)
+class CheckResult:
+    """What came of one of a node's checks.
+
+    Args:
+        name: the check.
+        verdict: ``passed``; ``failed``: the node must not train; ``warned``: somebody should look at it;
+            ``unavailable``: it could not be made.
+        detail: what was found, or why it could not be made.
+        values: its figures, by name with unit.
+    """
+
+    name: str
+    verdict: str
+    detail: str = ""
+    values: dict[str, float] = attrs.field(factory=dict)
+
+
 @fact("health.checked")
 @attrs.frozen(kw_only=True)
 class HealthChecked:
@@ -92,8 +134,14 @@ class HealthChecked:
         node: the node's name.
         incarnation: this life of its agent.
         effect: the order.
-        verdict: ``healthy``, ``slow`` or ``faulty``.
+        verdict: of the node by itself: ``healthy``; ``faulty``: it computed wrong values or says itself that it is
+            broken; ``failed``: the check crashed or hung; ``unavailable``: it could not be checked.
         detail: what was found.
+        exchange: of the exchange with its group: ``passed``, ``failed``, ``unavailable``, or empty: there was none.
+        device_s: seconds that its slowest device took for the calculation; 0: not measured.
+        exchange_s: seconds that the exchange took; 0: not measured.
+        results: each check that was made or should have been.
+        facts: what should be equal on all nodes, by name.
     """
 
     node: str
@@ -101,6 +149,11 @@ class HealthChecked:
     effect: str
     verdict: str
     detail: str = ""
+    exchange: str = ""
+    device_s: float = 0.0
+    exchange_s: float = 0.0
+    results: tuple[CheckResult, ...] = ()
+    facts: dict[str, str] = attrs.field(factory=dict)
 
 
 @fact("order.obeyed")

@@ -42,6 +42,8 @@ class Declared:
         abilities: what the script can do by the file's word; ``replicas`` is among them where there are some.
         checkpoint_every: steps between two checkpoints; 0: not said.
         checkpoints_kept: checkpoints that are kept, the newest included; 0: not said.
+        health: when nodes are checked: ``auto``, ``always``, ``suspect`` or ``never``.
+        check_s: seconds that one stage of a check may take.
     """
 
     replicas: str = ""
@@ -49,6 +51,8 @@ class Declared:
     abilities: tuple[str, ...] = ()
     checkpoint_every: int = 0
     checkpoints_kept: int = 0
+    health: str = "auto"
+    check_s: float = 60.0
 
 
 @fact("policy.loaded")
@@ -130,6 +134,7 @@ class PolicyConsidered:
         attempt: the how-manieth attempt of this policy in its budget's window, if it was taken.
         terms: what the plan does beyond its kind; None: nothing.
         again_s: for a pass on an opportunity: seconds after which it is worth to ask again; 0: when something changes.
+        at_commit: for a pass on an opportunity: it is asked again as soon as a checkpoint is committed.
     """
 
     policy: str
@@ -145,6 +150,7 @@ class PolicyConsidered:
     attempt: int | None = None
     terms: Terms | None = None
     again_s: float = 0.0
+    at_commit: bool = False
 
 
 @decision("plan.applied")

@@ -23,6 +23,25 @@ class WorkerError:
     timestamp: int | None = None
 
 
+@attrs.frozen(kw_only=True)
+class StepTimes:
+    """The last steps of a worker before a fault.
+
+    Args:
+        rank: its global rank.
+        step: the last step that it completed.
+        ago_ms: milliseconds from its completion to the fact's own ``at``.
+        steps: completed steps, by entry, oldest first: 1, or more where several were made between two looks.
+        took_ms: milliseconds that they took together, by entry.
+    """
+
+    rank: int
+    step: int
+    ago_ms: int
+    steps: tuple[int, ...] = ()
+    took_ms: tuple[int, ...] = ()
+
+
 @fact("workers.started")
 @attrs.frozen(kw_only=True)
 class WorkersStarted:
@@ -81,6 +100,8 @@ class WorkerFailed:
         log_dir: where its whole output lies on the node.
         step: the last step it completed, if it reported any.
         absolute: the step counts from the start of the training, not from the start of the process.
+        last: the last steps of the node's workers before it, its own first; empty if none was completed since another
+            fact of the round told of them.
     """
 
     node: str
@@ -95,6 +116,7 @@ class WorkerFailed:
     log_dir: str = ""
     step: int | None = None
     absolute: bool = False
+    last: tuple[StepTimes, ...] = ()
 
 
 @fact("workers.stopped")
@@ -182,6 +204,7 @@ class FaultObserved:
         step: the last step completed before it.
         absolute: that step counts from the start of the training.
         values: the figures, by name.
+        last: the last steps of the node's workers, as in ``worker.failed``.
     """
 
     node: str
@@ -194,6 +217,7 @@ class FaultObserved:
     step: int | None = None
     absolute: bool = False
     values: dict[str, float] = attrs.field(factory=dict)
+    last: tuple[StepTimes, ...] = ()
 
 
 @fact("log.matched", ignorable=True)

@@ -126,7 +126,7 @@ def classify(report: Report, extra: tuple[Rule, ...] = ()) -> Reading:
         return Reading(report, cls, detail, ROOT, f"{report.node}: {report.message}")
     if report.type == "workers.unstartable":
         return Reading(report, F.CONFIG_ENV, "unstartable", ROOT, f"{report.node}: {report.message}")
-    if report.type == "health.checked":
+    if report.type == "health.judged":
         summary = f"{report.node} failed its health check: {report.message}"
         return Reading(report, F.GPU_HW, "health-check", ROOT, summary, weight=MEASURED)
     who = f"rank {report.rank} on {report.node}" if report.rank >= 0 else report.node

@@ -7,6 +7,7 @@
 | ``sqlite:///FILE.db`` | one file (``.db`` or ``.sqlite``) that holds exactly one job's log |
 | ``etcd://HOST:PORT,HOST:PORT/PREFIX`` | an etcd cluster |
 | ``file:///FILE.ftlog`` | a read-only archive, as ``ftctl export`` writes it |
+| ``file:///DIR`` | a directory of archived jobs, as a master with ``--archive`` writes it; read-only |
 
 The paths of ``sqlite:`` and ``file:`` may be relative (``sqlite:x``, ``sqlite:///./x``); nothing in them is
 percent-decoded. House rule: an adapter is imported only when a URL asks for it, so that a job on one machine needs
@@ -21,6 +22,7 @@ from ftcore.errors import UsageError
 from ftcore.ids import JobName
 from ftcore.logs.rules import check_job_name
 from ftcore.ports import EventLog, LogStore
+from ftcore.timing import DEFAULT, Timing
 
 __all__ = ["check_job_name", "default_store_url", "open_log", "open_store"]
 
@@ -43,8 +45,12 @@ async def open_log(url: str | None, job: str, *, create: bool = False) -> EventL
     return await open_store(url).open(JobName(job), create=create)
 
 
-def open_store(url: str | None) -> LogStore:
+def open_store(url: str | None, timing: Timing = DEFAULT) -> LogStore:
     """The store at a URL; ``default_store_url()`` if None. Nothing is connected to or created yet.
+
+    Args:
+        url: where it is.
+        timing: lease and renewal of leaderships won in etcd; elsewhere a dead leader is known at once.
 
     Raises:
         UsageError: the URL is not one of those in the module's table.
@@ -56,7 +62,7 @@ def open_store(url: str | None) -> LogStore:
     if scheme == "etcd":
         from ftcore.logs.etcd import EtcdStore
 
-        return EtcdStore.from_url(url)
+        return EtcdStore.from_url(url, timing=timing)
     if scheme == "memory":
         from ftcore.logs.memory import MemoryStore
 
@@ -66,9 +72,34 @@ def open_store(url: str | None) -> LogStore:
         from ftcore.logs.sqlite import SqliteStore
 
         return SqliteStore(path)
-    from ftcore.logs.archive import ArchiveStore
+    from ftcore.logs.archived import ArchiveStore
 
     return ArchiveStore(path)
+
+
+def endpoints(url: str) -> list[tuple[str, int]]:
+    """Hosts and ports of the servers behind a URL; none for a store without servers.
+
+    Raises:
+        UsageError: the URL is not one of an etcd cluster, though it begins like one.
+    """
+    if not url.startswith("etcd:"):
+        return []
+    from ftcore.logs.etcd import servers
+
+    return servers(url)
+
+
+def own_file(url: str | None, job: str, suffix: str) -> Path | None:
+    """Where a file of that suffix lies beside a job's log; None if the log is not on this machine alone."""
+    url = default_store_url() if url is None else url
+    scheme, _, rest = url.partition(":")
+    if scheme != "sqlite":
+        return None
+    from ftcore.logs.sqlite import file_of
+
+    log = file_of(_path(url, scheme, rest), job)
+    return log.with_name(f"{log.name}.{suffix}")
 
 
 def _path(url: str, scheme: str, rest: str) -> Path:

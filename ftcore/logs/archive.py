@@ -5,35 +5,31 @@
     ...
     {"ftlog_end":1,"events":207,"digest":"9a77...02"}            footer: how many, and the last digest
 
+A long job's log is archived in several such files (``pieces``), each with its own first seq and the digest before it.
+
 House rules: digests are chained as in a live log (``events.codec.chain``), so a line that was changed, lost or swapped
 is found, and the footer tells a whole file from one that was cut. An archive is there whole or not at all
 (``outfile``); only a pipe gets it line by line, and its reader knows a whole one by the footer. It holds what ``read``
 gives: events of an older schema version are written as this ftcore understands them.
 """
 
-import asyncio
 import contextlib
-import itertools
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from ftcore.errors import LogCorrupt, NotFound, StoreError, UsageError
+from ftcore.errors import LogCorrupt, NotFound, StoreError
 from ftcore.events.codec import GENESIS, chain, decode, encode
 from ftcore.events.envelope import Event
-from ftcore.ids import JobName, Seq, Term
+from ftcore.ids import JobName
 from ftcore.logs.outfile import FileKind, OutFile
-from ftcore.logs.rules import check_job_name
-from ftcore.ports import Candidate, EventLog, Leader, Leadership
+from ftcore.ports import EventLog
 
 FORMAT = 1
 """The format that this ftcore writes and the newest it reads."""
-
-CHUNK = 500
-"""Events read at once, in another thread."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,17 +71,20 @@ class ArchiveWriter:
     Args:
         path: where; an archive that is there is replaced, see ``outfile``. None: standard output.
         job: the job.
+        after: the seq before the first event.
+        previous: the log's digest before it.
 
     Raises:
         UsageError: the file cannot be written, or another one is there.
         LogFull: no space.
     """
 
-    def __init__(self, path: Path | None, job: JobName) -> None:
+    def __init__(self, path: Path | None, job: JobName, *, after: int = 0, previous: bytes = GENESIS) -> None:
         self._out = OutFile(path, KIND)
-        self._digest = GENESIS
+        self._after = after
+        self._digest = previous
         self.events = 0
-        self._line(msgspec.json.encode(Header(ftlog=FORMAT, job=job, first=1, previous=GENESIS.hex())))
+        self._line(msgspec.json.encode(Header(ftlog=FORMAT, job=job, first=after + 1, previous=previous.hex())))
 
     @property
     def replaced(self) -> bool:
@@ -94,8 +93,11 @@ class ArchiveWriter:
 
     def add(self, event: Event) -> None:
         """Write the next event."""
-        assert event.seq == self.events + 1
-        body = encode(event)
+        assert event.seq == self._after + self.events + 1
+        self.add_stored(encode(event))
+
+    def add_stored(self, body: bytes) -> None:
+        """Write the next event as it is stored."""
         self._digest = chain(self._digest, body)
         self._line(self._digest.hex().encode() + b" " + body)
         self.events += 1
@@ -166,8 +168,16 @@ def read_footer(path: Path) -> Footer:
     raise LogCorrupt(f"{path}, line {lines}: the file ends here without a footer: it was cut; export it again")
 
 
-def read_events(path: Path, after: int = 0) -> Iterator[Event]:
-    """The events of an archive with ``seq > after``, in order; all lines up to the end are checked.
+class Line(NamedTuple):
+    """An event as it stands in an archive, checked: its seq, its body, and the log's digest with it."""
+
+    seq: int
+    body: bytes
+    digest: bytes
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """The lines of an archive, in order; all of them up to the end are checked.
 
     Raises:
         LogCorrupt: names the first line that is not as it was written.
@@ -186,12 +196,23 @@ def read_events(path: Path, after: int = 0) -> Iterator[Event]:
             digest = chain(digest, body)
             if not space or stored != digest.hex().encode():
                 raise LogCorrupt(f"{path}, line {number}: event {seq} does not fit its digest: it was changed")
-            if seq > after:
-                event = decode(body)
-                if event.seq != seq:
-                    raise LogCorrupt(f"{path}, line {number}: event {seq} calls itself {event.seq}")
-                yield event
+            yield Line(seq, body, digest)
     raise LogCorrupt(f"{path}, line {number}: the file ends here without a footer: it was cut")
+
+
+def read_events(path: Path, after: int = 0) -> Iterator[Event]:
+    """The events of an archive with ``seq > after``, in order; raises as ``read_lines`` does."""
+    for line in read_lines(path):
+        if line.seq > after:
+            yield decoded(path, line)
+
+
+def decoded(path: Path, line: Line) -> Event:
+    """The event of a line; raises ``LogCorrupt``."""
+    event = decode(line.body)
+    if event.seq != line.seq:
+        raise LogCorrupt(f"{path}: event {line.seq} calls itself {event.seq}")
+    return event
 
 
 def _check_footer(path: Path, number: int, line: bytes, events: int, digest: bytes) -> None:
@@ -224,87 +245,3 @@ def _header(path: Path, file: BinaryIO) -> Header:
     if header.ftlog > FORMAT:
         raise StoreError(f"{path} has format {header.ftlog}, this ftcore reads up to {FORMAT}: use a newer one")
     return header
-
-
-class ArchiveLog:
-    """The log in an archive; see ``ports.EventLog``. What would write raises ``UsageError``."""
-
-    def __init__(self, path: Path, job: JobName, last: Seq) -> None:
-        self._path = path
-        self._job = job
-        self._last = last
-
-    @property
-    def job(self) -> JobName:
-        """The job whose log it is."""
-        return self._job
-
-    async def append(self, events: Sequence[Event], *, term: Term, expected_seq: Seq) -> None:
-        """Refused: raises ``UsageError``."""
-        self._refuse()
-
-    async def last_seq(self) -> Seq:
-        """See ``ports.EventLog.last_seq``."""
-        return self._last
-
-    async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
-        """See ``ports.EventLog.read``."""
-        events = read_events(self._path, after)
-        if until is not None:
-            events = itertools.takewhile(lambda event: event.seq <= until, events)
-        while chunk := await asyncio.to_thread(lambda: list(itertools.islice(events, CHUNK))):
-            for event in chunk:
-                yield event
-
-    async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
-        """See ``ports.EventLog.follow``: nothing new ever comes, and it waits for it."""
-        async for event in self.read(after):
-            yield event
-        await asyncio.get_running_loop().create_future()
-
-    async def campaign(self, candidate: Candidate) -> Leadership:
-        """Refused: raises ``UsageError``."""
-        self._refuse()
-
-    async def leader(self) -> Leader | None:
-        """None: nobody leads an archive; who led is told by its ``master.elected`` events."""
-        return None
-
-    async def close(self) -> None:
-        """Nothing is held open."""
-
-    def _refuse(self) -> NoReturn:
-        raise UsageError(f"{self._path}: an archive is read-only; name the live store")
-
-
-class ArchiveStore:
-    """An archive as a store of one job; see ``ports.LogStore``.
-
-    Args:
-        path: the file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    async def jobs(self) -> list[JobName]:
-        """See ``ports.LogStore.jobs``."""
-        return [JobName(read_header(self._path).job)]
-
-    async def open(self, job: JobName, *, create: bool = False) -> ArchiveLog:
-        """See ``ports.LogStore.open``.
-
-        Raises:
-            LogCorrupt: the file was cut.
-        """
-        job = check_job_name(job)
-        header = read_header(self._path)
-        if header.job != job:
-            raise NotFound(f"{self._path} holds the log of job {header.job!r}, not of {job!r}")
-        if create:
-            raise UsageError(f"{self._path}: an archive is read-only; name the live store")
-        footer = read_footer(self._path)
-        return ArchiveLog(self._path, job, Seq(header.first - 1 + footer.events))
-
-    async def close(self) -> None:
-        """Nothing is held open."""

@@ -9,6 +9,8 @@ Keys, under the URL's prefix and ``/ftcore/1/<job>/``:
 | ``leader`` | the same, on the leader's lease; its ``create_revision`` is the term | each election |
 | ``log/<first seq, 16 hex digits>`` | a segment: events one behind another, digests before and after | each append |
 
+Elections are ``etcd_lead``'s matter; what keeps it small (snapshots, truncation, compaction) is ``etcd_upkeep``'s.
+
 House rules:
 
 - An append is one transaction: *if* ``leader`` was created at revision ``term`` *and* ``head`` was not touched since it
@@ -18,6 +20,7 @@ House rules:
 - Readers catch up by range reads at one revision, then watch from the next one. After any break they start over. What
   they read must be dense and its digests must fit: a server that loses a watch event causes one more range read.
 - Every key here is written once, except ``head``, ``last`` and ``leader``; so another's compaction takes nothing away.
+- A reader whose place is no longer in the live log is told so (``Truncated``): segments are gone only by truncation.
 
 A cluster restored from a backup counts revisions from the past again: terms would repeat. Restore with a bumped
 revision, or under a new prefix.
@@ -26,28 +29,33 @@ revision, or under a new prefix.
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
+from typing import TypeVar
 
-import msgspec
-
-from ftcore.errors import Conflict, Fenced, FtcoreError, LogCorrupt, LogFull, LogUnavailable, NotFound, StoreError
+from ftcore.errors import (
+    Conflict,
+    Fenced,
+    FtcoreError,
+    LogCorrupt,
+    LogFull,
+    LogUnavailable,
+    NotFound,
+    Truncated,
+)
 from ftcore.etcd3 import (
     Client,
     Compacted,
     Compare,
     Config,
     KeyValue,
-    LeaseKeeper,
     Order,
     Put,
     Range,
     Target,
     Txn,
     WatchOpen,
-    now_s,
     prefix_end,
-    whole_ttl,
 )
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
@@ -63,9 +71,13 @@ from ftcore.logs.etcd_layout import (
     parse_head,
     parse_state,
 )
-from ftcore.logs.rules import check_job_name, encode_group
-from ftcore.ports import Candidate, Leader
+from ftcore.logs.etcd_lead import EtcdLeadership, Seat, decode_candidate
+from ftcore.logs.etcd_upkeep import Upkeep
+from ftcore.logs.rules import check_job_name, encode_group, truncated
+from ftcore.ports import Candidate, Floor, Leader, Snapshot, Space
 from ftcore.timing import DEFAULT, Timing
+
+T = TypeVar("T")
 
 APPEND_S = 15.0
 """An append is tried, and its outcome looked up, for this long: a cluster elects a new leader in 1-2 s."""
@@ -80,51 +92,6 @@ _PAUSE_S = 0.1
 """After a break, before the next try."""
 
 
-class EtcdLeadership:
-    """A term won in etcd; see ``ports.Leadership``."""
-
-    def __init__(self, client: Client, term: Term, lease: int) -> None:
-        self._client = client
-        self._term = term
-        self._lease = lease
-        self._keeper: LeaseKeeper | None = None
-        self._over = asyncio.Event()
-        self._reason = ""
-
-    @property
-    def term(self) -> Term:
-        """See ``ports.Leadership.term``."""
-        return self._term
-
-    def keep(self, keeper: LeaseKeeper) -> None:
-        """Start the thread that renews the lease."""
-        self._keeper = keeper
-        keeper.start()
-
-    def end(self, reason: str) -> None:
-        """It is over."""
-        if not self._over.is_set():
-            self._reason = reason
-            self._over.set()
-
-    async def lost(self) -> str:
-        """See ``ports.Leadership.lost``."""
-        await self._over.wait()
-        return self._reason
-
-    async def resign(self) -> None:
-        """See ``ports.Leadership.resign``. If etcd does not answer, the lease lapses by itself."""
-        await self.abandon("resigned")
-        with suppress(NotFound, LogUnavailable):
-            await self._client.lease_revoke(self._lease)
-
-    async def abandon(self, reason: str) -> None:
-        """Renew no more and let the lease lapse."""
-        self.end(reason)
-        if self._keeper is not None:
-            await self._keeper.stop()
-
-
 class EtcdLog:
     """One job's log in etcd; see ``ports.EventLog``. Made by ``EtcdStore.open``."""
 
@@ -136,6 +103,8 @@ class EtcdLog:
         self._appending = asyncio.Lock()
         self._known: State | None = None
         self._held: list[EtcdLeadership] = []
+        self._seat = Seat(client, keys, timing)
+        self._upkeep = Upkeep(job, client, keys)
 
     @property
     def job(self) -> JobName:
@@ -198,8 +167,11 @@ class EtcdLog:
         """Whether an earlier, equal call has landed."""
         if state.last < expected + len(bodies):
             return False
-        found = [event async for event in self.read(expected, Seq(expected + len(bodies)))]
-        return encode_group(found, expected) == bodies
+        try:
+            found = [body async for part in self.stored(expected, Seq(expected + len(bodies))) for body in part]
+        except Truncated:
+            return False
+        return found == bodies
 
     async def last_seq(self) -> Seq:
         """See ``ports.EventLog.last_seq``."""
@@ -210,11 +182,21 @@ class EtcdLog:
         state = await self._look()
         last = state.last if until is None else min(until, state.last)
         cursor = Cursor(self._keys, after)
-        async with aclosing(self._catch_up(cursor, state, last)) as batches:
+        async with aclosing(self._catch_up(cursor, cursor.take, state, last)) as batches:
             async for events in batches:
                 for event in events:
                     if event.seq <= last:
                         yield event
+
+    async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
+        """See ``ports.EventLog.stored``."""
+        state = await self._look()
+        last = min(until, state.last)
+        cursor = Cursor(self._keys, after)
+        async with aclosing(self._catch_up(cursor, cursor.take_stored, state, last)) as batches:
+            async for bodies in batches:
+                over = max(0, cursor.position - last)
+                yield [bytes(body) for body in bodies[: len(bodies) - over]]
 
     async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
         """See ``ports.EventLog.follow``."""
@@ -224,31 +206,40 @@ class EtcdLog:
                 state = await self._look()
                 if cursor.moved and state.last < cursor.position:
                     raise LogCorrupt(f"job {self._job}: the log ends at {state.last}, but {cursor.position} was read")
-                for source in (self._catch_up(cursor, state, state.last), self._tail(cursor, state.now)):
+                catch_up = self._catch_up(cursor, cursor.take, state, state.last)
+                for source in (catch_up, self._tail(cursor, state.now)):
                     async with aclosing(source) as batches:
                         async for events in batches:
                             for event in events:
                                 yield event
             await asyncio.sleep(_PAUSE_S)
 
-    async def _catch_up(self, cursor: Cursor, state: State, last: int) -> AsyncGenerator[list[Event], None]:
+    async def _catch_up(
+        self, cursor: Cursor, take: Callable[[KeyValue], list[T]], state: State, last: int
+    ) -> AsyncGenerator[list[T], None]:
         """Range reads from the cursor to ``last``, which the state says is there; the last batch may go beyond it."""
         repaired = -1
         while cursor.position < last:
             try:
                 async with aclosing(self._pages(cursor.position + 1, last, state.now)) as pages:
                     async for kv in pages:
-                        yield cursor.take(kv)
+                        yield take(kv)
                 if cursor.position < last:
                     raise LogCorrupt(f"job {self._job}: the log ends at {cursor.position}, its head says {last}")
             except Compacted:
                 state = await self._look()
             except LogCorrupt:
+                await self._check_floor(cursor.position)
                 # Once at each place: a second reading that says the same is the truth.
                 if repaired == cursor.position:
                     raise
                 repaired = cursor.position
                 state = await self._look()
+
+    async def _check_floor(self, position: int) -> None:
+        """Raise ``Truncated`` if what comes behind this position was taken out."""
+        if position + 1 < await self._upkeep.first_seq():
+            raise truncated(self._job, position, await self._upkeep.floor())
 
     async def _pages(self, first: int, last: int, revision: int) -> AsyncGenerator[KeyValue, None]:
         """The segments that hold events ``first`` to ``last``."""
@@ -303,65 +294,42 @@ class EtcdLog:
 
     async def campaign(self, candidate: Candidate) -> EtcdLeadership:
         """See ``ports.EventLog.campaign``. While etcd is away or full, the candidate waits."""
-        value = msgspec.json.encode({"host": candidate.host, "pid": candidate.pid, "address": candidate.address})
-        while True:
-            with suppress(LogUnavailable, LogFull, NotFound):
-                await self._vacant()
-                leadership = await self._elect(value)
-                if leadership is not None:
-                    return leadership
-            await asyncio.sleep(_PAUSE_S)
-
-    async def _vacant(self) -> None:
-        """Wait until no leader holds its lease, or until it is worth while to look again."""
-        found = await self._client.range(Range(self._keys.leader, keys_only=True))
-        if found.first is None:
-            return
-        watch = await self._client.watch(
-            WatchOpen(key=self._keys.leader, start_revision=found.revision + 1, puts=False)
-        )
-        try:
-            while True:
-                batch = await watch.read(self._timing.master_lease_s)
-                if batch is None or batch.events:
-                    return
-        except Compacted:
-            return
-        finally:
-            watch.cancel()
-
-    async def _elect(self, value: bytes) -> EtcdLeadership | None:
-        """Try to become leader once. A lease that is not used lapses, and with it a late transaction's leader key."""
-        asked = now_s()
-        lease = await self._client.lease_grant(whole_ttl(self._timing.master_lease_s))
-        leader, last = self._keys.leader, self._keys.last
-        txn = Txn(
-            compare=(Compare(leader, Target.CREATE, 0),),
-            success=(Put(leader, value, lease.id), Put(last, value)),
-        )
-        try:
-            answer = await self._client.txn(txn)
-            term = answer.revision if answer.succeeded else 0
-        except LogUnavailable:
-            found = (await self._client.range(Range(leader))).first
-            term = found.create_revision if found is not None and found.lease == lease.id else 0
-        if not term:
-            await self._client.lease_revoke(lease.id)
-            return None
-        leadership = EtcdLeadership(self._client, Term(term), lease.id)
-        leadership.keep(
-            LeaseKeeper(
-                self._client.config,
-                lease,
-                asked_s=asked,
-                renew_s=self._timing.master_renew_s,
-                key=leader,
-                endpoint=self._client.endpoint,
-                on_lost=leadership.end,
-            )
-        )
+        leadership = await self._seat.campaign(candidate)
         self._held.append(leadership)
         return leadership
+
+    async def floor(self) -> Floor:
+        """See ``ports.EventLog.floor``."""
+        return await self._upkeep.floor()
+
+    async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
+        """See ``ports.EventLog.truncate``; whole segments go."""
+        state = await self._look()
+        if term < 1 or state.term != term:
+            raise Fenced(f"job {self._job}: term {term} may not write, the term is {state.term}")
+        until = Seq(min(until, state.last - 1))
+        first = await self._upkeep.first_seq()
+        if until >= first:
+            boundary = await self._segment_of(until + 1, state.now)
+            if boundary > self._keys.segment(first):
+                await self._upkeep.truncate(boundary, term, archive)
+        return await self._upkeep.floor()
+
+    async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
+        """See ``ports.EventLog.save_snapshot``."""
+        await self._upkeep.save_snapshot(snapshot, term)
+
+    async def snapshot(self, until: Seq | None = None) -> Snapshot | None:
+        """See ``ports.EventLog.snapshot``."""
+        return await self._upkeep.snapshot(until)
+
+    async def reclaim(self) -> None:
+        """See ``ports.EventLog.reclaim``: compacts the whole cluster."""
+        await self._upkeep.reclaim((await self._look()).now)
+
+    async def space(self) -> Space | None:
+        """See ``ports.EventLog.space``."""
+        return await self._upkeep.space()
 
     async def leader(self) -> Leader | None:
         """See ``ports.EventLog.leader``."""
@@ -369,10 +337,7 @@ class EtcdLog:
         holder, last = answer.range(0).first, answer.range(1).first
         if last is None:
             return None
-        try:
-            candidate = msgspec.convert(msgspec.json.decode(last.value), Candidate)
-        except msgspec.MsgspecError as error:
-            raise StoreError(f"{name(last.key)} is no record of a leader: {error}") from error
+        candidate = decode_candidate(last)
         alive = holder is not None and holder.create_revision == last.mod_revision
         return Leader(term=Term(last.mod_revision), candidate=candidate, alive=alive)
 
@@ -462,3 +427,13 @@ class EtcdStore:
             # Some users may not ask for the version; what is really wrong shows in the call that follows.
             with suppress(FtcoreError):
                 await self._client.warn_if_old()
+
+
+def servers(url: str) -> list[tuple[str, int]]:
+    """Hosts and ports of the members that a URL names.
+
+    Raises:
+        UsageError: the URL is not usable.
+    """
+    pairs = (endpoint.rpartition(":") for endpoint in Config.from_url(url).endpoints)
+    return [(host.strip("[]"), int(port)) for host, _, port in pairs]

@@ -54,7 +54,7 @@ class Keys:
 
     @property
     def head(self) -> bytes:
-        """Where the log ends."""
+        """Where the log ends. The first of a job's keys: it is what jobs are found by."""
         return self.base + b"head"
 
     @property
@@ -71,6 +71,21 @@ class Keys:
     def log(self) -> bytes:
         """What all segments' keys begin with."""
         return self.base + b"log/"
+
+    @property
+    def moved(self) -> bytes:
+        """Where the events that are gone were archived."""
+        return self.base + b"moved"
+
+    @property
+    def snapshots(self) -> bytes:
+        """Which snapshots are whole."""
+        return self.base + b"snapm"
+
+    @property
+    def snapshot_chunks(self) -> bytes:
+        """What the keys of all snapshots' parts begin with."""
+        return self.base + b"snap/"
 
     def segment(self, first: int) -> bytes:
         """The key of the segment whose first event is ``first``."""
@@ -118,7 +133,20 @@ class Cursor:
         Raises:
             LogCorrupt: events before them are missing, or the segment contradicts itself or its predecessor.
         """
-        segment = _parse_segment(kv, self._keys)
+        position, digest = self.position, self._digest
+        try:
+            events = [decode(body) for body in self.take_stored(kv)]
+            for seq, event in enumerate(events, position + 1):
+                if event.seq != seq:
+                    raise LogCorrupt(f"{name(kv.key)}: event {event.seq} stands where {seq} was expected")
+        except LogCorrupt:
+            self.position, self._digest = position, digest
+            raise
+        return events
+
+    def take_stored(self, kv: KeyValue) -> list[msgspec.Raw]:
+        """The bodies of those events, as they are stored; raises ``LogCorrupt`` like ``take``."""
+        segment = parse_segment(kv, self._keys)
         end = segment.first + segment.count - 1
         if end <= self.position:
             return []
@@ -126,13 +154,10 @@ class Cursor:
             raise LogCorrupt(f"{name(kv.key)}: a segment is missing: expected seq {self.position + 1}")
         if self._digest is not None and segment.first == self.position + 1 and segment.prev != self._digest:
             raise LogCorrupt(f"{name(kv.key)}: does not follow the segment before it (digest)")
-        events = [decode(body) for body in segment.events[self.position + 1 - segment.first :]]
-        for seq, event in enumerate(events, self.position + 1):
-            if event.seq != seq:
-                raise LogCorrupt(f"{name(kv.key)}: event {event.seq} stands where {seq} was expected")
+        bodies = segment.events[self.position + 1 - segment.first :]
         self.position = end
         self._digest = segment.dig
-        return events
+        return bodies
 
 
 def empty_head() -> bytes:
@@ -190,7 +215,13 @@ def parse_head(kv: KeyValue) -> Head:
     return head
 
 
-def _parse_segment(kv: KeyValue, keys: Keys) -> Segment:
+def parse_segment(kv: KeyValue, keys: Keys) -> Segment:
+    """The value of a segment's key, checked against its digests.
+
+    Raises:
+        LogCorrupt: it is no segment, or contradicts itself.
+        StoreError: of a newer layout.
+    """
     try:
         segment = _segment_decoder.decode(kv.value)
         digest = bytes.fromhex(segment.prev)

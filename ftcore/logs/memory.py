@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
 from ftcore.errors import Conflict, Fenced, NotFound
-from ftcore.events.codec import decode
+from ftcore.events.codec import GENESIS, chain, decode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
-from ftcore.logs.rules import check_job_name, encode_group
-from ftcore.ports import Candidate, Leader
+from ftcore.logs.rules import check_job_name, encode_group, truncated
+from ftcore.ports import SNAPSHOTS_KEPT, Candidate, Floor, Leader, Snapshot, Space
 
 
 class _Bell:
@@ -41,11 +41,31 @@ class _Log:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.bodies: list[bytes] = []
+        self.floor = Floor(seq=Seq(0), digest=GENESIS.hex())
+        self.snapshots: list[Snapshot] = []
         self.term = 0
         self.candidate: Candidate | None = None
         self.holder: _MemoryLeadership | None = None
         self.queue: deque[_Bell] = deque()
         self.followers: set[_Bell] = set()
+
+    @property
+    def last(self) -> Seq:
+        """The seq of the last event."""
+        return Seq(self.floor.seq + len(self.bodies))
+
+    def part(self, after: Seq, until: Seq | None, job: JobName) -> list[bytes]:
+        """The bodies with ``after < seq <= until``; raises ``Truncated``."""
+        with self.lock:
+            floor = self.floor.seq
+            if after < floor and (until is None or until > after):
+                raise truncated(job, after, self.floor)
+            return self.bodies[after - floor : None if until is None else max(0, until - floor)]
+
+    def check_term(self, term: Term, job: JobName) -> None:
+        """Raise ``Fenced`` unless this is the term. Needs the lock."""
+        if term < 1 or term != self.term:
+            raise Fenced(f"job {job}: term {term} may not write, the term is {self.term}")
 
     def vacate(self, holder: "_MemoryLeadership", reason: str) -> None:
         """End a leadership, if it is the one held, and wake the candidate that waited longest. Needs the lock."""
@@ -105,24 +125,68 @@ class MemoryLog:
         bodies = encode_group(events, expected_seq)
         log = self._log
         with log.lock:
-            if term < 1 or term != log.term:
-                raise Fenced(f"job {self._job}: term {term} may not append, the term is {log.term}")
-            last = len(log.bodies)
-            if last == expected_seq:
+            log.check_term(term, self._job)
+            at = expected_seq - log.floor.seq
+            if log.last == expected_seq:
                 log.bodies += bodies
-            elif log.bodies[expected_seq : expected_seq + len(bodies)] != bodies:
-                raise Conflict(f"job {self._job}: the log ends at {last}, not at {expected_seq}", last)
+            elif at < 0 or log.bodies[at : at + len(bodies)] != bodies:
+                raise Conflict(f"job {self._job}: the log ends at {log.last}, not at {expected_seq}", log.last)
             for bell in log.followers:
                 bell.ring()
 
     async def last_seq(self) -> Seq:
         """See ``ports.EventLog.last_seq``."""
-        return Seq(len(self._log.bodies))
+        with self._log.lock:
+            return self._log.last
 
     async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
         """See ``ports.EventLog.read``."""
-        for body in self._log.bodies[after:until]:
+        for body in self._log.part(after, until, self._job):
             yield decode(body)
+
+    async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
+        """See ``ports.EventLog.stored``."""
+        yield self._log.part(after, until, self._job)
+
+    async def floor(self) -> Floor:
+        """See ``ports.EventLog.floor``."""
+        return self._log.floor
+
+    async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
+        """See ``ports.EventLog.truncate``."""
+        log = self._log
+        with log.lock:
+            log.check_term(term, self._job)
+            gone = min(until, log.last - 1) - log.floor.seq
+            if gone > 0:
+                digest = bytes.fromhex(log.floor.digest)
+                for body in log.bodies[:gone]:
+                    digest = chain(digest, body)
+                del log.bodies[:gone]
+                log.floor = Floor(seq=Seq(log.floor.seq + gone), digest=digest.hex(), archive=archive)
+            return log.floor
+
+    async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
+        """See ``ports.EventLog.save_snapshot``."""
+        log = self._log
+        with log.lock:
+            log.check_term(term, self._job)
+            others = [kept for kept in log.snapshots if kept.seq != snapshot.seq]
+            log.snapshots = sorted([*others, snapshot], key=lambda kept: kept.seq)[-SNAPSHOTS_KEPT:]
+
+    async def snapshot(self, until: Seq | None = None) -> Snapshot | None:
+        """See ``ports.EventLog.snapshot``."""
+        for kept in reversed(self._log.snapshots):
+            if until is None or kept.seq <= until:
+                return kept
+        return None
+
+    async def reclaim(self) -> None:
+        """See ``ports.EventLog.reclaim``: there is nothing to do."""
+
+    async def space(self) -> Space | None:
+        """See ``ports.EventLog.space``: memory has no limit of its own."""
+        return None
 
     async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
         """See ``ports.EventLog.follow``."""

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Sequence
 
-from ftcore.errors import UsageError
+from ftcore.errors import Truncated, UsageError
 from ftcore.events.codec import encode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq
-from ftcore.ports import GROUP_BYTES_MAX
+from ftcore.ports import GROUP_BYTES_MAX, Floor
 
 JOB_NAME_MAX = 100
 """Characters in a job's name: with the longest suffix it still fits a file name, and a Kubernetes annotation."""
@@ -46,3 +46,13 @@ def encode_group(events: Sequence[Event], expected_seq: Seq) -> list[bytes]:
     if size > GROUP_BYTES_MAX:
         raise ValueError(f"{len(events)} events of {size} bytes: one append holds at most {GROUP_BYTES_MAX} bytes")
     return bodies
+
+
+def truncated(job: JobName, after: int, floor: Floor) -> Truncated:
+    """The error of a reader that wants events which are not in the live log any more."""
+    where = f"they were archived in {floor.archive}" if floor.archive else "where they were archived is not known"
+    return Truncated(
+        f"job {job}: the live log begins with event {floor.seq + 1}, event {after + 1} is not in it any more; {where}",
+        floor.seq,
+        floor.archive,
+    )

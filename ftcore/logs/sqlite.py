@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +24,7 @@ from ftcore.logs.rules import check_job_name, encode_group
 from ftcore.logs.sqlite_file import LogFile
 from ftcore.logs.sqlite_lease import POLL_S, Campaign, SqliteLeadership, leader_of
 from ftcore.logs.wake import Wake
-from ftcore.ports import Candidate, Leader
+from ftcore.ports import Candidate, Floor, Leader, Snapshot, Space
 
 T = TypeVar("T")
 
@@ -35,6 +36,9 @@ SAFETY_POLL_S = 1.0
 
 BLIND_POLL_S = 0.1
 """How often a follower looks that cannot be woken: it may not write beside the log."""
+
+BETWEEN_SLICES_S = 0.01
+"""Pause between two slices of a truncation: whoever waits for the file's lock comes in."""
 
 
 class SqliteLog:
@@ -132,6 +136,43 @@ class SqliteLog:
         finally:
             if won is None:
                 campaign.give_up()
+
+    async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
+        """See ``ports.EventLog.stored``."""
+        until = min(until, await self.last_seq())
+        while after < until:
+            bodies = await self._call(partial(self._file.stored, after, until))
+            if not bodies:
+                raise LogCorrupt(f"{self._file.path}: event {after + 1} is missing")
+            yield bodies
+            after = Seq(after + len(bodies))
+
+    async def floor(self) -> Floor:
+        """See ``ports.EventLog.floor``."""
+        return await self._call(self._file.floor)
+
+    async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
+        """See ``ports.EventLog.truncate``."""
+        more = True
+        while more:
+            more = await self._call(lambda: self._file.truncate(until, term, archive))
+            await asyncio.sleep(BETWEEN_SLICES_S if more else 0)
+        return await self.floor()
+
+    async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
+        """See ``ports.EventLog.save_snapshot``."""
+        await self._call(lambda: self._file.save_snapshot(snapshot, term))
+
+    async def snapshot(self, until: Seq | None = None) -> Snapshot | None:
+        """See ``ports.EventLog.snapshot``."""
+        return await self._call(lambda: self._file.snapshot(until))
+
+    async def reclaim(self) -> None:
+        """See ``ports.EventLog.reclaim``: SQLite uses the room of what was taken out again by itself."""
+
+    async def space(self) -> Space | None:
+        """See ``ports.EventLog.space``: the disk is the limit."""
+        return None
 
     async def leader(self) -> Leader | None:
         """See ``ports.EventLog.leader``."""
@@ -239,7 +280,7 @@ class SqliteStore:
     def _open(self, job: JobName, create: bool) -> LogFile:
         if not self._single:
             self._check_directory()
-        path = self._path if self._single else self._path / f"{job}.db"
+        path = file_of(self._path, job)
         if create:
             sqlite_file.create(path, job)
         try:
@@ -262,5 +303,19 @@ class SqliteStore:
         raise NotFound(message)
 
     def _check_directory(self) -> None:
-        if self._path.exists() and not self._path.is_dir():
+        try:
+            found = self._path.exists()
+        except OSError as error:  # another user's, for one
+            raise StoreError(f"cannot read {self._path}: {error.strerror}") from error
+        if found and not self._path.is_dir():
             raise UsageError(f"{self._path} is a file: a store that is one file ends in {' or '.join(SUFFIXES)}")
+
+
+def file_of(path: Path, job: str) -> Path:
+    """The file with a job's log.
+
+    Args:
+        path: the store's: a directory, or one job's file.
+        job: the job.
+    """
+    return path if path.suffix in SUFFIXES else path / f"{job}.db"

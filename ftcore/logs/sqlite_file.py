@@ -2,6 +2,8 @@
 
     events(seq INTEGER PRIMARY KEY, body BLOB, digest BLOB)   body: canonical JSON; digest: chained with the one before
     head(one row: job, reader, next, digest, term, leader)     where the log ends, and who may append
+    floor(one row: seq, digest, archive)                       what was taken out of it: the events up to ``seq``
+    snapshots(seq INTEGER PRIMARY KEY, body BLOB)              the newest few, for who wants the state alone
 
 House rules:
 
@@ -20,14 +22,17 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from ftcore.errors import Conflict, Fenced, FtcoreError, LogCorrupt, LogFull, LogUnavailable, StoreError, UsageError
 from ftcore.events.codec import GENESIS, chain, decode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
-from ftcore.ports import Candidate
+from ftcore.logs.rules import truncated
+from ftcore.ports import SNAPSHOTS_KEPT, Candidate, Floor, Snapshot
 
 APPLICATION_ID = 0x6674636C
 """``ftcl`` in ASCII."""
@@ -40,6 +45,9 @@ READER = "0.1.0"
 
 BUSY_S = 5.0
 """How long a statement waits for another process's lock before the log counts as unavailable."""
+
+SLICE = 2000
+"""Events taken out in one transaction: an append waits for it a few milliseconds."""
 
 CHUNK = 500
 """Events read at once: a few milliseconds of the thread."""
@@ -58,6 +66,10 @@ CREATE TABLE head (
     next INTEGER NOT NULL, digest BLOB NOT NULL,
     term INTEGER NOT NULL, leader TEXT NOT NULL
 );
+CREATE TABLE floor (
+    only INTEGER PRIMARY KEY CHECK (only = 1), seq INTEGER NOT NULL, digest BLOB NOT NULL, archive TEXT NOT NULL
+);
+CREATE TABLE snapshots (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE events (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, digest BLOB NOT NULL);
 """
 
@@ -151,6 +163,7 @@ def _draft(path: Path, job: JobName) -> None:
     try:
         db.executescript(f"PRAGMA synchronous = FULL; BEGIN; {_SCHEMA}")
         db.execute("INSERT INTO head VALUES (1, ?, ?, 1, ?, 0, '')", (job, READER, GENESIS))
+        db.execute("INSERT INTO floor VALUES (1, 0, ?, '')", (GENESIS,))
         db.execute("COMMIT")
         db.execute("PRAGMA journal_mode = WAL")
     finally:
@@ -200,9 +213,7 @@ class LogFile:
         """See ``ports.EventLog.append``."""
         self._check_place()
         with self._transaction():
-            last, now, digest = self._db.execute("SELECT next - 1, term, digest FROM head").fetchone()
-            if term < 1 or now != term:
-                raise Fenced(f"job {self.job}: term {term} may not append, the term is {now}")
+            last, digest = self._check_term(term)
             if last != expected_seq:
                 if self._holds(bodies, expected_seq):
                     return
@@ -219,30 +230,99 @@ class LogFile:
             self._db.executemany("INSERT INTO events VALUES (?, ?, ?)", rows)
 
     def read(self, after: Seq, until: Seq | None) -> list[Event]:
-        """The next durable events after ``after``, at most ``CHUNK``, checked against their digests."""
-        with self._speaking():
+        """The next durable events after ``after``, at most ``CHUNK``; raises ``Truncated``."""
+        events = []
+        for seq, body in enumerate(self.stored(after, until), after + 1):
+            event = decode(body)
+            if event.seq != seq:
+                raise LogCorrupt(f"{self.path}: event {seq} calls itself {event.seq}")
+            events.append(event)
+        return events
+
+    def stored(self, after: Seq, until: Seq | None) -> list[bytes]:
+        """The bodies of those events, checked against their digests."""
+        end = (1 << 62) if until is None else until
+        with self._speaking():  # one statement: it sees the log before or behind a truncation, not in between
             rows = self._db.execute(
-                "SELECT seq, body, digest FROM events WHERE seq >= ? AND seq <= ? ORDER BY seq LIMIT ?",
-                (after, (1 << 62) if until is None else until, CHUNK + 1),
+                "SELECT -seq, archive, digest FROM floor WHERE seq >= ? UNION ALL SELECT * FROM"
+                " (SELECT seq, body, digest FROM events WHERE seq >= ? AND seq <= ? ORDER BY seq LIMIT ?)",
+                (after, after, end, CHUNK + 1),
             ).fetchall()
-        if after == 0:
-            digest = GENESIS
+        return self._checked(after, end, sorted(rows, key=itemgetter(0)))
+
+    def _checked(self, after: Seq, end: int, rows: list[tuple[int, bytes, bytes]]) -> list[bytes]:
+        digest = b""
+        if rows and rows[0][0] <= 0:
+            floor = self._floor(rows.pop(0))
+            if floor.seq > after and end > after:
+                raise truncated(self.job, after, floor)
+            digest = bytes.fromhex(floor.digest)
         elif rows and rows[0][0] == after:
             digest = rows.pop(0)[2]
         elif rows:
             raise LogCorrupt(f"{self.path}: event {after} is missing, {rows[0][0]} is there")
-        events = []
+        bodies = []
         for seq, (stored, body, stored_digest) in enumerate(rows[:CHUNK], after + 1):
             if stored != seq:
                 raise LogCorrupt(f"{self.path}: event {seq} is missing, {stored} stands in its place")
             digest = chain(digest, body) if type(body) is bytes else b""
             if digest != stored_digest:
                 raise LogCorrupt(f"{self.path}: event {seq} does not fit its digest: it was changed")
-            event = decode(body)
-            if event.seq != seq:
-                raise LogCorrupt(f"{self.path}: event {seq} calls itself {event.seq}")
-            events.append(event)
-        return events
+            bodies.append(body)
+        return bodies
+
+    def floor(self) -> Floor:
+        """See ``ports.EventLog.floor``."""
+        with self._speaking():
+            return self._floor(self._db.execute("SELECT seq, archive, digest FROM floor").fetchone())
+
+    def truncate(self, until: Seq, term: Term, archive: str) -> bool:
+        """Take out a slice of what ``ports.EventLog.truncate`` may take; returns whether there is more.
+
+        A slice at a time, so that appends come in between.
+        """
+        self._check_place()
+        with self._transaction():
+            last, _ = self._check_term(term)
+            floor = self._db.execute("SELECT seq FROM floor").fetchone()[0]
+            until = Seq(min(until, last - 1))
+            end = min(until, floor + SLICE)
+            if end <= floor:
+                return False
+            digest = self._db.execute("SELECT digest FROM events WHERE seq = ?", (end,)).fetchone()[0]
+            self._db.execute("DELETE FROM events WHERE seq <= ?", (end,))
+            self._db.execute("UPDATE floor SET seq = ?, digest = ?, archive = ?", (end, digest, archive))
+            return bool(end < until)
+
+    def save_snapshot(self, snapshot: Snapshot, term: Term) -> None:
+        """See ``ports.EventLog.save_snapshot``."""
+        self._check_place()
+        with self._transaction():
+            self._check_term(term)
+            self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (snapshot.seq, snapshot.body))
+            self._db.execute(
+                "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)",
+                (SNAPSHOTS_KEPT,),
+            )
+
+    def snapshot(self, until: Seq | None) -> Snapshot | None:
+        """See ``ports.EventLog.snapshot``."""
+        with self._speaking():
+            row = self._db.execute(
+                "SELECT seq, body FROM snapshots WHERE seq <= ? ORDER BY seq DESC LIMIT 1",
+                ((1 << 62) if until is None else until,),
+            ).fetchone()
+        return None if row is None else Snapshot(seq=Seq(row[0]), body=row[1])
+
+    def _floor(self, row: tuple[int, Any, bytes]) -> Floor:
+        return Floor(seq=Seq(abs(row[0])), archive=str(row[1]), digest=row[2].hex())
+
+    def _check_term(self, term: Term) -> tuple[Seq, bytes]:
+        """Where the log ends, and its digest; raises ``Fenced`` unless ``term`` leads."""
+        last, now, digest = self._db.execute("SELECT next - 1, term, digest FROM head").fetchone()
+        if term < 1 or now != term:
+            raise Fenced(f"job {self.job}: term {term} may not write, the term is {now}")
+        return Seq(last), digest
 
     def leader(self) -> tuple[Term, Candidate | None]:
         """The term, and who won it."""

@@ -87,10 +87,12 @@ class Pass:
     Args:
         reason: why, for people.
         again_s: seconds after which an opportunity is worth to be offered again; 0: when something changes.
+        at_commit: it is worth to be offered as soon as a checkpoint is committed, if that comes first.
     """
 
     reason: str
     again_s: float = 0.0
+    at_commit: bool = False
 
 
 @attrs.frozen(kw_only=True)

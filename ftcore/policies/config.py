@@ -25,12 +25,12 @@ from ftcore.events.codec import digest_of
 from ftcore.events.policy import ChainEntry, Declared, PolicyLoaded
 from ftcore.faults.extra import Mistake, mistakes
 from ftcore.policies import presets
-from ftcore.policies.base import Ability
+from ftcore.policies.base import Ability, Option
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
 from ftcore.policies.config_chain import Surroundings, is_null, mapping, read_chain, read_options
 from ftcore.policies.external import NOTHING, External, Offered
 from ftcore.policies.rules import clashes
-from ftcore.policies.values import defaults, words
+from ftcore.policies.values import defaults, read_option, words
 from ftcore.policies.yaml_nodes import (
     Items,
     Keys,
@@ -44,8 +44,24 @@ from ftcore.policies.yaml_nodes import (
     read_tree,
     short,
 )
+from ftcore.states.health import MODES
 
 SCHEMA_VERSION = 1
+
+HEALTH: Mapping[str, Option] = {
+    "health": Option(
+        default="auto",
+        kind="choice",
+        choices=MODES,
+        doc="when nodes check their devices and links. `suspect`: before the first start, before a newcomer takes "
+        "part, and before a restart after a fault that may be a node's; `always`: before every start; `never`; `auto`: "
+        "`suspect` on nodes with accelerators, else `never`",
+    ),
+    "check_s": Option(
+        default="60s", kind="duration", minimum=1, maximum=3600, doc="how long one stage of such a check may take"
+    ),
+}
+"""What a file says of health checks, in its section ``job``."""
 
 MEANINGS: Mapping[str, str] = {
     "version": "version of this form of file; required",
@@ -54,6 +70,7 @@ MEANINGS: Mapping[str, str] = {
     "job: abilities": "what the script can do when it is told to",
     "job: checkpoint_every": "steps between two checkpoints, where a rollback has to find one",
     "job: checkpoints_kept": "checkpoints that are kept, the newest included",
+    **{f"job: {key}": f"{option.doc}; default: `{option.default}`" for key, option in HEALTH.items()},
     "faults: rules": "rules of this job's own, read before the built-in ones: see [faults](faults.md)",
     "options": "options to change in the chain of the preset, or in the default one: `policy: {option: value}`",
     "chain": "the policies in order of priority, each as `- policy` or `- policy: {option: value}`; the last is `stop`",
@@ -264,6 +281,11 @@ def _read_job(node: Node | None, problems: Problems) -> Declared:
         abilities = words(section["abilities"], "job: abilities", _ABILITIES, problems) or ()
     if replicas in ("all", "groups"):
         abilities = (*abilities, str(Ability.REPLICAS))
+    checks = {
+        key: value
+        for key, option in HEALTH.items()
+        if key in section and (value := read_option(section[key], f"job: {key}", option, problems)) is not None
+    }
     counts = {}
     for key in ("checkpoint_every", "checkpoints_kept"):
         value = section.get(key)
@@ -273,7 +295,14 @@ def _read_job(node: Node | None, problems: Problems) -> Declared:
             counts[key] = value.value
         else:
             problems.add(value.line, f"job: {key}: found {found(value)}; expected a whole number from 1")
-    return Declared(replicas=replicas, groups=groups, abilities=abilities, **counts)
+    return Declared(
+        replicas=replicas,
+        groups=groups,
+        abilities=abilities,
+        checkpoint_every=counts.get("checkpoint_every", 0),
+        checkpoints_kept=counts.get("checkpoints_kept", 0),
+        **checks,
+    )
 
 
 def _read_replicas(node: Node, problems: Problems) -> tuple[str, tuple[tuple[int, ...], ...]]:

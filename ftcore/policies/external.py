@@ -25,6 +25,7 @@ from ftcore.policies.base import Ability, Option, Pass, PlanKind, Policy, Take
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.words import lasting
 from ftcore.states.model import JobState, to_json
+from ftcore.states.world import usable
 
 GROUP = "ftcore.policies"
 """The group of entry points whose objects are policies."""
@@ -394,9 +395,8 @@ def _of_round(terms: Terms, job: JobState) -> str:
     loose = next((name for name in terms.quarantine if name not in terms.exclude), None)
     if loose is not None:
         return f"terms.quarantine: {loose} is not in terms.exclude"
-    least, most = (job.spec.nodes_min, job.spec.nodes_max) if job.spec is not None else (0, 0)
-    if terms.want != 0 and not least <= terms.want <= most:
-        return f"terms.want: {terms.want}, expected 0, or {least} to {most} nodes"
+    if terms.want != 0 and (job.spec is None or terms.want < 0 or usable(terms.want, job.spec) != terms.want):
+        return f"terms.want: {terms.want}, expected 0, or {_sizes(job)}"
     if terms.patience_s is not None and not 0 <= terms.patience_s <= SECONDS_MAX:
         return f"terms.patience_s: {terms.patience_s:g}, expected seconds from 0 to {_SECONDS_TOLD}"
     if terms.command is not None:
@@ -406,6 +406,16 @@ def _of_round(terms: Terms, job: JobState) -> str:
     if terms.skip < 0 or terms.skip_unit not in ("batches", "tokens"):
         return f"terms.skip: {terms.skip} {_shown(terms.skip_unit)}, expected a count of batches or tokens"
     return ""
+
+
+def _sizes(job: JobState) -> str:
+    spec = job.spec
+    if spec is None:
+        return "no number of nodes: the job was not submitted yet"
+    if spec.sizes:
+        return f"one of {', '.join(map(str, spec.sizes))} nodes"
+    unit = f", in multiples of {spec.node_unit}" if spec.node_unit > 1 else ""
+    return f"{spec.nodes_min} to {spec.nodes_max} nodes{unit}"
 
 
 def _of_order(terms: Terms, job: JobState) -> str:

@@ -15,6 +15,12 @@ from ftcore.policies.situation import members, room
 from ftcore.policies.words import lasting, plural
 from ftcore.states.model import IncidentState, JobState
 
+STEADY_DOUBLINGS_MAX = 6
+"""A node that fails again and again is left out at most this often doubled: 64 times `steady`."""
+
+FRESH_S = 1.0
+"""A checkpoint is as good as new for so long."""
+
 RESTARTING = (
     "grow",
     "shrink",
@@ -36,7 +42,8 @@ class Grow:
         "takes the chance that enough nodes stand by for the next allowed size",
         "passes within `every` of its last growth, or of the last restart",
         "passes while less than `reserve` of the restarts of `process_restart` are left: a growth might cost one more",
-        "leaves out nodes that were at fault within `steady`",
+        "waits for the next checkpoint where the script tells of them, so that hardly a step is lost",
+        "leaves out nodes that were at fault within `steady`, and twice as long for each further fault of theirs",
     )
     kinds: ClassVar[tuple[str, ...]] = ("opportunity",)
     needs: ClassVar[tuple[Ability, ...]] = ()
@@ -49,6 +56,12 @@ class Grow:
             minimum=0,
             maximum=1,
             doc="Share of the restarts of `process_restart` that must be left; 0: they are not looked at.",
+        ),
+        "checkpoint": Option(
+            default=1800,
+            kind="duration",
+            doc="Where the script tells of its checkpoints, it grows right behind one; but the next is not waited for "
+            "once the last is so old. 0: it is never waited for.",
         ),
         **ROUND_OPTIONS,
     }
@@ -72,6 +85,10 @@ class Grow:
         why, again_s = _restarts_run_out(job, options["reserve"])
         if why:
             return Pass(reason=why, again_s=again_s)
+        wait_s = _until_saved(job, options["checkpoint"])
+        if wait_s > 0:
+            reason = f"waits for the next checkpoint, at most {lasting(round(wait_s))}: a restart now would cost steps"
+            return Pass(reason=reason, again_s=wait_s, at_commit=True)
         return Take(
             plan=PlanKind.RESTART,
             reason=f"{plural(count, 'node')} instead of {now} can train",
@@ -81,14 +98,22 @@ class Grow:
         )
 
 
+def _until_saved(job: JobState, patience_s: float) -> float:
+    """Seconds for which the next checkpoint is waited for; 0: one was just made, or none is to be expected."""
+    age_s = (job.time - job.committed) / SECOND
+    return patience_s - age_s if job.committed and FRESH_S < age_s < patience_s else 0.0
+
+
 def _shaky(job: JobState, steady_s: float) -> tuple[tuple[str, ...], float]:
     """Standby nodes that were at fault lately, and the seconds until the first of them is to be trusted again."""
-    since = job.time - seconds(steady_s)
-    inside = {member.node for member in job.world.members} if job.world is not None else set()
-    found = {
-        node: times[-1] for node, times in job.node_faults.items() if times and times[-1] > since and node not in inside
-    }
-    return tuple(found), min((time - since for time in found.values()), default=0) / SECOND
+    world = job.world
+    left: dict[str, int] = {}
+    for node, times in job.node_faults.items():
+        if times and (world is None or world.seat(node) is None):
+            quiet = seconds(steady_s * 2.0 ** min(len(times) - 1, STEADY_DOUBLINGS_MAX))
+            left[node] = times[-1] + quiet - job.time
+    found = {node: rest for node, rest in left.items() if rest > 0}
+    return tuple(found), min(found.values(), default=0) / SECOND
 
 
 def _restarts_run_out(job: JobState, reserve: float) -> tuple[str, float]:

@@ -20,6 +20,7 @@ from ftcore.policies.replacement import POLICY as REPLACEMENT
 from ftcore.policies.replacement import judge
 from ftcore.policies.situation import (
     class_of,
+    crash_loop,
     culprit,
     entry_below,
     gone,
@@ -73,8 +74,8 @@ class ProcessRestart:
             default="suspect",
             kind="choice",
             choices=("always", "suspect", "never"),
-            doc="Check the health of the nodes before they start again, where agents can; `suspect`: after a fault "
-            "that may be a node's.",
+            doc="Check the health of the nodes before they start again, where `job: health` has nodes checked at all; "
+            "`suspect`: after a fault that may be a node's: that node, or all if none is named.",
         ),
         **ROUND_OPTIONS,
     }
@@ -139,7 +140,7 @@ def _better(incident: IncidentState, job: JobState, own: str) -> tuple[str, str]
             but = f"; no replacement: {found.why_not}"
     shrink = entry_below(job, "shrink", own, incident)
     if shrink is not None:
-        out = unfit(incident, job, shrink)
+        out = unfit(incident, job, shrink) or crash_loop(incident, job, shrink)
         if out and room(job, out) >= max(1, shrink["min_nodes"]):
             return f"{listed(out)} is at fault; shrink below leaves it out", ""
     return "", but
@@ -171,4 +172,6 @@ def _check(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -
     facts = CLASSES[class_of(incident)]
     root = root_report(incident, job)
     suspicious = facts.at_fault == "node" or not facts.repeats or (root is not None and root.source == "health")
-    return "suspect" if suspicious and facts.at_fault not in ("user", "nobody") and culprit(incident) else ""
+    if not suspicious or facts.at_fault in ("user", "nobody"):
+        return ""
+    return "suspect" if culprit(incident) else "all"

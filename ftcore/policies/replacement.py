@@ -33,6 +33,15 @@ from ftcore.states.model import IncidentState, JobState
 POLICY = "pod_replacement"
 """Under this name attempts are counted."""
 
+ISOLATE = Option(
+    default="auto",
+    kind="choice",
+    choices=("auto", "always", "never"),
+    doc="Keep a replaced machine from being chosen again; `auto`: for a fault of the machine, faults that come "
+    "back to it, or on request.",
+)
+"""Option of every policy that leaves nodes out."""
+
 OPTIONS: Mapping[str, Option] = {
     "classes": Option(
         default=("gpu-hw",),
@@ -46,13 +55,7 @@ OPTIONS: Mapping[str, Option] = {
         doc="A node that was the culprit this often in `window`, and more often than all others together, is replaced "
         "whatever the class; 0: never.",
     ),
-    "isolate": Option(
-        default="auto",
-        kind="choice",
-        choices=("auto", "always", "never"),
-        doc="Keep a replaced machine from being chosen again; `auto`: for a fault of the machine, faults that come "
-        "back to it, or on request.",
-    ),
+    "isolate": ISOLATE,
     "max_replacements": Option(default=20, kind="int", maximum=1000, doc="Replacements allowed in `window`."),
     "per_node": Option(
         default=3,
@@ -111,7 +114,7 @@ def judge(incident: IncidentState, job: JobState, options: Mapping[str, Any]) ->
     why_not = _held(incident, job, options) or _spent(job, (*out, *lost), options)
     if why_not:
         return Judgement(why_not=why_not)
-    return Judgement(gone=lost, out=out, isolate=_isolate(incident, job, options))
+    return Judgement(gone=lost, out=out, isolate=isolates(incident, job, options))
 
 
 def able(job: JobState) -> bool:
@@ -144,7 +147,8 @@ def _spent(job: JobState, nodes: tuple[str, ...], options: Mapping[str, Any]) ->
     return f"a replacement was made lately; the next is due in {lasting(round(rest))}" if rest > 0 else ""
 
 
-def _isolate(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> bool:
+def isolates(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> bool:
+    """Whether the culprit's machine must not be chosen again, by the option and the evidence."""
     if options["isolate"] != "auto":
         return bool(options["isolate"] == "always")
     root = root_report(incident, job)

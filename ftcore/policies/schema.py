@@ -12,7 +12,7 @@ from ftcore.faults.taxonomy import Action, FaultClass
 from ftcore.policies import presets, values
 from ftcore.policies.base import Option, Policy
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.config import SAID_BY_SCRIPT, SCHEMA_VERSION
+from ftcore.policies.config import HEALTH, SAID_BY_SCRIPT, SCHEMA_VERSION
 
 URI = "http://json-schema.org/draft-07/schema#"
 
@@ -86,6 +86,7 @@ def _job() -> dict[str, Any]:
             },
             "checkpoint_every": {"description": "Steps between two checkpoints.", **count},
             "checkpoints_kept": {"description": "Checkpoints kept, the newest included.", **count},
+            **{key: _option(option) for key, option in HEALTH.items()},
         },
     }
 

@@ -13,7 +13,19 @@ from ftcore.events.policy import Terms
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, round_terms, spent
-from ftcore.policies.situation import asked_by, gone, is_member, left, listed, members, room, unfit, wished_node
+from ftcore.policies.replacement import ISOLATE, isolates
+from ftcore.policies.situation import (
+    asked_by,
+    crash_loop,
+    gone,
+    is_member,
+    left,
+    listed,
+    members,
+    room,
+    unfit,
+    wished_node,
+)
 from ftcore.policies.words import plural
 from ftcore.states.model import IncidentState, JobState
 
@@ -26,6 +38,8 @@ class Shrink:
     conditions: ClassVar[tuple[str, ...]] = (
         "takes a fault whose node is gone, or is unfit: its class is one of `classes`, or it was the culprit "
         "`node_faults` times in `window`",
+        "keeps a node out that it leaves out for what the machine did, or for faults that come back to it (`isolate`), "
+        "until somebody admits it",
         "takes a request to drain or to evict a node of the world",
         "passes where fewer nodes would be left than the job or `min_nodes` asks for",
         "passes when `max_shrinks` in `window` are spent",
@@ -48,6 +62,7 @@ class Shrink:
             doc="A node that was the culprit this often in `window`, and more often than all others together, is left "
             "out; 0: never.",
         ),
+        "isolate": ISOLATE,
         "max_shrinks": Option(default=20, kind="int", maximum=1000, doc="Times allowed in `window`."),
         "window": Option(default=3600, kind="duration", minimum=1, doc="The time over which is counted."),
         **ROUND_OPTIONS,
@@ -61,7 +76,7 @@ class Shrink:
         if wished and not is_member(job, wished):
             return Pass(reason=f"{wished} is no member of the world: there is nothing to leave out")
         lost = gone(incident, job)
-        out = (wished,) if wished else unfit(incident, job, options)
+        out = (wished,) if wished else unfit(incident, job, options) or crash_loop(incident, job, options)
         if not lost and not out:
             return Pass(reason="no node is gone, and none has to be left out")
         count = room(job, out)
@@ -71,17 +86,25 @@ class Shrink:
         if why:
             return Pass(reason=why)
         assert job.spec is not None
+        isolate = bool(out) and _isolates(incident, job, options, wished)
         return Take(
             plan=PlanKind.RESTART,
-            reason=_reason(incident, job, (*lost, *out), count),
+            reason=_reason(incident, job, tuple(dict.fromkeys((*lost, *out))), count)
+            + (f"; {listed(out)} is kept out" if isolate else ""),
             **round_terms(job, incident, options),
             terms=Terms(
                 exclude=out,
-                quarantine=out if incident.fault.detail == "evict" and wished else (),
+                quarantine=out if isolate else (),
                 want=count,
                 patience_s=job.spec.timing.join_window_s,
             ),
         )
+
+
+def _isolates(incident: IncidentState, job: JobState, options: Mapping[str, Any], wished: str) -> bool:
+    if wished:
+        return incident.fault.detail == "evict" and options["isolate"] != "never"
+    return isolates(incident, job, options)
 
 
 def _too_few(job: JobState, out: tuple[str, ...], least: int) -> str:

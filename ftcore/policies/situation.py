@@ -71,7 +71,7 @@ def is_alive(job: JobState, node: str) -> bool:
 
 def is_member(job: JobState, node: str) -> bool:
     """Whether the node has a place in the newest world."""
-    return job.world is not None and any(member.node == node for member in job.world.members)
+    return job.world is not None and job.world.seat(node) is not None
 
 
 def members(job: JobState) -> int:
@@ -152,6 +152,20 @@ def unfit(incident: IncidentState, job: JobState, options: Mapping[str, Any]) ->
     return (node,) if machine or keeps_failing(incident, job, options["node_faults"], options["window"]) else ()
 
 
+def crash_loop(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The culprit's node, if faults come back to it, whether its agent lives now or will come back in a moment.
+
+    Args:
+        incident: the open incident.
+        job: the folded state.
+        options: ``node_faults`` and ``window`` (see ``keeps_failing``).
+    """
+    node = culprit(incident)
+    if incident.kind != "fault" or not is_member(job, node):
+        return ()
+    return (node,) if keeps_failing(incident, job, options["node_faults"], options["window"]) else ()
+
+
 def wished_node(incident: IncidentState, job: JobState) -> str:
     """The node that somebody asked to drain or to evict; empty if nobody did."""
     if incident.kind != "request" or incident.fault.detail not in ("drain", "evict"):
@@ -170,7 +184,7 @@ def room(job: JobState, without: Collection[str] = ()) -> int:
     spec = job.spec
     if spec is None:
         return 0
-    return usable(left(job, without), nodes_min=spec.nodes_min, nodes_max=spec.nodes_max, node_unit=spec.node_unit)
+    return usable(left(job, without), spec)
 
 
 def hit_at_once(incident: IncidentState, job: JobState, window_s: float) -> tuple[str, ...]:

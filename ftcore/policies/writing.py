@@ -11,6 +11,7 @@ from ftcore.policies import presets
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config import SAID_BY_SCRIPT, SCHEMA_VERSION, preset
 from ftcore.policies.values import defaults
+from ftcore.states.health import MODES
 
 COLUMNS = 100
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
@@ -48,6 +49,8 @@ def _job(name: str) -> Iterator[str]:
     yield f"#   abilities: [save]              # what the script can do when told: {', '.join(SAID_BY_SCRIPT)}"
     yield "#   checkpoint_every: 100          # steps"
     yield "#   checkpoints_kept: 3"
+    yield f"#   health: auto                   # when nodes check their devices and links: {', '.join(MODES)}"
+    yield "#   check_s: 60s                   # how long one stage of such a check may take"
 
 
 def _entry(entry: ChainEntry) -> Iterator[str]:

@@ -20,15 +20,18 @@ House rules: a plan that failed, or that only prepared the next one (a checkpoin
 the phases of the plan that held add up to the total. A plan that leaves the processes in place has neither ``stop`` nor
 ``rendezvous``; its ``start`` begins with the verdict.
 A decision happens in the turn of its fact and has that fact's time: a ``decide`` of 0.0 says *in the same turn*. What
-cannot be known is None, never 0: a source that told no clock, one whose clock is ahead of the master's, a phase that
-the incident did not have. ``detect`` compares two clocks: between machines it is as good as they agree.
+cannot be known is None, never 0: a source that told no clock, a phase that the incident did not have. ``detect``
+compares two clocks. Where they differ by more than ``SKEW``, the source's time is told by its monotonic clock, laid on
+the master's: the fact of its boot that came the fastest shows how, and what that one took is not in it.
 """
 
 import datetime
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
+from msgspec import structs
 
 from ftcore.events.envelope import Event
 from ftcore.events.incident import (
@@ -42,13 +45,19 @@ from ftcore.events.incident import (
 )
 from ftcore.events.policy import PlanApplied, PolicyConsidered
 from ftcore.events.registry import Kind
-from ftcore.events.worker import WorkerFailed
+from ftcore.events.worker import FaultObserved, StepTimes, WorkerFailed
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
 from ftcore.faults.classify import signal_name
 from ftcore.ids import SECOND
 from ftcore.replay.deeds import STEPS_MAX, Step, deed
 from ftcore.replay.reading import fold_recorded
 from ftcore.states.model import JobState, Report
+
+SKEW: Final = SECOND
+"""Wall clocks that differ by more are not compared."""
+
+CLOCKED_MAX: Final = 64
+"""Facts of a boot that are remembered to know its clock."""
 
 
 @attrs.frozen(kw_only=True)
@@ -106,8 +115,10 @@ class Failure:
         message: the exception from the error file, else the signal, else the last line of output.
         py_callstack: the traceback from the error file, or None.
         timestamp: seconds since the epoch from the error file, or None.
-        datetime: when its agent noticed, ISO 8601 in UTC; the master's time if the agent told none.
+        datetime: when its agent noticed, ISO 8601 in UTC; on the master's clock if the agent told none, or its clock
+            differs from the master's.
         seq: the fact in the log.
+        last: the last steps of the node's workers before it, if it is the fact that tells of them.
     """
 
     rank: int | None
@@ -120,6 +131,7 @@ class Failure:
     timestamp: int | None
     datetime: str
     seq: int
+    last: tuple[StepTimes, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -215,11 +227,13 @@ class Explainer:
         self._open: _Case | None = None
         self._fact: Event | None = None
         self._failed: dict[tuple[int, str], tuple[Event, Failure]] = {}
+        self._clocks: dict[str, deque[int]] = {}
 
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
         state = self._state
         fold_recorded(state, event)
+        event = self._on_one_clock(event)
         if event.kind is Kind.FACT or self._fact is None:
             self._fact = event
         for report in reversed(state.reports):
@@ -230,6 +244,16 @@ class Explainer:
         if event.incident is not None:
             self._decided(event, self._fact)
         self._done(event)
+
+    def _on_one_clock(self, event: Event) -> Event:
+        """A fact with its source's time on the master's clock, if the source's own wall clock differs from that."""
+        at = event.at
+        if at is None or not at.boot:
+            return event
+        ahead = self._clocks.setdefault(at.boot, deque(maxlen=CLOCKED_MAX))
+        ahead.append(event.time - at.mono)
+        wall = at.mono + min(ahead)
+        return event if abs(wall - at.wall) <= SKEW else structs.replace(event, at=structs.replace(at, wall=wall))
 
     def _done(self, event: Event) -> None:
         """Note what was done: what names the incident, and what comes while it is open and names none."""
@@ -378,6 +402,7 @@ def _failure(event: Event, report: Report, restart: int) -> Failure:
         timestamp=error.timestamp if error is not None else None,
         datetime=_utc(event.at.wall if event.at is not None else event.time),
         seq=report.seq,
+        last=data.last if isinstance(data, WorkerFailed | FaultObserved) else (),
     )
 
 

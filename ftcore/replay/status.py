@@ -50,6 +50,7 @@ class NodeInfo:
         slots: ranks it holds.
         host: its host.
         round: the newest round that it was ordered to start or stop.
+        health: what its last check came to; empty: none was made.
     """
 
     node: str
@@ -58,6 +59,7 @@ class NodeInfo:
     slots: int
     host: str
     round: int
+    health: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -176,6 +178,7 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
                 slots=node.slots,
                 host=node.host,
                 round=node.round,
+                health=node.health,
             )
             for node in sorted(state.nodes.values(), key=lambda node: (not node.alive, node.ordinal, node.node))
         ),

@@ -25,6 +25,7 @@ DONE = {
     "resume": "training goes on",
     "drain": "the job goes on without {node}, which is released",
     "evict": "the job goes on without {node}, which is released and kept out",
+    "admit": "{node} is kept out no longer: it takes part once its ftrun is started again",
     "checkpoint": "a checkpoint is saved",
     "stop": "the job has stopped; the same command starts it again",
 }
@@ -38,7 +39,7 @@ class Wish:
     Args:
         seq: the wish's ``operator.commanded``.
         command: what was asked for.
-        node: the node, for ``drain`` and ``evict``.
+        node: the node, for ``drain``, ``evict`` and ``admit``.
 
     Attributes:
         outcome: ``done``, ``dropped`` (nobody could carry it out), ``overtaken`` (by a newer wish), ``ended`` (the job
@@ -76,8 +77,8 @@ class Wish:
         return ""
 
     def _met(self, seq: int, newer: OperatorCommanded) -> None:
-        if newer.command == "stop" and self.command != "stop":
-            return  # the job's end will tell
+        if newer.command == "admit" or (newer.command == "stop" and self.command != "stop"):
+            return  # the one takes nobody's place; of the other the job's end will tell
         self.outcome = "overtaken"
         self.reason = f"{newer.who} asked for {newer.command} (event {seq}) before anybody looked at it"
 

@@ -11,14 +11,18 @@ class SystemClock:
     """Wall time that starts at the system's clock and then follows the monotonic one.
 
     Stepping the system's clock by an hour therefore moves no deadline of a master in office; ``not_before`` keeps a new
-    master from starting behind the log that it continues.
+    master from starting behind the log that it continues, and ``ahead`` from running ahead of it: a host whose clock is
+    an hour off neither lets deadlines pass nor budgets grow old when it takes over.
 
     Args:
         not_before: nanoseconds since the epoch below which ``now`` never is.
+        ahead: by how much the log's clock is ahead of this boot's monotonic one, if known; else the system's clock
+            counts.
     """
 
-    def __init__(self, not_before: int = 0) -> None:
-        self._base = max(time.time_ns(), not_before) - time.monotonic_ns()
+    def __init__(self, not_before: int = 0, ahead: int | None = None) -> None:
+        mono = time.monotonic_ns()
+        self._base = max(time.time_ns() if ahead is None else mono + ahead, not_before) - mono
 
     def now(self) -> Nanoseconds:
         """Nanoseconds since the epoch."""

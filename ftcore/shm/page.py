@@ -16,6 +16,9 @@ died or was stopped in the middle.
 | 6 | ``loss`` | double; NaN: none was reported |
 | 7 | ``grad_norm`` | double; NaN: none was reported |
 | from 8 on | notes | findings and checkpoints: see ``notes``; since version 2 |
+| 10 | ``paced`` | steps whose own work was measured, since the process started; since version 2 |
+| 11 | ``own`` | nanoseconds of own work in those steps: what was not spent in a backward pass, which waits for others |
+| 12 | ``whole`` | nanoseconds that those steps took |
 
 The first eight words mean the same in every version. Who made the page wrote its version into it: a writer that finds
 an older one leaves alone what that one does not have, and a reader that is older reads no further than it knows.
@@ -39,6 +42,7 @@ MAGIC: Final = 0x3230656761507466  # "ftPage02", little-endian
 _PLAIN: Final = 0x3130656761507466  # "ftPage01": without notes
 _NAME: Final = "ftcore-page"
 _MAGIC, _SEQUENCE, _STEPS, _STEP, _ABSOLUTE, _MONO, _LOSS, _GRAD_NORM = range(8)
+_PACED, _OWN, _WHOLE = 10, 11, 12
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _READ_TRIES: Final = 100
 
@@ -53,6 +57,9 @@ class Sample:
     mono: int
     loss: float | None
     grad_norm: float | None
+    paced: int = 0
+    own: int = 0
+    whole: int = 0
 
 
 def create() -> int:
@@ -90,6 +97,11 @@ class PageWriter:
         self._doubles = view.cast("d")
         self.notes: NotesWriter | None = NotesWriter(view) if self._words[_MAGIC] != _PLAIN else None
         """Where notes are left; None: the page has no room for them."""
+        self._pace = (0, 0, 0)
+
+    def paced(self, own_ns: int, whole_ns: int) -> None:
+        """Count a step whose own work was measured; published with the next ``write``."""
+        self._pace = (self._pace[0] + 1, self._pace[1] + own_ns, self._pace[2] + whole_ns)
 
     def write(self, steps: int, step: int, absolute: bool, mono: int, loss: float | None, norm: float | None) -> None:
         """Publish a completed step. See the module's table for the arguments."""
@@ -102,6 +114,8 @@ class PageWriter:
         words[_MONO] = mono
         doubles[_LOSS] = math.nan if loss is None else loss
         doubles[_GRAD_NORM] = math.nan if norm is None else norm
+        if self.notes is not None:  # an older page has nothing there
+            words[_PACED], words[_OWN], words[_WHOLE] = self._pace
         words[_SEQUENCE] = sequence + 1
 
 
@@ -132,6 +146,9 @@ class PageReader:
                 words[_MONO],
                 _number(doubles[_LOSS]),
                 _number(doubles[_GRAD_NORM]),
+                words[_PACED],
+                words[_OWN],
+                words[_WHOLE],
             )
             if words[_SEQUENCE] == before:
                 self._last = sample if sample.mono else None

@@ -10,6 +10,7 @@ import attrs
 
 from ftcore import __version__
 from ftcore.commands import CheckHealth, ParkWorkers, PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint
+from ftcore.engine import actions as act
 from ftcore.engine import agent as core
 from ftcore.events.codec import decode_fact, encode_fact
 from ftcore.events.envelope import At, EventId, Fact
@@ -96,6 +97,8 @@ class SimAgent(Process):
             address=self.host.name,
             version=__version__,
             ordinal=self.ordinal,
+            accelerators=self.sim.options.slots,
+            checks=CheckHealth in self.core.able,
         )
         self.do(self.core.begin(joined))
 
@@ -285,24 +288,24 @@ class SimAgent(Process):
 
     # -- actions
 
-    def do(self, actions: core.Actions) -> None:
+    def do(self, actions: act.Actions) -> None:
         """Carry out what the core wants."""
         for action in actions:
             self._doers[type(action)](self, action)
 
-    def _tell(self, action: core.Tell) -> None:
+    def _tell(self, action: act.Tell) -> None:
         self.tell(action.data, action.mono)
 
-    def _tell_failure(self, action: core.TellFailure) -> None:
+    def _tell_failure(self, action: act.TellFailure) -> None:
         message, tail = self.evidence
         error = WorkerError(message=message) if message else None
         self.tell(attrs.evolve(action.data, error=error, tail=tail), action.mono)
 
-    def _start(self, action: core.Start) -> None:
+    def _start(self, action: act.Start) -> None:
         self._end_ranks()
         self._starting = self.after(self.sim.trouble.start_ns(self), lambda: self._started(action))
 
-    def _started(self, action: core.Start) -> None:
+    def _started(self, action: act.Start) -> None:
         self._starting = None
         if self.sim.trouble.unstartable(self):
             self.do(self.core.unstartable(action, "made up: cannot be started"))
@@ -324,7 +327,7 @@ class SimAgent(Process):
             self._starting = None
         return self.sim.training.stop(self.ranks) if self.ranks is not None else ()
 
-    def _stop(self, action: core.Stop) -> None:
+    def _stop(self, action: act.Stop) -> None:
         self._stop_then(action.grace_s, action.effect or action.reason, lambda c: self.do(self.core.stopped(action, c)))
 
     def _stop_then(self, grace_s: float, why: str, then: Callable[[Any], None]) -> None:
@@ -337,7 +340,7 @@ class SimAgent(Process):
         delay = self.sim.trouble.stop_ns(grace_s) if lives else ns(0.001)
         self.after(delay, lambda: then(self._end_ranks()))
 
-    def _open(self, action: core.Open) -> None:
+    def _open(self, action: act.Open) -> None:
         delay = ns(self.sim.chance.uniform(0.002, 0.2))
         if self.sim.trouble.unstartable(self):
             self.after(delay, lambda: self.do(self.core.store_failed(action, "made up: no port")))
@@ -345,13 +348,13 @@ class SimAgent(Process):
             port = 20000 + action.round
             self.after(delay, lambda: self.do(self.core.store_opened(action, self.host.name, port)))
 
-    def _perform(self, action: core.Perform) -> None:
+    def _perform(self, action: act.Perform) -> None:
         self.after(self.sim.trouble.perform_ns(), lambda: self._performed(action))
 
-    def _performed(self, action: core.Perform) -> None:
+    def _performed(self, action: act.Perform) -> None:
         command, ranks = action.command, self.ranks
         if isinstance(command, CheckHealth):
-            self.do(self.core.checked(action, self.sim.trouble.verdict(self.host), "made up"))
+            self.do(self.core.checked(action, self._findings(command)))
             return
         if ranks is None or not all(ranks.alive) or self.sim.trouble.fails():
             self.do(self.core.failed_to(action, "made up: not possible now"))
@@ -366,7 +369,22 @@ class SimAgent(Process):
             ranks.paused = True
         self.do(self.core.performed(action, ranks.step if ranks.steps else None))
 
-    def _leave(self, action: core.Leave) -> None:
+    def _findings(self, command: CheckHealth) -> act.Findings:
+        """What a check finds here; a group exchanges data unless the host of one of its nodes is bad."""
+        trouble = self.sim.trouble
+        verdict = trouble.verdict(self.host) if command.stage == 1 else "healthy"
+        group = command.groups[0] if command.groups else ()
+        hosts = {agent.node: agent.host for agent in self.sim.platform.agents()}
+        broken = any(name not in hosts or hosts[name].bad for name in group)
+        return act.Findings(
+            verdict="healthy" if verdict == "slow" else verdict,
+            detail="made up",
+            exchange=trouble.exchange(broken) if group and command.store else "",
+            device_s=5.0 if verdict == "slow" else 1.0,
+            exchange_s=1.0,
+        )
+
+    def _leave(self, action: act.Leave) -> None:
         self.outcome = action.outcome
         self.core.halt()
         self._stop_then(self.timing.stop_grace_s, f"leaves: {action.reason}", lambda codes: self._say_farewell())
@@ -375,7 +393,7 @@ class SimAgent(Process):
         self.do(self.core.farewell(self.outcome))
         self.after(ns(FAREWELL_S), self._go)
 
-    def _rejoin(self, action: core.Rejoin) -> None:
+    def _rejoin(self, action: act.Rejoin) -> None:
         self._halting = True
         self._hang_up()
         self.core.halt()
@@ -388,24 +406,24 @@ class SimAgent(Process):
         self._halting = False
         self.after(ns(self.timing.reconnect_s), self._seek)
 
-    def _give_up(self, action: core.GiveUp) -> None:
+    def _give_up(self, action: act.GiveUp) -> None:
         self.outcome = f"refused: {action.reason}"
         self._go()
 
-    def _lead(self, action: core.Lead) -> None:
+    def _lead(self, action: act.Lead) -> None:
         self.sim.put_up_candidate(self.host, action.silent)
 
     _doers: ClassVar[dict[type[Any], Callable[["SimAgent", Any], None]]] = {
-        core.Tell: _tell,
-        core.TellFailure: _tell_failure,
-        core.Start: _start,
-        core.Stop: _stop,
-        core.Open: _open,
-        core.Perform: _perform,
-        core.Leave: _leave,
-        core.Rejoin: _rejoin,
-        core.GiveUp: _give_up,
-        core.Lead: _lead,
+        act.Tell: _tell,
+        act.TellFailure: _tell_failure,
+        act.Start: _start,
+        act.Stop: _stop,
+        act.Open: _open,
+        act.Perform: _perform,
+        act.Leave: _leave,
+        act.Rejoin: _rejoin,
+        act.GiveUp: _give_up,
+        act.Lead: _lead,
     }
 
 

@@ -64,6 +64,8 @@ class SimNode:
             pid=100,
             address=self.name,
             version=__version__,
+            accelerators=self.slots,
+            checks=True,
         )
 
     def stepped(self, round_: int, step: int) -> WorkersStepped:
@@ -107,10 +109,15 @@ def _left(node: SimNode, command: ReleaseNode, effect: str, step: int) -> NodeLe
 
 
 def _checked(node: SimNode, command: CheckHealth, effect: str, step: int) -> HealthChecked:
-    verdict, detail = "healthy", ""
-    if node.bad is not None:
-        verdict, detail = "slow" if node.bad.shows == "slow" else "faulty", node.bad.doc
-    return HealthChecked(node=node.name, incarnation=node.incarnation, effect=effect, verdict=verdict, detail=detail)
+    slow = node.bad is not None and node.bad.shows == "slow"
+    return HealthChecked(
+        node=node.name,
+        incarnation=node.incarnation,
+        effect=effect,
+        verdict="faulty" if node.bad is not None and not slow else "healthy",
+        detail=node.bad.doc if node.bad is not None else "",
+        device_s=5.0 if slow else 1.0,
+    )
 
 
 def _obeyed(node: SimNode, command: Any, effect: str, step: int) -> OrderObeyed:

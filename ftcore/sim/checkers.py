@@ -6,7 +6,7 @@ A checker compares what the log says with what took place in the simulated world
 from typing import TYPE_CHECKING, Any
 
 from ftcore.commands import StartWorkers
-from ftcore.engine import agent as core
+from ftcore.engine import actions as act
 from ftcore.engine.decide import turn
 from ftcore.engine.orders import Order
 from ftcore.events.action import ActionOrdered
@@ -51,7 +51,7 @@ class Checker:
     def acknowledged(self, node: str, incarnation: str, n: int, bodies: list[bytes]) -> None:
         """An agent was told that these facts are durable."""
 
-    def obeyed(self, agent: "SimAgent", order: Order, actions: core.Actions) -> None:
+    def obeyed(self, agent: "SimAgent", order: Order, actions: act.Actions) -> None:
         """An agent got an order and does this."""
 
     def stepped(self, gang: Gang) -> None:
@@ -114,9 +114,9 @@ class EffectsFollowTheLog(Checker):
             lives = {name: state.nodes[name].incarnation for name in names if name in state.nodes}
             self._addressed[event.data.effect] = lives
 
-    def obeyed(self, agent: "SimAgent", order: Order, actions: core.Actions) -> None:
+    def obeyed(self, agent: "SimAgent", order: Order, actions: act.Actions) -> None:
         """Whoever does something was ordered to, in this life, by nobody older."""
-        if not actions or all(isinstance(a, core.Tell) and isinstance(a.data, OrderRefused) for a in actions):
+        if not actions or all(isinstance(a, act.Tell) and isinstance(a.data, OrderRefused) for a in actions):
             return
         life = agent.core.incarnation
         if order.effect not in self._addressed:

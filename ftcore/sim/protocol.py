@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from ftcore.engine import agent as core
+from ftcore.engine import actions as act
 from ftcore.engine.orders import Order, Slice
 from ftcore.events.job import CheckpointCommitted
 from ftcore.events.registry import Kind
@@ -176,7 +176,7 @@ class Simulation:
         for checker in self.checkers:
             checker.acknowledged(node, incarnation, n, bodies)
 
-    def obeyed(self, agent: SimAgent, order: Order, actions: core.Actions) -> None:
+    def obeyed(self, agent: SimAgent, order: Order, actions: act.Actions) -> None:
         """An agent got an order."""
         self.trace(f"{agent.core.incarnation} gets {order.effect} of term {order.term}: {len(actions)}")
         self._catch_up()

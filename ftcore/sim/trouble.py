@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ftcore.engine.turn import own_fact
+from ftcore.engine.wishes import ABOUT_NODES
 from ftcore.events.operator import OperatorCommanded
 from ftcore.sim.agents import SimAgent
 from ftcore.sim.clock import ns
@@ -250,9 +251,9 @@ class Trouble:
         return self.command("stop") if self.chance.random() < 0.2 else "thought better of it"
 
     def _operator(self) -> str:
-        command = self.chance.choice(("pause", "resume", "resume", "checkpoint", "drain", "evict"))
+        command = self.chance.choice(("pause", "resume", "resume", "checkpoint", "drain", "evict", "admit"))
         agent = self._agent()
-        needs_node = command in ("drain", "evict")
+        needs_node = command in ABOUT_NODES
         return self.command(command, agent.node if needs_node and agent is not None else "")
 
     # -- how long things take, and what fails
@@ -288,8 +289,13 @@ class Trouble:
         return self.on and self.chance.random() < 0.2
 
     def verdict(self, host: Host) -> str:
-        """What a health check says; it lies now and then."""
+        """What a health check says of a host by itself; it lies now and then."""
         honest = "faulty" if host.bad else "healthy"
         if self.on and self.chance.random() < 0.1:
-            return self.chance.choice(("healthy", "slow", "faulty"))
+            return self.chance.choice(("healthy", "slow", "failed", "unavailable", "faulty"))
         return honest
+
+    def exchange(self, broken: bool) -> str:
+        """What comes of an exchange of data; it fails for nothing now and then."""
+        lies = self.on and self.chance.random() < 0.1
+        return "failed" if broken != lies else "passed"

@@ -16,7 +16,7 @@ class JobPhase(StrEnum):
     ASSEMBLING = "assembling"
     """Waiting for enough nodes for its first world."""
     CHECKING = "checking"
-    """The nodes check their health before a round is planned."""
+    """The nodes check their health before a round is planned: the first one, or one of a recovery."""
     FORMING = "forming"
     """A round is planned: waiting for its nodes, its store and the back-off."""
     STARTING = "starting"
@@ -42,6 +42,10 @@ LIVING = (P.ASSEMBLING, P.CHECKING, P.FORMING, P.STARTING, P.RUNNING, P.PAUSED, 
 ENDED = (P.SUCCEEDED, P.FAILED, P.STOPPED)
 _MOVING = (P.CHECKING, P.FORMING, P.STARTING, P.RUNNING, P.PAUSED, P.RECOVERING)
 
+_ELSEWHERE = (P.FORMING, P.STARTING, P.RUNNING, P.PAUSED)
+_NOT_CHECKING = tuple(phase for phase in LIVING if phase is not P.CHECKING)
+_BESIDE = "newcomers are checked beside what goes on"
+
 
 def _was(phase: JobPhase) -> Guard:
     def guard(before_stuck: object) -> bool:
@@ -58,11 +62,13 @@ JOB = Machine(
     finals=ENDED,
     table=(
         *rows("job.submitted", ENDED, P.ASSEMBLING),  # another run in the same log
-        *rows("action.ordered/check_health", (P.RECOVERING,), P.CHECKING),
-        *rows("round.planned", (P.ASSEMBLING, P.RECOVERING, P.CHECKING), P.FORMING),
+        *rows("action.ordered/check_health", (P.ASSEMBLING, P.RECOVERING, P.CHECKING), P.CHECKING),
+        Row("health.judged/first", P.CHECKING, P.ASSEMBLING),
+        Row("health.judged/again", P.CHECKING, P.RECOVERING),
+        *rows("round.planned", (P.ASSEMBLING, P.RECOVERING), P.FORMING),
         Row("world.formed", P.FORMING, P.STARTING),
         Row("round.started", P.STARTING, P.RUNNING),
-        *rows("incident.opened", (P.ASSEMBLING, P.FORMING, P.STARTING, P.RUNNING, P.PAUSED), P.RECOVERING),
+        *rows("incident.opened", (P.ASSEMBLING, P.CHECKING, P.FORMING, P.STARTING, P.RUNNING, P.PAUSED), P.RECOVERING),
         *rows("incident.rediagnosed", _MOVING, P.RECOVERING),
         *rows("incident.escalated", _MOVING, P.RECOVERING),
         *rows("plan.applied/on", (P.RECOVERING,), P.RUNNING),
@@ -79,6 +85,9 @@ JOB = Machine(
         Row("job.finished/stopped", P.STUCK, P.STOPPED),
     ),
     ignored=(
+        Ignored("action.ordered/check_health", _ELSEWHERE, _BESIDE),
+        Ignored("health.judged/first", _NOT_CHECKING, _BESIDE),
+        Ignored("health.judged/again", _NOT_CHECKING, _BESIDE),
         Ignored("incident.resolved", tuple(P), "the job moved on when its round started or it ended"),
         Ignored("job.parked", (P.STUCK,), "already stuck; the fact is kept in the event all the same"),
         Ignored("incident.exhausted", tuple(P), "the job.finished that follows says it"),

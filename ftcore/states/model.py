@@ -2,7 +2,9 @@
 
 House rules: everything in here follows from the log alone and is bounded by the size of the job, not by the length of
 its history. Values are plain (numbers, strings, enumerations, containers of them), so a state has a canonical JSON and
-a digest. Containers keep the order of insertion and are never sets, so two folds of one log are equal to the byte.
+a digest. Containers keep the order of insertion and are never sets, so two folds of one log are equal to the byte. What
+is asked after every fact costs the same however many nodes there are; what serves only that (an index that can be made
+anew) has a name with an underscore and is no part of the JSON.
 """
 
 from typing import Any
@@ -16,6 +18,7 @@ from ftcore.events.incident import Fault
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import ChainEntry, Declared, PolicyAnswered, Terms
 from ftcore.events.world import Member
+from ftcore.states.health import HealthState
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import JobPhase
 from ftcore.states.node import GONE, OUTGOING, NodePhase
@@ -49,10 +52,17 @@ class NodeState:
     """One node: the newest incarnation of its agent.
 
     Args:
+        pid: of its agent, on its host.
         phase: where it is.
         round: the newest round that it was ordered to start or stop.
         workers: where the workers of that round are, by local rank.
         stepped: the first step that all its workers completed in that round; None before.
+        labels: what it says of where it stands.
+        settled: its place is its own: it asked for it, or has trained at it.
+        accelerators: devices that it has for training.
+        checks: its agent can check devices and links.
+        health: what its last check came to: ``healthy``, ``slow``, ``faulty`` or ``unknown``; empty: none was made.
+        checked: the round before which that was.
     """
 
     node: str
@@ -61,10 +71,17 @@ class NodeState:
     slots: int
     host: str
     address: str
+    pid: int
     phase: NodePhase
     round: int = 0
     workers: list[WorkerPhase] = attrs.field(factory=list)
     stepped: int | None = None
+    labels: dict[str, str] = attrs.field(factory=dict)
+    settled: bool = False
+    accelerators: int = 0
+    checks: bool = False
+    health: str = ""
+    checked: int = 0
 
     @property
     def alive(self) -> bool:
@@ -83,10 +100,18 @@ class WorldState:
     started: bool = False
     stepped: int = 0
     """Members whose workers have all completed a step."""
+    _seats: dict[str, int] = attrs.field(factory=dict, init=False, eq=False, repr=False)
+
+    def seat(self, node: str) -> int | None:
+        """The node's place among the members, which is its group rank; None if no life of it is one."""
+        if len(self._seats) != len(self.members):
+            self._seats = {member.node: seat for seat, member in enumerate(self.members)}
+        return self._seats.get(node)
 
     def has(self, node: str, incarnation: str) -> bool:
         """Whether this very incarnation is a member."""
-        return any(member.node == node and member.incarnation == incarnation for member in self.members)
+        seat = self.seat(node)
+        return seat is not None and self.members[seat].incarnation == incarnation
 
 
 @attrs.define(kw_only=True)
@@ -249,6 +274,8 @@ class JobState:
         held: an operator wants no recovery to begin; incidents stay open and the chain is not asked.
         abilities: what each part of the job declared that it can do.
         quarantined: why, by node.
+        health: the health check under way.
+        unchecked: living nodes that are to be checked before they take part, as ``{node: incarnation}``.
         checkpoints: steps whose checkpoint is committed, of the living lineage, newest last.
         curves: the newest trouble with a figure of the whole job, by its kind: round, step and the node that told it.
         declared: what the policy file says of the job.
@@ -260,6 +287,8 @@ class JobState:
         skips: what of the data is left out along the living lineage.
         tolerated: steps whose trouble was tolerated, newest last.
         offered: seq of the fact that the newest opportunity came of.
+        at_commit: that opportunity was declined, and is worth to be looked at again once a checkpoint is committed.
+        committed: time of the newest committed checkpoint of this run; 0 before.
     """
 
     seq: int = 0
@@ -305,6 +334,8 @@ class JobState:
     attempts: dict[str, list[int]] = attrs.field(factory=dict)
     abilities: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
     quarantined: dict[str, str] = attrs.field(factory=dict)
+    health: HealthState | None = None
+    unchecked: dict[str, str] = attrs.field(factory=dict)
     checkpoints: list[int] = attrs.field(factory=list)
     curves: dict[str, tuple[int, int | None, str]] = attrs.field(factory=dict)
     hits: list[Report] = attrs.field(factory=list)
@@ -314,12 +345,26 @@ class JobState:
     skips: list[Skip] = attrs.field(factory=list)
     tolerated: list[int] = attrs.field(factory=list)
     offered: int = 0
+    at_commit: bool = False
+    committed: int = 0
     streak: int = 0
     repeat: Repeat = attrs.field(factory=Repeat)
     step: int | None = None
     step_absolute: bool = False
     step_round: int = 0
     reports_steps: bool = False
+    _taken_below: int = attrs.field(default=0, init=False, eq=False, repr=False)
+
+    def vacate(self, ordinal: int) -> None:
+        """Nobody holds this place any more."""
+        del self.places[ordinal]
+        self._taken_below = min(self._taken_below, ordinal)
+
+    def free_place(self) -> int:
+        """The lowest place that nobody holds."""
+        while self._taken_below in self.places:
+            self._taken_below += 1
+        return self._taken_below
 
     def alive(self) -> list[NodeState]:
         """Nodes whose agent lives, in order of ordinal. Sorts: not for a question that every fact asks."""
@@ -332,6 +377,10 @@ class JobState:
     def available(self) -> int:
         """How many nodes could be in the next world: those that live and are not on their way out."""
         return len(self.places) - self.count(*OUTGOING)
+
+    def ready(self) -> int:
+        """How many of those need no health check before."""
+        return self.available() - len(self.unchecked)
 
     def can(self, ability: str) -> bool:
         """Whether some part of the job declared this ability."""

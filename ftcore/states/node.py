@@ -82,6 +82,7 @@ NODE = Machine(
     table=(
         *rows("action.ordered/check_health", (N.STANDBY, N.CHECKING), N.CHECKING),
         Row("health.checked", N.CHECKING, N.STANDBY),
+        Row("order.refused/check_health", N.CHECKING, N.STANDBY),
         *rows("action.ordered/start_workers", (N.STANDBY, N.CHECKING, N.FINISHED, N.PARKED), N.STARTING),
         Row("workers.started", N.STARTING, N.RUNNING),
         Row("order.obeyed/pause_workers", N.RUNNING, N.PAUSED),
@@ -118,6 +119,7 @@ NODE = Machine(
             tuple(p for p in LIVING if p not in (N.RUNNING, N.PAUSED, N.FAULTED)),
             _OVERTAKEN,
         ),
+        Ignored("order.refused/check_health", tuple(p for p in LIVING if p is not N.CHECKING), _OVERTAKEN),
         Ignored("order.refused", LIVING, "what follows is decided by the plan that ordered it"),
         Ignored("health.checked", tuple(p for p in LIVING if p is not N.CHECKING), _OVERTAKEN),
         *(
@@ -146,6 +148,7 @@ NODE = Machine(
                 "node.joined/again",
                 "health.checked",
                 "order.refused",
+                "order.refused/check_health",
                 "order.obeyed/pause_workers",
                 "order.obeyed/resume_workers",
                 "order.obeyed/park_workers",

@@ -59,7 +59,7 @@ from ftcore.events.worker import (
 )
 from ftcore.events.world import StoreOpened
 from ftcore.ids import Nanoseconds, Term, seconds
-from ftcore.policies.base import Policy
+from ftcore.policies.base import Ability, Policy
 from ftcore.policies.config import default_chain
 from ftcore.policies.external import put
 from ftcore.states.fold import next_deadline
@@ -83,7 +83,8 @@ class JobDriver:
 
     Attributes:
         refuses: kinds of orders (``retry_step``) that a node refuses, by node; ``*`` stands for every node.
-        health: what a node answers to a health check, if not ``healthy``.
+        health: what a node finds of itself in a health check, if not ``healthy``: ``faulty``, ``failed``,
+            ``unavailable``, ``slow``, or ``unreachable``: it exchanges data with nobody.
         capacity: how many replacements the platform can launch.
     """
 
@@ -164,8 +165,10 @@ class JobDriver:
             self.join(f"node{number}")
         self.settle()
 
-    def join(self, node: str) -> None:
-        """A node (or a new incarnation of it) joins."""
+    def join(
+        self, node: str, *, slots: int = 0, ordinal: int | None = None, labels: dict[str, str] | None = None
+    ) -> None:
+        """A node (or a new incarnation of it) joins; by default as wide as all, with no place and no labels."""
         self._incarnations[node] = self._incarnations.get(node, 0) + 1
         self._silent.discard(node)
         self.say(
@@ -173,11 +176,15 @@ class JobDriver:
             NodeJoined(
                 node=node,
                 incarnation=self._incarnation(node),
-                slots=self.slots,
+                slots=slots or self.slots,
                 host="host",
                 pid=100,
                 address="127.0.0.1",
                 version=__version__,
+                ordinal=ordinal,
+                labels=labels or {},
+                accelerators=self.slots,
+                checks=Ability.CHECK in self.abilities,
             ),
         )
 
@@ -334,7 +341,10 @@ class JobDriver:
             self.commit()
 
     def _check(self, node: str, order: Any) -> None:
-        verdict = self.health.get(node, "healthy")
+        said = self.health.get(node, "healthy")
+        verdict = "healthy" if said in ("slow", "unreachable") else said
+        group = order.command.groups[0] if order.command.groups and order.command.store else ()
+        broken = any(self.health.get(name) == "unreachable" for name in group)
         self.say(
             node,
             HealthChecked(
@@ -343,6 +353,8 @@ class JobDriver:
                 effect=order.effect,
                 verdict=verdict,
                 detail=f"matmul is {verdict}",
+                exchange="" if not group else "failed" if broken else "passed",
+                device_s=9.0 if said == "slow" else 1.0,
             ),
         )
 

@@ -244,7 +244,8 @@ def _failed_before_the_first_step(job: JobDriver) -> None:
 
 
 def _nodes_lost(job: JobDriver) -> None:
-    job.start()
+    if not job.state.run:
+        job.start()
     job.commit()
     job.make_steps(5)
     for _ in range(2):
@@ -254,6 +255,7 @@ def _nodes_lost(job: JobDriver) -> None:
 
 
 def _no_capacity(job: JobDriver) -> None:
+    job.start()
     job.capacity = 0
     job.health = {"node1": "faulty"}
     _nodes_lost(job)

@@ -1,12 +1,18 @@
 """Progress of plain scripts: torch's public global optimizer hook counts completed steps into the page.
 
+How long a rank works by itself is the step without its backward passes: there ranks wait for each other. So the
+beginning and the end of each pass are stamped, by a wrapper around ``torch.autograd.backward``, for which there is no
+hook.
+
 House rules: a hook of ours never raises into the training step and costs about a microsecond. Only the first optimizer
 seen is counted, so that a script with two of them (a GAN) does not step twice as fast. The Adam family keeps its step
 number in its state and saves it in checkpoints: it is read once, so a resumed run counts on; it is never read from a
 device, which would have to wait for it.
 """
 
+import functools
 import sys
+import time
 import weakref
 from typing import Any
 
@@ -48,3 +54,20 @@ def install() -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     register_optimizer_step_post_hook(_StepCounter())
+    _stamp_backward()
+
+
+def _stamp_backward() -> None:
+    from torch import autograd
+
+    plain, waited = autograd.backward, progress().waited
+
+    @functools.wraps(plain)
+    def backward(*args: Any, **kwargs: Any) -> None:
+        began = time.monotonic_ns()
+        try:
+            plain(*args, **kwargs)
+        finally:
+            waited(time.monotonic_ns() - began)
+
+    autograd.backward = backward

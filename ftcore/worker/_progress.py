@@ -33,6 +33,8 @@ class Progress:
         self._step = 0
         self._absolute = False
         self._watch: Watch | None = None
+        self._stepped_at = 0
+        self._waited = 0
         self.reported = False
 
     def stepped(self) -> None:
@@ -41,7 +43,20 @@ class Progress:
             return
         self._steps += 1
         self._step += 1
-        self._page.write(self._steps, self._step, self._absolute, time.monotonic_ns(), None, None)
+        mono = time.monotonic_ns()
+        self._pace(mono)
+        self._page.write(self._steps, self._step, self._absolute, mono, None, None)
+
+    def waited(self, nanoseconds: int) -> None:
+        """So much of the step under way was spent in a backward pass, where ranks wait for each other."""
+        self._waited += nanoseconds
+
+    def _pace(self, mono: int) -> None:
+        """Say how long the step took, and how much of that was this rank's own work; once a step."""
+        whole, waited = mono - self._stepped_at, self._waited
+        if self._page is not None and self._stepped_at and 0 < waited <= whole:
+            self._page.paced(whole - waited, whole)
+        self._stepped_at, self._waited = mono, 0
 
     def resumed_at(self, step: int) -> None:
         """The training completed ``step`` steps before the next one that is counted."""
@@ -61,6 +76,8 @@ class Progress:
         self._step = step
         self._absolute = True
         mono = time.monotonic_ns()
+        if not counted:
+            self._pace(mono)
         self._page.write(self._steps, step, True, mono, loss, grad_norm)
         if loss is not None or grad_norm is not None:
             if self._watch is None:

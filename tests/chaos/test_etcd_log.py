@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
+import attrs
 import pytest
 from etcd_cluster import Cluster, Proxy, require_etcd, run
 
@@ -19,6 +20,7 @@ from ftcore.events.operator import OperatorCommanded
 from ftcore.ids import JobName, Nanoseconds, Seq, Term
 from ftcore.logs.etcd import EtcdLog, EtcdStore
 from ftcore.ports import Candidate, Leadership
+from ftcore.timing import DEFAULT
 
 pytestmark = pytest.mark.etcd
 
@@ -542,6 +544,36 @@ def test_damage_is_noticed(etcd: Cluster):
             await client.delete(DeleteRange(b"/damage/ftcore/1/j/head"))
             with pytest.raises(StoreError, match="head is gone"):
                 await log.last_seq()
+
+    run(body())
+
+
+def test_a_leader_whose_process_died_is_not_waited_for(etcd: Cluster):
+    """Its lease would run for ten minutes more; a candidate that was in touch with it takes over, and it is fenced."""
+
+    async def body() -> None:
+        timing = attrs.evolve(DEFAULT, master_lease_s=600.0, master_renew_s=200.0)
+        code = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "
+        code += "c = s.accept(); print('in touch', flush=True); c[0].recv(1)"
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as leader:
+            assert leader.stdout is not None
+            address = f"127.0.0.1:{leader.stdout.readline().strip()}"
+            store = EtcdStore.from_url(etcd.url("dead"), timing=timing)
+            try:
+                log, other = [await store.open(JobName("j"), create=True) for _ in range(2)]
+                first = await log.campaign(attrs.evolve(ME, address=address))
+                second = asyncio.create_task(other.campaign(ME))
+                assert await asyncio.to_thread(leader.stdout.readline) == "in touch\n"
+                assert not second.done()
+                leader.kill()
+                assert (await second).term > first.term
+                with pytest.raises(Fenced):
+                    await log.append([event(1, first.term)], term=first.term, expected_seq=Seq(0))
+                await append(other, (await second).term, 1)
+                await log.close()
+                await other.close()
+            finally:
+                await store.close()
 
     run(body())
 

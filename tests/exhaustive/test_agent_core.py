@@ -4,6 +4,7 @@ import copy
 from collections import deque
 
 from ftcore.commands import CheckHealth, OpenStore, PauseWorkers, ReleaseNode, StartWorkers, StopWorkers
+from ftcore.engine import actions as act
 from ftcore.engine import agent as core
 from ftcore.engine.orders import Order, Slice
 from ftcore.events.node import NodeJoined
@@ -44,7 +45,7 @@ class Explored:
 
     def __init__(self) -> None:
         self.core = core.AgentCore("a", 1, TIMING, able=(PauseWorkers, CheckHealth))
-        self.open: list[core.Action] = []
+        self.open: list[act.Action] = []
         self.alive: set[int] = set()
         self.obeyed = (0, 0)
         self.do(self.core.begin(joined("1")))
@@ -52,17 +53,17 @@ class Explored:
     def key(self) -> str:
         return repr((sorted(self.core.snapshot().items()), self.open, sorted(self.alive)))
 
-    def do(self, actions: core.Actions) -> None:
+    def do(self, actions: act.Actions) -> None:
         for action in actions:
-            if isinstance(action, core.Start):
+            if isinstance(action, act.Start):
                 self.alive.clear()  # by its contract a supervisor ends an older round first
-                assert not any(isinstance(other, core.Stop) for other in self.open), "started while stopping"
-                self.open = [other for other in self.open if not isinstance(other, core.Start)]
-            if isinstance(action, core.Stop):
-                self.open = [other for other in self.open if not isinstance(other, core.Start)]
-            if isinstance(action, core.Start | core.Stop | core.Open | core.Perform):
+                assert not any(isinstance(other, act.Stop) for other in self.open), "started while stopping"
+                self.open = [other for other in self.open if not isinstance(other, act.Start)]
+            if isinstance(action, act.Stop):
+                self.open = [other for other in self.open if not isinstance(other, act.Start)]
+            if isinstance(action, act.Start | act.Stop | act.Open | act.Perform):
                 self.open.append(action)
-            if isinstance(action, core.Rejoin):
+            if isinstance(action, act.Rejoin):
                 self.core.halt()
                 self.alive, self.open, self.obeyed = set(), [], (0, 0)
                 self.do(self.core.begin(joined(self.core.incarnation + "+")))
@@ -70,7 +71,7 @@ class Explored:
     def inputs(self) -> list[tuple[str, object]]:
         phase = self.core.phase
         found: list[tuple[str, object]] = [("answer", action) for action in self.open]
-        found += [("fail", action) for action in self.open if not isinstance(action, core.Stop)]
+        found += [("fail", action) for action in self.open if not isinstance(action, act.Stop)]
         if phase is AgentPhase.FOLLOWING:
             found += [("order", order) for order in ORDERS]
             found += [("break", None)]
@@ -109,7 +110,7 @@ class Explored:
         known = self.core
         actions = known.obey(order)
         round_ = getattr(order.command, "round", 0)
-        if any(isinstance(action, core.Start | core.Stop) for action in actions):
+        if any(isinstance(action, act.Start | act.Stop) for action in actions):
             assert (order.term, round_) >= (self.obeyed[0], 0), "an older term was obeyed"
             assert round_ >= self.obeyed[1], "an older round was obeyed"
             self.obeyed = (order.term, round_)
@@ -118,25 +119,25 @@ class Explored:
         assert repr(known.snapshot()) == before
         self.do(actions)
 
-    def answer(self, action: object, *, failed: bool) -> core.Actions:
+    def answer(self, action: object, *, failed: bool) -> act.Actions:
         known = self.core
-        if isinstance(action, core.Start):
+        if isinstance(action, act.Start):
             if failed:
                 return known.unstartable(action, "no")
             self.alive.add(action.round)
             actions = known.started(action, (1,), "fork")
-            assert [type(tell.data) for tell in actions if isinstance(tell, core.Tell)] == [WorkersStarted]
+            assert [type(tell.data) for tell in actions if isinstance(tell, act.Tell)] == [WorkersStarted]
             return actions
-        if isinstance(action, core.Stop):
+        if isinstance(action, act.Stop):
             self.alive.clear()
             actions = known.stopped(action, (0,))
-            (told,) = [tell.data for tell in actions if isinstance(tell, core.Tell)]
+            (told,) = [tell.data for tell in actions if isinstance(tell, act.Tell)]
             assert isinstance(told, WorkersStopped)
             assert told.round >= action.round
             return actions
-        if isinstance(action, core.Open):
+        if isinstance(action, act.Open):
             return known.store_failed(action, "no") if failed else known.store_opened(action, "h", 1)
-        assert isinstance(action, core.Perform)
+        assert isinstance(action, act.Perform)
         return known.failed_to(action, "no") if failed else known.performed(action, 1)
 
 
@@ -152,7 +153,7 @@ def test_no_order_of_events_confuses_the_core():
             after = copy.deepcopy(here)
             after.feed(kind, what)
             assert len(after.alive) <= 1
-            assert not (after.core.running and any(isinstance(other, core.Stop) for other in after.open))
+            assert not (after.core.running and any(isinstance(other, act.Stop) for other in after.open))
             sometimes |= {str(after.core.phase), "running" if after.core.running else "idle"}
             key = after.key()
             if key not in seen and depth < 4:

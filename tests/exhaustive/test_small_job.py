@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from ftcore.commands import StartWorkers
+from ftcore.engine import actions as act
 from ftcore.engine import agent as core
 from ftcore.engine.decide import turn
 from ftcore.engine.master import answers_to, unanswered
@@ -44,7 +45,7 @@ class Node:
         self.name, self.lives = name, 0
         self.core = core.AgentCore(name, 1, SPEC.timing)
         self.outbox: list[Fact] = []
-        self.doing: list[core.Action] = []
+        self.doing: list[act.Action] = []
         self.alive = 0
         self.n = 0
         self.left = False
@@ -68,29 +69,29 @@ class Node:
         )
         self.core.welcomed(Term(0))
 
-    def do(self, actions: core.Actions) -> None:
+    def do(self, actions: act.Actions) -> None:
         for action in actions:
-            if isinstance(action, core.Tell | core.TellFailure):
+            if isinstance(action, act.Tell | act.TellFailure):
                 self.n += 1
                 self.outbox.append(Fact(id=EventId(self.name, self.core.incarnation, self.n), data=action.data))
-            elif isinstance(action, core.Leave):
+            elif isinstance(action, act.Leave):
                 self.alive, self.left = 0, True
                 self.do(self.core.farewell(action.outcome))
             else:
-                if isinstance(action, core.Start):
-                    assert not any(isinstance(other, core.Stop) for other in self.doing)
+                if isinstance(action, act.Start):
+                    assert not any(isinstance(other, act.Stop) for other in self.doing)
                     self.alive = 0
-                self.doing = [a for a in self.doing if not isinstance(a, core.Start)] + [action]
+                self.doing = [a for a in self.doing if not isinstance(a, act.Start)] + [action]
 
-    def complete(self, action: core.Action) -> None:
+    def complete(self, action: act.Action) -> None:
         self.doing.remove(action)
-        if isinstance(action, core.Start):
+        if isinstance(action, act.Start):
             self.alive = action.round
             self.do(self.core.started(action, (1,), "fork"))
-        elif isinstance(action, core.Stop):
+        elif isinstance(action, act.Stop):
             self.alive = 0
             self.do(self.core.stopped(action, (-15,)))
-        elif isinstance(action, core.Open):
+        elif isinstance(action, act.Open):
             self.do(self.core.store_opened(action, "h", action.round))
 
     def exit(self, code: int) -> None:
@@ -225,7 +226,7 @@ class World:
             assert order.effect in self.known, "an order that is not in the log"
             before = node.core.round
             actions = node.core.obey(order)
-            if any(isinstance(action, core.Start) for action in actions):
+            if any(isinstance(action, act.Start) for action in actions):
                 assert isinstance(order.command, StartWorkers)
                 assert order.command.round > before
             node.do(actions)

@@ -7,7 +7,9 @@ import pytest
 
 from ftcore.logs.archive import read_events
 from ftcore.replay import Explainer, fold_log, read, verify
-from ftcore.states.model import digest
+from ftcore.states.fold import fold
+from ftcore.states.model import JobState, digest, to_json
+from ftcore.states.snapshot import pack, restore, seal
 
 LOGS = Path(__file__).parent / "logs"
 FILES = sorted(LOGS.glob("*/*.ftlog"))
@@ -30,6 +32,19 @@ def test_a_stored_log_is_decided_again_as_then(path: Path):
         pytest.skip(RULES_CHANGED[path.parent.name])
     report = verify(read_events(path))
     assert report.ok, "\n".join(map(str, report.mismatches))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_fold_may_go_on_from_a_snapshot_anywhere(path: Path):
+    """Whoever restores the state after each event and folds the next one has the state of who folded from the start."""
+    whole, hopping = JobState(), JobState()
+    for event in read_events(path):
+        fold(whole, event)
+        fold(hopping, event)
+        restored = restore(seal(pack(hopping)))
+        assert restored is not None
+        hopping = restored.state
+        assert to_json(hopping) == to_json(whole), event.seq
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -29,9 +29,11 @@ from ftcore.replay import Explainer, Verifier, fold_log, read
 from ftcore.states.fold import fold, is_duplicate
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED
-from ftcore.states.model import digest
+from ftcore.states.model import digest, to_json
 from ftcore.states.node import ACTIVE
+from ftcore.states.snapshot import pack, restore, seal
 from ftcore.states.views import Mirror
+from ftcore.states.world import usable
 from ftcore.testing.driver import JobDriver
 
 ERRORS = st.sampled_from(
@@ -68,14 +70,22 @@ class Job(RuleBasedStateMachine):
         unit=st.integers(1, 2),
         budget=st.integers(0, 4),
         running=st.booleans(),
+        order_by=st.sampled_from(["", "switch"]),
     )
-    def set_up(self, data: st.DataObject, nodes: int, least: int, unit: int, budget: int, running: bool) -> None:
+    def set_up(
+        self, data: st.DataObject, nodes: int, least: int, unit: int, budget: int, running: bool, order_by: str
+    ) -> None:
         unit = min(unit, nodes)
         least = min(least, nodes - nodes % unit)  # else no world can ever be formed
-        spec = JobSpec(argv=("train.py",), nodes_min=least, nodes_max=nodes, node_unit=unit)
+        fitting = [size for size in range(least, nodes + 1) if size % unit == 0]
+        sizes = tuple(sorted(data.draw(st.sets(st.sampled_from(fitting)))))
+        spec = JobSpec(
+            argv=("train.py",), nodes_min=least, nodes_max=nodes, node_unit=unit, sizes=sizes, order_by=order_by
+        )
         self.driver = JobDriver(slots=2, spec=spec, policy=chain(data, budget), abilities=data.draw(ABILITIES))
         self.driver.capacity = data.draw(st.integers(0, 2))
         self.budget = budget
+        self.snapshot_every = data.draw(st.integers(1, 40))
         self.verifier = Verifier()
         self.seen = 0
         self.mirror = Mirror()
@@ -87,9 +97,9 @@ class Job(RuleBasedStateMachine):
 
     # -- what happens
 
-    @rule(node=NODES)
-    def a_node_joins(self, node: str) -> None:
-        self.driver.join(node)
+    @rule(node=NODES, ordinal=st.one_of(st.none(), st.integers(0, 5)), switch=st.sampled_from(["", "s2", "s10"]))
+    def a_node_joins(self, node: str, ordinal: int | None, switch: str) -> None:
+        self.driver.join(node, ordinal=ordinal, labels={"switch": switch} if switch else {})
 
     def _alive(self) -> list[str]:
         return [node.node for node in self.driver.state.alive()]
@@ -120,7 +130,9 @@ class Job(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self._alive())
-    @rule(data=st.data(), verdict=st.sampled_from(["healthy", "slow", "faulty"]))
+    @rule(
+        data=st.data(), verdict=st.sampled_from(["healthy", "slow", "unreachable", "unavailable", "failed", "faulty"])
+    )
     def a_node_becomes(self, data: st.DataObject, verdict: str) -> None:
         self.driver.health[data.draw(st.sampled_from(self._alive()))] = verdict
 
@@ -263,6 +275,18 @@ class Job(RuleBasedStateMachine):
         assert not starting or not stopping or min(starting) > max(stopping)
 
     @invariant()
+    def every_living_node_has_a_place_of_its_own(self) -> None:
+        if not hasattr(self, "driver"):
+            return
+        state = self.driver.state
+        living = {node.ordinal: node.node for node in state.nodes.values() if node.alive}
+        assert living == state.places and len(living) == sum(node.alive for node in state.nodes.values())
+        assert max(living, default=-1) < state.places_end
+        members = state.world.members if state.world is not None else ()
+        assert len({member.ordinal for member in members}) == len(members)
+        assert not members or len(members) == usable(len(members), self.driver.spec)
+
+    @invariant()
     def restarts_stay_within_their_budget(self) -> None:
         if not hasattr(self, "driver"):
             return
@@ -295,6 +319,15 @@ class Job(RuleBasedStateMachine):
         state = fold_log([])
         for event in events:
             self.mirror.follow(fold(state, event))
+        read_back = [decode(encode(event)) for event in events]
+        whole, hopping = fold_log(read_back), fold_log([])
+        for event in read_back:
+            fold(hopping, event)
+            if event.seq % self.snapshot_every == 0:
+                restored = restore(seal(pack(hopping)))
+                assert restored is not None
+                hopping = restored.state
+        assert to_json(hopping) == to_json(whole)
 
     def _recover(self) -> None:
         driver = self.driver

@@ -17,24 +17,30 @@ import attrs
 import structlog
 
 from ftcore import __version__
+from ftcore.commands import CheckHealth
+from ftcore.engine import actions as act
 from ftcore.engine import agent as core
 from ftcore.engine.orders import Slice
 from ftcore.errors import Refused, StoreError, UsageError
 from ftcore.events.node import NodeJoined
-from ftcore.events.worker import EVIDENCE_BYTES_MAX, LogMatched
+from ftcore.events.worker import EVIDENCE_BYTES_MAX, FaultObserved, LogMatched
 from ftcore.faults.scan import Hit
+from ftcore.faults.window import StepRing
 from ftcore.ids import Round
 from ftcore.ports import EventLog, Launch, Leader, Supervisor
 from ftcore.runtime import tasks
 from ftcore.runtime.agent.environment import worker_env
 from ftcore.runtime.agent.errorfile import read_error_file
+from ftcore.runtime.agent.health import HealthCheck
 from ftcore.runtime.agent.link import Link, make_hello
 from ftcore.runtime.agent.outbox import Outbox
+from ftcore.runtime.agent.particulars import Particulars
 from ftcore.runtime.agent.watch_notes import LOOK_S as NOTES_LOOK_S
 from ftcore.runtime.agent.watch_notes import NotesWatch
 from ftcore.runtime.agent.watch_progress import ProgressWatch, stacks
 from ftcore.runtime.clock import at
 from ftcore.runtime.wire import frames
+from ftcore.runtime.wire.security import NONE, Security
 from ftcore.states.agent import AgentPhase
 
 FIRST_STEP_LOOK_S = 0.02
@@ -42,6 +48,9 @@ FIRST_STEP_LOOK_S = 0.02
 
 FAREWELL_S = 3.0
 """How long an agent that leaves waits for its last facts to be acknowledged."""
+
+KILL_S = 1.0
+"""What is kept of the time to leave for workers that ignored TERM."""
 
 logger = structlog.get_logger()
 
@@ -60,8 +69,10 @@ class AgentConfig:
         state_dir: directory for the agent's own files.
         env: environment that workers inherit.
         ordinal: the place asked for, or None.
-        token: the job's token.
+        labels: what the node says of where it stands.
+        security: what is shown to masters, and asked of them.
         lead_delay_s: how long nobody must lead before this agent puts up a candidate; None: it never does.
+        leave_within_s: seconds from the word to leave until the node is taken away; None: the job's own grace.
     """
 
     job: str
@@ -73,8 +84,10 @@ class AgentConfig:
     state_dir: Path
     env: Mapping[str, str]
     ordinal: int | None = None
-    token: str = ""
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    security: Security = NONE
     lead_delay_s: float | None = 0.0
+    leave_within_s: float | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -102,6 +115,7 @@ class Agent:
         put_up_candidate: starts a process that wants the master role, unless one that it started lives. It is given
             None for a standby; else nobody leads, and it is given the process id of a leader of this host that fell
             silent and does not count as living, or 0. None: this agent never does.
+        checker: checks this node's devices and links; None: this agent cannot.
     """
 
     def __init__(
@@ -110,23 +124,34 @@ class Agent:
         log: EventLog,
         supervisor: Supervisor,
         put_up_candidate: Callable[[int | None], None] | None = None,
+        checker: HealthCheck | None = None,
     ) -> None:
         self.config = config
         self._log = log
         self._supervisor = supervisor
         self._put_up_candidate = put_up_candidate
+        self._checker = checker
+        self._checking: asyncio.Task[None] | None = None
         self._timing = config.submission.spec.timing
         leads = put_up_candidate is not None
         self._core = core.AgentCore(
-            config.node, config.slots, self._timing, lead_delay_s=config.lead_delay_s if leads else None
+            config.node,
+            config.slots,
+            self._timing,
+            able=(CheckHealth,) if checker is not None else (),
+            lead_delay_s=config.lead_delay_s if leads else None,
         )
         self._progress = ProgressWatch(self._timing, config.slots)
         self._notes = NotesWatch(config.node)
+        self._ring = StepRing()
+        self._particulars = Particulars(config.address)
         self._rejoin = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._farewell_grace_s = self._timing.stop_grace_s
+        if config.leave_within_s is not None:
+            self._farewell_grace_s = max(0.0, config.leave_within_s - FAREWELL_S - KILL_S)
         self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._outbox: Outbox
         self._link: Link
@@ -144,16 +169,16 @@ class Agent:
             log=self._log,
             hello=make_hello(
                 job=config.job,
-                token=config.token,
                 node=config.node,
                 incarnation=incarnation,
                 submission=config.submission,
                 again=bool(self._core.incarnation),  # who joins anew was fenced, so its last life is in the log
             ),
             outbox=self._outbox,
+            security=config.security,
             beat=self._beat,
             timing=self._timing,
-            on_welcome=lambda frame: self._do(self._core.welcomed(frame.term)),
+            on_welcome=self._welcomed,
             on_broken=lambda: self._do(self._core.stream_broken(_now())),
             on_refused=lambda frame: self._do(self._core.refused(frame.reason, frame.rejoin, frame.release)),
             on_orders=self._obey_all,
@@ -169,6 +194,9 @@ class Agent:
             address=config.address,
             version=__version__,
             ordinal=config.ordinal,
+            labels=dict(config.labels),
+            accelerators=self._checker.accelerators if self._checker is not None else 0,
+            checks=self._checker is not None,
         )
         self._do(self._core.begin(joined))
 
@@ -228,6 +256,7 @@ class Agent:
         """Stop the workers because this life ends."""
         self._core.halt()
         self._give_up_start()
+        self._give_up_check()
         await self._supervisor.stop(grace_s)
 
     @property
@@ -270,8 +299,13 @@ class Agent:
             logger.warning("no standby on this node", reason=reason)
 
     def ask_to_stop(self, who: str, exit_code: int) -> None:
-        """Ask the master to end the job (a signal to a standalone ``ftrun``)."""
-        self._do(self._core.told_to_stop(who, exit_code))
+        """Ask the master to end the job (a signal to a standalone ``ftrun``); too late once this agent has ended."""
+        if not self._ended.done():
+            self._do(self._core.told_to_stop(who, exit_code))
+
+    def give_up(self, reason: str, exit_code: int) -> None:
+        """Tell the master that the launcher of the workers starts no more of them; the run ends as failed."""
+        self._do(self._core.gave_up(reason, exit_code))
 
     def store_lost(self, round_: Round) -> None:
         """The supervisor lost the store of a round."""
@@ -279,6 +313,7 @@ class Agent:
 
     def matched(self, round_: Round, rank: int, hit: Hit) -> None:
         """A rule knows lines that a worker printed."""
+        self._particulars.matched(hit.cls, hit.count)
         if self._core.round == round_:
             fact = LogMatched(
                 node=self.config.node,
@@ -309,12 +344,18 @@ class Agent:
         here = silent is not None and silent.candidate.host == socket.gethostname()
         self._do(self._core.leaderless(_now(), silent.candidate.pid if silent is not None and here else 0))
 
+    def _welcomed(self, frame: frames.Welcome) -> None:
+        self._particulars.forget()
+        self._do(self._core.welcomed(frame.term))
+
     def _standby_wanted(self) -> None:
         self._do(self._core.standby_wanted())
 
     def _beat(self) -> frames.Beat:
         pulse = self._core.pulse(self._supervisor.progress() if self._core.running else ())
-        return frames.Beat(round=pulse.round, step=pulse.step, absolute=pulse.absolute, loss=pulse.loss)
+        about = self._particulars.changes(_now())
+        own_s, whole_s = (pulse.pace.own_s, pulse.pace.whole_s) if pulse.pace is not None else (None, None)
+        return frames.Beat(pulse.round, pulse.step, pulse.absolute, pulse.loss, about, own_s, whole_s)
 
     async def _watch_grace(self) -> None:
         while True:
@@ -328,31 +369,53 @@ class Agent:
 
     # -- actions
 
-    def _do(self, actions: core.Actions) -> None:
+    def _do(self, actions: act.Actions) -> None:
         for action in actions:
             self._doers[type(action)](self, action)
 
-    def _tell(self, action: core.Tell) -> None:
+    def _tell(self, action: act.Tell) -> None:
         self._outbox.add(action.data, at(action.mono))
 
-    def _tell_failure(self, action: core.TellFailure) -> None:
+    def _tell_failure(self, action: act.TellFailure) -> None:
         self._tell_notes()
         data = action.data
+        error_file = self._supervisor.error_file(data.local_rank)
+        error = read_error_file(error_file)
+        tail = self._supervisor.tail(data.local_rank, EVIDENCE_BYTES_MAX // 2)
+        used = len(tail.encode()) + (len(error.message.encode() + error.py_callstack.encode()) if error else 0)
         evidence = attrs.evolve(
             data,
-            error=read_error_file(self._supervisor.error_file(data.local_rank)),
-            tail=self._supervisor.tail(data.local_rank, EVIDENCE_BYTES_MAX // 2),
-            log_dir=str(self._log_dir(data.round, data.rank)),
+            error=error,
+            tail=tail,
+            last=self._ring.window(action.mono, data.rank, used),
+            log_dir=str(Path(error_file).parent) if error_file else "",  # a launcher may keep its logs elsewhere
         )
         self._outbox.add(evidence, at(action.mono))
 
     def _log_dir(self, round_: int, rank: int) -> Path:
         return self.config.log_dir / f"round_{round_}" / f"rank_{rank}"
 
-    def _begin_start(self, action: core.Start) -> None:
+    def _begin_check(self, action: act.Perform) -> None:
+        self._give_up_check()
+        self._checking = self._spawn(self._check(action))
+
+    async def _check(self, action: act.Perform) -> None:
+        assert self._checker is not None and isinstance(action.command, CheckHealth)
+        try:
+            found = await self._checker.run(action.command, action.effect)
+        except OSError as error:  # out of descriptors or memory: that must not keep anybody from training
+            found = act.Findings(verdict="unavailable", detail=f"the check cannot be made: {error}")
+        self._do(self._core.checked(action, found))
+
+    def _give_up_check(self) -> None:
+        if self._checking is not None and not self._checking.done():
+            self._checking.cancel()
+
+    def _begin_start(self, action: act.Start) -> None:
+        self._give_up_check()
         self._starting = self._spawn(self._start(action))
 
-    async def _start(self, action: core.Start) -> None:
+    async def _start(self, action: act.Start) -> None:
         try:
             pids, how = await self._supervisor.start(self._launch(action.round, action.part))
         except UsageError as error:
@@ -360,6 +423,7 @@ class Agent:
             return
         self._progress.begin(pids, action.part.base_rank, action.part.size)
         self._notes.begin(action.round, action.part.base_rank)
+        self._ring.begin(action.part.base_rank)
         self._do(self._core.started(action, pids, how))
         if self._core.awaits_steps:
             self._watching = self._spawn(self._watch_first_steps())
@@ -407,7 +471,8 @@ class Agent:
                 continue
             round_, told = self._core.round, await stacks(stall, self._supervisor.tail)
             if self._core.running and self._core.round == round_:
-                self._outbox.add(stall.fact(self.config.node, self._core.incarnation, round_, told), at(None))
+                fact = stall.fact(self.config.node, self._core.incarnation, round_, told)
+                self._outbox.add(self._with_window(fact, None), at(None))
 
     async def _watch_notes(self) -> None:
         while True:
@@ -417,10 +482,17 @@ class Agent:
 
     def _tell_notes(self) -> None:
         """Tell what the workers left on their pages since they were read last."""
-        for told in self._notes.look(self._supervisor.progress(), _now(), self._core.incarnation):
-            self._outbox.add(told.fact, at(told.mono))
+        pages = self._supervisor.progress()
+        self._ring.take(pages)
+        for told in self._notes.look(pages, _now(), self._core.incarnation):
+            fact = self._with_window(told.fact, told.mono) if isinstance(told.fact, FaultObserved) else told.fact
+            self._outbox.add(fact, at(told.mono))
 
-    def _begin_stop(self, action: core.Stop) -> None:
+    def _with_window(self, fact: FaultObserved, mono: int | None) -> FaultObserved:
+        mono = int(_now() * 1e9) if mono is None else mono
+        return attrs.evolve(fact, last=self._ring.window(mono, fact.rank, len(fact.message.encode())))
+
+    def _begin_stop(self, action: act.Stop) -> None:
         self._give_up_start()
         self._spawn(self._stop(action))
 
@@ -429,15 +501,15 @@ class Agent:
             if task is not None and not task.done():
                 task.cancel()
 
-    async def _stop(self, action: core.Stop) -> None:
+    async def _stop(self, action: act.Stop) -> None:
         codes = await self._supervisor.stop(action.grace_s)
         self._tell_notes()
         self._do(self._core.stopped(action, codes))
 
-    def _begin_open(self, action: core.Open) -> None:
+    def _begin_open(self, action: act.Open) -> None:
         self._spawn(self._open(action))
 
-    async def _open(self, action: core.Open) -> None:
+    async def _open(self, action: act.Open) -> None:
         try:
             host, port = await self._supervisor.open_store(action.round, self.config.address)
         except UsageError as error:
@@ -445,33 +517,34 @@ class Agent:
         else:
             self._do(self._core.store_opened(action, host, port))
 
-    def _leave(self, action: core.Leave) -> None:
+    def _leave(self, action: act.Leave) -> None:
         if not self._ended.done():
             self._ended.set_result(Outcome(exit_code=action.exit_code, outcome=action.outcome, reason=action.reason))
 
-    def _join_anew(self, action: core.Rejoin) -> None:
+    def _join_anew(self, action: act.Rejoin) -> None:
         if not self._ended.done():
             logger.warning("fenced; stopping the workers and joining anew", reason=action.reason)
             self._rejoin.set()
 
-    def _give_up(self, action: core.GiveUp) -> None:
+    def _give_up(self, action: act.GiveUp) -> None:
         if not self._ended.done():
             self._ended.set_exception(Refused(action.reason))
 
-    def _lead(self, action: core.Lead) -> None:
+    def _lead(self, action: act.Lead) -> None:
         if self._put_up_candidate is not None:
             self._put_up_candidate(action.silent)
 
     _doers: ClassVar[dict[type[Any], Callable[["Agent", Any], None]]] = {
-        core.Tell: _tell,
-        core.TellFailure: _tell_failure,
-        core.Start: _begin_start,
-        core.Stop: _begin_stop,
-        core.Open: _begin_open,
-        core.Leave: _leave,
-        core.Rejoin: _join_anew,
-        core.GiveUp: _give_up,
-        core.Lead: _lead,
+        act.Tell: _tell,
+        act.TellFailure: _tell_failure,
+        act.Start: _begin_start,
+        act.Stop: _begin_stop,
+        act.Open: _begin_open,
+        act.Perform: _begin_check,
+        act.Leave: _leave,
+        act.Rejoin: _join_anew,
+        act.GiveUp: _give_up,
+        act.Lead: _lead,
     }
 
 

@@ -4,11 +4,17 @@ Where to look is asked in this order: the address that a ``NotMaster`` just told
 master once more; the log store; if that does not answer, the master that took the agent on last. So a store that is
 away or slow does not part nodes from a master that lives. Between attempts it waits a jittered ``reconnect_s``. When
 nobody leads, ``on_leaderless`` is called, so that the agent may put up a candidate.
+
+A master that has not shown that it knows the job's token, or whose certificate is not good, ends no agent that has
+taken part: whoever trains goes on, and people are told. One that has not taken part yet gives up, with the reason.
+
+House rule: no attempt begins without file descriptors for all of it. grpc ends the process where it finds none, and
+the workers with it.
 """
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import grpc.aio
@@ -19,13 +25,26 @@ from ftcore import __version__
 from ftcore.errors import FtcoreError
 from ftcore.ports import EventLog, Leader
 from ftcore.runtime import tasks
+from ftcore.runtime.agent import processes
 from ftcore.runtime.agent.outbox import Outbox
-from ftcore.runtime.wire import frames
+from ftcore.runtime.wire import frames, opening
 from ftcore.runtime.wire.channel import CONNECT, channel
+from ftcore.runtime.wire.security import Security
 from ftcore.timing import Timing
+from ftcore.tls import trouble
 
 CONNECT_S = 2.0
-"""Seconds for a master to answer a hello; a frozen one must not hold an agent for longer."""
+"""Seconds for a master to answer a hello before it is asked whether it leads still; a frozen one does not for long."""
+
+DESCRIPTORS = 16
+"""More than an attempt takes, or a candidate that is put up."""
+
+UNTRUSTED_MAX = 5
+"""So many attempts in a row must meet an untrustworthy certificate before a newcomer gives up: one that is just being
+renewed is no reason."""
+
+WORDLESS_S = 15.0
+"""A master that leads and cannot be reached for so long is worth a word."""
 
 logger = structlog.get_logger()
 
@@ -37,6 +56,7 @@ class Link:
         log: the job's log; only its ``leader`` is read.
         hello: makes the first frame, given the number of facts that were acknowledged.
         outbox: the facts to deliver.
+        security: what is shown to masters, and asked of them.
         beat: makes a heartbeat.
         timing: time constants.
         on_welcome: called when a master takes the agent on.
@@ -53,6 +73,7 @@ class Link:
         log: EventLog,
         hello: Callable[[int], frames.Hello],
         outbox: Outbox,
+        security: Security,
         beat: Callable[[], frames.Beat],
         timing: Timing,
         on_welcome: Callable[[frames.Welcome], None],
@@ -65,6 +86,7 @@ class Link:
         self._log = log
         self._hello = hello
         self._outbox = outbox
+        self._security = security
         self._beat = beat
         self._timing = timing
         self._on_welcome = on_welcome
@@ -77,6 +99,10 @@ class Link:
         self._again = ""
         self._last = ""
         self._sent = 0
+        self._taken_part = False
+        self._untrusted = 0
+        self._parted: float | None = None
+        self._said: set[str] = set()
         self._pending = asyncio.Event()
 
     def wake(self) -> None:
@@ -86,6 +112,10 @@ class Link:
     async def run(self) -> None:
         """Keep the bond until cancelled."""
         while True:
+            if not processes.can_open(DESCRIPTORS):
+                self._say("no master is called", f"fewer than {DESCRIPTORS} file descriptors are left to this agent")
+                await asyncio.sleep(self._timing.reconnect_s)
+                continue
             target = self._hint or self._again or await self._find()
             self._hint = self._again = ""
             if target:
@@ -107,31 +137,82 @@ class Link:
     async def _attempt(self, target: str) -> None:
         """One stream, from hello to its end."""
         welcomed = silent = False
-        async with channel(target) as opened:
+        async with channel(target, self._security) as opened:
             try:
                 stream: Any = opened.stream_stream(CONNECT)()
-                async with asyncio.timeout(CONNECT_S):
-                    await stream.write(frames.encode(self._hello(self._outbox.acked)))
-                    first = await stream.read()
-                if first is grpc.aio.EOF:
-                    return
-                frame = frames.decode_from_master(first)
+                hello = self._hello(self._outbox.acked)
+                answer = await self._answer(opening.call(stream, self._security, hello.job, hello.node, hello), target)
+                frame = answer.frame
+                if frame is not None:
+                    self._untrusted, self._parted = 0, None
                 if isinstance(frame, frames.NotMaster):
                     self._hint = frame.hint if frame.hint != target else ""
                 elif isinstance(frame, frames.Refused):
-                    self._on_refused(frame)
-                elif isinstance(frame, frames.Welcome):
-                    welcomed = True
+                    self._refused(frame, answer.proven)
+                elif isinstance(frame, frames.Welcome) and answer.proven:
+                    welcomed = self._taken_part = True
                     self._last = target
                     self._on_welcome(frame)
                     await self._converse(stream, frame)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError, msgspec.MsgspecError, TimeoutError) as error:
                 logger.debug("no stream to the master", target=target, error=str(error)[:200])
                 silent = isinstance(error, TimeoutError)
+                if not welcomed:
+                    self._unreached(target, error)
             finally:
                 if welcomed:
                     self._again = "" if silent else target
                     self._on_broken()
+
+    def _refused(self, frame: frames.Refused, proven: bool) -> None:
+        if proven or not self._taken_part:
+            self._on_refused(frame)
+        else:
+            self._say("a master that has not proven itself refuses this agent; it goes on", frame.reason)
+
+    def _unreached(self, target: str, error: Exception) -> None:
+        """Say so, once for each reason, when a master that leads cannot be reached for long."""
+        now = asyncio.get_running_loop().time()
+        self._parted = now if self._parted is None else self._parted
+        details = (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else ""
+        found = trouble(details)
+        self._untrusted = self._untrusted + 1 if found else 0
+        if found and not self._taken_part and self._untrusted >= UNTRUSTED_MAX:
+            self._on_refused(frames.Refused(f"the master at {target} cannot be trusted: {found}", rejoin=False))
+        elif now - self._parted > WORDLESS_S:
+            tls = self._security.tls
+            if not found and tls is None and not target.startswith("unix:"):
+                found = "no answer; if it speaks TLS, set FTCORE_TLS_CA here, too"
+            elif not found and tls is not None and tls.cert is None:
+                found = "no answer; if it asks for a certificate, set FTCORE_TLS_CERT and FTCORE_TLS_KEY here"
+            self._say(f"the master at {target} leads and cannot be reached; trying on", found or details[:200])
+
+    def _say(self, what: str, reason: str) -> None:
+        if reason not in self._said and len(self._said) < 100:
+            self._said.add(reason)
+            logger.warning(what, reason=reason)
+
+    async def _answer(self, call: Coroutine[Any, Any, opening.Answer], target: str) -> opening.Answer:
+        """What a master answers to a hello.
+
+        Thousands that call at once wait for one another. Whoever hung up and called again would only go to the end of
+        the queue, and make it longer; so as long as the store says that this is the master, it is waited for.
+
+        Raises:
+            TimeoutError: it does not answer, and is not known to lead.
+        """
+        answer = asyncio.create_task(call)
+        try:
+            while not answer.done():
+                await asyncio.wait([answer], timeout=CONNECT_S)
+                if answer.done():
+                    break
+                if await self._find() != target and not answer.done():
+                    raise TimeoutError
+                self._unreached(target, TimeoutError())
+            return answer.result()
+        finally:
+            await tasks.end([answer])
 
     async def _converse(self, stream: Any, welcome: frames.Welcome) -> None:
         self._outbox.acknowledge(welcome.acked)
@@ -140,7 +221,7 @@ class Link:
         try:
             # A master that says nothing for its lease is frozen, or behind a dead wire: somebody else may lead by now.
             while True:
-                async with asyncio.timeout(self._timing.master_lease_s):
+                async with asyncio.timeout(self._timing.patience_s):
                     body = await stream.read()
                 if body is grpc.aio.EOF:
                     return
@@ -188,14 +269,13 @@ class Link:
 
 
 def make_hello(
-    *, job: str, token: str, node: str, incarnation: str, submission: frames.Submission, again: bool
+    *, job: str, node: str, incarnation: str, submission: frames.Submission, again: bool
 ) -> Callable[[int], frames.Hello]:
     """A maker of first frames."""
     return lambda acked: frames.Hello(
         protocol=frames.PROTOCOL,
         version=__version__,
         job=job,
-        token=token,
         node=node,
         incarnation=incarnation,
         submission=submission,

@@ -99,7 +99,11 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int, leave: Collection[int]) -> list[int]:
-    """All living descendants of a process, without those in ``leave`` and below them."""
+    """All living descendants of a process, without those in ``leave`` and below them.
+
+    Raises:
+        OSError: they cannot be looked for, as no file descriptor is left.
+    """
     found: list[int] = []
     stack = [child for child in children(pid) if child not in leave]
     while stack:
@@ -117,6 +121,20 @@ def kill(pid: int, number: int, *, group: bool = False) -> None:
             return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
+
+
+def can_open(count: int) -> bool:
+    """Whether this process can open so many more files."""
+    probes: list[int] = []
+    try:
+        for _ in range(count):
+            probes.append(os.dup(0))
+    except OSError:
+        return False
+    finally:
+        for fd in probes:
+            os.close(fd)
+    return True
 
 
 def _all() -> list[int]:

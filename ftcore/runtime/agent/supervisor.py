@@ -234,6 +234,9 @@ class LocalSupervisor:
                     loss=said.loss,
                     findings=worker.page.findings(),
                     saves=worker.page.saves(),
+                    paced=said.paced,
+                    own_s=said.own / 1e9,
+                    whole_s=said.whole / 1e9,
                 )
             )
         return tuple(found)
@@ -405,11 +408,18 @@ class LocalSupervisor:
         async with self._warm.asking:
             while True:
                 self._reaper.drain()
-                found = processes.descendants(os.getpid(), self._reaper.watched | self._elders)
-                if not found:
+                found: list[int] = []
+                unread = False
+                try:
+                    found = processes.descendants(os.getpid(), self._reaper.watched | self._elders)
+                except OSError as error:
+                    unread = True
+                    self._note_file(f"what workers left behind cannot be looked for: {error.strerror}; trying on")
+                if not found and not unread:
                     return
                 if self._loop.time() > deadline:
-                    self._on_note(f"killed processes do not end, the system holds them: {found}; going on")
+                    if found:
+                        self._on_note(f"killed processes do not end, the system holds them: {found}; going on")
                     return
                 for pid in found:
                     processes.kill(pid, signal.SIGKILL)

@@ -181,7 +181,7 @@ class Alerts:
 
 
 class Unsent:
-    """What a log raised and has not as sent; fed while a candidate folds along."""
+    """What a log raised and has not as sent; fed by candidate and leader with every event."""
 
     def __init__(self) -> None:
         self._raised: dict[int, Event] = {}
@@ -194,6 +194,11 @@ class Unsent:
                 del self._raised[next(iter(self._raised))]
         elif isinstance(event.data, AlertSent):
             self._raised.pop(event.data.alert, None)
+
+    @property
+    def waiting(self) -> tuple[Event, ...]:
+        """All of it, oldest first."""
+        return tuple(self._raised.values())
 
     def news(self, now: int) -> list[Event]:
         """What is still worth to be sent.

@@ -7,8 +7,10 @@ the start, so that agents who ask a standby are told who leads. See ``states/mas
 import asyncio
 import contextlib
 import os
+import resource
 import socket
 from collections.abc import Callable, Sequence
+from heapq import nsmallest
 from typing import Any
 
 import structlog
@@ -26,15 +28,16 @@ from ftcore.engine.master import (
     wants_run,
     wrong_job,
 )
+from ftcore.engine.pace import NodePaces, Pace
 from ftcore.engine.turn import MASTER as OWN
 from ftcore.engine.turn import own_fact
 from ftcore.engine.wishes import came_of, judge
 from ftcore.errors import Conflict, Fenced
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event, EventId, Fact
-from ftcore.events.job import JobProgressed, JobSubmitted
+from ftcore.events.job import JobProgressed, JobSpec, JobSubmitted
 from ftcore.events.master import MasterElected
-from ftcore.events.node import NodeJoined, NodeLost
+from ftcore.events.node import NodeLost
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertRaised
 from ftcore.ids import Nanoseconds, Seq, seconds
@@ -42,11 +45,17 @@ from ftcore.ports import Candidate, EventLog, Leadership
 from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
 from ftcore.runtime.master.adviser import Adviser
-from ftcore.runtime.master.alerts import ALERTS_S, Alerts, Unsent
-from ftcore.runtime.master.sequencer import Sequencer, take_in
+from ftcore.runtime.master.alerts import ALERTS_S, Alerts
+from ftcore.runtime.master.follower import Follower
+from ftcore.runtime.master.keeper import Keeper, Upkeep
+from ftcore.runtime.master.refusals import Refusals
+from ftcore.runtime.master.replacer import Replacer
+from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.runtime.master.service import Service
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
+from ftcore.runtime.wire.opening import Turned, other_version
+from ftcore.runtime.wire.security import NONE, Security
 from ftcore.states.fold import next_deadline
 from ftcore.states.job import ENDED
 from ftcore.states.master import MASTER, MasterPhase
@@ -59,6 +68,9 @@ LOOK_S = 0.1
 STANDBYS = 2
 """Standbys wanted beside the leader, on the lowest ordinals after the first."""
 
+SPARE_DESCRIPTORS = 64
+"""What a master needs beside one connection to each agent: the log store, operators, its own."""
+
 logger = structlog.get_logger()
 
 
@@ -69,10 +81,12 @@ class Master:
         log: the job's log; closed by the caller.
         listen: gRPC target to serve on (``unix:/path``, or ``host:0`` for a free port).
         advertise: host name or address that others use, for TCP targets.
-        token: the job's token; empty: none is asked for.
+        security: what is shown to callers, and asked of them.
+        platform: URL of what launches nodes; empty: nothing does.
         timing: time constants for the time before the job's own are known.
         standby: it was started beside a master that leads: it ends if the run has ended. Otherwise it may be there to
             begin a new run of a log that has ended.
+        upkeep: how the log is kept small; None: with snapshots alone.
     """
 
     def __init__(
@@ -81,35 +95,44 @@ class Master:
         *,
         listen: str,
         advertise: str = "",
-        token: str = "",
+        security: Security = NONE,
+        platform: str = "",
         timing: Timing = DEFAULT,
         standby: bool = False,
+        upkeep: Upkeep | None = None,
     ) -> None:
         self.log = log
         self.phase: MasterPhase = MasterPhase.CANDIDATE
-        self.state = JobState()
         self._timing = timing
-        self._saw_run = standby
+        self._follower = Follower(log, saw_run=standby)
         self._clock = SystemClock()
-        self._service = Service(self, listen=listen, advertise=advertise, token=token)
+        self._service = Service(self, listen=listen, advertise=advertise, security=security)
         self._sessions: dict[str, Session] = {}
         self._sequencer: Sequencer | None = None
-        self._unsent = Unsent()
         self._alerts = Alerts(self._record)
         self._leases = Leases(seconds(timing.node_lease_s), seconds(LOOK_S))
+        self._paces = NodePaces(timing.pace_window_s)
         self._expiring: set[tuple[str, int]] = set()
         self._last_called = self._clock.mono()
-        self._signed = int(self._last_called)
         self._sampled: tuple[int, int] = (self._clock.mono(), -1)
         self._durable: dict[str, tuple[str, int]] = {}
         self._led_since = Nanoseconds(0)
         self._standbys: set[str] = set()
-        self._submitting = ""
+        self._submitting: JobSpec | None = None
         self._unserved: list[Session] = []
         self._lived = False
+        self._refusals = Refusals(self._tell_own)
         self._adviser = Adviser(self._tell_own)
+        self._replacer = Replacer(platform, log.job, self._tell_own, lambda: self.state) if platform else None
         self._deadline_changed = asyncio.Event()
         self._ended = asyncio.Event()
+        self._upkeep = upkeep if upkeep is not None else Upkeep(log=log)
+        self._keeper: Keeper | None = None
+
+    @property
+    def state(self) -> JobState:
+        """The folded state; of a leader it may run ahead of the log while a commit is under way."""
+        return self._sequencer.state if self._sequencer is not None else self._follower.state
 
     @property
     def leading(self) -> bool:
@@ -146,10 +169,13 @@ class Master:
     # -- candidate
 
     async def _win(self, address: str) -> Leadership | None:
-        """Follow and fold until the role is won; None if the job ended under another master."""
+        """Follow and fold until the role is won; None if the job ended under another master.
+
+        Who has not yet folded what was there when it came does not campaign: the role goes to who can lead at once.
+        """
         candidate = Candidate(host=socket.gethostname(), pid=os.getpid(), address=address)
-        following = asyncio.create_task(self._follow())
-        campaign = asyncio.create_task(self.log.campaign(candidate))
+        following = asyncio.create_task(self._follower.follow())
+        campaign = asyncio.create_task(self._campaign(candidate))
         try:
             await asyncio.wait({following, campaign}, return_when=asyncio.FIRST_COMPLETED)
             if not campaign.done():
@@ -160,40 +186,28 @@ class Master:
         self._step("lease.won")
         return campaign.result()
 
-    async def _follow(self) -> None:
-        """Fold along; returns when the job has ended and its nodes have left, so nothing is left to lead.
-
-        A log that had ended before this process came is no reason to go, but for a standby: a new run may be about to
-        begin.
-        """
-        begun = await self.log.last_seq()
-        async for event in self.log.follow(Seq(self.state.seq)):
-            take_in(self.state, event)
-            self._unsent.feed(event)
-            over = self.state.phase in ENDED and not self.state.alive()
-            if self._saw_run and over and event.seq >= begun:
-                return
-            self._saw_run = self._saw_run or (not over and event.seq >= begun)
+    async def _campaign(self, candidate: Candidate) -> Leadership:
+        await self._follower.caught_up.wait()
+        return await self.log.campaign(candidate)
 
     # -- leading
 
     async def _lead(self, leadership: Leadership, address: str) -> None:
         self._step("log.ended.at")
-        async for event in self.log.read(after=Seq(self.state.seq)):
-            take_in(self.state, event)
-            self._unsent.feed(event)
-        self._clock = SystemClock(not_before=self.state.time)
+        await self._follower.finish()
+        self._clock = SystemClock(self.state.time, self._follower.ahead)
         self._last_called, self._led_since = self._clock.mono(), self._clock.now()
         self._durable = dict(self.state.sources)
         self._sequencer = Sequencer(self.log, self.state, leadership.term, self._clock, self._committed)
+        self._keeper = Keeper(self._upkeep, leadership.term, self._tell_own)
         self._step("folded")
         self._adopt_timing()
-        if self._saw_run and self.state.phase in ENDED and not self.state.alive():
+        if self._follower.run_has_ended():
             return  # the run ended while the last master handed over
         self._lived = self.state.run > 0 and self.state.phase not in ENDED
         elected = MasterElected(host=socket.gethostname(), pid=os.getpid(), address=address, version=__version__)
         self._sequencer.submit(Fact(id=EventId(OWN, "", 0), data=elected, at=at()))
-        for event in self._unsent.news(self._clock.now()):
+        for event in self._follower.unsent.news(self._clock.now()):
             self._alerts.take(event, self.state.chain)
         logger.info("leading", job=self.log.job, term=leadership.term, seq=self.state.seq)
         duties = [
@@ -203,7 +217,10 @@ class Master:
             asyncio.create_task(leadership.lost(), name="leadership"),
             asyncio.create_task(self._alerts.run(), name="alerts"),
             asyncio.create_task(self._until_ended(), name="ended"),
+            asyncio.create_task(self._keeper.run(), name="keeper"),
         ]
+        if self._replacer is not None:
+            duties.append(asyncio.create_task(self._replacer.run(), name="platform"))
         try:
             done, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
             for duty in done:
@@ -214,6 +231,9 @@ class Master:
         finally:
             await tasks.end(duties)
             await self._adviser.close()
+            self._keeper.close()
+            if self._replacer is not None:
+                await self._replacer.close()
 
     def _record(self, data: Any) -> asyncio.Future[Seq]:
         assert self._sequencer is not None
@@ -231,13 +251,11 @@ class Master:
     def _committed(self, batch: Sequence[Event]) -> None:
         """A batch is durable: acknowledge its facts, send its orders. The state is exactly the log's now."""
         assert self._sequencer is not None
-        self.state = self._sequencer.state
         for event in batch:
+            self._follower.unsent.feed(event)
             if isinstance(event.data, JobSubmitted):
                 self._adopt_timing()
-                self._submitting, self._lived = "", True
-            elif isinstance(event.data, NodeJoined):
-                self._choose_standbys()
+                self._submitting, self._lived = None, True
             elif isinstance(event.data, AlertRaised):
                 self._alerts.take(event, self.state.chain, end=self.state.phase in ENDED)
             elif isinstance(event.data, NodeLost):
@@ -255,8 +273,12 @@ class Master:
                 session.send(frames.Orders(tuple(orders)))
         self._serve_newcomers()
         self._adviser.attend(self.state, self._clock.now())
+        if self._replacer is not None:
+            self._replacer.attend(self.state, self._clock.now())
         self._check_ended()
         self._deadline_changed.set()
+        if self._keeper is not None:
+            self._keeper.committed(self.state, self._follower.unsent.waiting)
 
     def _part_with(self, node: str, incarnation: str) -> None:
         """A node was lost; it may have called again while that was being written, and is told now by being refused."""
@@ -280,16 +302,29 @@ class Master:
         self._unserved.clear()
 
     def _check_ended(self) -> None:
-        if self._lived and self.state.phase in ENDED and not self.state.alive():
+        if self._lived and self.state.phase in ENDED and not self.state.places:
             self._ended.set()
 
     def _adopt_timing(self) -> None:
         if self.state.spec is not None:
             self._timing = self.state.spec.timing
+            self._check_descriptors(self.state.spec.nodes_max)
         self._leases = Leases(seconds(self._timing.node_lease_s), seconds(LOOK_S))
+        self._paces = NodePaces(self._timing.pace_window_s)
+
+    def _check_descriptors(self, nodes: int) -> None:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if nodes + SPARE_DESCRIPTORS > limit:
+            logger.warning(
+                "too few file descriptors: not every node can connect; raise the limit (`ulimit -n`, LimitNOFILE)",
+                job=self.log.job,
+                nodes=nodes,
+                limit=limit,
+            )
 
     def _choose_standbys(self) -> None:
-        for node in self.state.alive()[1 : 1 + STANDBYS]:
+        for place in nsmallest(1 + STANDBYS, self.state.places)[1:]:
+            node = self.state.nodes[self.state.places[place]]
             session = self._sessions.get(node.node)
             if session is not None and node.incarnation not in self._standbys:
                 self._standbys.add(node.incarnation)
@@ -321,11 +356,15 @@ class Master:
         while True:
             await asyncio.sleep(LOOK_S)
             now = self._clock.mono()
-            expected = [(node.node, node.incarnation) for node in self.state.alive()]
+            expected = [(name, self.state.nodes[name].incarnation) for name in self.state.places.values()]
             for node, incarnation in self._leases.silent(expected, now):
                 self._lose(node, incarnation, f"no frame for {self._timing.node_lease_s:g} s")
             self._sample_progress(now)
+            self._refusals.look(now)
+            for slow in self._paces.look(self.state, now / 1e9):
+                self._tell_own(slow)
             self._give_signs_of_life(now)
+            self._choose_standbys()
             if self._sessions:
                 self._last_called = now
             elif now - self._last_called > seconds(self._timing.master_idle_s):
@@ -333,9 +372,12 @@ class Master:
                 self._ended.set()
 
     def _give_signs_of_life(self, now: int) -> None:
-        if now - self._signed >= seconds(self._timing.master_renew_s):
-            self._signed = now
-            for session in self._sessions.values():
+        """Say something to every agent that was told nothing lately; each in its own time, not to thousands at once."""
+        quiet = seconds(self._timing.sign_s)
+        for session in self._sessions.values():
+            if session.spoken_to:
+                session.spoken_to, session.told = False, now
+            elif now - session.told >= quiet:
                 session.send(frames.Ack(session.acked))
 
     def _lose(self, node: str, incarnation: str, reason: str) -> None:
@@ -360,6 +402,8 @@ class Master:
         sampled_at, sampled_step = self._sampled
         if world is None or not world.started or now - sampled_at < seconds(self._timing.progress_sample_s):
             return
+        if self._sequencer.stalled or (self._keeper is not None and self._keeper.shedding):
+            return  # what can be done without goes first
         beats = [session.beat for session in self._sessions.values() if session.beat is not None]
         steps = [beat.step for beat in beats if beat.round == world.round and beat.step is not None]
         step = min(steps) if steps else -1
@@ -370,25 +414,35 @@ class Master:
 
     # -- what the service asks
 
-    def greet(self, hello: frames.Hello) -> frames.NotMaster | frames.Refused | None:
-        """Judge an agent's first frame; None: it may take part."""
+    def turned_away(self, turned: Turned, peer: str) -> None:
+        """A caller was not let in; it is recorded, bounded, by who leads."""
+        logger.info("a caller was turned away", kind=turned.kind, peer=peer, name=turned.name)
+        if self.leading:
+            self._refusals.add(turned, peer, self._clock.mono())
+
+    def _refuse(self, kind: str, reason: str, hello: frames.Hello, peer: str) -> frames.Refused:
+        self.turned_away(Turned(kind=kind, reason=reason, name=hello.node, version=hello.version), peer)
+        return frames.Refused(reason, rejoin=False)
+
+    def greet(self, hello: frames.Hello, peer: str = "") -> frames.NotMaster | frames.Refused | None:
+        """Judge an agent's first word; None: it may take part."""
         if not self.leading:
             known = self.state.master
             return frames.NotMaster(known.address if known is not None else "")
-        if hello.protocol != frames.PROTOCOL:
-            return frames.Refused(
-                f"this agent speaks protocol {hello.protocol} (ftcore {hello.version}), the master {frames.PROTOCOL} "
-                f"(ftcore {__version__}): install the same version on every node",
-                rejoin=False,
-            )
+        if hello.protocol != frames.PROTOCOL or not frames.same_release(hello.version, __version__):
+            turned = other_version(hello.protocol, hello.version, hello.node)
+            return self._refuse(turned.kind, turned.reason, hello, peer)
         if hello.job != self.log.job or hello.node == OWN:
-            return frames.Refused(f"this master leads {self.log.job}, not {hello.job}", rejoin=False)
+            return self._refuse("job", f"this master leads {self.log.job}, not {hello.job}", hello, peer)
         occupied = self.occupied(hello)
         found = refusal(self.state, hello.node, hello.incarnation, hello.acked, occupied, hello.again)
         if found is not None:
+            if not found.rejoin and found.release is None:
+                return self._refuse("name", found.reason, hello, peer)
             return frames.Refused(found.reason, found.rejoin, found.release)
-        if not is_known(self.state, hello.node, hello.incarnation):
-            return self._submit_or_join(hello.submission)
+        if not is_known(self.state, hello.node, hello.incarnation) and not self._submit_or_join(hello.submission):
+            wrong = wrong_job(self.log.job, hello.submission.spec, self._submitting or self.state.spec)
+            return self._refuse("spec", wrong.reason, hello, peer)
         return None
 
     def occupied(self, hello: frames.Hello) -> bool:
@@ -401,18 +455,15 @@ class Master:
         alive = node is not None and node.alive and node.incarnation == session.incarnation
         return alive and quiet < seconds(2 * self._timing.heartbeat_s)
 
-    def _submit_or_join(self, submission: frames.Submission) -> frames.Refused | None:
-        """A newcomer: begin a run if none lives, else it must want the same job."""
+    def _submit_or_join(self, submission: frames.Submission) -> bool:
+        """A newcomer: begin a run if none lives, else it must want the same job; whether it may take part."""
         if wants_run(self.state):
-            if not self._submitting:
+            if self._submitting is None:
                 self._submit(submission)
             wanted = self._submitting
         else:
-            wanted = self.state.digest
-        if submission.digest != wanted:
-            found = wrong_job(self.log.job)
-            return frames.Refused(found.reason, found.rejoin)
-        return None
+            wanted = self.state.spec
+        return submission.spec == wanted
 
     def _submit(self, submission: frames.Submission) -> None:
         assert self._sequencer is not None
@@ -427,7 +478,7 @@ class Master:
         )
         self._sequencer.submit(own_fact(submission.policy))  # in force before anything can be decided
         self._sequencer.submit(own_fact(submitted))
-        self._submitting = submission.digest
+        self._submitting = submission.spec
 
     def attach(self, session: Session) -> None:
         """An agent's stream begins: welcome it and repeat the orders that it has not answered."""
@@ -442,7 +493,6 @@ class Master:
         self._unserved.append(session)
         if not self._sequencer.busy:
             self._serve_newcomers()
-        self._choose_standbys()
 
     def detach(self, session: Session) -> None:
         """An agent's stream is over; its lease goes on."""
@@ -455,6 +505,12 @@ class Master:
         self._last_called = now
         self._leases.heard(session.node, session.incarnation, now)
 
+    def beat(self, session: Session, beat: frames.Beat) -> None:
+        """A heartbeat came."""
+        session.take(beat)
+        if beat.own_s is not None and beat.whole_s is not None:
+            self._paces.heard(session.node, beat.round, Pace(beat.own_s, beat.whole_s))
+
     def take_fact(self, session: Session, fact: Fact) -> None:
         """A fact came from an agent; it is acknowledged when it is durable.
 
@@ -466,10 +522,25 @@ class Master:
         if newest and listens_to(self.state, session.node, session.incarnation, fact.id.incarnation):
             self._sequencer.submit(fact)
 
+    def seen(self, inquiry: frames.Inquiry) -> frames.NodesSeen:
+        """What the heartbeats tell, for an operator."""
+        if not self.leading or (inquiry.job, inquiry.protocol) != (self.log.job, frames.PROTOCOL):
+            return frames.NodesSeen((), more=False, leading=False)
+        names = sorted(name for name in self._sessions if name > inquiry.after)
+        now = self._clock.mono()
+        found = [self._sessions[name] for name in names[: frames.NODES_MAX]]
+        heard = [(now - self._leases.last_heard(one.node, one.incarnation)) / 1e9 for one in found]
+        nodes = [
+            frames.NodeSeen(one.node, round(s, 3), one.beat, one.about) for one, s in zip(found, heard, strict=True)
+        ]
+        return frames.NodesSeen(tuple(nodes), more=len(names) > len(found))
+
     async def command(self, request: frames.Command) -> frames.CommandReply:
         """An operator's command."""
         if not self.leading or self._sequencer is None:
             return frames.CommandReply(False, "this process does not lead the job; try again in a moment")
+        if request.protocol != frames.PROTOCOL:
+            return frames.CommandReply(False, other_version(request.protocol, "", request.who).reason)
         if request.job != self.log.job:
             return frames.CommandReply(False, f"this master leads {self.log.job}, not {request.job}")
         answer = judge(self.state, request.command, request.node)

@@ -23,14 +23,16 @@ from ftcore.events.codec import encode, encode_fact
 from ftcore.events.envelope import Event, Fact
 from ftcore.events.job import JobParked
 from ftcore.ids import Seq, Term
-from ftcore.ports import Clock, EventLog
+from ftcore.ports import GROUP_BYTES_MAX, Clock, EventLog
 from ftcore.states.fold import fold, is_duplicate
 from ftcore.states.job import JobPhase
 from ftcore.states.model import JobState
+from ftcore.states.snapshot import recall
 
 BATCH_EVENTS_MAX = 1024
 BATCH_BYTES_MAX = 256 << 10
-"""One commit holds at most this; more only makes the facts at its end wait longer for their acknowledgement."""
+"""A batch holds little more than this; more only makes the facts at its end wait longer for their acknowledgement. A
+batch that one group makes larger than the log takes at once is appended in several parts, each of whole groups."""
 
 RETRY_S = (0.05, 2.0)
 """First and longest pause before a batch is tried again."""
@@ -105,9 +107,10 @@ class Sequencer:
 
     async def _commit_next(self) -> None:
         batch: list[Event] = []
+        parts: list[list[Event]] = [[]]
         entries: list[_Entry] = []
         expected = Seq(self.state.seq)
-        size = 0
+        size = filled = 0
         poison: tuple[Fact, Exception] | None = None
         while self._queue and len(batch) < BATCH_EVENTS_MAX and size < BATCH_BYTES_MAX:
             entry = self._queue.popleft()
@@ -124,9 +127,15 @@ class Sequencer:
                 break
             entry.seq = Seq(group[0].seq)
             batch += group
-            size += sum(len(encode(event)) for event in group)
+            weight = sum(len(encode(event)) for event in group)
+            size += weight
+            if filled and filled + weight > GROUP_BYTES_MAX:  # a large world behind many small facts
+                parts.append([])
+                filled = 0
+            parts[-1] += group
+            filled += weight
         if batch:
-            await self._append(batch, expected)
+            await self._append(parts, expected)
         self._committing = False
         if poison is not None:
             await self._park(*poison)
@@ -137,11 +146,18 @@ class Sequencer:
     def _turn(self, fact: Fact) -> list[Event]:
         return turn(self.state, sequence(self.state, fact, now=self.clock.now(), term=self.term))
 
-    async def _append(self, batch: list[Event], expected: Seq) -> None:
+    async def _append(self, parts: list[list[Event]], expected: Seq) -> None:
+        for part in parts:
+            await self._append_part(part, expected)
+            expected = part[-1].seq
+        self._committing = False
+        self._committed([event for part in parts for event in part])
+
+    async def _append_part(self, part: list[Event], expected: Seq) -> None:
         pause_s = RETRY_S[0]
         while True:
             try:
-                await self.log.append(batch, term=self.term, expected_seq=expected)
+                await self.log.append(part, term=self.term, expected_seq=expected)
                 break
             except (LogUnavailable, LogFull) as error:
                 if not self.stalled:
@@ -150,10 +166,8 @@ class Sequencer:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_S[1])
         if self.stalled:
-            logger.warning("the log can be written again", seq=batch[-1].seq)
+            logger.warning("the log can be written again", seq=part[-1].seq)
             self.stalled = False
-        self._committing = False
-        self._committed(batch)
 
     async def _park(self, fact: Fact, error: Exception) -> None:
         self.state = await refold(self.log)
@@ -163,13 +177,13 @@ class Sequencer:
             version=__version__,
         )
         expected = Seq(self.state.seq)
-        await self._append(self._turn(own_fact(parked)), expected)
+        await self._append([self._turn(own_fact(parked))], expected)
 
 
 async def refold(log: EventLog, until: Seq | None = None) -> JobState:
-    """The state of a log, folded from its first event; see ``take_in`` for events that cannot be folded."""
-    state = JobState()
-    async for event in log.read(until=until):
+    """The state of a log, folded from its newest snapshot; see ``take_in`` for events that cannot be folded."""
+    state = (await recall(log, until)).state
+    async for event in log.read(Seq(state.seq), until):
         take_in(state, event)
     return state
 

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-import hmac
 import os
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import msgspec
 import structlog
@@ -14,7 +14,9 @@ from ftcore.errors import LogCorrupt, Unreachable
 from ftcore.events.codec import decode_fact
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
-from ftcore.runtime.wire.channel import server
+from ftcore.runtime.wire.channel import listen, server
+from ftcore.runtime.wire.opening import NAME_CHARS_MAX, Admitted, Opening, Turned
+from ftcore.runtime.wire.security import Security
 
 if TYPE_CHECKING:
     from ftcore.runtime.master.master import Master
@@ -23,7 +25,10 @@ PREDECESSOR_S = 1.5
 """How long a newcomer waits for the end of an older agent of its name; a dead one's stream ends, or falls silent."""
 
 HELLO_S = 10.0
-"""A stream that has not said hello by then is closed."""
+"""A stream that has not said what is expected of it by then is closed."""
+
+OPENINGS_MAX = 1 << 14
+"""So many streams may be in their opening at once; who comes beyond is sent away without a word, and tries again."""
 
 logger = structlog.get_logger()
 
@@ -35,24 +40,26 @@ class Service:
         master: whom it serves.
         listen: gRPC target: ``unix:/path`` or ``host:port``, port 0 for a free one.
         advertise: host name or address that others use, for TCP targets.
-        token: the job's token; empty: none is asked for.
+        security: what is shown to callers, and asked of them.
     """
 
-    def __init__(self, master: "Master", *, listen: str, advertise: str, token: str) -> None:
+    def __init__(self, master: "Master", *, listen: str, advertise: str, security: Security) -> None:
         self._master = master
         self._listen = listen
         self._advertise = advertise
-        self._token = token
-        self._server = server(self._connect, self._command)
+        self._security = security
+        self._opening = 0
+        self._server = server(self._connect)
 
     async def start(self) -> str:
         """Serve; returns the address for others.
 
         Raises:
             Unreachable: the address cannot be listened on.
+            UsageError: it is to be TLS, and there is no certificate to show.
         """
         try:
-            port = self._server.add_insecure_port(self._listen)
+            port = listen(self._server, self._listen, self._security)
         except RuntimeError as error:
             raise Unreachable(f"cannot listen on {self._listen}: {error}; choose another address or port") from error
         await self._server.start()
@@ -60,7 +67,7 @@ class Service:
             os.chmod(self._listen.removeprefix("unix:"), 0o600)  # noqa: PTH101  (no path object in a coroutine)
             return self._listen
         host = self._advertise or self._listen.rpartition(":")[0]
-        return f"{host}:{port}"
+        return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
     async def stop(self) -> None:
         """Close all streams; what is queued for them is written first, for a moment."""
@@ -69,17 +76,29 @@ class Service:
             with contextlib.suppress(OSError):
                 os.unlink(self._listen.removeprefix("unix:"))  # noqa: PTH108  (no path object in a coroutine)
 
-    def _authentic(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self._token.encode())
-
     async def _connect(self, incoming: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        hello = await self._read_hello(incoming)
-        if hello is None:
+        opening = Opening(self._security.token, self._master.log.job)
+        found: Turned | Admitted | frames.Challenge | None = None
+        while not isinstance(found, Admitted):
+            found = await self._next(incoming, opening)
+            if found is None:
+                return
+            if isinstance(found, Turned):
+                self._master.turned_away(found, _host(context.peer()))
+                yield frames.encode(frames.Refused(found.reason, rejoin=False))
+                return
+            if isinstance(found, frames.Challenge):
+                yield frames.encode(found)
+        if isinstance(found.frame, frames.Command):
+            yield frames.encode(await self._master.command(found.frame))
             return
-        authentic = self._authentic(hello.token)
-        if authentic and not hello.acked:
+        if isinstance(found.frame, frames.Inquiry):
+            yield frames.encode(self._master.seen(found.frame))
+            return
+        hello = found.frame
+        if not hello.acked:
             await self._wait_for_predecessor(hello)
-        answer = self._master.greet(hello) if authentic else _WRONG_TOKEN
+        answer = self._master.greet(hello, _host(context.peer()))
         if answer is not None:
             logger.info("agent not taken on", node=hello.node, answer=type(answer).__name__)
             yield frames.encode(answer)
@@ -100,14 +119,20 @@ class Service:
         while self._master.occupied(hello) and loop.time() < deadline:  # noqa: ASYNC110  (others change it, often)
             await asyncio.sleep(0.05)
 
-    async def _read_hello(self, incoming: AsyncIterator[bytes]) -> frames.Hello | None:
+    async def _next(
+        self, incoming: AsyncIterator[bytes], opening: Opening
+    ) -> frames.Challenge | Admitted | Turned | None:
+        """What follows from the next frame of a stream that is being opened; None: it is to be closed."""
+        if self._opening >= OPENINGS_MAX:
+            return None
+        self._opening += 1
         try:
             async with asyncio.timeout(HELLO_S):
-                first = await anext(aiter(incoming))
-            hello = frames.decode_from_agent(first)
-        except (TimeoutError, StopAsyncIteration, msgspec.MsgspecError):
+                return opening.take(await anext(aiter(incoming)))
+        except (TimeoutError, StopAsyncIteration):
             return None
-        return hello if isinstance(hello, frames.Hello) else None
+        finally:
+            self._opening -= 1
 
     async def _read(self, session: Session, incoming: AsyncIterator[bytes]) -> None:
         try:
@@ -118,22 +143,14 @@ class Service:
                     for raw in frame.facts:
                         self._master.take_fact(session, decode_fact(bytes(raw)))
                 elif isinstance(frame, frames.Beat):
-                    session.beat = frame
+                    self._master.beat(session, frame)
         except (msgspec.MsgspecError, LogCorrupt) as error:
             logger.warning("a frame cannot be read; closing the stream", node=session.node, error=str(error))
         finally:
             session.end()
 
-    async def _command(self, body: bytes, context: Any) -> bytes:
-        try:
-            request = frames.decode_command(body)
-        except msgspec.MsgspecError as error:
-            return frames.encode(frames.CommandReply(False, f"not a command: {error}"))
-        if not self._authentic(request.token):
-            return frames.encode(frames.CommandReply(False, _WRONG_TOKEN.reason))
-        return frames.encode(await self._master.command(request))
 
-
-_WRONG_TOKEN = frames.Refused(
-    "wrong token: set FTCORE_TOKEN to the same value for every process of the job", rejoin=False
-)
+def _host(peer: str) -> str:
+    """The host of gRPC's ``ipv4:HOST:PORT``, ``ipv6:%5bHOST%5d:PORT`` or ``unix:...``."""
+    scheme, _, rest = unquote(peer).partition(":")
+    return scheme if scheme == "unix" else rest.rpartition(":")[0].strip("[]")[:NAME_CHARS_MAX]

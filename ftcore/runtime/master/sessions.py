@@ -18,6 +18,9 @@ class Session:
         outgoing: encoded frames to be written, oldest first; None ends the stream.
         beat: the last heartbeat.
         acked: its facts up to this number are durable.
+        about: what the node said of itself.
+        told: when it was noticed, in monotonic nanoseconds, that something had been said to it.
+        spoken_to: something was said to it since.
     """
 
     node: str
@@ -25,9 +28,19 @@ class Session:
     outgoing: asyncio.Queue[bytes | None] = attrs.field(factory=asyncio.Queue)
     beat: frames.Beat | None = None
     acked: int = 0
+    about: frames.Particulars = attrs.field(factory=frames.Particulars)
+    told: int = 0
+    spoken_to: bool = False
+
+    def take(self, beat: frames.Beat) -> None:
+        """A heartbeat came."""
+        if beat.about is not None:
+            self.about = self.about.updated(beat.about)
+        self.beat = beat
 
     def send(self, frame: frames.FromMaster) -> None:
         """Queue a frame; never waits: what a dead agent does not read goes with its session."""
+        self.spoken_to = True
         self.outgoing.put_nowait(msgspec.json.encode(frame))
 
     def end(self) -> None:

@@ -6,9 +6,11 @@ stores of the last two rounds are kept, so that workers that are about to be sto
 It is forked from the warm process, so torch is loaded already, and a crash of it costs one round, not the agent.
 """
 
+import contextlib
 import datetime
 import ipaddress
 import os
+import resource
 import socket
 from typing import Any
 
@@ -21,6 +23,8 @@ _CONNECT_TIMEOUT = datetime.timedelta(seconds=10)
 def serve(channel: socket.socket) -> None:
     """Open stores on request until the agent is gone; never returns."""
     stores: dict[int, Any] = {}
+    with contextlib.suppress(OSError, ValueError):  # each rank is a connection
+        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     protocol.send(channel, {"serving": os.getpid()})
     while True:
         message, _ = protocol.receive(channel)
@@ -29,7 +33,7 @@ def serve(channel: socket.socket) -> None:
         try:
             round_ = int(message["open"])
             stores.pop(round_, None)
-            stores[round_], port = _open(str(message["host"]))
+            stores[round_], port = open_server(str(message["host"]))
             for old in sorted(stores)[:-ROUNDS_KEPT]:
                 del stores[old]
             reply: dict[str, Any] = {"port": port}
@@ -38,7 +42,8 @@ def serve(channel: socket.socket) -> None:
         protocol.send(channel, reply)
 
 
-def _open(host: str) -> tuple[Any, int]:
+def open_server(host: str) -> tuple[Any, int]:
+    """Serve a TCPStore for as long as it is referred to; returns it and its port. Raises what torch raises."""
     from torch.distributed import TCPStore
 
     socket.getaddrinfo(host, None)  # torch would try a name that nobody knows for as long as it may

@@ -1,19 +1,19 @@
 """gRPC plumbing: one service, generic handlers, bytes in and out. No generated code: the frames are JSON.
 
-Targets are gRPC's: ``unix:/path`` on one machine, ``host:port`` between machines.
+Targets: ``unix:/path`` on one machine, ``host:port`` between machines, the latter with TLS if the job has it.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 
 from ftcore.runtime.wire.frames import FRAME_BYTES_MAX
+from ftcore.runtime.wire.security import Security
 
 SERVICE = "ftcore.Master"
 CONNECT = f"/{SERVICE}/Connect"
-COMMAND = f"/{SERVICE}/Command"
 
 _LIMITS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
@@ -37,25 +37,38 @@ _SERVER: list[tuple[str, Any]] = [
 ]
 
 Connect = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
-CommandHandler = Callable[[bytes, Any], Awaitable[bytes]]
 
 
-def server(connect: Connect, command: CommandHandler) -> grpc.aio.Server:
+def server(connect: Connect) -> grpc.aio.Server:
     """A server with our service on it; add a port and start it.
 
     Args:
-        connect: handler of agents' streams.
-        command: handler of operators' commands.
+        connect: handler of the streams of agents and operators.
     """
     made = grpc.aio.server(options=_SERVER)
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Connect": grpc.stream_stream_rpc_method_handler(connect),
-        "Command": grpc.unary_unary_rpc_method_handler(command),
     }
     made.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     return made
 
 
-def channel(target: str) -> grpc.aio.Channel:
+def listen(made: grpc.aio.Server, target: str, security: Security) -> int:
+    """Add a port to a server; returns its number.
+
+    Raises:
+        RuntimeError: it cannot be listened on.
+        UsageError: there is no certificate to show.
+    """
+    credentials = security.for_server(target)
+    return made.add_insecure_port(target) if credentials is None else made.add_secure_port(target, credentials)
+
+
+def channel(target: str, security: Security) -> grpc.aio.Channel:
     """A channel to a master."""
-    return grpc.aio.insecure_channel(target, options=_CLIENT)
+    credentials = security.for_channel(target)
+    if credentials is None:
+        return grpc.aio.insecure_channel(target, options=_CLIENT)
+    name = security.tls.name if security.tls is not None else ""
+    options = [*_CLIENT, ("grpc.ssl_target_name_override", name)] if name else _CLIENT
+    return grpc.aio.secure_channel(target, credentials, options=options)

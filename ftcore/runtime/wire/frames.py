@@ -1,9 +1,10 @@
 """Frames: what agents and masters say to each other. JSON, one frame to a gRPC message.
 
-One bidirectional stream per agent. The agent opens with ``Hello``; a leading master answers ``Welcome`` and from then
-on sends acknowledgements and orders; anybody else answers ``NotMaster`` or ``Refused`` and closes. Any frame counts as
-a sign of life. Facts are packed: all that queued up since the last write go into one frame. Acknowledgements are
-cumulative. Nothing is ever unpickled; a frame larger than ``FRAME_BYTES_MAX`` ends the stream.
+One bidirectional stream per agent. It is opened as ``opening`` says; the agent's first word is ``Hello``; a leading
+master answers ``Welcome`` and from then on sends acknowledgements and orders; anybody else answers ``NotMaster`` or
+``Refused`` and closes. An operator's stream has one ``Command`` and its answer. Any frame counts as a sign of life.
+Facts are packed: all that queued up since the last write go into one frame. Acknowledgements are cumulative. Nothing is
+ever unpickled; a frame larger than ``FRAME_BYTES_MAX`` ends the stream.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +21,24 @@ from ftcore.events.policy import PolicyLoaded
 from ftcore.ids import Term
 from ftcore.policies.config import default_chain
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised when a frame changes so that the other side would misread it."""
+
+
+def same_release(one: str, other: str) -> bool:
+    """Whether two versions of ftcore may work on one job: all but their patch number is equal.
+
+    Patch releases add no events and no orders; any other release may, and a master that does not know a fact could not
+    take it in.
+    """
+    return one.split(".")[:2] == other.split(".")[:2]
+
 
 FRAME_BYTES_MAX = 4 << 20
 """Bound of a single message: a frame of facts is packed up to 256 KiB, an order is a few hundred bytes."""
+
+NODES_MAX = 500
+"""Nodes in one answer to an inquiry."""
 
 PACK_BYTES_MAX = 256 << 10
 """An agent packs no more than this into one frame of facts."""
@@ -77,14 +91,61 @@ def submission(
     )
 
 
+class Knock(msgspec.Struct, frozen=True, tag_field="f", tag="knock"):
+    """The first frame of a caller that has a token: it asks for a challenge.
+
+    Args:
+        protocol: ``PROTOCOL`` of the sender.
+        version: its ftcore.
+        job: the job.
+        nonce: makes the master's proof fresh.
+        name: the node or person that calls, for the record.
+    """
+
+    protocol: int
+    version: str
+    job: str
+    nonce: str
+    name: str = ""
+
+
+class Challenge(msgspec.Struct, frozen=True, tag_field="f", tag="challenge"):
+    """The master proves that it knows the token, and asks for the same.
+
+    Args:
+        nonce: makes the caller's proof fresh.
+        proof: of the token, over both nonces.
+    """
+
+    nonce: str
+    proof: str
+
+
+class Sealed(msgspec.Struct, frozen=True, tag_field="f", tag="sealed"):
+    """What a caller has to say first, with the proof that it knows the token.
+
+    Args:
+        nonce: of the challenge that it answers.
+        proof: of the token, over both nonces and the body.
+        body: an encoded ``Hello`` or ``Command``.
+    """
+
+    nonce: str
+    proof: str
+    body: msgspec.Raw
+
+
+class Distrust(msgspec.Struct, frozen=True, tag_field="f", tag="distrust"):
+    """The caller has another token than the master, and says no more."""
+
+
 class Hello(msgspec.Struct, frozen=True, tag_field="f", tag="hello"):
-    """The first frame of an agent.
+    """The first word of an agent.
 
     Args:
         protocol: ``PROTOCOL`` of the sender.
         version: its ftcore.
         job: the job that it wants to take part in.
-        token: the job's token, if one is set.
         node: its node.
         incarnation: its life.
         submission: what it was asked to run.
@@ -95,7 +156,6 @@ class Hello(msgspec.Struct, frozen=True, tag_field="f", tag="hello"):
     protocol: int
     version: str
     job: str
-    token: str
     node: str
     incarnation: str
     submission: Submission
@@ -109,7 +169,38 @@ class Facts(msgspec.Struct, frozen=True, tag_field="f", tag="facts"):
     facts: tuple[msgspec.Raw, ...]
 
 
-class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat"):
+class Particulars(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node says of itself; in a heartbeat only what has changed, at the master all of it.
+
+    Args:
+        host: its host's name.
+        address: at which other nodes reach it.
+        pod: what its platform calls it, if anything.
+        devices: models of its accelerators, as their driver tells them.
+        net: by interface: bytes received, bytes sent, errors and drops, since the host started.
+        hits: by class of faults: lines that were known in what workers printed.
+    """
+
+    host: str = ""
+    address: str = ""
+    pod: str = ""
+    devices: tuple[str, ...] = ()
+    net: dict[str, tuple[int, int, int]] = {}
+    hits: dict[str, int] = {}
+
+    def updated(self, news: "Particulars") -> "Particulars":
+        """With what has changed."""
+        return Particulars(
+            host=news.host or self.host,
+            address=news.address or self.address,
+            pod=news.pod or self.pod,
+            devices=news.devices or self.devices,
+            net=self.net | news.net,
+            hits=self.hits | news.hits,
+        )
+
+
+class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat", omit_defaults=True):
     """A heartbeat.
 
     Args:
@@ -117,12 +208,18 @@ class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat"):
         step: the newest step that every reporting worker has completed; None if none reports.
         absolute: that step counts from the start of the training.
         loss: the loss last reported by the lowest rank that reports one.
+        about: what else has changed.
+        own_s: seconds of own work in a step, of the slowest rank, on average since the last heartbeat; None: not known.
+        whole_s: seconds that those steps took.
     """
 
     round: int
     step: int | None = None
     absolute: bool = False
     loss: float | None = None
+    about: Particulars | None = None
+    own_s: float | None = None
+    whole_s: float | None = None
 
 
 class Welcome(msgspec.Struct, frozen=True, tag_field="f", tag="welcome"):
@@ -153,7 +250,7 @@ class Refused(msgspec.Struct, frozen=True, tag_field="f", tag="refused"):
     Args:
         reason: why, and what to do.
         rejoin: a new incarnation may try again, once this one's workers are gone.
-        release: the run that it took part in has ended without it; it leaves with what came of the run.
+        release: the run that it took part in has ended without it, or it is kept out: it leaves with this.
     """
 
     reason: str
@@ -177,29 +274,29 @@ class HostStandby(msgspec.Struct, frozen=True, tag_field="f", tag="host_standby"
     """This node is to run a standby for the master role."""
 
 
-class Command(msgspec.Struct, frozen=True):
-    """An operator's command, unary.
+class Command(msgspec.Struct, frozen=True, tag_field="f", tag="command"):
+    """An operator's command: the only word of its stream.
 
     Args:
         job: the job.
-        token: the job's token, if one is set.
         command: one of ``engine/wishes.py``.
         who: who asks.
         why: the reason given.
         exit_code: for ``stop``.
-        node: for ``drain`` and ``evict``.
+        node: for ``drain``, ``evict`` and ``admit``.
+        protocol: ``PROTOCOL`` of the sender.
     """
 
     job: str
-    token: str
     command: str
     who: str
     why: str
     exit_code: int
     node: str = ""
+    protocol: int = PROTOCOL
 
 
-class CommandReply(msgspec.Struct, frozen=True):
+class CommandReply(msgspec.Struct, frozen=True, tag_field="f", tag="reply"):
     """What became of a command.
 
     Args:
@@ -217,11 +314,55 @@ class CommandReply(msgspec.Struct, frozen=True):
     unknown: bool = False
 
 
-FromAgent: TypeAlias = Hello | Facts | Beat
-FromMaster: TypeAlias = Welcome | NotMaster | Refused | Ack | Orders | HostStandby
+class Inquiry(msgspec.Struct, frozen=True, tag_field="f", tag="inquiry"):
+    """An operator's tool asks what the heartbeats tell: the only word of its stream; nothing is recorded.
+
+    Args:
+        protocol: ``PROTOCOL`` of the sender.
+        job: the job.
+        after: nodes behind this name are wanted.
+    """
+
+    protocol: int
+    job: str
+    after: str = ""
+
+
+class NodeSeen(msgspec.Struct, frozen=True):
+    """A node as its heartbeats tell it.
+
+    Args:
+        node: its name.
+        heard_s: seconds since its last frame.
+        beat: its last heartbeat.
+        about: what it said of itself.
+    """
+
+    node: str
+    heard_s: float
+    beat: Beat | None
+    about: Particulars
+
+
+class NodesSeen(msgspec.Struct, frozen=True, tag_field="f", tag="nodes"):
+    """Connected nodes, by name.
+
+    Args:
+        nodes: at most ``NODES_MAX`` of them.
+        more: there are others behind the last one.
+        leading: the master leads; another one knows nothing.
+    """
+
+    nodes: tuple[NodeSeen, ...]
+    more: bool
+    leading: bool = True
+
+
+FromAgent: TypeAlias = Hello | Facts | Beat | Command | Inquiry | Knock | Sealed | Distrust
+FromMaster: TypeAlias = (
+    Welcome | NotMaster | Refused | Ack | Orders | HostStandby | Challenge | CommandReply | NodesSeen
+)
 
 encode = msgspec.json.Encoder().encode
 decode_from_agent = msgspec.json.Decoder(FromAgent).decode
 decode_from_master = msgspec.json.Decoder(FromMaster).decode
-decode_command = msgspec.json.Decoder(Command).decode
-decode_reply = msgspec.json.Decoder(CommandReply).decode

@@ -10,7 +10,7 @@ House rules:
 
 from ftcore.errors import UnknownEvent
 from ftcore.events.envelope import Event, Unknown
-from ftcore.states.fold import incidents, job, nodes, worlds  # noqa: F401  (declares the handlers)
+from ftcore.states.fold import health, incidents, job, nodes, worlds  # noqa: F401  (declares the handlers)
 from ftcore.states.fold.base import Change, Changes, handlers
 from ftcore.states.model import ActionState, JobState
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ftcore.commands import ADVISER, AskPolicy
 from ftcore.events.envelope import Event
 from ftcore.events.policy import PolicyAnswered
-from ftcore.states.incident import INCIDENT
+from ftcore.states.incident import INCIDENT, IncidentPhase
 from ftcore.states.job import JOB
 from ftcore.states.model import (
     REPORTS_MAX,
@@ -164,10 +164,27 @@ def step_node(state: JobState, found: NodeState, trigger: str, changes: Changes)
         state.phases[found.phase] = state.phases.get(found.phase, 0) + 1
 
 
+def given_up(state: JobState, found: NodeState) -> bool:
+    """Whether a node is on its way out, or about to be let go by the plan that waits for somebody in its place."""
+    known = state.incident
+    if known is None or known.phase is not IncidentPhase.ACTING or not known.effect:
+        return found.phase in OUTGOING
+    return found.phase in OUTGOING or found.node in known.terms.exclude
+
+
 def retire(state: JobState, found: NodeState) -> None:
-    """A node on its way out leaves its place to whoever replaces it, and waits behind all others."""
+    """A node on its way out leaves its place to whoever replaces it, and waits behind all others.
+
+    A store that it serves for a round to come would be lost with it, so that round needs another.
+    """
+    if found.phase in OUTGOING:
+        state.unchecked.pop(found.node, None)
+        formed = state.world.round if state.world is not None else 0
+        for round_ in [r for r, host in state.store_nodes.items() if host == found.node and r > formed]:
+            del state.store_nodes[round_]
+            state.stores.pop(round_, None)
     if found.phase in OUTGOING and state.places.get(found.ordinal) == found.node:
-        del state.places[found.ordinal]
+        state.vacate(found.ordinal)
         found.ordinal = state.places_end
         state.places[found.ordinal] = found.node
         state.places_end += 1
@@ -180,9 +197,9 @@ def step_workers(found: NodeState, trigger: str, changes: Changes) -> None:
 
 
 def reporter(state: JobState, data: Any) -> NodeState | None:
-    """The node that a fact is about; None if the fact is stale: of an older incarnation or round."""
-    found = state.nodes.get(data.node)
-    if found is None or found.incarnation != data.incarnation:
+    """The node that a fact is about; None if it is stale: of an older incarnation or round, or of a life given up."""
+    found = state.current(data.node, data.incarnation)
+    if found is None:
         return None
     return None if data.round < found.round else found
 
@@ -193,6 +210,14 @@ def answered(state: JobState, node_name: str, *commands: type[Any], round_: int 
         command = ordered.command
         if isinstance(command, commands) and (round_ is None or getattr(command, "round", 0) <= round_):
             ordered.waiting.pop(node_name, None)
+
+
+def answering(state: JobState, data: Any) -> tuple[NodeState, ActionState] | None:
+    """The node and the order that a fact answers; None if either is not of now."""
+    found, ordered = state.nodes.get(data.node), state.actions.get(data.effect)
+    if found is None or ordered is None or ordered.waiting.get(data.node) != data.incarnation:
+        return None
+    return found, ordered
 
 
 def progress(state: JobState, round_: int, step: int, absolute: bool) -> None:

@@ -265,6 +265,7 @@ def _policy_considered(state: JobState, event: Event, data: policy.PolicyConside
     if data.verdict != "take":
         if data.again_s > 0:
             state.deadlines[OFFER] = event.time + seconds(data.again_s)
+        state.at_commit = state.at_commit or data.at_commit
         return
     open_incident.terms = data.terms if data.terms is not None else Terms()
     open_incident.taken_at, open_incident.effect, open_incident.refused = event.seq, "", ""

@@ -33,7 +33,8 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
     state.streak, state.repeat = 0, Repeat()
     state.step, state.reports_steps, state.step_absolute = None, False, False
     state.request, state.held, state.resume_step, state.offered = None, False, None, 0
-    state.paused_for = None
+    state.at_commit, state.committed = False, 0
+    state.paused_for = state.health = None
     state.hits, state.curves = [], {}
     state.abilities = {"file": state.abilities.get("file", ())}  # the policy is loaded before the run is submitted
 
@@ -101,6 +102,9 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
     )
     if data.command == "stop":
         state.stop = request
+    elif data.command == "admit":
+        state.quarantined.pop(data.node, None)
+        state.node_faults.pop(data.node, None)
     elif data.command == "resume" and _is_unanswered_pause(state):
         state.request = state.paused_for = None  # taken back before it was answered
     elif data.command == "resume" and (state.held or state.phase is JobPhase.STUCK):
@@ -121,6 +125,9 @@ def _ability_declared(state: JobState, event: Event, data: policy.AbilityDeclare
 @on(job.CheckpointCommitted)
 def _checkpoint_committed(state: JobState, event: Event, data: job.CheckpointCommitted, changes: Changes) -> None:
     if state.world is not None and data.round == state.world.round and data.step not in state.checkpoints:
+        state.committed = event.time
+        if state.at_commit:
+            state.offered, state.at_commit = 0, False
         state.checkpoints.append(data.step)
         state.checkpoints.sort()
         del state.checkpoints[: -min(data.kept or state.declared.checkpoints_kept or HISTORY_MAX, HISTORY_MAX)]

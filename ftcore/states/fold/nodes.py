@@ -1,9 +1,8 @@
 """Handlers of events of nodes and of their workers."""
 
-from typing import Any
-
 from ftcore.commands import (
     PLATFORM,
+    CheckHealth,
     ParkWorkers,
     PauseWorkers,
     ResumeWorkers,
@@ -20,6 +19,8 @@ from ftcore.ids import seconds
 from ftcore.states.fold.base import (
     Changes,
     answered,
+    answering,
+    given_up,
     on,
     progress,
     report,
@@ -29,15 +30,16 @@ from ftcore.states.fold.base import (
     step_node,
     step_workers,
 )
+from ftcore.states.fold.health import read
+from ftcore.states.health import Reading, wanted
 from ftcore.states.job import JobPhase
 from ftcore.states.model import (
     HITS_MAX,
-    ActionState,
     JobState,
     NodeState,
     Report,
 )
-from ftcore.states.node import OUTGOING, NodePhase
+from ftcore.states.node import NodePhase
 from ftcore.states.worker import WORKER
 from ftcore.states.world import usable
 
@@ -70,15 +72,29 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
         slots=data.slots,
         host=data.host,
         address=data.address,
+        pid=data.pid,
         phase=NodePhase.STANDBY,
+        labels=data.labels,
+        settled=ordinal == data.ordinal or (gone is not None and gone.settled and ordinal == gone.ordinal),
+        accelerators=data.accelerators,
+        checks=data.checks,
     )
+    _await_check(state, state.nodes[data.node])
     if data.node in state.quarantined:
         step_node(state, state.nodes[data.node], "node.quarantined", changes)
+        state.unchecked.pop(data.node, None)
     state.offered = 0
     if state.spec is not None and state.phase is JobPhase.ASSEMBLING and "join" not in state.deadlines:
         spec = state.spec
-        if usable(state.available(), nodes_min=spec.nodes_min, nodes_max=spec.nodes_max, node_unit=spec.node_unit):
+        if usable(state.available(), spec):
             state.deadlines["join"] = event.time + seconds(spec.timing.join_window_s)
+
+
+def _await_check(state: JobState, found: NodeState) -> None:
+    state.unchecked.pop(found.node, None)
+    if found.checks and wanted(state.declared.health, found.accelerators):
+        state.abilities.setdefault("agents", ("check",))
+        state.unchecked[found.node] = found.incarnation
 
 
 def _place(state: JobState, data: node.NodeJoined) -> int:
@@ -88,9 +104,7 @@ def _place(state: JobState, data: node.NodeJoined) -> int:
         return state.places_end  # it only passes by, and takes nobody's place
     if wanted is not None and wanted not in state.places:
         return wanted
-    if len(state.places) == state.places_end:  # no place below the end is free
-        return state.places_end
-    return next(place for place in range(state.places_end) if place not in state.places)
+    return state.free_place()
 
 
 def _in_world(state: JobState, found: NodeState) -> bool:
@@ -101,7 +115,8 @@ def _end_node(state: JobState, found: NodeState, trigger: str, changes: Changes)
     alive = found.alive
     step_node(state, found, trigger, changes)
     if alive and not found.alive:
-        del state.places[found.ordinal]
+        state.vacate(found.ordinal)
+        state.unchecked.pop(found.node, None)
     step_workers(found, trigger, changes)
     for ordered in state.actions.values():
         if ordered.waiting.get(found.node) == found.incarnation:
@@ -116,9 +131,14 @@ def _end_node(state: JobState, found: NodeState, trigger: str, changes: Changes)
 def _node_left(state: JobState, event: Event, data: node.NodeLeft, changes: Changes) -> None:
     found = state.nodes.get(data.node)
     if found is not None and found.incarnation == data.incarnation:
-        if found.alive and _in_world(state, found) and found.phase not in OUTGOING:
+        if found.alive and _in_world(state, found) and not given_up(state, found):
             report(state, event, found.node, message=data.reason)
         _end_node(state, found, "node.left", changes)
+
+
+@on(node.NodeGaveUp)
+def _node_gave_up(state: JobState, event: Event, data: node.NodeGaveUp, changes: Changes) -> None:
+    """Changes nothing: the end that is decided because of it does, and the node says goodbye after it."""
 
 
 @on(node.NodeLost)
@@ -126,7 +146,7 @@ def _node_lost(state: JobState, event: Event, data: node.NodeLost, changes: Chan
     found = state.nodes.get(data.node)
     if found is not None and found.incarnation == data.incarnation:
         if found.alive and state.world is not None and _in_world(state, found):
-            if found.phase not in OUTGOING:
+            if not given_up(state, found):
                 report(state, event, found.node, message=data.reason, step=data.step, absolute=data.absolute)
             if data.step is not None:
                 progress(state, state.world.round, data.step, data.absolute)
@@ -281,31 +301,9 @@ def _node_quarantined(state: JobState, event: Event, data: node.NodeQuarantined,
         retire(state, found)
 
 
-def _answering(state: JobState, data: Any) -> tuple[NodeState, ActionState] | None:
-    """The node and the order that a fact answers; None if either is not of now."""
-    found, ordered = state.nodes.get(data.node), state.actions.get(data.effect)
-    if found is None or ordered is None or ordered.waiting.get(data.node) != data.incarnation:
-        return None
-    return found, ordered
-
-
-@on(node.HealthChecked)
-def _health_checked(state: JobState, event: Event, data: node.HealthChecked, changes: Changes) -> None:
-    current = state.current(data.node, data.incarnation)
-    if current is not None:
-        step_node(state, current, "health.checked", changes)
-    answer = _answering(state, data)
-    if answer is None:
-        return
-    found, ordered = answer
-    del ordered.waiting[found.node]
-    if data.verdict == "faulty":
-        report(state, event, found.node, message=data.detail, source="health", kind="faulty")
-
-
 @on(node.OrderObeyed)
 def _order_obeyed(state: JobState, event: Event, data: node.OrderObeyed, changes: Changes) -> None:
-    answer = _answering(state, data)
+    answer = answering(state, data)
     if answer is None:
         return
     found, ordered = answer
@@ -322,11 +320,15 @@ def _order_obeyed(state: JobState, event: Event, data: node.OrderObeyed, changes
 
 @on(node.OrderRefused)
 def _order_refused(state: JobState, event: Event, data: node.OrderRefused, changes: Changes) -> None:
-    answer = _answering(state, data)
+    answer = answering(state, data)
     if answer is None:
         return
     found, ordered = answer
     del ordered.waiting[found.node]
+    if isinstance(ordered.command, CheckHealth):
+        step_node(state, found, "order.refused/check_health", changes)
+        read(state, ordered, found.node, Reading(verdict="unavailable", detail=data.reason))
+        return
     step_node(state, found, "order.refused", changes)
     if state.incident is not None and state.incident.effect == data.effect:
         state.incident.refused = state.incident.refused or f"{data.node}: {data.reason}"

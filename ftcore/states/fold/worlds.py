@@ -18,6 +18,7 @@ from ftcore.commands import (
 from ftcore.events import action, world
 from ftcore.events.envelope import Event
 from ftcore.ids import seconds
+from ftcore.states.fold import health
 from ftcore.states.fold.base import (
     Changes,
     advised_nothing,
@@ -42,7 +43,7 @@ from ftcore.states.worker import WorkerPhase
 PLANS_OWN = (*IN_PLACE, ReplaceNodes)
 """Orders whose failure is a failure of the plan, not a fault of a node."""
 
-_NODES_OWN = (StartWorkers, StopWorkers, OpenStore, CheckHealth, ResumeWorkers)
+_NODES_OWN = (StartWorkers, StopWorkers, OpenStore, ResumeWorkers)
 """Orders that a node in its right mind answers in time; parking is tried, and stopping follows."""
 
 
@@ -82,6 +83,26 @@ def _world_members(state: JobState, event: Event, data: world.WorldMembers, chan
     if state.world is None or state.world.round != data.round:
         state.world = WorldState(round=data.round, members=(), size=0, store="")
     state.world.members += data.members
+    for member in data.members:
+        _seat(state, member)
+
+
+def _seat(state: JobState, member: world.Member) -> None:
+    """A member has the place that it trains at; whoever holds that by now gets the member's own."""
+    found = state.nodes[member.node]
+    found.settled = True
+    if found.ordinal == member.ordinal:
+        return
+    state.vacate(found.ordinal)
+    other = state.places.get(member.ordinal)
+    if other is not None:
+        _move(state, state.nodes[other], found.ordinal)
+    _move(state, found, member.ordinal)
+
+
+def _move(state: JobState, found: NodeState, ordinal: int) -> None:
+    found.ordinal = state.ordinals[found.node] = ordinal
+    state.places[ordinal] = found.node
 
 
 @on(world.WorldFormed)
@@ -133,9 +154,7 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
         for name in waiting:
             _order_node(state, state.nodes[name], command, trigger, changes)
     elif isinstance(command, CheckHealth):
-        step_job(state, "action.ordered/check_health", changes)
-        for name in waiting:
-            step_node(state, state.nodes[name], "action.ordered/check_health", changes)
+        health.ordered(state, state.actions[data.effect], changes)
     elif isinstance(command, ReleaseNode) and state.phase not in ENDED:
         for name in waiting:
             step_node(state, state.nodes[name], "action.ordered/release_node", changes)
@@ -161,6 +180,8 @@ def _action_failed(state: JobState, event: Event, data: action.ActionFailed, cha
         state.incident.refused = data.reason
     elif ordered is not None and isinstance(ordered.command, AskPolicy):
         advised_nothing(state, ordered, f"was asked and did not answer: {data.reason}")
+    elif ordered is not None and isinstance(ordered.command, CheckHealth):
+        health.unanswered(state, ordered, data.reason)
     elif ordered is not None and isinstance(ordered.command, _NODES_OWN):
         for name in ordered.waiting:
             report(state, event, name, round_=ordered.command.round, message=data.reason)
@@ -169,8 +190,15 @@ def _action_failed(state: JobState, event: Event, data: action.ActionFailed, cha
     _action_closed(state, event, data, changes)
 
 
-@on(action.ActionDone)
 @on(action.ActionSuperseded)
+def _action_superseded(state: JobState, event: Event, data: action.ActionSuperseded, changes: Changes) -> None:
+    ordered = state.actions.get(data.effect)
+    if ordered is not None and isinstance(ordered.command, CheckHealth):
+        health.dropped(state, ordered)
+    _action_closed(state, event, data, changes)
+
+
+@on(action.ActionDone)
 def _action_closed(state: JobState, event: Event, data: Any, changes: Changes) -> None:
     state.actions.pop(data.effect, None)
     state.deadlines.pop(f"action/{data.effect}", None)

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ from ftcore.events.job import JobFinished
 from ftcore.events.world import WorldFormed
 from ftcore.ids import JobName, Seq
 from ftcore.logs import open_store
+from ftcore.logs.archived import JoinedLog
 from ftcore.replay import verify_async
 from ftcore.states.fold import fold
 from ftcore.states.model import JobState
@@ -76,6 +77,7 @@ class Ftrun:
         job: bool = True,
         preload: bool = True,
         read: bool = True,
+        args: Sequence[str] = (),
         **popen: Any,
     ) -> "Run":
         """Start ``ftrun`` with these flags; flags end where the first word without a dash stands, then the script's."""
@@ -84,7 +86,7 @@ class Ftrun:
             flags = ["--preload", "json", *flags]
         if job:
             flags = ["--job", self.job, *flags]
-        command = [sys.executable, "-m", "ftcore.cli.ftrun", *flags, *([str(JOBS / script)] if script else [])]
+        command = [sys.executable, "-m", "ftcore.cli.ftrun", *flags, *([str(JOBS / script)] if script else []), *args]
         if self.store != f"sqlite://{self.home}/ftcore":
             command[3:3] = ["--store", self.store]
         run = Run(subprocess.Popen(command, **self._popen(popen)), read)
@@ -140,7 +142,7 @@ class Ftrun:
             self._watch = Watch(self.store, self.job)
         return self._watch
 
-    def wait(self, kind: str, after: int = 0, **fields: Any) -> Event:
+    def wait(self, kind: str, after: int = 0, /, **fields: Any) -> Event:
         """The first event of a type behind ``after`` whose data has these fields."""
         return self.events.wait(kind, after, fields, self.runs)
 
@@ -230,6 +232,9 @@ class Ftrun:
         return bool(phases) and phases[-1].type == "job.finished"
 
 
+F = TypeVar("F", bound=Ftrun)
+
+
 class Run:
     """One ``ftrun`` process."""
 
@@ -312,7 +317,7 @@ class Watch:
 
     async def _follow(self) -> None:
         store = open_store(self.store)
-        log = await store.open(JobName(self.job), create=True)
+        log = JoinedLog(await store.open(JobName(self.job), create=True), None)
         self._ready.set()
         try:
             async for event in log.follow(Seq(0)):
@@ -346,7 +351,7 @@ class Watch:
 
         async def read() -> list[Event]:
             store = open_store(self.store)
-            log = await store.open(JobName(self.job))
+            log = JoinedLog(await store.open(JobName(self.job)), None)
             try:
                 return [event async for event in log.read()]
             finally:
@@ -447,7 +452,13 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
 def ftrun(root: Path, store: str = "", timing: dict[str, float] | None = None, job: str = JOB) -> Iterator[Ftrun]:
     """A state home whose leavings are checked at the end; if the body fails, they are only removed."""
     root.mkdir(exist_ok=True)
-    made = Ftrun(root, store, timing, job)
+    with checked(Ftrun(root, store, timing, job)) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def checked(made: F) -> Iterator[F]:
+    """Check at the end what the runs have left; if the body fails, only remove it."""
     try:
         yield made
     except BaseException:

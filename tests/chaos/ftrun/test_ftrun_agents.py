@@ -1,6 +1,7 @@
 """Agents and their helpers die, freeze, leave and come back."""
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -43,6 +44,32 @@ def test_an_agent_may_die_at_every_phase_of_a_recovery(tmp_path: Path, kind: str
         again = job.wait("node.joined", stepped.seq, node=node)
         job.wait("workers.stepped", again.seq, node=node)
         job.wait("incident.resolved", again.seq)
+        job.finish()
+        assert run.end() == 0
+
+
+def test_an_agent_that_runs_out_of_file_descriptors_stops_nobody(tmp_path: Path) -> None:
+    """Workers train on, and people are told; master and workers that die meanwhile are replaced once it has some."""
+    with ftrun(tmp_path, timing={"node_lease_s": 20.0, "progress_sample_s": 0.5}) as job:
+        run = job.start("--nproc-per-node", "2")
+        job.stepped(1)
+        agent = job.agent()
+        before = resource.prlimit(agent, resource.RLIMIT_NOFILE)
+        resource.prlimit(agent, resource.RLIMIT_NOFILE, (3, before[1]))
+        elected = job.of("master.elected")[-1]
+        kill(elected.data.pid)
+        wait_until(lambda: "file descriptors are left to this agent" in run.stderr(), "words")
+        job.steps_on(0)
+        resource.prlimit(agent, resource.RLIMIT_NOFILE, before)
+        elected = job.wait("master.elected", elected.seq)
+        job.wait("job.progressed", elected.seq)
+        resource.prlimit(agent, resource.RLIMIT_NOFILE, (3, before[1]))
+        job.do(1, "os.kill(os.getpid(), 9)")
+        wait_until(lambda: "Too many open files; trying on" in run.stderr(), "words")
+        resource.prlimit(agent, resource.RLIMIT_NOFILE, before)
+        resolved = job.wait("incident.resolved")
+        assert resolved.data.outcome == "stepped"
+        assert not job.of("node.lost") and job.agent() == agent
         job.finish()
         assert run.end() == 0
 

@@ -30,7 +30,9 @@ def test_a_worker_that_was_stopped_for_good(tmp_path: Path) -> None:
         seen = job.wait("fault.observed", source="detector")
         assert seen.data.kind == "hang"
         assert (seen.data.rank, seen.data.round) == (1, 1)
-        assert seen.data.step == job.step(1)
+        assert (
+            job.step(1) - 1 <= seen.data.step <= job.step(1)
+        )  # it may have stopped before it told the step it wrote down
         assert "rank 1 was stopped by a signal" in seen.data.message
         assert seen.data.values["waited_s"] >= 1.0 > seen.data.values["usual_s"] > 0
         recovers(job, seen.seq)

@@ -45,9 +45,9 @@ def test_what_a_plain_script_cannot_do_is_passed_over(tmp_path: Path, wish: str)
 
 @pytest.mark.parametrize("wish", ["drain", "evict"])
 def test_the_job_goes_on_without_a_node(tmp_path: Path, wish: str) -> None:
-    """One node is released and not started anew; the other goes on alone."""
+    """With no machine for another, one node is released and not started anew; the other goes on alone."""
     with ftrun(tmp_path) as job:
-        run = job.start("--local-nodes", "2", "--nnodes", "1:2")
+        run = job.start("--local-nodes", "2", "--nnodes", "1:2", "--platform", "local:?capacity=0")
         job.stepped(1, nodes=2)
         code, told = ask(job, wish, "node1")
         assert (code, told["outcome"]) == (0, "done"), told
@@ -61,9 +61,13 @@ def test_the_job_goes_on_without_a_node(tmp_path: Path, wish: str) -> None:
         assert status["world"]["nodes"] == 1
         again = job.ftctl(wish, "node1")
         assert again.returncode == 0 and "takes no part any more" in again.stderr
+        if wish == "evict":  # let in again, it is started again by whoever plays its machine, and stands by
+            code, told = ask(job, "admit", "node1")
+            assert (code, told["outcome"]) == (0, "admitted")
+            job.wait("node.joined", told["seq"], node="node1")
         job.finish()
         assert run.end() == 0
-        assert len(job.of("node.joined", "node1")) == 1
+        assert len(job.of("node.joined", "node1")) == (2 if wish == "evict" else 1)
         assert "node1 is released: " in run.stderr() and "asks for" in run.stderr()
 
 
@@ -82,9 +86,9 @@ def test_a_node_that_nobody_knows(tmp_path: Path) -> None:
 
 
 def test_a_node_that_cannot_be_spared(tmp_path: Path) -> None:
-    """With too few nodes left the wish is dropped, and both nodes go on."""
+    """With too few nodes left, and no machine for another, the wish is dropped, and both nodes go on."""
     with ftrun(tmp_path) as job:
-        run = job.start("--local-nodes", "2")
+        run = job.start("--local-nodes", "2", "--platform", "local:?capacity=0")
         job.stepped(1, nodes=2)
         code, told = ask(job, "drain", "node0")
         assert (code, told["outcome"]) == (1, "dropped")

@@ -157,13 +157,14 @@ def test_an_agent_that_dies_while_etcd_is_away_is_replaced_afterwards(etcd_job: 
 
 @pytest.mark.etcd
 def test_a_full_etcd_stops_no_training(etcd_job: tuple[Ftrun, Cluster]) -> None:
-    """etcd's quota is used up by others: training goes on, and the recovery happens when there is space again."""
+    """etcd's quota is used up: training goes on, status says so; with space again the recovery happens."""
     job, cluster = etcd_job
     run = job.start("--nproc-per-node", "2")
     stepped = job.stepped(1)
     fill_etcd(cluster)
     job.do(1, "sys.exit(3)")
     job.steps_on(0, by=50)
+    assert "full: training goes on" in job.ftctl("status").stdout
     cluster.ctl("del", "--prefix", "x/")
     revision = (
         cluster.ctl("endpoint", "status", "--write-out", "json").split('"revision":')[1].split(",")[0].rstrip("}")

@@ -39,6 +39,8 @@ def test_a_worker_may_die_in_every_way(tmp_path: Path) -> None:
             job.do(1, code)
             failed = job.wait("worker.failed", round=round_)
             assert (failed.data.rank, failed.data.exitcode) == (1, exitcode)
+            assert [last.rank for last in failed.data.last] == [1, 0]
+            assert before <= failed.data.last[0].step == failed.data.step
             opened = job.wait("incident.opened", failed.seq)
             assert word in opened.data.fault.summary
             assert opened.data.fault.ranks[0] == 1

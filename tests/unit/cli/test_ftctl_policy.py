@@ -67,6 +67,8 @@ def test_check_tells_what_a_run_would_refuse(file, capsys):
     out = capsys.readouterr().out
     assert out.splitlines()[0] == f"{file}: pod_replacement -> process_restart -> stop"
     assert "pod_replacement: refused unless there is a platform that can launch a node" in out
+    assert main(["policy", "check", str(file), "--platform", "local:"]) == 0
+    assert "refused" not in capsys.readouterr().out
     assert main(["policy", "check", str(file), "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["ok"], told["chain"][0]["missing"]) == (True, ["replace"])
@@ -232,7 +234,12 @@ def test_a_run_refuses_what_it_cannot_do(text, changes, message, file):
 @pytest.mark.parametrize(
     ("flags", "env", "message"),
     [
-        (["--policy", "policy.yaml"], {}, "ftrun: policy.yaml: pod_replacement cannot be carried out: it needs"),
+        (
+            ["--policy", "policy.yaml", "--platform=local:?capacity=0"],
+            {},
+            "ftrun: policy.yaml: pod_replacement cannot be carried out: it needs",
+        ),
+        ([], {"FTCORE_PLATFORM": "slurm:"}, "ftrun: 'slurm:' is not the URL of a platform: known are local:"),
         ([], {"FTCORE_POLICIES": "UCE:1"}, "ftrun: FTCORE_POLICIES: UCE, TTP need replicas"),
         ([], {"FTCORE_POLICIES": "UCE"}, "ftrun: FTCORE_POLICIES: found 'UCE'; expected"),
     ],

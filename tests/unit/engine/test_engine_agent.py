@@ -14,6 +14,7 @@ from ftcore.commands import (
     StartWorkers,
     StopWorkers,
 )
+from ftcore.engine import actions as act
 from ftcore.engine import agent as core
 from ftcore.engine.orders import Order, Slice
 from ftcore.events.node import NodeJoined, OrderObeyed, OrderRefused
@@ -64,8 +65,8 @@ def ended(local_rank: int, code: int, round_: int = 1) -> WorkerExit:
     return WorkerExit(round=Round(round_), local_rank=local_rank, pid=7, exitcode=code, mono=9)
 
 
-def told(actions: core.Actions) -> list[object]:
-    return [action.data for action in actions if isinstance(action, core.Tell | core.TellFailure)]
+def told(actions: act.Actions) -> list[object]:
+    return [action.data for action in actions if isinstance(action, act.Tell | act.TellFailure)]
 
 
 def joined(life: str) -> NodeJoined:
@@ -140,7 +141,7 @@ def test_a_start_waits_for_the_stop_before_it(running):
     assert running.obey(start(2)) == []
     answer, begun = running.stopped(stopping, (-15, -15))
     assert answer.data.round == 1
-    assert begun == core.Start("start.2", Round(2), PART)
+    assert begun == act.Start("start.2", Round(2), PART)
     assert isinstance(told(running.started(begun, (9, 9), "fork"))[0], WorkersStarted)
 
 
@@ -251,7 +252,7 @@ def test_what_leaves_processes_in_place_is_performed_and_answered(running):
     assert answer == OrderObeyed(node="a", incarnation="1", round=1, effect="pause", step=5)
     assert running.running
     (check,) = running.obey(order(CheckHealth(round=Round(2)), "check"))
-    assert told(running.checked(check, "slow", "3 of 4 links"))[0].verdict == "slow"
+    assert told(running.checked(check, act.Findings(verdict="faulty", detail="NaN")))[0].verdict == "faulty"
     (park,) = running.obey(order(ParkWorkers(round=Round(1), grace_s=1.0), "park"))
     assert isinstance(told(running.failed_to(park, "stuck"))[0], OrderRefused)
     assert running.running
@@ -297,7 +298,7 @@ def test_a_new_start_drops_a_park_that_is_under_way(running):
 def test_a_released_agent_starts_nothing_more(agent):
     """It leaves with the job's outcome, once."""
     release = ReleaseNode(outcome="failed", exit_code=1, reason="why")
-    assert agent.obey(order(release, "release")) == [core.Leave(1, "failed", "why")]
+    assert agent.obey(order(release, "release")) == [act.Leave(1, "failed", "why")]
     assert agent.obey(order(release, "release.2")) == []
     assert agent.obey(start(1)) == []
     assert agent.told_to_leave("SIGTERM", 5) == []
@@ -307,7 +308,7 @@ def test_a_released_agent_starts_nothing_more(agent):
 def test_a_fenced_agent_begins_a_new_life(running):
     """It rejoins with nothing obeyed; answers to what the old life asked for are nobody's."""
     (stopping,) = running.obey(stop(1))
-    assert running.refused("lost", rejoin=True) == [core.Rejoin("lost")]
+    assert running.refused("lost", rejoin=True) == [act.Rejoin("lost")]
     assert running.refused("lost", rejoin=True) == []
     running.halt()
     assert told(running.begin(joined("2")))[0].incarnation == "2"
@@ -317,16 +318,16 @@ def test_a_fenced_agent_begins_a_new_life(running):
 
 def test_an_unwanted_agent_gives_up(agent):
     """Unless it leaves anyway."""
-    assert agent.refused("wrong job", rejoin=False) == [core.GiveUp("wrong job")]
+    assert agent.refused("wrong job", rejoin=False) == [act.GiveUp("wrong job")]
 
 
 def test_a_candidate_is_put_up_when_nobody_has_led_for_long(agent):
     """After the delay, then at most once per lease; a welcome starts the count anew."""
     assert agent.leaderless(10.0, 0) == []
-    assert agent.leaderless(14.0, 33) == [core.Lead(33)]
+    assert agent.leaderless(14.0, 33) == [act.Lead(33)]
     assert agent.leaderless(15.0, 33) == []
-    assert agent.leaderless(17.0, 33) == [core.Lead(33)]
-    assert agent.standby_wanted() == [core.Lead(None)]
+    assert agent.leaderless(17.0, 33) == [act.Lead(33)]
+    assert agent.standby_wanted() == [act.Lead(None)]
     assert core.AgentCore("a", 2, TIMING).leaderless(99.0, 0) == []
 
 

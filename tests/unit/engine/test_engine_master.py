@@ -1,5 +1,7 @@
 """What a master tells whom, whom it refuses, and whose silence counts."""
 
+import pytest
+
 from ftcore.engine.master import (
     Leases,
     acknowledged,
@@ -12,7 +14,10 @@ from ftcore.engine.master import (
     wants_run,
     wrong_job,
 )
+from ftcore.events.job import JobSpec
+from ftcore.events.worker import WorkerFailed
 from ftcore.ids import seconds
+from ftcore.runtime.wire.frames import same_release
 from ftcore.testing.driver import JobDriver
 
 
@@ -98,6 +103,22 @@ def test_a_caller_speaks_for_itself_and_for_the_life_before_it():
     assert listens_to(driver.state, "node0", "new", before)
     assert not listens_to(driver.state, "node0", "new", "older")
     assert listens_to(driver.state, "nobody", "new", "older")
+    driver.lose("node0")
+    assert listens_to(driver.state, "node0", "new", "new")
+    assert not listens_to(driver.state, "node0", "new", before)
+
+
+def test_what_a_life_that_was_given_up_tells_stops_nobody():
+    """Its workers' ends, told once it wakes, are no fault of the world that trains without it."""
+    driver = JobDriver(nodes=3, spec=JobSpec(argv=("train.py",), nodes_min=2, nodes_max=3))
+    driver.start()
+    old = life(driver, "node2")
+    driver.lose("node2")
+    late = WorkerFailed(
+        node="node2", incarnation=old, round=1, rank=2, local_rank=0, pid=1, exitcode=1, step=1, absolute=False
+    )
+    events = driver.say("node2", late)
+    assert [event.type for event in events] == ["worker.failed"]
 
 
 def test_a_new_master_waits_before_deadlines_count():
@@ -107,19 +128,51 @@ def test_a_new_master_waits_before_deadlines_count():
 
 
 def test_leases():
-    """Silence counts from the last frame; a node that this master never heard of has two leases."""
+    """Silence counts from the last frame; where nobody has come yet, all have two leases."""
     leases = Leases(lease_ns=20, look_ns=10)
     nodes = [("a", "1"), ("b", "1")]
-    leases.heard("a", "1", 100)
     assert leases.silent(nodes, 100) == []
     assert leases.silent(nodes, 120) == []
-    assert leases.silent(nodes, 130) == [("a", "1")]
-    leases.heard("a", "1", 135)
     assert leases.silent(nodes, 140) == []
-    assert leases.silent(nodes, 150) == [("b", "1")]
-    assert leases.last_heard("a", "1") == 135
-    assert leases.silent([], 155) == []
+    leases.heard("a", "1", 141)
+    assert leases.silent(nodes, 150) == []
+    assert leases.silent(nodes, 161) == []
+    leases.heard("a", "1", 162)
+    assert leases.silent(nodes, 165) == [("b", "1")]
+    assert leases.last_heard("a", "1") == 162
+    assert leases.silent(nodes, 183) == nodes
+    assert leases.silent([], 185) == []
     assert leases.last_heard("a", "1") == 0
+    early = Leases(lease_ns=20, look_ns=10)
+    early.heard("a", "1", 95)
+    assert early.silent(nodes, 100) == []
+    early.heard("a", "1", 118)
+    assert early.silent(nodes, 120) == []
+    assert early.silent(nodes, 130) == [("b", "1")]
+    alone = Leases(lease_ns=20, look_ns=10)
+    for when in range(100, 141, 10):
+        assert alone.silent(nodes, when) == []
+    assert alone.silent(nodes, 150) == nodes
+
+
+def test_whoever_has_not_found_a_new_master_is_lost_a_lease_after_the_last_that_did():
+    """A loss is noticed soon in a small job; in a large one nobody is lost while others still arrive."""
+    leases = Leases(lease_ns=20, look_ns=10)
+    nodes = [(name, "1") for name in "abcd"]
+    assert leases.silent(nodes, 100) == []
+    leases.heard("a", "1", 101)
+    leases.heard("b", "1", 105)
+    assert leases.silent(nodes[:3], 110) == []
+    assert leases.silent(nodes[:3], 120) == []
+    leases.heard("a", "1", 121)
+    leases.heard("b", "1", 121)
+    assert leases.silent(nodes[:3], 126) == [("c", "1")]
+    slow = Leases(lease_ns=20, look_ns=10)
+    assert slow.silent(nodes, 100) == []
+    for place, (name, incarnation) in enumerate(nodes):
+        for earlier, _ in nodes[: place + 1]:
+            slow.heard(earlier, incarnation, 115 + 15 * place)
+        assert slow.silent(nodes, 110 + 15 * place) == [], name
 
 
 def test_time_in_which_the_master_did_not_run_counts_against_nobody():
@@ -137,3 +190,21 @@ def test_time_in_which_the_master_did_not_run_counts_against_nobody():
 def test_another_job_is_told_so():
     """With the command that would end the one that lives."""
     assert "ftctl stop --job x" in wrong_job("x").reason
+
+
+def test_what_another_job_asks_for_is_told():
+    """Field by field, in the words of the command line."""
+    wanted = JobSpec(argv=("train.py",), nodes_min=2, nodes_max=4, cwd="/a")
+    asked = JobSpec(argv=("train.py", "--lr", "1"), nodes_min=2, nodes_max=8, cwd="/a", sizes=(2, 8))
+    told = wrong_job("x", asked, wanted).reason
+    assert "the command is train.py --lr 1 here and train.py there" in told
+    assert "the most of --nnodes is 8 here and 4 there" in told
+    assert "--node-sizes is 2 8 here and nothing there" in told and "directory" not in told
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"), [("0.1.0", "0.1.7", True), ("0.1.0", "0.2.0", False), ("1.2", "1.2.3.dev1+g1", True)]
+)
+def test_versions_that_may_work_on_one_job(one, other, same):
+    """Patch releases may meet, others may not."""
+    assert same_release(one, other) == same_release(other, one) == same

@@ -38,7 +38,7 @@ from ftcore.cli.ctl_lines import summary
 from ftcore.events import decode, encode
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobParked, JobSpec
-from ftcore.events.node import NodeLeft
+from ftcore.events.node import NodeGaveUp, NodeLeft
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import ChainEntry
 from ftcore.events.registry import Kind
@@ -145,6 +145,12 @@ class Scenario:
     def _leave(self, node: str) -> None:
         incarnation = self.driver.state.nodes[node].incarnation
         self.driver.say(node, NodeLeft(node=node, incarnation=incarnation, reason="told to"))
+
+    def _give_up(self, node: str) -> None:
+        incarnation = self.driver.state.nodes[node].incarnation
+        self.driver.say(
+            node, NodeGaveUp(node=node, incarnation=incarnation, exit_code=1, reason="its restarts are used up")
+        )
 
     def _unstartable(self, node: str) -> None:
         found = self.driver.state.nodes[node]
@@ -265,7 +271,6 @@ node checking action.ordered/release_node
 node checking action.ordered/start_workers
 node checking node.joined/again
 node checking node.lost
-node checking node.quarantined
 node draining node.joined/again
 node draining node.lost
 node draining node.quarantined

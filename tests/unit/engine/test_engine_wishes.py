@@ -2,7 +2,8 @@
 
 import pytest
 
-from ftcore.engine.wishes import WISHES, came_of, judge
+from ftcore.engine.wishes import ABOUT_NODES, WISHES, came_of, judge
+from ftcore.events.job import JobSpec
 from ftcore.testing.driver import JobDriver
 
 
@@ -50,7 +51,7 @@ def test_an_ended_job_is_told_of(command):
     driver = running()
     driver.stop()
     driver.settle()
-    answer = judge(driver.state, command, "node0" if command in ("drain", "evict") else "")
+    answer = judge(driver.state, command, "node0" if command in ABOUT_NODES else "")
     assert "has stopped already" in answer.reason
 
 
@@ -83,3 +84,19 @@ def test_what_a_pause_means_depends_on_the_phase():
     assert judge(driver.state, "pause").fulfilled
     driver.command("resume")
     assert came_of("resume", (True, ""), driver.state) == "let go"
+
+
+def test_only_who_is_kept_out_can_be_admitted():
+    """Admitted is who was quarantined; of anybody else it is told how they are, or who is kept out."""
+    driver = JobDriver(spec=JobSpec(argv=("t.py",), nodes_min=1, nodes_max=2))
+    driver.start()
+    driver.command("evict", "node1")
+    driver.settle()
+    assert judge(driver.state, "admit", "node1") is None
+    assert judge(driver.state, "admit", "node0").fulfilled
+    assert judge(driver.state, "admit", "x").unknown and "kept out: node1" in judge(driver.state, "admit", "x").reason
+    driver.command("admit", "node1")
+    assert came_of("admit", (False, ""), driver.state) == "admitted" and not driver.state.quarantined
+    driver.join("node1")
+    driver.settle()
+    assert judge(driver.state, "admit", "node1").fulfilled

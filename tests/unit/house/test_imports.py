@@ -47,6 +47,7 @@ def test_import_of_the_package_is_cheap() -> None:
         ("policies/stop.py", "from ftcore.engine import decide", "Floors"),
         ("events/job.py", "from ftcore.states import model", "Floors"),
         ("runtime/master/master.py", "import torch", "Only the warm process"),
+        ("rdzv_etcd/supervisor.py", "import torch", "Only the warm process"),
         ("runtime/agent/agent.py", "from ftcore.runtime.master import master", "Agent and master"),
         ("engine/decide.py", "import ftcore.etcd3", "Only the etcd adapter"),
         ("extra/__init__.py", "", "Floors"),

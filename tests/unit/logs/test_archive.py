@@ -169,7 +169,7 @@ def test_other_files_are_no_archives(tmp_path):
     path.write_bytes(b'{"ftlog":2,"job":"demo","first":1,"previous":"' + b"0" * 32 + b'"}\n')
     with pytest.raises(StoreError, match="has format 2, this ftcore reads up to 1"):
         asyncio.run(read(path))
-    with pytest.raises(StoreError, match="cannot read"):
+    with pytest.raises(NotFound, match="no archive of job"):
         asyncio.run(read(tmp_path))
 
 

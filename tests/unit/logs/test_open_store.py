@@ -8,7 +8,7 @@ import pytest
 
 from ftcore.errors import UsageError
 from ftcore.logs import check_job_name, default_store_url, open_store
-from ftcore.logs.archive import ArchiveStore
+from ftcore.logs.archived import ArchiveStore
 from ftcore.logs.memory import MemoryStore
 from ftcore.logs.sqlite import SqliteStore
 

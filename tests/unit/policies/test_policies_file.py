@@ -26,9 +26,10 @@ def mistake(text: str) -> str:
 def test_the_job_says_what_nobody_else_can():
     """Replicas, abilities and checkpoints are recorded; who has replicas has that ability."""
     said = parse(
-        HEAD + "job: {replicas: [[0, 2], [1, 3]], abilities: [save, park], checkpoints_kept: 3}\n", "p"
+        HEAD + "job: {replicas: [[0, 2], [1, 3]], abilities: [save, park], checkpoints_kept: 3, health: always}\n", "p"
     ).declared
     assert (said.replicas, said.groups, said.checkpoints_kept) == ("groups", ((0, 2), (1, 3)), 3)
+    assert (said.health, said.check_s) == ("always", 60.0)
     assert said.abilities == ("save", "park", "replicas")
     assert parse(HEAD + "job: {replicas: none}\n", "p").declared.abilities == ()
     assert parse(HEAD + "job: {replicas: all}\n", "p").declared.abilities == ("replicas",)
@@ -90,6 +91,14 @@ def test_a_policy_may_stand_twice_for_different_faults():
         (
             HEAD + "job: {abilities: [replace]}\n",
             "p, line 2: job: abilities: replace: that is the platform's to declare",
+        ),
+        (
+            HEAD + "job: {health: sometimes}\n",
+            "p, line 2: job: health: found 'sometimes'; expected one of: auto, always, suspect, never",
+        ),
+        (
+            HEAD + "job: {check_s: 0}\n",
+            "p, line 2: job: check_s: found 0; expected at least 1s and at most 1h",
         ),
         (
             HEAD + "job: {checkpoints_kept: 0}\n",

@@ -267,7 +267,7 @@ def test_a_standby_node_takes_the_place_of_a_bad_one():
     verdict = ask("shrink", incident(driver.state, "gpu-hw"), driver.state)
     assert isinstance(verdict, Take)
     assert (verdict.terms.want, verdict.terms.exclude) == (3, ("node1",))
-    assert verdict.reason == "the job goes on with 3 nodes without node1: a standby node is there"
+    assert verdict.reason == ("the job goes on with 3 nodes without node1: a standby node is there; node1 is kept out")
 
 
 def test_a_process_fault_shrinks_nothing():
@@ -579,3 +579,38 @@ def test_rollbacks_have_a_budget():
     job.attempts["rollback_and_skip"] = [ago(job, 7200)] * 5
     verdict = ask("rollback_and_skip", about, job)
     assert verdict == Pass(reason="budget spent: 5 of 5 rollbacks in the last 1d")
+
+
+def test_a_node_that_keeps_failing_is_trusted_ever_later():
+    """Each fault doubles the time for which it is not taken in."""
+    job, about = grown()
+    waits = []
+    for _ in range(3):
+        job.node_faults.setdefault("node2", []).append(job.time)
+        verdict = ask("grow", about, job)
+        assert isinstance(verdict, Pass) and "node2 failed only lately" in verdict.reason
+        waits.append(verdict.again_s)
+    assert waits == [600, 1200, 2400]
+
+
+@pytest.mark.parametrize(("isolate", "expected"), [("auto", ("node1",)), ("always", ("node1",)), ("never", ())])
+def test_a_node_to_which_faults_come_back_is_kept_out(isolate, expected):
+    """Left out for what keeps coming back to it, it does not come in again by itself; unless that is wanted."""
+    driver = running(3, least=2)
+    job = driver.state
+    job.node_faults["node1"] = [job.time] * 5
+    verdict = ask("shrink", incident(job, "killed"), job, isolate=isolate)
+    assert isinstance(verdict, Take) and verdict.terms.quarantine == expected
+    assert ("node1 is kept out" in verdict.reason) == bool(expected)
+
+
+def test_growing_waits_for_the_next_checkpoint():
+    """Where checkpoints are told, it grows right behind one; once the last is too old, it waits no longer."""
+    job, about = grown()
+    job.committed = ago(job, 300)
+    verdict = ask("grow", about, job)
+    assert isinstance(verdict, Pass) and verdict.at_commit and verdict.again_s == pytest.approx(1500)
+    assert isinstance(ask("grow", about, job, checkpoint=0), Take)
+    assert isinstance(ask("grow", about, job, checkpoint=200), Take)
+    job.committed = job.time
+    assert isinstance(ask("grow", about, job), Take)

@@ -2,6 +2,7 @@
 
 import attrs
 import msgspec
+import pytest
 
 from ftcore.events.envelope import At
 from ftcore.events.job import JobSpec
@@ -141,19 +142,28 @@ def test_a_fact_that_was_long_under_way_counts_once():
     assert incident.phases.detect == 1.0
 
 
-def test_a_source_whose_clock_is_ahead_has_no_detection_time():
-    """A negative time is not a time."""
+@pytest.mark.parametrize("off_s", [3600, -3600])
+def test_a_source_whose_clock_is_off_is_told_on_the_masters(off_s):
+    """What a node saw whose clock is an hour off stands at its time by the master's clock; ``detect`` as well."""
     driver = started()
     driver.fail("node1", exitcode=-9)
-    ahead = [
-        msgspec.structs.replace(event, at=At(wall=event.at.wall + 10**12, mono=event.at.mono, boot="boot"))
-        if event.at is not None
-        else event
-        for event in driver.events
-    ]
+    driver.settle()
+    [incident] = told(driver)
+    off = []
+    for event in driver.events:
+        if event.at is not None:
+            early_s = 5 if event.seq == incident.events[0] else 0
+            wall = event.at.wall + (off_s - early_s) * SECOND
+            off.append(
+                msgspec.structs.replace(event, at=At(wall=wall, mono=event.at.mono - early_s * SECOND, boot="boot"))
+            )
+        else:
+            off.append(event)
     explainer = Explainer()
-    read(ahead, explainer)
-    assert explainer.incidents()[0].phases.detect is None
+    read(off, explainer)
+    [known] = explainer.incidents()
+    assert known.phases.detect == 5.0
+    assert known.failures[0].datetime < known.opened < known.failures[0].datetime[:17] + "99"
 
 
 def test_an_open_incident_is_told_as_far_as_it_went():

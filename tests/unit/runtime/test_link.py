@@ -12,6 +12,7 @@ from ftcore.runtime.agent.link import Link, make_hello
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.channel import server
+from ftcore.runtime.wire.security import NONE
 from ftcore.timing import Timing
 
 
@@ -41,10 +42,7 @@ async def meet_twice(folder: Path) -> int:
             again.set()
             await asyncio.Event().wait()
 
-    async def command(_: bytes, __: Any) -> bytes:
-        return b""
-
-    master = server(connect, command)
+    master = server(connect)
     address = f"unix:{folder / 'master'}"
     master.add_insecure_port(address)
     await master.start()
@@ -52,8 +50,9 @@ async def meet_twice(folder: Path) -> int:
     submission = frames.submission(JobSpec(argv=("t.py",), nodes_min=1, nodes_max=1))
     link = Link(
         log=Store(address),  # type: ignore[arg-type]
-        hello=make_hello(job="j", token="", node="a", incarnation="1", submission=submission, again=False),
+        hello=make_hello(job="j", node="a", incarnation="1", submission=submission, again=False),
         outbox=outbox,
+        security=NONE,
         beat=lambda: frames.Beat(round=0),
         timing=Timing(),
         on_welcome=lambda _: None,

@@ -130,7 +130,17 @@ def test_a_plain_script_reports_its_steps(
     node.run(node.ended(launch))
     (said,) = node.supervisor.progress()
     assert said is not None
-    assert said == Progress(steps=3, step=step, absolute=absolute, mono=said.mono, loss=loss)
+    assert said == Progress(
+        steps=3,
+        step=step,
+        absolute=absolute,
+        mono=said.mono,
+        loss=loss,
+        paced=2,
+        own_s=said.own_s,
+        whole_s=said.whole_s,
+    )
+    assert 0 < said.own_s < said.whole_s, "the backward passes are no work of its own"
 
 
 def test_a_script_without_steps_reports_none(node: Node) -> None:

@@ -42,7 +42,8 @@ while step < STOP_AT:
     if rank == 0:
         torch.save({"model": model.state_dict(), "step": step}, HERE / "new.pt")
         (HERE / "new.pt").replace(CHECKPOINT)
-        (HERE / "step.0").write_text(str(step))
+        (HERE / "new.0").write_text(str(step))
+        (HERE / "new.0").replace(HERE / "step.0")
     report(step)
     time.sleep(0.01)
 dist.destroy_process_group()

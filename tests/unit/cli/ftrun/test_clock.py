@@ -24,6 +24,16 @@ def test_a_new_master_does_not_start_behind_the_log(monkeypatch):
     assert last <= clock.now() < last + HOUR_NS // 60
 
 
+def test_a_new_master_does_not_run_ahead_of_the_log(monkeypatch):
+    """A master on a host whose clock is an hour ahead goes on with the clock of the one that it followed."""
+    ahead = time.time_ns() - time.monotonic_ns()
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + HOUR_NS)
+    assert abs(SystemClock(not_before=0, ahead=ahead).now() - real()) < HOUR_NS // 60
+    last = real() + 2 * HOUR_NS
+    assert SystemClock(not_before=last, ahead=ahead).now() >= last
+
+
 def test_a_moment_is_told_by_both_clocks():
     """What happened a second ago is dated a second back on the wall clock as well."""
     now = at()

@@ -84,10 +84,11 @@ def test_numbers_of_nodes_that_are_none(text, capsys):
     ],
 )
 def test_an_agents_command_line_is_the_users(given, flags, rest):
-    """Job and store are those that were settled; what follows the script is not touched."""
+    """Job, store and platform are those that were settled; what follows the script is not touched."""
     args = parse(*given)
     args.job, args.store = "j", "sqlite:///s"
-    again = parse(*ftrun.agent_argv(args, given)[1:])
+    again = parse(*ftrun.agent_argv(args, given, "local:///p")[1:])
+    assert again.platform == "local:///p"
     assert (again.job, again.store, again.script, again.args) == ("j", "sqlite:///s", "x.py", rest)
     assert again.nnodes == (flags[1] if flags else None)
 
@@ -97,14 +98,14 @@ def test_time_constants_that_do_not_fit_are_told(text, monkeypatch):
     """``FTCORE_TIMING`` is checked like any input."""
     monkeypatch.setenv("FTCORE_TIMING", text)
     with pytest.raises(UsageError, match="FTCORE_TIMING"):
-        ftrun._timing()
+        ftrun.base_timing()
 
 
 def test_time_constants_of_the_environment(monkeypatch):
     """What it does not name keeps its default."""
     monkeypatch.setenv("FTCORE_TIMING", '{"master_idle_s": 4}')
-    assert ftrun._timing().master_idle_s == 4
-    assert ftrun._timing().node_lease_s == 2
+    assert ftrun.base_timing().master_idle_s == 4
+    assert ftrun.base_timing().node_lease_s == 2
 
 
 def test_slots_without_a_gpu(monkeypatch):
@@ -116,3 +117,39 @@ def test_slots_without_a_gpu(monkeypatch):
     assert ftrun._slots(parser, "auto") == ftrun._slots(parser, "cpu")
     with pytest.raises(SystemExit):
         ftrun._slots(parser, "gpu")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--nnodes 1:3 --node-unit 4", "--node-unit: found 4"),
+        ("--nnodes 2:4 --node-sizes 2,8", "--node-sizes: found 8, which lies outside of --nnodes 2:4"),
+        ("--nnodes 2:8 --node-sizes 2,3 --node-unit 2", "--node-sizes: found 3, which is no multiple"),
+        ("--nnodes 2:8 --node-sizes 2,x", "--node-sizes: found '2,x'"),
+        ("--node-labels switch", "--node-labels: found 'switch'"),
+        ("--node-labels a=1,a=2", "--node-labels: found 'a=2'"),
+        ("--nnodes 1:2 --join-window -1", "--join-window: found -1"),
+        ("--nnodes 1:2 --join-window nan", "--join-window: found nan"),
+        ("--local-addr nosuch.invalid", "--local-addr: 'nosuch.invalid' does not resolve"),
+        ("--local-nodes 3 --nnodes 2:8 --node-sizes 4,8", "--local-nodes: 3 make no world"),
+    ],
+)
+def test_worlds_that_cannot_be_are_told(flags, words, tmp_path, monkeypatch, capsys):
+    """Whatever contradicts itself ends ``ftrun`` with code 2 and one line, before anything starts."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(ftrun, "configure", lambda _level: None)  # it would keep this test's stderr for all that follow
+    try:
+        code = ftrun.main([*flags.split(), "x.py"])
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    told = capsys.readouterr().err
+    assert words in told and len(told.splitlines()) <= 2
+
+
+def test_labels_and_sizes_are_read():
+    """Names with values, and numbers with the smallest first."""
+    parser = options.build_parser()
+    assert options.node_labels(parser, "switch=s1, rack=r=2") == {"switch": "s1", "rack": "r=2"}
+    assert options.node_sizes(parser, "8,2,4,2") == (2, 4, 8)
+    assert (options.node_labels(parser, None), options.node_sizes(parser, "")) == ({}, ())

@@ -1,0 +1,229 @@
+"""Health checks: who is checked when, the stages of a check, and what is done about its verdict.
+
+A check is made of nodes that run nothing: before the first round, of newcomers before they take part, of those that a
+plan distrusts. One is under way at a time (``state.health``); what it means is judged in ``policies/health.py``.
+
+House rules:
+- a check never keeps a healthy job from training: what cannot be checked takes part, with the reason on record; every
+  check has an end, since its agent keeps to a budget and its order to a deadline;
+- a node that is found faulty is quarantined at once, whoever else has still to be decided about;
+- nodes that train are never checked, and nothing that trains waits for a check.
+"""
+
+from collections.abc import Iterable
+
+from ftcore.commands import PLATFORM, CheckHealth, ReplaceNodes
+from ftcore.engine.issue import PLATFORM_ANSWER_S, next_round, order, order_store
+from ftcore.engine.turn import Turn
+from ftcore.events.action import ActionDone
+from ftcore.events.health import HealthJudged, Ill
+from ftcore.events.node import NodeQuarantined
+from ftcore.ids import Round
+from ftcore.policies.health import FAULTY, judge, next_groups, pair
+from ftcore.states.health import Group, HealthState, wanted
+from ftcore.states.job import ENDED, JobPhase
+from ftcore.states.model import IncidentState, JobState, NodeState
+from ftcore.states.node import NodePhase
+
+ANSWER_S = 30.0
+"""What an agent gets beyond the budget of a check, to end it and to tell."""
+
+WITNESSES = 2
+"""Nodes that are checked along although nothing speaks against them, beside one partner for each that is doubted: a
+pair that passes is needed to tell whose fault it is that another one fails."""
+
+CLOCKS_MAX = 8
+"""Nodes named of those whose clocks are off."""
+
+ILL_MAX = 64
+"""Nodes named of which the check could not say much; those that are faulty are all named."""
+
+_CHECKED_ALONE = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.PAUSED)
+
+
+def check_first(turn: Turn) -> bool | None:
+    """Check the nodes that are there before the first round.
+
+    Returns:
+        True: something was decided; False: an answer is awaited; None: there is nothing to check.
+    """
+    return _check(turn, _free(turn.state, turn.state.unchecked), None)
+
+
+def check_again(turn: Turn, known: IncidentState) -> bool | None:
+    """Check newcomers, and whom the plan distrusts, before the next round is planned; returns as ``check_first``."""
+    state = turn.state
+    doubted = _free(state, [*known.fault.nodes, *state.unchecked] if known.terms.check else state.unchecked)
+    if known.terms.check == "all" or state.declared.health == "always":
+        doubted = [node for node in state.alive() if _is_free(node)]
+    round_ = next_round(state)
+    due = [
+        node
+        for node in doubted
+        if node.checks and node.checked < round_ and wanted(state.declared.health, node.accelerators)
+    ]
+    return _check(turn, due, known.id)
+
+
+def check_needed(turn: Turn, needed: int) -> bool | None:
+    """Check newcomers if the planned round needs them: so many nodes beyond those that are checked.
+
+    Returns as ``check_first``.
+    """
+    state = turn.state
+    due = _free(state, state.unchecked) if needed > 0 or state.health is not None else []
+    return _check(turn, due, state.incident.id if state.incident is not None else None)
+
+
+def advance_spares(turn: Turn) -> bool:
+    """Check nodes that stand by while others train, each by itself: they are ready when they are needed."""
+    state = turn.state
+    if not state.unchecked or state.health is not None or state.phase not in _CHECKED_ALONE:
+        return False
+    due = _free(state, state.unchecked)
+    if due:
+        _order(turn, due, (), None)
+    return bool(due)
+
+
+def _check(turn: Turn, due: list[NodeState], incident: str | None) -> bool | None:
+    state = turn.state
+    if state.health is not None:
+        return False
+    if not due:
+        return None
+    together = [*due, *_partners(state, due)]
+    if len(together) == 1 or _no_store(state):
+        _order(turn, due, (), incident)
+        return True
+    round_ = next_round(state)
+    if order_store(turn, round_, incident):
+        return True
+    if round_ not in state.stores:
+        return False
+    _order(turn, together, pair(_interleaved(due, together)), incident)
+    return True
+
+
+def _is_free(node: NodeState) -> bool:
+    return node.phase in (NodePhase.STANDBY, NodePhase.CHECKING)
+
+
+def _free(state: JobState, names: Iterable[str]) -> list[NodeState]:
+    found = (state.nodes.get(name) for name in dict.fromkeys(names))
+    free = [node for node in found if node is not None and node.alive and _is_free(node)]
+    return sorted(free, key=lambda node: node.ordinal)
+
+
+def _partners(state: JobState, due: list[NodeState]) -> list[NodeState]:
+    """Nodes that are checked along, so that it can be told whose fault a failure is."""
+    names = {node.node for node in due}
+    free = [node for node in state.alive() if _is_free(node) and node.checks and node.node not in names]
+    return free[: len(due) + WITNESSES]
+
+
+def _interleaved(due: list[NodeState], together: list[NodeState]) -> list[str]:
+    """An order in which neighbours are one that is doubted and one that is not, as far as there are both."""
+    doubted, others = [node.node for node in due], [node.node for node in together[len(due) :]]
+    count = min(len(doubted), len(others))
+    mixed = [name for two in zip(doubted, others, strict=False) for name in two]
+    return [*mixed, *doubted[count:], *others[count:]]
+
+
+def _no_store(state: JobState) -> bool:
+    """No store could be opened for the round to come: links are left unchecked."""
+    round_ = next_round(state)
+    tried = any(r.type in ("store.failed", "action.failed") and r.round == round_ for r in state.reports)
+    return tried and round_ not in state.store_nodes
+
+
+def _order(turn: Turn, nodes: list[NodeState], groups: tuple[Group, ...], incident: str | None, stage: int = 1) -> None:
+    state = turn.state
+    round_, within_s = next_round(state), state.declared.check_s
+    store = state.stores.get(round_, "") if groups else ""
+    command = CheckHealth(round=Round(round_), stage=stage, groups=groups, store=store, within_s=within_s)
+    order(turn, command, tuple(node.node for node in nodes), within_s + ANSWER_S, incident=incident)
+
+
+def judge_health(turn: Turn) -> None:
+    """When everybody has answered: the next stage, or the verdict and what follows from it."""
+    state, known = turn.state, turn.state.health
+    if known is None or state.phase in ENDED:
+        return
+    action = state.actions.get(known.effect)
+    if action is not None and action.waiting:
+        return
+    if action is not None:
+        turn.emit(ActionDone(effect=action.effect))
+    incident = state.incident.id if state.incident is not None else None
+    groups = next_groups(known.stages) if known.round in state.stores else ()
+    living = [[name for name in group if _lives(state, known, name)] for group in groups]
+    whole = tuple(group for group, alive in zip(groups, living, strict=True) if len(alive) == len(group))
+    if whole:
+        nodes = [state.nodes[name] for group in whole for name in group]
+        _order(turn, nodes, whole, incident, len(known.stages) + 1)
+        return
+    _judge(turn, known, incident)
+
+
+def _lives(state: JobState, known: HealthState, name: str) -> bool:
+    found = state.current(name, known.lives.get(name, ""))
+    return found is not None and _is_free(found)
+
+
+def _judge(turn: Turn, known: HealthState, incident: str | None) -> None:
+    state = turn.state
+    found = judge(known.stages)
+    present = [name for name, life in known.lives.items() if state.current(name, life) is not None]
+    ill = [each for each in found.ill if each.node in present]
+    faulty = [each for each in ill if each.verdict == FAULTY]
+    others = [each for each in ill if each.verdict != FAULTY]
+    judged = HealthJudged(
+        round=known.round,
+        stages=len(known.stages),
+        nodes=len(present),
+        ill=(*faulty, *others[:ILL_MAX]),
+        links=found.links,
+        differing=_differing(known),
+        note=_and_more(found.note, len(others)),
+    )
+    turn.emit(judged, incident=incident)
+    for each in faulty:
+        reason = f"failed its health check: {each.reason}"
+        turn.emit(NodeQuarantined(node=each.node, reason=reason), incident=incident)
+    _replace(turn, faulty)
+
+
+def _and_more(note: str, others: int) -> str:
+    more = f"{others - ILL_MAX} more nodes are slow or unknown" if others > ILL_MAX else ""
+    return "; ".join(text for text in (note, more) if text)
+
+
+def _replace(turn: Turn, faulty: list[Ill]) -> None:
+    """Have the platform launch others for nodes that no incident is about: newcomers, and those of the first round."""
+    state = turn.state
+    members = {member.node for member in state.world.members} if state.world is not None else set()
+    names = tuple(each.node for each in faulty if state.incident is None or each.node not in members)
+    if names and state.can("replace"):
+        order(turn, ReplaceNodes(nodes=names, isolate=True), (PLATFORM,), PLATFORM_ANSWER_S)
+
+
+def _differing(known: HealthState) -> tuple[str, ...]:
+    """What should be equal on all nodes and is not, the rarest value first."""
+    told = []
+    for key, values in known.facts.items():
+        if len(values) < 2:
+            continue
+        shares = sorted(values.items(), key=lambda item: item[1].count)
+        parts = [
+            f"{value} on {', '.join(share.names)}{_rest(share.count - len(share.names))}" for value, share in shares[:4]
+        ]
+        told.append(f"{key}: {'; '.join(parts)}")
+    off = [f"{name} is {abs(s):g} s {'ahead' if s > 0 else 'behind'}" for name, s in known.clocks.items()]
+    if off:
+        told.append(f"clock: {'; '.join(off[:CLOCKS_MAX])}{_rest(len(off) - CLOCKS_MAX)}")
+    return tuple(told)
+
+
+def _rest(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""

@@ -1,0 +1,302 @@
+"""Logs that are read from archives: of one file, of a directory of pieces, and the live log with its archive before it.
+
+House rules: what cannot be appended to says so. Reading runs in another thread, ``CHUNK`` events at a time. A joined
+log has no gap, wherever its two parts meet when they are read: the live log tells where it begins, and if that has
+moved meanwhile, the archive has what went.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from ftcore.errors import LogCorrupt, NotFound, Truncated, UsageError
+from ftcore.events.codec import encode
+from ftcore.events.envelope import Event
+from ftcore.ids import JobName, Seq, Term
+from ftcore.logs.archive import Line, decoded, read_footer, read_header, read_lines
+from ftcore.logs.pieces import Archive
+from ftcore.logs.rules import check_job_name, truncated
+from ftcore.ports import Candidate, EventLog, Floor, Leader, Leadership, Snapshot, Space
+
+CHUNK = 500
+"""Events read at once, in another thread."""
+
+Lines = Callable[[int, int | None], Iterator[tuple[Path, Line]]]
+
+
+async def _events(lines: Iterator[tuple[Path, Line]]) -> AsyncIterator[tuple[Event, Line]]:
+    def some() -> list[tuple[Event, Line]]:
+        return [(decoded(path, line), line) for path, line in itertools.islice(lines, CHUNK)]
+
+    while chunk := await asyncio.to_thread(some):
+        for pair in chunk:
+            yield pair
+
+
+class ArchiveLog:
+    """The log in an archive; see ``ports.EventLog``. What would write raises ``UsageError``.
+
+    Args:
+        where: the file or directory, for messages.
+        job: the job.
+        floor: what comes before it.
+        last: its last event.
+        lines: gives the lines after one seq, up to another.
+    """
+
+    def __init__(self, where: Path, job: JobName, floor: Floor, last: Seq, lines: Lines) -> None:
+        self._where = where
+        self._job = job
+        self._floor = floor
+        self._last = last
+        self._lines = lines
+
+    @property
+    def job(self) -> JobName:
+        """The job whose log it is."""
+        return self._job
+
+    async def append(self, events: Sequence[Event], *, term: Term, expected_seq: Seq) -> None:
+        """Refused: raises ``UsageError``."""
+        self._refuse()
+
+    async def last_seq(self) -> Seq:
+        """See ``ports.EventLog.last_seq``."""
+        return self._last
+
+    async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
+        """See ``ports.EventLog.read``."""
+        if after < self._floor.seq and (until is None or until > after):
+            raise truncated(self._job, after, self._floor)
+        end = self._last if until is None else min(until, self._last)
+        if after < end:
+            async for event, _ in _events(self._lines(after, end)):
+                yield event
+
+    async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
+        """See ``ports.EventLog.follow``: nothing new ever comes, and it waits for it."""
+        async for event in self.read(after):
+            yield event
+        await asyncio.get_running_loop().create_future()
+
+    async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
+        """See ``ports.EventLog.stored``."""
+        async for event in self.read(after, until):
+            yield [encode(event)]
+
+    async def floor(self) -> Floor:
+        """See ``ports.EventLog.floor``."""
+        return self._floor
+
+    async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
+        """Refused: raises ``UsageError``."""
+        self._refuse()
+
+    async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
+        """Refused: raises ``UsageError``."""
+        self._refuse()
+
+    async def snapshot(self, until: Seq | None = None) -> Snapshot | None:
+        """None: an archive holds events alone."""
+        return None
+
+    async def reclaim(self) -> None:
+        """There is nothing to give back."""
+
+    async def space(self) -> Space | None:
+        """None: nothing is added."""
+        return None
+
+    async def campaign(self, candidate: Candidate) -> Leadership:
+        """Refused: raises ``UsageError``."""
+        self._refuse()
+
+    async def leader(self) -> Leader | None:
+        """None: nobody leads an archive; who led is told by its ``master.elected`` events."""
+        return None
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    def _refuse(self) -> NoReturn:
+        raise UsageError(f"{self._where}: an archive is read-only; name the live store")
+
+
+def _whole_file(path: Path) -> Lines:
+    def lines(after: int, until: int | None) -> Iterator[tuple[Path, Line]]:
+        for line in read_lines(path):
+            if line.seq > after and (until is None or line.seq <= until):
+                yield path, line
+
+    return lines
+
+
+class ArchiveStore:
+    """An archive as a store; see ``ports.LogStore``.
+
+    Args:
+        path: a file with one job's log, or a directory of archived jobs.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def jobs(self) -> list[JobName]:
+        """See ``ports.LogStore.jobs``."""
+        if not self._path.is_dir():
+            return [JobName(read_header(self._path).job)]
+        names = [JobName(path.name) for path in self._path.iterdir() if path.is_dir()]
+        return sorted(name for name in names if Archive(self._path, name).pieces())
+
+    async def open(self, job: JobName, *, create: bool = False) -> ArchiveLog:
+        """See ``ports.LogStore.open``.
+
+        Raises:
+            LogCorrupt: the file was cut.
+        """
+        job = check_job_name(job)
+        if self._path.is_dir():
+            return self._open_pieces(job, create)
+        header = read_header(self._path)
+        if header.job != job:
+            raise NotFound(f"{self._path} holds the log of job {header.job!r}, not of {job!r}")
+        self._check_reading(create)
+        last = Seq(header.first - 1 + read_footer(self._path).events)
+        floor = Floor(seq=Seq(header.first - 1), digest=header.previous)
+        return ArchiveLog(self._path, job, floor, last, _whole_file(self._path))
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    def _open_pieces(self, job: JobName, create: bool) -> ArchiveLog:
+        archive = Archive(self._path, job)
+        pieces = archive.pieces()
+        if not pieces:
+            raise NotFound(f"there is no archive of job {job!r} in {self._path}")
+        self._check_reading(create)
+        previous = read_header(pieces[0].path).previous
+        floor = Floor(seq=Seq(pieces[0].first - 1), digest=previous)
+        last = Seq(max(piece.last for piece in pieces))
+        return ArchiveLog(archive.path, job, floor, last, archive.lines)
+
+    def _check_reading(self, create: bool) -> None:
+        if create:
+            raise UsageError(f"{self._path}: an archive is read-only; name the live store")
+
+
+class JoinedLog:
+    """A live log that begins where its archive ends, read as one; all but reading is the live log's.
+
+    Args:
+        live: the log.
+        archive: the root of the archives; None: wherever the live log says that its events went.
+    """
+
+    def __init__(self, live: EventLog, archive: Path | None) -> None:
+        self._live = live
+        self._root = archive
+
+    @property
+    def job(self) -> JobName:
+        """The job whose log it is."""
+        return self._live.job
+
+    async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
+        """See ``ports.EventLog.read``.
+
+        Raises:
+            Truncated: the archive has not what the live log has not any more.
+        """
+        async for event in self._joined(after, until, lambda start: self._live.read(start, until)):
+            yield event
+
+    async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
+        """See ``ports.EventLog.follow``; raises as ``read`` does."""
+        async for event in self._joined(after, None, self._live.follow):
+            yield event
+
+    async def _joined(
+        self, after: Seq, until: Seq | None, live: Callable[[Seq], AsyncIterator[Event]]
+    ) -> AsyncIterator[Event]:
+        while until is None or after < until:
+            try:
+                async for event in live(after):
+                    yield event
+                    after = event.seq
+                return
+            except Truncated as gone:
+                async for event in self._archived(after, until, gone):
+                    yield event
+                    after = event.seq
+
+    async def _archived(self, after: Seq, until: Seq | None, gone: Truncated) -> AsyncIterator[Event]:
+        floor = await self._live.floor()
+        if self._root is not None:
+            archive = Archive(self._root, self.job)
+        elif floor.archive:
+            archive = Archive.at(Path(floor.archive), self.job)
+        else:
+            raise Truncated(f"{gone}; name the archive with --archive or FTCORE_ARCHIVE", gone.floor) from gone
+        end = floor.seq if until is None else min(until, floor.seq)
+        try:
+            async for event, line in _events(archive.lines(after, end)):
+                if line.seq == floor.seq and line.digest.hex() != floor.digest:
+                    raise LogCorrupt(f"{archive.path} is the archive of another log that was called {self.job}, too")
+                yield event
+        except NotFound as error:
+            raise Truncated(
+                f"job {self.job}: the live log begins with event {floor.seq + 1}, and {error}; "
+                "name the right archive with --archive or FTCORE_ARCHIVE",
+                floor.seq,
+                floor.archive,
+            ) from error
+
+    async def append(self, events: Sequence[Event], *, term: Term, expected_seq: Seq) -> None:
+        """See ``ports.EventLog.append``."""
+        await self._live.append(events, term=term, expected_seq=expected_seq)
+
+    async def last_seq(self) -> Seq:
+        """See ``ports.EventLog.last_seq``."""
+        return await self._live.last_seq()
+
+    def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
+        """See ``ports.EventLog.stored``: of the live log alone."""
+        return self._live.stored(after, until)
+
+    async def floor(self) -> Floor:
+        """See ``ports.EventLog.floor``: of the live log."""
+        return await self._live.floor()
+
+    async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
+        """See ``ports.EventLog.truncate``."""
+        return await self._live.truncate(until, term=term, archive=archive)
+
+    async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
+        """See ``ports.EventLog.save_snapshot``."""
+        await self._live.save_snapshot(snapshot, term=term)
+
+    async def snapshot(self, until: Seq | None = None) -> Snapshot | None:
+        """See ``ports.EventLog.snapshot``."""
+        return await self._live.snapshot(until)
+
+    async def reclaim(self) -> None:
+        """See ``ports.EventLog.reclaim``."""
+        await self._live.reclaim()
+
+    async def space(self) -> Space | None:
+        """See ``ports.EventLog.space``."""
+        return await self._live.space()
+
+    async def campaign(self, candidate: Candidate) -> Leadership:
+        """See ``ports.EventLog.campaign``."""
+        return await self._live.campaign(candidate)
+
+    async def leader(self) -> Leader | None:
+        """See ``ports.EventLog.leader``."""
+        return await self._live.leader()
+
+    async def close(self) -> None:
+        """See ``ports.EventLog.close``."""
+        await self._live.close()

@@ -1,0 +1,88 @@
+"""What can be known of the torchrun agent that calls: all that this backend reads of it, in one place.
+
+torchrun hands its handler neither the agent nor the worker group. Both are on the stack whenever it calls, so they are
+looked up there, by what they are and not by a frame's name. Read are ``ElasticAgent.get_worker_group``,
+``WorkerGroup``, ``WorkerSpec``, ``RunResult`` and ``ChildFailedError``, which torch documents.
+
+House rule: nothing here raises for what it does not find; the caller goes on with less.
+"""
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+
+def worker_group(handler: object) -> Any:
+    """The ``WorkerGroup`` of the agent that works with this handler and is calling now; None if it is not found."""
+    from torch.distributed.elastic.agent.server.api import ElasticAgent
+
+    for frame in _frames():
+        agent = frame.f_locals.get("self")
+        if isinstance(agent, ElasticAgent):
+            group = agent.get_worker_group()
+            if group.spec.rdzv_handler is handler:
+                return group
+    return None
+
+
+def failures() -> list[dict[str, Any]]:
+    """How the workers ended that the calling agent found failed a moment ago, the first of them first."""
+    from torch.distributed.elastic.agent.server.api import RunResult
+
+    for frame in _frames():
+        for found in frame.f_locals.values():
+            if isinstance(found, RunResult):
+                return _listed(found.failures)
+    return []
+
+
+def raised() -> tuple[str, list[dict[str, Any]]]:
+    """The exception on its way through the caller: its name and first line (empty if there is none), and failures."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    error = sys.exception()
+    if error is None:
+        return "", []
+    if isinstance(error, ChildFailedError):
+        return "ChildFailedError", _listed(error.failures)
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__, []
+
+
+def pids(group: Any) -> dict[int, int]:
+    """The workers' process ids by local rank; those that are none are left out."""
+    if group is None:
+        return {}
+    return {worker.local_rank: worker.id for worker in group.workers if isinstance(worker.id, int) and worker.id > 1}
+
+
+def asked(spec: Any) -> dict[str, Any]:
+    """What torchrun was asked to run, as ``JobSpec`` has it: without what differs from node to node."""
+    args = [str(arg) for arg in spec.args]
+    if not isinstance(spec.entrypoint, str):
+        return {"argv": [getattr(spec.entrypoint, "__qualname__", "function"), *args]}
+    if not Path(spec.entrypoint).name.startswith("python"):
+        return {"argv": [spec.entrypoint, *args], "no_python": True}
+    if args[:1] == ["-u"]:
+        args = args[1:]
+    if args[:1] == ["-m"]:
+        return {"argv": args[1:], "module": True}
+    return {"argv": args}
+
+
+def _listed(found: Any) -> list[dict[str, Any]]:
+    failed = sorted(found.values(), key=lambda failure: (failure.exitcode == -15, failure.timestamp))
+    return [
+        {"local_rank": each.local_rank, "pid": each.pid, "exitcode": each.exitcode, "error_file": str(each.error_file)}
+        for each in failed
+    ]
+
+
+def _frames() -> list[FrameType]:
+    found: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back
+    return found

@@ -1,0 +1,219 @@
+"""The process beside torchrun: the node's agent, with torchrun as its supervisor. Run by ``handler``, never by hand.
+
+It ends with torchrun, whichever way that goes, and a moment after the job. It puts up candidates for the master role
+as every agent does; those are processes of their own and outlive it.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import random
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from ftcore.cli import places
+from ftcore.cli.ftrun import LOCALHOST, base_timing, own_address, security_in_force
+from ftcore.cli.node import NodeConfig, run_node
+from ftcore.cli.policy_file import policy_in_force
+from ftcore.errors import FtcoreError, UsageError
+from ftcore.events.job import JobSpec
+from ftcore.ids import JobName
+from ftcore.logs import check_job_name, open_store
+from ftcore.policies.environment import VARIABLE
+from ftcore.ports import EventLog, Supervisor
+from ftcore.rdzv_etcd import channel
+from ftcore.rdzv_etcd.supervisor import TorchrunSupervisor, Ways
+from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
+from ftcore.runtime.agent.reaper import Reaper
+from ftcore.runtime.agent.supervisor import Output
+from ftcore.runtime.logging import configure
+from ftcore.runtime.wire.client import whoami
+from ftcore.runtime.wire.frames import Submission, submission
+from ftcore.states.fold import fold
+from ftcore.states.job import ENDED
+from ftcore.states.model import JobState
+from ftcore.states.world import impossible
+
+LEAD_S_PER_NODE = 0.25
+LEAD_S_MAX = 3.0
+"""Over how long the nodes' first candidacies are spread: some are up at once, and never all of a large job."""
+
+UNHEARD_S = 5.0
+"""How long a torchrun that gave up waits for a master that takes it."""
+
+ORPHAN_S = 30.0
+"""How long a torchrun whose workers are done waits without a master for the job's end."""
+
+
+def main() -> int:
+    """Run the process beside torchrun; returns its exit code, which nobody reads."""
+    peer = socket.socket(fileno=int(sys.argv[1]))
+    peer.set_inheritable(False)  # a master that outlives this process would hide its end from torchrun
+    given = json.load(sys.stdin)
+    configure(str(given.get("log_level", "warning")))
+    try:
+        outcome = asyncio.run(_run(given, peer))
+        end = attrs.asdict(outcome)
+    except FtcoreError as error:
+        end = {"outcome": "refused", "exit_code": error.exit_code, "reason": str(error)}
+    if end["outcome"] in ("failed", "stopped"):
+        end["reason"] += f"; the whole story: ftctl --store {given['store']} explain --job {given['job']}"
+    channel.send(peer, {"end": end})
+    return 0
+
+
+async def _run(given: dict[str, Any], peer: socket.socket) -> Outcome:
+    check_job_name(given["job"])
+    state_dir = places.own_dir(places.state_home() / "agents" / given["job"], "the agents' own files")
+    with _name(given.get("node_id"), state_dir) as name:
+        return await run_node(_config(given, name, state_dir), lambda *made: _supervise(given, peer, *made))
+
+
+def _supervise(
+    given: dict[str, Any], peer: socket.socket, config: NodeConfig, reaper: Reaper, agent: Callable[[], Agent | None]
+) -> Supervisor:
+    loop = asyncio.get_running_loop()
+
+    def here() -> Agent:
+        found = agent()
+        assert found is not None  # it is made in the turn of the loop in which the supervisor is
+        return found
+
+    def leave(reason: str) -> None:
+        if not here().over:
+            here().leave(reason, grace_s=0.0)
+
+    def gave_up(reason: str, exit_code: int) -> None:
+        here().give_up(reason, exit_code)
+        loop.call_later(UNHEARD_S, leave, "torchrun gave up, and no master has ended the job")
+
+    def close() -> None:
+        here().ask_to_stop("torchrun, which closed the rendezvous,", 5)
+
+    async def why_no_world() -> str:
+        return await _why_no_world(config, float(given["timeout"]))
+
+    return TorchrunSupervisor(
+        peer,
+        config.agent.slots,
+        Ways(gave_up=gave_up, leave=leave, close=close, why_no_world=why_no_world),
+    )
+
+
+def _config(given: dict[str, Any], name: str, state_dir: Path) -> NodeConfig:
+    on_this_machine = given["store"].startswith("sqlite:")
+    most = given["nodes_max"]
+    address = given["local_addr"] or (LOCALHOST if on_this_machine or most == 1 else own_address(given["store"]))
+    agent = AgentConfig(
+        job=given["job"],
+        node=name,
+        slots=given.get("slots", 1),
+        address=address,
+        submission=_submission(given),
+        log_dir=state_dir,  # not used: torchrun has its own
+        state_dir=state_dir,
+        env={},
+        ordinal=given.get("node_rank"),
+        security=security_in_force(given["store"], given["job"], "" if on_this_machine else address, "ftcore"),
+        lead_delay_s=0.0 if most == 1 else random.uniform(0.0, min(LEAD_S_MAX, LEAD_S_PER_NODE * most)),
+    )
+    return NodeConfig(
+        agent=agent,
+        store=given["store"],
+        output=Output(),
+        preload=None,
+        leads=True,
+        alone=False,
+        master_listen="" if on_this_machine else "[::]:0",
+        master_log=state_dir / f"{name}.master.log",
+        log_level=str(given.get("log_level", "warning")),
+    )
+
+
+def _submission(given: dict[str, Any]) -> Submission:
+    timing = base_timing()
+    if "join_window" in given:
+        timing = attrs.evolve(timing, join_window_s=given["join_window"])
+    asked = given.get("spec", {"argv": given["command"][:1]})
+    spec = JobSpec(
+        argv=tuple(asked["argv"]),
+        module=asked.get("module", False),
+        no_python=asked.get("no_python", False),
+        nodes_min=given["nodes_min"],
+        nodes_max=given["nodes_max"],
+        node_unit=given.get("node_unit", 1),
+        role=given.get("role", "default"),
+        timing=timing,
+    )
+    if why := impossible(spec):
+        raise UsageError(why)
+    policy = policy_in_force(
+        given.get("policy"),
+        max_restarts=None,
+        switches=os.environ.get(VARIABLE, ""),
+        ranks=spec.nodes_max * given.get("slots", 1),
+    )
+    return submission(spec, policy, command=given["command"], versions=given["versions"], user=whoami())
+
+
+@contextlib.contextmanager
+def _name(wanted: str | None, state_dir: Path) -> Iterator[str]:
+    """This node's name, held against other torchruns of the job on this machine.
+
+    A torchrun that comes back finds its old name free, and with it its place.
+    """
+    host = socket.gethostname().partition(".")[0]
+    names = iter([wanted]) if wanted else (host if n == 1 else f"{host}-{n}" for n in itertools.count(1))
+    for name in names:
+        fd = os.open(state_dir / f"{name}.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            continue
+        try:
+            yield name
+        finally:
+            os.close(fd)
+        return
+    raise UsageError(f"--rdzv-conf: node_id={wanted}: another torchrun of the job has this name on this machine")
+
+
+async def _why_no_world(config: NodeConfig, waited_s: float) -> str:
+    """Why torchrun has waited in vain; empty if the job runs and this node stands by."""
+    store = open_store(config.store)
+    try:
+        log = await store.open(JobName(config.agent.job))
+        try:
+            state = await _folded(log)
+        finally:
+            await log.close()
+    except FtcoreError as error:
+        return f"no world after {waited_s:g} s: {error}"
+    finally:
+        await store.close()
+    spec = config.agent.submission.spec
+    if state.world is not None and state.phase not in ENDED:
+        return ""
+    return f"no world after {waited_s:g} s: {state.available()} of at least {spec.nodes_min} nodes are there"
+
+
+async def _folded(log: EventLog) -> JobState:
+    state = JobState()
+    async for event in log.read():
+        fold(state, event)
+    return state
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # gRPC's threads have nothing to say any more, and may take seconds to say it

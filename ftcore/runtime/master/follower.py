@@ -1,0 +1,108 @@
+"""A candidate's view of the log: restored from a snapshot, folded along, ready to lead from.
+
+House rule: who has not folded what was there when it came does not campaign. So the role goes to who can lead at once,
+and how long the log is matters to nobody who waits for a master.
+"""
+
+import asyncio
+import time
+
+from ftcore.errors import Truncated
+from ftcore.events.envelope import Event
+from ftcore.ids import Seq
+from ftcore.ports import EventLog
+from ftcore.runtime.master.alerts import Unsent
+from ftcore.runtime.master.sequencer import take_in
+from ftcore.states.job import ENDED
+from ftcore.states.model import JobState
+from ftcore.states.snapshot import recall
+
+
+class Follower:
+    """Folds a log while another master leads, and up to its end once the role is won.
+
+    Args:
+        log: the job's log.
+        saw_run: the run that is under way is known to have begun; see ``follow``.
+
+    Attributes:
+        state: what was folded by now.
+        unsent: messages to people that nobody has sent by now.
+        caught_up: what was there when ``follow`` began is folded.
+        ahead: nanoseconds by which the leader's clock is ahead of this boot's monotonic one, as events showed that were
+            seen as they came; None: there was none.
+    """
+
+    def __init__(self, log: EventLog, *, saw_run: bool) -> None:
+        self.state = JobState()
+        self.unsent = Unsent()
+        self.caught_up = asyncio.Event()
+        self.ahead: int | None = None
+        self._log = log
+        self._saw_run = saw_run
+
+    async def follow(self) -> None:
+        """Fold along; returns when the job has ended and its nodes have left, so nothing is left to lead.
+
+        A log that had ended before this process came is no reason to go, but for a standby: a new run may be about to
+        begin.
+
+        Raises:
+            Truncated: the log begins behind this place, and neither a snapshot nor an archive is of use here.
+        """
+        begun = await self._log.last_seq()
+        await self._restore()
+        while True:
+            if self._is_over(begun):
+                return
+            try:
+                async for event in self._log.follow(Seq(self.state.seq)):
+                    self._take_in(event)
+                    if self.caught_up.is_set():
+                        ahead = event.time - time.monotonic_ns()  # at least: the event is a little older
+                        self.ahead = ahead if self.ahead is None else max(self.ahead, ahead)
+                    if self._is_over(begun):
+                        return
+            except Truncated:
+                if not await self._restore():
+                    raise
+
+    async def finish(self) -> None:
+        """Fold what is there now; raises as ``follow`` does."""
+        while True:
+            try:
+                async for event in self._log.read(Seq(self.state.seq)):
+                    self._take_in(event)
+                return
+            except Truncated:
+                if not await self._restore():
+                    raise
+
+    def run_has_ended(self) -> bool:
+        """Whether the run that was seen living is over, and its nodes have left."""
+        return self._saw_run and self.state.phase in ENDED and not self.state.places
+
+    def _is_over(self, begun: int) -> bool:
+        if self.state.seq < begun:
+            return False
+        self.caught_up.set()
+        if self.state.seq == 0:
+            return False
+        if self.run_has_ended():
+            return True
+        self._saw_run = self._saw_run or self.state.phase not in ENDED or bool(self.state.places)
+        return False
+
+    async def _restore(self) -> bool:
+        """Go on from the newest snapshot; returns whether that leads anywhere."""
+        restored = await recall(self._log)
+        if restored.state.seq <= self.state.seq:
+            return False
+        self.state = restored.state
+        for event in restored.tail:
+            self.unsent.feed(event)
+        return True
+
+    def _take_in(self, event: Event) -> None:
+        take_in(self.state, event)
+        self.unsent.feed(event)

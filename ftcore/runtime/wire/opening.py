@@ -1,0 +1,290 @@
+"""How a stream is opened: who calls shows that it knows the job's token, and so does the master, and nobody says it.
+
+    caller                               master
+    Knock(job, nonce a)            ->
+                                   <-    Challenge(nonce m, proof of the token over a and m)
+    Sealed(Hello or Command, proof ->
+      of the token over m, a and body)
+                                   <-    Welcome, CommandReply, ...
+
+A caller without a token says ``Hello`` or ``Command`` at once. The master proves itself first: to somebody else neither
+the command line of a job nor an operator's word is told. A proof holds for one stream: a recorded opening that is
+played again answers another stream's challenge, and is refused as such. What follows the opening is guarded by the
+transport: a socket that is private to the user, TLS, or a network that is trusted.
+
+House rules: what is decided here waits for nothing; ``call`` alone reads and writes. What is refused has a kind
+(``KINDS``), a sentence for the caller, and is told to the master, who records it. Before an opening is through, a frame
+is small or is not looked at.
+"""
+
+import hmac
+import secrets
+from typing import Any, Final
+
+import attrs
+import msgspec
+
+from ftcore import __version__
+from ftcore.runtime.wire import frames
+from ftcore.runtime.wire.security import Security
+
+KNOCK_BYTES_MAX: Final = 16 << 10
+"""Bound of what a stranger may say first where a token is asked for."""
+
+NAME_CHARS_MAX: Final = 100
+"""So much of a stranger's claims is kept."""
+
+Word = frames.Command | frames.Inquiry
+"""What an operator's stream may begin with."""
+
+MASTER, CALLER = "master", "caller"
+
+KINDS: Final = {
+    "token": "it does not know the job's token",
+    "replay": "it played the opening of another stream again",
+    "version": "it speaks another version of the protocol",
+    "job": "it wants another job",
+    "spec": "it was asked to run something else than the job",
+    "name": "a node of that name takes part already",
+    "unreadable": "what it said cannot be read",
+}
+"""Why a caller is refused, as in ``caller.refused``."""
+
+
+@attrs.frozen(kw_only=True)
+class Turned:
+    """A caller is turned away.
+
+    Args:
+        kind: one of ``KINDS``.
+        reason: for the caller.
+        name: the node or person that it says it is.
+        version: its ftcore, as it says.
+    """
+
+    kind: str
+    reason: str
+    name: str = ""
+    version: str = ""
+
+
+@attrs.frozen
+class Admitted:
+    """A caller is let in, with its first word."""
+
+    frame: frames.Hello | Word
+
+
+@attrs.frozen
+class Answer:
+    """What a master says to a caller's first word.
+
+    Args:
+        frame: its answer; None: it closed the stream without a word.
+        proven: it has shown that it knows the token, or none is asked for.
+    """
+
+    frame: frames.FromMaster | None
+    proven: bool
+
+
+WHERE: Final = "set FTCORE_TOKEN_FILE (or FTCORE_TOKEN) to the same secret for every process of the job"
+"""What a caller whose token is not the master's should do."""
+
+
+def nonce() -> str:
+    """A number used once."""
+    return secrets.token_hex(16)
+
+
+def proof(token: str, side: str, job: str, theirs: str, ours: str, body: bytes = b"") -> str:
+    """What only who knows the token can say, to this one peer, in this one stream.
+
+    Args:
+        token: the token.
+        side: ``MASTER`` or ``CALLER``, so that neither's proof is good for the other.
+        job: the job.
+        theirs: the nonce of the peer, which makes it fresh.
+        ours: our own nonce.
+        body: what is said with it.
+    """
+    said = msgspec.json.encode((frames.PROTOCOL, side, job, theirs, ours))
+    return hmac.new(token.encode(), said + b"\n" + body, "sha256").hexdigest()
+
+
+class Opening:
+    """The master's side of one stream.
+
+    Args:
+        token: the job's token; empty: none is asked for.
+        job: the job.
+    """
+
+    def __init__(self, token: str, job: str) -> None:
+        self._token = token
+        self._job = job
+        self._nonce = nonce()
+        self._knock: frames.Knock | None = None
+
+    def take(self, body: bytes) -> frames.Challenge | Admitted | Turned:
+        """What follows from a frame of the caller; after a ``Challenge`` comes another one."""
+        if self._token and self._knock is None and len(body) > KNOCK_BYTES_MAX:
+            return _asks_for_token(_claims(body[:KNOCK_BYTES_MAX]))
+        try:
+            frame = frames.decode_from_agent(body)
+        except msgspec.MsgspecError:
+            return self._misread(body)
+        if isinstance(frame, frames.Knock) and self._knock is None:
+            return self._knocked(frame)
+        if isinstance(frame, frames.Sealed) and self._knock is not None:
+            return self._sealed(frame, self._knock)
+        if isinstance(frame, frames.Distrust) and self._knock is not None:
+            return self._turned("token", f"wrong token: {WHERE}")
+        if isinstance(frame, frames.Hello | Word) and self._knock is None:
+            if self._token:
+                return _asks_for_token(_claims(body))
+            return Admitted(frame)
+        return self._turned("unreadable", f"a {type(frame).__name__} opens no stream")
+
+    def _knocked(self, knock: frames.Knock) -> frames.Challenge | Turned:
+        if knock.protocol != frames.PROTOCOL:
+            return other_version(knock.protocol, knock.version, knock.name)
+        self._knock = knock
+        if not self._token:
+            return self._turned("token", f"the master of {self._job} has no token; leave it out, or give it to all")
+        if knock.job != self._job:
+            return self._turned("job", f"this master leads {self._job}, not {knock.job[:NAME_CHARS_MAX]}")
+        told = proof(self._token, MASTER, self._job, knock.nonce, self._nonce)
+        return frames.Challenge(nonce=self._nonce, proof=told)
+
+    def _sealed(self, sealed: frames.Sealed, knock: frames.Knock) -> Admitted | Turned:
+        if sealed.nonce != self._nonce:
+            return self._turned("replay", "this answers the challenge of another stream")
+        body = bytes(sealed.body)
+        told = proof(self._token, CALLER, self._job, self._nonce, knock.nonce, body)
+        if not hmac.compare_digest(told.encode(), sealed.proof.encode()):
+            return self._turned("token", f"wrong token: {WHERE}")
+        try:
+            frame = frames.decode_from_agent(body)
+        except msgspec.MsgspecError:
+            return self._misread(body)
+        if isinstance(frame, frames.Hello | Word):
+            return Admitted(frame)
+        return self._turned("unreadable", f"a {type(frame).__name__} opens no stream")
+
+    def _turned(self, kind: str, reason: str) -> Turned:
+        knock = self._knock
+        return Turned(
+            kind=kind,
+            reason=reason,
+            name=knock.name[:NAME_CHARS_MAX] if knock is not None else "",
+            version=knock.version[:NAME_CHARS_MAX] if knock is not None else "",
+        )
+
+    def _misread(self, body: bytes) -> Turned:
+        claims = _claims(body)
+        if claims.protocol not in (0, frames.PROTOCOL):
+            return other_version(claims.protocol, claims.version, claims.node or claims.who)
+        return self._turned("unreadable", "this is no frame of ftcore's")
+
+
+class Call:
+    """The caller's side of one stream.
+
+    Args:
+        token: the job's token, not empty.
+        job: the job.
+        name: who calls.
+    """
+
+    def __init__(self, token: str, job: str, name: str) -> None:
+        self._token = token
+        self._job = job
+        self._nonce = nonce()
+        self.knock = frames.Knock(
+            protocol=frames.PROTOCOL, version=__version__, job=job, nonce=self._nonce, name=name[:NAME_CHARS_MAX]
+        )
+
+    def answer(self, challenge: frames.Challenge, body: bytes) -> frames.Sealed | None:
+        """The second frame; None: the master does not know the token, and is told ``Distrust``."""
+        told = proof(self._token, MASTER, self._job, self._nonce, challenge.nonce)
+        if not hmac.compare_digest(told.encode(), challenge.proof.encode()):
+            return None
+        return frames.Sealed(
+            nonce=challenge.nonce,
+            proof=proof(self._token, CALLER, self._job, challenge.nonce, self._nonce, body),
+            body=msgspec.Raw(body),
+        )
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    protocol: int = 0
+    version: str = ""
+    node: str = ""
+    who: str = ""
+
+
+def _claims(body: bytes) -> _Claims:
+    """What a frame that is not of our version says of its sender, if anything."""
+    try:
+        return msgspec.json.decode(body, type=_Claims)
+    except msgspec.MsgspecError:
+        return _Claims()
+
+
+def other_version(protocol: int, version: str, name: str) -> Turned:
+    """A caller speaks another protocol."""
+    return Turned(
+        kind="version",
+        reason=f"this side speaks protocol {protocol} (ftcore {version[:NAME_CHARS_MAX]}), the master "
+        f"{frames.PROTOCOL} (ftcore {__version__}): install the same version on every node",
+        name=name[:NAME_CHARS_MAX],
+        version=version[:NAME_CHARS_MAX],
+    )
+
+
+def _asks_for_token(claims: _Claims) -> Turned:
+    if claims.protocol not in (0, frames.PROTOCOL):
+        return other_version(claims.protocol, claims.version, claims.node or claims.who)
+    return Turned(
+        kind="token",
+        reason=f"this job asks for a token: {WHERE}",
+        name=(claims.node or claims.who)[:NAME_CHARS_MAX],
+        version=claims.version[:NAME_CHARS_MAX],
+    )
+
+
+async def call(stream: Any, security: Security, job: str, name: str, word: frames.Hello | Word) -> Answer:
+    """Open a stream with a word, and read the answer to it.
+
+    Args:
+        stream: a gRPC stream, just made.
+        security: whose token is shown and asked for.
+        job: the job.
+        name: who calls, for the record.
+        word: what is said first.
+
+    Raises:
+        msgspec.MsgspecError: the master says what is no frame.
+        grpc.aio.AioRpcError: the stream broke.
+    """
+    body = frames.encode(word)
+    if not security.token:
+        await stream.write(body)
+        return Answer(_frame(await stream.read()), proven=True)
+    caller = Call(security.token, job, name)
+    await stream.write(frames.encode(caller.knock))
+    found = _frame(await stream.read())
+    if not isinstance(found, frames.Challenge):
+        return Answer(found, proven=False)
+    sealed = caller.answer(found, body)
+    if sealed is None:
+        await stream.write(frames.encode(frames.Distrust()))
+        await stream.read()  # so that it is heard before the stream is closed
+        return Answer(frames.Refused(f"the master of {job} has another token: {WHERE}", rejoin=False), proven=False)
+    await stream.write(frames.encode(sealed))
+    return Answer(_frame(await stream.read()), proven=True)
+
+
+def _frame(body: Any) -> frames.FromMaster | None:
+    return frames.decode_from_master(body) if isinstance(body, bytes) else None

@@ -1,0 +1,94 @@
+"""Handlers of health checks: what was asked, what was found, what it was taken to mean."""
+
+from collections.abc import Mapping
+
+from ftcore.commands import CheckHealth
+from ftcore.events import health, node
+from ftcore.events.envelope import Event
+from ftcore.states.fold.base import Changes, answering, on, report, step_job, step_node
+from ftcore.states.health import CLOCK_S, NAMES_KEPT, HealthState, Reading, Share, Stage
+from ftcore.states.model import ActionState, JobState
+
+
+def ordered(state: JobState, action: ActionState, changes: Changes) -> None:
+    """A check, or another stage of the one under way, was ordered."""
+    command = action.command
+    assert isinstance(command, CheckHealth)
+    step_job(state, "action.ordered/check_health", changes)
+    for name in action.waiting:
+        step_node(state, state.nodes[name], "action.ordered/check_health", changes)
+    if state.health is None or command.stage == 1:
+        state.health = HealthState(round=command.round, effect=action.effect, lives={})
+    state.health.effect = action.effect
+    state.health.lives.update(action.waiting)
+    state.health.stages.append(Stage(groups=command.groups))
+
+
+def unanswered(state: JobState, action: ActionState, reason: str) -> None:
+    """Who did not answer in time has failed by itself."""
+    for name in action.waiting:
+        read(state, action, name, Reading(verdict="failed", detail=f"its agent did not answer: {reason}"))
+
+
+def dropped(state: JobState, action: ActionState) -> None:
+    """The check is no longer wanted."""
+    if state.health is not None and state.health.effect == action.effect:
+        state.health = None
+
+
+def read(state: JobState, action: ActionState, name: str, reading: Reading) -> None:
+    """Take in what a node found, if the check is the one under way."""
+    if state.health is not None and state.health.effect == action.effect:
+        state.health.stages[-1].readings[name] = reading
+
+
+@on(node.HealthChecked)
+def _health_checked(state: JobState, event: Event, data: node.HealthChecked, changes: Changes) -> None:
+    current = state.current(data.node, data.incarnation)
+    if current is not None:
+        step_node(state, current, "health.checked", changes)
+    answer = answering(state, data)
+    if answer is None:
+        return
+    found, action = answer
+    del action.waiting[found.node]
+    reading = Reading(
+        verdict=data.verdict,
+        exchange=data.exchange,
+        detail=data.detail,
+        device_s=data.device_s,
+        exchange_s=data.exchange_s,
+    )
+    read(state, action, found.node, reading)
+    if state.health is not None and state.health.effect == action.effect:
+        _take_facts(state.health, found.node, data.facts)
+        ahead_s = (event.at.wall - event.time) / 1e9 if event.at is not None else 0.0
+        if abs(ahead_s) > CLOCK_S:
+            state.health.clocks[found.node] = round(ahead_s, 1)
+
+
+def _take_facts(known: HealthState, name: str, facts: Mapping[str, str]) -> None:
+    for key, value in facts.items():
+        share = known.facts.setdefault(key, {}).setdefault(value, Share())
+        share.count += 1
+        if len(share.names) < NAMES_KEPT:
+            share.names.append(name)
+
+
+@on(health.HealthJudged)
+def _health_judged(state: JobState, event: Event, data: health.HealthJudged, changes: Changes) -> None:
+    step_job(state, "health.judged/again" if state.incident is not None else "health.judged/first", changes)
+    known, state.health = state.health, None
+    if known is None:
+        return
+    ill = {each.node: each for each in data.ill}
+    for name, life in known.lives.items():
+        found = state.current(name, life)
+        if found is None:
+            continue
+        found.health = ill[name].verdict if name in ill else "healthy"
+        found.checked = data.round
+        state.unchecked.pop(name, None)
+        member = state.world is not None and state.world.has(name, life)
+        if found.health == "faulty" and member and state.incident is not None:
+            report(state, event, name, message=ill[name].reason, source="health", kind="faulty")

@@ -1,0 +1,154 @@
+"""The local platform: nodes are replaced, places wait for machines, and nothing is launched twice."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import JOBS, Ftrun, ftrun, kill, wait_until
+
+from ftcore.commands import ReplaceNodes
+
+CHAIN = """
+version: 1
+chain:
+  - pod_replacement
+  - process_restart
+  - shrink
+  - grow: {every: 0s, steady: 0s}
+  - evict_straggler: {slower: 1.5}
+  - stop
+"""
+
+
+def policy(job: Ftrun) -> str:
+    path = job.cwd / "policy.yaml"
+    path.write_text(CHAIN)
+    return str(path)
+
+
+def orders(job: Ftrun) -> list[tuple[str, ...]]:
+    """Who was ordered from the platform to be replaced, in order."""
+    found = job.of("action.ordered")
+    return [event.data.command.nodes for event in found if isinstance(event.data.command, ReplaceNodes)]
+
+
+def results(said: str) -> set[tuple[int, str]]:
+    """The steps at which ranks of ``ddp.py`` ended, and what they had come to."""
+    return {(int(step), end) for step, end in re.findall(r"ends at step (\d+) with (\S+)", said)}
+
+
+def undisturbed(steps: int, cwd: Path) -> str:
+    """What ``ddp.py`` says where nothing happens: all ranks have the same data, so one rank comes to the same."""
+    cwd.mkdir()
+    env = os.environ | {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    argv = [sys.executable, str(JOBS / "ddp.py"), str(steps)]
+    return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.timeout(400)
+def test_a_replaced_node_leaves_no_trace_in_the_result(tmp_path: Path) -> None:
+    """Killed, then evicted: others come in its place, and the model is that of a job to which nothing happened."""
+    with ftrun(tmp_path) as job:
+        run = job.start("--local-nodes", "2", script="ddp.py", preload=False)
+        job.stepped(1, nodes=2)
+        kill(job.agent("node1"))
+        lost = job.wait("node.lost", node="node1")
+        assert "killed by SIGKILL" in lost.data.reason, "the platform tells it, before its lease does"
+        job.wait("incident.resolved", lost.seq, policy="pod_replacement")
+        told = job.ftctl("evict", "node0", "--why", "a test", "--job", job.job)
+        assert told.returncode == 0 and "pod_replacement: takes it" in told.stderr, told.stderr
+        job.stepped(3, nodes=2)
+        assert orders(job)[-1] == ("node0",)
+        (formed,) = [event for event in job.of("world.members") if event.data.round == 3]
+        members = [(member.node, member.ordinal, member.base_rank) for member in formed.data.members]
+        assert members == [("node0.1", 0, 0), ("node1", 1, 1)]
+        job.finish()
+        assert run.end() == 0
+        (result,) = results(run.stdout())
+        assert results(undisturbed(result[0], tmp_path / "undisturbed")) == {result}
+
+
+@pytest.mark.timeout(400)
+def test_without_a_machine_the_job_shrinks_and_grows_back(tmp_path: Path) -> None:
+    """No machine: fewer nodes train; one is repaired: its place is filled, and the job grows to its size again."""
+    with ftrun(tmp_path, timing={"join_window_s": 1.0}) as job:
+        flags = ["--local-nodes", "2", "--nnodes", "1:2", "--platform", "local:?capacity=0&repair=15s"]
+        run = job.start(*flags, "--policy", policy(job))
+        job.stepped(1, nodes=2)
+        kill(job.agent("node1"))
+        shrunk = job.wait("incident.resolved", policy="shrink")
+        (formed,) = [event for event in job.of("world.formed") if event.data.round == 2]
+        assert formed.data.nodes == 1
+        again = job.wait("node.joined", shrunk.seq, node="node1")
+        grown = job.wait("incident.resolved", again.seq, policy="grow")
+        assert job.wait("world.formed", again.seq).data.nodes == 2
+        job.wait("ability.declared", abilities=())
+        job.stepped(3, nodes=2)
+        assert grown.seq > shrunk.seq
+        job.finish()
+        assert run.end() == 0
+
+
+@pytest.mark.timeout(400)
+def test_a_new_master_launches_nothing_twice(tmp_path: Path) -> None:
+    """The master dies between order and result, then with its own node: its successors order each launch once."""
+    with ftrun(tmp_path) as job:
+        run = job.start("--local-nodes", "3", "--platform", "local:?delay=2s&fill=no", "--policy", policy(job))
+        stepped = job.stepped(1, nodes=3)
+        assert job.ftctl("evict", "node2", "--no-wait", "--job", job.job).returncode == 0
+        wait_until(lambda: orders(job), "the order")
+        kill(job.master())
+        elected = job.wait("master.elected", stepped.seq)
+        job.wait("node.joined", node="node2.1", ordinal=2)
+        job.wait("incident.resolved", elected.seq, policy="pod_replacement")
+        between = job.wait("workers.stepped", elected.seq)
+        for pid in (job.master(), job.agent("node0")):
+            kill(pid)
+        again = job.wait("node.joined", between.seq, node="node0", ordinal=0)
+        job.wait("incident.resolved", again.seq, policy="pod_replacement")
+        job.stepped(3, nodes=3)
+        assert orders(job) == [("node2",), ("node0",)]
+        joined = [event.data.node for event in job.of("node.joined") if event.seq > stepped.seq]
+        assert joined == ["node2.1", "node0"], "each place was filled once"
+        job.finish()
+        assert run.end() == 0
+
+
+@pytest.mark.timeout(400)
+def test_a_preempted_node_leaves_and_comes_back(tmp_path: Path) -> None:
+    """The platform warns, the node leaves within its grace with its workers, and another machine takes its place."""
+    with ftrun(tmp_path) as job:
+        job.on_term(1, "time.sleep(12); (HERE / 'saved').write_text(str(step)); sys.exit(0)")
+        flags = ["--local-nodes", "2", "--leave-within", "40s", "--platform", "local:?preempt=node1@5s&grace=60s"]
+        run = job.start(*flags)
+        first = job.stepped(1, nodes=2)
+        job.wait("incident.opened", first.seq, kind="warning")
+        (warned,) = job.of("fault.observed", "node1")
+        assert warned.data.kind == "preemption-notice" and warned.data.values == {"within_s": 60.0}
+        left = job.wait("node.left", warned.seq, node="node1")
+        assert (job.cwd / "saved").exists(), "its worker had more time to save than a worker has otherwise"
+        again = job.wait("node.joined", left.seq, ordinal=1)  # under another name, if the old process is still there
+        job.wait("incident.resolved", again.seq)
+        job.steps_on(rank=1)
+        job.finish()
+        assert run.end() == 0
+
+
+@pytest.mark.timeout(400)
+def test_a_slow_node_is_named_and_evicted(tmp_path: Path) -> None:
+    """Its rank sleeps outside of collectives: a step takes all ranks as long, and yet it is told whose fault it is."""
+    with ftrun(tmp_path, timing={"pace_window_s": 0.6}) as job:
+        job.always(1, "time.sleep(0.3)")  # of a step that takes a few milliseconds otherwise
+        run = job.start("--local-nodes", "2", "--policy", policy(job), script="slow.py", preload=False)
+        named = job.wait("fault.observed", kind="straggler")
+        assert named.data.node == "node1" and named.data.values["value"] > 1.5 * named.data.values["usual"]
+        took = job.wait("policy.considered", named.seq, policy="evict_straggler", verdict="take")
+        (job.cwd / "always.1").unlink()
+        job.wait("node.joined", took.seq, node="node1.1")
+        job.wait("incident.resolved", took.seq, policy="evict_straggler")
+        assert orders(job) == [("node1",)]
+        job.finish()
+        assert run.end() == 0

@@ -1,0 +1,186 @@
+"""Pairing and verdict of health checks: every set of faulty nodes up to twelve nodes, every link, every slow node."""
+
+from collections.abc import Callable, Collection
+from itertools import chain, combinations
+
+import pytest
+
+from ftcore.policies.health import (
+    FAILED,
+    FAULTY,
+    PASSED,
+    SLOW,
+    STAGES_MAX,
+    UNAVAILABLE,
+    UNKNOWN,
+    Judgement,
+    judge,
+    next_groups,
+    pair,
+)
+from ftcore.states.health import Reading, Stage
+
+Measure = Callable[[str, str], Reading]
+
+
+def names(count: int) -> list[str]:
+    return [f"n{i}" for i in range(1, count + 1)]
+
+
+def run_stage(
+    groups: Collection[tuple[str, ...]], everybody: Collection[str], bad: set[str], links: set[frozenset[str]]
+) -> Stage:
+    readings = {node: Reading() for node in everybody}
+    for group in groups:
+        broken = bool(bad & set(group)) or any(frozenset(two) in links for two in combinations(group, 2))
+        for node in group:
+            readings[node] = Reading(exchange=FAILED if broken else PASSED, detail="no data" if broken else "")
+    return Stage(groups=tuple(groups), readings=readings)
+
+
+def check(nodes: list[str], bad: set[str], links: set[frozenset[str]] | None = None) -> tuple[list[Stage], Judgement]:
+    stages = [run_stage(pair(nodes), nodes, bad, links or set())]
+    while groups := next_groups(stages):
+        assert len(set(chain(*groups))) == len([*chain(*groups)]), "a node is in one group at a time"
+        stages.append(run_stage(groups, [*chain(*groups)], bad, links or set()))
+    assert len(stages) <= STAGES_MAX
+    return stages, judge(stages)
+
+
+def ill(found: Judgement, verdict: str) -> set[str]:
+    return {each.node for each in found.ill if each.verdict == verdict}
+
+
+def test_the_example_of_the_manual() -> None:
+    """{1,2} {3,4} {5,6} with 5-6 failing becomes {1,2} {3,5} {4,6}; 4-6 fails as well: 6 is out, 5 is cleared."""
+    stages, found = check(names(6), {"n6"})
+    assert [stage.groups for stage in stages] == [
+        (("n1", "n2"), ("n3", "n4"), ("n5", "n6")),
+        (("n1", "n2"), ("n3", "n5"), ("n4", "n6")),
+    ]
+    assert [(each.node, each.verdict) for each in found.ill] == [("n6", FAULTY)]
+    assert "n5, n4" in found.ill[0].reason
+    assert found.links == () and found.note == ""
+
+
+@pytest.mark.parametrize("count", range(2, 13))
+def test_any_set_of_faulty_nodes(count: int) -> None:
+    """Whatever fails: no good node is given up, and every bad one is found where two good ones ever met."""
+    nodes = names(count)
+    for size in range(count + 1):
+        for bad in map(set, combinations(nodes, size)):
+            stages, found = check(nodes, bad)
+            out = ill(found, FAULTY)
+            assert out <= bad, (bad, stages)
+            met = any(group for stage in stages for group in stage.groups if not bad & set(group))
+            if met:
+                assert out | ill(found, UNKNOWN) >= bad, (bad, stages)
+            if met and 2 * size < count and count > 3:
+                assert out == bad, (bad, stages)
+                assert not ill(found, UNKNOWN)
+            if 2 * size < count and count > 3:
+                assert met, (bad, stages)
+            if not met and size:
+                assert not out
+                assert found.note
+            assert not found.links or count < 4
+
+
+@pytest.mark.parametrize("count", range(2, 13))
+def test_any_one_link(count: int) -> None:
+    """A bad link between two good nodes costs neither of them; it is named where both met somebody else."""
+    nodes = names(count)
+    for two in combinations(nodes, 2):
+        stages, found = check(nodes, set(), {frozenset(two)})
+        assert not ill(found, FAULTY)
+        hit = any(set(two) <= set(group) for stage in stages for group in stage.groups)
+        assert not hit or count < 4 or any(set(two) <= set(link.nodes) for link in found.links)
+
+
+@pytest.mark.parametrize("count", range(4, 11))
+def test_any_faulty_nodes_beside_a_bad_link(count: int) -> None:
+    """Even where a suspect meets its cleared partner over a bad link, it is tried with another one first."""
+    nodes = names(count)
+    for size in range(1, (count + 1) // 2 - 1):
+        for bad in map(set, combinations(nodes, size)):
+            for two in combinations([node for node in nodes if node not in bad], 2):
+                _, found = check(nodes, bad, {frozenset(two)})
+                assert ill(found, FAULTY) <= bad, (bad, two)
+
+
+def timed(groups: Collection[tuple[str, ...]], everybody: Collection[str], slow: set[str], by_itself: bool) -> Stage:
+    readings = {}
+    of = {node: group for group in groups for node in group}
+    for place, node in enumerate(everybody):
+        hit = bool(slow & set(of.get(node, ())))
+        readings[node] = Reading(
+            exchange=PASSED if node in of else "",
+            device_s=(3.0 if by_itself and node in slow else 1.0) + 0.01 * (place % 3),
+            exchange_s=(3.0 if hit and not by_itself else 1.0) if node in of else 0.0,
+        )
+    return Stage(groups=tuple(groups), readings=readings)
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+@pytest.mark.parametrize("count", range(6, 13))
+def test_any_slow_node(count: int, by_itself: bool) -> None:
+    """One node that is slow by itself, or on the network, is slow in both stages; nobody else is."""
+    nodes = names(count)
+    for slow in nodes:
+        stages = [timed(pair(nodes), nodes, {slow}, by_itself)]
+        while groups := next_groups(stages):
+            stages.append(timed(groups, [*chain(*groups)], {slow}, by_itself))
+        found = judge(stages)
+        assert ill(found, SLOW) == {slow}, stages
+        assert not ill(found, FAULTY)
+
+
+def test_slow_once_is_noise() -> None:
+    """Who is slow in one stage alone is not slow."""
+    nodes = names(8)
+    first = timed(pair(nodes), nodes, {"n3"}, True)
+    groups = next_groups([first])
+    second = timed(groups, [*chain(*groups)], set(), True)
+    assert judge([first, second]).ill == ()
+
+
+def by_itself(**verdicts: str) -> Stage:
+    readings = {node: Reading(verdict=verdict, detail="device 0: NaN") for node, verdict in verdicts.items()}
+    return Stage(groups=(), readings=readings)
+
+
+def test_wrong_values_need_no_second_stage() -> None:
+    """A node that computes wrong values is faulty by its own word; its partner is cleared if data passed."""
+    stage = Stage(
+        groups=(("a", "b"),),
+        readings={
+            "a": Reading(verdict=FAULTY, detail="device 3: NaN", exchange=PASSED),
+            "b": Reading(exchange=PASSED),
+        },
+    )
+    assert next_groups([stage]) == ()
+    assert [(each.node, each.verdict, each.reason) for each in judge([stage]).ill] == [("a", FAULTY, "device 3: NaN")]
+    assert judge([by_itself(a=FAULTY)]).ill[0].verdict == FAULTY
+
+
+def test_where_everybody_fails_the_check_is_at_fault() -> None:
+    """Nobody is given up if all compute wrong values, all crash, or nobody could be checked; and it is said."""
+    for verdict in (FAULTY, FAILED):
+        found = judge([by_itself(a=verdict, b=verdict)])
+        assert ill(found, UNKNOWN) == {"a", "b"} and found.note
+    assert ill(judge([by_itself(a=FAILED, b="healthy")]), FAULTY) == {"a"}
+    assert ill(judge([by_itself(a=FAILED)]), UNKNOWN) == {"a"}
+    found = judge([by_itself(a=UNAVAILABLE, b=UNAVAILABLE)])
+    assert ill(found, UNKNOWN) == {"a", "b"} and "no node could be checked" in found.note
+
+
+def test_a_partner_that_went_away() -> None:
+    """Whose partner left in the middle is tried with somebody else, and not blamed."""
+    first = Stage(
+        groups=(("a", "b"), ("c", "d")),
+        readings={"a": Reading(exchange=FAILED), "c": Reading(exchange=PASSED), "d": Reading(exchange=PASSED)},
+    )
+    groups = next_groups([first])
+    assert [group for group in groups if "a" in group] and not [group for group in groups if "b" in group]
+    second = run_stage(groups, [*chain(*groups)], set(), set())
+    assert judge([first, second]).ill == ()

@@ -1,0 +1,159 @@
+"""Worlds from round to round, through the production engine: who takes part, at which place, and what it costs."""
+
+import pytest
+
+from ftcore.commands import OpenStore
+from ftcore.engine.master import refusal
+from ftcore.events.job import JobSpec
+from ftcore.events.world import WorldMembers
+from ftcore.testing.driver import JobDriver
+
+
+def job(least: int, most: int, unit: int = 1, sizes: tuple[int, ...] = (), order_by: str = "") -> JobDriver:
+    driver = JobDriver(
+        slots=2,
+        spec=JobSpec(argv=("t.py",), nodes_min=least, nodes_max=most, node_unit=unit, sizes=sizes, order_by=order_by),
+    )
+    driver.submit()
+    return driver
+
+
+def world(driver: JobDriver) -> list[str]:
+    assert driver.state.world is not None
+    return [member.node for member in driver.state.world.members]
+
+
+def on(driver: JobDriver) -> None:
+    for _ in range(50):
+        driver.settle()
+        if driver.state.phase == "running" and driver.state.incident is None:
+            return
+        assert driver.wait(), driver.state
+
+
+def joined(driver: JobDriver, *names: str) -> None:
+    for name in names:
+        driver.join(name)
+
+
+def test_a_spare_takes_the_place_of_a_lost_node():
+    """Ranks of the others stay; the spare has the lost node's ordinal, and that one stands by when it comes back."""
+    driver = job(3, 3)
+    joined(driver, "n0", "n1", "n2", "n3")
+    on(driver)
+    assert world(driver) == ["n0", "n1", "n2"] and driver.state.nodes["n3"].phase == "standby"
+    driver.lose("n1")
+    on(driver)
+    assert world(driver) == ["n0", "n3", "n2"]
+    assert (driver.state.nodes["n3"].ordinal, driver.state.nodes["n2"].ordinal) == (1, 2)
+    driver.join("n1")
+    on(driver)
+    assert driver.state.nodes["n1"].ordinal == 3 and world(driver) == ["n0", "n3", "n2"]
+    driver.fail("n0", exitcode=-9)
+    on(driver)
+    assert world(driver) == ["n0", "n3", "n2"], "a restart moves nobody"
+
+
+def test_names_decide_where_nodes_begin():
+    """The first world stands in order of names whoever called first, the numbers in them as numbers; and stays so."""
+    driver = job(3, 3)
+    joined(driver, "w-10", "w-2", "w-1")
+    on(driver)
+    assert world(driver) == ["w-1", "w-2", "w-10"]
+    assert [driver.state.nodes[name].ordinal for name in world(driver)] == [0, 1, 2]
+    driver.lose("w-2")
+    driver.join("w-2")
+    on(driver)
+    assert world(driver) == ["w-1", "w-2", "w-10"]
+
+
+def test_five_nodes_in_pairs():
+    """{0..4} with unit 2 is {0..3}, and 4 waits for the next node; then {0..5}."""
+    driver = job(2, 6, unit=2)
+    joined(driver, *(f"n{number}" for number in range(5)))
+    on(driver)
+    assert world(driver) == ["n0", "n1", "n2", "n3"]
+    driver.join("n5")
+    on(driver)
+    assert world(driver) == ["n0", "n1", "n2", "n3", "n4", "n5"]
+
+
+def test_only_the_sizes_that_are_allowed():
+    """Three nodes make a world of two, where two and four are allowed; the fourth makes it four."""
+    driver = job(2, 4, sizes=(2, 4))
+    joined(driver, "n0", "n1", "n2")
+    on(driver)
+    assert world(driver) == ["n0", "n1"]
+    driver.lose("n1")
+    on(driver)
+    assert world(driver) == ["n0", "n2"]
+
+
+def test_labels_lay_out_the_ranks():
+    """Nodes of one switch are neighbours, and the store is where the first ranks are."""
+    driver = job(4, 4, order_by="switch")
+    for number, switch in enumerate(("s10", "s2", "s10", "s2")):
+        driver.join(f"n{number}", labels={"switch": switch, "rack": "r"})
+    on(driver)
+    assert world(driver) == ["n1", "n3", "n0", "n2"]
+    stores = [e.data.nodes for e in driver.events if isinstance(getattr(e.data, "command", None), OpenStore)]
+    assert stores == [("n1",)]
+
+
+@pytest.mark.parametrize("wide", [0, 1, 2])
+def test_nodes_of_unequal_width(wide):
+    """Base ranks follow what each node holds."""
+    driver = job(3, 3)
+    for number in range(3):
+        driver.join(f"n{number}", slots=8 if number == wide else 2)
+    on(driver)
+    members = [m for e in driver.events if isinstance(e.data, WorldMembers) for m in e.data.members]
+    expected = [0, 8 if wide == 0 else 2, 4 if wide == 2 else 10]
+    assert [m.base_rank for m in members] == expected
+    assert driver.state.world is not None and driver.state.world.size == 12
+
+
+@pytest.mark.parametrize("seen", ["lost", "back at once"])
+def test_a_node_that_comes_and_goes_is_kept_out(seen):
+    """Faults that come back to one node spend its credit: the job goes on without it, until somebody admits it."""
+    driver = job(1, 2)
+    joined(driver, "n0", "n1")
+    on(driver)
+    rounds = 0
+    while "n1" not in driver.state.quarantined:
+        rounds += 1
+        assert rounds < 8, "restarted for ever"
+        driver.make_steps(50)
+        if seen == "lost":
+            driver.lose("n1")
+        driver.join("n1")
+        on(driver)
+    assert rounds == 5 and world(driver) == ["n0"]
+    found = refusal(driver.state, "n1", "n1-99", 0, occupied=False)
+    assert found.release is not None and found.release.exit_code == 5 and "ftctl admit n1" in found.reason
+    driver.command("admit", "n1", why="its memory was replaced")
+    assert refusal(driver.state, "n1", "n1-99", 0, occupied=False) is None
+    driver.join("n1")
+    while len(world(driver)) == 1:
+        on(driver)
+        assert len(world(driver)) == 2 or driver.wait()
+
+
+def test_growth_comes_right_behind_a_checkpoint():
+    """A spare that comes between two checkpoints is taken in at the next one; what was declined is asked again then."""
+    driver = job(2, 3)
+    joined(driver, "n0", "n1")
+    while driver.state.phase != "running":
+        driver.settle()
+        assert driver.state.phase == "running" or driver.wait()
+    driver.make_steps(100)
+    driver.commit()
+    driver.make_steps(100)
+    driver.tick = 10**10
+    driver.join("n2")
+    on(driver)
+    assert world(driver) == ["n0", "n1"]
+    driver.commit()
+    on(driver)
+    assert world(driver) == ["n0", "n1", "n2"]
+    assert not driver.state.at_commit

@@ -1,0 +1,142 @@
+"""Thousands of nodes: what the engine does for one of them costs the same however many others there are.
+
+Operations are counted, not seconds: the interpreter's own, deterministic on any machine. What is done in C (sorting, a
+copy of a tuple) is not seen, and is cheap enough.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from ftcore.engine.orders import orders_of, slice_of
+from ftcore.events.codec import encode
+from ftcore.events.job import JobSpec
+from ftcore.policies.config import parse
+from ftcore.ports import GROUP_BYTES_MAX
+from ftcore.testing.driver import JobDriver
+
+GROWTH = 1.2
+"""Operations per node may grow by this much from N to 4 N: sorting grows a little, a loop over all nodes a lot."""
+
+CHAIN = "version: 1\nchain:\n  - shrink\n  - process_restart\n  - grow\n  - stop\n"
+
+
+def operations(work: Callable[[], None]) -> int:
+    """How many operations of Python the work takes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+class Crowd(JobDriver):
+    """A job of many nodes, which obey in waves: asking each for its orders alone would be no driver for thousands."""
+
+    def __init__(self, nodes: int) -> None:
+        spec = JobSpec(argv=("train.py",), nodes_min=nodes // 2, nodes_max=nodes)
+        super().__init__(spec=spec, policy=parse(CHAIN, "test"))
+
+    def calm(self) -> None:
+        """Until the job runs and no incident is open."""
+        self.settle()
+        while self.state.phase != "running" or self.state.incident is not None:
+            assert self.wait()
+            self.settle()
+
+    def _obey_once(self) -> bool:
+        moved = False
+        for action in list(self.state.actions.values()):
+            for node, order in orders_of(self.state, action).items():
+                if node not in self._silent:
+                    self.obey(node, order)
+                    moved = True
+        return moved
+
+
+def first_world(crowd: Crowd) -> None:
+    crowd.submit()
+    for number in range(crowd.spec.nodes_max):
+        crowd.join(f"node{number}")
+    crowd.calm()
+
+
+def new_round(crowd: Crowd) -> None:
+    crowd.fail("node3", exitcode=-9)
+    crowd.calm()
+
+
+def half_is_lost(crowd: Crowd) -> None:
+    for number in range(crowd.spec.nodes_max // 2):
+        crowd.lose(f"node{2 * number}")
+    crowd.calm()
+
+
+def half_comes_back(crowd: Crowd) -> None:
+    for number in range(crowd.spec.nodes_max // 2):
+        crowd.join(f"node{2 * number}")
+    crowd.calm()
+
+
+def all_are_told_again(crowd: Crowd) -> None:
+    """As a new master tells every node that calls."""
+    assert crowd.state.world is not None
+    for member in crowd.state.world.members:
+        slice_of(crowd.state, member.node)
+
+
+def all_leave(crowd: Crowd) -> None:
+    crowd.stop()
+    crowd.settle()
+    assert crowd.ended
+
+
+PHASES = (first_world, new_round, half_is_lost, half_comes_back, all_are_told_again, all_leave)
+
+
+@pytest.fixture(scope="module")
+def costs() -> dict[str, tuple[float, float]]:
+    """Operations per node of each phase, among 100 and among 400 nodes."""
+    found: dict[str, list[float]] = {phase.__name__: [] for phase in PHASES}
+    for nodes in (100, 400):
+        crowd = Crowd(nodes)
+        for phase in PHASES:
+            found[phase.__name__].append(operations(functools.partial(phase, crowd)) / nodes)
+    return {name: (few, many) for name, (few, many) in found.items()}
+
+
+@pytest.mark.parametrize("name", [phase.__name__ for phase in PHASES])
+def test_cost_of_a_node_does_not_grow(costs: dict[str, tuple[float, float]], name: str) -> None:
+    """Four times the nodes cost four times the operations, in each part of a job's life."""
+    few, many = costs[name]
+    assert many < GROWTH * few, f"{few:.0f} operations a node among 100, {many:.0f} among 400"
+
+
+def test_groups_of_ten_thousand_nodes_fit() -> None:
+    """The largest group of a job of 10,000 nodes with the longest names there are is one that a log takes."""
+    nodes, name = 10_000, "n" * 33  # incarnations repeat it here: together as long as 63 letters and a real incarnation
+    crowd = Crowd(nodes)
+    crowd.submit()
+    for number in range(nodes):
+        crowd.join(f"{name}{number:05}")
+    crowd.calm()
+    crowd.fail(f"{name}00003", exitcode=-9)
+    crowd.calm()
+    largest = max(sum(map(len, map(encode, group))) for group in crowd.groups)
+    assert nodes * len(name) < largest <= GROUP_BYTES_MAX
+    ordered = [event.data for event in crowd.events if event.type == "action.ordered"]
+    assert len(ordered) < 10, "one order addresses all nodes"

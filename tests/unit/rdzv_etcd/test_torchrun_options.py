@@ -1,0 +1,77 @@
+"""What ``--rdzv-endpoint`` and ``--rdzv-conf`` may say to backend ftcore."""
+
+import subprocess
+import sys
+
+import pytest
+
+from ftcore.errors import UsageError
+from ftcore.rdzv_etcd.options import OPTIONS, check, store_url
+
+
+def test_options_have_their_types() -> None:
+    """Texts become numbers; what is empty counts as left out."""
+    given = {"timeout": 900, "join_window": "2.5", "node_rank": "3", "node_id": "a", "policy": ""}
+    assert check(given) == {"timeout": 900.0, "join_window": 2.5, "node_rank": 3, "node_id": "a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("polcy", "x", "did you mean policy?"),
+        ("last_call_timeout", "3", "join_window"),
+        ("is_host", "1", "any node may lead"),
+        ("timeout", "-1", "seconds"),
+        ("join_window", "soon", "seconds"),
+        ("node_rank", "-1", "whole number"),
+        ("node_unit", "0", "at least 1"),
+        ("log_level", "loud", "debug"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_what_can(name: str, value: str, told: str) -> None:
+    """A wrong key or value is told with its name and what was expected."""
+    with pytest.raises(UsageError, match=name) as caught:
+        check({name: value})
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        ("etcd1:2379,etcd2:2379", "etcd://etcd1:2379,etcd2:2379"),
+        (" etcd1 ", "etcd://etcd1"),
+        ("etcd://e:1/prefix?ca=x", "etcd://e:1/prefix?ca=x"),
+        ("sqlite:///tmp/x", "sqlite:///tmp/x"),
+        ("", "etcd://fallback"),
+    ],
+)
+def test_endpoint_is_a_store(endpoint: str, url: str) -> None:
+    """Members of a cluster as torchrun's users write them, or the URL of a store that nodes can share."""
+    assert store_url(endpoint, "etcd://fallback") == url
+
+
+@pytest.mark.parametrize("endpoint", ["", "file:///x.ftlog", "memory://x"])
+def test_endpoint_that_nodes_cannot_share_is_refused(endpoint: str) -> None:
+    """Nothing, an archive, or a process's own memory."""
+    with pytest.raises(UsageError, match="--rdzv-endpoint"):
+        store_url(endpoint)
+
+
+def test_every_option_is_documented() -> None:
+    """The how-to page has a row for each option."""
+    from pathlib import Path
+
+    page = (Path(__file__).parents[3] / "docs/how-to/torchrun.md").read_text()
+    assert all(f"| `{name}` |" in page for name in OPTIONS)
+
+
+def test_entry_point_costs_nothing() -> None:
+    """torchrun loads the entry point whatever its backend is: it brings neither torch nor anything else of ftcore's."""
+    code = (
+        "import sys; before = set(sys.modules); from ftcore.rdzv_etcd import handlers; handlers();"
+        "print(sorted(name for name in set(sys.modules) - before if name.split('.')[0] not in ('typing', 'importlib')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(eval(done.stdout))
+    assert {name for name in loaded if name.startswith("ftcore")} == {"ftcore", "ftcore.rdzv_etcd"}
+    assert not loaded & {"torch", "grpc", "attrs", "msgspec", "asyncio"}

@@ -1,0 +1,180 @@
+"""A node's own health check: the host's checks, NVML through a made-up driver, budgets, and one finding of it all."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ftcore.engine.actions import Findings
+from ftcore.runtime.agent.health import HUNG, HealthCheck, findings
+from ftcore.runtime.agent.reaper import Reaper
+from ftcore.runtime.checks import host, nvml
+from ftcore.runtime.checks.protocol import Context, Said
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from packages import install
+
+CONTEXT = Context(node="n", devices=0, log_dir="/nowhere", address="127.0.0.1")
+
+
+class Driver:
+    """As much of pynvml as is asked for."""
+
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
+    NVML_CLOCK_SM = 1
+    nvmlClocksThrottleReasonHwThermalSlowdown = 64  # noqa: N815
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, errors: int = 0, rows: tuple[int, int, int, int] = (0, 0, 0, 0), held: int = 0) -> None:
+        self._errors, self._rows, self._held = errors, rows, held
+
+    def nvmlInit(self) -> None: ...  # noqa: N802
+
+    def __getattr__(self, name: str) -> Any:
+        answers: dict[str, Any] = {
+            "nvmlSystemGetDriverVersion": b"550.54",
+            "nvmlDeviceGetCount": 2,
+            "nvmlDeviceGetHandleByIndex": "handle",
+            "nvmlDeviceGetName": "H100",
+            "nvmlDeviceGetMigMode": (0, 0),
+            "nvmlDeviceGetTotalEccErrors": self._errors,
+            "nvmlDeviceGetRemappedRows": self._rows,
+            "nvmlDeviceGetClockInfo": 1980,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": self._held,
+        }
+        if name not in answers:
+            raise AttributeError(name)
+        return lambda *_: answers[name]
+
+    def nvmlDeviceGetRetiredPagesPendingStatus(self, _: Any) -> int:  # noqa: N802
+        raise self.NVMLError("not supported")
+
+
+@pytest.mark.parametrize(
+    ("driver", "verdict", "word"),
+    [
+        (Driver(), "passed", ""),
+        (Driver(errors=3), "failed", "3 uncorrected memory errors"),
+        (Driver(rows=(0, 0, 1, 0)), "failed", "wait for a reset"),
+        (Driver(rows=(0, 1, 0, 1)), "failed", "could not be remapped"),
+        (Driver(held=64), "warned", "slowed down for heat"),
+    ],
+)
+def test_nvml(driver: Driver, verdict: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that lost its integrity fails a node, what holds devices back is a warning, the rest are figures."""
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    said = nvml.check(CONTEXT)
+    assert said.verdict == verdict and word in said.detail
+    assert nvml.facts() == {"driver": "550.54", "models": "2 x H100", "mig": "off"}
+
+
+def test_nvml_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without nvidia-ml-py, or with it and no driver, it is unavailable and says so."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert nvml.check(CONTEXT).verdict == "unavailable" and "nvidia-ml-py" in nvml.check(CONTEXT).detail
+    assert nvml.facts() == {}
+
+    def no_driver() -> None:
+        raise RuntimeError("Driver Not Loaded")
+
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(nvmlInit=no_driver))
+    assert "Driver Not Loaded" in nvml.check(CONTEXT).detail
+
+
+def test_disk(tmp_path: Path) -> None:
+    """What can be written and read back passes and leaves nothing; a place that cannot be written is a warning."""
+    said = host.disk(Context(node="n", devices=0, log_dir=str(tmp_path)))
+    assert said.verdict in ("passed", "warned") and said.values["free_GB"] > 0
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    said = host.disk(Context(node="n", devices=0, log_dir=str(tmp_path / "file")))
+    assert said.verdict == "warned" and str(tmp_path) in said.detail
+
+
+def test_network_of_the_host() -> None:
+    """Data passes over the node's own address; an address that is not this host's is a warning."""
+    assert host.nic(CONTEXT).values["loopback_GBps"] > 0
+    assert host.nic(Context(node="n", devices=0, log_dir="", address="192.0.2.1")).verdict == "warned"
+    assert host.shared_memory(CONTEXT).verdict in ("passed", "warned")
+    assert host.configuration(CONTEXT).facts["python"]
+
+
+CHECKS = """
+import os, time
+
+def good(context): return {"verdict": "passed", "values": {"x": 1.0}, "facts": {"acme": context.node}}
+def bad(context): return {"verdict": "failed", "detail": "a fan stands still"}
+def raising(context): raise KeyError("no such thing")
+def crashing(context): os.abort()
+def hanging(context): time.sleep(3600)
+def nonsense(context): return {"verdict": "fine"}
+
+hanging.budget_s = 0.5
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Path]:
+    names = ("bad", "crashing", "good", "hanging", "nonsense", "raising")
+    entries = {"ftcore.checks": {**{name: f"acme_checks:{name}" for name in names}, "missing": "acme_checks:missing"}}
+    made = install(tmp_path / "site", "acme-checks", "1.0", {"acme_checks.py": CHECKS}, entries)
+    sys.path.insert(0, str(made))
+    yield made
+    sys.path.remove(str(made))
+
+
+def test_checks_of_packages_keep_to_their_budget(site: Path, tmp_path: Path) -> None:
+    """One that hangs or crashes is ended and recorded, and the others are made; one that raises is unavailable."""
+    env = {**os.environ, "PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}"}
+    context = Context(node="n", devices=0, log_dir=str(tmp_path / "logs"), address="127.0.0.1")
+
+    async def made() -> list[Said]:
+        reaper = Reaper()
+        try:
+            check = HealthCheck(reaper, env, context, 1)
+            return await check._host(asyncio.get_running_loop().time() + 100.0)
+        finally:
+            reaper.close()
+
+    said = {each.name: each for each in asyncio.run(made())}
+    assert set(said) == {*host.BUILT_IN, "bad", "crashing", "good", "hanging", "missing", "nonsense", "raising"}
+    assert (said["good"].verdict, said["good"].facts) == ("passed", {"acme": "n"})
+    assert (said["bad"].verdict, said["bad"].detail) == ("failed", "a fan stands still")
+    assert (said["hanging"].verdict, said["hanging"].detail) == (HUNG, "did not end in its time")
+    assert said["crashing"].verdict == HUNG and "code -6" in said["crashing"].detail
+    assert said["raising"].verdict == "unavailable" and "KeyError" in said["raising"].detail
+    assert said["missing"].verdict == said["nonsense"].verdict == "unavailable"
+
+
+def test_one_finding_of_it_all() -> None:
+    """Wrong values outweigh a crash, a crash what could not be made; the slowest device counts."""
+    good = [Said(name="matmul", verdict="passed", seconds=1.0, values={"host_to_device_GBps": 20.0})]
+    slow = [Said(name="matmul", verdict="passed", seconds=3.0, values={"host_to_device_GBps": 5.0})]
+    wrong = [Said(name="matmul", verdict="wrong", detail="device 1: NaN")]
+    hung = [Said(name="matmul", verdict="failed", detail="device 1: its check did not end in time")]
+    passed, failed = Said(name="exchange", verdict="passed", seconds=2.0), Said(name="exchange", verdict="failed")
+    found = findings([[*good, passed], [*slow, passed]], [], True)
+    assert (found.verdict, found.exchange, found.device_s, found.exchange_s) == ("healthy", "passed", 3.0, 2.0)
+    assert found.results[0].values == {"host_to_device_GBps": 5.0, "seconds": 3.0}
+    assert findings([[*good, passed], [*slow, failed]], [], True).exchange == "failed"
+    assert findings([wrong, hung], [], False).verdict == "faulty"
+    assert findings([good, hung], [], False).verdict == "failed"
+    assert findings([[Said(name="matmul", verdict="unavailable", detail="no torch")]], [], True) == Findings(
+        verdict="unavailable",
+        detail="no torch",
+        exchange="unavailable",
+        results=findings([[Said(name="matmul", verdict="unavailable", detail="no torch")]], [], True).results,
+    )
+    others = [Said(name="nvml", verdict="failed", detail="rows"), Said(name="c", verdict="passed", facts={"a": "1"})]
+    assert findings([good], others, False).detail == "nvml: rows" and findings([good], others, False).facts == {
+        "a": "1"
+    }
+    assert findings([good], [Said(name="disk", verdict=HUNG)], False).verdict == "failed"

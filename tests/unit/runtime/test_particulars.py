@@ -1,0 +1,50 @@
+"""What heartbeats carry beside the step: only what is new."""
+
+from pathlib import Path
+
+from ftcore.runtime.agent.particulars import LOOK_S, Particulars, interfaces
+from ftcore.runtime.wire import frames
+
+NET_DEV = """Inter-|   Receive                                                |  Transmit
+ face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
+    lo: 9 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0
+  eth0: {} 10 1 2 0 0 0 0 2000 20 3 4 0 0 0 0
+  eth1: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
+"""
+
+
+def test_a_heartbeat_tells_what_is_new_and_no_more(tmp_path: Path, monkeypatch):
+    """All at first and to a new master, then what has changed; with nothing new a heartbeat is as small as it was."""
+    monkeypatch.setenv("POD_NAME", "pod-7")
+    net, gpu = tmp_path / "dev", tmp_path / "information"
+    net.write_text(NET_DEV.format(1000))
+    gpu.write_text("Model: \t\t NVIDIA H100\nIRQ: 1\n")
+    node = Particulars("10.0.0.1", net_dev=str(net), gpus=str(gpu))
+    first = node.changes(0.0)
+    assert first is not None
+    assert (first.address, first.pod, first.devices) == ("10.0.0.1", "pod-7", ("NVIDIA H100",))
+    assert first.net == {"eth0": (1000, 2000, 10)}
+    assert node.changes(1.0) is None
+    assert node.changes(1.0 + LOOK_S) is None
+    small = frames.encode(frames.Beat(round=1, step=7, absolute=True, loss=2.5, about=node.changes(2.0)))
+    assert len(small) <= len(b'{"f":"beat","round":1,"step":7,"absolute":true,"loss":2.5}')
+    net.write_text(NET_DEV.format(5000))
+    node.matched("gpu-hw", 3)
+    assert node.changes(3.0) == frames.Particulars(hits={"gpu-hw": 3})
+    second = node.changes(3.0 + 2 * LOOK_S)
+    assert second == frames.Particulars(net={"eth0": (5000, 2000, 10)})
+    assert first.updated(second).net == {"eth0": (5000, 2000, 10)}
+    assert first.updated(second).pod == "pod-7"
+    node.forget()
+    again = node.changes(4.0)
+    assert again is not None
+    assert (again.host, again.net, again.hits) == (first.host, {"eth0": (5000, 2000, 10)}, {"gpu-hw": 3})
+
+
+def test_what_cannot_be_read_is_left_out(tmp_path: Path):
+    """No counters, no devices, garbage: nothing is told of them."""
+    (tmp_path / "dev").write_text("a\nb\neth0: x y z\n")
+    assert interfaces(str(tmp_path / "dev")) == interfaces("/nowhere") == {}
+    told = Particulars("h", net_dev="/nowhere", gpus="/nowhere/*").changes(0.0)
+    assert told is not None
+    assert (told.net, told.devices) == ({}, ())

@@ -1,0 +1,255 @@
+"""Credentials and openings: what is believed, and what is refused with which words."""
+
+import datetime
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import trustme
+
+from ftcore.cli import places
+from ftcore.errors import UsageError
+from ftcore.events.caller import CallerRefused
+from ftcore.events.job import JobSpec
+from ftcore.ids import seconds
+from ftcore.runtime.master.refusals import Refusals
+from ftcore.runtime.wire import frames
+from ftcore.runtime.wire.opening import Admitted, Call, Opening, Turned
+from ftcore.runtime.wire.security import from_environ
+
+TOKEN = "0123456789abcdef-a"
+COMMAND = frames.encode(frames.Command(job="j", command="stop", who="me", why="", exit_code=5))
+
+
+def hello(protocol: int = frames.PROTOCOL) -> bytes:
+    submission = frames.submission(JobSpec(argv=("t.py",), nodes_min=1, nodes_max=1))
+    word = frames.Hello(protocol=protocol, version="9", job="j", node="n", incarnation="i", submission=submission)
+    return frames.encode(word)
+
+
+def knocked(opening: Opening, token: str = TOKEN, body: bytes = COMMAND) -> tuple[Call, frames.Sealed | None]:
+    call = Call(token, "j", "n")
+    challenge = opening.take(frames.encode(call.knock))
+    assert isinstance(challenge, frames.Challenge)
+    return call, call.answer(challenge, body)
+
+
+def test_the_token_opens_and_never_crosses_the_wire():
+    """Who knows the token is let in with its first word, and neither side has said it; so for agents and operators."""
+    for body in (COMMAND, hello()):
+        opening = Opening(TOKEN, "j")
+        call, sealed = knocked(opening, body=body)
+        assert sealed is not None
+        found = opening.take(frames.encode(sealed))
+        assert isinstance(found, Admitted)
+        assert frames.encode(found.frame) == body
+        assert TOKEN.encode() not in frames.encode(call.knock) + frames.encode(sealed)
+    assert isinstance(Opening("", "j").take(hello()), Admitted)
+
+
+def test_who_is_refused_and_why():
+    """A replayed opening, another token, another job, another version, no token, garbage, a huge first frame."""
+    opening, again = Opening(TOKEN, "j"), Opening(TOKEN, "j")
+    call, sealed = knocked(opening)
+    assert sealed is not None
+    again.take(frames.encode(call.knock))
+    forged = frames.Sealed(nonce=sealed.nonce, proof="0" * 64, body=sealed.body)
+    swapped = frames.Sealed(nonce=sealed.nonce, proof=sealed.proof, body=frames.msgspec.Raw(hello()))
+    knocks = [frames.encode(Call(TOKEN, job, "n").knock) for job in ("j", "other")]
+    unlike = Opening(TOKEN, "j")
+    assert knocked(unlike, "another-token-0123")[1] is None  # the caller notices first, tells nothing, and says so
+    cases = [
+        (again, frames.encode(sealed), "replay", "another stream"),
+        (opening, frames.encode(forged), "token", "wrong token"),
+        (opening, frames.encode(swapped), "token", "wrong token"),
+        (unlike, frames.encode(frames.Distrust()), "token", "wrong token"),
+        (Opening(TOKEN, "j"), knocks[1], "job", "leads j, not other"),
+        (Opening(TOKEN, "j"), knocks[0].replace(b'"protocol":2', b'"protocol":7'), "version", "same version"),
+        (Opening(TOKEN, "j"), hello(7), "version", "protocol 7 (ftcore 9)"),
+        (Opening(TOKEN, "j"), b'{"f":"salute","protocol":7,"version":"9","node":"n"}', "version", "same version"),
+        (Opening(TOKEN, "j"), hello(), "token", "FTCORE_TOKEN_FILE"),
+        (Opening(TOKEN, "j"), COMMAND, "token", "FTCORE_TOKEN_FILE"),
+        (Opening(TOKEN, "j"), b"[" * 3_000_000, "token", "asks for a token"),
+        (Opening("", "j"), knocks[0], "token", "has no token"),
+        (Opening("", "j"), b"GET / HTTP/1.1", "unreadable", "no frame"),
+        (Opening("", "j"), frames.encode(frames.Beat(round=1)), "unreadable", "opens no stream"),
+        (Opening("", "j"), frames.encode(sealed), "unreadable", "opens no stream"),
+    ]
+    for case, body, kind, words in cases:
+        found = case.take(body)
+        assert isinstance(found, Turned), (kind, found)
+        assert (found.kind, words in found.reason) == (kind, True), found
+        assert TOKEN not in repr(found)
+
+
+def test_refusals_are_few_facts_however_many_there_are():
+    """A thousand callers a second for a day are some dozen facts that count them all but the last few."""
+    told: list[CallerRefused] = []
+    refusals = Refusals(told.append)
+    turned = Turned(kind="token", reason="wrong token", name="n")
+    for second in range(24 * 3600):
+        for peer in ("10.0.0.1", f"10.1.0.{second % 200}"):
+            refusals.add(turned, peer, seconds(second))
+    assert told[0].count == 1
+    assert told[0].peer == "10.0.0.1"
+    assert 20 < len(told) < 50
+    assert sum(fact.count for fact in told) > 2 * 23 * 3600
+    assert max(fact.peers for fact in told) == 64
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    ca = trustme.CA()
+    return {**written(tmp_path, "a", ca, ca.issue_cert("127.0.0.1", "node.example"))}
+
+
+def written(folder: Path, name: str, ca: trustme.CA, cert: trustme.LeafCert) -> dict[str, str]:
+    paths = {part: folder / f"{name}.{part}" for part in ("ca", "cert", "key")}
+    ca.cert_pem.write_to_path(paths["ca"])
+    cert.private_key_pem.write_to_path(paths["key"])
+    paths["cert"].write_bytes(b"".join(pem.bytes() for pem in cert.cert_chain_pems))
+    return {f"FTCORE_TLS_{part.upper()}": str(path) for part, path in paths.items()}
+
+
+def test_certificates_are_tried_at_the_start(tmp_path: Path, files: dict[str, str]):
+    """Expired, of another authority, for another name, not fitting, not there: one message each; a good one is fine."""
+    ca, other = trustme.CA(), trustme.CA()
+    past = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    expired = written(
+        tmp_path, "old", ca, ca.issue_cert("127.0.0.1", not_before=past, not_after=past.replace(year=2021))
+    )
+    foreign = {**files, "FTCORE_TLS_CA": written(tmp_path, "b", other, other.issue_cert("x"))["FTCORE_TLS_CA"]}
+    good = from_environ(files).tls
+    assert good is not None
+    good.check("127.0.0.1")
+    good.check("")
+    named = from_environ({**files, "FTCORE_TLS_NAME": "node.example"}).tls
+    assert named is not None
+    named.check("10.9.9.9")
+    (tmp_path / "nothing").write_text("nothing")
+    cases = [
+        (expired, "127.0.0.1", "expired.*renew it"),
+        (foreign, "127.0.0.1", "not signed by FTCORE_TLS_CA"),
+        (files, "10.9.9.9", "is not for 10.9.9.9.*FTCORE_TLS_NAME"),
+        ({**files, "FTCORE_TLS_KEY": expired["FTCORE_TLS_KEY"]}, "", "no certificate and its key"),
+        ({**files, "FTCORE_TLS_KEY": ""}, "", "belong together"),
+        ({**files, "FTCORE_TLS_CA": ""}, "", "FTCORE_TLS_CA is not"),
+        ({**files, "FTCORE_TLS_CA": str(tmp_path / "nothing")}, "", "holds no certificate"),
+        ({**files, "FTCORE_TLS_CERT": "/nowhere"}, "", "FTCORE_TLS_CERT: cannot read /nowhere"),
+        ({**files, "FTCORE_TLS_MUTUAL": "no"}, "", "expected 1"),
+        ({**files, "FTCORE_TLS_MUTUAL": "0"}, "", "anybody"),
+    ]
+    for env, host, words in cases:
+        with pytest.raises(UsageError, match=words):
+            tls = from_environ(env).tls
+            assert tls is not None
+            tls.check(host)
+
+
+def test_certificates_are_renewed_in_place(tmp_path: Path):
+    """A renewed pair is taken up; half of one, as while files are exchanged, leaves the old pair in force."""
+    ca = trustme.CA()
+    tls = from_environ(written(tmp_path, "a", ca, ca.issue_cert("h"))).tls
+    assert tls is not None
+    before = tls.pem()
+    new = written(tmp_path, "b", ca, ca.issue_cert("h"))
+    Path(str(tls.cert)).write_bytes(Path(new["FTCORE_TLS_CERT"]).read_bytes())
+    assert tls.pem() == before
+    Path(str(tls.key)).write_bytes(Path(new["FTCORE_TLS_KEY"]).read_bytes())
+    assert tls.pem() == (before[0], *(Path(new[f"FTCORE_TLS_{part}"]).read_bytes() for part in ("CERT", "KEY")))
+
+
+def test_where_the_token_comes_from(tmp_path: Path):
+    """File, variable, or made beside the log, once, private; what is unfit or others could change is refused."""
+    file, own = tmp_path / "file", tmp_path / "new" / "job.db.token"
+    file.write_text(f"{TOKEN}\n")
+    file.chmod(0o600)
+    assert from_environ({"FTCORE_TOKEN_FILE": str(file)}).token == TOKEN
+    assert from_environ({"FTCORE_TOKEN": TOKEN}, own=own, make=True).token == TOKEN
+    assert not own.exists()
+    assert from_environ({}, own=own).token == ""
+    made = from_environ({}, own=own, make=True)
+    assert made.token == from_environ({}, own=own, make=True).token
+    assert len(made.token) >= 40
+    assert made.token not in repr(made)
+    assert (own.stat().st_mode & 0o777, own.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert [path.name for path in own.parent.iterdir()] == [own.name]
+    own.chmod(0o644)
+    with pytest.raises(UsageError, match="not private"):
+        from_environ({}, own=own)
+    file.chmod(0o666)
+    for env, words in (
+        ({"FTCORE_TOKEN_FILE": str(file)}, "chmod 600"),
+        ({"FTCORE_TOKEN_FILE": str(file), "FTCORE_TOKEN": TOKEN}, "both set"),
+        ({"FTCORE_TOKEN_FILE": "/nowhere"}, "cannot read /nowhere"),
+        ({"FTCORE_TOKEN": "short"}, "16 to 1024.*found 5"),
+        ({"FTCORE_TOKEN": "with a\nline break in it"}, "printable"),
+    ):
+        with pytest.raises(UsageError, match=words) as told:
+            from_environ(env)
+        assert TOKEN not in str(told.value)
+
+
+def test_another_user_s_directory_for_sockets_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """Sockets lie only in a directory that this user made and nobody else may enter, and never behind a link."""
+    folder = tempfile.TemporaryDirectory(dir="/tmp")  # short: it would be passed over otherwise
+    path = Path(folder.name)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder.name)
+    own = path / "ftcore"
+    assert places.master_socket("j").startswith(f"unix:{own}/")
+    assert own.stat().st_mode & 0o777 == 0o700
+    own.chmod(0o755)
+    with pytest.raises(UsageError, match="not private to this user"):
+        places.socket_dir()
+    own.rmdir()
+    (path / "real").mkdir(mode=0o700)
+    own.symlink_to(path / "real")
+    with pytest.raises(UsageError, match="not private to this user"):
+        places.socket_dir()
+    own.unlink()
+    if os.getuid() == 0:
+        own.mkdir(mode=0o700)
+        os.chown(own, 65534, 65534)
+        with pytest.raises(UsageError, match="owner 65534"):
+            places.socket_dir()
+    folder.cleanup()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_another_user_of_the_machine_neither_reads_nor_joins(tmp_path: Path):
+    """With the log's URL in hand, somebody else can neither look at a job nor join it: one line, exit code 2 or 4."""
+    home = tmp_path / "home"
+    env = {**os.environ, "XDG_STATE_HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    script = tmp_path / "t.py"
+    script.write_text("")
+    ftrun = [sys.executable, "-m", "ftcore.cli.ftrun", "--job", "j", "--no-preload"]
+    mine = subprocess.run([*ftrun, str(script)], env=env, capture_output=True, text=True, timeout=100)
+    assert mine.returncode == 0, mine.stderr
+    store = home / "ftcore"
+    modes = {path.name: path.stat().st_mode & 0o077 for path in [store, *store.rglob("*.db*"), *store.rglob("*.token")]}
+    assert "j.db.token" in modes
+    assert not any(modes.values()), modes
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+    for path in [tmp_path, *tmp_path.parents[:-1]]:
+        path.chmod(path.stat().st_mode | 0o011)
+    env |= {"XDG_STATE_HOME": str(theirs), "XDG_RUNTIME_DIR": "", "TMPDIR": str(theirs), "HOME": str(theirs)}
+    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    if subprocess.run(
+        [*nobody, sys.executable, "-c", "import ftcore.cli.ftrun"], env=env, capture_output=True
+    ).returncode:
+        pytest.skip("nobody else may read this checkout")
+    url = ["--store", f"sqlite://{store}"]
+    for command in (
+        [*ftrun, *url, str(script)],
+        [sys.executable, "-m", "ftcore.cli.ftctl", *url, "--job", "j", "events"],
+        [sys.executable, "-m", "ftcore.cli.ftctl", *url, "--job", "j", "stop"],
+    ):
+        done = subprocess.run([*nobody, *command], env=env, capture_output=True, text=True, timeout=100, cwd="/")
+        assert done.returncode in (2, 4), done
+        assert "Traceback" not in done.stderr
+        assert not done.stdout
