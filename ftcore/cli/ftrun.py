@@ -71,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = options.build_parser()
     for hidden in ("--local-place", "--local-parent", "--local-life"):
         parser.add_argument(hidden, type=int, default=-1, help=argparse.SUPPRESS)
+    parser.add_argument("--local-launch", default="", help=argparse.SUPPRESS)
     argcomplete.autocomplete(parser)
     args = parser.parse_args(given)
     configure(args.log_level)
@@ -338,6 +339,7 @@ def _submission(args: argparse.Namespace, spec: JobSpec, slots: int) -> Submissi
         command=sys.argv,
         versions={"python": platform.python_version()},
         user=whoami(),
+        launch=args.local_launch,
     )
 
 

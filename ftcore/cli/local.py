@@ -8,6 +8,7 @@ process that is, reaches it over a private socket (``platforms/local.py``).
 
 import asyncio
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Sequence
@@ -90,6 +91,7 @@ class LocalNodes:
         self._job = job
         self._security = security
         self._machines = Machines(nodes, name, options)
+        self._launch = secrets.token_hex(8)  # an agent that comes after the run's end begins no other
         self._server = LocalServer(socket, self)
         self._free = options.capacity
         self._timer: asyncio.TimerHandle | None = None
@@ -181,8 +183,13 @@ class LocalNodes:
             self._all_gone.set()
 
     def _start(self, place: Place) -> None:
-        numbers = {"--local-place": place.number, "--local-life": place.life, "--local-parent": os.getpid()}
-        hidden = [word for name, number in numbers.items() for word in (name, str(number))]
+        told = {
+            "--local-place": place.number,
+            "--local-life": place.life,
+            "--local-parent": os.getpid(),
+            "--local-launch": self._launch,
+        }
+        hidden = [word for name, value in told.items() for word in (name, str(value))]
         files = {1: 1, 2: 2}
         argv = [sys.executable, "-m", "ftcore.cli.ftrun", *hidden, *self._argv[1:]]
         pid = processes.spawn(argv, os.environ, files, null=(0,))
@@ -308,12 +315,6 @@ class LocalNodes:
             if self._signals == 2:  # an agent that is told twice gives its workers no grace
                 self._loop.call_later(TWICE_S, self._tell_agents, signal.SIGTERM)
 
-    async def _see_off(self) -> None:
-        """Once the run has ended: an agent that had not joined it by then must not begin another one."""
-        while self._narrator.finished is None:  # noqa: ASYNC110  (the narrator reads it from the log)
-            await asyncio.sleep(0.1)
-        self._tell_agents(signal.SIGTERM)
-
     def _tell_agents(self, number: signal.Signals) -> None:
         for pid in self._alive:
             processes.kill(pid, number)
@@ -336,7 +337,6 @@ class LocalNodes:
                         exit_code=code,
                         timeout_s=PATIENCE_S,
                     )
-                    await self._see_off()
                     return
             except FtcoreError as error:
                 logger.debug("the master does not take the command", error=str(error))

@@ -107,6 +107,10 @@ class AgentCore:
         timing: the job's time constants.
         able: commands that leave the processes in place and that the supervisor can carry out.
         lead_delay_s: how long nobody must lead before this agent puts up a candidate; None: it never does.
+
+    Attributes:
+        left: it leaves, or has left.
+        unheard: no master takes its word any more, not even that it leaves.
     """
 
     def __init__(
@@ -130,6 +134,7 @@ class AgentCore:
         self.running = False
         self.parked = False
         self.left = False
+        self.unheard = False
         self._lead_delay_s = lead_delay_s
         self._effects: set[str] = set()
         self._under_way: list[Action] = []
@@ -217,7 +222,7 @@ class AgentCore:
             return []
         if release is not None:
             self._step("told.to.leave")
-            self.left = True
+            self.left = self.unheard = True
             return [Leave(exit_code=release.exit_code, outcome=release.outcome, reason=release.reason)]
         self._step("refused")
         return [Rejoin(reason)] if rejoin else [GiveUp(reason)]
@@ -537,6 +542,7 @@ class AgentCore:
             "running": self.running,
             "parked": self.parked,
             "left": self.left,
+            "unheard": self.unheard,
             "effects": sorted(self._effects),
             "under_way": [repr(action) for action in self._under_way],
             "starting": self._starting.effect if self._starting is not None else "",

@@ -97,7 +97,7 @@ class Refusal:
     Args:
         reason: why, and what to do.
         rejoin: a new life may try again, once this one's workers are gone.
-        release: the run that it took part in has ended without it, or it is kept out: it leaves with this.
+        release: the run that it is of has ended without it, or it is kept out: it leaves with this.
     """
 
     reason: str
@@ -112,7 +112,7 @@ def is_known(state: JobState, node: str, incarnation: str) -> bool:
 
 
 def refusal(
-    state: JobState, node: str, incarnation: str, acked: int, occupied: bool, again: bool = False
+    state: JobState, node: str, incarnation: str, acked: int, occupied: bool, again: bool = False, launch: str = ""
 ) -> Refusal | None:
     """Why an agent that calls cannot take part under that name and life; None: nothing speaks against it.
 
@@ -123,11 +123,13 @@ def refusal(
         acked: its facts up to this number were acknowledged; above 0, its life in the log has begun.
         occupied: another agent of that name was heard a moment ago.
         again: this agent took part before, in an older life.
+        launch: the one call that started this agent and others, if one did.
     """
     found = state.nodes.get(node)
     mine = found is not None and found.incarnation == incarnation
-    if state.phase in ENDED and (again or acked) and not (mine and found is not None and found.alive):
-        # It was away when the run ended; to join again would begin another run, of this node alone.
+    of_this_run = again or acked or (launch and launch == state.launch)
+    if state.phase in ENDED and of_this_run and not (mine and found is not None and found.alive):
+        # It was away when the run ended, or came too late for it; to join would begin another run, of this node alone.
         came = ReleaseNode(outcome=state.outcome, exit_code=state.exit_code, reason=state.reason)
         return Refusal(f"the run has {state.phase}", rejoin=False, release=came)
     if mine and found is not None:

@@ -52,6 +52,7 @@ class JobSubmitted:
         command: the command line as the user typed it, for people.
         versions: of ftcore, Python and (if imported) torch.
         user: who asked, as ``user@host``.
+        launch: the one call that started this and other nodes; empty: each node was started by itself.
     """
 
     job: str
@@ -61,6 +62,7 @@ class JobSubmitted:
     command: tuple[str, ...]
     versions: dict[str, str]
     user: str
+    launch: str = ""
 
 
 @fact("job.progressed", ignorable=True)

@@ -301,6 +301,7 @@ class JobState:
     poisoned: str = ""
     spec: JobSpec | None = None
     digest: str = ""
+    launch: str = ""
     outcome: str = ""
     exit_code: int = 0
     reason: str = ""

@@ -80,6 +80,7 @@ class JobDriver:
         tick_s: seconds of virtual time between two facts.
         abilities: what the platform and the script of this job can do, by the names of ``policies.base.Ability``.
         external: policies that are not ftcore's own, by name; they are asked in this process.
+        launch: as of the one call that started all nodes.
 
     Attributes:
         refuses: kinds of orders (``retry_step``) that a node refuses, by node; ``*`` stands for every node.
@@ -98,6 +99,7 @@ class JobDriver:
         tick_s: float = 0.001,
         abilities: Sequence[str] = (),
         external: Mapping[str, Policy] | None = None,
+        launch: str = "",
     ) -> None:
         self.spec = spec or JobSpec(argv=("train.py",), nodes_min=nodes, nodes_max=nodes)
         self.policy = policy or default_chain()
@@ -118,6 +120,7 @@ class JobDriver:
         self.health: dict[str, str] = {}
         self.capacity = 1000
         self._launched = 0
+        self._launch = launch
 
     # -- facts
 
@@ -151,7 +154,14 @@ class JobDriver:
         digest = "digest"
         self.own(
             JobSubmitted(
-                job="job", run=run, spec=self.spec, digest=digest, command=("ftrun",), versions={}, user="user@host"
+                job="job",
+                run=run,
+                spec=self.spec,
+                digest=digest,
+                command=("ftrun",),
+                versions={},
+                user="user@host",
+                launch=self._launch,
             )
         )
         self.own(self.policy)

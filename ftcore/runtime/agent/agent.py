@@ -247,6 +247,8 @@ class Agent:
 
     async def _say_farewell(self, outcome: Outcome) -> None:
         await self._halt(self._farewell_grace_s)
+        if self._core.unheard:
+            return
         self._do(self._core.farewell(outcome.outcome))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):

@@ -435,10 +435,13 @@ class Master:
         if hello.job != self.log.job or hello.node == OWN:
             return self._refuse("job", f"this master leads {self.log.job}, not {hello.job}", hello, peer)
         occupied = self.occupied(hello)
-        found = refusal(self.state, hello.node, hello.incarnation, hello.acked, occupied, hello.again)
+        launch = hello.submission.launch
+        found = refusal(self.state, hello.node, hello.incarnation, hello.acked, occupied, hello.again, launch)
         if found is not None:
             if not found.rejoin and found.release is None:
                 return self._refuse("name", found.reason, hello, peer)
+            self._lived |= self.state.phase in ENDED  # it called to learn how the run ended: nothing else is to be led
+            self._check_ended()
             return frames.Refused(found.reason, found.rejoin, found.release)
         if not is_known(self.state, hello.node, hello.incarnation) and not self._submit_or_join(hello.submission):
             wrong = wrong_job(self.log.job, hello.submission.spec, self._submitting or self.state.spec)
@@ -475,6 +478,7 @@ class Master:
             command=submission.command,
             versions=submission.versions,
             user=submission.user,
+            launch=submission.launch,
         )
         self._sequencer.submit(own_fact(submission.policy))  # in force before anything can be decided
         self._sequencer.submit(own_fact(submitted))

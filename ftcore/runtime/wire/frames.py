@@ -54,6 +54,7 @@ class Submission(msgspec.Struct, frozen=True):
         command: the command line, for people.
         versions: of ftcore and Python.
         user: who asks, as ``user@host``.
+        launch: the one call that started this and other nodes: its late nodes begin no further run; empty: none did.
     """
 
     spec: JobSpec
@@ -62,6 +63,7 @@ class Submission(msgspec.Struct, frozen=True):
     command: tuple[str, ...]
     versions: dict[str, str]
     user: str
+    launch: str = ""
 
 
 def submission(
@@ -71,6 +73,7 @@ def submission(
     command: Sequence[str] = (),
     versions: Mapping[str, str] | None = None,
     user: str = "",
+    launch: str = "",
 ) -> Submission:
     """A submission of a spec.
 
@@ -80,6 +83,7 @@ def submission(
         command: the command line, for people.
         versions: further versions to record beside ftcore's.
         user: who asks, as ``user@host``.
+        launch: the one call that started this and other nodes; empty: none did.
     """
     return Submission(
         spec=spec,
@@ -88,6 +92,7 @@ def submission(
         command=tuple(command),
         versions={"ftcore": __version__, **(versions or {})},
         user=user,
+        launch=launch,
     )
 
 
@@ -250,7 +255,7 @@ class Refused(msgspec.Struct, frozen=True, tag_field="f", tag="refused"):
     Args:
         reason: why, and what to do.
         rejoin: a new incarnation may try again, once this one's workers are gone.
-        release: the run that it took part in has ended without it, or it is kept out: it leaves with this.
+        release: the run that it is of has ended without it, or it is kept out: it leaves with this.
     """
 
     reason: str

@@ -25,6 +25,7 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
     if state.run:
         step_job(state, "job.submitted", changes)
     state.job, state.run, state.spec, state.digest = data.job, data.run, data.spec, data.digest
+    state.launch = data.launch
     state.outcome, state.exit_code, state.reason, state.stop = "", 0, "", None
     state.round_first = state.round + 1
     state.world = state.plan = state.incident = None

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,15 @@ chain:
   - evict_straggler: {slower: 1.5}
   - stop
 """
+
+SLOW = """
+import os, pathlib, sys, time
+if "--local-life" in sys.orig_argv and sys.orig_argv[sys.orig_argv.index("--local-life") + 1] == "1":
+    pathlib.Path(os.environ["WAITS"]).touch()
+    while not os.path.exists(os.environ["WAIT_FOR"]):
+        time.sleep(0.02)
+"""
+"""Put into every process by its path: the agent of a replacement starts when it is told to."""
 
 
 def policy(job: Ftrun) -> str:
@@ -90,6 +100,27 @@ def test_without_a_machine_the_job_shrinks_and_grows_back(tmp_path: Path) -> Non
         assert grown.seq > shrunk.seq
         job.finish()
         assert run.end() == 0
+
+
+@pytest.mark.timeout(400)
+def test_a_replacement_that_comes_after_the_end_begins_nothing(tmp_path: Path) -> None:
+    """It was launched for a run that ends before its agent is up: it leaves, and so does ``ftrun``."""
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    (slow / "sitecustomize.py").write_text(SLOW)
+    with ftrun(tmp_path) as job:
+        job.env |= {"PYTHONPATH": str(slow), "WAIT_FOR": str(tmp_path / "go"), "WAITS": str(tmp_path / "waits")}
+        run = job.start("--local-nodes", "2", "--nnodes", "1:2", "--policy", policy(job))
+        job.stepped(1, nodes=2)
+        assert job.ftctl("evict", "node1", "--no-wait", "--job", job.job).returncode == 0
+        wait_until((tmp_path / "waits").exists, "the replacement's agent to start")
+        run.signal(signal.SIGTERM)
+        finished = job.wait("job.finished")
+        job.wait("node.left", finished.seq, node="node0")
+        (tmp_path / "go").touch()
+        assert run.end() == 5
+        assert len(job.of("job.submitted")) == 1
+        assert not [event for event in job.of("node.joined") if event.data.node == "node1.1"]
 
 
 @pytest.mark.timeout(400)

@@ -303,6 +303,14 @@ def test_a_released_agent_starts_nothing_more(agent):
     assert agent.obey(start(1)) == []
     assert agent.told_to_leave("SIGTERM", 5) == []
     assert told(agent.farewell("failed"))[0].reason == "failed"
+    assert not agent.unheard
+
+
+def test_who_came_too_late_leaves_unheard(agent):
+    """The run ended without it: it leaves with the run's outcome, and there is nobody to say goodbye to."""
+    release = ReleaseNode(outcome="succeeded", exit_code=0, reason="why")
+    assert agent.refused("the run has succeeded", rejoin=False, release=release) == [act.Leave(0, "succeeded", "why")]
+    assert agent.unheard
 
 
 def test_a_fenced_agent_begins_a_new_life(running):

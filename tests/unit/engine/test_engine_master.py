@@ -93,6 +93,20 @@ def test_who_was_away_when_the_run_ended_leaves_with_its_outcome():
     assert refusal(driver.state, "node1", "new", 0, occupied=False) is None
 
 
+def test_a_late_node_of_a_launch_begins_no_other_run():
+    """It leaves with the outcome of the run that the same call began; one of another call begins the next run."""
+    driver = JobDriver(nodes=2, launch="one")
+    driver.start()
+    assert refusal(driver.state, "node9", "new", 0, occupied=False, launch="one") is None
+    driver.stop()
+    driver.settle()
+    late = refusal(driver.state, "node9", "new", 0, occupied=False, launch="one")
+    assert late is not None and late.release is not None
+    assert late.release.outcome == "stopped"
+    for other in ("two", ""):
+        assert refusal(driver.state, "node9", "new", 0, occupied=False, launch=other) is None
+
+
 def test_a_caller_speaks_for_itself_and_for_the_life_before_it():
     """What an even older life left on a host was told by those that came after it."""
     driver = JobDriver(nodes=2)
