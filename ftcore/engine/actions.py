@@ -156,6 +156,7 @@ class Findings:
     exchange: str = ""
     device_s: float = 0.0
     exchange_s: float = 0.0
+    link_s: float = 0.0
     results: tuple[CheckResult, ...] = ()
     facts: dict[str, str] = attrs.field(factory=dict)
 

@@ -456,6 +456,7 @@ class AgentCore:
             exchange=found.exchange,
             device_s=found.device_s,
             exchange_s=found.exchange_s,
+            link_s=found.link_s,
             results=found.results,
             facts=found.facts,
         )

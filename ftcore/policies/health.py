@@ -21,7 +21,7 @@ others are seen to do better, or if it computed wrong values by itself.
 Source of pairing in two rounds: the node check that DLRover's documentation describes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import attrs
@@ -38,6 +38,12 @@ SLOW_RATIO: Final = 1.5
 
 SLOW_LEAST_S: Final = 0.05
 """Differences below this are noise of starting and scheduling, whatever their ratio."""
+
+LINK_RATIO: Final = 2.0
+"""For TCP from node to node, which varies more: the network is everybody's."""
+
+LINK_LEAST_S: Final = 0.05
+"""Differences below this, for a gigabyte, are noise of the processors: the network is faster than they are."""
 
 SLOW_NODES_MIN: Final = 4
 """With fewer nodes there is no telling who is slow and who is fast."""
@@ -265,23 +271,30 @@ def _slow_in(stage: Stage) -> dict[str, str]:
     devices = {node: r.device_s for node, r in stage.readings.items() if r.device_s > 0}
     for node, text in _above(devices, "its devices took").items():
         found[node] = text
-    exchanges = {group: _group_s(group, stage) for group in stage.groups if _of_group(group, stage) == PASSED}
-    for group, text in _above(exchanges, "its exchange took").items():
-        for node in group:
-            found.setdefault(node, text)
+    passed = [group for group in stage.groups if _of_group(group, stage) == PASSED]
+    for what, ratio, least, seconds in _EXCHANGED:
+        times = {group: max(seconds(stage.readings[node]) for node in group) for group in passed}
+        for group, text in _above(times, what, ratio, least).items():
+            for node in group:
+                found.setdefault(node, text)
     return found
 
 
-def _group_s(group: Group, stage: Stage) -> float:
-    return max(stage.readings[node].exchange_s for node in group)
+_EXCHANGED: Final[tuple[tuple[str, float, float, Callable[[Reading], float]], ...]] = (
+    ("its exchange took", SLOW_RATIO, SLOW_LEAST_S, lambda reading: reading.exchange_s),
+    ("a gigabyte over TCP took", LINK_RATIO, LINK_LEAST_S, lambda reading: reading.link_s),
+)
+"""What is measured of a group: the words for it, what is slow, and where it is read."""
 
 
-def _above(times: Mapping[_T, float], what: str) -> dict[_T, str]:
+def _above(
+    times: Mapping[_T, float], what: str, ratio: float = SLOW_RATIO, least_s: float = SLOW_LEAST_S
+) -> dict[_T, str]:
     measured = [time for time in times.values() if time > 0]
     if len(measured) < SLOW_NODES_MIN // 2 + 1:
         return {}
     usual = median(sorted(measured))
-    bound = max(SLOW_RATIO * usual, usual + SLOW_LEAST_S)
+    bound = max(ratio * usual, usual + least_s)
     return {key: f"{what} {time:.3g} s, others {usual:.3g} s" for key, time in times.items() if time > bound}
 
 

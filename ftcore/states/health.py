@@ -41,6 +41,7 @@ class Reading:
         detail: what was found.
         device_s: seconds that its slowest device took; 0: not measured.
         exchange_s: seconds that the exchange took; 0: not measured.
+        link_s: seconds that a gigabyte took over TCP from its neighbour in the group; 0: not measured.
     """
 
     verdict: str = "healthy"
@@ -48,6 +49,7 @@ class Reading:
     detail: str = ""
     device_s: float = 0.0
     exchange_s: float = 0.0
+    link_s: float = 0.0
 
 
 @attrs.frozen(kw_only=True)

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import attrs
@@ -23,7 +24,18 @@ from ftcore.events.node import CheckResult
 from ftcore.runtime.agent import processes
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.checks import host, protocol
-from ftcore.runtime.checks.protocol import Context, DeviceSpec, HostSpec, Said
+from ftcore.runtime.checks.protocol import (
+    ALL_TO_ALL,
+    COPIES,
+    EXCHANGE,
+    INSIDE_FD,
+    MATMUL,
+    NIC_TO_NIC,
+    Context,
+    DeviceSpec,
+    HostSpec,
+    Said,
+)
 
 MARGIN_S: Final = 2.0
 """Before the end of a budget, so that an exchange that waits in vain still says with whom."""
@@ -31,11 +43,20 @@ MARGIN_S: Final = 2.0
 FIRST_S: Final = 20.0
 """A process of the host's checks that has not begun one by then is stuck in an import."""
 
+INSIDE_SHARE: Final = 1 / 8
+"""Of a check's budget, how long the devices of a node wait for each other, and then exchange data."""
+
+PROCESSORS_DEVICES: Final = 2
+"""Devices that a node without accelerators plays, if it has so many workers: enough to exchange data among them."""
+
 HUNG: Final = "hung"
 """Of a check that had to be ended, or took its process along: it shows a node that is ill, or a check that is."""
 
 DETAIL_MAX: Final = 500
 LINE_MAX: Final = 1 << 16
+
+_DEVICES_CHECKS: Final = (MATMUL, COPIES, ALL_TO_ALL, EXCHANGE, NIC_TO_NIC)
+_WORSE: Final = ("passed", "unavailable", "warned", "failed", HUNG, "wrong")
 
 _DEVICES = ("/dev/nvidia[0-9]*", "/dev/davinci[0-9]*", "/dev/accel[0-9]*", "/dev/accel/accel[0-9]*")
 
@@ -53,14 +74,14 @@ class HealthCheck:
         reaper: waits for the processes.
         env: their environment: the workers', so that a check meets what the training would.
         context: what the host's checks are told.
-        slots: workers of this node; so many devices are checked.
+        slots: workers of this node; so many devices are checked, of one without accelerators a few.
     """
 
     def __init__(self, reaper: Reaper, env: Mapping[str, str], context: Context, slots: int) -> None:
         self._reaper = reaper
         self._env = dict(env)
         self._context = context
-        self._devices = slots if context.devices else 1
+        self._devices = slots if context.devices else min(slots, PROCESSORS_DEVICES)
         self._living: set[int] = set()
         self.accelerators: Final = context.devices
 
@@ -77,31 +98,45 @@ class HealthCheck:
             store=command.store,
             prefix=f"ftcore-check/{effect}/{'-'.join(group)}",
             within_s=max(1.0, command.within_s / 2 - MARGIN_S),
+            address=self._context.address,
+            first=command.stage == 1,
+            inside_s=command.within_s * INSIDE_SHARE,
         )
+        inside = os.memfd_create("ftcore-check-inside", os.MFD_CLOEXEC)
         try:
-            devices = [self._device(attrs.evolve(base, device=index), end) for index in range(self._devices)]
-            others = [self._host(end)] if command.stage == 1 else []
+            devices = [self._device(attrs.evolve(base, device=index), end, inside) for index in range(self._devices)]
+            others = [self._host(end)] if base.first else []
             found = await asyncio.gather(*devices, *others)
         finally:
+            os.close(inside)
             for pid in list(self._living):
                 processes.kill(pid, signal.SIGKILL, group=True)
-        return findings(found[: self._devices], [said for each in found[self._devices :] for said in each], bool(group))
+        hosts = [said for each in found[self._devices :] for said in each]
+        return findings(found[: self._devices], hosts, bool(group), base.first)
 
-    async def _device(self, spec: DeviceSpec, end: float) -> list[Said]:
+    async def _device(self, spec: DeviceSpec, end: float, inside: int) -> list[Said]:
         """What a device's process said; what it did not come to say in time is said for it."""
+        loop = asyncio.get_running_loop()
         said: list[Said] = []
+        begun: list[str] = []
 
         def hear(each: Said) -> float:
+            if each.begun:
+                begun.append(each.begun)
+                return min(end, loop.time() + each.budget_s + MARGIN_S)
             said.append(each)
             return end
 
-        code = await self._process("device", spec, hear, end)
-        heard = {each.name for each in said}
+        code = await self._process("device", spec, hear, end, {INSIDE_FD: inside})
+        heard = {each.name: each.verdict for each in said}
         ended = "did not end in time" if code is None else f"ended with code {code}"
-        if "matmul" not in heard:
-            said.append(Said(name="matmul", verdict="failed", detail=f"device {spec.device}: its check {ended}"))
-        elif spec.group and "exchange" not in heard and said[-1].verdict == "passed":
-            said.append(Said(name="exchange", verdict="failed", detail=f"with {'-'.join(spec.group)}: it {ended}"))
+        at = next((name for name in begun if name not in heard), "")
+        if MATMUL not in heard:
+            said.append(Said(name=MATMUL, verdict="failed", detail=f"device {spec.device}: its check {ended}"))
+        elif at:
+            said.append(Said(name=at, verdict=HUNG, detail=f"device {spec.device}: it {ended}"))
+        if spec.group and EXCHANGE not in heard and heard.get(MATMUL) in ("passed", "wrong"):
+            said.append(Said(name=EXCHANGE, verdict="failed", detail=f"with {'-'.join(spec.group)}: it {ended}"))
         return said
 
     async def _host(self, end: float) -> list[Said]:
@@ -134,8 +169,17 @@ class HealthCheck:
             left = [name for name in left if name != at and name not in heard]
         return [*found, *(Said(name=name, verdict="unavailable", detail="no time was left for it") for name in left)]
 
-    async def _process(self, what: str, spec: Any, hear: Callable[[Said], float], until: float) -> int | None:
+    async def _process(
+        self,
+        what: str,
+        spec: Any,
+        hear: Callable[[Said], float],
+        until: float,
+        files: Mapping[int, int] = MappingProxyType({}),
+    ) -> int | None:
         """Run a checking process; ``hear`` takes each line and says until when the next may come.
+
+        ``files`` are further descriptors that it gets: there -> here.
 
         Returns:
             Its exit code; None if it was ended.
@@ -148,9 +192,9 @@ class HealthCheck:
         errors = os.memfd_create("ftcore-check-errors", os.MFD_CLOEXEC)
         argv = [sys.executable, "-P", "-m", "ftcore.runtime.checks", what]
         try:
-            pid = processes.spawn(argv, self._env, {0: order, 1: writing, 2: errors})
+            pid = processes.spawn(argv, self._env, {0: order, 1: writing, 2: errors, **files})
         except OSError as error:
-            hear(Said(name="matmul" if what == "device" else "host", verdict="unavailable", detail=str(error)))
+            hear(Said(name=MATMUL if what == "device" else "host", verdict="unavailable", detail=str(error)))
             os.close(reading)
             return 1
         finally:
@@ -195,33 +239,58 @@ def _tell(ended: "asyncio.Future[int]", code: int) -> None:
         ended.set_result(code)
 
 
-def findings(devices: list[list[Said]], others: list[Said], exchanged: bool) -> Findings:
+def findings(devices: list[list[Said]], others: list[Said], exchanged: bool, first: bool = True) -> Findings:
     """One finding of all that was said.
 
     Args:
         devices: by device.
         others: of the host's checks.
-        exchanged: data was to be exchanged.
+        exchanged: data was to be exchanged with other nodes.
+        first: the first stage, in which every check is made, or recorded as unavailable.
     """
-    matmul = [said for device in devices for said in device if said.name == "matmul"]
-    exchange = [said for device in devices for said in device if said.name == "exchange"]
-    wrong = [said.detail for said in matmul if said.verdict == "wrong"]
-    wrong += [f"{said.name}: {said.detail}" for said in others if said.verdict == "failed"]
-    failed = [said.detail for said in matmul if said.verdict == "failed"]
-    failed += [f"{said.name}: {said.detail}" for said in others if said.verdict == HUNG]
-    missing = [said.detail for said in matmul if said.verdict == "unavailable"]
+    said = [said for device in devices for said in device]
+    matmul, exchange, tcp = (_named(said, name) for name in (MATMUL, EXCHANGE, NIC_TO_NIC))
+    wrong = [each.detail for each in said if each.verdict == "wrong"]
+    wrong += [f"{each.name}: {each.detail}" for each in others if each.verdict == "failed"]
+    failed = [_detail(each) for each in said if each.verdict in ("failed", HUNG) and each.name != EXCHANGE]
+    failed += [f"{each.name}: {each.detail}" for each in others if each.verdict == HUNG]
+    missing = [each.detail for each in matmul if each.verdict == "unavailable"]
     verdict = "faulty" if wrong else "failed" if failed else "unavailable" if missing else "healthy"
-    told = wrong or failed or missing or [said.detail for said in exchange if said.verdict != "passed"]
-    facts = {key: value for said in others for key, value in said.facts.items()}
+    told = wrong or failed or missing or [each.detail for each in exchange if each.verdict != "passed"]
+    facts = {key: value for each in others for key, value in each.facts.items()}
+    made = [result for name in _DEVICES_CHECKS for result in _worst(_named(said, name))]
+    if first:
+        names = {each.name for each in made}
+        unmade = [name for name in _DEVICES_CHECKS if name not in names]
+        made += [_unmade(name, len(devices), exchanged, (wrong or failed or missing or [""])[0]) for name in unmade]
     return Findings(
         verdict=verdict,
         detail="; ".join(told)[:DETAIL_MAX],
-        exchange=_exchanged([said.verdict for said in exchange], exchanged),
-        device_s=max((said.seconds for said in matmul), default=0.0),
-        exchange_s=max((said.seconds for said in exchange), default=0.0),
-        results=tuple(map(_result, [*_worst(matmul), *_worst(exchange), *others])),
+        exchange=_exchanged([each.verdict for each in exchange], exchanged),
+        device_s=max((each.seconds for each in matmul), default=0.0),
+        exchange_s=max((each.seconds for each in exchange), default=0.0),
+        link_s=max((each.seconds for each in tcp), default=0.0),
+        results=tuple(map(_result, [*made, *others])),
         facts=facts,
     )
+
+
+def _named(said: list[Said], name: str) -> list[Said]:
+    return [each for each in said if each.name == name]
+
+
+def _detail(said: Said) -> str:
+    return said.detail if said.name == MATMUL else f"{said.name}: {said.detail}"
+
+
+def _unmade(name: str, devices: int, exchanged: bool, trouble: str) -> Said:
+    """Why a check was not made."""
+    why = f"not made: {trouble}" if trouble else "it was not come to"
+    if name in (EXCHANGE, NIC_TO_NIC) and not exchanged:
+        why = "no other node was there to exchange data with"
+    elif name == ALL_TO_ALL and devices < 2:
+        why = "this node has one device"
+    return Said(name=name, verdict="unavailable", detail=why)
 
 
 def _exchanged(verdicts: list[str], expected: bool) -> str:
@@ -237,13 +306,13 @@ def _worst(said: list[Said]) -> list[Said]:
     """One of several devices, the worst, with the lowest of each figure."""
     if not said:
         return []
-    order = ("passed", "unavailable", "failed", "wrong")
-    worst = max(said, key=lambda each: order.index(each.verdict) if each.verdict in order else 0)
+    worst = max(said, key=lambda each: _WORSE.index(each.verdict) if each.verdict in _WORSE else 0)
     lowest: dict[str, float] = {}
     for each in said:
         for name, value in each.values.items():
             lowest[name] = min(value, lowest.get(name, value))
-    return [attrs.evolve(worst, values={**lowest, "seconds": round(max(each.seconds for each in said), 4)})]
+    seconds = max(each.seconds for each in said)
+    return [attrs.evolve(worst, values={**lowest, **({"seconds": round(seconds, 4)} if seconds else {})})]
 
 
 def _result(said: Said) -> CheckResult:

@@ -1,12 +1,20 @@
 """What the agent and its checking processes tell each other: JSON, one object to a line."""
 
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import msgspec
 
 GROUP = "ftcore.checks"
 """Entry point group of checks that are not ftcore's own."""
+INSIDE_FD: Final = 3
+"""Descriptor of the file at which the devices of a node meet; it has no name, and goes with the processes."""
+
+MATMUL: Final = "matmul"
+COPIES: Final = "device-bandwidth"
+ALL_TO_ALL: Final = "all-to-all"
+EXCHANGE: Final = "exchange"
+NIC_TO_NIC: Final = "nic-to-nic"
 
 
 @attrs.frozen(kw_only=True)
@@ -22,6 +30,9 @@ class DeviceSpec:
         store: ``host:port`` of the store at which they meet.
         prefix: of all keys there.
         within_s: seconds that the exchange may take, connecting included.
+        address: at which other nodes reach this one.
+        first: the first stage of a check: also what does not change from one stage to the next.
+        inside_s: seconds that they wait for each other, and that one exchange among them may take.
     """
 
     agent: int
@@ -32,6 +43,9 @@ class DeviceSpec:
     store: str = ""
     prefix: str = ""
     within_s: float = 30.0
+    address: str = ""
+    first: bool = True
+    inside_s: float = 10.0
 
 
 @attrs.frozen(kw_only=True)
@@ -73,12 +87,12 @@ class Said:
     Args:
         begun: the check that is made now.
         budget_s: seconds that it may take.
-        name: the check that has ended, or ``matmul`` or ``exchange`` of a device.
-        verdict: see ``CheckResult``.
+        name: the check that has ended.
+        verdict: see ``CheckResult``; ``wrong``: a device's values were.
         detail: what was found.
         values: its figures.
         facts: what should be equal on all nodes.
-        seconds: how long the calculation or the exchange took.
+        seconds: how long the calculation or the exchange took; of ``nic-to-nic``: a gigabyte.
     """
 
     begun: str = ""
@@ -94,3 +108,9 @@ class Said:
 def line(said: Any) -> bytes:
     """One line of the wire."""
     return msgspec.json.encode(said) + b"\n"
+
+
+def text(error: BaseException) -> str:
+    """An error in one line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

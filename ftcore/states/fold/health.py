@@ -58,6 +58,7 @@ def _health_checked(state: JobState, event: Event, data: node.HealthChecked, cha
         detail=data.detail,
         device_s=data.device_s,
         exchange_s=data.exchange_s,
+        link_s=data.link_s,
     )
     read(state, action, found.node, reading)
     if state.health is not None and state.health.effect == action.effect:

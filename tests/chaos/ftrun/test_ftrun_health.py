@@ -77,6 +77,9 @@ def test_bad_nodes_are_found_before_the_start(tmp_path: Path) -> None:
         assert {one.exchange for one in checked.values()} == {"passed"}
         results = {result.name: result for result in checked["node0"].results}
         assert {"matmul", "exchange", "disk", "shared-memory", "nic", "configuration"} <= set(results)
+        assert results["nic-to-nic"].verdict == "passed" and results["nic-to-nic"].values["GBps"] > 0
+        for name in ("all-to-all", "device-bandwidth"):
+            assert results[name].verdict == "unavailable" and results[name].detail
         assert results["nvml"].verdict == "unavailable" and results["nvml"].detail
         assert {event.data.node for event in job.of("node.quarantined")} == {"node1", "node2"}
         shown = job.ftctl("--job", "job", "status")

@@ -2,19 +2,25 @@
 
 import asyncio
 import os
+import socket
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 
+from ftcore.commands import CheckHealth
 from ftcore.engine.actions import Findings
+from ftcore.ids import Round
 from ftcore.runtime.agent.health import HUNG, HealthCheck, findings
 from ftcore.runtime.agent.reaper import Reaper
-from ftcore.runtime.checks import host, nvml
-from ftcore.runtime.checks.protocol import Context, Said
+from ftcore.runtime.checks import host, link, nvml
+from ftcore.runtime.checks.protocol import Context, DeviceSpec, Said
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from packages import install
@@ -161,9 +167,14 @@ def test_one_finding_of_it_all() -> None:
     wrong = [Said(name="matmul", verdict="wrong", detail="device 1: NaN")]
     hung = [Said(name="matmul", verdict="failed", detail="device 1: its check did not end in time")]
     passed, failed = Said(name="exchange", verdict="passed", seconds=2.0), Said(name="exchange", verdict="failed")
-    found = findings([[*good, passed], [*slow, passed]], [], True)
+    tcp = Said(name="nic-to-nic", verdict="passed", seconds=0.5, values={"GBps": 2.0})
+    found = findings([[*good, tcp, passed], [*slow, passed]], [], True)
     assert (found.verdict, found.exchange, found.device_s, found.exchange_s) == ("healthy", "passed", 3.0, 2.0)
     assert found.results[0].values == {"host_to_device_GBps": 5.0, "seconds": 3.0}
+    assert found.link_s == 0.5
+    unmade = {result.name: result.detail for result in found.results if result.verdict == "unavailable"}
+    assert unmade == {"device-bandwidth": "it was not come to", "all-to-all": "it was not come to"}
+    assert len(findings([[*good, passed]], [], True, first=False).results) == 2
     assert findings([[*good, passed], [*slow, failed]], [], True).exchange == "failed"
     assert findings([wrong, hung], [], False).verdict == "faulty"
     assert findings([good, hung], [], False).verdict == "failed"
@@ -173,8 +184,114 @@ def test_one_finding_of_it_all() -> None:
         exchange="unavailable",
         results=findings([[Said(name="matmul", verdict="unavailable", detail="no torch")]], [], True).results,
     )
+    split = Said(name="all-to-all", verdict="failed", detail="among the 2 devices: timed out")
+    assert findings([[*good, split], [*good, split]], [], False).verdict == "failed"
+    assert findings([[*good, attrs.evolve(split, verdict="wrong")], good], [], False).verdict == "faulty"
     others = [Said(name="nvml", verdict="failed", detail="rows"), Said(name="c", verdict="passed", facts={"a": "1"})]
     assert findings([good], others, False).detail == "nvml: rows" and findings([good], others, False).facts == {
         "a": "1"
     }
     assert findings([good], [Said(name="disk", verdict=HUNG)], False).verdict == "failed"
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "verdict", "word"),
+    [
+        ([], None, "failed", "device 0: its check did not end in time"),
+        (
+            [Said(name="matmul", verdict="passed"), Said(begun="all-to-all", budget_s=5.0)],
+            None,
+            "failed",
+            "all-to-all: ",
+        ),
+        ([Said(name="matmul", verdict="passed"), Said(begun="all-to-all", budget_s=5.0)], -6, "failed", "code -6"),
+        ([Said(name="matmul", verdict="passed")], None, "healthy", "with n-o: it did not end in time"),
+        ([Said(name="matmul", verdict="unavailable", detail="no torch")], 0, "unavailable", "no torch"),
+    ],
+)
+def test_what_a_device_was_at_is_what_hangs(
+    told: list[Said], code: int | None, verdict: str, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each check of a device is announced with its budget; the one that does not end is named, and is a verdict."""
+    until: list[float] = []
+
+    async def process(self: HealthCheck, what: str, spec: Any, hear: Any, end: float, files: Any) -> int | None:
+        until.extend(hear(each) for each in told)
+        return code
+
+    monkeypatch.setattr(HealthCheck, "_process", process)
+
+    async def made() -> Findings:
+        reaper = Reaper()
+        try:
+            command = CheckHealth(round=Round(1), groups=(("n", "o"),), store="127.0.0.1:1", within_s=1000.0)
+            return await HealthCheck(reaper, {}, CONTEXT, 1).run(command, "e")
+        finally:
+            reaper.close()
+
+    monkeypatch.setattr(host, "names", lambda: ())
+    found = asyncio.run(made())
+    assert found.verdict == verdict and word in found.detail, found
+    able = Said(name="matmul", verdict="passed") in told
+    assert found.exchange == ("failed" if able else "unavailable")
+    if len(until) > 1:
+        assert until[1] < until[0], "no check may take the time of all"
+
+
+class Meeting:
+    """As much of a TCPStore as is asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, bytes] = {}
+        self._news = threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self._news:
+            self._known[key] = value.encode()
+            self._news.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self._news:
+            self._news.wait_for(lambda: key in self._known)
+            return self._known[key]
+
+
+def _spec(node: str, group: tuple[str, ...], address: str = "127.0.0.1") -> DeviceSpec:
+    return DeviceSpec(agent=1, device=0, devices=1, node=node, group=group, address=address)
+
+
+@pytest.mark.parametrize("group", [("a", "b"), ("a", "b", "c")])
+def test_tcp_from_node_to_node(group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each node measures what came from the one before it, in a pair and in a group of three."""
+    monkeypatch.setattr(link, "SEND_S", 0.02)
+    meeting = Meeting()
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda node: link.measure(meeting, _spec(node, group)), group))
+    for said in found:
+        assert (said.name, said.verdict) == ("nic-to-nic", "passed"), said
+        assert said.values["GBps"] > 0 and said.seconds > 0
+
+
+def test_tcp_that_does_not_pass_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused port, a stranger who calls in the neighbour's place, a node without an address: nobody is blamed."""
+    monkeypatch.setattr(link, "WHOLE_S", 0.2)
+    assert link.measure(Meeting(), _spec("a", ("a", "b"), "")).verdict == "unavailable"
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    meeting = Meeting()
+    meeting.set("nic/b", f"{port} {'00' * 16} 127.0.0.1")
+    said = link.measure(meeting, _spec("a", ("a", "b")))
+    assert said.verdict == "warned" and "to b: ConnectionRefusedError" in said.detail
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        meeting = Meeting()
+        meeting.set("nic/b", f"{server.getsockname()[1]} {'00' * 16} 127.0.0.1")
+        measured = pool.submit(link.measure, meeting, _spec("a", ("a", "b")))
+        at = int(meeting.get("nic/a").split()[0])
+        with socket.create_connection(("127.0.0.1", at)) as stranger:
+            stranger.sendall(b"x" * 4096)
+            taken, _ = server.accept()
+            with taken:
+                while taken.recv(1 << 20):
+                    pass
+            said = measured.result()
+    assert said.verdict == "warned" and said.detail == "nothing came from b by TCP"

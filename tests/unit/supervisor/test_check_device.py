@@ -1,9 +1,19 @@
-"""The calculation of a device's check, with torch as it is and with one that computes wrong."""
+"""A device's check with torch as it is: the calculation, also one that computes wrong, and devices among themselves."""
+
+import asyncio
+import os
+from pathlib import Path
 
 import pytest
 import torch
 
+from ftcore.commands import CheckHealth
+from ftcore.engine.actions import Findings
+from ftcore.ids import Round
+from ftcore.runtime.agent.health import HealthCheck
+from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.checks import device
+from ftcore.runtime.checks.protocol import Context
 
 
 @pytest.fixture(autouse=True)
@@ -15,8 +25,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_type_gives_the_exact_product() -> None:
     """Whole numbers come out exact in every type that is used for training, bfloat16 included."""
-    wrong, seconds, figures = device.calculate(torch, "cpu", torch.device("cpu"))
-    assert wrong == "" and seconds > 0 and figures == {}
+    wrong, seconds = device.calculate(torch, "cpu", torch.device("cpu"))
+    assert wrong == "" and seconds > 0
 
 
 @pytest.mark.parametrize(
@@ -33,5 +43,27 @@ def test_one_wrong_value_is_found(off: float, word: str, monkeypatch: pytest.Mon
         return product
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", wrong)
-    found, _, _ = device.calculate(torch, "cpu", torch.device("cpu"))
+    found, _ = device.calculate(torch, "cpu", torch.device("cpu"))
     assert word in found
+
+
+def test_the_devices_of_a_node_exchange_data_among_themselves(tmp_path: Path) -> None:
+    """Two devices, no other node: data passes all to all, and what cannot be made is on record with its reason."""
+    context = Context(node="n", devices=0, log_dir=str(tmp_path), address="127.0.0.1")
+
+    async def made() -> Findings:
+        reaper = Reaper()
+        try:
+            check = HealthCheck(reaper, os.environ, context, 2)
+            return await check.run(CheckHealth(round=Round(1), within_s=240.0), "check_health.1.1")
+        finally:
+            reaper.close()
+
+    found = asyncio.run(made())
+    results = {result.name: result for result in found.results}
+    assert (found.verdict, found.exchange) == ("healthy", ""), found
+    assert results["all-to-all"].verdict == "passed" and results["all-to-all"].values["bandwidth_GBps"] > 0
+    assert results["device-bandwidth"].verdict == "unavailable"
+    assert results["device-bandwidth"].detail == "this node trains on its processors"
+    for name in ("exchange", "nic-to-nic"):
+        assert results[name].verdict == "unavailable" and "no other node" in results[name].detail
