@@ -144,6 +144,7 @@ class CheckHealth(msgspec.Struct, frozen=True, tag_field="do", tag="check_health
         groups: nodes that exchange data with each other; a node is sent its own group alone.
         store: ``host:port`` of the store at which groups meet; empty: nothing is exchanged.
         within_s: seconds after which a node ends the check and tells what it has.
+        label: the label that the nodes of each group have in common: all of them sum data up; empty: pairs exchange it.
     """
 
     round: Round
@@ -151,6 +152,7 @@ class CheckHealth(msgspec.Struct, frozen=True, tag_field="do", tag="check_health
     groups: tuple[tuple[str, ...], ...] = ()
     store: str = ""
     within_s: float = 60.0
+    label: str = ""
 
 
 class AskPolicy(msgspec.Struct, frozen=True, tag_field="do", tag="ask_policy"):

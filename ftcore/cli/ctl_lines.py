@@ -133,7 +133,10 @@ def _replace(command: ReplaceNodes) -> str:
 def _check(command: CheckHealth) -> str:
     groups = ", ".join("-".join(group) for group in command.groups[:NAMES_SHOWN])
     more = f" and {len(command.groups) - NAMES_SHOWN} more" if len(command.groups) > NAMES_SHOWN else ""
-    return f"check health before round {command.round}, stage {command.stage}: {groups or 'each by itself'}{more}"
+    label = f"under each {command.label}, " if command.label else ""
+    return (
+        f"check health before round {command.round}, stage {command.stage}: {label}{groups or 'each by itself'}{more}"
+    )
 
 
 _ORDERS: dict[type[Any], Callable[[Any], str]] = {
@@ -242,6 +245,10 @@ def judged(data: health.HealthJudged) -> str:
     said = [f"{each.node} is {each.verdict}: {each.reason}" for each in data.ill[:NAMES_SHOWN]]
     said += [f"{len(data.ill) - NAMES_SHOWN} more are not plainly healthy"] if len(data.ill) > NAMES_SHOWN else []
     said += [f"the link {'-'.join(link.nodes)} is at fault: {link.reason}" for link in data.links[:NAMES_SHOWN]]
+    said += [
+        f"{group.label}: its {len(group.nodes)} nodes fail all together, though not in pairs: {group.reason}"
+        for group in data.apart[:NAMES_SHOWN]
+    ]
     said += [f"nodes differ in {text}" for text in data.differing]
     said += [data.note] if data.note else []
     stages = plural(data.stages, "stage")

@@ -160,7 +160,7 @@ class Narrator:
         return f"{data.node} is kept out of this job from now on: {data.reason}"
 
     def _judged(self, event: Event, data: HealthJudged) -> str:
-        if not (data.ill or data.links or data.differing or data.note):
+        if not (data.ill or data.links or data.apart or data.differing or data.note):
             return f"{plural(data.nodes, 'node')} checked: all healthy"
         return f"health: {judged(data)}"
 

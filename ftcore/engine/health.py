@@ -16,10 +16,10 @@ from ftcore.commands import PLATFORM, CheckHealth, ReplaceNodes
 from ftcore.engine.issue import PLATFORM_ANSWER_S, next_round, order, order_store
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionDone
-from ftcore.events.health import HealthJudged, Ill
+from ftcore.events.health import BadGroup, BadLink, HealthJudged, Ill
 from ftcore.events.node import NodeQuarantined
 from ftcore.ids import Round
-from ftcore.policies.health import FAULTY, judge, next_groups, pair
+from ftcore.policies.health import FAULTY, TOGETHER_MIN, judge, next_groups, pair, together
 from ftcore.states.health import Group, HealthState, wanted
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, NodeState
@@ -37,6 +37,9 @@ CLOCKS_MAX = 8
 
 ILL_MAX = 64
 """Nodes named of which the check could not say much; those that are faulty are all named."""
+
+SWITCH = "switch"
+"""The label whose nodes are tried all at once, if ranks are not laid out by another one (``--order-by``)."""
 
 _CHECKED_ALONE = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.PAUSED)
 
@@ -137,11 +140,18 @@ def _no_store(state: JobState) -> bool:
     return tried and round_ not in state.store_nodes
 
 
-def _order(turn: Turn, nodes: list[NodeState], groups: tuple[Group, ...], incident: str | None, stage: int = 1) -> None:
+def _order(
+    turn: Turn,
+    nodes: list[NodeState],
+    groups: tuple[Group, ...],
+    incident: str | None,
+    stage: int = 1,
+    label: str = "",
+) -> None:
     state = turn.state
     round_, within_s = next_round(state), state.declared.check_s
     store = state.stores.get(round_, "") if groups else ""
-    command = CheckHealth(round=Round(round_), stage=stage, groups=groups, store=store, within_s=within_s)
+    command = CheckHealth(round=Round(round_), stage=stage, groups=groups, store=store, within_s=within_s, label=label)
     order(turn, command, tuple(node.node for node in nodes), within_s + ANSWER_S, incident=incident)
 
 
@@ -156,14 +166,29 @@ def judge_health(turn: Turn) -> None:
     if action is not None:
         turn.emit(ActionDone(effect=action.effect))
     incident = state.incident.id if state.incident is not None else None
-    groups = next_groups(known.stages) if known.round in state.stores else ()
-    living = [[name for name in group if _lives(state, known, name)] for group in groups]
-    whole = tuple(group for group, alive in zip(groups, living, strict=True) if len(alive) == len(group))
-    if whole:
-        nodes = [state.nodes[name] for group in whole for name in group]
-        _order(turn, nodes, whole, incident, len(known.stages) + 1)
+    groups, label = _next_groups(state, known)
+    if groups:
+        nodes = [state.nodes[name] for group in groups for name in group]
+        _order(turn, nodes, groups, incident, len(known.stages) + 1, label)
         return
     _judge(turn, known, incident)
+
+
+def _next_groups(state: JobState, known: HealthState) -> tuple[tuple[Group, ...], str]:
+    """Pairs that would tell more; when there are none, once, the nodes of each switch and the label's name."""
+    if known.round not in state.stores or known.stages[-1].label:
+        return (), ""
+    groups = next_groups(known.stages)
+    whole = tuple(group for group in groups if all(_lives(state, known, name) for name in group))
+    if whole:
+        return whole, ""
+    label = _label(state)
+    living = {name: state.nodes[name].labels.get(label, "") for name in known.lives if _lives(state, known, name)}
+    return together(known.stages, living), label
+
+
+def _label(state: JobState) -> str:
+    return (state.spec.order_by if state.spec is not None else "") or SWITCH
 
 
 def _lives(state: JobState, known: HealthState, name: str) -> bool:
@@ -186,12 +211,31 @@ def _judge(turn: Turn, known: HealthState, incident: str | None) -> None:
         links=found.links,
         differing=_differing(known),
         note=_and_more(found.note, len(others)),
+        apart=tuple(
+            BadGroup(label=_in_common(state, each), nodes=each.nodes, reason=each.reason) for each in found.apart
+        ),
+        unmade="" if known.stages[-1].label else _unmade(state, known),
     )
     turn.emit(judged, incident=incident)
     for each in faulty:
         reason = f"failed its health check: {each.reason}"
         turn.emit(NodeQuarantined(node=each.node, reason=reason), incident=incident)
     _replace(turn, faulty)
+
+
+def _in_common(state: JobState, apart: BadLink) -> str:
+    label = _label(state)
+    return f"{label}={state.nodes[apart.nodes[0]].labels.get(label, '')}"
+
+
+def _unmade(state: JobState, known: HealthState) -> str:
+    """Why no data was summed up among the nodes of a switch."""
+    label = _label(state)
+    if not known.stages[-1].groups:
+        return "all-reduce: each node was checked by itself"
+    if not any(state.nodes[name].labels.get(label) for name in known.lives if name in state.nodes):
+        return f"all-reduce: no node has the label {label} (--node-labels)"
+    return f"all-reduce: no {TOGETHER_MIN} nodes that are good have the same label {label}"
 
 
 def _and_more(note: str, others: int) -> str:

@@ -34,6 +34,21 @@ class BadLink:
     reason: str
 
 
+@attrs.frozen(kw_only=True)
+class BadGroup:
+    """Good nodes under one label that do not exchange data all at once, although each did with another one.
+
+    Args:
+        label: what they have in common, as ``switch=s1``.
+        nodes: the nodes.
+        reason: what was found.
+    """
+
+    label: str
+    nodes: tuple[str, ...]
+    reason: str
+
+
 @decision("health.judged")
 @attrs.frozen(kw_only=True)
 class HealthJudged:
@@ -47,6 +62,8 @@ class HealthJudged:
         links: links at fault between nodes that are healthy.
         differing: what of the configuration is not equal on all nodes, in words.
         note: what the check has to say of itself, if anything.
+        apart: groups under one label whose nodes are healthy, and fail all together.
+        unmade: why no data was summed up under the labels of nodes, if it was not.
     """
 
     round: int
@@ -56,3 +73,5 @@ class HealthJudged:
     links: tuple[BadLink, ...] = ()
     differing: tuple[str, ...] = ()
     note: str = ""
+    apart: tuple[BadGroup, ...] = ()
+    unmade: str = ""

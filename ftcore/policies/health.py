@@ -9,6 +9,8 @@ becomes {1,2} {3,5} {4,6}, and if 4-6 fails as well, 6 is out and 5 is cleared.
 - *Faulty*: failed every exchange, in two stages at least, one of them with a cleared node.
 - *A link*: both ends failed together and were cleared with others; nobody is given up for it.
 - *Slow*: clearly slower than the others in two stages, by itself or in its group.
+- *Apart*: the nodes under one switch, all cleared in pairs, fail when they sum up data all at once: the switch or its
+  set-up is told, and nobody is given up for it.
 - *Unknown*: failed, and nobody known to be good was left to tell whose fault it was; nobody is given up for it.
 
 Further stages follow while they can tell more, ``STAGES_MAX`` at most: a suspect that failed with one cleared node is
@@ -32,6 +34,12 @@ from ftcore.states.health import Group, Reading, Stage
 
 STAGES_MAX: Final = 6
 """Groupings that are tried: two tell it where few nodes are bad, the others where many are."""
+
+TOGETHER_MIN: Final = 3
+"""Nodes under one label that sum up data: what two can do the pairs have told already."""
+
+TOGETHER_MAX: Final = 64
+"""More nodes than one switch has; a label that more have in common is tried in parts."""
 
 SLOW_RATIO: Final = 1.5
 """A node that takes so many times as long as the median is slow: half its speed is lost to everybody."""
@@ -66,11 +74,13 @@ class Judgement:
     Args:
         ill: nodes that are not plainly healthy, in the order of the readings.
         links: pairs of good nodes between which data did not pass.
+        apart: groups under one label, with what was said, that failed although each of their nodes is good.
         note: what the check as a whole has to say of itself; empty if nothing.
     """
 
     ill: tuple[Ill, ...] = ()
     links: tuple[BadLink, ...] = ()
+    apart: tuple[BadLink, ...] = ()
     note: str = ""
 
 
@@ -107,6 +117,28 @@ def next_groups(stages: Sequence[Stage]) -> tuple[Group, ...]:
     return (*again, *groups)  # who is not needed does what it did: the load is the same, and a time is measured again
 
 
+def together(stages: Sequence[Stage], labels: Mapping[str, str]) -> tuple[Group, ...]:
+    """Good nodes with the same label, to try whether they exchange data all at once; nothing if too few have it.
+
+    Args:
+        stages: what was done in pairs; at least one.
+        labels: by node, the value of the label; who has none is left out.
+    """
+    under: dict[str, list[str]] = {}
+    for node in _Told(stages).cleared:
+        if labels.get(node):
+            under.setdefault(labels[node], []).append(node)
+    groups = [group for nodes in under.values() if len(nodes) >= TOGETHER_MIN for group in _parts(nodes)]
+    told = {frozenset(group) for stage in stages for group in stage.groups}
+    return tuple(group for group in groups if frozenset(group) not in told)
+
+
+def _parts(nodes: Sequence[str]) -> list[Group]:
+    """As few parts as there may be, all as large as each other."""
+    count = -(-len(nodes) // TOGETHER_MAX)
+    return [tuple(nodes[i * len(nodes) // count : (i + 1) * len(nodes) // count]) for i in range(count)]
+
+
 def judge(stages: Sequence[Stage]) -> Judgement:
     """The verdict on every node that took part.
 
@@ -134,7 +166,12 @@ def judge(stages: Sequence[Stage]) -> Judgement:
         for group in told.failed_groups
         if all(node in told.cleared for node in group)
     )
-    return Judgement(ill=tuple(ill.values()), links=links, note=note)
+    apart = tuple(
+        BadLink(nodes=group, reason=told.detail_of(group))
+        for group in told.apart
+        if all(node in told.cleared for node in group)
+    )
+    return Judgement(ill=tuple(ill.values()), links=links, apart=apart, note=note)
 
 
 class _Told:
@@ -152,10 +189,14 @@ class _Told:
         self.failures: dict[str, list[Group]] = {}
         self.met: set[frozenset[str]] = set()
         self.failed_groups: list[Group] = []
+        self.apart: list[Group] = []
         passed: dict[str, None] = {}
         for stage in stages:
             for node, reading in stage.readings.items():
                 self._by_itself(node, reading)
+            if stage.label:
+                self.apart += [group for group in stage.groups if _failed_whole(group, stage)]
+                continue
             for group in stage.groups:
                 self.met |= {frozenset((a, b)) for a in group for b in group if a < b}
                 outcome = _of_group(group, stage)
@@ -212,6 +253,11 @@ def _of_group(group: Group, stage: Stage) -> str:
         ill = [node for node in group if node in stage.readings and stage.readings[node].verdict == FAILED]
         return "" if ill and len(ill) == len(group) else FAILED
     return PASSED if all(outcome == PASSED for outcome in outcomes) else ""
+
+
+def _failed_whole(group: Group, stage: Stage) -> bool:
+    """It failed, and not because one of its nodes went away."""
+    return all(node in stage.readings for node in group) and _of_group(group, stage) == FAILED
 
 
 def _with_cleared(doubted: Sequence[str], fit: Sequence[str], told: _Told) -> list[Group]:
@@ -271,7 +317,7 @@ def _slow_in(stage: Stage) -> dict[str, str]:
     devices = {node: r.device_s for node, r in stage.readings.items() if r.device_s > 0}
     for node, text in _above(devices, "its devices took").items():
         found[node] = text
-    passed = [group for group in stage.groups if _of_group(group, stage) == PASSED]
+    passed = [group for group in stage.groups if not stage.label and _of_group(group, stage) == PASSED]
     for what, ratio, least, seconds in _EXCHANGED:
         times = {group: max(seconds(stage.readings[node]) for node in group) for group in passed}
         for group, text in _above(times, what, ratio, least).items():

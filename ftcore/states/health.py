@@ -58,10 +58,12 @@ class Stage:
 
     Args:
         groups: who exchanges data with whom.
+        label: the label that the nodes of each group have in common; empty: the groups are pairs.
         readings: by node; one that is gone has none.
     """
 
     groups: tuple[Group, ...]
+    label: str = ""
     readings: dict[str, Reading] = attrs.field(factory=dict)
 
 

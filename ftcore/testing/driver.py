@@ -85,7 +85,8 @@ class JobDriver:
     Attributes:
         refuses: kinds of orders (``retry_step``) that a node refuses, by node; ``*`` stands for every node.
         health: what a node finds of itself in a health check, if not ``healthy``: ``faulty``, ``failed``,
-            ``unavailable``, ``slow``, or ``unreachable``: it exchanges data with nobody.
+            ``unavailable``, ``slow``, ``unreachable``: it exchanges data with nobody, or ``apart``: it does in
+            pairs, but not with all nodes of its switch at once.
         capacity: how many replacements the platform can launch.
     """
 
@@ -352,9 +353,10 @@ class JobDriver:
 
     def _check(self, node: str, order: Any) -> None:
         said = self.health.get(node, "healthy")
-        verdict = "healthy" if said in ("slow", "unreachable") else said
+        verdict = "healthy" if said in ("slow", "unreachable", "apart") else said
         group = order.command.groups[0] if order.command.groups and order.command.store else ()
-        broken = any(self.health.get(name) == "unreachable" for name in group)
+        bad = ("unreachable", "apart") if order.command.label else ("unreachable",)
+        broken = any(self.health.get(name) in bad for name in group)
         self.say(
             node,
             HealthChecked(

@@ -12,12 +12,14 @@ from ftcore.policies.health import (
     PASSED,
     SLOW,
     STAGES_MAX,
+    TOGETHER_MAX,
     UNAVAILABLE,
     UNKNOWN,
     Judgement,
     judge,
     next_groups,
     pair,
+    together,
 )
 from ftcore.states.health import Reading, Stage
 
@@ -196,3 +198,52 @@ def test_a_partner_that_went_away() -> None:
     assert [group for group in groups if "a" in group] and not [group for group in groups if "b" in group]
     second = run_stage(groups, [*chain(*groups)], set(), set())
     assert judge([first, second]).ill == ()
+
+
+def test_nodes_under_a_switch_that_fail_all_together() -> None:
+    """Good nodes of one switch that fail all at once are told, and none of them is given up; who left explains it."""
+    nodes = names(8)
+    labels = {node: "s1" if place < 4 else "s2" for place, node in enumerate(nodes)}
+    pairs = run_stage(pair(nodes), nodes, set(), set())
+    groups = together([pairs], labels)
+    assert groups == (("n1", "n2", "n3", "n4"), ("n5", "n6", "n7", "n8"))
+    apart = run_stage(groups, nodes, set(), {frozenset(("n1", "n4"))})
+    apart = attrs.evolve(apart, label="switch")
+    found = judge([pairs, apart])
+    assert (found.ill, found.links) == ((), ())
+    assert [(each.nodes, each.reason) for each in found.apart] == [(groups[0], "no data")]
+    del apart.readings["n4"]
+    assert judge([pairs, apart]).apart == (), "a node that went away is reason enough"
+    broken = attrs.evolve(apart, readings={**apart.readings, "n4": Reading(verdict=FAILED, exchange=FAILED)})
+    found = judge([pairs, broken])
+    assert ill(found, FAULTY) == {"n4"} and found.apart == (), "so is one that failed by itself"
+
+
+def test_who_is_tried_under_a_switch() -> None:
+    """Good nodes with the label, three at least; a group that was tried already is not, a huge one is in parts."""
+    nodes = names(9)
+    pairs = run_stage(pair(nodes), nodes, {"n2"}, set())
+    second = run_stage(next_groups([pairs]), [*chain(*next_groups([pairs]))], {"n2"}, set())
+    assert together([pairs, second], dict.fromkeys(nodes, "s")) == (("n1", *nodes[2:]),)
+    assert together([pairs], dict.fromkeys(nodes[:2], "s") | dict.fromkeys(nodes[2:4], "t")) == ()
+    assert together([pairs], dict.fromkeys(nodes[6:], "s")) == (), "the last pair is one of three"
+    assert together([pairs], {}) == together([pairs], dict.fromkeys(nodes, "")) == ()
+    many = names(2 * TOGETHER_MAX + 1)
+    stage = run_stage(pair(many), many, set(), set())
+    groups = together([stage], dict.fromkeys(many, "s"))
+    assert sorted(map(len, groups)) == [43, 43, 43] and [*chain(*groups)] == many
+
+
+@pytest.mark.parametrize("count", range(3, 10))
+def test_a_switch_changes_no_verdict_of_the_pairs(count: int) -> None:
+    """Whatever comes of the nodes under a switch, who is given up, and which links are, follows from the pairs."""
+    nodes = names(count)
+    for bad in chain.from_iterable(combinations(nodes, size) for size in range(count)):
+        stages, found = check(nodes, set(bad))
+        groups = together(stages, dict.fromkeys(nodes, "s"))
+        assert not set(chain(*groups)) & ill(found, FAULTY)
+        for links in ({frozenset(groups[0][:2])} if groups else set(), set()):
+            last = attrs.evolve(run_stage(groups, [*chain(*groups)], set(bad), links), label="switch")
+            again = judge([*stages, last])
+            assert (again.ill, again.links, again.note) == (found.ill, found.links, found.note)
+            assert len(again.apart) == (1 if groups and links else 0)

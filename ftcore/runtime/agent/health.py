@@ -25,6 +25,7 @@ from ftcore.runtime.agent import processes
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.checks import host, protocol
 from ftcore.runtime.checks.protocol import (
+    ALL_REDUCE,
     ALL_TO_ALL,
     COPIES,
     EXCHANGE,
@@ -35,6 +36,7 @@ from ftcore.runtime.checks.protocol import (
     DeviceSpec,
     HostSpec,
     Said,
+    exchange_of,
 )
 
 MARGIN_S: Final = 2.0
@@ -95,6 +97,7 @@ class HealthCheck:
             devices=self._devices,
             node=self._context.node,
             group=group,
+            label=command.label,
             store=command.store,
             prefix=f"ftcore-check/{effect}/{'-'.join(group)}",
             within_s=max(1.0, command.within_s / 2 - MARGIN_S),
@@ -112,7 +115,7 @@ class HealthCheck:
             for pid in list(self._living):
                 processes.kill(pid, signal.SIGKILL, group=True)
         hosts = [said for each in found[self._devices :] for said in each]
-        return findings(found[: self._devices], hosts, bool(group), base.first)
+        return findings(found[: self._devices], hosts, exchange_of(command.label) if group else "", base.first)
 
     async def _device(self, spec: DeviceSpec, end: float, inside: int) -> list[Said]:
         """What a device's process said; what it did not come to say in time is said for it."""
@@ -135,8 +138,9 @@ class HealthCheck:
             said.append(Said(name=MATMUL, verdict="failed", detail=f"device {spec.device}: its check {ended}"))
         elif at:
             said.append(Said(name=at, verdict=HUNG, detail=f"device {spec.device}: it {ended}"))
-        if spec.group and EXCHANGE not in heard and heard.get(MATMUL) in ("passed", "wrong"):
-            said.append(Said(name=EXCHANGE, verdict="failed", detail=f"with {'-'.join(spec.group)}: it {ended}"))
+        exchange = exchange_of(spec.label)
+        if spec.group and exchange not in heard and heard.get(MATMUL) in ("passed", "wrong"):
+            said.append(Said(name=exchange, verdict="failed", detail=f"with {'-'.join(spec.group)}: it {ended}"))
         return said
 
     async def _host(self, end: float) -> list[Said]:
@@ -239,34 +243,36 @@ def _tell(ended: "asyncio.Future[int]", code: int) -> None:
         ended.set_result(code)
 
 
-def findings(devices: list[list[Said]], others: list[Said], exchanged: bool, first: bool = True) -> Findings:
+def findings(devices: list[list[Said]], others: list[Said], expected: str, first: bool = True) -> Findings:
     """One finding of all that was said.
 
     Args:
         devices: by device.
         others: of the host's checks.
-        exchanged: data was to be exchanged with other nodes.
+        expected: the exchange with other nodes that was to be made; empty: none.
         first: the first stage, in which every check is made, or recorded as unavailable.
     """
     said = [said for device in devices for said in device]
-    matmul, exchange, tcp = (_named(said, name) for name in (MATMUL, EXCHANGE, NIC_TO_NIC))
+    matmul, exchange, tcp = (_named(said, name) for name in (MATMUL, expected, NIC_TO_NIC))
     wrong = [each.detail for each in said if each.verdict == "wrong"]
     wrong += [f"{each.name}: {each.detail}" for each in others if each.verdict == "failed"]
-    failed = [_detail(each) for each in said if each.verdict in ("failed", HUNG) and each.name != EXCHANGE]
+    failed = [_detail(each) for each in said if each.verdict in ("failed", HUNG) and each.name != expected]
     failed += [f"{each.name}: {each.detail}" for each in others if each.verdict == HUNG]
     missing = [each.detail for each in matmul if each.verdict == "unavailable"]
     verdict = "faulty" if wrong else "failed" if failed else "unavailable" if missing else "healthy"
     told = wrong or failed or missing or [each.detail for each in exchange if each.verdict != "passed"]
     facts = {key: value for each in others for key, value in each.facts.items()}
-    made = [result for name in _DEVICES_CHECKS for result in _worst(_named(said, name))]
+    made = [result for name in (*_DEVICES_CHECKS, ALL_REDUCE) for result in _worst(_named(said, name))]
     if first:
         names = {each.name for each in made}
         unmade = [name for name in _DEVICES_CHECKS if name not in names]
-        made += [_unmade(name, len(devices), exchanged, (wrong or failed or missing or [""])[0]) for name in unmade]
+        made += [
+            _unmade(name, len(devices), bool(expected), (wrong or failed or missing or [""])[0]) for name in unmade
+        ]
     return Findings(
         verdict=verdict,
         detail="; ".join(told)[:DETAIL_MAX],
-        exchange=_exchanged([each.verdict for each in exchange], exchanged),
+        exchange=_exchanged([each.verdict for each in exchange], bool(expected)),
         device_s=max((each.seconds for each in matmul), default=0.0),
         exchange_s=max((each.seconds for each in exchange), default=0.0),
         link_s=max((each.seconds for each in tcp), default=0.0),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ftcore.runtime.checks import link
-from ftcore.runtime.checks.protocol import ALL_TO_ALL, EXCHANGE, INSIDE_FD, DeviceSpec, Said, text
+from ftcore.runtime.checks.protocol import ALL_TO_ALL, INSIDE_FD, DeviceSpec, Said, exchange_of, text
 
 BYTES: Final = {"cpu": 1 << 20, "cuda": 64 << 20}
 """What one rank sends to another at a time."""
@@ -53,10 +53,11 @@ def inside(torch: Any, spec: DeviceSpec, kind: str, device: Any) -> Said:
 
 
 def outside(torch: Any, spec: DeviceSpec, kind: str, device: Any, say: Callable[[Said], None]) -> None:
-    """Meet the group, measure TCP to the next node of it, exchange data with all its devices; tells of each."""
+    """Meet the group and exchange data with all its devices, in a pair after measuring TCP; tells of each."""
+    name = exchange_of(spec.label)
     found = _backend(kind)
     if isinstance(found, str):
-        say(Said(name=EXCHANGE, verdict="unavailable", detail=found))
+        say(Said(name=name, verdict="unavailable", detail=found))
         return
     dist, backend = found
     among = "-".join(spec.group)
@@ -69,19 +70,19 @@ def outside(torch: Any, spec: DeviceSpec, kind: str, device: Any, say: Callable[
         absent = [node for node, count in counts.items() if not count]
         if absent:
             raise RuntimeError(f"{', '.join(absent)} cannot take part")
-        if spec.device == 0:
+        if spec.device == 0 and not spec.label:
             say(link.measure(store, spec))
         first = sum(counts[node] for node in spec.group[: spec.group.index(spec.node)])
         rank, size = first + spec.device, sum(counts.values())
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
-        seconds, wrong = _gather(torch, dist, kind, device, rank, size)
+        seconds, wrong = (_reduce if spec.label else _gather)(torch, dist, kind, device, rank, size)
     except Exception as error:
-        say(Said(name=EXCHANGE, verdict="failed", detail=f"with {among}: {text(error)}"))
+        say(Said(name=name, verdict="failed", detail=f"with {among}: {text(error)}"))
         return
     if wrong:
-        say(Said(name=EXCHANGE, verdict="failed", detail=f"with {among}: {wrong}"))
+        say(Said(name=name, verdict="failed", detail=f"with {among}: {wrong}"))
         return
-    say(Said(name=EXCHANGE, verdict="passed", values=_rate(size, kind, seconds), seconds=seconds))
+    say(Said(name=name, verdict="passed", values=_rate(size, kind, seconds, spec.label), seconds=seconds))
 
 
 def excuse(spec: DeviceSpec) -> None:
@@ -108,8 +109,10 @@ def _store(dist: Any, spec: DeviceSpec) -> Any:
     return dist.PrefixStore(spec.prefix, dist.TCPStore(host.strip("[]"), int(port), is_master=False, timeout=limit))
 
 
-def _rate(size: int, kind: str, seconds: float) -> dict[str, float]:
-    return {"bandwidth_GBps": round(TIMES * (size - 1) * BYTES[kind] / max(seconds, 1e-9) / 1e9, 3)}
+def _rate(size: int, kind: str, seconds: float, summed: str = "") -> dict[str, float]:
+    """What each rank sent, at least; of a sum in a ring, each half of it goes nearly around."""
+    sent = 4 * (size - 1) / size if summed else size - 1
+    return {"bandwidth_GBps": round(TIMES * sent * BYTES[kind] / max(seconds, 1e-9) / 1e9, 3)}
 
 
 def _pattern(torch: Any, kind: str, device: Any) -> Any:
@@ -151,6 +154,19 @@ def _gather(torch: Any, dist: Any, kind: str, device: Any, rank: int, size: int)
     wrong = [str(other) for other, part in enumerate(parts) if not torch.equal(part, pattern * (other + 1))]
     dist.barrier()
     return seconds, f"data of ranks {', '.join(wrong)} came in wrong" if wrong else ""
+
+
+def _reduce(torch: Any, dist: Any, kind: str, device: Any, rank: int, size: int) -> tuple[float, str]:
+    """Sum up what is known of each rank; returns seconds and what was wrong."""
+    pattern = _pattern(torch, kind, device).to(torch.int64)
+    total = pattern * (rank + 1)
+    dist.all_reduce(total)
+    wrong = "" if torch.equal(total, pattern * (size * (size + 1) // 2)) else "the sum over all ranks is wrong"
+    seconds = _timed(torch, kind, lambda: dist.all_reduce(total.copy_(pattern)))
+    if not wrong and not torch.equal(total, pattern * size):
+        wrong = "the sum over all ranks is wrong"
+    dist.barrier()
+    return seconds, wrong
 
 
 def wait(torch: Any, kind: str) -> None:

@@ -14,6 +14,7 @@ MATMUL: Final = "matmul"
 COPIES: Final = "device-bandwidth"
 ALL_TO_ALL: Final = "all-to-all"
 EXCHANGE: Final = "exchange"
+ALL_REDUCE: Final = "all-reduce"
 NIC_TO_NIC: Final = "nic-to-nic"
 
 
@@ -27,6 +28,7 @@ class DeviceSpec:
         devices: devices that are checked on this node.
         node: the node's name.
         group: the nodes that exchange data, this one among them; empty: none.
+        label: the label that they have in common: they sum data up, all at once; empty: they are a pair.
         store: ``host:port`` of the store at which they meet.
         prefix: of all keys there.
         within_s: seconds that the exchange may take, connecting included.
@@ -40,6 +42,7 @@ class DeviceSpec:
     devices: int
     node: str
     group: tuple[str, ...] = ()
+    label: str = ""
     store: str = ""
     prefix: str = ""
     within_s: float = 30.0
@@ -108,6 +111,11 @@ class Said:
 def line(said: Any) -> bytes:
     """One line of the wire."""
     return msgspec.json.encode(said) + b"\n"
+
+
+def exchange_of(label: str) -> str:
+    """The name of the exchange that is made among the nodes of a group."""
+    return ALL_REDUCE if label else EXCHANGE
 
 
 def text(error: BaseException) -> str:

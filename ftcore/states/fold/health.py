@@ -21,7 +21,7 @@ def ordered(state: JobState, action: ActionState, changes: Changes) -> None:
         state.health = HealthState(round=command.round, effect=action.effect, lives={})
     state.health.effect = action.effect
     state.health.lives.update(action.waiting)
-    state.health.stages.append(Stage(groups=command.groups))
+    state.health.stages.append(Stage(groups=command.groups, label=command.label))
 
 
 def unanswered(state: JobState, action: ActionState, reason: str) -> None:

@@ -168,30 +168,32 @@ def test_one_finding_of_it_all() -> None:
     hung = [Said(name="matmul", verdict="failed", detail="device 1: its check did not end in time")]
     passed, failed = Said(name="exchange", verdict="passed", seconds=2.0), Said(name="exchange", verdict="failed")
     tcp = Said(name="nic-to-nic", verdict="passed", seconds=0.5, values={"GBps": 2.0})
-    found = findings([[*good, tcp, passed], [*slow, passed]], [], True)
+    found = findings([[*good, tcp, passed], [*slow, passed]], [], "exchange")
     assert (found.verdict, found.exchange, found.device_s, found.exchange_s) == ("healthy", "passed", 3.0, 2.0)
     assert found.results[0].values == {"host_to_device_GBps": 5.0, "seconds": 3.0}
     assert found.link_s == 0.5
     unmade = {result.name: result.detail for result in found.results if result.verdict == "unavailable"}
     assert unmade == {"device-bandwidth": "it was not come to", "all-to-all": "it was not come to"}
-    assert len(findings([[*good, passed]], [], True, first=False).results) == 2
-    assert findings([[*good, passed], [*slow, failed]], [], True).exchange == "failed"
-    assert findings([wrong, hung], [], False).verdict == "faulty"
-    assert findings([good, hung], [], False).verdict == "failed"
-    assert findings([[Said(name="matmul", verdict="unavailable", detail="no torch")]], [], True) == Findings(
+    assert len(findings([[*good, passed]], [], "exchange", first=False).results) == 2
+    assert findings([[*good, passed], [*slow, failed]], [], "exchange").exchange == "failed"
+    assert findings([wrong, hung], [], "").verdict == "faulty"
+    assert findings([good, hung], [], "").verdict == "failed"
+    assert findings([[Said(name="matmul", verdict="unavailable", detail="no torch")]], [], "exchange") == Findings(
         verdict="unavailable",
         detail="no torch",
         exchange="unavailable",
-        results=findings([[Said(name="matmul", verdict="unavailable", detail="no torch")]], [], True).results,
+        results=findings([[Said(name="matmul", verdict="unavailable", detail="no torch")]], [], "exchange").results,
     )
     split = Said(name="all-to-all", verdict="failed", detail="among the 2 devices: timed out")
-    assert findings([[*good, split], [*good, split]], [], False).verdict == "failed"
-    assert findings([[*good, attrs.evolve(split, verdict="wrong")], good], [], False).verdict == "faulty"
+    assert findings([[*good, split], [*good, split]], [], "").verdict == "failed"
+    assert findings([[*good, attrs.evolve(split, verdict="wrong")], good], [], "").verdict == "faulty"
+    summed = Said(name="all-reduce", verdict="failed", detail="with n-o-p: timed out")
+    found = findings([[*good, summed]], [], "all-reduce", first=False)
+    assert (found.verdict, found.exchange, found.detail) == ("healthy", "failed", "with n-o-p: timed out")
+    assert [result.name for result in found.results] == ["matmul", "all-reduce"]
     others = [Said(name="nvml", verdict="failed", detail="rows"), Said(name="c", verdict="passed", facts={"a": "1"})]
-    assert findings([good], others, False).detail == "nvml: rows" and findings([good], others, False).facts == {
-        "a": "1"
-    }
-    assert findings([good], [Said(name="disk", verdict=HUNG)], False).verdict == "failed"
+    assert findings([good], others, "").detail == "nvml: rows" and findings([good], others, "").facts == {"a": "1"}
+    assert findings([good], [Said(name="disk", verdict=HUNG)], "").verdict == "failed"
 
 
 @pytest.mark.parametrize(

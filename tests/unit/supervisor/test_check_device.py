@@ -67,3 +67,30 @@ def test_the_devices_of_a_node_exchange_data_among_themselves(tmp_path: Path) ->
     assert results["device-bandwidth"].detail == "this node trains on its processors"
     for name in ("exchange", "nic-to-nic"):
         assert results[name].verdict == "unavailable" and "no other node" in results[name].detail
+
+
+def test_the_nodes_of_a_switch_sum_up_data(tmp_path: Path) -> None:
+    """Three nodes with one label sum data up all at once; nothing that a node does by itself is done again."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    order = CheckHealth(
+        round=Round(1),
+        stage=2,
+        groups=(("a", "b", "c"),),
+        store=f"127.0.0.1:{store.port}",
+        within_s=240.0,
+        label="switch",
+    )
+
+    async def made() -> list[Findings]:
+        reaper = Reaper()
+        try:
+            contexts = [Context(node=node, devices=0, log_dir=str(tmp_path)) for node in order.groups[0]]
+            checks = [HealthCheck(reaper, os.environ, context, 1) for context in contexts]
+            return await asyncio.gather(*(check.run(order, "check_health.1.2") for check in checks))
+        finally:
+            reaper.close()
+
+    for found in asyncio.run(made()):
+        assert (found.verdict, found.exchange) == ("healthy", "passed"), found
+        assert [result.name for result in found.results] == ["matmul", "all-reduce"]
+        assert found.results[1].values["bandwidth_GBps"] > 0

@@ -1,0 +1,70 @@
+"""Nodes under one switch are tried all at once, through the production engine, after their pairs."""
+
+import pytest
+
+from ftcore.commands import CheckHealth
+from ftcore.events.action import ActionOrdered
+from ftcore.events.health import HealthJudged
+from ftcore.events.job import JobSpec
+from ftcore.testing.driver import JobDriver
+
+
+def job(nodes: int, order_by: str = "") -> JobDriver:
+    spec = JobSpec(argv=("t.py",), nodes_min=nodes, nodes_max=nodes, order_by=order_by)
+    driver = JobDriver(spec=spec, abilities=["check"])
+    driver.submit()
+    return driver
+
+
+def checks(driver: JobDriver) -> list[CheckHealth]:
+    ordered = [event.data.command for event in driver.events if isinstance(event.data, ActionOrdered)]
+    return [command for command in ordered if isinstance(command, CheckHealth)]
+
+
+def judged(driver: JobDriver) -> HealthJudged:
+    return next(event.data for event in driver.events if isinstance(event.data, HealthJudged))
+
+
+@pytest.mark.parametrize(("label", "order_by"), [("switch", ""), ("rack", "rack")])
+def test_the_nodes_of_each_switch_are_tried_once(label: str, order_by: str) -> None:
+    """After the pairs, the nodes of each switch that are good sum up data; one more stage, and the job runs."""
+    driver = job(7, order_by)
+    driver.health = {"n6": "unreachable"}
+    for number in range(7):
+        driver.join(f"n{number}", labels={label: f"s{number // 3}"})
+    driver.settle()
+    *pairs, last = checks(driver)
+    assert len(pairs) == 2 and {command.label for command in pairs} == {""}
+    assert (last.label, last.stage) == (label, 3)
+    assert last.groups == (("n0", "n1", "n2"), ("n3", "n4", "n5")) and last.store
+    assert (judged(driver).apart, judged(driver).unmade) == ((), "")
+    assert [each.node for each in judged(driver).ill] == ["n6"]
+
+
+def test_a_switch_that_fails_where_its_pairs_passed() -> None:
+    """It is told with its label, and its nodes train: nobody is given up for it."""
+    driver = job(6)
+    driver.health = {"n1": "apart"}
+    for number in range(6):
+        driver.join(f"n{number}", labels={"switch": f"s{number // 3}"})
+    driver.settle()
+    [apart] = judged(driver).apart
+    assert (apart.label, apart.nodes, judged(driver).ill) == ("switch=s0", ("n0", "n1", "n2"), ())
+    assert driver.state.phase == "running" and {node.health for node in driver.state.nodes.values()} == {"healthy"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [
+        ([{}, {}, {}, {}], "no node has the label switch"),
+        ([{"switch": "a"}, {"switch": "a"}, {"switch": "b"}, {}], "no 3 nodes that are good"),
+    ],
+)
+def test_why_no_switch_was_tried(labels: list[dict[str, str]], why: str) -> None:
+    """Without labels, or with too few nodes to a switch, that is on record, and nothing more is done."""
+    driver = job(4)
+    for number, own in enumerate(labels):
+        driver.join(f"n{number}", labels=own)
+    driver.settle()
+    assert len(checks(driver)) == 1
+    assert why in judged(driver).unmade and driver.state.phase == "running"
