@@ -34,7 +34,8 @@ from ftcore.timing import Timing
 from ftcore.tls import trouble
 
 CONNECT_S = 2.0
-"""Seconds for a master to answer a hello before it is asked whether it leads still; a frozen one does not for long."""
+"""While a master does not answer a hello the store is asked whether it leads still: soon at first, since one that fell
+silent does not for long, then this often, in seconds."""
 
 DESCRIPTORS = 16
 """More than an attempt takes, or a candidate that is put up."""
@@ -202,9 +203,11 @@ class Link:
             TimeoutError: it does not answer, and is not known to lead.
         """
         answer = asyncio.create_task(call)
+        patience_s = self._timing.reconnect_s
         try:
             while not answer.done():
-                await asyncio.wait([answer], timeout=CONNECT_S)
+                await asyncio.wait([answer], timeout=patience_s * random.uniform(0.8, 1.0))
+                patience_s = min(2 * patience_s, CONNECT_S)
                 if answer.done():
                     break
                 if await self._find() != target and not answer.done():

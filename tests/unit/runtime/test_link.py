@@ -30,6 +30,24 @@ class Store:
         return Leader(term=Term(1), candidate=candidate, alive=True)
 
 
+def bond(store: Any, outbox: Outbox, welcomed: Any = lambda _: None) -> Link:
+    submission = frames.submission(JobSpec(argv=("t.py",), nodes_min=1, nodes_max=1))
+    return Link(
+        log=store,
+        hello=make_hello(job="j", node="a", incarnation="1", submission=submission, again=False),
+        outbox=outbox,
+        security=NONE,
+        beat=lambda: frames.Beat(round=0),
+        timing=Timing(),
+        on_welcome=welcomed,
+        on_broken=lambda: None,
+        on_refused=lambda _: None,
+        on_orders=lambda _: None,
+        on_standby=lambda: None,
+        on_leaderless=lambda _: None,
+    )
+
+
 async def meet_twice(folder: Path) -> int:
     """Let a master end the stream of an agent whose log store is away by then; returns how often they met."""
     met, again = 0, asyncio.Event()
@@ -47,21 +65,7 @@ async def meet_twice(folder: Path) -> int:
     master.add_insecure_port(address)
     await master.start()
     outbox = Outbox(folder / "outbox", "a", "1", lambda: None)
-    submission = frames.submission(JobSpec(argv=("t.py",), nodes_min=1, nodes_max=1))
-    link = Link(
-        log=Store(address),  # type: ignore[arg-type]
-        hello=make_hello(job="j", node="a", incarnation="1", submission=submission, again=False),
-        outbox=outbox,
-        security=NONE,
-        beat=lambda: frames.Beat(round=0),
-        timing=Timing(),
-        on_welcome=lambda _: None,
-        on_broken=lambda: None,
-        on_refused=lambda _: None,
-        on_orders=lambda _: None,
-        on_standby=lambda: None,
-        on_leaderless=lambda _: None,
-    )
+    link = bond(Store(address), outbox)
     running = asyncio.create_task(link.run())
     waiting = asyncio.create_task(again.wait())
     try:
@@ -79,3 +83,53 @@ async def meet_twice(folder: Path) -> int:
 def test_a_master_that_lives_is_found_again_while_the_store_is_away(tmp_path):
     """The store need not answer for an agent to go back to the master that took it on last."""
     assert asyncio.run(meet_twice(tmp_path)) == 2
+
+
+async def pass_a_silent_one(folder: Path) -> None:
+    """Let the store name a master that does not answer, and then another; returns once that one welcomed the agent."""
+    outbox = Outbox(folder / "outbox", "a", "1", lambda: None)
+    came = asyncio.Event()
+
+    async def silent(_: Any, __: Any) -> Any:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def lively(_: Any, __: Any) -> Any:
+        yield frames.encode(frames.Welcome(term=Term(2), acked=0))
+        await asyncio.Event().wait()
+
+    addresses = [f"unix:{folder / name}" for name in ("silent", "lively")]
+    masters = [server(silent), server(lively)]
+    for master, address in zip(masters, addresses, strict=True):
+        master.add_insecure_port(address)
+        await master.start()
+
+    class Successive:
+        """A log store that names the first master, and at the next question the second."""
+
+        def __init__(self) -> None:
+            self.left = list(addresses)
+
+        async def leader(self) -> Leader:
+            address = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+            return Leader(term=Term(1), candidate=Candidate(host="h", pid=1, address=address), alive=True)
+
+    link = bond(Successive(), outbox, welcomed=lambda _: came.set())
+    running = asyncio.create_task(link.run())
+    waiting = asyncio.create_task(came.wait())
+    try:
+        await asyncio.wait((running, waiting), timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        assert came.is_set()
+    finally:
+        for task in (running, waiting):
+            task.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        for master in masters:
+            await master.stop(None)
+        outbox.close()
+
+
+def test_a_master_that_does_not_answer_is_soon_asked_after(tmp_path, monkeypatch):
+    """Who leads now is looked up soon after an attempt began, not only after the longest wait between two looks."""
+    monkeypatch.setattr("ftcore.runtime.agent.link.CONNECT_S", 600.0)
+    asyncio.run(pass_a_silent_one(tmp_path))
