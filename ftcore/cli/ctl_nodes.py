@@ -9,6 +9,7 @@ from ftcore.cli.ctl_store import opened
 from ftcore.cli.places import credentials
 from ftcore.errors import Unreachable
 from ftcore.runtime.wire import client, frames
+from ftcore.runtime.wire.frames import SEEING
 
 MIB = 1 << 20
 
@@ -34,6 +35,7 @@ async def nodes(args: argparse.Namespace) -> int:
         "ADDRESS",
         "POD",
         "HEARD",
+        "PHASE",
         "ROUND",
         "STEP",
         "LOSS",
@@ -41,7 +43,7 @@ async def nodes(args: argparse.Namespace) -> int:
         "KNOWN LINES",
         "DEVICES",
         right=("HEARD", "ROUND", "STEP", "LOSS"),
-        spare=("DEVICES", "POD", "LOSS", "ADDRESS"),
+        spare=("DEVICES", "POD", "LOSS", "ADDRESS", "PHASE"),
     )
     for seen in found:
         rows.add_row(*map(clean, _row(seen)))
@@ -59,13 +61,35 @@ def _row(seen: frames.NodeSeen) -> list[str]:
         about.address or "-",
         about.pod or "-",
         f"{seen.heard_s:.1f}s ago",
+        about.phase or "-",
         str(beat.round) if beat.round else "-",
         step,
         "-" if beat.loss is None else f"{beat.loss:g}",
         f"{received // MIB} MiB in, {sent // MIB} out, {errors} errors" if about.net else "-",
         ", ".join(f"{cls} {count}" for cls, count in sorted(about.hits.items())) or "-",
-        ", ".join(f"{about.devices.count(name)} x {name}" for name in sorted(set(about.devices))) or "-",
+        _devices(about),
     ]
+
+
+def _devices(about: frames.Particulars) -> str:
+    """Models, the range of each gauge, and what is wrong with any of them."""
+    models = ", ".join(f"{about.devices.count(name)} x {name}" for name in sorted(set(about.devices)))
+    gauges = about.gauges.values()
+    ranges = (
+        _range([gauge.celsius for gauge in gauges], "C"),
+        _range([gauge.sm_mhz for gauge in gauges], "MHz"),
+        _range([gauge.used_mib for gauge in gauges], "MiB"),
+    )
+    trouble = [gauge.trouble for _, gauge in sorted(about.gauges.items()) if gauge.trouble]
+    blind = "" if about.blind in ("", SEEING) else f"not watched: {about.blind}"
+    return "; ".join(text for text in (models, *ranges, *trouble, blind) if text) or "-"
+
+
+def _range(values: list[int | None], unit: str) -> str:
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return ""
+    return f"{known[0]} {unit}" if known[0] == known[-1] else f"{known[0]}-{known[-1]} {unit}"
 
 
 def _json(seen: frames.NodeSeen) -> dict[str, object]:
@@ -80,7 +104,10 @@ def _json(seen: frames.NodeSeen) -> dict[str, object]:
         "host": about.host or None,
         "address": about.address or None,
         "pod": about.pod or None,
+        "phase": about.phase or None,
         "devices": list(about.devices),
+        "gauges": {index: msgspec.structs.asdict(gauge) for index, gauge in about.gauges.items()},
+        "not_watched": None if about.blind in ("", SEEING) else about.blind,
         "net": {
             name: dict(zip(("received", "sent", "errors"), counts, strict=True)) for name, counts in about.net.items()
         },

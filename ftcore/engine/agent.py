@@ -247,6 +247,15 @@ class AgentCore:
         """The master wants a standby here."""
         return [Lead(None)]
 
+    @property
+    def doing(self) -> str:
+        """What the node does, for people: the workers' part of its state."""
+        if self.left:
+            return "leaving"
+        if self._starting is not None:
+            return "starting"
+        return "running" if self.running else "parked" if self.parked else "standby"
+
     def pulse(self, pages: Pages) -> Pulse:
         """What the next heartbeat tells."""
         told = [page for page in pages if page is not None] if self.running else []

@@ -38,6 +38,7 @@ from ftcore.runtime.agent.particulars import Particulars
 from ftcore.runtime.agent.watch_notes import LOOK_S as NOTES_LOOK_S
 from ftcore.runtime.agent.watch_notes import NotesWatch
 from ftcore.runtime.agent.watch_progress import ProgressWatch, stacks
+from ftcore.runtime.checks.protocol import Said
 from ftcore.runtime.clock import at
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.security import NONE, Security
@@ -53,6 +54,9 @@ KILL_S = 1.0
 """What is kept of the time to leave for workers that ignored TERM."""
 
 logger = structlog.get_logger()
+
+KERNEL_RANK = -1
+"""Who said it, of lines that are the kernel's: no worker."""
 
 
 @attrs.frozen(kw_only=True)
@@ -214,6 +218,8 @@ class Agent:
             self._watch_notes(),
         )
         duties = [asyncio.ensure_future(duty) for duty in work]
+        if self._checker is not None and self._checker.accelerators:
+            self._spawn(self._checker.watch(self._watched))
         try:
             awaited: list[asyncio.Future[Any]] = [self._ended, *duties]
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
@@ -329,6 +335,15 @@ class Agent:
             )
             self._outbox.add(fact, at(None))
 
+    def _watched(self, said: Said) -> None:
+        """The accelerators were looked at, and the kernel had something to say of them."""
+        self._particulars.gauged(said.gauges, said.detail)
+        for hit in said.hits:
+            if self._core.running:
+                self.matched(self._core.round, KERNEL_RANK, hit)
+            else:
+                self._particulars.matched(hit.cls, hit.count)
+
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
@@ -355,9 +370,14 @@ class Agent:
 
     def _beat(self) -> frames.Beat:
         pulse = self._core.pulse(self._supervisor.progress() if self._core.running else ())
-        about = self._particulars.changes(_now())
+        about = self._particulars.changes(_now(), self._doing())
         own_s, whole_s = (pulse.pace.own_s, pulse.pace.whole_s) if pulse.pace is not None else (None, None)
         return frames.Beat(pulse.round, pulse.step, pulse.absolute, pulse.loss, about, own_s, whole_s)
+
+    def _doing(self) -> str:
+        if self._checking is not None and not self._checking.done():
+            return "checking"
+        return self._core.doing
 
     async def _watch_grace(self) -> None:
         while True:

@@ -28,6 +28,7 @@ from ftcore.runtime.checks.protocol import (
     ALL_REDUCE,
     ALL_TO_ALL,
     COPIES,
+    DEVICES,
     EXCHANGE,
     INSIDE_FD,
     MATMUL,
@@ -36,6 +37,7 @@ from ftcore.runtime.checks.protocol import (
     DeviceSpec,
     HostSpec,
     Said,
+    WatchSpec,
     exchange_of,
 )
 
@@ -50,6 +52,9 @@ INSIDE_SHARE: Final = 1 / 8
 
 PROCESSORS_DEVICES: Final = 2
 """Devices that a node without accelerators plays, if it has so many workers: enough to exchange data among them."""
+
+SILENT_S: Final = 60.0
+"""The driver has died if the devices' gauges take so long; it is not asked again: who waits for it may never end."""
 
 HUNG: Final = "hung"
 """Of a check that had to be ended, or took its process along: it shows a node that is ill, or a check that is."""
@@ -116,6 +121,26 @@ class HealthCheck:
                 processes.kill(pid, signal.SIGKILL, group=True)
         hosts = [said for each in found[self._devices :] for said in each]
         return findings(found[: self._devices], hosts, exchange_of(command.label) if group else "", base.first)
+
+    async def watch(self, told: Callable[[Said], None]) -> None:
+        """Have the accelerators watched in a process of their own until it falls silent or ends, and say why."""
+        loop = asyncio.get_running_loop()
+        last = ""
+
+        def hear(said: Said) -> float:
+            nonlocal last
+            last = said.verdict
+            told(said)
+            return loop.time() + SILENT_S
+
+        try:
+            code = await self._process("watch", WatchSpec(agent=os.getpid()), hear, loop.time() + SILENT_S)
+        except OSError as error:
+            told(Said(name=DEVICES, verdict="unavailable", detail=f"they cannot be watched: {error}"))
+            return
+        if last != "unavailable":
+            why = f"no answer for {SILENT_S:g} s" if code is None else f"what watches them ended with code {code}"
+            told(Said(name=DEVICES, verdict="unavailable", detail=why))
 
     async def _device(self, spec: DeviceSpec, end: float, inside: int) -> list[Said]:
         """What a device's process said; what it did not come to say in time is said for it."""

@@ -1,4 +1,5 @@
-"""What a node says of itself in its heartbeats, beside step and loss: who it is, its network's counters, known lines.
+"""What a node says of itself in its heartbeats, beside step and loss: who it is, what it does, its network's counters,
+its accelerators' gauges, known lines.
 
 A field travels when it has changed since a master was last told, and the counters at most every ``LOOK_S``; so most
 heartbeats carry nothing of it. None of it enters the log: it lives in the master's memory, for ``ftctl status
@@ -12,6 +13,7 @@ import glob
 import os
 import socket
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -51,6 +53,8 @@ class Particulars:
             devices=tuple(_model(path) for path in sorted(glob.glob(gpus))),
         )
         self._hits: Counter[str] = Counter()
+        self._gauges: dict[str, frames.Gauge] = {}
+        self._blind = ""
         self.forget()
 
     def forget(self) -> None:
@@ -58,6 +62,8 @@ class Particulars:
         self._whole = True
         self._told_net: dict[str, tuple[int, int, int]] = {}
         self._told_hits: dict[str, int] = {}
+        self._told_gauges: dict[str, frames.Gauge] = {}
+        self._told = ("", "")
         self._looked = -LOOK_S
 
     def matched(self, cls: str, count: int) -> None:
@@ -65,11 +71,16 @@ class Particulars:
         if cls in self._hits or len(self._hits) < CLASSES_MAX:
             self._hits[cls] += count
 
-    def changes(self, now: float) -> frames.Particulars | None:
+    def gauged(self, gauges: Mapping[str, frames.Gauge], blind: str = "") -> None:
+        """The accelerators were looked at, or why they cannot be."""
+        self._gauges, self._blind = dict(gauges), blind or frames.SEEING
+
+    def changes(self, now: float, phase: str = "") -> frames.Particulars | None:
         """What the next heartbeat tells; None: nothing is new.
 
         Args:
             now: monotonic seconds.
+            phase: what the node does.
         """
         net: dict[str, tuple[int, int, int]] = {}
         if now - self._looked >= LOOK_S:
@@ -79,8 +90,13 @@ class Particulars:
             self._told_net.update(net)
         hits = {cls: count for cls, count in self._hits.items() if self._told_hits.get(cls) != count}
         self._told_hits.update(hits)
+        gauges = {index: gauge for index, gauge in self._gauges.items() if self._told_gauges.get(index) != gauge}
+        self._told_gauges.update(gauges)
+        news = (phase, self._blind)
+        phase, blind = (new if new != told else "" for new, told in zip(news, self._told, strict=True))
+        self._told = news
         about, self._whole = (self._about if self._whole else frames.Particulars()), False
-        told = msgspec.structs.replace(about, net=net, hits=hits)
+        told = msgspec.structs.replace(about, net=net, hits=hits, phase=phase, gauges=gauges, blind=blind)
         return told if told != frames.Particulars() else None
 
 

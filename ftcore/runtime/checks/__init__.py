@@ -2,6 +2,7 @@
 
     python -P -m ftcore.runtime.checks device    one device: a calculation with a known result, an exchange of data
     python -P -m ftcore.runtime.checks host      what the spec names, one after the other
+    python -P -m ftcore.runtime.checks watch     the devices' gauges and Xids while the node trains
 
 What to do comes as one line of JSON on stdin (``protocol.py``); what was found goes out line by line on stdout, so that
 nothing is lost when the process has to be killed. Whoever started it ends it with its whole group.

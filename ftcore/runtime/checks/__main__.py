@@ -26,6 +26,11 @@ def main() -> None:
         order = msgspec.json.decode(spec, type=protocol.DeviceSpec)
         die_with(order.agent)
         device.check(order, say)
+    elif what == "watch":
+        from ftcore.runtime.checks import watch
+
+        die_with(msgspec.json.decode(spec, type=protocol.WatchSpec).agent)
+        watch.watch(say)
     else:
         asked = msgspec.json.decode(spec, type=protocol.HostSpec)
         die_with(asked.agent)

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 import msgspec
 
-from ftcore.runtime.checks import nvml
+from ftcore.runtime.checks import nvml, xid
 from ftcore.runtime.checks.protocol import GROUP, Context, HostSpec, Said
 
 Check: TypeAlias = Callable[[Context], Said]
@@ -133,6 +133,7 @@ BUILT_IN: Mapping[str, Known] = {
     "disk": Known(disk, 20.0),
     "shared-memory": Known(shared_memory, 5.0),
     "nvml": Known(nvml.check, 20.0),
+    "xid": Known(xid.check, 5.0),
     "nic": Known(nic, 20.0),
 }
 """ftcore's own, in the order in which they are made."""

@@ -6,9 +6,11 @@ cannot be) must not train; one that is held back (heat, power) should be looked 
 
 import contextlib
 import importlib
+from collections.abc import Callable
 from typing import Any, Final
 
 from ftcore.runtime.checks.protocol import Context, Said
+from ftcore.runtime.wire.frames import Gauge
 
 _HELD_BACK: Final = {
     "nvmlClocksThrottleReasonHwSlowdown": "slowed down by its hardware",
@@ -17,23 +19,28 @@ _HELD_BACK: Final = {
 }
 
 
-def _load() -> Any:
-    module: Any = importlib.import_module("pynvml")
-    module.nvmlInit()
-    return module
+def load() -> tuple[Any, str]:
+    """``pynvml``, ready; or None, and why."""
+    try:
+        lib: Any = importlib.import_module("pynvml")
+        lib.nvmlInit()
+    except ImportError:
+        return None, "nvidia-ml-py is not installed: pip install 'ftcore[nvml]'"
+    except Exception as error:
+        return None, f"no driver answers: {error}"
+    return lib, ""
 
 
 def facts() -> dict[str, str]:
     """Driver, models and MIG mode; empty without a device."""
-    try:
-        lib = _load()
-    except Exception:
+    lib, _ = load()
+    if lib is None:
         return {}
-    found = {"driver": _str(lib.nvmlSystemGetDriverVersion())}
+    found = {"driver": string(lib.nvmlSystemGetDriverVersion())}
     models, modes = [], []
     for index in range(lib.nvmlDeviceGetCount()):
         handle = lib.nvmlDeviceGetHandleByIndex(index)
-        models.append(_str(lib.nvmlDeviceGetName(handle)))
+        models.append(string(lib.nvmlDeviceGetName(handle)))
         with contextlib.suppress(lib.NVMLError):
             modes.append("on" if lib.nvmlDeviceGetMigMode(handle)[0] else "off")
     found["models"] = ", ".join(f"{models.count(name)} x {name}" for name in dict.fromkeys(models))
@@ -44,12 +51,9 @@ def facts() -> dict[str, str]:
 
 def check(context: Context) -> Said:
     """Ask the driver for errors of memory and for what holds the devices back."""
-    try:
-        lib = _load()
-    except ImportError:
-        return Said(verdict="unavailable", detail="nvidia-ml-py is not installed: pip install 'ftcore[nvml]'")
-    except Exception as error:
-        return Said(verdict="unavailable", detail=f"no driver answers: {error}")
+    lib, why = load()
+    if lib is None:
+        return Said(verdict="unavailable", detail=why)
     broken: list[str] = []
     doubtful: list[str] = []
     values: dict[str, float] = {}
@@ -66,6 +70,35 @@ def check(context: Context) -> Said:
     if doubtful:
         return Said(verdict="warned", detail="; ".join(doubtful)[:500], values=values)
     return Said(verdict="passed", values=values)
+
+
+def gauges(lib: Any) -> dict[str, Gauge]:
+    """What heartbeats tell of each device, by index; rounded, so that noise is no news."""
+    found: dict[str, Gauge] = {}
+    for index in range(lib.nvmlDeviceGetCount()):
+        try:
+            handle = lib.nvmlDeviceGetHandleByIndex(index)
+        except lib.NVMLError as error:
+            found[str(index)] = Gauge(trouble=f"device {index} does not answer: {error}"[:200])
+            continue
+        found[str(index)] = _gauge(lib, handle, index)
+    return found
+
+
+def _gauge(lib: Any, handle: Any, index: int) -> Gauge:
+    return Gauge(
+        celsius=_rounded(lib, 5, lambda: lib.nvmlDeviceGetTemperature(handle, lib.NVML_TEMPERATURE_GPU)),
+        sm_mhz=_rounded(lib, 50, lambda: lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM)),
+        used_mib=_rounded(lib, 256, lambda: lib.nvmlDeviceGetMemoryInfo(handle).used >> 20),
+        trouble="; ".join([*_memory(lib, handle, index), *_clocks(lib, handle, index, {})])[:200],
+    )
+
+
+def _rounded(lib: Any, step: int, read: Callable[[], int]) -> int | None:
+    try:
+        return round(read() / step) * step
+    except lib.NVMLError:
+        return None
 
 
 def _memory(lib: Any, handle: Any, index: int) -> list[str]:
@@ -96,5 +129,6 @@ def _clocks(lib: Any, handle: Any, index: int, values: dict[str, float]) -> list
     return found
 
 
-def _str(text: Any) -> str:
+def string(text: Any) -> str:
+    """Text of the library, which is bytes in some versions."""
     return text.decode() if isinstance(text, bytes) else str(text)

@@ -5,6 +5,9 @@ from typing import Any, Final
 import attrs
 import msgspec
 
+from ftcore.faults.scan import Hit
+from ftcore.runtime.wire.frames import Gauge
+
 GROUP = "ftcore.checks"
 """Entry point group of checks that are not ftcore's own."""
 INSIDE_FD: Final = 3
@@ -15,6 +18,8 @@ COPIES: Final = "device-bandwidth"
 ALL_TO_ALL: Final = "all-to-all"
 EXCHANGE: Final = "exchange"
 ALL_REDUCE: Final = "all-reduce"
+DEVICES: Final = "devices"
+"""The name under which a node's devices are watched while it trains."""
 NIC_TO_NIC: Final = "nic-to-nic"
 
 
@@ -84,6 +89,17 @@ class HostSpec:
 
 
 @attrs.frozen(kw_only=True)
+class WatchSpec:
+    """What the process that watches the devices is to do.
+
+    Args:
+        agent: process id of the agent; the process dies with it.
+    """
+
+    agent: int
+
+
+@attrs.frozen(kw_only=True)
 class Said:
     """One line of a checking process; what it does not say is empty.
 
@@ -96,6 +112,8 @@ class Said:
         values: its figures.
         facts: what should be equal on all nodes.
         seconds: how long the calculation or the exchange took; of ``nic-to-nic``: a gigabyte.
+        gauges: of the devices that are watched.
+        hits: what the kernel said of devices since the last time.
     """
 
     begun: str = ""
@@ -106,6 +124,8 @@ class Said:
     values: dict[str, float] = attrs.field(factory=dict)
     facts: dict[str, str] = attrs.field(factory=dict)
     seconds: float = 0.0
+    gauges: dict[str, Gauge] = attrs.field(factory=dict)
+    hits: tuple[Hit, ...] = ()
 
 
 def line(said: Any) -> bytes:

@@ -174,6 +174,26 @@ class Facts(msgspec.Struct, frozen=True, tag_field="f", tag="facts"):
     facts: tuple[msgspec.Raw, ...]
 
 
+SEEING = "-"
+"""Instead of why there are no gauges, once there are: an older reason is not believed any more."""
+
+
+class Gauge(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An accelerator, as its driver tells it.
+
+    Args:
+        celsius: its temperature, to five degrees; None: not known, as the others.
+        sm_mhz: clock of its processors, to fifty megahertz.
+        used_mib: memory in use, to 256 MiB.
+        trouble: errors of its memory, what holds it back, or that it does not answer; empty: none.
+    """
+
+    celsius: int | None = None
+    sm_mhz: int | None = None
+    used_mib: int | None = None
+    trouble: str = ""
+
+
 class Particulars(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node says of itself; in a heartbeat only what has changed, at the master all of it.
 
@@ -183,7 +203,10 @@ class Particulars(msgspec.Struct, frozen=True, omit_defaults=True):
         pod: what its platform calls it, if anything.
         devices: models of its accelerators, as their driver tells them.
         net: by interface: bytes received, bytes sent, errors and drops, since the host started.
-        hits: by class of faults: lines that were known in what workers printed.
+        hits: by class of faults: lines that were known in what workers printed, or the kernel.
+        phase: what it does: ``standby``, ``checking``, ``starting``, ``running``, ``parked``, ``leaving``.
+        gauges: by index of the accelerator.
+        blind: why there are no gauges; ``SEEING``: there are.
     """
 
     host: str = ""
@@ -192,6 +215,9 @@ class Particulars(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: tuple[str, ...] = ()
     net: dict[str, tuple[int, int, int]] = {}
     hits: dict[str, int] = {}
+    phase: str = ""
+    gauges: dict[str, Gauge] = {}
+    blind: str = ""
 
     def updated(self, news: "Particulars") -> "Particulars":
         """With what has changed."""
@@ -202,6 +228,9 @@ class Particulars(msgspec.Struct, frozen=True, omit_defaults=True):
             devices=news.devices or self.devices,
             net=self.net | news.net,
             hits=self.hits | news.hits,
+            phase=news.phase or self.phase,
+            gauges=self.gauges | news.gauges,
+            blind=news.blind or self.blind,
         )
 
 

@@ -1,10 +1,11 @@
 """Nodes are checked before they train: a device that computes wrong values, a check that hangs, nodes that differ."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
-from harness import ftrun
+from harness import Ftrun, ftrun, wait_until
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from packages import install
@@ -71,9 +72,10 @@ def test_bad_nodes_are_found_before_the_start(tmp_path: Path) -> None:
         formed = job.wait("world.formed")
         assert {"node0", "node3"} <= set(formed.data.joined), "with or without those that came in place of the bad ones"
         assert not {"node1", "node2"} & set(formed.data.joined)
+        wait_until(lambda: phases(job) >= {("node0", "running"), ("node3", "running")}, "the phase of both nodes")
         job.finish()
         assert run.end() == 0
-        checked = {event.data.node: event.data for event in job.of("health.checked")}
+        checked = {event.data.node: event.data for event in job.of("health.checked") if event.seq < judged.seq}
         assert {one.exchange for one in checked.values()} == {"passed"}
         results = {result.name: result for result in checked["node0"].results}
         assert {"matmul", "exchange", "disk", "shared-memory", "nic", "configuration"} <= set(results)
@@ -85,3 +87,9 @@ def test_bad_nodes_are_found_before_the_start(tmp_path: Path) -> None:
         shown = job.ftctl("--job", "job", "status")
         assert "node1" in shown.stdout and "wrong values" in shown.stdout
         assert "firmware" in run.stderr() and "wrong values" in run.stderr()
+
+
+def phases(job: Ftrun) -> set[tuple[str, str]]:
+    """What the nodes' heartbeats say that they do."""
+    told = json.loads(job.ftctl("--job", "job", "status", "--nodes", "--format", "json").stdout or "[]")
+    return {(node["node"], node["phase"]) for node in told}

@@ -48,3 +48,24 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path):
     told = Particulars("h", net_dev="/nowhere", gpus="/nowhere/*").changes(0.0)
     assert told is not None
     assert (told.net, told.devices) == ({}, ())
+
+
+def test_what_a_node_does_and_its_gauges_are_told_when_they_change():
+    """A phase and each device's gauges once, then only what is new; why there are none, until there are."""
+    node = Particulars("h", net_dev="/nowhere", gpus="/nowhere/*")
+    node.gauged({}, "no driver answers")
+    first = node.changes(0.0, "standby")
+    assert first is not None and (first.phase, first.blind) == ("standby", "no driver answers")
+    assert node.changes(1.0, "standby") is None
+    cool, hot = frames.Gauge(celsius=40), frames.Gauge(celsius=85, trouble="slowed down for heat")
+    node.gauged({"0": cool, "1": cool})
+    second = node.changes(2.0, "running")
+    assert second == frames.Particulars(phase="running", gauges={"0": cool, "1": cool}, blind=frames.SEEING)
+    node.gauged({"0": cool, "1": hot})
+    third = node.changes(3.0, "running")
+    assert third == frames.Particulars(gauges={"1": hot})
+    whole = first.updated(second).updated(third)
+    assert (whole.phase, whole.blind, whole.gauges) == ("running", frames.SEEING, {"0": cool, "1": hot})
+    node.forget()
+    again = node.changes(4.0, "running")
+    assert again is not None and (again.phase, again.gauges) == ("running", {"0": cool, "1": hot})
