@@ -100,11 +100,12 @@ class JobFinished:
 @fact("job.parked")
 @attrs.frozen(kw_only=True)
 class JobParked:
-    """A fact could not be folded: the job is stuck, its workers are left running, an operator is needed.
+    """A fact could not be folded, or what follows from it is more than the log takes at once: the job is stuck, its
+    workers are left running, an operator is needed.
 
     Args:
-        error: the exception, in one line.
-        fact: the fact as it came, in JSON, so that it is not lost.
+        error: why, in one line.
+        fact: the fact as it came, in JSON, so that it is not lost; of a very large one the beginning.
         version: the ftcore that could not fold it.
     """
 

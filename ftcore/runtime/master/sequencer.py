@@ -4,13 +4,15 @@ While one commit is under way facts queue up; when it returns, all that queued (
 timer lingers. A store that is away or full stops nothing but this queue: the batch is tried again until it lands, its
 facts stay unacknowledged with their agents, and nobody is told of its decisions.
 
-A fact that cannot be folded (a bug, or a message nobody foresaw) parks the job: the batch before it is committed, the
-state is folded again from the log, and ``job.parked`` keeps the fact. Workers are left running.
+A fact that cannot be folded (a bug, or a message nobody foresaw), or of which more follows than the log takes at once,
+parks the job: the batch before it is appended, the state is folded again from the log, and ``job.parked`` keeps the
+fact. Workers are left running.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import attrs
 import structlog
@@ -37,6 +39,12 @@ batch that one group makes larger than the log takes at once is appended in seve
 RETRY_S = (0.05, 2.0)
 """First and longest pause before a batch is tried again."""
 
+ERROR_CHARS_MAX = 500
+FACT_CHARS_MAX = 16 << 10
+"""What ``job.parked`` keeps of an error and of its fact: one that is too large for the log may not make this one so."""
+
+T = TypeVar("T")
+
 logger = structlog.get_logger()
 
 
@@ -45,6 +53,32 @@ class _Entry:
     fact: Fact
     done: asyncio.Future[Seq]
     seq: Seq = Seq(0)
+
+
+@attrs.define
+class _Group:
+    entry: _Entry
+    events: list[Event]
+    size: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.size = sum(len(encode(event)) for event in self.events)
+
+
+@attrs.define
+class _Batch:
+    """What was taken off the queue at once; if there is a poison, it is the last entry's."""
+
+    entries: list[_Entry] = attrs.field(factory=list)
+    groups: list[_Group] = attrs.field(factory=list)
+    poison: str = ""
+
+    def cut(self, last: _Entry) -> list[_Entry]:
+        """Cut off what came behind an entry."""
+        place = next(at for at, entry in enumerate(self.entries) if entry is last) + 1
+        rest, self.entries = self.entries[place:], self.entries[:place]
+        last.seq = Seq(0)
+        return rest
 
 
 class Sequencer:
@@ -106,58 +140,77 @@ class Sequencer:
                 await self._commit_next()
 
     async def _commit_next(self) -> None:
-        batch: list[Event] = []
-        parts: list[list[Event]] = [[]]
-        entries: list[_Entry] = []
-        expected = Seq(self.state.seq)
-        size = filled = 0
-        poison: tuple[Fact, Exception] | None = None
-        while self._queue and len(batch) < BATCH_EVENTS_MAX and size < BATCH_BYTES_MAX:
+        landed = Seq(self.state.seq)
+        batch = self._next_batch()
+        told: list[Event] = []
+        parts = deque(_parts(batch.groups))
+        while parts:
+            part = parts.popleft()
+            try:
+                await self._append(part, landed)
+            except ValueError as error:  # the store takes less than is agreed on
+                if len(part) > 1:
+                    parts.extendleft([group] for group in reversed(part))
+                    continue
+                self._queue.extendleft(reversed(batch.cut(part[0].entry)))
+                batch.poison = f"the log refuses the {len(part[0].events)} events that follow from it: {error}"
+                break
+            told += [event for group in part for event in group.events]
+            landed = told[-1].seq
+        if batch.poison:
+            await self._return_to(landed)
+        self._committing = False
+        if told:
+            self._committed(told)
+        if batch.poison:
+            await self._park(batch.entries[-1].fact, batch.poison)
+        for entry in batch.entries:
+            if not entry.done.done():
+                entry.done.set_result(entry.seq)
+
+    def _next_batch(self) -> _Batch:
+        batch, size = _Batch(), 0
+        events = 0
+        while self._queue and events < BATCH_EVENTS_MAX and size < BATCH_BYTES_MAX:
             entry = self._queue.popleft()
-            entries.append(entry)
+            entry.seq = Seq(0)
+            batch.entries.append(entry)
             if is_duplicate(self.state, *entry.fact.id):
                 continue
             try:
-                group = self._turn(entry.fact)
+                group = _Group(entry, self._turn(entry.fact))
             except UnknownEvent:
                 raise
             except Exception as error:
                 logger.exception("a fact cannot be folded", fact=entry.fact.type, job=self.log.job)
-                poison = (entry.fact, error)
+                batch.poison = f"{type(error).__name__}: {error}"
                 break
-            entry.seq = Seq(group[0].seq)
-            batch += group
-            weight = sum(len(encode(event)) for event in group)
-            size += weight
-            if filled and filled + weight > GROUP_BYTES_MAX:  # a large world behind many small facts
-                parts.append([])
-                filled = 0
-            parts[-1] += group
-            filled += weight
-        if batch:
-            await self._append(parts, expected)
-        self._committing = False
-        if poison is not None:
-            await self._park(*poison)
-        for entry in entries:
-            if not entry.done.done():
-                entry.done.set_result(entry.seq)
+            if group.size > GROUP_BYTES_MAX:
+                batch.poison = (
+                    f"{entry.fact.type} and the {len(group.events) - 1} events that follow from it are {group.size} "
+                    f"bytes; the log takes {GROUP_BYTES_MAX} at once"
+                )
+                logger.error("a group is too large for the log", why=batch.poison, job=self.log.job)
+                break
+            entry.seq = Seq(group.events[0].seq)
+            batch.groups.append(group)
+            events += len(group.events)
+            size += group.size
+        return batch
 
     def _turn(self, fact: Fact) -> list[Event]:
         return turn(self.state, sequence(self.state, fact, now=self.clock.now(), term=self.term))
 
-    async def _append(self, parts: list[list[Event]], expected: Seq) -> None:
-        for part in parts:
-            await self._append_part(part, expected)
-            expected = part[-1].seq
-        self._committing = False
-        self._committed([event for part in parts for event in part])
+    async def _append(self, part: list[_Group], expected: Seq) -> None:
+        events = [event for group in part for event in group.events]
+        await self._patiently(lambda: self.log.append(events, term=self.term, expected_seq=expected))
 
-    async def _append_part(self, part: list[Event], expected: Seq) -> None:
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask the log until it answers."""
         pause_s = RETRY_S[0]
         while True:
             try:
-                await self.log.append(part, term=self.term, expected_seq=expected)
+                answer = await ask()
                 break
             except (LogUnavailable, LogFull) as error:
                 if not self.stalled:
@@ -166,18 +219,37 @@ class Sequencer:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_S[1])
         if self.stalled:
-            logger.warning("the log can be written again", seq=part[-1].seq)
+            logger.warning("the log can be written again")
             self.stalled = False
+        return answer
 
-    async def _park(self, fact: Fact, error: Exception) -> None:
-        self.state = await refold(self.log)
+    async def _return_to(self, seq: Seq) -> None:
+        """Throw away a state that has run ahead for nothing: what comes next reads, tells and keeps the log's."""
+        self.state = await self._patiently(lambda: refold(self.log, seq))
+
+    async def _park(self, fact: Fact, why: str) -> None:
         parked = JobParked(
-            error=f"{type(error).__name__}: {error}"[:500],
-            fact=encode_fact(fact).decode(),
-            version=__version__,
+            error=why[:ERROR_CHARS_MAX], fact=encode_fact(fact).decode()[:FACT_CHARS_MAX], version=__version__
         )
-        expected = Seq(self.state.seq)
-        await self._append([self._turn(own_fact(parked))], expected)
+        landed = Seq(self.state.seq)
+        self._committing = True
+        events = self._turn(own_fact(parked))
+        await self._patiently(lambda: self.log.append(events, term=self.term, expected_seq=landed))
+        self._committing = False
+        self._committed(events)
+
+
+def _parts(groups: list[_Group]) -> list[list[_Group]]:
+    """The groups in portions that the log takes at once: a large world may come behind many small facts."""
+    parts: list[list[_Group]] = []
+    filled = 0
+    for group in groups:
+        if not parts or filled + group.size > GROUP_BYTES_MAX:
+            parts.append([])
+            filled = 0
+        parts[-1].append(group)
+        filled += group.size
+    return parts
 
 
 async def refold(log: EventLog, until: Seq | None = None) -> JobState:

@@ -1,43 +1,140 @@
-"""The sequencer: what it hands to the log, and in what portions."""
+"""The sequencer: what it hands to the log, in what portions, and what it does with what cannot be handed on."""
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
+
+import pytest
 
 from ftcore import __version__
+from ftcore.engine.decide import turn
 from ftcore.engine.turn import own_fact
 from ftcore.events.codec import encode
 from ftcore.events.envelope import Event
+from ftcore.events.job import JobParked
 from ftcore.events.master import MasterElected
 from ftcore.events.operator import OperatorCommanded
+from ftcore.ids import Seq
 from ftcore.logs import open_log
-from ftcore.ports import GROUP_BYTES_MAX, Candidate
+from ftcore.ports import GROUP_BYTES_MAX, Candidate, EventLog
 from ftcore.runtime.clock import SystemClock
-from ftcore.runtime.master.sequencer import BATCH_BYTES_MAX, Sequencer
-from ftcore.states.model import JobState
+from ftcore.runtime.master import sequencer as module
+from ftcore.runtime.master.sequencer import BATCH_BYTES_MAX, Sequencer, refold
+from ftcore.states.model import JobState, to_json
+
+ELECTED = MasterElected(host="host", pid=1, address="unix:master", version=__version__)
+
+
+def said(why: str) -> OperatorCommanded:
+    return OperatorCommanded(command="note", who="me", why=why)
+
+
+class Told:
+    """What a sequencer told, and the state that it told it with."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.states: list[tuple[Seq, bytes]] = []
+        self.sequencer: Sequencer | None = None
+
+    def __call__(self, batch: Sequence[Event]) -> None:
+        assert self.sequencer is not None
+        self.batches.append([event.type for event in batch])
+        self.states.append((batch[-1].seq, to_json(self.sequencer.state)))
+
+
+async def sequenced(log: EventLog, *facts: Any) -> tuple[Told, list[Event]]:
+    """Submit facts at once; what was told, and the log, once all of them are dealt with."""
+    leadership = await log.campaign(Candidate(host="host", pid=1, address="unix:master"))
+    told = Told()
+    told.sequencer = Sequencer(log, JobState(), leadership.term, SystemClock(), told)
+    for fact in facts:
+        last = told.sequencer.submit(own_fact(fact))
+    running = asyncio.create_task(told.sequencer.run())
+    waiting: set[asyncio.Future[Any]] = {running, last}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    running.cancel()
+    for seq, state in told.states:
+        assert state == to_json(await refold(log, seq)), f"what was told at {seq} is not what the log says"
+    return told, [event async for event in log.read()]
+
+
+async def in_memory(name: str) -> EventLog:
+    return await open_log(f"memory://{name}", "job", create=True)
 
 
 def test_a_large_group_behind_many_small_ones_is_appended_alone() -> None:
     """A batch that is more than the log takes at once lands in parts of whole groups, and is told of as one."""
     sizes = (BATCH_BYTES_MAX - 20_000, GROUP_BYTES_MAX - 20_000)
 
-    async def scenario() -> tuple[list[int], list[Event]]:
-        log = await open_log("memory://sequencer", "job", create=True)
-        leadership = await log.campaign(Candidate(host="host", pid=1, address="unix:master"))
-        told: list[int] = []
-
-        def committed(batch: Sequence[Event]) -> None:
-            told.append(len(batch))
-
-        sequencer = Sequencer(log, JobState(), leadership.term, SystemClock(), committed)
-        elected = MasterElected(host="host", pid=1, address="unix:master", version=__version__)
-        facts = [elected, *(OperatorCommanded(command="note", who="me", why="x" * size) for size in sizes)]
-        done = [sequencer.submit(own_fact(fact)) for fact in facts]
-        running = asyncio.create_task(sequencer.run())
-        await asyncio.wait([running, asyncio.gather(*done)], return_when=asyncio.FIRST_COMPLETED)
-        running.cancel()
-        return told, [event async for event in log.read()]
+    async def scenario() -> tuple[Told, list[Event]]:
+        return await sequenced(await in_memory("large"), ELECTED, *(said("x" * size) for size in sizes))
 
     told, events = asyncio.run(scenario())
     assert sum(map(len, map(encode, events))) > GROUP_BYTES_MAX
     assert [event.type for event in events] == ["master.elected", "operator.commanded", "operator.commanded"]
-    assert told == [3]
+    assert told.batches == [["master.elected", "operator.commanded", "operator.commanded"]]
+
+
+def test_what_came_before_a_fact_that_cannot_be_folded_is_told_with_the_state_of_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A turn that fails half way leaves nothing behind: what is told and kept is the log's."""
+
+    def failing(state: JobState, fact: Event) -> list[Event]:
+        events = turn(state, fact)
+        if getattr(fact.data, "why", "") == "poison":
+            raise KeyError("half way")
+        return events
+
+    monkeypatch.setattr(module, "turn", failing)
+
+    async def scenario() -> tuple[Told, list[Event]]:
+        return await sequenced(await in_memory("poison"), ELECTED, said("poison"), said("later"))
+
+    told, events = asyncio.run(scenario())
+    assert told.batches == [["master.elected"], ["job.parked"], ["operator.commanded"]]
+    assert [event.seq for event in events] == [1, 2, 3]
+    assert isinstance(events[1].data, JobParked)
+    assert events[1].data.error == "KeyError: 'half way'"
+    assert '"why":"poison"' in events[1].data.fact
+
+
+def test_a_group_that_is_more_than_the_log_takes_parks_the_job() -> None:
+    """The job is parked with the reason, whoever leads: no master dies of it, and what came with it lands."""
+
+    async def scenario() -> tuple[Told, list[Event]]:
+        return await sequenced(await in_memory("over"), ELECTED, said("x" * GROUP_BYTES_MAX), said("later"))
+
+    told, events = asyncio.run(scenario())
+    assert told.batches == [["master.elected"], ["job.parked"], ["operator.commanded"]]
+    parked = events[1].data
+    assert isinstance(parked, JobParked)
+    assert "operator.commanded and the 0 events that follow from it are 1048" in parked.error
+    assert f"the log takes {GROUP_BYTES_MAX} at once" in parked.error
+    assert parked.fact.startswith('{"id":')
+    assert len(encode(events[1])) < GROUP_BYTES_MAX // 4
+
+
+def test_a_store_that_takes_less_at_once_gets_less_and_parks_one_fact_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the store refuses as too large is appended group by group; a group that it refuses parks the job."""
+    takes = 50_000
+
+    async def scenario() -> tuple[Told, list[Event]]:
+        log = await in_memory("less")
+        append = log.append
+
+        async def refusing(events: Sequence[Event], **more: Any) -> None:
+            if sum(map(len, map(encode, events))) > takes:
+                raise ValueError("etcdserver: request is too large")
+            await append(events, **more)
+
+        monkeypatch.setattr(log, "append", refusing)
+        return await sequenced(log, ELECTED, said("a" * 40_000), said("b" * 40_000), said("c" * 60_000), said("later"))
+
+    told, events = asyncio.run(scenario())
+    note = "operator.commanded"
+    assert told.batches == [["master.elected", note, note], ["job.parked"], [note]]
+    assert [getattr(event.data, "why", "")[:5] for event in events] == ["", "aaaaa", "bbbbb", "", "later"]
+    assert isinstance(events[3].data, JobParked)
+    assert events[3].data.error.endswith("etcdserver: request is too large")
