@@ -180,6 +180,7 @@ class IncidentState:
         answers: what policies that are not ftcore's said in this revision, by name.
         round: the round that was hit.
         progress: the newest step known to be completed when it was hit, if any.
+        counted: the node whose fault it is counted as, if it is one's.
     """
 
     id: str
@@ -191,6 +192,7 @@ class IncidentState:
     round: int
     progress: int | None
     absolute: bool
+    counted: str = ""
     asked: list[str] = attrs.field(factory=list)
     tried: list[str] = attrs.field(factory=list)
     taken: str = ""

@@ -37,8 +37,6 @@ def _incident_opened(state: JobState, event: Event, data: incident.IncidentOpene
     assert event.incident is not None
     if data.kind == "opportunity":
         state.offered = event.seq
-    if data.kind == "fault":
-        _count_culprit(state, event, data.fault)
     state.incidents += 1
     state.incident = IncidentState(
         id=event.incident,
@@ -53,24 +51,27 @@ def _incident_opened(state: JobState, event: Event, data: incident.IncidentOpene
     )
     if data.kind != "fault":
         return  # a wish or a warning is no failure to make progress
+    _count_culprit(state, event, state.incident, data.fault)
     repeat = state.repeat
     repeat.before = (repeat.key, repeat.count)
     _count_repeat(state, data.fault)
 
 
-def _count_culprit(state: JobState, event: Event, fault: incident.Fault) -> None:
-    if fault.nodes and fault.cls not in OF_NO_NODE:
-        times = state.node_faults.setdefault(fault.nodes[0], [])
+def _count_culprit(state: JobState, event: Event, known: IncidentState, fault: incident.Fault) -> None:
+    known.counted = fault.nodes[0] if fault.nodes and fault.cls not in OF_NO_NODE else ""
+    if known.counted:
+        times = state.node_faults.setdefault(known.counted, [])
         times.append(event.time)
         del times[:-HISTORY_MAX]
 
 
 def _recount_culprit(state: JobState, event: Event, known: IncidentState, fault: incident.Fault) -> None:
     """A better reading of the same round moves the count from one culprit to the other; a new round's adds to it."""
-    before = known.fault.nodes[:1] if known.fault.cls not in OF_NO_NODE else ()
-    if before and not (state.reports and state.reports[-1].round > known.round) and known.kind == "fault":
-        state.node_faults[before[0]].pop()
-    _count_culprit(state, event, fault)
+    anew = bool(state.reports) and state.reports[-1].round > known.round
+    times = state.node_faults.get(known.counted)
+    if times and not anew:  # none are left of a node that an operator has admitted again since
+        times.pop()
+    _count_culprit(state, event, known, fault)
 
 
 def _count_repeat(state: JobState, fault: incident.Fault) -> None:
@@ -86,6 +87,8 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
         return
     if data.revision == open_incident.revision:
         step_incident(state, "incident.rediagnosed/detail", changes)
+        if data.kind == "fault" and data.fault.nodes[:1] != open_incident.fault.nodes[:1]:
+            _recount_culprit(state, event, open_incident, data.fault)
     else:
         step_incident(state, "incident.rediagnosed/worse", changes)
         step_job(state, "incident.rediagnosed", changes)

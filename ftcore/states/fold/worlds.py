@@ -49,8 +49,10 @@ _NODES_OWN = (StartWorkers, StopWorkers, OpenStore, ResumeWorkers)
 
 @on(world.StoreOpened)
 def _store_opened(state: JobState, event: Event, data: world.StoreOpened, changes: Changes) -> None:
-    if state.current(data.node, data.incarnation) is not None:
+    # One that was asked first and answers late, when another was asked in its place, would be dialled for nothing.
+    if state.current(data.node, data.incarnation) is not None and state.store_nodes.get(data.round) == data.node:
         state.stores[data.round] = f"[{data.host}]:{data.port}" if ":" in data.host else f"{data.host}:{data.port}"
+    if state.current(data.node, data.incarnation) is not None:
         answered(state, data.node, OpenStore, round_=data.round)
 
 

@@ -10,6 +10,7 @@ from ftcore.events import decode, encode
 from ftcore.events.envelope import EventId, Unknown
 from ftcore.events.job import JobParked, JobProgressed
 from ftcore.events.worker import WorkersStepped
+from ftcore.events.world import StoreOpened
 from ftcore.faults.taxonomy import CLASSES
 from ftcore.states.faultkey import OF_NO_NODE
 from ftcore.states.fold import fold, is_duplicate, next_deadline, pending
@@ -193,3 +194,30 @@ def test_faults_of_the_script_and_the_data_count_for_no_node():
 def test_the_fold_and_the_taxonomy_agree_on_whose_faults_they_are():
     """The fold stands below the taxonomy and keeps the names by itself."""
     assert set(OF_NO_NODE) == {str(cls) for cls, known in CLASSES.items() if known.at_fault in ("data", "user")}
+
+
+def test_one_fault_counts_for_one_node_however_often_it_is_read_anew():
+    """Each victim of a hung collective shows another rank further behind; only the last culprit keeps the count."""
+    driver = JobDriver(nodes=4)
+    driver.start()
+    for number in range(3):
+        said = f"Watchdog caught collective operation timeout: WorkNCCL(SeqNum={10 - number}, OpType=ALLREDUCE)"
+        driver.fail(f"node{number}", exitcode=-6, message=f"[Rank {number}] {said} ran for 600001 milliseconds")
+        assert {node for node, times in driver.state.node_faults.items() if times} == {f"node{number}"}
+    driver.command("admit", "node2")
+    driver.lose("node3")
+    assert driver.state.poisoned == ""
+    assert {node for node, times in driver.state.node_faults.items() if times} == {"node3"}
+
+
+def test_a_store_that_was_opened_too_late_serves_nobody():
+    """Its node was asked first and released; another was asked in its place, and workers are sent to that one."""
+    driver = JobDriver(nodes=3)
+    driver.start()
+    driver.fail("node1")
+    round_ = driver.state.round + 1
+    host = driver.state.store_nodes[round_]
+    late = next(node for node in driver.state.nodes if node != host)
+    life = driver.state.nodes[late].incarnation
+    driver.say(late, StoreOpened(node=late, incarnation=life, round=round_, host="late", port=1, effect="older"))
+    assert driver.state.stores.get(round_) != "late:1"
