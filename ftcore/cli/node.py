@@ -28,6 +28,7 @@ from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
 from ftcore.runtime.agent.health import HealthCheck, accelerators
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.agent.supervisor import LocalSupervisor, Output
+from ftcore.runtime.agent.warm_start import Started
 from ftcore.runtime.checks.protocol import Context
 from ftcore.runtime.master.alerts import ALERTS_S
 
@@ -58,6 +59,7 @@ class NodeConfig:
         upkeep: flags that tell a candidate how to keep the log small.
         platform: URL of what launches nodes; empty: nothing does.
         parent: process id of the ``ftrun`` that plays the platform, 0 if none: this agent dies with it.
+        warm: the warm process, if it was started already.
     """
 
     agent: AgentConfig
@@ -72,6 +74,7 @@ class NodeConfig:
     platform: str = ""
     parent: int = 0
     upkeep: tuple[str, ...] = ()
+    warm: Started | None = None
 
 
 Supervise = Callable[[NodeConfig, Reaper, Callable[[], Agent | None]], Supervisor]
@@ -99,6 +102,7 @@ def _local(config: NodeConfig, reaper: Reaper, agent: Callable[[], Agent | None]
         reaper=reaper,
         on_match=matched,
         rules=extra_rules(policy.rules, policy.source),
+        warm=config.warm,
     )
 
 

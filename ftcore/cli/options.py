@@ -1,14 +1,19 @@
 """``ftrun``'s command line: torchrun's flags under torchrun's names, and ftcore's own.
 
 Both spellings (``--nproc-per-node``, ``--nproc_per_node``) and torchrun's ``PET_*`` environment variables work.
+
+House rule: it is imported before the warm process is started (``ftrun.py``), and imports nothing heavy itself.
 """
 
 import argparse
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
-from ftcore.platforms.options import seconds_of as duration
+from ftcore.cli import QUIET
+from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
+from ftcore.runtime.wire import WITHHELD
 
 EPILOG = """\
 examples:
@@ -64,6 +69,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("script", help="script, module (-m) or program (--no-python) to run")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
     _defaults_from_environment(parser)
+    for hidden in ("--local-place", "--local-parent", "--local-life"):
+        parser.add_argument(hidden, type=int, default=-1, help=argparse.SUPPRESS)
+    parser.add_argument("--local-launch", default="", help=argparse.SUPPRESS)
     return parser
 
 
@@ -187,8 +195,12 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
 
 def seconds(parser: argparse.ArgumentParser, flag: str, text: str | None) -> float | None:
     """``30``, ``90s``, ``2m`` as seconds; None if not given."""
+    if text is None:
+        return None
+    from ftcore.platforms.options import seconds_of
+
     try:
-        return None if text is None else duration(text)
+        return seconds_of(text)
     except ValueError:
         parser.error(f"{flag}: found {text!r}; expected a time such as 30s or 2m")
 
@@ -286,3 +298,42 @@ def ranks(parser: argparse.ArgumentParser, text: str) -> Sequence[int] | None:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         parser.error(f"--local-ranks-filter: found {text!r}; expected local ranks such as 0,2")
+
+
+def slots(parser: argparse.ArgumentParser, text: str) -> int:
+    """``--nproc-per-node``: a number, or what there is; torch is not asked, it would cost a second."""
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = [name for name in (visible or "").split(",") if name.strip()]
+    gpus = len(devices) if visible is not None else len(list(Path("/dev").glob("nvidia[0-9]*")))
+    if text == "gpu" and not gpus:
+        parser.error("--nproc-per-node gpu: no GPU is visible on this machine")
+    if text in ("gpu", "auto") and gpus:
+        return gpus
+    if text not in ("cpu", "auto"):
+        parser.error(f"--nproc-per-node: found {text!r}; expected a number, cpu, gpu or auto")
+    return os.cpu_count() or 1
+
+
+def worker_base_env(workers: int) -> dict[str, str]:
+    """The environment that so many workers of a node inherit."""
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PET_") and name not in WITHHELD and (name, value) != QUIET
+    }
+    if workers > 1 and "OMP_NUM_THREADS" not in env:
+        env["OMP_NUM_THREADS"] = "1"  # torchrun's rule: workers of one node must not fight for its cores
+    return env
+
+
+def preload(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Sequence[str] | None:
+    """The modules that the warm process imports; None: workers are fresh interpreters."""
+    if args.no_preload:
+        if args.preload:
+            parser.error("--preload and --no-preload exclude each other")
+        return None
+    if args.no_python:
+        return None
+    return tuple(args.preload.split(",")) if args.preload else DEFAULT_PRELOAD

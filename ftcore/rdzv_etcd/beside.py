@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from ftcore.cli import places
-from ftcore.cli.ftrun import LOCALHOST, base_timing, own_address, security_in_force
+from ftcore.cli.ftrun_job import LOCALHOST, base_timing, own_address, security_in_force
 from ftcore.cli.node import NodeConfig, run_node
 from ftcore.cli.policy_file import policy_in_force
 from ftcore.errors import FtcoreError, UsageError

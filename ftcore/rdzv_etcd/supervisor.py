@@ -30,7 +30,7 @@ from ftcore.ids import Round
 from ftcore.ports import Launch, Progress, WorkerExit
 from ftcore.rdzv_etcd import channel
 from ftcore.runtime.agent.environment import RESUME_STEP, SKIP
-from ftcore.runtime.wire.security import WITHHELD
+from ftcore.runtime.wire import WITHHELD
 
 _EXIT_CODE = 49
 """Place of the exit code in ``/proc/PID/stat``, counted from the state."""

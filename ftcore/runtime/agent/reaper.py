@@ -29,6 +29,7 @@ class Reaper:
         self._unclaimed: dict[int, tuple[int, int]] = {}
         self._loop = asyncio.get_running_loop()
         self._loop.add_signal_handler(signal.SIGCHLD, self.drain)
+        self.drain()  # of what ended before, no signal comes any more
 
     @property
     def watched(self) -> set[int]:

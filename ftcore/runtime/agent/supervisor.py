@@ -21,7 +21,6 @@ import os
 import signal
 import string
 import sys
-import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Final
 
@@ -38,12 +37,10 @@ from ftcore.runtime.agent.output import Console, FileWriter, Stream
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.agent.store_link import StoreLink
 from ftcore.runtime.agent.warm_link import Parked, WarmLink, receive
+from ftcore.runtime.agent.warm_start import AGENT_ENV, Started, new_tag
 from ftcore.runtime.warm import protocol
-from ftcore.runtime.warm.serve import DEFAULT_PRELOAD
+from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
 from ftcore.shm import page
-
-AGENT_ENV: Final = "FTCORE_AGENT"
-"""In the environment of all that an agent runs: its tag, by which the guard finds what survived it."""
 
 ERROR_FILE_ENV: Final = "TORCHELASTIC_ERROR_FILE"
 HOOKS: Final = "ftcore.worker._hooks"
@@ -119,6 +116,7 @@ class LocalSupervisor:
         reaper: waits for all children; None: an own one.
         on_match: told of round, global rank and what a rule knew in the worker's output; None: output is not scanned.
         rules: the job's own rules for that.
+        warm: the warm process, if it was started already, in that environment and with those modules.
 
     Raises:
         OSError: the system refuses to start the guard or the warm process.
@@ -136,10 +134,11 @@ class LocalSupervisor:
         reaper: Reaper | None = None,
         on_match: Told | None = None,
         rules: tuple[Rule, ...] = (),
+        warm: Started | None = None,
     ) -> None:
         processes.become_subreaper()
         self._loop = asyncio.get_running_loop()
-        self._elders = frozenset(processes.children(os.getpid()))
+        self._elders = frozenset(processes.children(os.getpid())) - ({warm.pid} if warm is not None else set())
         self._own_reaper = reaper is None
         self._reaper = Reaper() if reaper is None else reaper
         self._output = Output() if output is None else output
@@ -148,11 +147,11 @@ class LocalSupervisor:
         self._noted: set[str] = set()
         self._writer = FileWriter(self._loop, self._note_file)
         self._log_watch = LogWatch(self._loop, on_match, rules) if on_match is not None else None
-        self._tag = uuid.uuid4().hex
+        self._tag = new_tag() if warm is None else warm.tag
         self._guard = Guard(self._reaper, f"{AGENT_ENV}={self._tag}")
         self._env = {**env, AGENT_ENV: self._tag}
         self._preloads = preload is not None
-        self._warm = WarmLink(self._reaper, self._env, preload or (), nproc)
+        self._warm = WarmLink(self._reaper, env, preload or (), nproc, self._tag, warm)
         self._store = StoreLink(self._reaper, self._warm, on_store_lost or (lambda _round: None))
         self._exits: asyncio.Queue[WorkerExit | None] = asyncio.Queue()
         self._workers: list[_Worker] = []

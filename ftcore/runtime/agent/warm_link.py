@@ -1,8 +1,8 @@
 """The agent's side of the warm process: keeps one alive, keeps workers parked, hands them over.
 
-The warm process is started at once, so its imports overlap with joining the job. When it dies, a new one is started;
-workers that it had forked are the agent's children and do not notice. One that does not get through its imports is
-tried ``TRIES`` times for each launch, then the launch fails with what it printed.
+The warm process is started at once (``warm_start``), so its imports overlap with joining the job. When it dies, a new
+one is started; workers that it had forked are the agent's children and do not notice. One that does not get through its
+imports is tried ``TRIES`` times for each launch, then the launch fails with what it printed.
 
 Parked workers are forked ahead of their launch (``runtime.warm.child``), some time after the last launch so as not to
 slow down what was just started. A launch that finds too few has the rest forked on demand.
@@ -10,24 +10,19 @@ slow down what was just started. A launch that finds too few has the rest forked
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
 
-import ftcore
 from ftcore.errors import UsageError
-from ftcore.runtime.agent import processes
+from ftcore.runtime.agent import processes, warm_start
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.warm import protocol
-from ftcore.runtime.warm.serve import CHANNEL_FD
 
 TRIES = 3
 RETRY_S = 1.0
@@ -36,8 +31,6 @@ REPARK_AFTER_S = 2.0
 PARK_TIMEOUT_S = 10.0
 """A warm process that has not forked a worker by then (it takes milliseconds) is taken for stuck and made anew."""
 STDERR_BYTES = 8192
-_MAIN = Path(protocol.__file__).with_name("__main__.py")
-_ROOT = Path(ftcore.__file__).parent.parent
 
 
 @attrs.define
@@ -72,14 +65,25 @@ class WarmLink:
 
     Args:
         reaper: waits for it.
-        env: the environment in which it imports.
+        env: the environment in which it imports, but for the tag.
         preload: the modules that it imports.
         spares: how many workers to keep parked.
+        tag: of the agent.
+        started: the first one, if it was started already.
     """
 
-    def __init__(self, reaper: Reaper, env: Mapping[str, str], preload: Sequence[str], spares: int) -> None:
+    def __init__(
+        self,
+        reaper: Reaper,
+        env: Mapping[str, str],
+        preload: Sequence[str],
+        spares: int,
+        tag: str,
+        started: warm_start.Started | None = None,
+    ) -> None:
         self._reaper = reaper
         self._env = env
+        self._tag = tag
         self._preload = tuple(preload)
         self._spares = spares
         self._loop = asyncio.get_running_loop()
@@ -96,7 +100,7 @@ class WarmLink:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.pid = 0
-        self._start()
+        self._start(started)
 
     async def unsafe(self) -> str:
         """Why a fork of it would not equal a fresh start, or nothing. Raises ``UsageError`` if it cannot run."""
@@ -162,29 +166,15 @@ class WarmLink:
 
     # The process itself
 
-    def _start(self) -> None:
-        ours, theirs = protocol.pair()
-        self._errors, errors = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._errors, False)
+    def _start(self, started: warm_start.Started | None = None) -> None:
+        if started is None:
+            started = warm_start.start(self._env, self._preload, self._tag)
         self._printed.clear()
-        args = [str(os.getpid()), str(_ROOT), json.dumps(self._preload)]
-        stdin = {0: 0} if os.path.exists("/proc/self/fd/0") else {}  # workers read the agent's, as under torchrun
-        try:
-            self.pid = processes.spawn(
-                [sys.executable, "-u", str(_MAIN), *args],
-                self._env,
-                {1: errors, 2: errors, CHANNEL_FD: theirs.fileno(), **stdin},
-                null=() if stdin else (0,),
-            )
-        finally:
-            theirs.close()
-            os.close(errors)
-        self._channel = ours
+        self.pid, self._channel, self._errors = started.pid, started.channel, started.errors
         self._loop.add_reader(self._errors, self._read_errors, self._errors)
-        pid = self.pid
         self._gone = self._loop.create_future()
-        self._reaper.watch(pid, lambda _code, _mono: self._ended(pid))
-        self._ready = self._loop.create_task(self._await_ready(ours, self._gone))
+        self._reaper.watch(started.pid, lambda _code, _mono: self._ended(started.pid), started.since)
+        self._ready = self._loop.create_task(self._await_ready(started.channel, self._gone))
         self._ready.add_done_callback(_consume)
 
     async def _await_ready(self, channel: socket.socket, gone: asyncio.Future[None]) -> str:

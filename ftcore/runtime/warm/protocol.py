@@ -18,6 +18,13 @@ import socket
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
+CHANNEL_FD = 3
+"""The warm process's end of its channel."""
+
+DEFAULT_PRELOAD = ("torch", "numpy", "torch.distributed", "torch.optim", "torch.nn.parallel", "torch._dynamo")
+"""What a training script imports, and what torch's optimizers and DDP import on first use (``torch._dynamo``: over a
+second). One that is not installed is left out."""
+
 MESSAGE_BYTES_MAX = 65536
 FDS_MAX = 64
 """Descriptors in one message; the kernel's limit is 253."""

@@ -17,12 +17,7 @@ import sys
 import warnings
 
 from ftcore.runtime.warm import child, protocol, store, title
-
-CHANNEL_FD = 3
-
-DEFAULT_PRELOAD = ("torch", "numpy", "torch.distributed", "torch.optim", "torch.nn.parallel", "torch._dynamo")
-"""What a training script imports, and what torch's optimizers and DDP import on first use (``torch._dynamo``: over a
-second). One that is not installed is left out."""
+from ftcore.runtime.warm.protocol import CHANNEL_FD, DEFAULT_PRELOAD
 
 
 def main(agent: int, modules: str, fresh: frozenset[str]) -> protocol.Body | None:

@@ -28,15 +28,12 @@ import grpc
 import structlog
 
 from ftcore.errors import UsageError
+from ftcore.runtime.wire import TOKEN_ENV
 
-TOKEN_ENV = "FTCORE_TOKEN"
 TOKEN_FILE_ENV = "FTCORE_TOKEN_FILE"
 CA_ENV, CERT_ENV, KEY_ENV = "FTCORE_TLS_CA", "FTCORE_TLS_CERT", "FTCORE_TLS_KEY"
 NAME_ENV = "FTCORE_TLS_NAME"
 MUTUAL_ENV = "FTCORE_TLS_MUTUAL"
-
-WITHHELD = (TOKEN_ENV, "FTCORE_ETCD_PASSWORD")
-"""Variables with secrets that workers do not inherit: scripts and their loggers like to print what they find."""
 
 TOKEN_LENGTHS = (16, 1024)
 """A shorter token could be guessed from a recorded opening; a longer one is some other file."""

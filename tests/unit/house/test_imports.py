@@ -18,7 +18,7 @@ def run(*argv: str, cwd: Path = ROOT) -> "subprocess.CompletedProcess[str]":
     "module",
     [
         "ftcore",
-        "ftcore.cli.ftrun",
+        "ftcore.cli.ftrun_job",
         "ftcore.cli.ftctl",
         "ftcore.cli.master",
         "ftcore.runtime.agent.agent",

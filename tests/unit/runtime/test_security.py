@@ -240,7 +240,7 @@ def test_another_user_of_the_machine_neither_reads_nor_joins(tmp_path: Path):
     env |= {"XDG_STATE_HOME": str(theirs), "XDG_RUNTIME_DIR": "", "TMPDIR": str(theirs), "HOME": str(theirs)}
     nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
     if subprocess.run(
-        [*nobody, sys.executable, "-c", "import ftcore.cli.ftrun"], env=env, capture_output=True
+        [*nobody, sys.executable, "-c", "import ftcore.cli.ftrun_job"], env=env, capture_output=True
     ).returncode:
         pytest.skip("nobody else may read this checkout")
     url = ["--store", f"sqlite://{store}"]

@@ -9,6 +9,7 @@ import pytest
 from supervisor_harness import Node
 
 from ftcore.errors import UsageError
+from ftcore.runtime.agent import processes, warm_start
 
 PRINT = "import sys; print(sys.argv[1:], sys.stdout.write_through, 'ftcore' in sys.modules)"
 
@@ -20,6 +21,31 @@ def test_no_preload_means_fresh_interpreters(tmp_path: Path) -> None:
         ended = node.run(node.ended(node.launch(node.script(PRINT), workers=2)))
         assert ended.how == "exec: --no-preload"
         assert (ended.codes, ended.stdout) == ((0, 0), "[] True False\n")
+    finally:
+        node.close()
+
+
+def test_a_warm_process_may_be_started_before_its_supervisor(tmp_path: Path) -> None:
+    """What imports already is used: its fork is the worker, and it ends with the supervisor like any other."""
+    started = warm_start.start(os.environ, ())
+    node = Node(tmp_path, warm=started)
+    node.before.discard(started.pid)
+    try:
+        ended = node.run(node.ended(node.launch(node.script("import os; print(os.environ['FTCORE_AGENT'])"))))
+        assert (ended.how, ended.stdout) == ("fork", f"{started.tag}\n")
+        assert started.pid in processes.children(os.getpid())
+    finally:
+        node.close()
+
+
+def test_a_warm_process_that_ended_before_its_supervisor_is_made_anew(tmp_path: Path) -> None:
+    """Its end is noticed although nobody waited for it when it came."""
+    started = warm_start.start(os.environ, ())
+    os.kill(started.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
+    node = Node(tmp_path, warm=started)
+    try:
+        assert node.run(node.ended(node.launch(node.script(PRINT)))).how == "fork"
     finally:
         node.close()
 

@@ -15,7 +15,7 @@ from supervisor_harness import Node
 from ftcore.errors import UsageError
 from ftcore.ids import Round
 from ftcore.ports import Progress
-from ftcore.runtime.warm.serve import DEFAULT_PRELOAD
+from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
 
 DUMP = """
 import json, os, random, signal, sys

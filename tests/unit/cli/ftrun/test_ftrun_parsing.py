@@ -2,7 +2,7 @@
 
 import pytest
 
-from ftcore.cli import ftrun, options
+from ftcore.cli import ftrun_job, options
 from ftcore.errors import UsageError
 
 
@@ -87,7 +87,7 @@ def test_an_agents_command_line_is_the_users(given, flags, rest):
     """Job, store and platform are those that were settled; what follows the script is not touched."""
     args = parse(*given)
     args.job, args.store = "j", "sqlite:///s"
-    again = parse(*ftrun.agent_argv(args, given, "local:///p")[1:])
+    again = parse(*ftrun_job.agent_argv(args, given, "local:///p")[1:])
     assert again.platform == "local:///p"
     assert (again.job, again.store, again.script, again.args) == ("j", "sqlite:///s", "x.py", rest)
     assert again.nnodes == (flags[1] if flags else None)
@@ -98,25 +98,25 @@ def test_time_constants_that_do_not_fit_are_told(text, monkeypatch):
     """``FTCORE_TIMING`` is checked like any input."""
     monkeypatch.setenv("FTCORE_TIMING", text)
     with pytest.raises(UsageError, match="FTCORE_TIMING"):
-        ftrun.base_timing()
+        ftrun_job.base_timing()
 
 
 def test_time_constants_of_the_environment(monkeypatch):
     """What it does not name keeps its default."""
     monkeypatch.setenv("FTCORE_TIMING", '{"master_idle_s": 4}')
-    assert ftrun.base_timing().master_idle_s == 4
-    assert ftrun.base_timing().node_lease_s == 2
+    assert ftrun_job.base_timing().master_idle_s == 4
+    assert ftrun_job.base_timing().node_lease_s == 2
 
 
 def test_slots_without_a_gpu(monkeypatch):
     """``auto`` and ``cpu`` are the cores; CUDA_VISIBLE_DEVICES counts for ``auto`` and ``gpu``; torch is not asked."""
     parser = options.build_parser()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
-    assert ftrun._slots(parser, "gpu") == ftrun._slots(parser, "auto") == 2
+    assert options.slots(parser, "gpu") == options.slots(parser, "auto") == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert ftrun._slots(parser, "auto") == ftrun._slots(parser, "cpu")
+    assert options.slots(parser, "auto") == options.slots(parser, "cpu")
     with pytest.raises(SystemExit):
-        ftrun._slots(parser, "gpu")
+        options.slots(parser, "gpu")
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,12 @@ def test_slots_without_a_gpu(monkeypatch):
 def test_worlds_that_cannot_be_are_told(flags, words, tmp_path, monkeypatch, capsys):
     """Whatever contradicts itself ends ``ftrun`` with code 2 and one line, before anything starts."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(ftrun, "configure", lambda _level: None)  # it would keep this test's stderr for all that follow
+    monkeypatch.setattr(
+        ftrun_job, "configure", lambda _level: None
+    )  # it would keep this test's stderr for all that follow
+    given = [*flags.split(), "x.py"]
     try:
-        code = ftrun.main([*flags.split(), "x.py"])
+        code = ftrun_job.main(options.build_parser(), parse(*given), given, None)
     except SystemExit as end:
         code = end.code
     assert code == 2

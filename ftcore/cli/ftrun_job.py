@@ -1,0 +1,448 @@
+"""``ftrun`` behind its flags (``ftrun.py``): what the user asked for becomes a node's configuration, which is run."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import platform
+import random
+import re
+import resource
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import attrs
+import msgspec
+
+from ftcore.cli import options, places
+from ftcore.cli.local import LocalNodes
+from ftcore.cli.node import NodeConfig, guarded, run_node
+from ftcore.cli.policy_file import policy_in_force
+from ftcore.errors import FtcoreError, UsageError
+from ftcore.events.job import JobSpec
+from ftcore.ids import Round
+from ftcore.logs import check_job_name, default_store_url, endpoints
+from ftcore.platforms import LOCAL, abilities_of, check_url
+from ftcore.platforms.options import parse as parse_local
+from ftcore.policies.environment import VARIABLE
+from ftcore.policies.feasible import passed_over
+from ftcore.policies.notes import notes
+from ftcore.ports import Launch
+from ftcore.runtime.agent import launchable
+from ftcore.runtime.agent.agent import AgentConfig, Outcome
+from ftcore.runtime.agent.supervisor import Output
+from ftcore.runtime.agent.warm_start import Started
+from ftcore.runtime.logging import PatientStream, configure
+from ftcore.runtime.wire.client import whoami
+from ftcore.runtime.wire.frames import Submission, submission
+from ftcore.runtime.wire.security import CA_ENV, TOKEN_FILE_ENV, Security
+from ftcore.states.world import impossible, next_size, usable
+from ftcore.timing import DEFAULT, Timing
+
+FILES, FILES_PER_WORKER = 40, 10
+"""Files that an agent holds open, with room: found by trying how few it runs with."""
+
+ROLES = ("auto", "agent", "master")
+FLUSH_S = 1.0
+"""How long the end waits for a console that reads slowly."""
+
+JOIN_WINDOW_MAX_S = 86400.0
+
+LOCALHOST = "127.0.0.1"
+_LOOPBACK = ("127.", "::1")
+
+LOCAL_NODE = "node"
+"""What the nodes of one machine are called, before their number, unless ``--node-id`` says otherwise."""
+
+PLATFORM_ENV = "FTCORE_PLATFORM"
+"""URL of what launches nodes, where ``--platform`` is not given."""
+
+TIMING_ENV = "FTCORE_TIMING"
+"""Time constants as a JSON object, for tests of ftcore itself; they become part of the job's spec."""
+
+
+def main(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[str], warm: Started | None) -> int:
+    """Run ``ftrun``; returns the exit code (see the epilog of ``--help``).
+
+    Args:
+        parser: of the flags.
+        args: the flags.
+        given: the command line behind the program's name.
+        warm: the warm process, if it was started already.
+    """
+    configure(args.log_level)
+    outcome = guarded(lambda: _run(parser, args, given, warm))
+    if outcome.exit_code and args.local_parent < 0:
+        released = "this node is released, and the job goes on without it: " if outcome.outcome == "released" else ""
+        print(f"ftrun: {released}{outcome.reason}", file=sys.stderr)
+        if outcome.outcome in ("failed", "stopped"):
+            print(f"ftrun: the whole story: ftctl explain --job {args.job}", file=sys.stderr)
+    elif outcome.outcome == "refused":
+        print(f"ftrun: {outcome.reason}", file=sys.stderr)
+    return outcome.exit_code
+
+
+def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[str], warm: Started | None) -> Outcome:
+    args.job = _job_name(args)
+    args.store = _store(args)
+    args.platform = _platform(parser, args)
+    if args.local_nodes is not None and args.local_place < 0:
+        if args.local_nodes < 1:
+            parser.error(f"--local-nodes: found {args.local_nodes}; expected at least 1")
+        config = _config(parser, args)  # a wrong flag is told once, before any agent starts
+        _tell(args)
+        _tell_policy(config.agent.submission, abilities_of(args.platform))
+        _check_script(config.agent.submission.spec)
+        socket_path = places.platform_socket(args.job)
+        nodes = LocalNodes(
+            nodes=args.local_nodes,
+            argv=agent_argv(args, given, f"local://{socket_path}"),
+            store=args.store,
+            job=args.job,
+            security=config.agent.security,
+            socket=socket_path,
+            options=parse_local(args.platform),
+            name=args.node_id or LOCAL_NODE,
+        )
+        return asyncio.run(nodes.run())
+    config = attrs.evolve(_config(parser, args), warm=warm)
+    if args.role == "master":
+        return _run_master(config)
+    if args.local_parent < 0:
+        _tell(args)
+        _tell_limits(config.agent.slots)
+        _tell_policy(config.agent.submission, abilities_of(args.platform))
+        _check_script(config.agent.submission.spec)
+    return asyncio.run(run_node(config))
+
+
+def _tell_limits(slots: int) -> None:
+    """Few open files make workers, stores and masters fail one by one, each with words of its own."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES + FILES_PER_WORKER * slots
+    if allowed < wanted:
+        print(
+            f"ftrun: only {allowed} files may be open here (ulimit -n); {slots} workers may need {wanted}, and "
+            "what it cannot open it cannot start",
+            file=sys.stderr,
+        )
+
+
+def _check_script(spec: JobSpec) -> None:
+    """Tell at once what the user has to mend; a node on which it cannot be run all the same tells it in the log."""
+    launchable.check(
+        Launch(
+            round=Round(0),
+            argv=spec.argv,
+            module=spec.module,
+            no_python=spec.no_python,
+            cwd=spec.cwd,
+            envs=(os.environ,),
+            log_dirs=(),
+        )
+    )
+
+
+def _tell(args: argparse.Namespace) -> None:
+    for name, why in options.REPLACED.items():
+        if getattr(args, name) is not None:
+            print(f"ftrun: --{name.replace('_', '-')} has nothing to set here: {why}", file=sys.stderr)
+    if args.rdzv_endpoint and "://" not in args.rdzv_endpoint:
+        print(
+            f"ftrun: --rdzv-endpoint {args.rdzv_endpoint} is not used: nodes meet in the store (--store), which "
+            "several machines share as etcd://HOST:PORT",
+            file=sys.stderr,
+        )
+    print(
+        f"ftrun: job {args.job}, log in {args.store}; look at it with: ftctl status --job {args.job}", file=sys.stderr
+    )
+
+
+def _tell_policy(asked: Submission, abilities: Sequence[str]) -> None:
+    """What is worth to be told before anything starts; whoever chose a preset hears what of it cannot be done."""
+    for note in notes(asked.policy):
+        print(f"ftrun: {asked.policy.source}: {note}", file=sys.stderr)
+    over = passed_over(asked.policy, abilities) if asked.policy.text else []
+    if over:
+        print(
+            f"ftrun: passed over for want of abilities: {', '.join(over)}; see: ftctl policy check "
+            f"{asked.policy.source.partition(' with ')[0]}",
+            file=sys.stderr,
+        )
+
+
+def agent_argv(args: argparse.Namespace, given: Sequence[str], platform: str) -> list[str]:
+    """An agent's command line: the user's, with job, store and platform set behind the flags, before the script."""
+    script = len(given) - 1 - len(args.args)
+    flags = given[:script] if given[script - 1 : script] != ["--"] else given[: script - 1]
+    return ["ftrun", *flags, "--job", args.job, "--store", args.store, "--platform", platform, *given[script:]]
+
+
+def _job_name(args: argparse.Namespace) -> str:
+    named: str | None = args.job or (args.rdzv_id if args.rdzv_id not in (None, "none") else None)
+    if named is None:
+        stem = re.sub(r"[^A-Za-z0-9_.]+", "-", Path(args.script).stem).strip("-.") or "job"
+        named = f"{stem[:40]}-{time.strftime('%Y%m%d-%H%M%S')}-{random.randrange(16**4):04x}"
+    check_job_name(named)
+    return named
+
+
+def _platform(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str:
+    """URL of what launches nodes; empty: nothing does."""
+    url = str(args.platform or os.environ.get(PLATFORM_ENV) or ("local:" if args.local_nodes is not None else ""))
+    if not url:
+        return ""
+    scheme = check_url(url)
+    if (scheme == LOCAL) != (args.local_nodes is not None):
+        parser.error(f"--platform: {url} is " + ("for --local-nodes" if scheme == LOCAL else "not for --local-nodes"))
+    return url
+
+
+def _store(args: argparse.Namespace) -> str:
+    named = args.store or (args.rdzv_endpoint if args.rdzv_endpoint and "://" in args.rdzv_endpoint else None)
+    url = str(named or os.environ.get("FTCORE_STORE") or default_store_url())
+    if url.startswith(("file:", "memory:")):
+        why = "a read-only archive" if url.startswith("file:") else "the memory of a single process"
+        raise UsageError(f"--store: {url} is {why}; a job needs sqlite: or etcd:")
+    return url
+
+
+def _upkeep(args: argparse.Namespace) -> tuple[str, ...]:
+    """The flags of a candidate that say how the log is kept small."""
+    archive = args.archive or os.environ.get("FTCORE_ARCHIVE") or ""
+    flags = ["--keep-events", str(args.keep_events), "--snapshot-events", str(args.snapshot_events)]
+    return (*flags, *(("--archive", str(Path(archive).expanduser().absolute())) if archive else ()))
+
+
+def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeConfig:
+    spec = _spec(parser, args)
+    slots = options.slots(parser, args.nproc_per_node)
+    local = args.local_place >= 0
+    alone = spec.nodes_max == 1 and not local
+    on_this_machine = args.store.startswith("sqlite:")
+    address = _reachable(args.local_addr) or (
+        LOCALHOST if alone or local or on_this_machine else own_address(args.store)
+    )
+    node = args.node_id or (LOCAL_NODE if local else socket.gethostname().partition(".")[0])
+    if local:
+        node = f"{node}{args.local_place}" + (f".{args.local_life}" if args.local_life > 0 else "")
+    agent = AgentConfig(
+        job=args.job,
+        node=node,
+        slots=slots,
+        address=address,
+        submission=_submission(args, spec, slots),
+        log_dir=places.private_dir(
+            (Path(args.log_dir).absolute() if args.log_dir else places.state_home() / "logs") / args.job
+        ),
+        state_dir=places.own_dir(places.state_home() / "agents" / args.job, "the agents' own files"),
+        env=options.worker_base_env(slots),
+        ordinal=args.local_place if local else args.node_rank,
+        labels=options.node_labels(parser, args.node_labels),
+        security=_security(args, address),
+        lead_delay_s=_lead_delay_s(args, alone=alone),
+        leave_within_s=options.seconds(parser, "--leave-within", args.leave_within),
+    )
+    return NodeConfig(
+        agent=agent,
+        store=args.store,
+        output=Output(
+            redirects=options.stream_map(parser, "--redirects", args.redirects),
+            tee=options.stream_map(parser, "--tee", args.tee),
+            local_ranks_filter=options.ranks(parser, args.local_ranks_filter),
+        ),
+        preload=options.preload(parser, args),
+        leads=args.role != "agent",
+        alone=alone,
+        master_listen="" if on_this_machine else "[::]:0",
+        master_log=agent.state_dir / f"{node}.master.log",
+        log_level=args.log_level,
+        platform=args.platform,
+        parent=args.local_parent if args.local_parent > 0 else 0,
+        upkeep=_upkeep(args),
+    )
+
+
+def _security(args: argparse.Namespace, address: str) -> Security:
+    leads = args.role != "agent" and not args.store.startswith("sqlite:")
+    here = LOCALHOST if args.local_nodes is not None and not args.local_addr else address
+    return security_in_force(args.store, args.job, here if leads else "", "ftrun" if args.local_parent < 0 else "")
+
+
+def security_in_force(store: str, job: str, here: str, who: str) -> Security:
+    """What this node shows to the others.
+
+    Args:
+        store: URL of the log store.
+        job: the job.
+        here: the address at which it may lead; empty: never.
+        who: who says that nothing is asked of who calls; empty: nobody.
+
+    Raises:
+        UsageError: what the environment names cannot be used.
+    """
+    security = places.credentials(store, job, make=True)
+    if security.tls is not None:
+        security.tls.check(here)
+    elif not security.token and who:
+        print(
+            f"{who}: neither {TOKEN_FILE_ENV} nor {CA_ENV} is set: whoever can reach a master's port can join "
+            f"{job} and give it commands",
+            file=sys.stderr,
+        )
+    return security
+
+
+def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace) -> JobSpec:
+    """What the user asked for, once no world can be found that it contradicts."""
+    if args.standalone and args.nnodes not in (None, "1", "1:1"):
+        parser.error(f"--standalone is one node, but --nnodes says {args.nnodes}; leave one of them out")
+    nodes_min, nodes_max = options.node_range(parser, args.nnodes or str(args.local_nodes or 1))
+    if args.local_nodes is not None and args.local_nodes < nodes_min:
+        parser.error(f"--nnodes wants at least {nodes_min} nodes, --local-nodes plays only {args.local_nodes}")
+    spec = JobSpec(
+        argv=(args.script, *args.args),
+        module=args.module,
+        no_python=args.no_python,
+        nodes_min=nodes_min,
+        nodes_max=nodes_max,
+        node_unit=args.node_unit,
+        sizes=options.node_sizes(parser, args.node_sizes),
+        order_by=args.order_by or "",
+        role="default" if args.role in ROLES else args.role,
+        cwd=str(Path.cwd()),
+        timing=_timing(parser, args.join_window).for_nodes(nodes_max),
+    )
+    if why := impossible(spec):
+        raise UsageError(why)
+    if args.local_nodes is not None and not usable(args.local_nodes, spec):
+        smallest = next_size(spec, 0)
+        parser.error(f"--local-nodes: {args.local_nodes} make no world; the smallest that may be formed has {smallest}")
+    return spec
+
+
+def _submission(args: argparse.Namespace, spec: JobSpec, slots: int) -> Submission:
+    policy = policy_in_force(
+        args.policy,
+        max_restarts=args.max_restarts,
+        switches=os.environ.get(VARIABLE, ""),
+        ranks=spec.nodes_max * slots,
+        abilities=abilities_of(args.platform),
+    )
+    return submission(
+        spec,
+        policy,
+        command=sys.argv,
+        versions={"python": platform.python_version()},
+        user=whoami(),
+        launch=args.local_launch,
+    )
+
+
+def _timing(parser: argparse.ArgumentParser, join_window_s: float | None = None) -> Timing:
+    """The job's time constants: the defaults, with what the user or (in tests of ftcore) the environment says."""
+    if join_window_s is None:
+        return base_timing()
+    if not 0 <= join_window_s <= JOIN_WINDOW_MAX_S:
+        parser.error(f"--join-window: found {join_window_s:g}; expected seconds, 0 to {JOIN_WINDOW_MAX_S:.0f}")
+    return attrs.evolve(base_timing(), join_window_s=join_window_s)
+
+
+def base_timing() -> Timing:
+    """The job's time constants: the defaults, or for tests of ftcore itself, what the environment says."""
+    text = os.environ.get(TIMING_ENV)
+    if not text:
+        return DEFAULT
+    try:
+        timing = msgspec.json.decode(text, type=dict[str, float])
+        changed = attrs.evolve(DEFAULT, **timing)
+        changed.check()
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{TIMING_ENV}: found {text!r}; expected a JSON object of time constants in seconds: {error}"
+        ) from error
+    return changed
+
+
+def _lead_delay_s(args: argparse.Namespace, *, alone: bool) -> float | None:
+    """How long nobody must lead before this node puts up a candidate: the first at once, the rest in their order."""
+    if args.role == "agent":
+        return None
+    place = 0 if alone else args.local_place if args.local_place >= 0 else args.node_rank
+    return 1.0 * place if place is not None else random.uniform(0.0, 3.0)
+
+
+def _reachable(address: str | None) -> str:
+    """``--local-addr`` without the brackets of an IPv6 address.
+
+    Raises:
+        UsageError: it is a name that this host does not know, so no worker could meet at it.
+    """
+    found = (address or "").strip("[]")
+    if found:
+        try:
+            socket.getaddrinfo(found, None)
+        except (socket.gaierror, UnicodeError) as error:
+            if getattr(error, "errno", None) != socket.EAI_AGAIN:
+                raise UsageError(
+                    f"--local-addr: {found!r} does not resolve on this host; expected a name or address at which the "
+                    "other nodes reach it"
+                ) from error
+    return found
+
+
+def own_address(store: str) -> str:
+    """The address of this host by which others most likely reach it.
+
+    With several interfaces the one on the way to the store is on the nodes' network; names are asked only after it,
+    because many a host knows its own name as a loopback address.
+    """
+    for host, port in endpoints(store):
+        with contextlib.suppress(OSError):
+            family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(target)  # sends nothing; the kernel only looks for the way
+                found = str(probe.getsockname()[0])
+            if not found.startswith(_LOOPBACK):
+                return found
+    name = socket.getfqdn()
+    try:
+        infos = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return LOCALHOST
+    return next((str(info[4][0]) for info in infos if not str(info[4][0]).startswith(_LOOPBACK)), "") or name
+
+
+def _run_master(config: NodeConfig) -> Outcome:
+    from ftcore.cli import master
+
+    argv = ["--store", config.store, "--job", config.agent.job, "--advertise", config.agent.address]
+    listen = config.master_listen or places.master_socket(config.agent.job)
+    nodes = str(config.agent.submission.spec.nodes_max)
+    code = master.main([*argv, "--listen", listen, "--nodes", nodes, "--log-level", config.log_level, *config.upkeep])
+    return Outcome(exit_code=code, outcome="left", reason="the master ended")
+
+
+def run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[str], warm: Started | None) -> NoReturn:
+    """Run ``ftrun`` as ``main`` does and end the process."""
+    code = 1
+    sys.stderr = patient = PatientStream(sys.stderr)  # a terminal that is closed or not read must not stop the job
+    try:
+        code = main(parser, args, given, warm)
+    except FtcoreError as error:
+        print(f"ftrun: {error}", file=sys.stderr)
+        code = error.exit_code
+    except SystemExit as end:  # of the argument parser, which has said why
+        code = end.code if isinstance(end.code, int) else 2
+    except KeyboardInterrupt:
+        print("ftrun: interrupted before the job began", file=sys.stderr)
+        code = 130
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        patient.drain(FLUSH_S)
+        os._exit(code)  # gRPC's threads have nothing to say any more, and may take seconds to say it

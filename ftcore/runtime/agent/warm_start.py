@@ -1,0 +1,81 @@
+"""Starting the warm process: the first thing that ``ftrun`` does.
+
+House rule: light, since all that is imported here delays it.
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import ftcore
+from ftcore.runtime.agent import processes
+from ftcore.runtime.warm import protocol
+
+AGENT_ENV: Final = "FTCORE_AGENT"
+"""In the environment of all that an agent runs: its tag, by which the guard finds what survived it."""
+
+_MAIN = Path(protocol.__file__).with_name("__main__.py")
+_ROOT = Path(ftcore.__file__).parent.parent
+
+
+class Started(NamedTuple):
+    """A warm process that imports.
+
+    Args:
+        pid: its process id.
+        since: monotonic nanoseconds at which it surely lived.
+        channel: the agent's end of its channel.
+        errors: descriptor, not blocking, at which all that it prints can be read.
+        tag: the tag of its agent.
+    """
+
+    pid: int
+    since: int
+    channel: socket.socket
+    errors: int
+    tag: str
+
+
+def new_tag() -> str:
+    """A tag that no other agent has."""
+    return os.urandom(16).hex()
+
+
+def start(env: Mapping[str, str], preload: Sequence[str], tag: str = "") -> Started:
+    """Start a warm process as a child of this one, which it will not outlive.
+
+    Args:
+        env: the environment in which it imports, but for the tag.
+        preload: the modules that it imports.
+        tag: of the agent; empty: a new one.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    tag = tag or new_tag()
+    ours, theirs = protocol.pair()
+    errors, theirs_errors = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(errors, False)
+    args = [str(os.getpid()), str(_ROOT), json.dumps(list(preload))]
+    stdin = {0: 0} if os.path.exists("/proc/self/fd/0") else {}  # workers read the agent's, as under torchrun
+    since = time.monotonic_ns()
+    try:
+        pid = processes.spawn(
+            [sys.executable, "-u", str(_MAIN), *args],
+            {**env, AGENT_ENV: tag},
+            {1: theirs_errors, 2: theirs_errors, protocol.CHANNEL_FD: theirs.fileno(), **stdin},
+            null=() if stdin else (0,),
+        )
+    except BaseException:
+        ours.close()
+        os.close(errors)
+        raise
+    finally:
+        theirs.close()
+        os.close(theirs_errors)
+    return Started(pid, since, ours, errors, tag)
