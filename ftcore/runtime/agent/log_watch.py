@@ -37,7 +37,7 @@ class Watched:
 
     round: Round
     rank: int
-    scanner: Scanner
+    scanner: Scanner | None = None
     torn: bool = False
 
 
@@ -67,7 +67,7 @@ class LogWatch:
 
     def stream(self, round_: Round, rank: int) -> "Tap":
         """A stream to scan."""
-        return Tap(self, Watched(round_, rank, Scanner(self._extra)))
+        return Tap(self, Watched(round_, rank))
 
     def put(self, stream: Watched, data: bytes | None) -> None:
         """Hand over bytes, or None at the end of the stream; never waits."""
@@ -107,17 +107,24 @@ class LogWatch:
                 self._size -= len((block[1] if block is not None else None) or b"")
             if block is None:
                 for stream in list(self._counting):
-                    self._tell(stream, stream.scanner.flush(time.monotonic_ns()))
+                    self._tell(stream, self._scanner(stream).flush(time.monotonic_ns()))
             else:
                 self._scan(*block)
 
+    def _scanner(self, stream: Watched) -> Scanner:
+        """Made by the thread: compiling the rules takes so long that a loaded machine's agent would lose its lease."""
+        if stream.scanner is None:
+            stream.scanner = Scanner(self._extra)
+        return stream.scanner
+
     def _scan(self, stream: Watched, data: bytes | None) -> None:
+        scanner = self._scanner(stream)
         now = time.monotonic_ns()
         if data is None:
             self._counting.discard(stream)
-            self._tell(stream, stream.scanner.flush(now, ended=True))
+            self._tell(stream, scanner.flush(now, ended=True))
             return
-        hits = stream.scanner.feed(data, now)
+        hits = scanner.feed(data, now)
         if hits:
             self._counting.add(stream)
             self._tell(stream, hits)
