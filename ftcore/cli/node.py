@@ -216,19 +216,23 @@ class Candidates:
         if self._living - {silent}:
             return
         config = self._config
-        pid = spawn_master(
-            store=config.store,
-            job=config.agent.job,
-            listen=config.master_listen,
-            advertise=config.agent.address,
-            log_level=config.log_level,
-            log=config.master_log,
-            env=os.environ,
-            platform=config.platform,
-            standby=silent is None,
-            nodes=config.agent.submission.spec.nodes_max,
-            upkeep=config.upkeep,
-        )
+        try:
+            pid = spawn_master(
+                store=config.store,
+                job=config.agent.job,
+                listen=config.master_listen,
+                advertise=config.agent.address,
+                log_level=config.log_level,
+                log=config.master_log,
+                env=os.environ,
+                platform=config.platform,
+                standby=silent is None,
+                nodes=config.agent.submission.spec.nodes_max,
+                upkeep=config.upkeep,
+            )
+        except OSError as error:  # whatever was taken from this machine, its workers train on
+            self._on_useless(f"cannot start a master: {error}")
+            return
         self._living.add(pid)
         self._none_left.clear()
         self._reaper.watch(pid, lambda code, mono: self._ended(pid, code))
@@ -280,6 +284,7 @@ def spawn_master(
     argv += ["--listen", listen or master_socket(job), "--advertise", advertise, "--log-level", log_level]
     argv += ["--nodes", str(nodes), *(["--platform", platform] if platform else [])]
     argv += [*upkeep, *(["--standby"] if standby else [])]
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return processes.spawn(argv, env, {1: fd, 2: fd}, null=(0,))

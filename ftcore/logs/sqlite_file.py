@@ -325,7 +325,8 @@ class LogFile:
         return Seq(last), digest
 
     def leader(self) -> tuple[Term, Candidate | None]:
-        """The term, and who won it."""
+        """The term, and who won it; of a file that was removed it is not told: nobody can lead there any more."""
+        self._check_gone()
         with self._speaking():
             term, leader = self._db.execute("SELECT term, leader FROM head").fetchone()
         return Term(term), Candidate(**json.loads(leader)) if leader else None
@@ -360,6 +361,9 @@ class LogFile:
         """SQLite goes on writing into a file that was removed: what it acknowledged then would be lost."""
         if not self.writable:
             raise StoreError(f"{self.path} cannot be written by this user")
+        self._check_gone()
+
+    def _check_gone(self) -> None:
         try:
             same = self.path.stat().st_ino == self.inode
         except OSError:

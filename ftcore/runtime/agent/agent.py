@@ -304,7 +304,7 @@ class Agent:
         if self.phase is AgentPhase.CONNECTING and not self._ended.done():
             self._ended.set_exception(StoreError(reason))
         else:
-            logger.warning("no standby on this node", reason=reason)
+            self._link.say("this node puts up no master; training goes on", reason)
 
     def ask_to_stop(self, who: str, exit_code: int) -> None:
         """Ask the master to end the job (a signal to a standalone ``ftrun``); too late once this agent has ended."""

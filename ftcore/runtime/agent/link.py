@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from ftcore import __version__
-from ftcore.errors import FtcoreError
+from ftcore.errors import FtcoreError, Unreachable
 from ftcore.ports import EventLog, Leader
 from ftcore.runtime import tasks
 from ftcore.runtime.agent import processes
@@ -114,7 +114,7 @@ class Link:
         """Keep the bond until cancelled."""
         while True:
             if not processes.can_open(DESCRIPTORS):
-                self._say("no master is called", f"fewer than {DESCRIPTORS} file descriptors are left to this agent")
+                self.say("no master is called", f"fewer than {DESCRIPTORS} file descriptors are left to this agent")
                 await asyncio.sleep(self._timing.reconnect_s)
                 continue
             target = self._hint or self._again or await self._find()
@@ -127,8 +127,11 @@ class Link:
     async def _find(self) -> str:
         try:
             leader = await self._log.leader()
-        except FtcoreError as error:
+        except Unreachable as error:
             logger.debug("the log store does not answer", error=str(error))
+            return self._last
+        except FtcoreError as error:
+            self.say("the job's log cannot be used; training goes on, recoveries wait", str(error))
             return self._last
         if leader is None or not leader.alive:
             self._on_leaderless(leader)
@@ -169,7 +172,7 @@ class Link:
         if proven or not self._taken_part:
             self._on_refused(frame)
         else:
-            self._say("a master that has not proven itself refuses this agent; it goes on", frame.reason)
+            self.say("a master that has not proven itself refuses this agent; it goes on", frame.reason)
 
     def _unreached(self, target: str, error: Exception) -> None:
         """Say so, once for each reason, when a master that leads cannot be reached for long."""
@@ -186,9 +189,10 @@ class Link:
                 found = "no answer; if it speaks TLS, set FTCORE_TLS_CA here, too"
             elif not found and tls is not None and tls.cert is None:
                 found = "no answer; if it asks for a certificate, set FTCORE_TLS_CERT and FTCORE_TLS_KEY here"
-            self._say(f"the master at {target} leads and cannot be reached; trying on", found or details[:200])
+            self.say(f"the master at {target} leads and cannot be reached; trying on", found or details[:200])
 
-    def _say(self, what: str, reason: str) -> None:
+    def say(self, what: str, reason: str) -> None:
+        """Tell people what keeps this agent from a master; each reason once."""
         if reason not in self._said and len(self._said) < 100:
             self._said.add(reason)
             logger.warning(what, reason=reason)

@@ -1,13 +1,16 @@
 """The log store is full, away, slow: training goes on, recoveries wait, facts are written afterwards, none twice."""
 
 import os
+import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from etcd_cluster import Cluster, require_etcd
-from harness import Ftrun, ftrun, wait_until
+from harness import Ftrun, ftrun, gone, wait_until
 
 MIB = 1 << 20
 
@@ -91,6 +94,53 @@ def test_a_full_disk_under_the_outbox_stops_no_training(tmp_path: Path, small_di
         job.stepped(2)
         job.finish()
         assert run.end() == 0
+
+
+GONE = "was removed or replaced while it was in use"
+
+
+@pytest.mark.parametrize("comes_back", [True, False], ids=["put back", "removed"])
+def test_a_log_that_is_taken_away_stops_no_training(tmp_path: Path, comes_back: bool) -> None:
+    """The whole state directory goes under a job: each node says so once, trains on, and nobody spins; put back, it is
+    led again, and a worker's end is recovered from. Without it only a signal ends the job."""
+    with ftrun(tmp_path) as job:
+        run = job.start("--local-nodes", "2")
+        stepped = job.stepped(1, nodes=2)
+        masters = job.processes("ftcore.cli.master")
+        place, away = job.home / "ftcore", job.home / "away"
+        place.rename(away)
+        if not comes_back:
+            shutil.rmtree(away)
+            job.unreadable = True
+        assert not gone(masters), "a master leads where nothing can be written"
+        wait_until(lambda: run.stderr().count(GONE) == 2, "both nodes to say so")
+        before, begun = cpu_s(job), time.monotonic()
+        for rank in (0, 1):
+            job.steps_on(rank, by=100)
+        elapsed, after = time.monotonic() - begun, cpu_s(job)
+        assert set(before) == set(after), "processes come and go"
+        assert not {pid: after[pid] - before[pid] for pid in before if after[pid] - before[pid] > elapsed / 3}
+        assert run.stderr().count(GONE) == 2 and not place.exists()
+        if comes_back:
+            away.rename(place)
+            job.wait("master.elected", stepped.seq)
+            job.do(1, "sys.exit(3)")
+            job.stepped(2, nodes=2)
+            job.finish()
+            assert run.end() == 0
+        else:
+            run.signal(signal.SIGINT)
+            run.signal(signal.SIGINT)
+            assert run.end() == 130
+
+
+def cpu_s(job: Ftrun) -> dict[int, float]:
+    """Seconds of processor time that each process has used; workers' own included."""
+    found = {}
+    for pid in job.processes():
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        found[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 # --- etcd ------------------------------------------------------------------------------------------------------------

@@ -342,7 +342,7 @@ def test_a_locked_log_is_unavailable(log_path, monkeypatch):
 
 
 def test_a_log_that_was_removed_is_not_written(log_path):
-    """Once the file is gone or another one, appends fail instead of going nowhere."""
+    """Once the file is gone or another one, appends fail instead of going nowhere, and nobody is said to lead."""
 
     async def main():
         async with opened(log_path) as log:
@@ -350,8 +350,12 @@ def test_a_log_that_was_removed_is_not_written(log_path):
             away = log_path.rename(log_path.with_name("away"))
             with pytest.raises(StoreError, match="was removed or replaced"):
                 await put(log, term, 6, 6)
+            with pytest.raises(StoreError, match="was removed or replaced"):
+                await log.leader()
             away.rename(log_path)
             await put(log, term, 6, 6)
+            leader = await log.leader()
+            assert leader is not None and leader.term == term
 
     asyncio.run(main())
 
