@@ -1,6 +1,7 @@
 """The runtime's clock."""
 
 import time
+from functools import cache
 from pathlib import Path
 
 from ftcore.events.envelope import At
@@ -33,7 +34,17 @@ class SystemClock:
         return Nanoseconds(time.monotonic_ns())
 
 
-_boot_id = ""
+UNKNOWN = "unknown"
+"""The boot id of a machine that does not tell it."""
+
+
+@cache
+def boot_id() -> str:
+    """This boot of the machine, or ``UNKNOWN``: what clocks that count from a boot are to be compared within."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return UNKNOWN
 
 
 def at(mono_ns: int | None = None) -> At:
@@ -42,15 +53,9 @@ def at(mono_ns: int | None = None) -> At:
     Args:
         mono_ns: monotonic nanoseconds at which the thing happened; now if None.
     """
-    global _boot_id
-    if not _boot_id:
-        try:
-            _boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        except OSError:
-            _boot_id = "unknown"
     mono = time.monotonic_ns()
     wall = time.time_ns()
     if mono_ns is not None:
         wall -= mono - mono_ns
         mono = mono_ns
-    return At(wall=wall, mono=mono, boot=_boot_id)
+    return At(wall=wall, mono=mono, boot=boot_id())

@@ -9,8 +9,9 @@ import time
 
 from ftcore.errors import Truncated
 from ftcore.events.envelope import Event
-from ftcore.ids import Seq
+from ftcore.ids import Seq, Term
 from ftcore.ports import EventLog
+from ftcore.runtime.clock import UNKNOWN, boot_id
 from ftcore.runtime.master.alerts import Unsent
 from ftcore.runtime.master.sequencer import take_in
 from ftcore.states.job import ENDED
@@ -29,17 +30,27 @@ class Follower:
         state: what was folded by now.
         unsent: messages to people that nobody has sent by now.
         caught_up: what was there when ``follow`` began is folded.
-        ahead: nanoseconds by which the leader's clock is ahead of this boot's monotonic one, as events showed that were
-            seen as they came; None: there was none.
     """
 
     def __init__(self, log: EventLog, *, saw_run: bool) -> None:
         self.state = JobState()
         self.unsent = Unsent()
         self.caught_up = asyncio.Event()
-        self.ahead: int | None = None
+        self._ahead: int | None = None
+        self._told: tuple[Term, int] | None = None
         self._log = log
         self._saw_run = saw_run
+
+    @property
+    def ahead(self) -> int | None:
+        """Nanoseconds by which the log's clock is ahead of this boot's monotonic one; None: nothing has shown it.
+
+        Events that were seen as they came show it best. Else facts of the run under way show it that tell of their time
+        by this boot's clock: those of the agent beside it, which has put it up.
+        """
+        if self._ahead is None and self._told is not None and self.state.phase not in ENDED:
+            return self._told[1]
+        return self._ahead
 
     async def follow(self) -> None:
         """Fold along; returns when the job has ended and its nodes have left, so nothing is left to lead.
@@ -60,7 +71,7 @@ class Follower:
                     self._take_in(event)
                     if self.caught_up.is_set():
                         ahead = event.time - time.monotonic_ns()  # at least: the event is a little older
-                        self.ahead = ahead if self.ahead is None else max(self.ahead, ahead)
+                        self._ahead = ahead if self._ahead is None else max(self._ahead, ahead)
                     if self._is_over(begun):
                         return
             except Truncated:
@@ -106,3 +117,7 @@ class Follower:
     def _take_in(self, event: Event) -> None:
         take_in(self.state, event)
         self.unsent.feed(event)
+        if event.at is not None and event.at.boot == boot_id() != UNKNOWN:
+            ahead = event.time - event.at.mono  # at most: the fact was under way a little
+            again = self._told is not None and self._told[0] == event.term
+            self._told = (event.term, min(ahead, self._told[1]) if again and self._told is not None else ahead)
