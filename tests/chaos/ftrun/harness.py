@@ -105,21 +105,22 @@ class Ftrun:
 
     def do(self, rank: int, code: str) -> None:
         """Have a rank run this code once, at its next step."""
-        self._drop(f"do.{rank}", code)
+        self.drop(f"do.{rank}", code)
 
     def always(self, rank: int, code: str) -> None:
         """Have a rank run this code at every step."""
-        self._drop(f"always.{rank}", code)
+        self.drop(f"always.{rank}", code)
 
     def on_term(self, rank: int, code: str) -> None:
         """Have a rank run this code on SIGTERM; before it starts."""
-        self._drop(f"on_term.{rank}", code)
+        self.drop(f"on_term.{rank}", code)
 
     def finish(self) -> None:
         """Have every rank end with code 0."""
-        self._drop("finish", "")
+        self.drop("finish", "")
 
-    def _drop(self, name: str, text: str) -> None:
+    def drop(self, name: str, text: str) -> None:
+        """Put a file beside the script, whole at once."""
         new = self.cwd / f".{name}"
         new.write_text(text)
         new.replace(self.cwd / name)

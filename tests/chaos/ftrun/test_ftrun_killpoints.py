@@ -1,16 +1,21 @@
 """The master dies at every write of a recovery, before it and right after it, and the job goes on every time.
 
 The points are not written down by hand: each kind of recovery runs once undisturbed, and what the log then holds from
-its first fact to its last is the list. A write that a later version adds is killed too.
+its first fact to its last is the list. A write that a later version adds is killed too. What a master's keeper does
+beside its writes is killed step by step likewise.
 """
 
+import contextlib
 import os
+import uuid
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 from harness import Ftrun, ftrun, wait_until
 
+from ftcore.events.codec import encode
 from ftcore.events.envelope import Event
 
 HERE = Path(__file__).parent / "killpoints"
@@ -24,63 +29,106 @@ ROUND = ("workers.stopped", "store.opened", "workers.started", "workers.stepped"
 
 
 class Recovery:
-    """One kind of recovery in a running job, as often as it is wanted.
+    """One kind of recovery, as often as it is wanted.
 
     Args:
         job: the run's home.
-        nodes: nodes of the world once it is over.
-        begin: brings the fault about.
-    """
-
-    def __init__(self, job: Ftrun, nodes: int, begin: Callable[[], None]) -> None:
-        self.job, self.nodes, self._begin = job, nodes, begin
-        self.point = job.cwd / "killpoint"
-        self.round = 1
-
-    def run(self, point: str = "") -> list[Event]:
-        """Bring it about, the master dying at ``point``; the facts of the recovery, once all ranks have stepped."""
-        begin = self.job.events.seen[-1].seq
-        if point:
-            new = self.point.with_suffix(".new")
-            new.write_text(point)
-            new.rename(self.point)
-        self._begin()
-        self.round += 1
-        last = self.job.stepped(self.round, nodes=self.nodes)
-        last = self.job.wait("incident.resolved", begin)
-        if point:
-            wait_until(lambda: not self.point.exists(), f"the master to reach the point `{point}`")
-            last = self.job.wait("master.elected", begin)
-        self.job.steps_on()
-        assert len([e for e in self.job.of("world.formed") if e.seq > begin]) == 1, "one recovery, one new world"
-        assert len([e for e in self.job.of("incident.opened") if e.seq > begin]) == 1
-        return [e for e in self.job.events.seen if begin < e.seq <= last.seq and e.kind == "fact"]
-
-
-def kill_everywhere(recovery: Recovery, *known: str, common: Sequence[str] = ()) -> None:
-    """One undisturbed recovery, then one for each point of it.
-
-    Args:
-        recovery: the kind of recovery.
+        nodes: nodes of the new world that it ends with; 0: it ends with the incident, and no worker is touched.
+        begin: brings it about.
         known: facts that it must have, or it went another way than was meant.
         common: facts that another kind has, too; killing there again is left to ``FTCORE_LONG_TESTS=1``.
     """
-    points = {event.type for event in recovery.run()} - UNMOVED
-    assert set(known) <= points, f"the recovery went another way: {points}"
-    if not os.environ.get("FTCORE_LONG_TESTS"):
-        points -= set(common)
-    for kind in sorted(points):
-        for when in ("before", "after"):
-            print(f"the master dies {when} {kind}")
-            recovery.run(f"{when} {kind}")
+
+    def __init__(
+        self, job: Ftrun, nodes: int, begin: Callable[[], None], *known: str, common: Sequence[str] = ROUND
+    ) -> None:
+        self.job, self.nodes, self._begin = job, nodes, begin
+        self._known, self._common = set(known), set(common)
+
+    def run(self, point: str = "") -> list[Event]:
+        """Bring it about, the master dying at ``point``; the facts of the recovery, once all ranks have stepped."""
+        job = self.job
+        begin = job.events.seen[-1].seq if job.events.seen else 0
+        arm(job, point)
+        self._begin()
+        if self.nodes:
+            formed = job.wait("world.formed", begin, nodes=self.nodes)
+            last = job.stepped(formed.data.round, nodes=self.nodes)
+            opened = [e for e in job.of("incident.opened") if e.seq > begin]
+            if opened:
+                last = job.wait("incident.resolved", begin)
+        else:
+            last = job.wait("incident.exhausted", begin)
+        if point:
+            died(job, point, begin)
+        job.steps_on()
+        fresh = [event for event in job.events.seen if event.seq > begin]
+        formed_since = [event for event in fresh if event.type == "world.formed"]
+        assert len(formed_since) == bool(self.nodes), "one recovery, one new world; none where workers are left alone"
+        assert len([event for event in fresh if event.type == "incident.opened"]) <= 1
+        return [event for event in fresh if event.seq <= last.seq and event.kind == "fact"]
+
+    def points(self) -> list[str]:
+        """Run it undisturbed; the points at which to kill it."""
+        facts = {event.type for event in self.run()} - UNMOVED
+        assert self._known <= facts, f"the recovery went another way: {facts}"
+        if not os.environ.get("FTCORE_LONG_TESTS"):
+            facts -= self._common
+        return [f"{when} {kind}" for kind in sorted(facts) for when in ("before", "after")]
+
+
+def arm(job: Ftrun, point: str) -> None:
+    """Have the master die there, once; nowhere if it is empty."""
+    if point:
+        print(f"the master dies {point}")
+        job.drop("killpoint", point)
+
+
+def died(job: Ftrun, point: str, after: int) -> Event:
+    """Wait until the master has died there and another one leads."""
+    wait_until(lambda: not (job.cwd / "killpoint").exists(), f"the master to reach the point `{point}`")
+    return job.wait("master.elected", after)
+
+
+def kill_everywhere(*recoveries: Recovery) -> None:
+    """Each once undisturbed, in turn; then in turn again and again, until each was killed at all of its points."""
+    lists = [recovery.points() for recovery in recoveries]
+    for points in zip_longest(*lists, fillvalue=""):
+        for recovery, point in zip(recoveries, points, strict=True):
+            recovery.run(point)
+
+
+@contextlib.contextmanager
+def armed(tmp_path: Path, store: str = "", **timing: float) -> Iterator[Ftrun]:
+    """A run's home in which masters can be made to die; no node is given up because the machine is busy."""
+    with ftrun(tmp_path, store, {"node_lease_s": 30.0, **timing}) as made:
+        made.env["KILLPOINT"] = str(made.cwd / "killpoint")
+        made.env["PYTHONPATH"] = f"{HERE}:{made.env.get('PYTHONPATH', '')}"
+        yield made
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Ftrun]:
-    with ftrun(tmp_path) as made:
-        made.env["KILLPOINT"] = str(made.cwd / "killpoint")
-        made.env["PYTHONPATH"] = f"{HERE}:{made.env.get('PYTHONPATH', '')}"
+    with armed(tmp_path) as made:
         yield made
+
+
+def policy(job: Ftrun, text: str) -> str:
+    """The flag for a policy file with this text."""
+    path = job.cwd / "policy.yaml"
+    path.write_text(f"version: 1\n{text}")
+    return f"--policy={path}"
+
+
+def ask(job: Ftrun, *wish: str) -> None:
+    """Whoever is told that the master does not answer looks whether it was heard, and else asks again."""
+    before, last = len(job.of("operator.commanded")), job.events.seen[-1].seq
+    code = job.ftctl(*wish, "--no-wait", "--job", job.job).returncode
+    if code == 3:
+        job.wait("master.elected", last)
+        if len(job.of("operator.commanded")) == before:
+            code = job.ftctl(*wish, "--no-wait", "--job", job.job).returncode
+    assert code in (0, 3)
 
 
 @pytest.mark.timeout(300)
@@ -88,8 +136,7 @@ def test_processes_restarted(job: Ftrun) -> None:
     """A worker fails: stop, new store, new world, start, first step."""
     run = job.start("--nproc-per-node", "2", "--max-restarts", "1000")
     job.stepped(1)
-    recovery = Recovery(job, 1, lambda: job.do(1, "sys.exit(3)"))
-    kill_everywhere(recovery, "worker.failed", *ROUND)
+    kill_everywhere(Recovery(job, 1, lambda: job.do(1, "sys.exit(3)"), "worker.failed", *ROUND, common=()))
     job.finish()
     assert run.end() == 0
 
@@ -97,23 +144,75 @@ def test_processes_restarted(job: Ftrun) -> None:
 @pytest.mark.timeout(400)
 def test_a_node_replaced_by_order(job: Ftrun) -> None:
     """An operator evicts a node: stop, order to the platform, its answer, a new node, a new world."""
-    policy = job.cwd / "policy.yaml"
-    policy.write_text("version: 1\nchain:\n- pod_replacement: {max_replacements: 1000}\n- stop\n")
-    run = job.start("--local-nodes", "2", "--platform", "local:?fill=no", "--policy", str(policy))
+    flag = policy(job, "chain:\n- pod_replacement: {max_replacements: 1000}\n- stop\n")
+    run = job.start("--local-nodes", "2", "--platform", "local:?fill=no", flag)
     job.stepped(1, nodes=2)
 
     def evict() -> None:
-        """Whoever is told that the master does not answer looks whether it was heard, and else asks again."""
-        before, last = len(job.of("operator.commanded")), job.events.seen[-1].seq
         newest = [event.data.node for event in job.of("node.joined") if event.data.node.startswith("node1")][-1]
-        code = job.ftctl("evict", newest, "--no-wait", "--job", job.job).returncode
-        if code == 3:
-            job.wait("master.elected", last)
-            if len(job.of("operator.commanded")) == before:
-                code = job.ftctl("evict", newest, "--no-wait", "--job", job.job).returncode
-        assert code in (0, 3)
+        ask(job, "evict", newest)
 
-    recovery = Recovery(job, 2, evict)
-    kill_everywhere(recovery, "operator.commanded", "platform.answered", "node.joined", *ROUND, common=ROUND)
+    kill_everywhere(Recovery(job, 2, evict, "operator.commanded", "platform.answered", "node.joined", *ROUND))
     job.finish()
     assert run.end() == 0
+
+
+BACK = """\
+job: {abilities: [rollback]}
+chain:
+- rollback_and_skip: {on: [loss-nan], back: latest, skip: 0, max_rollbacks: 1000}
+- stop
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_rollback(job: Ftrun) -> None:
+    """A loss is no number any more: back to the last checkpoint."""
+    run = job.start(policy(job, BACK))
+    job.stepped(1)
+
+    def spoil() -> None:
+        last = job.events.seen[-1].seq
+        job.do(0, "from ftcore.worker import saved; saved(step)")
+        job.wait("checkpoint.committed", last)
+        job.do(0, "report(step, loss=float('nan'))")
+
+    kill_everywhere(Recovery(job, 1, spoil, "checkpoint.committed", "fault.observed", *ROUND))
+    assert len(job.of("job.rolled_back")) == len(job.of("fault.observed"))
+    job.finish()
+    assert run.end() == 0
+
+
+# --- the keeper ------------------------------------------------------------------------------------------------------
+
+STEPS = ("save_snapshot", "record_snapshot", "add_piece", "name_piece", "truncate")
+"""See ``killpoints/sitecustomize.py``."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["sqlite", pytest.param("etcd", marks=pytest.mark.etcd)])
+def test_a_log_that_is_kept_small(tmp_path: Path, backend: str, request: pytest.FixtureRequest) -> None:
+    """A snapshot is made, a piece is archived, the live log is cut: wherever the master dies, no event is lost, twice
+    there or changed, the next one goes on with the same work, and no worker notices."""
+    store = request.getfixturevalue("etcd").url(uuid.uuid4().hex) if backend == "etcd" else ""
+    with armed(tmp_path, store, progress_sample_s=0.05) as job:
+        small = ("--archive", str(tmp_path / "archive"), "--snapshot-events", "10", "--keep-events", "5")
+        run = job.start(*small)
+        last = job.stepped(1).seq
+        for step in STEPS:
+            if backend == "sqlite" and step == "record_snapshot":
+                continue  # it is saved and recorded in one transaction
+            for when in ("before", "after"):
+                arm(job, f"{when} {step}")
+                last = died(job, f"{when} {step}", last).seq
+        last = job.wait("archive.extended", last).seq
+        job.wait("archive.extended", last)
+        job.finish()
+        assert run.end() == 0
+        assert len(job.of("world.formed")) == 1
+        whole = job.events.read()
+        seen = job.events.seen
+        assert [encode(event) for event in whole[: len(seen)]] == [encode(event) for event in seen]
+        told = job.ftctl("events", "--format", "json", "--job", job.job).stdout.splitlines()
+        assert len(told) == len(whole) == whole[-1].seq
+        assert job.ftctl("replay", "--verify", "--job", job.job).returncode == 0
