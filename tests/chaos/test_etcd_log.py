@@ -13,14 +13,21 @@ import attrs
 import pytest
 from etcd_cluster import Cluster, Proxy, require_etcd, run
 
-from ftcore.errors import Conflict, Fenced, LogCorrupt, LogFull, LogUnavailable, StoreError
+from ftcore.errors import Conflict, Fenced, LogCorrupt, LogFull, LogUnavailable, StoreError, Truncated
 from ftcore.etcd3 import Client, Config, DeleteRange, Put, Range, Txn, TxnAnswer
 from ftcore.events import Event, EventId, Kind
+from ftcore.events.codec import GENESIS
 from ftcore.events.operator import OperatorCommanded
 from ftcore.ids import JobName, Nanoseconds, Seq, Term
+from ftcore.logs.archived import JoinedLog
 from ftcore.logs.etcd import EtcdLog, EtcdStore
-from ftcore.ports import Candidate, Leadership
-from ftcore.timing import DEFAULT
+from ftcore.logs.pieces import Archive
+from ftcore.ports import Candidate, EventLog, Leadership
+from ftcore.runtime.master.follower import Follower
+from ftcore.states.fold import fold
+from ftcore.states.model import JobState
+from ftcore.states.snapshot import pack, seal
+from ftcore.timing import DEFAULT, Timing
 
 pytestmark = pytest.mark.etcd
 
@@ -41,8 +48,8 @@ def event(seq: int, term: int, why: str = "") -> Event:
 
 
 @asynccontextmanager
-async def opened(url: str, job: str) -> AsyncIterator[EtcdLog]:
-    store = EtcdStore.from_url(url)
+async def opened(url: str, job: str, timing: Timing = DEFAULT) -> AsyncIterator[EtcdLog]:
+    store = EtcdStore.from_url(url, timing=timing)
     try:
         yield await store.open(JobName(job), create=True)
     finally:
@@ -84,12 +91,12 @@ class Writer:
 class Reader:
     """Follows a log from its start and checks that it is dense."""
 
-    def __init__(self, log: EtcdLog) -> None:
+    def __init__(self, log: EventLog) -> None:
         self.position = 0
         self._moved = asyncio.Event()
         self._task = asyncio.create_task(self._follow(log))
 
-    async def _follow(self, log: EtcdLog) -> None:
+    async def _follow(self, log: EventLog) -> None:
         async with aclosing(log.follow()) as events:
             async for one in events:
                 assert one.seq == self.position + 1, "a gap or a repeat"
@@ -304,6 +311,54 @@ def test_compaction_while_a_follower_is_cut_off(own_etcd: Cluster):
                 await reader.reached(70)
                 await reader.stop()
             await check(log, 70)
+
+    run(body())
+
+
+def test_what_a_follower_missed_is_archived_cut_off_and_compacted(own_etcd: Cluster, tmp_path: Path):
+    """One goes on through the archive without gap or repeat, a candidate from the snapshot with the state that all the
+    events make; a plain handle is told that its place is gone."""
+
+    async def body() -> None:
+        state, unhurried = JobState(), attrs.evolve(DEFAULT, master_lease_s=60.0)
+        async with Proxy(own_etcd.members[0].port) as proxy, opened(own_etcd.url(), "j", unhurried) as log:
+            away = f"etcd://127.0.0.1:{proxy.port}"
+            async with opened(away, "j") as one, opened(away, "j") as two, opened(away, "j") as three:
+                term = (await log.campaign(ME)).term
+                for seq in range(1, 21):
+                    await append(log, term, seq)
+                plain, joined, candidate = Reader(one), Reader(JoinedLog(two, None)), Follower(three, saw_run=True)
+                following = asyncio.create_task(candidate.follow())
+                await plain.reached(20)
+                await joined.reached(20)
+                await candidate.caught_up.wait()
+                proxy.refuse = True
+                proxy.cut()
+                for seq in range(21, 61):
+                    await append(log, term, seq)
+                async for made in log.read():
+                    fold(state, made)
+                await log.save_snapshot(seal(pack(state, ())), term=term)
+                archive = Archive(tmp_path, JobName("j"))
+                archive.prepare()
+                bodies = [stored async for part in log.stored(Seq(0), Seq(50)) for stored in part]
+                archive.add(Seq(0), GENESIS, bodies)
+                assert (await log.truncate(Seq(50), term=term, archive=archive.where)).seq == 50
+                async with client_at(own_etcd) as client:
+                    await client.compact((await client.range(Range(b"x"))).revision)
+                proxy.refuse = False
+                await joined.reached(60)
+                with pytest.raises(Truncated):
+                    await plain.reached(60)
+                await append(log, term, 61)
+                fold(state, event(61, term))
+                await joined.reached(61)
+                while candidate.state.seq < 61:
+                    assert not following.done()
+                    await asyncio.sleep(0.01)
+                assert candidate.state == state
+                following.cancel()
+                await joined.stop()
 
     run(body())
 
