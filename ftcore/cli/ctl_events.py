@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from typing import Any
 
 import msgspec
@@ -15,17 +16,19 @@ from ftcore.events.policy import PolicyLoaded
 from ftcore.events.registry import Kind
 from ftcore.ids import Seq
 from ftcore.policies.targets import hidden
-from ftcore.replay.select import Selection, Selector
+from ftcore.ports import EventLog
+from ftcore.replay.select import Bound, Selection, Selector
 
 TYPE_WIDTH = 22
 
 
 async def events(args: argparse.Namespace) -> int:
     """Show the wanted events, and with ``--follow`` go on with new ones."""
-    selection = Selection(since=args.since, until=args.until, types=args.type, node=args.node, incident=args.incident)
-    selector = Selector(selection)
     show = _show_json if args.format == "json" else Lines().show
     async with opened(args) as log:
+        since, until = [await _settled(bound, log) for bound in (args.since, args.until)]
+        selection = Selection(since=since, until=until, types=args.type, node=args.node, incident=args.incident)
+        selector = Selector(selection)
         after = Seq(selection.after)
         async for event in log.follow(after) if args.follow else log.read(after):
             if selection.is_past(event):
@@ -35,6 +38,16 @@ async def events(args: argparse.Namespace) -> int:
                 if args.follow:
                     sys.stdout.flush()
     return 0
+
+
+async def _settled(bound: Bound | None, log: EventLog) -> Bound | None:
+    """A place by its time. It is now what this host's clock says, and never before the log's last event, whose clock
+    may be ahead."""
+    if bound is None or bound.ago is None:
+        return bound
+    last = await log.last_seq()
+    times = [event.time async for event in log.read(Seq(max(last - 1, 0)))]
+    return bound.settled(max([time.time_ns(), *times]))
 
 
 def _show_json(event: Event) -> None:

@@ -4,7 +4,6 @@ import argparse
 import datetime
 import math
 import re
-import time
 
 from ftcore.ids import SECOND, seconds
 from ftcore.policies.values import UNITS
@@ -29,7 +28,7 @@ def bound(text: str) -> Bound:
         return Bound(seq=int(text))
     ago = _DURATION.fullmatch(text)
     if ago is not None and ago[2] is not None:
-        return Bound(time=time.time_ns() - seconds(float(ago[1]) * UNITS[ago[2]]))
+        return Bound(ago=seconds(float(ago[1]) * UNITS[ago[2]]))
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:

@@ -19,11 +19,17 @@ class Bound:
 
     Args:
         seq: by position; or
-        time: by the events' time, nanoseconds since the epoch.
+        time: by the events' time, nanoseconds since the epoch; or
+        ago: by how long before now it was, nanoseconds; of no use before it is ``settled``.
     """
 
     seq: int | None = None
     time: int | None = None
+    ago: int | None = None
+
+    def settled(self, now: int) -> "Bound":
+        """The same place, told by the time that it is now by the log's clock."""
+        return self if self.ago is None else Bound(time=now - self.ago)
 
     def compare(self, event: Event) -> int:
         """Negative if the event lies before the place, 0 if on it, positive behind it."""
