@@ -7,6 +7,7 @@ beside its writes is killed step by step likewise.
 
 import contextlib
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
@@ -155,6 +156,34 @@ def test_a_node_replaced_by_order(job: Ftrun) -> None:
     kill_everywhere(Recovery(job, 2, evict, "operator.commanded", "platform.answered", "node.joined", *ROUND))
     job.finish()
     assert run.end() == 0
+
+
+SIZES = """\
+chain:
+- shrink: {max_shrinks: 1000, node_faults: 0}
+- grow: {every: 0s, steady: 0s, reserve: 0}
+- stop
+"""
+
+
+@pytest.mark.timeout(400)
+def test_a_world_that_shrinks_and_grows(job: Ftrun) -> None:
+    """A node leaves and the other goes on alone; another one comes, and both train."""
+    flags = ["--nnodes=1:2", "--node-rank=0", policy(job, SIZES)]
+    first = job.start(*flags, "--node-id=a")
+    flags[1] = "--node-rank=1"
+    others = [job.start(*flags, "--node-id=b")]
+    job.stepped(1, nodes=2)
+
+    def leave() -> None:
+        others[-1].signal(signal.SIGTERM)
+        assert others[-1].end() == 5
+
+    shrink = Recovery(job, 1, leave, "node.left", *ROUND)
+    grow = Recovery(job, 2, lambda: others.append(job.start(*flags, "--node-id=b")), "node.joined", *ROUND)
+    kill_everywhere(shrink, grow)
+    job.finish()
+    assert [first.end(), others[-1].end()] == [0, 0]
 
 
 BACK = """\
