@@ -1,6 +1,7 @@
 """A job behind locks: etcd with TLS, users and roles; mutual TLS and a token between agents, master and operator."""
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,9 +29,9 @@ class Papers:
         folder.mkdir()
         self.authority.cert_pem.write_to_path(self.ca)
 
-    def leaf(self, name: str) -> tuple[str, str]:
-        """Certificate and key, good for 127.0.0.1."""
-        leaf = self.authority.issue_cert("127.0.0.1")
+    def leaf(self, name: str, host: str = "127.0.0.1") -> tuple[str, str]:
+        """Certificate and key, good for that host."""
+        leaf = self.authority.issue_cert(host)
         cert, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         cert.write_bytes(b"".join(pem.bytes() for pem in leaf.cert_chain_pems))
         leaf.private_key_pem.write_to_path(key)
@@ -122,6 +123,38 @@ def test_a_job_behind_locks(tmp_path: Path, papers: Papers, locked: Cluster, mon
         lines = [summary(event) for event in ftrun.of("caller.refused")]
         assert lines[:1] == [line for line in lines if "late" in line and "token" in line][:1], lines
         assert TOKEN not in ftrun.ftctl("--job", "job", "events", "--format", "json").stdout + run.stderr()
+
+
+@pytest.mark.timeout(300)
+def test_one_name_for_all_and_callers_without_a_certificate(tmp_path: Path, papers: Papers, etcd: Cluster) -> None:
+    """The masters' one certificate bears a name of its own; a node and an operator with the authority, that name and
+    the token alone take part; who does not know the name, or has no token, is told."""
+    cert, key = papers.leaf("all", "masters.example")
+    caller = {"FTCORE_TLS_CA": papers.ca, "FTCORE_TLS_NAME": "masters.example", "FTCORE_TOKEN": TOKEN}
+    leads = caller | {"FTCORE_TLS_CERT": cert, "FTCORE_TLS_KEY": key, "FTCORE_TLS_MUTUAL": "0"}
+    flags = ("--nnodes", "2", "--local-addr", "127.0.0.1")
+    with harness.ftrun(tmp_path, etcd.url(uuid.uuid4().hex), {"node_lease_s": 30.0}) as ftrun:
+        plain = dict(ftrun.env)
+        ftrun.env = plain | leads
+        first = ftrun.start(*flags, "--node-id", "a")
+        ftrun.wait("node.joined", node="a")
+        ftrun.env = plain | caller
+        second = ftrun.start("--role", "agent", *flags, "--node-id", "b")
+        ftrun.stepped(1, nodes=2)
+        wrong: list[tuple[dict[str, str], int, str]] = [
+            ({"FTCORE_TLS_NAME": ""}, 2, "its certificate is for another name than the address"),
+            ({"FTCORE_TOKEN": ""}, 2, "asks for a token"),
+        ]
+        for change, code, words in wrong:
+            ftrun.env = plain | caller | change
+            late = ftrun.start("--role", "agent", *flags, "--node-id", "late")
+            assert (late.end(), words in late.stderr()) == (code, True), (change, late.stderr())
+        ftrun.env = plain | leads | {"FTCORE_TLS_NAME": ""}
+        own = ftrun.start(*flags, "--node-id", "late")
+        assert own.end() == 2 and "set FTCORE_TLS_NAME to the name that it bears" in own.stderr()
+        ftrun.env = plain | caller
+        assert ftrun.ftctl("--job", "job", "stop").returncode == 0
+        assert (first.end(), second.end()) == (5, 5)
 
 
 def beats(ftrun: harness.Ftrun) -> list[tuple[str, int, bool]]:
