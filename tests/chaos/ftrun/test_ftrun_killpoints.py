@@ -132,7 +132,7 @@ def ask(job: Ftrun, *wish: str) -> None:
     assert code in (0, 3)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_processes_restarted(job: Ftrun) -> None:
     """A worker fails: stop, new store, new world, start, first step."""
     run = job.start("--nproc-per-node", "2", "--max-restarts", "1000")
@@ -186,6 +186,36 @@ def test_a_world_that_shrinks_and_grows(job: Ftrun) -> None:
     assert [first.end(), others[-1].end()] == [0, 0]
 
 
+CHECKED = """\
+job: {health: suspect}
+chain:
+- process_restart: {max_restarts: 1000}
+- stop
+"""
+
+
+@pytest.mark.timeout(400)
+def test_health_checks(job: Ftrun) -> None:
+    """A run begins with a check of its node, and checks it again after a fault that may be the node's; run by run."""
+    flag, runs = policy(job, CHECKED), []
+
+    def begin() -> None:
+        if runs:
+            job.finish()
+            assert runs[-1].end() == 0
+            (job.cwd / "finish").unlink()
+        runs.append(job.start(flag))
+
+    start = Recovery(job, 1, begin, "job.submitted", "node.joined", "health.checked", *ROUND[1:])
+    suspect = Recovery(
+        job, 1, lambda: job.do(0, "os.kill(os.getpid(), 9)"), "worker.failed", "health.checked", *ROUND,
+        common=(*ROUND, "worker.failed"),
+    )  # fmt: skip
+    kill_everywhere(start, suspect)
+    job.finish()
+    assert runs[-1].end() == 0
+
+
 BACK = """\
 job: {abilities: [rollback]}
 chain:
@@ -194,7 +224,7 @@ chain:
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_rollback(job: Ftrun) -> None:
     """A loss is no number any more: back to the last checkpoint."""
     run = job.start(policy(job, BACK))
@@ -212,13 +242,38 @@ def test_a_rollback(job: Ftrun) -> None:
     assert run.end() == 0
 
 
+IN_PLACE = """\
+job: {replicas: all, abilities: [pause, save]}
+chain:
+- step_pause
+- dying_checkpoint: {max_saves: 1000}
+- process_restart: {max_restarts: 1000}
+- stop
+"""
+
+
+@pytest.mark.timeout(400)
+def test_orders_in_place(job: Ftrun) -> None:
+    """Workers are told to pause, and survivors to save, which these cannot: the job trains on, or restarts without."""
+    run = job.start(policy(job, IN_PLACE), "--nproc-per-node=2")
+    job.stepped(1)
+    pause = Recovery(job, 0, lambda: ask(job, "pause"), "operator.commanded", "order.refused")
+    save = Recovery(
+        job, 1, lambda: job.do(1, "sys.exit(3)"), "worker.failed", "order.refused", *ROUND,
+        common=(*ROUND, "worker.failed"),
+    )  # fmt: skip
+    kill_everywhere(pause, save)
+    job.finish()
+    assert run.end() == 0
+
+
 # --- the keeper ------------------------------------------------------------------------------------------------------
 
 STEPS = ("save_snapshot", "record_snapshot", "add_piece", "name_piece", "truncate")
 """See ``killpoints/sitecustomize.py``."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("backend", ["sqlite", pytest.param("etcd", marks=pytest.mark.etcd)])
 def test_a_log_that_is_kept_small(tmp_path: Path, backend: str, request: pytest.FixtureRequest) -> None:
     """A snapshot is made, a piece is archived, the live log is cut: wherever the master dies, no event is lost, twice
