@@ -13,6 +13,7 @@ the workers with it.
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -243,6 +244,7 @@ class Link:
         if isinstance(frame, frames.Ack):
             self._outbox.acknowledge(frame.n)
         elif isinstance(frame, frames.Orders):
+            self._outbox.acknowledge(frame.acked)
             self._on_orders(frame)
         elif isinstance(frame, frames.HostStandby):
             self._on_standby()
@@ -250,11 +252,10 @@ class Link:
             self._on_refused(frame)
 
     async def _write(self, stream: Any) -> None:
-        """Write what is there: the predecessor's facts once, then ours, packed; a heartbeat when nothing else."""
+        """Write what is there: the predecessor's facts once, then ours, packed; a heartbeat where nothing is."""
         inherited, self._outbox.inherited = self._outbox.inherited, []
         if inherited:
             await stream.write(frames.encode(frames.Facts(tuple(map(msgspec.Raw, inherited)))))
-        await stream.write(frames.encode(self._beat()))
         while True:
             self._pending.clear()
             packed: list[msgspec.Raw] = []
@@ -266,13 +267,10 @@ class Link:
                 packed.append(msgspec.Raw(body))
                 size += len(body)
                 self._sent = n
-            if packed:
-                await stream.write(frames.encode(frames.Facts(tuple(packed))))
-            try:
+            await stream.write(frames.encode(frames.Facts(tuple(packed)) if packed else self._beat()))
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.heartbeat_s):
                     await self._pending.wait()
-            except TimeoutError:
-                await stream.write(frames.encode(self._beat()))
 
 
 def make_hello(

@@ -37,7 +37,7 @@ from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event, EventId, Fact
 from ftcore.events.job import JobProgressed, JobSpec, JobSubmitted
 from ftcore.events.master import MasterElected
-from ftcore.events.node import NodeLost
+from ftcore.events.node import NodeLeft, NodeLost
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertRaised
 from ftcore.ids import Nanoseconds, Seq, seconds
@@ -251,6 +251,7 @@ class Master:
     def _committed(self, batch: Sequence[Event]) -> None:
         """A batch is durable: acknowledge its facts, send its orders. The state is exactly the log's now."""
         assert self._sequencer is not None
+        leaving: list[str] = []
         for event in batch:
             self._follower.unsent.feed(event)
             if isinstance(event.data, JobSubmitted):
@@ -260,17 +261,21 @@ class Master:
                 self._alerts.take(event, self.state.chain, end=self.state.phase in ENDED)
             elif isinstance(event.data, NodeLost):
                 self._part_with(event.data.node, event.data.incarnation)
+            elif isinstance(event.data, NodeLeft):
+                leaving.append(event.data.node)
         answers = answers_to(self.state, batch)
         for (node, incarnation), n in answers.acks.items():
             self._durable[node] = (incarnation, n)
             session = self._sessions.get(node)
             if session is not None and session.incarnation == incarnation:
-                session.acked = n
-                session.send(frames.Ack(n))
+                session.acked, session.owed = n, True
         for (node, incarnation), orders in answers.orders.items():
             session = self._sessions.get(node)
             if session is not None and session.incarnation == incarnation:
-                session.send(frames.Orders(tuple(orders)))
+                session.order(orders)
+        for node in leaving:
+            if node in self._sessions:
+                self._sessions[node].acknowledge()  # it waits for that
         self._serve_newcomers()
         self._adviser.attend(self.state, self._clock.now())
         if self._replacer is not None:
@@ -298,7 +303,7 @@ class Master:
         for session in self._unserved:
             orders = unanswered(self.state, session.node, session.incarnation)
             if orders:
-                session.send(frames.Orders(tuple(orders)))
+                session.order(orders)
         self._unserved.clear()
 
     def _check_ended(self) -> None:
@@ -372,13 +377,18 @@ class Master:
                 self._ended.set()
 
     def _give_signs_of_life(self, now: int) -> None:
-        """Say something to every agent that was told nothing lately; each in its own time, not to thousands at once."""
+        """Tell every agent what it is owed, and something if it was told nothing lately.
+
+        Each in its own time, not thousands at once.
+        """
         quiet = seconds(self._timing.sign_s)
         for session in self._sessions.values():
+            if session.owed:
+                session.acknowledge()
             if session.spoken_to:
                 session.spoken_to, session.told = False, now
             elif now - session.told >= quiet:
-                session.send(frames.Ack(session.acked))
+                session.acknowledge()
 
     def _lose(self, node: str, incarnation: str, reason: str) -> None:
         assert self._sequencer is not None

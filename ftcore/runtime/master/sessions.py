@@ -1,10 +1,15 @@
-"""Sessions: the agents' streams at the master."""
+"""Sessions: the agents' streams at the master.
+
+A frame costs both sides far more than what is in it, and nobody but who leaves waits for an acknowledgement. So it
+rides on the next order; where none comes, it is told at the master's next look around.
+"""
 
 import asyncio
+from collections.abc import Sequence
 
 import attrs
-import msgspec
 
+from ftcore.engine.orders import Order
 from ftcore.runtime.wire import frames
 
 
@@ -18,6 +23,7 @@ class Session:
         outgoing: encoded frames to be written, oldest first; None ends the stream.
         beat: the last heartbeat.
         acked: its facts up to this number are durable.
+        owed: it was not told so yet.
         about: what the node said of itself.
         told: when it was noticed, in monotonic nanoseconds, that something had been said to it.
         spoken_to: something was said to it since.
@@ -28,6 +34,7 @@ class Session:
     outgoing: asyncio.Queue[bytes | None] = attrs.field(factory=asyncio.Queue)
     beat: frames.Beat | None = None
     acked: int = 0
+    owed: bool = False
     about: frames.Particulars = attrs.field(factory=frames.Particulars)
     told: int = 0
     spoken_to: bool = False
@@ -41,7 +48,17 @@ class Session:
     def send(self, frame: frames.FromMaster) -> None:
         """Queue a frame; never waits: what a dead agent does not read goes with its session."""
         self.spoken_to = True
-        self.outgoing.put_nowait(msgspec.json.encode(frame))
+        self.outgoing.put_nowait(frames.encode(frame))
+
+    def order(self, orders: Sequence[Order]) -> None:
+        """Queue orders, with the acknowledgement."""
+        self.owed = False
+        self.send(frames.Orders(tuple(orders), self.acked))
+
+    def acknowledge(self) -> None:
+        """Queue the acknowledgement by itself."""
+        self.owed = False
+        self.send(frames.Ack(self.acked))
 
     def end(self) -> None:
         """End the stream after what is queued."""

@@ -19,6 +19,8 @@ _LIMITS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
     ("grpc.max_send_message_length", FRAME_BYTES_MAX),
     ("grpc.enable_http_proxy", 0),
+    # Frames are small, so no window has to grow; each probe of the bandwidth would be a ping more to write and answer.
+    ("grpc.http2.bdp_probe", 0),
 ]
 _CLIENT: list[tuple[str, Any]] = [
     *_LIMITS,

@@ -299,9 +299,15 @@ class Ack(msgspec.Struct, frozen=True, tag_field="f", tag="ack"):
 
 
 class Orders(msgspec.Struct, frozen=True, tag_field="f", tag="orders"):
-    """Things to do, oldest first."""
+    """Things to do, oldest first.
+
+    Args:
+        orders: what to do.
+        acked: as in ``Ack``, which this saves.
+    """
 
     orders: tuple[Order, ...]
+    acked: int = 0
 
 
 class HostStandby(msgspec.Struct, frozen=True, tag_field="f", tag="host_standby"):

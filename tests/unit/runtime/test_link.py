@@ -6,10 +6,12 @@ from typing import Any
 
 from ftcore.errors import LogUnavailable
 from ftcore.events.job import JobSpec
+from ftcore.events.node import NodeLeft
 from ftcore.ids import Term
 from ftcore.ports import Candidate, Leader
 from ftcore.runtime.agent.link import Link, make_hello
 from ftcore.runtime.agent.outbox import Outbox
+from ftcore.runtime.clock import at
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.channel import server
 from ftcore.runtime.wire.security import NONE
@@ -30,7 +32,7 @@ class Store:
         return Leader(term=Term(1), candidate=candidate, alive=True)
 
 
-def bond(store: Any, outbox: Outbox, welcomed: Any = lambda _: None) -> Link:
+def bond(store: Any, outbox: Outbox, welcomed: Any = lambda _: None, ordered: Any = lambda _: None) -> Link:
     submission = frames.submission(JobSpec(argv=("t.py",), nodes_min=1, nodes_max=1))
     return Link(
         log=store,
@@ -42,7 +44,7 @@ def bond(store: Any, outbox: Outbox, welcomed: Any = lambda _: None) -> Link:
         on_welcome=welcomed,
         on_broken=lambda: None,
         on_refused=lambda _: None,
-        on_orders=lambda _: None,
+        on_orders=ordered,
         on_standby=lambda: None,
         on_leaderless=lambda _: None,
     )
@@ -133,3 +135,40 @@ def test_a_master_that_does_not_answer_is_soon_asked_after(tmp_path, monkeypatch
     """Who leads now is looked up soon after an attempt began, not only after the longest wait between two looks."""
     monkeypatch.setattr("ftcore.runtime.agent.link.CONNECT_S", 600.0)
     asyncio.run(pass_a_silent_one(tmp_path))
+
+
+async def first_order(folder: Path) -> tuple[list[type], bool]:
+    """The frames that a master gets from an agent with a fact before it gives an order; whether facts are left then."""
+    heard: list[type] = []
+    ordered = asyncio.Event()
+
+    async def connect(incoming: Any, _: Any) -> Any:
+        async for body in incoming:
+            frame = frames.decode_from_agent(body)
+            heard.append(type(frame))
+            if isinstance(frame, frames.Hello):
+                yield frames.encode(frames.Welcome(term=Term(1), acked=0))
+            elif isinstance(frame, frames.Facts):
+                yield frames.encode(frames.Orders(orders=(), acked=len(frame.facts)))
+
+    master = server(connect)
+    address = f"unix:{folder / 'master'}"
+    master.add_insecure_port(address)
+    await master.start()
+    outbox = Outbox(folder / "outbox", "a", "1", lambda: None)
+    outbox.add(NodeLeft(node="a", incarnation="1", reason="test"), at())
+    running = asyncio.create_task(bond(Store(address), outbox, ordered=lambda _: ordered.set()).run())
+    try:
+        async with asyncio.timeout(60):
+            await ordered.wait()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await master.stop(None)
+        outbox.close()
+    return heard, bool(outbox.unacknowledged(0))
+
+
+def test_facts_go_first_and_an_order_acknowledges_them(tmp_path):
+    """An agent that has something to tell says that and no heartbeat; what rides on an order empties its outbox."""
+    assert asyncio.run(first_order(tmp_path)) == ([frames.Hello, frames.Facts], False)
