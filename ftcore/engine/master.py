@@ -98,11 +98,13 @@ class Refusal:
         reason: why, and what to do.
         rejoin: a new life may try again, once this one's workers are gone.
         release: the run that it is of has ended without it, or it is kept out: it leaves with this.
+        kind: what ``caller.refused`` says of one that can neither rejoin nor is released.
     """
 
     reason: str
     rejoin: bool
     release: ReleaseNode | None = None
+    kind: str = "name"
 
 
 def is_known(state: JobState, node: str, incarnation: str) -> bool:
@@ -167,6 +169,7 @@ def wrong_job(job: str, asked: JobSpec | None = None, wanted: JobSpec | None = N
         f"job {job} is under way, and this ftrun{what}; choose another --job, ask for the same, or end that one with "
         f"`ftctl stop --job {job}`",
         rejoin=False,
+        kind="spec",
     )
 
 

@@ -99,6 +99,7 @@ class SimMaster(Process):
         self._queue: deque[Fact] = deque()
         self._sessions: dict[str, Session] = {}
         self._unserved: list[Session] = []
+        self._held_back: list[tuple[Session, frames.Hello]] = []
         self._leases = Leases(ns(self.timing.node_lease_s), LOOK_NS)
         self._durable: dict[str, tuple[str, int]] = {}
         self._alarm: Timer | None = None
@@ -116,11 +117,6 @@ class SimMaster(Process):
     def leading(self) -> bool:
         """Facts are taken and orders given."""
         return self.phase is MasterPhase.LEADING
-
-    @property
-    def busy(self) -> bool:
-        """Facts wait, or the state runs ahead of the log."""
-        return self.committing or bool(self._queue)
 
     def _step(self, trigger: str) -> None:
         following = MASTER.step(self.phase, trigger)
@@ -256,6 +252,7 @@ class SimMaster(Process):
             batch += turn(self.state, sequence(self.state, fact, now=now, term=self.term))
         if not batch:
             self.committing = False
+            self._catch_up()
             return
         if self.sim.trouble.dies_at_write():
             self.sim.trace(f"{self.address} is killed before it writes {expected + 1}")
@@ -303,7 +300,7 @@ class SimMaster(Process):
             if PLATFORM in action.waiting and any(getattr(e.data, "effect", "") == action.effect for e in batch):
                 assert isinstance(action.command, ReplaceNodes)
                 self._ask_platform(action.effect, action.command)
-        self._serve_newcomers()
+        self._catch_up()
         self._declare_abilities()
         if self._lived and self.state.phase in ENDED and not self.state.alive():
             self._end("the job has ended")
@@ -327,6 +324,17 @@ class SimMaster(Process):
             for source, names in abilities:
                 if source not in self.state.abilities:
                     self.submit(own_fact(AbilityDeclared(source=source, abilities=names)))
+
+    def _catch_up(self) -> None:
+        """The state is that of the log: do what waited for that."""
+        self._serve_newcomers()
+        held, self._held_back = self._held_back, []
+        for session, hello in held:
+            answer = self._judge(hello)
+            if answer is not None:
+                session.send(answer)
+            else:
+                self._admit(session, hello)
 
     def _serve_newcomers(self) -> None:
         for session in self._unserved:
@@ -390,8 +398,6 @@ class SimMaster(Process):
             absolute=beat.absolute if beat is not None else False,
         )
         self.submit(own_fact(lost))
-        if session is not None and mine:
-            session.stream.close()
 
     def _sample(self, now: int) -> None:
         world = self.state.world
@@ -452,9 +458,14 @@ class SimMaster(Process):
             self.after(ns(0.05), lambda: self._greet(session, hello, patience))
             return
         answer = self._judge(hello)
-        if answer is not None:
+        if answer is not None and self.leading and self.committing:
+            self._held_back.append((session, hello))  # what it is refused for has to be durable
+        elif answer is not None:
             session.send(answer)
-            return
+        else:
+            self._admit(session, hello)
+
+    def _admit(self, session: Session, hello: frames.Hello) -> None:
         older = self._sessions.get(hello.node)
         if older is not None:
             older.stream.close()
@@ -463,7 +474,7 @@ class SimMaster(Process):
         session.acked = acknowledged(self._durable, hello.node, hello.incarnation)
         session.send(frames.Welcome(self.term, session.acked))
         self._unserved.append(session)
-        if not self.busy:
+        if not self.committing:
             self._serve_newcomers()
         self._choose_standbys()
 
@@ -498,5 +509,6 @@ class SimMaster(Process):
 
     def _detach(self, session: Session) -> None:
         session.stream.close()
+        self._held_back = [held for held in self._held_back if held[0] is not session]
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]

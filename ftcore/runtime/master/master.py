@@ -18,6 +18,7 @@ import structlog
 from ftcore import __version__
 from ftcore.engine.master import (
     Leases,
+    Refusal,
     acknowledged,
     answers_to,
     due,
@@ -120,6 +121,7 @@ class Master:
         self._standbys: set[str] = set()
         self._submitting: JobSpec | None = None
         self._unserved: list[Session] = []
+        self._held: dict[asyncio.Future[Refusal | None], frames.Hello] = {}
         self._lived = False
         self._refusals = Refusals(self._tell_own)
         self._adviser = Adviser(self._tell_own)
@@ -154,6 +156,7 @@ class Master:
                 await self._lead(leadership, address)
         finally:
             self._step("resigned")
+            self._judge_held()
             for session in self._sessions.values():
                 session.end()
             if leadership is not None:
@@ -277,6 +280,7 @@ class Master:
             if node in self._sessions:
                 self._sessions[node].acknowledge()  # it waits for that
         self._serve_newcomers()
+        self._judge_held()
         self._adviser.attend(self.state, self._clock.now())
         if self._replacer is not None:
             self._replacer.attend(self.state, self._clock.now())
@@ -286,7 +290,7 @@ class Master:
             self._keeper.committed(self.state, self._follower.unsent.waiting)
 
     def _part_with(self, node: str, incarnation: str) -> None:
-        """A node was lost; it may have called again while that was being written, and is told now by being refused."""
+        """A node was lost, and is told now by being refused when it calls again: it stops its workers for that."""
         session = self._sessions.get(node)
         if session is not None and session.incarnation == incarnation:
             session.end()
@@ -307,6 +311,9 @@ class Master:
         self._unserved.clear()
 
     def _check_ended(self) -> None:
+        """End with the job, once that is durable: its last group is what the agents leave with."""
+        if self._sequencer is not None and self._sequencer.ahead:
+            return  # looked at again behind the commit
         if self._lived and self.state.phase in ENDED and not self.state.places:
             self._ended.set()
 
@@ -370,7 +377,7 @@ class Master:
                 self._tell_own(slow)
             self._give_signs_of_life(now)
             self._choose_standbys()
-            if self._sessions:
+            if self._sessions or self._held:
                 self._last_called = now
             elif now - self._last_called > seconds(self._timing.master_idle_s):
                 logger.info("no agent calls; resigning", job=self.log.job)
@@ -403,8 +410,6 @@ class Master:
             absolute=beat.absolute if beat is not None else False,
         )
         self._sequencer.submit(own_fact(lost))
-        if session is not None and session.incarnation == incarnation:
-            session.end()
 
     def _sample_progress(self, now: int) -> None:
         assert self._sequencer is not None
@@ -434,29 +439,58 @@ class Master:
         self.turned_away(Turned(kind=kind, reason=reason, name=hello.node, version=hello.version), peer)
         return frames.Refused(reason, rejoin=False)
 
-    def greet(self, hello: frames.Hello, peer: str = "") -> frames.NotMaster | frames.Refused | None:
-        """Judge an agent's first word; None: it may take part."""
-        if not self.leading:
-            known = self.state.master
-            return frames.NotMaster(known.address if known is not None else "")
-        if hello.protocol != frames.PROTOCOL or not frames.same_release(hello.version, __version__):
-            turned = other_version(hello.protocol, hello.version, hello.node)
-            return self._refuse(turned.kind, turned.reason, hello, peer)
-        if hello.job != self.log.job or hello.node == OWN:
-            return self._refuse("job", f"this master leads {self.log.job}, not {hello.job}", hello, peer)
-        occupied = self.occupied(hello)
-        launch = hello.submission.launch
+    async def greet(self, hello: frames.Hello, peer: str = "") -> frames.NotMaster | frames.Refused | None:
+        """Judge an agent's first word; None: it may take part.
+
+        Who is refused stops its workers, so what it is refused for must be durable: while a commit is under way a
+        refusal waits for the end of it, and is judged once more. While the log cannot be written nobody is refused.
+        """
+        while self.leading and self._sequencer is not None:
+            if hello.protocol != frames.PROTOCOL or not frames.same_release(hello.version, __version__):
+                turned = other_version(hello.protocol, hello.version, hello.node)
+                return self._refuse(turned.kind, turned.reason, hello, peer)
+            if hello.job != self.log.job or hello.node == OWN:
+                return self._refuse("job", f"this master leads {self.log.job}, not {hello.job}", hello, peer)
+            found = self._judge(hello)
+            if found is None:
+                return None
+            if self._sequencer.ahead:
+                found = await self._judged_behind_commit(hello)
+            if found is not None:
+                return self._refusal(found, hello, peer)
+        known = self.state.master
+        return frames.NotMaster(known.address if known is not None else "")
+
+    def _judge(self, hello: frames.Hello) -> Refusal | None:
+        occupied, launch = self.occupied(hello), hello.submission.launch
         found = refusal(self.state, hello.node, hello.incarnation, hello.acked, occupied, hello.again, launch)
-        if found is not None:
-            if not found.rejoin and found.release is None:
-                return self._refuse("name", found.reason, hello, peer)
-            self._lived |= self.state.phase in ENDED  # it called to learn how the run ended: nothing else is to be led
-            self._check_ended()
-            return frames.Refused(found.reason, found.rejoin, found.release)
-        if not is_known(self.state, hello.node, hello.incarnation) and not self._submit_or_join(hello.submission):
-            wrong = wrong_job(self.log.job, hello.submission.spec, self._submitting or self.state.spec)
-            return self._refuse("spec", wrong.reason, hello, peer)
-        return None
+        if found is not None or is_known(self.state, hello.node, hello.incarnation):
+            return found
+        if self._submit_or_join(hello.submission):
+            return None
+        return wrong_job(self.log.job, hello.submission.spec, self._submitting or self.state.spec)
+
+    async def _judged_behind_commit(self, hello: frames.Hello) -> Refusal | None:
+        judged: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        self._held[judged] = hello
+        try:
+            return await judged
+        finally:
+            self._held.pop(judged, None)
+
+    def _judge_held(self) -> None:
+        """Judge whose refusal was held back; nobody is refused by who does not lead any more."""
+        held, self._held = self._held, {}
+        for judged, hello in held.items():
+            if not judged.done():
+                judged.set_result(self._judge(hello) if self.leading else None)
+
+    def _refusal(self, found: Refusal, hello: frames.Hello, peer: str) -> frames.Refused:
+        if not found.rejoin and found.release is None:
+            return self._refuse(found.kind, found.reason, hello, peer)
+        self._lived |= self.state.phase in ENDED  # it called to learn how the run ended: nothing else is to be led
+        self._check_ended()
+        return frames.Refused(found.reason, found.rejoin, found.release)
 
     def occupied(self, hello: frames.Hello) -> bool:
         """Whether another agent of that name was heard a moment ago."""
@@ -505,7 +539,7 @@ class Master:
         acked = session.acked = acknowledged(self._durable, session.node, session.incarnation)
         session.send(frames.Welcome(self._sequencer.term, acked))
         self._unserved.append(session)
-        if not self._sequencer.busy:
+        if not self._sequencer.ahead:
             self._serve_newcomers()
 
     def detach(self, session: Session) -> None:

@@ -122,9 +122,9 @@ class Sequencer:
         return done
 
     @property
-    def busy(self) -> bool:
-        """Facts wait, or the state runs ahead of the log because a commit is under way."""
-        return self._committing or bool(self._queue)
+    def ahead(self) -> bool:
+        """A commit is under way: the state says what may never be in the log."""
+        return self._committing
 
     async def run(self) -> None:
         """Sequence until the term is over.

@@ -98,7 +98,7 @@ class Service:
         hello = found.frame
         if not hello.acked:
             await self._wait_for_predecessor(hello)
-        answer = self._master.greet(hello, _host(context.peer()))
+        answer = await self._master.greet(hello, _host(context.peer()))
         if answer is not None:
             logger.info("agent not taken on", node=hello.node, answer=type(answer).__name__)
             yield frames.encode(answer)

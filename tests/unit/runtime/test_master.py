@@ -1,0 +1,186 @@
+"""A master that leads, called by agents that are played: what they are told, and when."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from ftcore import __version__
+from ftcore.events.envelope import EventId, Fact
+from ftcore.events.job import JobSpec
+from ftcore.events.node import NodeJoined, NodeLeft
+from ftcore.logs import open_log
+from ftcore.ports import EventLog
+from ftcore.runtime.agent.link import make_hello
+from ftcore.runtime.clock import at
+from ftcore.runtime.master.master import Master
+from ftcore.runtime.master.sessions import Session
+from ftcore.runtime.wire import frames
+
+SUBMISSION = frames.submission(JobSpec(argv=("train.py",), nodes_min=2, nodes_max=2))
+
+NODES = ("a", "b")
+
+
+def hello(node: str, life: str = "1", *, acked: int = 0) -> frames.Hello:
+    return make_hello(job="job", node=node, incarnation=life, submission=SUBMISSION, again=False)(acked)
+
+
+def joined(node: str, life: str = "1") -> Fact:
+    data = NodeJoined(
+        node=node, incarnation=life, slots=1, host=f"host-{node}", pid=1, address="1", version=__version__
+    )
+    return Fact(id=EventId(node, life, 1), data=data, at=at())
+
+
+class Led:
+    """A job whose nodes have joined.
+
+    Args:
+        log: its log; ``hold`` keeps appends from landing until ``go``.
+        master: its master.
+    """
+
+    def __init__(self, log: EventLog, master: Master) -> None:
+        self.log, self.master = log, master
+        self.sessions: dict[str, Session] = {}
+        self._landing = asyncio.Event()
+        self._landing.set()
+        self.appending = asyncio.Event()
+        self._append = log.append
+        log.append = self._held_append  # type: ignore[method-assign]
+
+    async def _held_append(self, *args: Any, **more: Any) -> None:
+        self.appending.set()
+        await self._landing.wait()
+        await self._append(*args, **more)
+
+    def hold(self) -> None:
+        """No append lands from now on."""
+        self._landing.clear()
+        self.appending.clear()
+
+    def go(self) -> None:
+        """Appends land again."""
+        self._landing.set()
+
+    async def until(self, kind: str) -> None:
+        """Wait for an event in the log."""
+        async for event in self.log.follow():
+            if event.type == kind:
+                return
+
+    async def call(self, node: str) -> Session:
+        """An agent calls and is taken on."""
+        assert await self.master.greet(hello(node)) is None
+        session = self.sessions[node] = Session(node, "1")
+        self.master.attach(session)
+        return session
+
+
+@asynccontextmanager
+async def led(name: str, tmp_path: Path) -> AsyncIterator[Led]:
+    log = await open_log(f"memory://{name}", "job", create=True)
+    master = Master(log, listen=f"unix:{tmp_path}/master.sock")
+    running = asyncio.create_task(master.run())
+    job = Led(log, master)
+    await job.until("master.elected")
+    for node in NODES:
+        session = await job.call(node)
+        master.take_fact(session, joined(node))
+    await job.until("action.ordered")
+    try:
+        yield job
+    finally:
+        job.go()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await log.close()
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 60))
+
+
+def is_ended(session: Session) -> bool:
+    """Whether its stream was ended."""
+    said = [session.outgoing.get_nowait() for _ in range(session.outgoing.qsize())]
+    return None in said
+
+
+def test_an_agent_is_told_of_its_loss_once_it_is_durable(tmp_path: Path) -> None:
+    """While node.lost cannot be written, the lost agent keeps its stream, and its call waits for the answer."""
+
+    async def scenario() -> None:
+        async with led("lost", tmp_path) as job:
+            job.hold()
+            job.master._lose("b", "1", "no frame for 2 s")
+            await job.appending.wait()
+            assert not is_ended(job.sessions["b"])
+            call = asyncio.create_task(job.master.greet(hello("b", acked=1)))
+            other = asyncio.create_task(job.master.greet(hello("c")))
+            assert await job.master.greet(hello("a", acked=1)) is None
+            assert await other is None
+            assert not call.done()
+            job.go()
+            answer = await call
+            assert isinstance(answer, frames.Refused)
+            assert answer.rejoin
+            assert is_ended(job.sessions["b"])
+            assert "node.lost" in [event.type async for event in job.log.read()]
+
+    run(scenario())
+
+
+def test_a_call_that_is_held_back_is_judged_by_what_landed(tmp_path: Path) -> None:
+    """A master that loses its role before the loss is durable refuses nobody: who leads next decides."""
+
+    async def scenario() -> None:
+        async with led("deposed", tmp_path) as job:
+            job.hold()
+            job.master._lose("b", "1", "no frame for 2 s")
+            await job.appending.wait()
+            call = asyncio.create_task(job.master.greet(hello("b", acked=1)))
+            await asyncio.sleep(0)
+            await job.log.close()  # the leadership with it
+            assert isinstance(await call, frames.NotMaster)
+            assert "node.lost" not in [event.type async for event in job.log.read()]
+
+    run(scenario())
+
+
+def test_an_agent_that_calls_again_beside_a_repeated_fact_is_told_its_orders(tmp_path: Path) -> None:
+    """Nothing new in the queue is no reason to wait for the next commit."""
+
+    async def scenario() -> None:
+        async with led("repeated", tmp_path) as job:
+            asked = next(iter(job.master.state.actions.values())).waiting
+            (node,) = list(asked)[:1]
+            other = next(name for name in NODES if name != node)
+            job.master.take_fact(job.sessions[other], joined(other))
+            again = await job.call(node)
+            frame = frames.decode_from_master(await again.outgoing.get() or b"")
+            assert isinstance(frame, frames.Welcome)
+            frame = frames.decode_from_master(await again.outgoing.get() or b"")
+            while isinstance(frame, frames.Ack):
+                frame = frames.decode_from_master(await again.outgoing.get() or b"")
+            assert isinstance(frame, frames.Orders)
+
+    run(scenario())
+
+
+def test_a_master_ends_with_the_last_group_and_not_before(tmp_path: Path) -> None:
+    """An agent that calls about a run that is not durably over does not end its master."""
+
+    async def scenario() -> None:
+        async with led("over", tmp_path) as job:
+            job.hold()
+            for node in NODES:
+                left = NodeLeft(node=node, incarnation="1", reason="stopped")
+                job.master.take_fact(job.sessions[node], Fact(id=EventId(node, "1", 2), data=left, at=at()))
+            await job.appending.wait()
+            job.master._check_ended()
+            assert not job.master._ended.is_set()
+
+    run(scenario())
