@@ -102,7 +102,7 @@ def _expire(turn: Turn) -> None:
     data = turn.fact.data
     if isinstance(data, DeadlineExpired) and data.key.startswith("action/"):
         ordered = turn.state.actions.get(data.key.removeprefix("action/"))
-        if ordered is not None:
+        if ordered is not None and data.key not in turn.state.deadlines:
             _fail(turn, ordered)
 
 

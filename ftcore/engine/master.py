@@ -212,11 +212,12 @@ def due(deadline: int, led_since: int, lease_s: float) -> int:
     """When a deadline of the folded state is over, in nanoseconds since the epoch.
 
     A new master gives everybody two leases first: what was answered while nobody led lies in the agents' outboxes, and
-    an answer that nobody could take is not a missing one.
+    an answer that nobody could take is not a missing one. So does one whose log could not be written: what it decided
+    then was ordered only after that.
 
     Args:
         deadline: as the state has it.
-        led_since: when this master's term began.
+        led_since: when this master's term began, or when its log could be written again, if that was later.
         lease_s: the lease of nodes.
     """
     return max(deadline, led_since + seconds(2 * lease_s))

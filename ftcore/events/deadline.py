@@ -12,6 +12,9 @@ class DeadlineExpired:
 
     Args:
         key: which, as ``settle/3`` or ``action/r3.start``.
+        due: when it was over, in nanoseconds since the epoch: one of that key that was set anew meanwhile still stands;
+            0: whatever it was.
     """
 
     key: str
+    due: int = 0

@@ -123,7 +123,7 @@ class Campaign(Machines):
             if head is not None and head[0] <= (coming[1] if coming else math.inf):
                 heapq.heappop(self._queue)[2]()
             elif coming is not None:
-                self._own(DeadlineExpired(key=coming[0]))
+                self._own(DeadlineExpired(key=coming[0], due=coming[1]))
             if on_day is not None and self.elapsed_s >= told:
                 on_day(self.elapsed_s / DAY_S)
                 told = self.elapsed_s + self.setting.days * DAY_S / 100

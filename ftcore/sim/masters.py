@@ -95,7 +95,10 @@ class SimMaster(Process):
         self.committing = False
         self._saw_run = standby
         self._begun = -1
-        self._base = self._led_since = 0
+        self._base = self._led_since = self._resumed = 0
+        self._stalled = False
+        self._losing: set[tuple[str, str]] = set()
+        self._expiring: set[tuple[str, int]] = set()
         self._queue: deque[Fact] = deque()
         self._sessions: dict[str, Session] = {}
         self._unserved: list[Session] = []
@@ -253,6 +256,7 @@ class SimMaster(Process):
         if not batch:
             self.committing = False
             self._catch_up()
+            self._set_alarm()
             return
         if self.sim.trouble.dies_at_write():
             self.sim.trace(f"{self.address} is killed before it writes {expected + 1}")
@@ -263,11 +267,14 @@ class SimMaster(Process):
     def _append(self, batch: list[Event], bodies: list[bytes], expected: int, pause_s: float) -> None:
         def answered(answer: Any) -> None:
             if isinstance(answer, LogUnavailable):
+                self._stalled = True
                 following = min(2 * pause_s, RETRY_S[1])
                 self.after(ns(pause_s), lambda: self._append(batch, bodies, expected, following))
             elif isinstance(answer, Fenced | Conflict):
                 self._end(f"{type(answer).__name__}: {answer}")
             else:
+                if self._stalled:
+                    self._stalled, self._resumed = False, self._base + self.clock.now
                 self._committed(batch)
 
         self.sim.store.ask(self, lambda: self.sim.store.append(bodies, self.term, expected), answered)
@@ -284,7 +291,10 @@ class SimMaster(Process):
             elif isinstance(event.data, NodeJoined):
                 self._choose_standbys()
             elif isinstance(event.data, NodeLost):
+                self._losing.discard((event.data.node, event.data.incarnation))
                 self._part_with(event.data.node, event.data.incarnation)
+            elif isinstance(event.data, DeadlineExpired):
+                self._expiring.discard((event.data.key, event.data.due))
         answers = answers_to(self.state, batch)
         for (node, incarnation), n in answers.acks.items():
             self._durable[node] = (incarnation, n)
@@ -353,20 +363,24 @@ class SimMaster(Process):
     # -- time
 
     def _set_alarm(self) -> None:
+        """The deadline that comes first becomes a fact if it has passed; only where the state is that of the log."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
         coming = next_deadline(self.state)
-        if coming is not None:
-            now = self._base + self.clock.now
-            left = due(coming[1], self._led_since, self.timing.node_lease_s) - now
-            self._alarm = self.after(max(0, left), lambda: self._expire(coming))
-
-    def _expire(self, coming: tuple[str, int]) -> None:
-        if self.state.deadlines.get(coming[0]) != coming[1]:
-            self._set_alarm()
+        if coming is None or coming in self._expiring:
             return
-        self.submit(own_fact(DeadlineExpired(key=coming[0])))
+        since = max(self._led_since, self._resumed)
+        left = due(coming[1], since, self.timing.node_lease_s) - (self._base + self.clock.now)
+        if left > 0:
+            self._alarm = self.after(left, self._ring)
+            return
+        self._expiring.add(coming)
+        self.submit(own_fact(DeadlineExpired(key=coming[0], due=coming[1])))
+
+    def _ring(self) -> None:
+        if not self.committing:  # else behind the commit
+            self._set_alarm()
 
     def _look(self) -> None:
         now = self.clock.now
@@ -386,10 +400,12 @@ class SimMaster(Process):
         self.after(LOOK_NS, self._look)
 
     def _lose(self, node: str, incarnation: str) -> None:
+        if (node, incarnation) in self._losing:
+            return
+        self._losing.add((node, incarnation))
         session = self._sessions.get(node)
         mine = session is not None and session.incarnation == incarnation
         beat = session.beat if session is not None and mine else None
-        self._leases.heard(node, incarnation, self.clock.now)
         lost = NodeLost(
             node=node,
             incarnation=incarnation,

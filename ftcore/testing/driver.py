@@ -282,7 +282,7 @@ class JobDriver:
             return False
         key, time = coming
         self.now = max(self.now, time)
-        self.own(DeadlineExpired(key=key))
+        self.own(DeadlineExpired(key=key, due=time))
         return True
 
     # -- obedience

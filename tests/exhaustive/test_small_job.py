@@ -245,7 +245,7 @@ class World:
                 coming = next_deadline(self.state)
                 assert coming is not None, f"stuck: {self.key()}"
                 self.now = max(self.now, coming[1])
-                self.own(DeadlineExpired(key=coming[0]))
+                self.own(DeadlineExpired(key=coming[0], due=coming[1]))
         raise AssertionError(f"no rest: {self.key()}")
 
     def at_rest(self) -> bool:

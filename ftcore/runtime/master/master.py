@@ -114,6 +114,7 @@ class Master:
         self._leases = Leases(seconds(timing.node_lease_s), seconds(LOOK_S))
         self._paces = NodePaces(timing.pace_window_s)
         self._expiring: set[tuple[str, int]] = set()
+        self._losing: set[tuple[str, str]] = set()
         self._last_called = self._clock.mono()
         self._sampled: tuple[int, int] = (self._clock.mono(), -1)
         self._durable: dict[str, tuple[str, int]] = {}
@@ -285,6 +286,7 @@ class Master:
         if self._replacer is not None:
             self._replacer.attend(self.state, self._clock.now())
         self._check_ended()
+        self._expire()
         self._deadline_changed.set()
         if self._keeper is not None:
             self._keeper.committed(self.state, self._follower.unsent.waiting)
@@ -345,23 +347,35 @@ class Master:
     # -- time
 
     async def _keep_deadlines(self) -> None:
-        """Turn each deadline of the folded state into a fact when it has passed."""
-        assert self._sequencer is not None
+        """Look at the deadlines when the first one passes; ``_committed`` does so, too."""
         while True:
             self._deadline_changed.clear()
-            coming = next_deadline(self.state)
-            timeout_s: float | None = None
-            if coming is not None:
-                left = due(coming[1], self._led_since, self._timing.node_lease_s) - self._clock.now()
-                if left <= 0 and coming not in self._expiring:
-                    self._expiring.add(coming)
-                    await self._sequencer.submit(own_fact(DeadlineExpired(key=coming[0])))
-                    self._expiring.discard(coming)
-                    continue
-                timeout_s = max(left, 0) / 1e9 + 0.001
+            left_s = self._expire()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(left_s):
                     await self._deadline_changed.wait()
+
+    def _expire(self) -> float | None:
+        """Turn the deadline of the folded state that comes first into a fact if it has passed.
+
+        Only where the state is the log's. A deadline that passes while the log cannot be written has been missed by
+        nobody: what was decided is not ordered yet, and what was answered waits in the queue.
+
+        Returns:
+            Seconds until it passes; None: there is nothing to do before the next commit.
+        """
+        assert self._sequencer is not None
+        coming = next_deadline(self.state)
+        if coming is None or coming in self._expiring or self._sequencer.ahead or self.state.poisoned:
+            return None
+        since = max(self._led_since, self._sequencer.resumed)
+        left = due(coming[1], since, self._timing.node_lease_s) - self._clock.now()
+        if left > 0:
+            return left / 1e9 + 0.001
+        self._expiring.add(coming)
+        told = self._sequencer.submit(own_fact(DeadlineExpired(key=coming[0], due=coming[1])))
+        told.add_done_callback(lambda _: self._expiring.discard(coming))
+        return None
 
     async def _look_after(self) -> None:
         """Look at the leases, the samples of progress, and whether anybody still calls."""
@@ -399,9 +413,11 @@ class Master:
 
     def _lose(self, node: str, incarnation: str, reason: str) -> None:
         assert self._sequencer is not None
+        life = (node, incarnation)
+        if life in self._losing:
+            return
         session = self._sessions.get(node)
         beat = session.beat if session is not None and session.incarnation == incarnation else None
-        self._leases.heard(node, incarnation, self._clock.mono())  # said once; the fold takes it out
         lost = NodeLost(
             node=node,
             incarnation=incarnation,
@@ -409,7 +425,12 @@ class Master:
             step=beat.step if beat is not None else None,
             absolute=beat.absolute if beat is not None else False,
         )
-        self._sequencer.submit(own_fact(lost))
+        self._losing.add(life)
+        self._sequencer.submit(own_fact(lost)).add_done_callback(lambda _: self._lost(life))
+
+    def _lost(self, life: tuple[str, str]) -> None:
+        self._losing.discard(life)
+        self._leases.heard(*life, self._clock.mono())  # if the fact was set aside, it is said again, a lease later
 
     def _sample_progress(self, now: int) -> None:
         assert self._sequencer is not None

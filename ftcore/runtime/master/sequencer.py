@@ -24,7 +24,7 @@ from ftcore.errors import LogFull, LogUnavailable, UnknownEvent
 from ftcore.events.codec import encode, encode_fact
 from ftcore.events.envelope import Event, Fact
 from ftcore.events.job import JobParked
-from ftcore.ids import Seq, Term
+from ftcore.ids import Nanoseconds, Seq, Term
 from ftcore.ports import GROUP_BYTES_MAX, Clock, EventLog
 from ftcore.states.fold import fold, is_duplicate
 from ftcore.states.job import JobPhase
@@ -90,6 +90,8 @@ class Sequencer:
         term: the term won.
         clock: time for the events.
         committed: called with each durable batch, in order, the state being exactly that of the log then.
+
+    ``stalled`` says that the log cannot be written now, ``resumed`` when it last could again (0: it always could).
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Sequencer:
         self.term = term
         self.clock = clock
         self.stalled = False
+        self.resumed = Nanoseconds(0)
         self._committed = committed
         self._queue: deque[_Entry] = deque()
         self._wake = asyncio.Event()
@@ -220,7 +223,7 @@ class Sequencer:
                 pause_s = min(2 * pause_s, RETRY_S[1])
         if self.stalled:
             logger.warning("the log can be written again")
-            self.stalled = False
+            self.stalled, self.resumed = False, self.clock.now()
         return answer
 
     async def _return_to(self, seq: Seq) -> None:

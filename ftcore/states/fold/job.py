@@ -81,6 +81,8 @@ def _master_elected(state: JobState, event: Event, data: master.MasterElected, c
 
 @on(deadline.DeadlineExpired)
 def _deadline_expired(state: JobState, event: Event, data: deadline.DeadlineExpired, changes: Changes) -> None:
+    if data.due and state.deadlines.get(data.key) != data.due:
+        return  # it was set anew, or is no longer wanted
     state.deadlines.pop(data.key, None)
     if data.key == OFFER:
         state.offered = 0

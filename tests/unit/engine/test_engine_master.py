@@ -14,6 +14,7 @@ from ftcore.engine.master import (
     wants_run,
     wrong_job,
 )
+from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.job import JobSpec
 from ftcore.events.worker import WorkerFailed
 from ftcore.ids import seconds
@@ -222,3 +223,24 @@ def test_what_another_job_asks_for_is_told():
 def test_versions_that_may_work_on_one_job(one, other, same):
     """Patch releases may meet, others may not."""
     assert same_release(one, other) == same_release(other, one) == same
+
+
+def test_a_deadline_that_was_set_anew_outlives_word_of_the_old_one():
+    """Only the deadline that is named is over; a log that names none is folded as it was meant then."""
+
+    def stopping() -> tuple[JobDriver, str, int]:
+        driver = JobDriver(nodes=2)
+        driver.start()
+        driver.silence("node1")
+        driver.fail("node0")
+        (key,) = [key for key in driver.state.deadlines if key.startswith("action/stop_workers")]
+        return driver, key, driver.state.deadlines[key]
+
+    driver, key, due_at = stopping()
+    types = [event.type for event in driver.own(DeadlineExpired(key=key, due=due_at - 1))]
+    assert types == ["deadline.expired"]
+    assert driver.state.deadlines[key] == due_at
+    for word in (DeadlineExpired(key=key, due=due_at), DeadlineExpired(key=key)):
+        driver, _, _ = stopping()
+        assert "action.failed" in [event.type for event in driver.own(word)]
+        assert key not in driver.state.deadlines

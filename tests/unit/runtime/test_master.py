@@ -6,14 +6,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ftcore import __version__
+from ftcore.errors import LogFull
 from ftcore.events.envelope import EventId, Fact
 from ftcore.events.job import JobSpec
 from ftcore.events.node import NodeJoined, NodeLeft
+from ftcore.events.operator import OperatorCommanded
+from ftcore.ids import seconds
 from ftcore.logs import open_log
 from ftcore.ports import EventLog
 from ftcore.runtime.agent.link import make_hello
 from ftcore.runtime.clock import at
+from ftcore.runtime.master import sequencer
 from ftcore.runtime.master.master import Master
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
@@ -48,12 +54,15 @@ class Led:
         self._landing = asyncio.Event()
         self._landing.set()
         self.appending = asyncio.Event()
+        self.full = False
         self._append = log.append
         log.append = self._held_append  # type: ignore[method-assign]
 
     async def _held_append(self, *args: Any, **more: Any) -> None:
         self.appending.set()
         await self._landing.wait()
+        if self.full:
+            raise LogFull("no space")
         await self._append(*args, **more)
 
     def hold(self) -> None:
@@ -182,5 +191,40 @@ def test_a_master_ends_with_the_last_group_and_not_before(tmp_path: Path) -> Non
             await job.appending.wait()
             job.master._check_ended()
             assert not job.master._ended.is_set()
+
+    run(scenario())
+
+
+def test_deadlines_have_grace_from_when_the_log_can_be_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What passed while nothing could be ordered or answered on record is missed by nobody; a loss is told once."""
+    monkeypatch.setattr(sequencer, "RETRY_S", (0.001, 0.001))
+
+    async def scenario() -> None:
+        async with led("stalled", tmp_path) as job:
+            clock = job.master._clock
+            now, passed = clock.now, [0]
+            monkeypatch.setattr(clock, "now", lambda: now() + passed[0])
+
+            job.full = True
+            job.appending.clear()
+            for _ in range(3):
+                job.master._lose("b", "1", "no frame for 2 s")
+            await job.appending.wait()
+            passed[0] = seconds(3600)
+            job.master._deadline_changed.set()
+            job.full = False
+            await job.until("node.lost")
+            asked = job.master._record(OperatorCommanded(command="note", who="me", why="behind it"))
+            await asked
+            types = [event.type async for event in job.log.read()]
+            assert types.count("node.lost") == 1
+            assert "deadline.expired" not in types
+            assert job.master.state.deadlines, "nothing could have passed"
+
+            passed[0] += seconds(3600)
+            job.master._deadline_changed.set()
+            await job.until("deadline.expired")
 
     run(scenario())
