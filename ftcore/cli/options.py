@@ -119,7 +119,7 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
         "--join-window",
         type=float,
         metavar="SECONDS",
-        help="with MIN:MAX: how long MIN nodes wait for more, at the start and for a lost one (default: 30)",
+        help="with MIN:MAX: how long MIN nodes wait for more at the start (default: 30)",
     )
     _add(group, "--node-sizes", metavar="N,N,...", help="the only numbers of nodes that the world may have, as 2,4,8")
     _add(

@@ -11,9 +11,10 @@ from ftcore.events.policy import Terms
 from ftcore.ids import SECOND, seconds
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, cooling_s
-from ftcore.policies.situation import members, room
+from ftcore.policies.situation import listed, members, room
 from ftcore.policies.words import lasting, plural
 from ftcore.states.model import IncidentState, JobState
+from ftcore.states.node import NodePhase
 
 STEADY_DOUBLINGS_MAX = 6
 """A node that fails again and again is left out at most this often doubled: 64 times `steady`."""
@@ -40,7 +41,8 @@ class Grow:
     doc: ClassVar[str] = "Take in nodes that stand by, if they make a larger world."
     conditions: ClassVar[tuple[str, ...]] = (
         "takes the chance that enough nodes stand by for the next allowed size",
-        "passes within `every` of its last growth, or of the last restart",
+        "passes within `every` of its last growth, or of the last restart, unless somebody admitted a node again",
+        "waits for nothing within the join window after a shrink, which waited for nobody; one fault is forgiven then",
         "passes while less than `reserve` of the restarts of `process_restart` are left: a growth might cost one more",
         "waits for the next checkpoint where the script tells of them, so that hardly a step is lost",
         "leaves out nodes that were at fault within `steady`, and twice as long for each further fault of theirs",
@@ -70,14 +72,16 @@ class Grow:
         """Take what is worth a restart."""
         if job.world is None or job.spec is None:
             return Pass(reason="there is no world that could grow")
-        shaky, again_s = _shaky(job, options["steady"])
+        too_early = cooling_s(job, "shrink", job.spec.timing.join_window_s) > 0
+        shaky, again_s = _shaky(job, options["steady"], forgiven=int(too_early))
         count, now = room(job, shaky), members(job)
         if count <= now:
             if shaky and room(job) > now:
                 return Pass(reason=f"{', '.join(shaky[:4])} failed only lately", again_s=again_s)
             return Pass(reason=f"no larger world than {plural(now, 'node')} can be formed")
         rest = max(cooling_s(job, name, options["every"]) for name in RESTARTING)
-        if rest > 0:
+        admitted = _admitted(job)
+        if rest > 0 and not admitted and not too_early:
             return Pass(
                 reason=f"the last restart was only lately; the next growth is due in {lasting(round(rest))}",
                 again_s=rest,
@@ -85,17 +89,24 @@ class Grow:
         why, again_s = _restarts_run_out(job, options["reserve"])
         if why:
             return Pass(reason=why, again_s=again_s)
-        wait_s = _until_saved(job, options["checkpoint"])
+        wait_s = 0.0 if too_early else _until_saved(job, options["checkpoint"])
         if wait_s > 0:
             reason = f"waits for the next checkpoint, at most {lasting(round(wait_s))}: a restart now would cost steps"
             return Pass(reason=reason, again_s=wait_s, at_commit=True)
         return Take(
             plan=PlanKind.RESTART,
-            reason=f"{plural(count, 'node')} instead of {now} can train",
+            reason=f"{plural(count, 'node')} instead of {now} can train"
+            + (f"; {listed(admitted)} was admitted again" if admitted else ""),
             grace_s=options["grace"],
             deadline_s=options["deadline"],
             terms=Terms(want=count, patience_s=job.spec.timing.join_window_s),
         )
+
+
+def _admitted(job: JobState) -> tuple[str, ...]:
+    """Standby nodes that somebody wants to train again: a person's word does not wait for a timer."""
+    found = (job.nodes.get(name) for name in job.admitted)
+    return tuple(node.node for node in found if node is not None and node.phase is NodePhase.STANDBY)
 
 
 def _until_saved(job: JobState, patience_s: float) -> float:
@@ -104,12 +115,13 @@ def _until_saved(job: JobState, patience_s: float) -> float:
     return patience_s - age_s if job.committed and FRESH_S < age_s < patience_s else 0.0
 
 
-def _shaky(job: JobState, steady_s: float) -> tuple[tuple[str, ...], float]:
-    """Standby nodes that were at fault lately, and the seconds until the first of them is to be trusted again."""
+def _shaky(job: JobState, steady_s: float, forgiven: int) -> tuple[tuple[str, ...], float]:
+    """Standby nodes that were at fault lately, more than ``forgiven`` times, and the seconds until the first of them is
+    to be trusted again."""
     world = job.world
     left: dict[str, int] = {}
     for node, times in job.node_faults.items():
-        if times and (world is None or world.seat(node) is None):
+        if len(times) > forgiven and (world is None or world.seat(node) is None):
             quiet = seconds(steady_s * 2.0 ** min(len(times) - 1, STEADY_DOUBLINGS_MAX))
             left[node] = times[-1] + quiet - job.time
     found = {node: rest for node, rest in left.items() if rest > 0}

@@ -46,6 +46,7 @@ class ProcessRestart:
     conditions: ClassVar[tuple[str, ...]] = (
         "takes any fault, and brings the workers back that a plan for anything else has stopped in vain",
         "passes a fault of a node to `pod_replacement` or `shrink` below it, if that can take the node out",
+        "passes the loss of a node to `shrink` below it, if enough are left, nobody can come, and no `patience` is set",
         "passes a fault of the script or the data that came `same_fault` times in a row at the same step",
         "passes when its own restart brought no step and the same fault came again",
         "passes when `max_restarts` in `window` are spent",
@@ -67,8 +68,9 @@ class ProcessRestart:
         "patience": Option(
             default=0,
             kind="duration",
-            doc="How long is waited for a lost node to come back; 0: the job's join window if `shrink` stands below "
-            "and enough nodes are left for it, else the job's time constants.",
+            doc="How long is waited for a lost node to come back. 0: if `shrink` stands below and enough nodes are "
+            "left for it, not at all, or for the job's join window where the platform can launch nodes; else as the "
+            "job's time constants say.",
         ),
         "check": Option(
             default="suspect",
@@ -90,20 +92,23 @@ class ProcessRestart:
         )
         if why:
             return Pass(reason=why)
-        better, but = _better(incident, job, self.name) if incident.kind == "fault" else ("", _aftermath(incident))
+        if incident.kind == "fault":
+            better, but = _better(incident, job, options, self.name)
+        else:
+            better, but = "", _aftermath(incident)
         if better:
             return Pass(reason=better)
         if incident.fault.detail == "health-check" and is_member(job, culprit(incident)):
             return Pass(reason=f"{culprit(incident)} failed its health check: it must not train as it is{but}")
         attempt = attempts(job, self.name, options["window"]) + 1
+        patience_s = _patience_s(incident, job, options, self.name)
+        waits = _waits(incident, job, patience_s)
         return Take(
             plan=PlanKind.RESTART,
-            reason=f"restart {attempt} of {options['max_restarts']} in {lasting(options['window'])}{but}",
+            reason=f"restart {attempt} of {options['max_restarts']} in {lasting(options['window'])}{but}{waits}",
             attempt=attempt,
             **round_terms(job, incident, options),
-            terms=Terms(
-                patience_s=_patience_s(incident, job, options, self.name), check=_check(incident, job, options)
-            ),
+            terms=Terms(patience_s=patience_s, check=_check(incident, job, options)),
         )
 
 
@@ -124,7 +129,7 @@ def _place(incident: IncidentState) -> str:
     return "the start, before any step" if step is None else f"step {step}"
 
 
-def _better(incident: IncidentState, job: JobState, own: str) -> tuple[str, str]:
+def _better(incident: IncidentState, job: JobState, options: Mapping[str, Any], own: str) -> tuple[str, str]:
     """Which entry below does better for a node at fault; else what kept it from that, for the record."""
     replacement = entry_below(job, REPLACEMENT, own, incident)
     but = ""
@@ -139,11 +144,31 @@ def _better(incident: IncidentState, job: JobState, own: str) -> tuple[str, str]
         elif found.why_not and (gone(incident, job) or unfit(incident, job, replacement)):
             but = f"; no replacement: {found.why_not}"
     shrink = entry_below(job, "shrink", own, incident)
-    if shrink is not None:
-        out = unfit(incident, job, shrink) or crash_loop(incident, job, shrink)
-        if out and room(job, out) >= max(1, shrink["min_nodes"]):
-            return f"{listed(out)} is at fault; shrink below leaves it out", ""
+    if shrink is None:
+        return "", but
+    out = unfit(incident, job, shrink) or crash_loop(incident, job, shrink)
+    enough = max(1, shrink["min_nodes"])
+    if out and room(job, out) >= enough:
+        return f"{listed(out)} is at fault; shrink below leaves it out", ""
+    if out:
+        return "", but + _stays(out)
+    lost = gone(incident, job)
+    nobody_comes = not options["patience"] and not job.can(Ability.REPLACE)
+    if lost and nobody_comes and enough <= room(job) < members(job) and not _shrunk_enough(job, shrink):
+        return f"{listed(lost)} is gone, and nobody can come in its place; shrink below goes on without it", ""
     return "", but
+
+
+def _shrunk_enough(job: JobState, shrink: Mapping[str, Any]) -> str:
+    return spent(job, "shrink", shrink["max_shrinks"], shrink["window"], "times")
+
+
+def _stays(out: tuple[str, ...]) -> str:
+    """Why a node that ought to be left out is not, and what would let it be."""
+    return (
+        f"; {listed(out)} is at fault and stays, for too few nodes would be left without it: start ftrun on one more "
+        "node as a spare, or let the job go on with fewer (--nnodes MIN:MAX)"
+    )
 
 
 def _aftermath(incident: IncidentState) -> str:
@@ -161,6 +186,17 @@ def _patience_s(incident: IncidentState, job: JobState, options: Mapping[str, An
     if job.spec is None or shrink is None or left < max(1, shrink["min_nodes"]) or left >= members(job):
         return None
     return job.spec.timing.join_window_s
+
+
+def _waits(incident: IncidentState, job: JobState, patience_s: float | None) -> str:
+    """For whom the new round waits, and how long; empty if enough nodes are there."""
+    lost, left = gone(incident, job), room(job)
+    if not lost or left >= members(job) or job.spec is None:
+        return ""
+    timing = job.spec.timing
+    if patience_s is None:
+        patience_s = timing.join_window_s if left else timing.return_window_s
+    return f"; waits {lasting(patience_s)} for {listed(lost)} to come back, or for another node"
 
 
 def _check(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> str:

@@ -276,6 +276,7 @@ class JobState:
         held: an operator wants no recovery to begin; incidents stay open and the chain is not asked.
         abilities: what each part of the job declared that it can do.
         quarantined: why, by node.
+        admitted: nodes that an operator let in again and that have not trained since.
         health: the health check under way.
         unchecked: living nodes that are to be checked before they take part, as ``{node: incarnation}``.
         checkpoints: steps whose checkpoint is committed, of the living lineage, newest last.
@@ -337,6 +338,7 @@ class JobState:
     attempts: dict[str, list[int]] = attrs.field(factory=dict)
     abilities: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
     quarantined: dict[str, str] = attrs.field(factory=dict)
+    admitted: list[str] = attrs.field(factory=list)
     health: HealthState | None = None
     unchecked: dict[str, str] = attrs.field(factory=dict)
     checkpoints: list[int] = attrs.field(factory=list)

@@ -78,7 +78,8 @@ def budget_spent() -> JobDriver:
 @_scenario
 def shrunk_and_failed_over() -> JobDriver:
     spec = JobSpec(argv=("train.py", "--lr", "1e-3"), nodes_min=1, nodes_max=3, node_unit=1)
-    driver = JobDriver(slots=4, spec=spec)
+    waits = parse("version: 1\nchain: [{process_restart: {patience: 30s}}, shrink, grow, stop]\n", "p.yaml")
+    driver = JobDriver(slots=4, spec=spec, policy=waits)
     driver.start()
     driver.lose("node2")
     driver.settle()

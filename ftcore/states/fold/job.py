@@ -106,7 +106,8 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
     if data.command == "stop":
         state.stop = request
     elif data.command == "admit":
-        state.quarantined.pop(data.node, None)
+        if state.quarantined.pop(data.node, None) is not None:
+            state.admitted.append(data.node)
         state.node_faults.pop(data.node, None)
     elif data.command == "resume" and _is_unanswered_pause(state):
         state.request = state.paused_for = None  # taken back before it was answered

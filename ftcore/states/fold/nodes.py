@@ -295,6 +295,8 @@ def _log_matched(state: JobState, event: Event, data: worker.LogMatched, changes
 @on(node.NodeQuarantined)
 def _node_quarantined(state: JobState, event: Event, data: node.NodeQuarantined, changes: Changes) -> None:
     state.quarantined[data.node] = data.reason
+    if data.node in state.admitted:
+        state.admitted.remove(data.node)
     found = state.nodes.get(data.node)
     if found is not None:
         step_node(state, found, "node.quarantined", changes)

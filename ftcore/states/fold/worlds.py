@@ -93,6 +93,8 @@ def _seat(state: JobState, member: world.Member) -> None:
     """A member has the place that it trains at; whoever holds that by now gets the member's own."""
     found = state.nodes[member.node]
     found.settled = True
+    if member.node in state.admitted:
+        state.admitted.remove(member.node)
     if found.ordinal == member.ordinal:
         return
     state.vacate(found.ordinal)

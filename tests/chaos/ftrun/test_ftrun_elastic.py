@@ -87,7 +87,7 @@ def _turned_away(job: Ftrun, flags: list[str]) -> None:
 LOOP = """\
 version: 1
 chain:
-- process_restart
+- process_restart: {patience: 30s}
 - shrink: {node_faults: 2}
 - grow: {every: 0s, steady: 0s, reserve: 0}
 - stop
@@ -127,6 +127,59 @@ def test_a_node_that_comes_and_goes_is_kept_out_until_it_is_admitted(tmp_path: P
         job.stepped(grown.data.round, nodes=2)
         job.finish()
         assert (first.end(), back.end()) == (0, 0)
+
+
+def test_a_loss_is_not_waited_for_if_the_others_can_go_on(tmp_path: Path) -> None:
+    """With the default chain the nodes that are left train on at once: no window of time stands between the loss and
+    the smaller world. One that comes back within the join window is taken in at once, too."""
+    with ftrun(tmp_path, timing={"join_window_s": 120.0}) as job:
+        first = job.start("--nnodes=1:2", "--node-id=a")
+        second = job.start("--nnodes=1:2", "--node-id=b")
+        job.stepped(1, nodes=2)
+        kill(second.pid)
+        second.end()
+        lost = job.wait("node.lost", node="b")
+        shrunk = job.wait("incident.resolved", lost.seq, policy="shrink")
+        job.stepped(2, nodes=1)
+        assert not [e for e in job.of("deadline.expired") if lost.seq < e.seq < shrunk.seq]
+        back = job.start("--nnodes=1:2", "--node-id=b")
+        job.stepped(3, nodes=2)
+        assert [e.data.verdict for e in job.of("policy.considered") if e.data.policy == "grow"] == ["take"]
+        job.finish()
+        assert (first.end(), back.end()) == (0, 0)
+
+
+STAYS = """\
+version: 1
+chain:
+- process_restart
+- shrink: {node_faults: 2}
+- stop
+"""
+
+
+def test_a_bad_node_without_which_the_job_could_not_go_on_stays_and_people_are_told(tmp_path: Path) -> None:
+    """A job of fixed size keeps the node to which faults come back, for it would wait for ever without it; who sits at
+    the terminal reads which node that is, why it stays and what would help. A spare takes its place at the next."""
+    with ftrun(tmp_path) as job:
+        (job.cwd / "policy.yaml").write_text(STAYS)
+        flags = ["--nnodes=2", "--policy", "policy.yaml"]
+        runs = {node: job.start(*flags, f"--node-id={node}", f"--node-rank={rank}") for rank, node in enumerate("ab")}
+        seen = job.stepped(1, nodes=2)
+        for round_ in (2, 3):
+            kill(job.pids(round_ - 1, "b")[0])
+            seen = job.stepped(round_, nodes=2)
+        assert not job.of("node.quarantined")
+        wait_until(lambda: "b is at fault and stays" in runs["a"].stderr(), "the line about the bad node")
+        assert "start ftrun on one more node as a spare" in runs["a"].stderr()
+        runs["c"] = job.start(*flags, "--node-id=c")
+        job.wait("node.joined", node="c")
+        kill(job.pids(3, "b")[0])
+        job.wait("node.quarantined", seen.seq, node="b")
+        job.stepped(4, nodes=2)
+        assert runs.pop("b").end() == 5
+        job.finish()
+        assert [run.end() for run in runs.values()] == [0, 0]
 
 
 GROWS = """\

@@ -45,7 +45,8 @@ def test_what_a_plain_script_cannot_do_is_passed_over(tmp_path: Path, wish: str)
 
 @pytest.mark.parametrize("wish", ["drain", "evict"])
 def test_the_job_goes_on_without_a_node(tmp_path: Path, wish: str) -> None:
-    """With no machine for another, one node is released and not started anew; the other goes on alone."""
+    """With no machine for another, one node is released and not started anew; the other goes on alone. One that was
+    evicted trains again as soon as somebody admits it."""
     with ftrun(tmp_path) as job:
         run = job.start("--local-nodes", "2", "--nnodes", "1:2", "--platform", "local:?capacity=0")
         job.stepped(1, nodes=2)
@@ -64,7 +65,10 @@ def test_the_job_goes_on_without_a_node(tmp_path: Path, wish: str) -> None:
         if wish == "evict":  # let in again, it is started again by whoever plays its machine, and stands by
             code, told = ask(job, "admit", "node1")
             assert (code, told["outcome"]) == (0, "admitted")
-            job.wait("node.joined", told["seq"], node="node1")
+            joined = job.wait("node.joined", told["seq"], node="node1")
+            grown = job.wait("policy.considered", joined.seq, policy="grow")
+            assert grown.data.verdict == "take" and "admitted again" in grown.data.reason, "no timer is waited for"
+            job.stepped(3, nodes=2)
         job.finish()
         assert run.end() == 0
         assert len(job.of("node.joined", "node1")) == (2 if wish == "evict" else 1)

@@ -84,7 +84,7 @@ def test_a_replaced_node_leaves_no_trace_in_the_result(tmp_path: Path) -> None:
 @pytest.mark.timeout(400)
 def test_without_a_machine_the_job_shrinks_and_grows_back(tmp_path: Path) -> None:
     """No machine: fewer nodes train; one is repaired: its place is filled, and the job grows to its size again."""
-    with ftrun(tmp_path, timing={"join_window_s": 1.0}) as job:
+    with ftrun(tmp_path) as job:
         flags = ["--local-nodes", "2", "--nnodes", "1:2", "--platform", "local:?capacity=0&repair=15s"]
         run = job.start(*flags, "--policy", policy(job))
         job.stepped(1, nodes=2)

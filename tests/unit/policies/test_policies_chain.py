@@ -77,7 +77,9 @@ def test_a_wish_whose_plan_stopped_the_workers_in_vain_is_as_grave_as_a_fault():
     driver.lose("node2")
     verdict = ask("process_restart", about, driver.state)
     assert isinstance(verdict, Take)
-    assert verdict.reason == "restart 1 of 20 in 1h; brings the workers back that pod_replacement stopped in vain"
+    assert verdict.reason.startswith(
+        "restart 1 of 20 in 1h; brings the workers back that pod_replacement stopped in vain"
+    )
     assert dict(answers(about, driver.state))["process_restart"] == "Take"
     about.tried.append("process_restart")
     about.asked.append("process_restart")

@@ -4,6 +4,7 @@ import attrs
 import pytest
 from policy_cases import DEFAULT_ORDER, ago, ask, chain, incident, request, running
 
+from ftcore.events.node import NodeQuarantined
 from ftcore.policies.base import Pass, PlanKind, Take
 
 # --- process_restart: the cause decides the remedy -------------------------------------------------------------------
@@ -37,11 +38,19 @@ def test_a_node_fault_is_left_to_a_replacement_below(cls):
 
 
 def test_a_node_fault_that_nobody_can_cure_better_is_restarted_and_says_so():
-    """Without a platform, and with no node to spare, the restart is all there is."""
+    """Without a platform, and with no node to spare, the restart is all there is; what would help is told."""
     job = last_resort().state
     verdict = ask("process_restart", incident(job, "gpu-hw"), job)
     assert isinstance(verdict, Take)
-    assert verdict.reason.endswith("; a node is at fault (node1), but nothing here can launch another")
+    assert "; a node is at fault (node1), but nothing here can launch another; " in verdict.reason
+    job = running().state
+    verdict = ask("process_restart", incident(job, "gpu-hw"), job)
+    assert isinstance(verdict, Take)
+    assert verdict.reason.endswith(
+        "; node1 is at fault and stays, for too few nodes would be left without it: start ftrun on one more node as a "
+        "spare, or let the job go on with fewer (--nnodes MIN:MAX)"
+    )
+    assert not verdict.terms.quarantine, "the job would wait for ever"
 
 
 def test_a_replacement_that_is_spent_or_held_is_no_better_plan():
@@ -67,17 +76,52 @@ def test_a_bad_node_is_left_to_shrink_if_enough_others_are_there():
     assert verdict == Pass(reason="node1 is at fault; shrink below leaves it out")
 
 
-@pytest.mark.parametrize(("least", "patience"), [(2, 30.0), (3, None)])
-def test_a_lost_node_is_waited_for_shortly_if_the_job_can_do_without_it(least, patience):
-    """The join window where `shrink` can follow; else the job's own time constants, which are long."""
-    driver = running(3, least=least)
+def test_a_lost_node_is_left_to_shrink_if_nobody_can_come():
+    """At once: the nodes that are left do not wait in vain. Who says how long to wait is obeyed."""
+    driver = running(3, least=2)
+    driver.lose("node1")
+    lost = incident(driver.state, "node-lost")
+    verdict = ask("process_restart", lost, driver.state)
+    assert verdict == Pass(reason="node1 is gone, and nobody can come in its place; shrink below goes on without it")
+    named = ask("process_restart", lost, driver.state, patience=77)
+    assert isinstance(named, Take)
+    assert named.terms.patience_s == 77 and named.reason.endswith(
+        "; waits 77s for node1 to come back, or for another node"
+    )
+
+
+@pytest.mark.parametrize(
+    ("least", "abilities", "patience", "told"),
+    [(2, ("replace",), 30.0, "30s"), (3, (), None, "10m"), (3, ("replace",), None, "10m")],
+)
+def test_a_lost_node_is_waited_for(least, abilities, patience, told):
+    """As the time constants say where the job cannot do without it; for the join window where a platform may send one
+    whom no policy has asked for."""
+    driver = running(3, least=least, abilities=abilities)
+    driver.state.chain = tuple(entry for entry in driver.state.chain if entry.policy != "pod_replacement")
     driver.lose("node1")
     verdict = ask("process_restart", incident(driver.state, "node-lost"), driver.state)
     assert isinstance(verdict, Take)
     assert verdict.terms.patience_s == patience
-    named = ask("process_restart", incident(driver.state, "node-lost"), driver.state, patience=77)
-    assert isinstance(named, Take)
-    assert named.terms.patience_s == 77
+    assert f"; waits {told} for node1 to come back" in verdict.reason
+
+
+def test_a_lost_node_whose_place_a_spare_takes_is_not_waited_for():
+    """Nothing shrinks, nothing is told of waiting."""
+    driver = running(2, least=1)
+    driver.join("node2")
+    driver.lose("node1")
+    verdict = ask("process_restart", incident(driver.state, "node-lost"), driver.state)
+    assert isinstance(verdict, Take)
+    assert verdict.reason == "restart 1 of 20 in 1h"
+
+
+def test_shrink_is_not_trusted_with_a_lost_node_when_its_budget_is_spent():
+    """It would pass, and the job would end though the node may come back."""
+    driver = running(3, least=2)
+    driver.state.attempts["shrink"] = [driver.state.time] * 20
+    driver.lose("node1")
+    assert isinstance(ask("process_restart", incident(driver.state, "node-lost"), driver.state), Take)
 
 
 def test_bad_data_is_no_matter_of_restarts():
@@ -328,6 +372,38 @@ def test_growing_waits_after_a_restart_and_says_how_long():
     assert verdict.again_s == pytest.approx(500)
     job.attempts = {"alert": [job.time], "dying_checkpoint": [job.time]}
     assert isinstance(ask("grow", about, job), Take)
+
+
+def test_who_comes_soon_after_a_shrink_is_taken_in_at_once():
+    """Nobody waited for it: neither timers nor its one fault count, nor a checkpoint; later, or if it fails again, all
+    is as usual."""
+    job, about = grown()
+    job.attempts["shrink"], job.node_faults["node2"] = [ago(job, 29)], [ago(job, 29)]
+    job.committed = ago(job, 100)
+    assert isinstance(ask("grow", about, job), Take)
+    job.node_faults["node2"].insert(0, ago(job, 50))
+    assert ask("grow", about, job).reason == "node2 failed only lately"
+    job.node_faults["node2"], job.attempts["shrink"] = [ago(job, 31)], [ago(job, 31)]
+    assert ask("grow", about, job).reason == "node2 failed only lately"
+
+
+def test_a_node_that_was_admitted_again_does_not_wait_for_a_timer():
+    """Somebody wants it to train: only a checkpoint is waited for. Once it has trained, or is not there, all is as
+    usual."""
+    driver = running(2, least=2, most=4)
+    driver.own(NodeQuarantined(node="node2", reason="a test"))
+    driver.command("admit", "node2")
+    assert driver.state.admitted == ["node2"]
+    driver.join("node3")
+    job, about = driver.state, incident(driver.state, "request", kind="opportunity", detail="grow", node="node2")
+    job.attempts["process_restart"] = [ago(job, 1)]
+    assert isinstance(ask("grow", about, job), Pass), "another node stands by, not the one that was admitted"
+    driver.join("node2")
+    verdict = ask("grow", about, job)
+    assert isinstance(verdict, Take) and verdict.reason.endswith("; node2 was admitted again")
+    job.committed = ago(job, 100)
+    verdict = ask("grow", about, job)
+    assert isinstance(verdict, Pass) and verdict.at_commit
 
 
 def test_growing_waits_while_restarts_run_out():
