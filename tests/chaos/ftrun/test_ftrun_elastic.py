@@ -132,7 +132,7 @@ def test_a_node_that_comes_and_goes_is_kept_out_until_it_is_admitted(tmp_path: P
 def test_a_loss_is_not_waited_for_if_the_others_can_go_on(tmp_path: Path) -> None:
     """With the default chain the nodes that are left train on at once: no window of time stands between the loss and
     the smaller world. One that comes back within the join window is taken in at once, too."""
-    with ftrun(tmp_path, timing={"join_window_s": 120.0}) as job:
+    with ftrun(tmp_path, timing={"join_window_s": 120.0, "node_lease_s": 8.0}) as job:
         first = job.start("--nnodes=1:2", "--node-id=a")
         second = job.start("--nnodes=1:2", "--node-id=b")
         job.stepped(1, nodes=2)
@@ -161,7 +161,7 @@ chain:
 def test_a_bad_node_without_which_the_job_could_not_go_on_stays_and_people_are_told(tmp_path: Path) -> None:
     """A job of fixed size keeps the node to which faults come back, for it would wait for ever without it; who sits at
     the terminal reads which node that is, why it stays and what would help. A spare takes its place at the next."""
-    with ftrun(tmp_path) as job:
+    with ftrun(tmp_path, timing={"node_lease_s": 20.0}) as job:
         (job.cwd / "policy.yaml").write_text(STAYS)
         flags = ["--nnodes=2", "--policy", "policy.yaml"]
         runs = {node: job.start(*flags, f"--node-id={node}", f"--node-rank={rank}") for rank, node in enumerate("ab")}
