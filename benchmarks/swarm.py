@@ -98,6 +98,7 @@ class LightAgent:
             on_refused=lambda frame: self._do(self.core.refused(frame.reason, frame.rejoin, frame.release)),
             on_orders=self._obey,
             on_standby=lambda: None,
+            on_looked=lambda led: None,
             on_leaderless=lambda leader: None,
         )
         joined = NodeJoined(
@@ -133,7 +134,7 @@ class LightAgent:
 
     def _broken(self) -> None:
         self.swarm.broken += 1
-        self._do(self.core.stream_broken(time.monotonic()))
+        self._do(self.core.stream_broken())
 
     def _beat(self) -> frames.Beat:
         pulse = self.core.pulse((self.page,))

@@ -13,7 +13,7 @@
 | ``diagnosis_s`` | from the first sign of a fault until a node may be given up for it |
 | ``stop_grace_s`` | between TERM and KILL of a worker's process group |
 | ``settle_s`` | a round whose script reports no steps counts as good after all ranks lived this long |
-| ``orphan_grace_s`` | an agent without a master, none of whose workers completes a step for this long, stops them |
+| ``orphan_grace_s`` | so long without a step and out of reach of the master that leads, an agent stops its workers |
 | ``master_idle_s`` | a master that no agent has called for this long ends and leaves the job unfinished |
 | ``progress_sample_s`` | how often a progress sample enters the log |
 | ``pace_window_s`` | the own work of nodes is compared this often; 14 slow windows of 20 make a straggler |

@@ -7,7 +7,7 @@ House rules:
 - an order of an older term, or of an older round, than one obeyed before is not obeyed; an order seen twice is carried
   out once (its answer lies in the outbox, which repeats it as long as need be);
 - what a worker of another round, or of one that is being stopped, does is nobody's news;
-- losing the master stops nothing by itself;
+- losing the master stops nothing by itself, nor does a store that does not answer, however long;
 - an order that is carried out while processes stay in place is refused if the supervisor cannot do it;
 - one order at a time is carried out in place: a pause that was taken back must not come true after the order to go on;
 - parked workers take part in no round, so beats do not tell of them; their ends are told.
@@ -144,7 +144,7 @@ class AgentCore:
         self._stepped_told = True
         self._exited: dict[int, int] = {}
         self._early: list[tuple[WorkerExit, Pages]] = []
-        self._orphaned_at = 0.0
+        self._led_since: float | None = None
         self._leaderless_since: float | None = None
         self._candidate_at = 0.0
         self._pace = PagePace()
@@ -201,14 +201,26 @@ class AgentCore:
         """A master took the agent on."""
         self._step("welcomed")
         self.term = max(self.term, term)
-        self._leaderless_since = None
+        self._leaderless_since = self._led_since = None
         return []
 
-    def stream_broken(self, now: float) -> Actions:
+    def stream_broken(self) -> Actions:
         """The stream of a master that had welcomed the agent is gone."""
         self._step("stream.broken")
-        self._orphaned_at = now
+        self._led_since = None
         return []
+
+    def looked_up(self, now: float, led: bool) -> None:
+        """The log's store was asked who leads.
+
+        Args:
+            now: the time.
+            led: it names a leader that lives; not so if it names none, or does not answer.
+        """
+        if not led:
+            self._led_since = None
+        elif self._led_since is None:
+            self._led_since = now
 
     def refused(self, reason: str, rejoin: bool, release: ReleaseNode | None = None) -> Actions:
         """A master does not want this life of the agent.
@@ -270,14 +282,19 @@ class AgentCore:
         )
 
     def waited(self, now: float, pages: Pages) -> Actions:
-        """Time passed: workers that stand still while no master can say anything about it are stopped."""
-        if self.phase is not AgentPhase.ORPHANED or not self.running:
+        """Time passed: workers that stand still while somebody leads who cannot be reached are stopped.
+
+        Whoever leads has declared this node lost, and may have replaced it. While the store names no leader, or does
+        not answer, nobody can be known to have done that, and that no step is told of may be an evaluation, a long
+        save, or a script that tells of none.
+        """
+        if self.phase is not AgentPhase.ORPHANED or not self.running or self._led_since is None:
             return []
         grace_s = self.timing.orphan_grace_s
         stepped = max((page.mono / 1e9 for page in pages if page is not None), default=0.0)
-        if now - max(stepped, self._orphaned_at) <= grace_s:
+        if now - max(stepped, self._led_since) <= grace_s:
             return []
-        reason = f"no master and no completed step for {grace_s:g} s"
+        reason = f"a master leads that cannot be reached, and no step was completed, for {grace_s:g} s"
         return self._stop(Stop("", self.round, self.timing.stop_grace_s, reason))
 
     # -- orders
@@ -559,6 +576,7 @@ class AgentCore:
             "queue": [perform.effect for perform in self._queue],
             "next": self._next.effect if self._next is not None else "",
             "stepped_told": self._stepped_told,
+            "led": self._led_since is not None,
             "exited": sorted(self._exited.items()),
             "early": [ended.local_rank for ended, _ in self._early],
         }

@@ -149,12 +149,14 @@ class SimAgent(Process):
         if self._halting or self._stream is not None:
             return
         if isinstance(answer, Exception):
+            self.core.looked_up(self.now_s, False)
             if self._last:
                 self._call(self._last)
             else:
                 self._seek_again()
             return
         leader, alive = answer
+        self.core.looked_up(self.now_s, leader is not None and alive)
         if leader is None or not alive:
             here = leader is not None and leader.host == self.host.name
             self.do(self.core.leaderless(self.now_s, leader.pid if leader is not None and here else 0))
@@ -191,7 +193,7 @@ class SimAgent(Process):
         self._attempt += 1
         stream.close()
         if welcomed:
-            self.do(self.core.stream_broken(self.now_s))
+            self.do(self.core.stream_broken())
         if not self._halting:
             self._seek_again()
 

@@ -1,7 +1,8 @@
 """The machine of an agent's bond with its master; it lives in the agent, not in the log.
 
 House rules: losing the master never stops a worker by itself. Workers are stopped when the agent learns of a newer
-round or term, or when it has been without a master for ``orphan_grace_s`` and none of its workers completed a step.
+round or term, or when for ``orphan_grace_s`` the store has named a master that it cannot reach and none of its workers
+completed a step: only who is led can have been replaced.
 """
 
 from enum import StrEnum

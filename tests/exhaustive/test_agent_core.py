@@ -94,11 +94,13 @@ class Explored:
             self.open.remove(what)  # type: ignore[arg-type]
             self.do(self.answer(what, failed=kind == "fail"))
         elif kind == "break":
-            self.do(known.stream_broken(0.0))
+            self.do(known.stream_broken())
         elif kind == "welcome":
             self.do(known.welcomed(Term(1)))
         elif kind == "wait":
+            known.looked_up(0.0, True)
             self.do(known.waited(1000.0, (None,)))
+            known.looked_up(1000.0, False)
         elif kind == "refuse":
             self.do(known.refused("lost", rejoin=True))
         elif kind == "exit":

@@ -183,10 +183,11 @@ class Agent:
             beat=self._beat,
             timing=self._timing,
             on_welcome=self._welcomed,
-            on_broken=lambda: self._do(self._core.stream_broken(_now())),
+            on_broken=lambda: self._do(self._core.stream_broken()),
             on_refused=lambda frame: self._do(self._core.refused(frame.reason, frame.rejoin, frame.release)),
             on_orders=self._obey_all,
             on_standby=self._standby_wanted,
+            on_looked=lambda led: self._core.looked_up(_now(), led),
             on_leaderless=self._leaderless,
         )
         joined = NodeJoined(

@@ -66,6 +66,7 @@ class Link:
         on_refused: called when a master does not want this agent.
         on_orders: called with orders.
         on_standby: called when the master wants a standby here.
+        on_looked: called when the store was asked who leads: whether it names a leader that lives.
         on_leaderless: called, possibly often, while nobody leads; with who led last.
     """
 
@@ -83,6 +84,7 @@ class Link:
         on_refused: Callable[[frames.Refused], None],
         on_orders: Callable[[frames.Orders], None],
         on_standby: Callable[[], None],
+        on_looked: Callable[[bool], None],
         on_leaderless: Callable[[Leader | None], None],
     ) -> None:
         self._log = log
@@ -96,6 +98,7 @@ class Link:
         self._on_refused = on_refused
         self._on_orders = on_orders
         self._on_standby = on_standby
+        self._on_looked = on_looked
         self._on_leaderless = on_leaderless
         self._hint = ""
         self._again = ""
@@ -130,10 +133,13 @@ class Link:
             leader = await self._log.leader()
         except Unreachable as error:
             logger.debug("the log store does not answer", error=str(error))
+            self._on_looked(False)
             return self._last
         except FtcoreError as error:
             self.say("the job's log cannot be used; training goes on, recoveries wait", str(error))
+            self._on_looked(False)
             return self._last
+        self._on_looked(leader is not None and leader.alive)
         if leader is None or not leader.alive:
             self._on_leaderless(leader)
             return ""

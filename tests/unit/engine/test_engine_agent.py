@@ -104,7 +104,7 @@ def test_an_order_of_an_older_term_is_not_obeyed(agent):
     """A master that was deposed cannot make an agent do anything once it has obeyed the newer one."""
     agent.obey(order(OpenStore(round=Round(1)), "store.1", term=3))
     assert agent.obey(start(1, term=2)) == []
-    agent.stream_broken(0.0)
+    agent.stream_broken()
     agent.welcomed(Term(5))
     assert agent.obey(start(1, term=4)) == []
 
@@ -206,17 +206,37 @@ def test_first_steps_are_told_once_when_every_worker_made_one(running):
 
 
 def test_an_orphan_stops_workers_that_stand_still(running):
-    """Not while a master is there, not while steps complete; and the reason is told."""
+    """Once somebody leads who cannot be reached; not while steps complete; and the reason is told."""
     still = (page(1, mono=0), None)
+    running.looked_up(0.0, True)
     assert running.waited(99.0, still) == []
-    running.stream_broken(100.0)
+    running.stream_broken()
+    running.looked_up(100.0, True)
+    running.looked_up(105.0, True)
     assert running.waited(109.0, still) == []
     assert running.waited(115.0, (page(2, mono=int(108e9)), None)) == []
     (stopping,) = running.waited(111.0, still)
     assert running.waited(112.0, still) == []
     (answer,) = told(running.stopped(stopping, (-15, -15)))
     assert (answer.effect, answer.exitcodes) == ("", ())
-    assert "no master" in answer.reason
+    assert "a master leads that cannot be reached" in answer.reason
+
+
+def test_an_orphan_stops_nothing_while_nobody_is_known_to_lead(running):
+    """A store that is away, however long, replaces nobody; when it is back, there is all the time to be welcomed."""
+    silent = (None, None)
+    running.stream_broken()
+    assert running.waited(1000.0, silent) == []
+    running.looked_up(1000.0, True)
+    running.looked_up(1005.0, False)
+    assert running.waited(2000.0, silent) == []
+    running.looked_up(2000.0, True)
+    assert running.waited(2009.0, silent) == []
+    running.welcomed(Term(1))
+    running.stream_broken()
+    assert running.waited(3000.0, silent) == []
+    running.looked_up(3000.0, True)
+    assert isinstance(running.waited(3011.0, silent)[0], act.Stop)
 
 
 def test_stores_are_answered(agent):

@@ -32,7 +32,28 @@ class Store:
         return Leader(term=Term(1), candidate=candidate, alive=True)
 
 
-def bond(store: Any, outbox: Outbox, welcomed: Any = lambda _: None, ordered: Any = lambda _: None) -> Link:
+class Moody:
+    """A log store that names a master that nobody reaches, then is away, then names none."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.asked = address, 0
+
+    async def leader(self) -> Leader | None:
+        self.asked += 1
+        if self.asked == 2:
+            raise LogUnavailable("the store is away")
+        if self.asked > 2:
+            return None
+        return Leader(term=Term(1), candidate=Candidate(host="h", pid=1, address=self.address), alive=True)
+
+
+def bond(
+    store: Any,
+    outbox: Outbox,
+    welcomed: Any = lambda _: None,
+    ordered: Any = lambda _: None,
+    looked: Any = lambda _: None,
+) -> Link:
     submission = frames.submission(JobSpec(argv=("t.py",), nodes_min=1, nodes_max=1))
     return Link(
         log=store,
@@ -46,6 +67,7 @@ def bond(store: Any, outbox: Outbox, welcomed: Any = lambda _: None, ordered: An
         on_refused=lambda _: None,
         on_orders=ordered,
         on_standby=lambda: None,
+        on_looked=looked,
         on_leaderless=lambda _: None,
     )
 
@@ -172,3 +194,29 @@ async def first_order(folder: Path) -> tuple[list[type], bool]:
 def test_facts_go_first_and_an_order_acknowledges_them(tmp_path):
     """An agent that has something to tell says that and no heartbeat; what rides on an order empties its outbox."""
     assert asyncio.run(first_order(tmp_path)) == ([frames.Hello, frames.Facts], False)
+
+
+async def looks(folder: Path) -> list[bool]:
+    found: list[bool] = []
+    enough = asyncio.Event()
+
+    def looked(led: bool) -> None:
+        found.append(led)
+        if len(found) == 3:
+            enough.set()
+
+    outbox = Outbox(folder / "outbox", "a", "1", lambda: None)
+    running = asyncio.create_task(bond(Moody(f"unix:{folder / 'nobody'}"), outbox, looked=looked).run())
+    try:
+        async with asyncio.timeout(60):
+            await enough.wait()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        outbox.close()
+    return found[:3]
+
+
+def test_every_look_into_the_store_is_told(tmp_path):
+    """Whether a master is named: a store that is away names none, nor does one that answers that nobody leads."""
+    assert asyncio.run(looks(tmp_path)) == [True, False, False]
