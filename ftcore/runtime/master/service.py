@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import msgspec
 import structlog
 
 from ftcore.errors import LogCorrupt, Unreachable
@@ -144,7 +143,7 @@ class Service:
                         self._master.take_fact(session, decode_fact(bytes(raw)))
                 elif isinstance(frame, frames.Beat):
                     self._master.beat(session, frame)
-        except (msgspec.MsgspecError, LogCorrupt) as error:
+        except (*frames.UNREADABLE, LogCorrupt) as error:
             logger.warning("a frame cannot be read; closing the stream", node=session.node, error=str(error))
         finally:
             session.end()

@@ -403,6 +403,10 @@ FromMaster: TypeAlias = (
     Welcome | NotMaster | Refused | Ack | Orders | HostStandby | Challenge | CommandReply | NodesSeen
 )
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises for bytes that are no frame; the last one for brackets that are nested too deeply."""
+
 encode = msgspec.json.Encoder().encode
 decode_from_agent = msgspec.json.Decoder(FromAgent).decode
+decode_sealed = msgspec.json.Decoder(Sealed | Distrust).decode
 decode_from_master = msgspec.json.Decoder(FromMaster).decode

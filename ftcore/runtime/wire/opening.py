@@ -14,7 +14,7 @@ transport: a socket that is private to the user, TLS, or a network that is trust
 
 House rules: what is decided here waits for nothing; ``call`` alone reads and writes. What is refused has a kind
 (``KINDS``), a sentence for the caller, and is told to the master, who records it. Before an opening is through, a frame
-is small or is not looked at.
+is small or is not looked at, and what is said with a proof is decoded only once the proof is good.
 """
 
 import hmac
@@ -30,6 +30,9 @@ from ftcore.runtime.wire.security import Security
 
 KNOCK_BYTES_MAX: Final = 16 << 10
 """Bound of what a stranger may say first where a token is asked for."""
+
+OPENING_BYTES_MAX: Final = 1 << 20
+"""Bound of a caller's first word, with its proof if it has one: a submission must fit into one event of the log."""
 
 NAME_CHARS_MAX: Final = 100
 """So much of a stranger's claims is kept."""
@@ -130,21 +133,30 @@ class Opening:
         """What follows from a frame of the caller; after a ``Challenge`` comes another one."""
         if self._token and self._knock is None and len(body) > KNOCK_BYTES_MAX:
             return _asks_for_token(_claims(body[:KNOCK_BYTES_MAX]))
+        if len(body) > OPENING_BYTES_MAX:
+            return self._turned("unreadable", f"more than {OPENING_BYTES_MAX} bytes open no stream")
+        if self._knock is not None:
+            return self._answered(body, self._knock)
         try:
             frame = frames.decode_from_agent(body)
-        except msgspec.MsgspecError:
+        except frames.UNREADABLE:
             return self._misread(body)
-        if isinstance(frame, frames.Knock) and self._knock is None:
+        if isinstance(frame, frames.Knock):
             return self._knocked(frame)
-        if isinstance(frame, frames.Sealed) and self._knock is not None:
-            return self._sealed(frame, self._knock)
-        if isinstance(frame, frames.Distrust) and self._knock is not None:
-            return self._turned("token", f"wrong token: {WHERE}")
-        if isinstance(frame, frames.Hello | Word) and self._knock is None:
+        if isinstance(frame, frames.Hello | Word):
             if self._token:
                 return _asks_for_token(_claims(body))
             return Admitted(frame)
         return self._turned("unreadable", f"a {type(frame).__name__} opens no stream")
+
+    def _answered(self, body: bytes, knock: frames.Knock) -> Admitted | Turned:
+        try:
+            frame = frames.decode_sealed(body)
+        except frames.UNREADABLE:
+            return self._turned("unreadable", "this answers no challenge")
+        if isinstance(frame, frames.Distrust):
+            return self._turned("token", f"wrong token: {WHERE}")
+        return self._sealed(frame, knock)
 
     def _knocked(self, knock: frames.Knock) -> frames.Challenge | Turned:
         if knock.protocol != frames.PROTOCOL:
@@ -166,7 +178,7 @@ class Opening:
             return self._turned("token", f"wrong token: {WHERE}")
         try:
             frame = frames.decode_from_agent(body)
-        except msgspec.MsgspecError:
+        except frames.UNREADABLE:
             return self._misread(body)
         if isinstance(frame, frames.Hello | Word):
             return Admitted(frame)
@@ -228,7 +240,7 @@ def _claims(body: bytes) -> _Claims:
     """What a frame that is not of our version says of its sender, if anything."""
     try:
         return msgspec.json.decode(body, type=_Claims)
-    except msgspec.MsgspecError:
+    except frames.UNREADABLE:
         return _Claims()
 
 

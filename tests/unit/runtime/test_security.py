@@ -17,7 +17,7 @@ from ftcore.events.job import JobSpec
 from ftcore.ids import seconds
 from ftcore.runtime.master.refusals import Refusals
 from ftcore.runtime.wire import frames
-from ftcore.runtime.wire.opening import Admitted, Call, Opening, Turned
+from ftcore.runtime.wire.opening import OPENING_BYTES_MAX, Admitted, Call, Opening, Turned
 from ftcore.runtime.wire.security import from_environ
 
 TOKEN = "0123456789abcdef-a"
@@ -253,3 +253,35 @@ def test_another_user_of_the_machine_neither_reads_nor_joins(tmp_path: Path):
         assert done.returncode in (2, 4), done
         assert "Traceback" not in done.stderr
         assert not done.stdout
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 200_000,
+        b'{"f":"sealed","nonce":"n","proof":"p","body":' + b"[" * 200_000,
+        b'{"f":"sealed","nonce":"\xff","proof":"p","body":1}',
+        b'{"f":"facts","facts":[{}]}',
+        b" " * (OPENING_BYTES_MAX + 1),
+    ],
+    ids=["nested", "nested-in-raw", "not-utf-8", "another-frame", "large"],
+)
+def test_what_a_stranger_says_after_a_knock_is_no_frame_but_a_sealed_one(body: bytes, monkeypatch: pytest.MonkeyPatch):
+    """Nested or large or of any other kind, it is turned away, and nothing that anybody may send is decoded whole."""
+    opening = Opening("secret", "j")
+    opening.take(frames.encode(Call("guess", "j", "n").knock))
+
+    def decoded(_: bytes) -> None:
+        raise AssertionError("decoded before the proof")
+
+    monkeypatch.setattr(frames, "decode_from_agent", decoded)
+    turned = opening.take(body)
+    assert isinstance(turned, Turned)
+    assert turned.kind == "unreadable"
+
+
+def test_nested_brackets_are_no_frame_where_there_is_no_token_either():
+    """They end neither the stream's task nor the master's."""
+    turned = Opening("", "j").take(b'{"f":"hello","x":' + b"[" * 200_000)
+    assert isinstance(turned, Turned)
+    assert turned.kind == "unreadable"
