@@ -108,21 +108,24 @@ class Seat:
             await asyncio.sleep(_PAUSE_S)
 
     async def _vacant(self) -> None:
-        """Wait until no leader holds its lease, until its process is known to be gone, or it is worth another look."""
-        found = await self._client.range(Range(self._keys.leader))
-        if found.first is None:
-            return
-        watch = await self._client.watch(
-            WatchOpen(key=self._keys.leader, start_revision=found.revision + 1, puts=False)
-        )
-        gone = asyncio.create_task(departed(decode_candidate(found.first).address))
+        """Wait until the seat was seen to be empty; only reads while it is not, so that standbys write nothing."""
+        while True:
+            found = await self._client.range(Range(self._keys.leader))
+            if found.first is None:
+                return
+            await self._wait(found.first, found.revision)
+
+    async def _wait(self, seated: KeyValue, revision: int) -> None:
+        """Wait until the seat is left, its leader's process is known to be gone, or it is worth another look."""
+        watch = await self._client.watch(WatchOpen(key=self._keys.leader, start_revision=revision + 1, puts=False))
+        gone = asyncio.create_task(departed(decode_candidate(seated).address))
         look = asyncio.create_task(self._watch_end(watch))
         try:
             await asyncio.wait({gone, look}, return_when=asyncio.FIRST_COMPLETED)
             if look.done():
                 look.result()
             else:
-                await self._unseat(Term(found.first.create_revision))
+                await self._unseat(Term(seated.create_revision))
         finally:
             for task in (gone, look):
                 task.cancel()
