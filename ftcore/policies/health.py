@@ -23,6 +23,7 @@ others are seen to do better, or if it computed wrong values by itself.
 Source of pairing in two rounds: the node check that DLRover's documentation describes.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -102,7 +103,7 @@ def next_groups(stages: Sequence[Stage]) -> tuple[Group, ...]:
         return ()
     told = _Told(stages)
     slow = _slow_once(told) if len(stages) == 1 else []
-    doubted = [*told.doubted(), *slow]
+    doubted = list(dict.fromkeys([*told.doubted(), *slow]))
     if not doubted:
         return ()
     meant = set(doubted)
@@ -113,7 +114,7 @@ def next_groups(stages: Sequence[Stage]) -> tuple[Group, ...]:
     met = {node for group in groups for node in group}
     if not met:
         return ()
-    again = (group for group in stages[-1].groups if not met & set(group) and set(group) <= set(told.cleared))
+    again = (group for group in stages[-1].groups if all(node in told.cleared and node not in met for node in group))
     return (*again, *groups)  # who is not needed does what it did: the load is the same, and a time is measured again
 
 
@@ -178,27 +179,32 @@ class _Told:
     """All stages, read once.
 
     ``cleared``: passed an exchange and are not ill by themselves. ``failures``: the groups in which a node failed.
+    ``met``: by node, those that it was in a group with. Nothing here looks through all nodes for each of them.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.stages = stages
-        self.nodes = list(dict.fromkeys(node for stage in stages for node in stage.readings))
+        self.nodes = tuple(dict.fromkeys(node for stage in stages for node in stage.readings))
         self.wrong: dict[str, str] = {}
         self.failed: dict[str, str] = {}
         self.unavailable: dict[str, str] = {}
         self.failures: dict[str, list[Group]] = {}
-        self.met: set[frozenset[str]] = set()
+        self.met: dict[str, set[str]] = {}
         self.failed_groups: list[Group] = []
         self.apart: list[Group] = []
+        self._stages_of: dict[Group, list[Stage]] = {}
         passed: dict[str, None] = {}
         for stage in stages:
+            for group in stage.groups:
+                self._stages_of.setdefault(group, []).append(stage)
             for node, reading in stage.readings.items():
                 self._by_itself(node, reading)
             if stage.label:
                 self.apart += [group for group in stage.groups if _failed_whole(group, stage)]
                 continue
             for group in stage.groups:
-                self.met |= {frozenset((a, b)) for a in group for b in group if a < b}
+                for node in group:
+                    self.met.setdefault(node, set()).update(group)
                 outcome = _of_group(group, stage)
                 if outcome == PASSED:
                     passed |= dict.fromkeys(group)
@@ -222,11 +228,9 @@ class _Told:
 
     def doubted(self) -> list[str]:
         """Those that failed in a group, and of whom another exchange could tell more."""
-        found = [
-            node
-            for node in self.failures
-            if node not in self.cleared and node not in self.wrong and node not in self.failed and node in self.nodes
-        ]
+        settled = self.cleared.keys() | self.wrong.keys() | self.failed.keys()
+        present = set(self.nodes)
+        found = [node for node in self.failures if node in present and node not in settled]
         open_ = [node for node in found if len(self.certain(node)) < 2]
         return sorted(open_, key=lambda node: len(self.failures[node]))  # who was tried least is tried first
 
@@ -237,12 +241,11 @@ class _Told:
 
     def detail_of(self, group: Group) -> str:
         """What was said of a failed group by the first of its members that said something."""
-        for stage in self.stages:
-            if group in stage.groups:
-                for node in group:
-                    reading = stage.readings.get(node)
-                    if reading is not None and reading.exchange == FAILED and reading.detail:
-                        return reading.detail
+        for stage in self._stages_of.get(group, ()):
+            for node in group:
+                reading = stage.readings.get(node)
+                if reading is not None and reading.exchange == FAILED and reading.detail:
+                    return reading.detail
         return "data did not pass between them"
 
 
@@ -262,28 +265,39 @@ def _failed_whole(group: Group, stage: Stage) -> bool:
 
 def _with_cleared(doubted: Sequence[str], fit: Sequence[str], told: _Told) -> list[Group]:
     """Each doubted node with a cleared one that it has not met, the last ones first, as long as there are some."""
-    free = list(fit[-len(doubted) :]) if len(fit) >= len(doubted) else list(fit)
-    rest = [node for node in fit if node not in free]
+    last = max(0, len(fit) - len(doubted))
+    free = deque((*fit[last:], *fit[:last]))
     groups: list[Group] = []
     for node in doubted:
-        unmet = [other for other in (*free, *rest) if frozenset((node, other)) not in told.met]
-        if unmet:
-            groups.append((unmet[0], node))
-            (free if unmet[0] in free else rest).remove(unmet[0])
+        met = told.met.get(node, ())
+        # As few as it has met are passed over: no stage puts it together with more than two others.
+        place = next((place for place, other in enumerate(free) if other not in met), None)
+        if place is not None:
+            groups.append((free[place], node))
+            del free[place]
     return groups
 
 
 def _among_themselves(left: Sequence[str], told: _Told) -> list[Group]:
-    """Doubted nodes with each other, where they have not met."""
+    """Doubted nodes with each other, where they have not met: each with the middle one of those that are left for it.
+
+    That one is found by counting those that it has met, not by looking at the others.
+    """
     groups: list[Group] = []
     waiting = list(left)
+    order = {node: place for place, node in enumerate(left)}
     while waiting:
         node = waiting.pop(0)
-        unmet = [other for other in waiting if frozenset((node, other)) not in told.met]
-        if unmet:
-            other = unmet[len(unmet) // 2]
-            waiting.remove(other)
-            groups.append((node, other))
+        del order[node]
+        met = sorted(order[other] for other in told.met.get(node, ()) if other in order)
+        if len(met) == len(waiting):
+            continue
+        middle = (len(waiting) - len(met)) // 2
+        for place in met:
+            middle += place <= order[waiting[middle]]
+        other = waiting.pop(middle)
+        del order[other]
+        groups.append((node, other))
     return groups
 
 

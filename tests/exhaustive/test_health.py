@@ -158,6 +158,16 @@ def test_slow_once_is_noise() -> None:
     assert judge([first, second]).ill == ()
 
 
+def test_slow_and_failed_is_one_place() -> None:
+    """A node that is slow and failed in its group as well is tried in one group, not in two at once."""
+    nodes = names(12)
+    first = run_stage(pair(nodes), nodes, {"n3"}, set())
+    for node in nodes:
+        first.readings[node] = attrs.evolve(first.readings[node], device_s=3.0 if node == "n3" else 1.0)
+    groups = next_groups([first])
+    assert [node for group in groups for node in group].count("n3") == 1
+
+
 def by_itself(**verdicts: str) -> Stage:
     readings = {node: Reading(verdict=verdict, detail="device 0: NaN") for node, verdict in verdicts.items()}
     return Stage(groups=(), readings=readings)

@@ -16,7 +16,9 @@ from ftcore.engine.orders import orders_of, slice_of
 from ftcore.events.codec import encode
 from ftcore.events.job import JobSpec
 from ftcore.policies.config import parse
+from ftcore.policies.health import FAILED, PASSED, STAGES_MAX, judge, next_groups, pair
 from ftcore.ports import GROUP_BYTES_MAX
+from ftcore.states.health import Reading, Stage
 from ftcore.testing.driver import JobDriver
 
 GROWTH = 1.2
@@ -123,6 +125,45 @@ def costs() -> dict[str, tuple[float, float]]:
 def test_cost_of_a_node_does_not_grow(costs: dict[str, tuple[float, float]], name: str) -> None:
     """Four times the nodes cost four times the operations, in each part of a job's life."""
     few, many = costs[name]
+    assert many < GROWTH * few, f"{few:.0f} operations a node among 100, {many:.0f} among 400"
+
+
+class Name(str):
+    """A name whose comparisons are operations too: a scan of a list would be done in C otherwise, and not be seen."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other)
+
+
+def health_check(nodes: int, bad_of_eight: int) -> float:
+    """Operations per node of a health check, from the first pairs to the verdict."""
+    names = [Name(f"node{number}") for number in range(nodes)]
+    bad = {name for number, name in enumerate(names) if number % 8 < bad_of_eight}
+
+    def check() -> None:
+        stages: list[Stage] = []
+        groups = pair(names)
+        while groups:
+            readings = {}
+            for group in groups:
+                failed = any(name in bad for name in group)
+                for name in group:
+                    readings[name] = Reading(exchange=FAILED if failed else PASSED, detail="no data" if failed else "")
+            stages.append(Stage(groups=groups, readings=readings))
+            groups = next_groups(stages)
+        assert len(stages) == STAGES_MAX or bad_of_eight < 8
+        judge(stages)
+
+    return operations(check) / nodes
+
+
+@pytest.mark.parametrize("bad_of_eight", [1, 5, 8])
+def test_cost_of_a_node_in_a_health_check_does_not_grow(bad_of_eight: int) -> None:
+    """Few bad nodes, many, or an exchange that fails for everybody: four times the nodes, four times the cost."""
+    few, many = health_check(100, bad_of_eight), health_check(400, bad_of_eight)
     assert many < GROWTH * few, f"{few:.0f} operations a node among 100, {many:.0f} among 400"
 
 
