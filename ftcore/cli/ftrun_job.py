@@ -33,7 +33,7 @@ from ftcore.policies.feasible import passed_over
 from ftcore.policies.notes import notes
 from ftcore.ports import Launch
 from ftcore.runtime.agent import launchable
-from ftcore.runtime.agent.agent import AgentConfig, Outcome
+from ftcore.runtime.agent.agent import GOODBYE_S, AgentConfig, Outcome
 from ftcore.runtime.agent.supervisor import Output
 from ftcore.runtime.agent.warm_start import Started
 from ftcore.runtime.logging import PatientStream, configure
@@ -58,6 +58,9 @@ _LOOPBACK = ("127.", "::1")
 LOCAL_NODE = "node"
 """What the nodes of one machine are called, before their number, unless ``--node-id`` says otherwise."""
 
+TELLERS_MAX = 16
+"""Nodes of a job without node ranks that each tell its story; of more, each would follow the log for all the others."""
+
 PLATFORM_ENV = "FTCORE_PLATFORM"
 """URL of what launches nodes, where ``--platform`` is not given."""
 
@@ -80,7 +83,7 @@ def main(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         released = "this node is released, and the job goes on without it: " if outcome.outcome == "released" else ""
         print(f"ftrun: {released}{outcome.reason}", file=sys.stderr)
         if outcome.outcome in ("failed", "stopped"):
-            print(f"ftrun: the whole story: ftctl explain --job {args.job}", file=sys.stderr)
+            print(f"ftrun: the whole story: {_ftctl(args)} explain --job {args.job}", file=sys.stderr)
     elif outcome.outcome == "refused":
         print(f"ftrun: {outcome.reason}", file=sys.stderr)
     return outcome.exit_code
@@ -97,6 +100,10 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         _tell(args)
         _tell_policy(config.agent.submission, abilities_of(args.platform))
         _check_script(config.agent.submission.spec)
+        name, given_options = args.node_id or LOCAL_NODE, parse_local(args.platform)
+        nodes_there = [f"{name}{number}" for number in range(args.local_nodes)]
+        if strange := [node for node, _ in given_options.preempt if node not in nodes_there]:
+            parser.error(f"--platform: preempt={strange[0]}@...: there is no such node, only {', '.join(nodes_there)}")
         socket_path = places.platform_socket(args.job)
         nodes = LocalNodes(
             nodes=args.local_nodes,
@@ -105,8 +112,8 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
             job=args.job,
             security=config.agent.security,
             socket=socket_path,
-            options=parse_local(args.platform),
-            name=args.node_id or LOCAL_NODE,
+            options=given_options,
+            name=name,
         )
         return asyncio.run(nodes.run())
     config = attrs.evolve(_config(parser, args), warm=warm)
@@ -117,6 +124,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         _tell_limits(config.agent.slots)
         _tell_policy(config.agent.submission, abilities_of(args.platform))
         _check_script(config.agent.submission.spec)
+        _tell_others(args, config.agent.submission.spec)
     return asyncio.run(run_node(config))
 
 
@@ -158,8 +166,39 @@ def _tell(args: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     print(
-        f"ftrun: job {args.job}, log in {args.store}; look at it with: ftctl status --job {args.job}", file=sys.stderr
+        f"ftrun: job {args.job}, log in {args.store}; look at it with: {_ftctl(args)} status --job {args.job}",
+        file=sys.stderr,
     )
+
+
+def _tell_others(args: argparse.Namespace, spec: JobSpec) -> None:
+    """Nodes of one job meet by its name and in its store; who has not said them waits for nobody who could come."""
+    if spec.nodes_min < 2 or args.local_nodes is not None:
+        return
+    where = "; a store in SQLite is this machine's: nodes of several share --store etcd://HOST:PORT"
+    print(
+        f"ftrun: waiting for {spec.nodes_min - 1} more, to be started with --job {args.job} and the same --store"
+        + (where if args.store.startswith("sqlite:") else ""),
+        file=sys.stderr,
+    )
+
+
+def _leave_within_s(parser: argparse.ArgumentParser, text: str | None) -> float | None:
+    found = options.seconds(parser, "--leave-within", text)
+    if found is not None and found <= GOODBYE_S:
+        parser.error(f"--leave-within: found {text}; the goodbye alone takes up to {GOODBYE_S:g} s, expected more")
+    return found
+
+
+def _tells(rank: int | None, nodes: int) -> bool:
+    """Whether this node tells what becomes of the job."""
+    return rank == 0 or (rank is None and nodes <= TELLERS_MAX)
+
+
+def _ftctl(args: argparse.Namespace) -> str:
+    """``ftctl`` as it finds the job from here."""
+    found = args.store == (os.environ.get("FTCORE_STORE") or default_store_url())
+    return "ftctl" if found else f"ftctl --store {args.store}"
 
 
 def _tell_policy(asked: Submission, abilities: Sequence[str]) -> None:
@@ -245,7 +284,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         labels=options.node_labels(parser, args.node_labels),
         security=_security(args, address),
         lead_delay_s=_lead_delay_s(args, alone=alone),
-        leave_within_s=options.seconds(parser, "--leave-within", args.leave_within),
+        leave_within_s=_leave_within_s(parser, args.leave_within),
     )
     return NodeConfig(
         agent=agent,
@@ -258,6 +297,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         preload=options.preload(parser, args),
         leads=args.role != "agent",
         alone=alone,
+        tells=alone or (not local and _tells(args.node_rank, spec.nodes_max)),
         master_listen="" if on_this_machine else "[::]:0",
         master_log=agent.state_dir / f"{node}.master.log",
         log_level=args.log_level,
@@ -312,7 +352,7 @@ def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace) -> JobSpec:
         nodes_max=nodes_max,
         node_unit=args.node_unit,
         sizes=options.node_sizes(parser, args.node_sizes),
-        order_by=args.order_by or "",
+        order_by=options.label_name(parser, args.order_by),
         role="default" if args.role in ROLES else args.role,
         cwd=str(Path.cwd()),
         timing=_timing(parser, args.join_window).for_nodes(nodes_max),

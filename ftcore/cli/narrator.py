@@ -27,6 +27,7 @@ from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertSent, PolicyConsidered
 from ftcore.events.upkeep import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
 from ftcore.events.world import WorldFormed
+from ftcore.policies.abilities import LACKS
 from ftcore.policies.words import plural
 from ftcore.ports import EventLog
 from ftcore.runtime import tasks
@@ -55,6 +56,7 @@ class Narrator:
         self._elected = 0
         self._archive_fails = False
         self._asked = 0
+        self._taken_for = ""
         self.finished: JobFinished | None = None
         self.formed = False
         self.released: set[str] = set()
@@ -94,6 +96,7 @@ class Narrator:
     def _incident(self, event: Event, data: IncidentOpened) -> str:
         assert event.incident is not None
         self._opened[event.incident] = (event.time, data.kind)
+        self._taken_for = data.fault.summary
         if data.fault.root == self._asked:
             return ""  # the wish itself was told
         word = {"warning": "warning: ", "opportunity": "opportunity: "}.get(data.kind, "")
@@ -102,11 +105,15 @@ class Narrator:
     def _rediagnosed(self, event: Event, data: IncidentRediagnosed) -> str:
         opened, _ = self._opened.get(event.incident or "", (event.time, ""))
         self._opened[event.incident or ""] = (opened, data.kind)
-        if data.fault.root == self._asked:
+        before, self._taken_for = self._taken_for, data.fault.summary
+        if data.fault.root == self._asked or before == data.fault.summary:
             return ""
         return f"now taken to be: {data.fault.summary}"
 
     def _considered(self, event: Event, data: PolicyConsidered) -> str:
+        _, kind = self._opened.get(event.incident or "", (0, ""))
+        if data.verdict == "pass" and kind == "fault" and data.reason.startswith(LACKS):
+            return ""  # as it would at every fault; `ftctl explain` has it
         if data.verdict == "pass":
             return f"{data.policy} passes: {data.reason}"
         wait = f", after a pause of {data.wait_s:g} s" if data.wait_s else ""

@@ -53,6 +53,7 @@ class NodeConfig:
         preload: modules for the warm process; None: no preload.
         leads: this node may put up candidates for the master role.
         alone: this agent is the whole job: a signal ends the job, not only the node.
+        tells: what becomes of the job is told here, from the log.
         master_listen: gRPC target for a candidate; empty: a socket of this machine.
         master_log: file for a candidate's messages.
         log_level: of a candidate.
@@ -72,6 +73,7 @@ class NodeConfig:
     master_log: Path
     log_level: str
     platform: str = ""
+    tells: bool = False
     parent: int = 0
     upkeep: tuple[str, ...] = ()
     warm: Started | None = None
@@ -134,7 +136,7 @@ async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome
             config.agent, log, supervisor, candidates.put_up if config.leads else None, _checker(config, reaper)
         )
         _obey_signals(agent, candidates, alone=config.alone)
-        async with Narrator(log) if config.alone else contextlib.nullcontext():
+        async with Narrator(log) if config.tells else contextlib.nullcontext():
             outcome = await agent.run()
             if outcome.outcome in JOB_ENDED and targets(config.agent.submission.policy.chain):
                 await candidates.ended(LAST_WORDS_S)

@@ -290,6 +290,13 @@ def node_labels(parser: argparse.ArgumentParser, text: str | None) -> dict[str, 
     return labels
 
 
+def label_name(parser: argparse.ArgumentParser, text: str | None) -> str:
+    """The name of a label; empty if none is given."""
+    if text and ("=" in text or "," in text):
+        parser.error(f"--order-by: found {text!r}; expected the name of one label, such as {text.partition('=')[0]}")
+    return text or ""
+
+
 def ranks(parser: argparse.ArgumentParser, text: str) -> Sequence[int] | None:
     """``0,2`` as local ranks; None if empty."""
     if not text:

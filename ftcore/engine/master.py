@@ -166,8 +166,8 @@ def wrong_job(job: str, asked: JobSpec | None = None, wanted: JobSpec | None = N
     told = _differences(asked, wanted) if asked is not None and wanted is not None else []
     what = f" asks for something else: {'; '.join(told)}" if told else " asks for something else"
     return Refusal(
-        f"job {job} is under way, and this ftrun{what}; choose another --job, ask for the same, or end that one with "
-        f"`ftctl stop --job {job}`",
+        f"job {job} is under way, and this node{what}; choose another name for the job, ask for the same, or end that "
+        f"one with `ftctl stop --job {job}`",
         rejoin=False,
         kind="spec",
     )

@@ -25,6 +25,9 @@ DECLARED_BY: dict[Ability, str] = {
 }
 """Who declares it; every ability has an entry, a test says so."""
 
+LACKS = "needs "
+"""How the reason of a policy that is passed over for want of an ability begins."""
+
 NOT_ASKED_FOR: tuple[Ability, ...] = (A.PAUSE, A.RETRY, A.SNAPSHOT, A.PARK, A.SAVE)
 """Abilities of a script that count for nothing yet: no agent of this version passes such an order on to its workers."""
 
@@ -37,5 +40,5 @@ def lacking(needs: Iterable[Ability], job: JobState) -> str:
         job: the folded state, with what was declared.
     """
     return "; ".join(
-        f"needs `{ability}`: {DECLARED_BY[ability]} declares it" for ability in needs if not job.can(ability)
+        f"{LACKS}`{ability}`: {DECLARED_BY[ability]} declares it" for ability in needs if not job.can(ability)
     )

@@ -53,6 +53,9 @@ FAREWELL_S = 3.0
 KILL_S = 1.0
 """What is kept of the time to leave for workers that ignored TERM."""
 
+GOODBYE_S = FAREWELL_S + KILL_S
+"""What an agent that leaves may need beside its workers' grace."""
+
 logger = structlog.get_logger()
 
 KERNEL_RANK = -1
@@ -155,7 +158,7 @@ class Agent:
         self._tasks: set[asyncio.Task[None]] = set()
         self._farewell_grace_s = self._timing.stop_grace_s
         if config.leave_within_s is not None:
-            self._farewell_grace_s = max(0.0, config.leave_within_s - FAREWELL_S - KILL_S)
+            self._farewell_grace_s = max(0.0, config.leave_within_s - GOODBYE_S)
         self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._outbox: Outbox
         self._link: Link

@@ -104,6 +104,8 @@ async def _asked(
         except grpc.aio.AioRpcError as error:
             found = trouble(error.details() or "")
             why_not = f"cannot be trusted: {found}" if found else ""
+            if not found and security.tls is None and not target.startswith("unix:"):
+                why_not = "does not answer: the job has ended, or it speaks TLS (then set FTCORE_TLS_CA here, too)"
             raise Unreachable(_silence(target, job, error.code().name, why_not)) from error
         except msgspec.MsgspecError as error:
             raise Refused(

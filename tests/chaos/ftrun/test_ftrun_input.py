@@ -174,7 +174,7 @@ def test_another_command_under_a_living_job_is_refused(tmp_path: Path) -> None:
         for flags in (["--node-id", "other"], ["--local-nodes", "2"]):
             second = job.start(*flags, str(JOBS / "count.py"), "another", "argument", script="")
             assert second.end() == 2
-            assert "choose another --job" in second.stderr()
+            assert "choose another name for the job" in second.stderr()
         job.steps_on()
         job.finish()
         assert first.end() == 0

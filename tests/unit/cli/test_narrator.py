@@ -32,6 +32,16 @@ def test_a_fault_and_its_recovery():
     assert told[2] == "round 2: 2 nodes, 2 ranks" and told[3].startswith("i1: resolved by process_restart in ")
 
 
+def test_what_can_never_apply_and_what_is_known_is_not_told():
+    """A policy that lacks an ability passes at every fault; a fault that is read anew as before is no news."""
+    driver = running()
+    driver.fail("node1", exitcode=-9)
+    driver.settle()
+    told = lines(driver)[1:]
+    assert not [line for line in told if "needs `" in line]
+    assert len([line for line in told if "rank 1 on node1" in line]) == 1
+
+
 def test_a_pause_and_a_resume():
     """The wish is told once, with who asked; then that it is fulfilled."""
     driver = running(abilities=("pause",))
@@ -51,6 +61,7 @@ def test_a_wish_that_nobody_takes():
     driver.command("checkpoint")
     told = lines(driver)[1:]
     assert told[0] == "user@host asks for checkpoint"
+    assert any("needs `save`" in line for line in told)
     assert told[-1] == "i1: no policy takes it; training goes on as before"
 
 

@@ -1,0 +1,24 @@
+"""Flags about nodes that cannot mean anything are refused, with what was expected."""
+
+import sys
+from pathlib import Path
+from subprocess import run
+
+import pytest
+
+SCRIPT = str(Path(__file__))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--local-nodes", "2", "--platform", "local:?preempt=node7@20s"), "there is no such node, only node0, node1"),
+        (("--order-by", "switch=s1"), "expected the name of one label, such as switch"),
+        (("--leave-within", "3s"), "the goodbye alone takes up to 4 s"),
+    ],
+)
+def test_refused(flags: tuple[str, ...], said: str) -> None:
+    """With exit code 2, before anything is started."""
+    found = run([sys.executable, "-m", "ftcore.cli.ftrun", *flags, SCRIPT], capture_output=True, text=True)
+    assert found.returncode == 2
+    assert said in found.stderr
