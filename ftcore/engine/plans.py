@@ -123,7 +123,7 @@ def _begin(turn: Turn, known: IncidentState) -> None:
         else:
             order_stop(turn, known.grace_s, known.id)
         if known.wait_s == 0:
-            order_store(turn, next_round(state), known.id, terms.exclude)
+            order_store(turn, next_round(state), known.id, (*terms.exclude, *terms.avoid))
     else:
         order_stop(turn, known.grace_s, known.id)
 

@@ -140,23 +140,25 @@ def advance_forming(turn: Turn) -> bool:
     if state.phase is not JobPhase.FORMING or plan is None or spec is None:
         return False
     incident = state.incident.id if state.incident is not None else None
+    avoided = _avoided(state)
     if f"backoff/{plan.round}" in state.deadlines:
         return False
     if state.count(*ACTIVE):
         return order_stop(turn, spec.timing.stop_grace_s, incident)
-    if order_store(turn, Round(plan.round), incident):
+    if order_store(turn, Round(plan.round), incident, avoided):
         return True
-    if state.available() < plan.want and f"window/{plan.round}" in state.deadlines:
+    ready = state.ready() - sum(1 for name in avoided if name not in state.unchecked)
+    if state.available() - len(avoided) < plan.want and f"window/{plan.round}" in state.deadlines:
         return _give_up(turn, plan.round, plan.want)
-    checking = check_needed(turn, plan.want - state.ready())
+    checking = check_needed(turn, plan.want - ready)
     if checking is not None:
         return checking
-    count = usable(state.ready(), spec)
+    count = usable(ready, spec)
     if count < plan.want and (not count or f"window/{plan.round}" in state.deadlines):
         return _give_up(turn, plan.round, plan.want)
     if plan.round not in state.stores:
         return False
-    taken_in = coming_world(state, state.unchecked)
+    taken_in = coming_world(state, {*state.unchecked, *avoided})
     assert len(taken_in) == count
     before = {member.node for member in state.world.members} if state.world is not None else set()
     after = {member.node for member in taken_in}
@@ -179,12 +181,21 @@ def advance_forming(turn: Turn) -> bool:
     return True
 
 
+def _avoided(state: JobState) -> tuple[str, ...]:
+    """Nodes that could be in the next world, and are not to be by the plan that it is formed for."""
+    known = state.incident
+    if known is None or known.plan != PlanKind.RESTART:
+        return ()
+    found = (state.nodes.get(name) for name in known.terms.avoid)
+    return tuple(node.node for node in found if node is not None and node.alive and node.phase not in OUTGOING)
+
+
 def _give_up(turn: Turn, round_: int, want: int) -> bool:
     """Escalate past a plan whose nodes did not come back in time."""
     state, known = turn.state, turn.state.incident
     if known is None or f"return/{round_}" in state.deadlines or known.phase is not IncidentPhase.ACTING:
         return False
-    reason = f"{state.available()} nodes are there, {want} are needed, and no more came in time"
+    reason = f"{state.available() - len(_avoided(state))} nodes are there, {want} are needed, and no more came in time"
     turn.emit(IncidentEscalated(policy=known.taken, reason=reason), incident=known.id)
     return True
 

@@ -85,6 +85,7 @@ class Terms:
         survivors: ``stop`` the workers that live, or ``park`` them with their state for the next round.
         exclude: nodes that the next round must do without; they are released.
         quarantine: those of them that must not come back.
+        avoid: nodes that stand by and are not taken into the next round; they go on standing by.
         replace: nodes for whose places the platform launches others.
         want: nodes of the next round; 0: as many as the last one had.
         patience_s: seconds that the plan waits for so many; then it has failed. None: the job's own time constants.
@@ -102,6 +103,7 @@ class Terms:
     survivors: str = "stop"
     exclude: tuple[str, ...] = ()
     quarantine: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
     replace: tuple[str, ...] = ()
     want: int = 0
     patience_s: float | None = None

@@ -385,7 +385,7 @@ def _of_round(terms: Terms, job: JobState) -> str:
         return f"terms.survivors: {_shown(terms.survivors)}, expected stop or park"
     if terms.check not in ("", "suspect", "all"):
         return f"terms.check: {_shown(terms.check)}, expected nothing, suspect or all"
-    for field in ("exclude", "quarantine", "replace"):
+    for field in ("exclude", "quarantine", "avoid", "replace"):
         names = getattr(terms, field)
         unknown = next((name for name in names if name not in job.nodes), None)
         if unknown is not None:

@@ -11,7 +11,7 @@ from ftcore.events.policy import Terms
 from ftcore.ids import SECOND, seconds
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, cooling_s
-from ftcore.policies.situation import listed, members, room
+from ftcore.policies.situation import is_alive, listed, members, room
 from ftcore.policies.words import lasting, plural
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import NodePhase
@@ -99,7 +99,7 @@ class Grow:
             + (f"; {listed(admitted)} was admitted again" if admitted else ""),
             grace_s=options["grace"],
             deadline_s=options["deadline"],
-            terms=Terms(want=count, patience_s=job.spec.timing.join_window_s),
+            terms=Terms(want=count, avoid=shaky, patience_s=job.spec.timing.join_window_s),
         )
 
 
@@ -121,7 +121,7 @@ def _shaky(job: JobState, steady_s: float, forgiven: int) -> tuple[tuple[str, ..
     world = job.world
     left: dict[str, int] = {}
     for node, times in job.node_faults.items():
-        if len(times) > forgiven and (world is None or world.seat(node) is None):
+        if len(times) > forgiven and is_alive(job, node) and (world is None or world.seat(node) is None):
             quiet = seconds(steady_s * 2.0 ** min(len(times) - 1, STEADY_DOUBLINGS_MAX))
             left[node] = times[-1] + quiet - job.time
     found = {node: rest for node, rest in left.items() if rest > 0}

@@ -6,6 +6,7 @@ from ftcore.commands import OpenStore
 from ftcore.engine.master import refusal
 from ftcore.events.job import JobSpec
 from ftcore.events.world import WorldMembers
+from ftcore.policies.config import parse
 from ftcore.testing.driver import JobDriver
 
 
@@ -156,3 +157,23 @@ def test_growth_comes_right_behind_a_checkpoint():
     on(driver)
     assert world(driver) == ["n0", "n1", "n2"]
     assert not driver.state.at_commit
+
+
+def test_a_growth_leaves_out_who_is_not_trusted():
+    """Nodes that grow does not count for lack of trust stand by while the others are taken in, wherever their place."""
+    driver = JobDriver(
+        spec=JobSpec(argv=("t.py",), nodes_min=3, nodes_max=5),
+        policy=parse("version: 1\nchain:\n  - grow: {every: 0}\n  - process_restart\n  - stop\n", "test"),
+    )
+    driver.submit()
+    joined(driver, "n0", "n1", "n2")
+    on(driver)
+    driver.state.node_faults["n3"] = [driver.state.time] * 3
+    driver.state.node_faults["n9"] = [driver.state.time]  # gone for good: waited for by nobody
+    joined(driver, "n3", "n4")
+    on(driver)
+    assert world(driver) == ["n0", "n1", "n2", "n4"] and driver.state.nodes["n3"].phase == "standby"
+    taken = [event.data for event in driver.events if event.type == "policy.considered"]
+    assert taken[-1].terms.avoid == ("n3",) and "4 nodes instead of 3" in taken[-1].reason
+    formed = [event.data for event in driver.events if event.type == "world.formed"]
+    assert [data.nodes for data in formed] == [3, 4]
