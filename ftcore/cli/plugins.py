@@ -6,6 +6,7 @@ where its file names it, rules always.
 """
 
 import functools
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from ftcore.policies.base import Option
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config_chain import numeric_details
 from ftcore.policies.external import GROUP, RULES_GROUP, External, Offered, RuleSource, one_line, with_rules
+from ftcore.runtime.wire import without_secrets
 
 PATIENCE_S = 30.0
 """How long the packages may take to load: longer than any import, shorter than a user's patience."""
@@ -91,7 +93,14 @@ def _look(what: str, names: Sequence[str], kind: type[_T]) -> _T:
     argv = (sys.executable, "-P", "-m", "ftcore.runtime.advise", what, *names)
     about = f"the packages that offer {', '.join(names)}" if names else "the packages that offer rules"
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=without_secrets(os.environ),
+            timeout=PATIENCE_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise UsageError(f"{about} take longer than {PATIENCE_S:g} s to load") from None
     try:

@@ -24,6 +24,7 @@ from ftcore.commands import ADVISER, AskPolicy
 from ftcore.events.policy import ChainEntry, PolicyAnswered, PolicyFaulted
 from ftcore.policies.external import Question, Reply, misfit, one_line
 from ftcore.runtime import tasks
+from ftcore.runtime.wire import without_secrets
 from ftcore.states.model import ActionState, JobState, to_json
 
 MARGIN_S = 1.0
@@ -128,7 +129,13 @@ class Adviser:
         """
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            *self._argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=ANSWER_BYTES_MAX
+            *self._argv,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            env=without_secrets(os.environ),
+            start_new_session=True,
+            limit=ANSWER_BYTES_MAX,
         )
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         said = bytearray()

@@ -25,6 +25,7 @@ from ftcore.events.policy import AlertRaised, AlertSent, ChainEntry
 from ftcore.ids import SECOND
 from ftcore.policies.targets import targets
 from ftcore.runtime import alert
+from ftcore.runtime.wire import without_secrets
 
 QUEUE_MAX = 32
 """Messages that wait."""
@@ -54,7 +55,10 @@ async def send(message: alert.Message) -> alert.Delivery:
     """
     argv = (sys.executable, "-P", "-m", "ftcore.runtime.alert_child", str(os.getpid()))
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=null, start_new_session=True)
+    env = without_secrets(os.environ)
+    process = await asyncio.create_subprocess_exec(
+        *argv, stdin=pipe, stdout=pipe, stderr=null, env=env, start_new_session=True
+    )
     try:
         async with asyncio.timeout(alert.LIMIT_S):
             out, _ = await process.communicate(msgspec.json.encode(message))

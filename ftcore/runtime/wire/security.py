@@ -11,9 +11,10 @@
 On one machine nothing need be set: the token is made beside the log, private to the user, and sockets lie in a
 directory that nobody else may enter.
 
-House rules: no secret is in a ``repr``, an event, a log line, a command line or a worker's environment. What cannot be
-used is told at the start, in one message. Certificates are read again when they change (for every channel and every
-handshake), so that they may be shorter-lived than the job; files that are being exchanged leave the old ones in force.
+House rules: no secret is in a ``repr``, an event, a log line, a command line or the environment of code that is not
+ftcore's. What cannot be used is told at the start, in one message. Certificates are read again when they change (for
+every channel and every handshake), so that they may be shorter-lived than the job; files that are being exchanged
+leave the old ones in force.
 """
 
 import os

@@ -14,6 +14,7 @@ from ftcore.commands import ADVISER
 from ftcore.events.policy import ChainEntry, PolicyAnswered, PolicyFaulted
 from ftcore.policies.config import default_chain
 from ftcore.runtime.master.adviser import Adviser
+from ftcore.runtime.wire import WITHHELD
 from ftcore.testing.driver import JobDriver
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -119,6 +120,16 @@ def test_whatever_it_does_is_one_fact(name: str, tmp_path: Path, monkeypatch: py
     assert isinstance(answer, PolicyFaulted)
     assert says in answer.error
     assert answer.error and "\n" not in answer.error and len(answer.error) < 600
+
+
+def test_it_inherits_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the job's token nor etcd's password, and all the rest."""
+    for name in (*WITHHELD, "FTCORE_OTHER"):
+        monkeypatch.setenv(name, "s3cret")
+    (answer,) = ask(
+        asking("raise KeyError([n for n, v in os.environ.items() if v == 's3cret'])", tmp_path, monkeypatch)
+    )
+    assert "KeyError: ['FTCORE_OTHER']" in answer.error
 
 
 def test_time_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

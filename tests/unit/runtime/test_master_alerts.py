@@ -1,6 +1,7 @@
 """Alerts: a bounded queue, one message after the other, each recorded; against a made-up service."""
 
 import asyncio
+import os
 
 import pytest
 
@@ -9,7 +10,8 @@ from ftcore.events.policy import AlertRaised, AlertSent, ChainEntry
 from ftcore.events.registry import Kind
 from ftcore.runtime.alert import Delivery, Message, _without, urls
 from ftcore.runtime.master import alerts
-from ftcore.runtime.master.alerts import Alerts, Unsent
+from ftcore.runtime.master.alerts import Alerts, Unsent, send
+from ftcore.runtime.wire import WITHHELD
 
 CHAIN = (ChainEntry(policy="alert", options={"to": ("env:CHAT", "json://h/x")}), ChainEntry(policy="stop", options={}))
 
@@ -174,3 +176,14 @@ def test_no_piece_of_a_url_is_told():
     """Tokens, passwords and hosts are cut out of what a service is said to have answered."""
     said = "Failed to reach T0KEN-A at chat.example.org with secret: error=401"
     assert _without(said, "slack://T0KEN-A:secret@chat.example.org/x") == "Failed to reach … at … with …: error=401"
+
+
+def test_a_messenger_inherits_no_secret(tmp_path, monkeypatch):
+    """What sends messages is code of other packages: neither the job's token nor etcd's password is there for it."""
+    (tmp_path / "apprise.py").write_text("class Apprise:\n    def add(self, url):\n        return False\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    names = (*WITHHELD, "FTCORE_OTHER")
+    for name in names:
+        monkeypatch.setenv(name, "s3cret-s3cret-s3cret")
+    came = asyncio.run(send(Message(to=tuple(f"env:{name}" for name in names), title="t", text="x")))
+    assert ["has no" in why for _, why in sorted(came.failed.items())] == [True, True, False]
