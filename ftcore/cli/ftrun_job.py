@@ -250,11 +250,17 @@ def _store(args: argparse.Namespace) -> str:
     return url
 
 
-def _upkeep(args: argparse.Namespace) -> tuple[str, ...]:
-    """The flags of a candidate that say how the log is kept small."""
-    archive = args.archive or os.environ.get("FTCORE_ARCHIVE") or ""
-    flags = ["--keep-events", str(args.keep_events), "--snapshot-events", str(args.snapshot_events)]
-    return (*flags, *(("--archive", str(Path(archive).expanduser().absolute())) if archive else ()))
+def upkeep_flags(archive: str | None, keep_events: int, snapshot_events: int) -> tuple[str, ...]:
+    """The flags of a candidate that say how the log is kept small.
+
+    Args:
+        archive: directory for old events; empty or None: what ``FTCORE_ARCHIVE`` says, else none.
+        keep_events: how many stay in the store.
+        snapshot_events: how many lie between two snapshots.
+    """
+    where = archive or os.environ.get("FTCORE_ARCHIVE") or ""
+    flags = ["--keep-events", str(keep_events), "--snapshot-events", str(snapshot_events)]
+    return (*flags, *(("--archive", str(Path(where).expanduser().absolute())) if where else ()))
 
 
 def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeConfig:
@@ -303,7 +309,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         log_level=args.log_level,
         platform=args.platform,
         parent=args.local_parent if args.local_parent > 0 else 0,
-        upkeep=_upkeep(args),
+        upkeep=upkeep_flags(args.archive, args.keep_events, args.snapshot_events),
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from ftcore.cli import places
-from ftcore.cli.ftrun_job import LOCALHOST, base_timing, own_address, security_in_force
+from ftcore.cli.ftrun_job import LOCALHOST, base_timing, own_address, security_in_force, upkeep_flags
 from ftcore.cli.node import NodeConfig, run_node
 from ftcore.cli.policy_file import policy_in_force
 from ftcore.errors import FtcoreError, UsageError
@@ -28,19 +28,21 @@ from ftcore.events.job import JobSpec
 from ftcore.ids import JobName
 from ftcore.logs import check_job_name, open_store
 from ftcore.policies.environment import VARIABLE
-from ftcore.ports import EventLog, Supervisor
+from ftcore.ports import Supervisor
 from ftcore.rdzv_etcd import channel
 from ftcore.rdzv_etcd.supervisor import TorchrunSupervisor, Ways
 from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.agent.supervisor import Output
 from ftcore.runtime.logging import configure
+from ftcore.runtime.master.keeper import Sizes
+from ftcore.runtime.master.sequencer import refold
 from ftcore.runtime.wire.client import whoami
 from ftcore.runtime.wire.frames import Submission, submission
-from ftcore.states.fold import fold
 from ftcore.states.job import ENDED
-from ftcore.states.model import JobState
 from ftcore.states.world import impossible
+
+SIZES = Sizes()
 
 LEAD_S_PER_NODE = 0.25
 LEAD_S_MAX = 3.0
@@ -135,6 +137,9 @@ def _config(given: dict[str, Any], name: str, state_dir: Path) -> NodeConfig:
         master_listen="" if on_this_machine else "[::]:0",
         master_log=state_dir / f"{name}.master.log",
         log_level=str(given.get("log_level", "warning")),
+        upkeep=upkeep_flags(
+            given.get("archive"), given.get("keep_events", SIZES.keep), given.get("snapshot_events", SIZES.snapshot)
+        ),
     )
 
 
@@ -193,7 +198,7 @@ async def _why_no_world(config: NodeConfig, waited_s: float) -> str:
     try:
         log = await store.open(JobName(config.agent.job))
         try:
-            state = await _folded(log)
+            state = await refold(log)
         finally:
             await log.close()
     except FtcoreError as error:
@@ -204,13 +209,6 @@ async def _why_no_world(config: NodeConfig, waited_s: float) -> str:
     if state.world is not None and state.phase not in ENDED:
         return ""
     return f"no world after {waited_s:g} s: {state.available()} of at least {spec.nodes_min} nodes are there"
-
-
-async def _folded(log: EventLog) -> JobState:
-    state = JobState()
-    async for event in log.read():
-        fold(state, event)
-    return state
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ OPTIONS: dict[str, str] = {
     "node_rank": "this node's place among the nodes (default: its old one, or the lowest that is free)",
     "node_unit": "the world is a multiple of so many nodes (default 1)",
     "policy": "file with the chain of recovery policies; the same on all nodes",
+    "archive": "directory that old events are moved to, seen by all nodes (default: FTCORE_ARCHIVE, else none)",
+    "keep_events": "events that stay in the store where there is an archive (default 100000)",
+    "snapshot_events": "events between two snapshots of the job's state (default 50000)",
     "log_level": "of ftcore itself: debug, info, warning (default) or error",
 }
 """All keys of ``--rdzv-conf``, with their meaning."""
@@ -54,7 +57,7 @@ def check(config: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if name in ("timeout", "join_window"):
             found[name] = _number(name, value)
-        elif name in ("node_rank", "node_unit"):
+        elif name in ("node_rank", "node_unit", "keep_events", "snapshot_events"):
             found[name] = _whole(name, value, least=0 if name == "node_rank" else 1)
         elif name == "log_level" and value not in LEVELS:
             raise UsageError(f"--rdzv-conf: log_level={value}: expected one of {', '.join(LEVELS)}")

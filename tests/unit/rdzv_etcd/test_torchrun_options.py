@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from ftcore.errors import UsageError
+from ftcore.rdzv_etcd import beside
 from ftcore.rdzv_etcd.options import OPTIONS, check, store_url
 
 
@@ -25,6 +27,8 @@ def test_options_have_their_types() -> None:
         ("join_window", "soon", "seconds"),
         ("node_rank", "-1", "whole number"),
         ("node_unit", "0", "at least 1"),
+        ("keep_events", "0", "at least 1"),
+        ("snapshot_events", "few", "whole number"),
         ("log_level", "loud", "debug"),
     ],
 )
@@ -59,8 +63,6 @@ def test_endpoint_that_nodes_cannot_share_is_refused(endpoint: str) -> None:
 
 def test_every_option_is_documented() -> None:
     """The how-to page has a row for each option."""
-    from pathlib import Path
-
     page = (Path(__file__).parents[3] / "docs/how-to/torchrun.md").read_text()
     assert all(f"| `{name}` |" in page for name in OPTIONS)
 
@@ -75,3 +77,17 @@ def test_entry_point_costs_nothing() -> None:
     loaded = set(eval(done.stdout))
     assert {name for name in loaded if name.startswith("ftcore")} == {"ftcore", "ftcore.rdzv_etcd"}
     assert not loaded & {"torch", "grpc", "attrs", "msgspec", "asyncio"}
+
+
+def test_the_log_is_kept_small_as_by_ftrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate is told of the archive that was named, or of FTCORE_ARCHIVE's, and how much stays where."""
+    given = {"job": "j", "store": f"sqlite://{tmp_path}", "nodes_min": 1, "nodes_max": 1, "local_addr": ""}
+    given |= {"command": ["t.py"], "versions": {}}
+    sizes = ("--keep-events", "100000", "--snapshot-events", "50000")
+    monkeypatch.delenv("FTCORE_ARCHIVE", raising=False)
+    assert beside._config(given, "a", tmp_path).upkeep == sizes
+    monkeypatch.setenv("FTCORE_ARCHIVE", "/elsewhere")
+    assert beside._config(given, "a", tmp_path).upkeep == (*sizes, "--archive", "/elsewhere")
+    given |= check({"archive": str(tmp_path), "keep_events": "7"})
+    found = beside._config(given, "a", tmp_path).upkeep
+    assert found == ("--keep-events", "7", *sizes[2:], "--archive", str(tmp_path))
