@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from ftcore.errors import LogUnavailable, StoreError
+from ftcore.errors import LogUnavailable, StoreError, UsageError
 from ftcore.etcd3 import wire
 from ftcore.etcd3.config import Config
 from ftcore.etcd3.messages import (
@@ -33,7 +33,7 @@ from ftcore.etcd3.messages import (
     WatchBatch,
     WatchOpen,
 )
-from ftcore.etcd3.transport import OPTIONS, REQUIRE_LEADER, Compacted, TokenRefused, credentials, translate
+from ftcore.etcd3.transport import OPTIONS, REQUIRE_LEADER, Compacted, Pem, TokenRefused, credentials, pem, translate
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -117,6 +117,8 @@ class Client:
         self._current = 0
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._calls: dict[tuple[str, str], Any] = {}
+        self._pems: dict[str, Pem] = {}
+        self._retired: list[grpc.aio.Channel] = []
         self._token = ""
         self._login = asyncio.Lock()
 
@@ -211,7 +213,7 @@ class Client:
 
     async def close(self) -> None:
         """Close all connections; calls still running end with ``asyncio.CancelledError``."""
-        channels, self._channels = list(self._channels.values()), {}
+        channels, self._channels, self._retired = [*self._channels.values(), *self._retired], {}, []
         self._calls.clear()
         for channel in channels:
             await channel.close(None)
@@ -220,10 +222,24 @@ class Client:
         """What a failed call means; the client leaves an endpoint that did not answer and a token that was refused."""
         meaning = translate(error.code(), error.details() or "", endpoint, self.config)
         if isinstance(meaning, LogUnavailable):
+            self._renew(endpoint)
             self.move_on(endpoint)
         elif isinstance(meaning, TokenRefused):
             self._token = ""
         return meaning
+
+    def _renew(self, endpoint: str) -> None:
+        """Have the next call open a channel anew if the files for TLS have changed: a channel keeps what it was given.
+
+        The old one is closed at the end, for it may still carry others' calls.
+        """
+        try:
+            changed = endpoint in self._channels and self._pems[endpoint] != pem(self.config)
+        except UsageError:
+            return  # the files are just being exchanged
+        if changed:
+            self._retired.append(self._channels.pop(endpoint))
+            self._calls = {key: call for key, call in self._calls.items() if key[0] != endpoint}
 
     async def _repeat(self, method: wire.Method[Q, A], request: Q, timeout_s: float) -> A:
         deadline = time.monotonic() + timeout_s
@@ -280,7 +296,8 @@ class Client:
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
         channel = self._channels.get(endpoint)
         if channel is None:
-            tls = credentials(self.config)
+            self._pems[endpoint] = pem(self.config)
+            tls = credentials(self.config, self._pems[endpoint])
             if tls is None:
                 channel = grpc.aio.insecure_channel(endpoint, options=OPTIONS)
             else:

@@ -28,7 +28,7 @@ from ftcore.errors import FtcoreError, LogUnavailable
 from ftcore.etcd3 import wire
 from ftcore.etcd3.config import Config
 from ftcore.etcd3.messages import Lease, Login, Range
-from ftcore.etcd3.transport import OPTIONS, TokenRefused, credentials, translate
+from ftcore.etcd3.transport import OPTIONS, TokenRefused, credentials, pem, translate
 
 LOOP_STUCK_S = 60.0
 """Longer than any fold; a process that is stuck for longer is deposed."""
@@ -196,7 +196,7 @@ class LeaseKeeper:
     def _call(self, endpoint: str, method: wire.Method[Any, Any], request: Any, timeout_s: float) -> Any:
         channel = self._channels.get(endpoint)
         if channel is None:
-            tls = credentials(self._config)
+            tls = credentials(self._config, pem(self._config))
             channel = self._channels[endpoint] = (
                 grpc.insecure_channel(endpoint, options=OPTIONS)
                 if tls is None

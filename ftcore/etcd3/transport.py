@@ -52,17 +52,27 @@ class TokenRefused(StoreError):
     """The token is missing, or no longer known to the server; nothing was done. Never leaves ``ftcore.etcd3``."""
 
 
-def credentials(config: Config) -> grpc.ChannelCredentials | None:
-    """TLS credentials, or None for plain connections.
+Pem = tuple[bytes | None, bytes | None, bytes | None]
+"""The authority's certificates, this client's key, and its certificates."""
+
+
+def pem(config: Config) -> Pem:
+    """What the files for TLS hold now.
 
     Raises:
         UsageError: a file cannot be read.
     """
-    if not config.tls:
-        return None
-    return grpc.ssl_channel_credentials(
-        root_certificates=_read(config.ca), private_key=_read(config.key), certificate_chain=_read(config.cert)
-    )
+    return _read(config.ca), _read(config.key), _read(config.cert)
+
+
+def credentials(config: Config, found: Pem) -> grpc.ChannelCredentials | None:
+    """TLS credentials, or None for plain connections.
+
+    Args:
+        config: where etcd is.
+        found: what ``pem`` said.
+    """
+    return grpc.ssl_channel_credentials(*found) if config.tls else None
 
 
 def _read(path: str) -> bytes | None:

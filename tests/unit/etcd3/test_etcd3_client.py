@@ -338,9 +338,8 @@ def test_user_and_password_survive_a_restart(own_etcd: Cluster, monkeypatch: pyt
     run(body())
 
 
-def test_tls_with_a_client_certificate(tmp_path: Path):
-    """With a CA and a client certificate the connection is encrypted; without them it is not made."""
-    require_etcd()
+def issue(tmp_path: Path) -> tuple[str, str, str]:
+    """Files of a new authority, and of a certificate of its own for everybody; those of an older one are replaced."""
     ca, key, cert, request = (str(tmp_path / name) for name in ("ca.pem", "key.pem", "cert.pem", "request.pem"))
     extensions = tmp_path / "extensions"
     extensions.write_text("subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
@@ -352,6 +351,14 @@ def test_tls_with_a_client_certificate(tmp_path: Path):
         (*sign, "-in", request, "-extfile", str(extensions), "-out", cert),
     ):
         subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return ca, key, cert
+
+
+def test_tls_with_a_client_certificate(tmp_path: Path):
+    """With a CA and a client certificate the connection is encrypted; without them it is not made. When all of them
+    have been exchanged and the server is back with its own, the client goes on with those that are there now."""
+    require_etcd()
+    ca, key, cert = issue(tmp_path)
     flags = ("--cert-file", cert, "--key-file", key, "--trusted-ca-file", ca, "--client-cert-auth")
     cluster = Cluster(tmp_path / "etcd", flags=flags, tls=True).start()
 
@@ -362,6 +369,12 @@ def test_tls_with_a_client_certificate(tmp_path: Path):
         async with kept_lease(client, b"/tls", 60) as (_, lost):
             await asyncio.wait({lost}, timeout=0.5)
             assert not lost.done()
+        cluster.members[0].kill()
+        issue(tmp_path)
+        cluster.members[0].start()
+        cluster.members[0].wait_listening()
+        await client.range(Range(b"x"), timeout_s=60.0)
+        await client.put(Put(b"x", b"1"))
         await client.close()
         async with connected(cluster.endpoints) as plain:
             with pytest.raises(LogUnavailable):

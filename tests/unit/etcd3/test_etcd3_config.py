@@ -6,7 +6,7 @@ import pytest
 
 from ftcore.errors import UsageError
 from ftcore.etcd3 import Client, Config
-from ftcore.etcd3.transport import credentials
+from ftcore.etcd3.transport import pem
 
 
 def test_url_with_everything():
@@ -62,7 +62,7 @@ def test_bad_urls_say_what_is_wrong(url: str, part: str):
 def test_missing_tls_file_is_named(tmp_path: Path):
     """A certificate that cannot be read is the user's error."""
     with pytest.raises(UsageError, match=r"cannot read .*nowhere\.pem"):
-        credentials(Config(endpoints=("h:1",), ca=str(tmp_path / "nowhere.pem")))
+        pem(Config(endpoints=("h:1",), ca=str(tmp_path / "nowhere.pem")))
 
 
 def test_client_connects_to_nothing_by_itself():
