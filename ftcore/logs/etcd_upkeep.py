@@ -150,13 +150,15 @@ class Upkeep:
         Args:
             revision: the store's, now.
         """
+        if not self._may_compact:
+            return
         now = time.monotonic()
         self._revisions.append((now, revision))
         space = await self.space()
         old = [at for at in self._revisions if space.full or now - at[0] >= LAG_S]
-        if not old or not self._may_compact or old[-1][1] - self._compacted < COMPACT_REVISIONS:
+        self._revisions = [*old[-1:], *self._revisions[len(old) :]]
+        if not old or old[-1][1] - self._compacted < COMPACT_REVISIONS:
             return
-        self._revisions = self._revisions[len(old) :]
         self._compacted = old[-1][1]
         try:
             await self._client.compact(self._compacted)
