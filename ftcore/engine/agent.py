@@ -76,6 +76,9 @@ from ftcore.timing import Timing
 
 Pages: TypeAlias = Sequence[Progress | None]
 
+FINISHED_S = 600.0
+"""So long a node whose workers have finished waits for a master to end the job; others may need its store meanwhile."""
+
 
 @attrs.frozen
 class Pulse:
@@ -145,6 +148,8 @@ class AgentCore:
         self._exited: dict[int, int] = {}
         self._early: list[tuple[WorkerExit, Pages]] = []
         self._led_since: float | None = None
+        self._finished = False
+        self._unended_since: float | None = None
         self._leaderless_since: float | None = None
         self._candidate_at = 0.0
         self._pace = PagePace()
@@ -164,7 +169,7 @@ class AgentCore:
 
     def halt(self) -> None:
         """The workers are about to be stopped because this life ends: nothing of them is told any more."""
-        self.running = self.parked = False
+        self.running = self.parked = self._finished = False
         self._starting, self._next, self._early = None, None, []
         self._queue.clear()
         self._under_way = [a for a in self._under_way if not isinstance(a, Start) and not is_of_workers(a)]
@@ -201,7 +206,7 @@ class AgentCore:
         """A master took the agent on."""
         self._step("welcomed")
         self.term = max(self.term, term)
-        self._leaderless_since = self._led_since = None
+        self._leaderless_since = self._led_since = self._unended_since = None
         return []
 
     def stream_broken(self) -> Actions:
@@ -282,12 +287,15 @@ class AgentCore:
         )
 
     def waited(self, now: float, pages: Pages) -> Actions:
-        """Time passed: workers that stand still while somebody leads who cannot be reached are stopped.
+        """Time passed: workers that stand still while somebody leads who cannot be reached are stopped; and who has
+        finished does not wait for ever for a master to end the job.
 
         Whoever leads has declared this node lost, and may have replaced it. While the store names no leader, or does
         not answer, nobody can be known to have done that, and that no step is told of may be an evaluation, a long
         save, or a script that tells of none.
         """
+        if self.phase is AgentPhase.ORPHANED and self._finished and not self.left:
+            return self._waited_finished(now)
         if self.phase is not AgentPhase.ORPHANED or not self.running or self._led_since is None:
             return []
         grace_s = self.timing.orphan_grace_s
@@ -296,6 +304,16 @@ class AgentCore:
             return []
         reason = f"a master leads that cannot be reached, and no step was completed, for {grace_s:g} s"
         return self._stop(Stop("", self.round, self.timing.stop_grace_s, reason))
+
+    def _waited_finished(self, now: float) -> Actions:
+        if self._unended_since is None:
+            self._unended_since = now
+        if now - self._unended_since <= FINISHED_S:
+            return []
+        self._step("told.to.leave")
+        self.left = True
+        reason = f"its workers have finished with code 0, and no master has ended the job for {FINISHED_S:g} s"
+        return [Leave(exit_code=0, outcome="left", reason=reason)]
 
     # -- orders
 
@@ -508,7 +526,7 @@ class AgentCore:
             return [self._failure(ended, pages)]
         if self.parked or len(self._exited) < self.slots or any(self._exited.values()):
             return []
-        self.running = False
+        self.running, self._finished = False, True
         steps = [page.step for page in pages if page is not None and page.steps > 0]
         finished = WorkersFinished(
             node=self.node, incarnation=self.incarnation, round=self.round, step=min(steps) if steps else None
@@ -576,6 +594,7 @@ class AgentCore:
             "queue": [perform.effect for perform in self._queue],
             "next": self._next.effect if self._next is not None else "",
             "stepped_told": self._stepped_told,
+            "finished": self._finished,
             "led": self._led_since is not None,
             "exited": sorted(self._exited.items()),
             "early": [ended.local_rank for ended, _ in self._early],

@@ -51,9 +51,6 @@ LEAD_S_MAX = 3.0
 UNHEARD_S = 5.0
 """How long a torchrun that gave up waits for a master that takes it."""
 
-ORPHAN_S = 30.0
-"""How long a torchrun whose workers are done waits without a master for the job's end."""
-
 
 def main() -> int:
     """Run the process beside torchrun; returns its exit code, which nobody reads."""

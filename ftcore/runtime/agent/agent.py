@@ -386,8 +386,7 @@ class Agent:
     async def _watch_grace(self) -> None:
         while True:
             await asyncio.sleep(min(self._timing.orphan_grace_s / 10, 1.0))
-            if self._core.running:
-                self._do(self._core.waited(_now(), self._supervisor.progress()))
+            self._do(self._core.waited(_now(), self._supervisor.progress() if self._core.running else ()))
 
     def _obey_all(self, frame: frames.Orders) -> None:
         for order in frame.orders:
@@ -545,6 +544,8 @@ class Agent:
 
     def _leave(self, action: act.Leave) -> None:
         if not self._ended.done():
+            if action.outcome == "left" and action.exit_code == 0:
+                logger.warning("this node leaves a job that has not ended", reason=action.reason)
             self._ended.set_result(Outcome(exit_code=action.exit_code, outcome=action.outcome, reason=action.reason))
 
     def _join_anew(self, action: act.Rejoin) -> None:

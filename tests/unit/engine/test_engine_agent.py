@@ -239,6 +239,23 @@ def test_an_orphan_stops_nothing_while_nobody_is_known_to_lead(running):
     assert isinstance(running.waited(3011.0, silent)[0], act.Stop)
 
 
+def test_who_has_finished_does_not_wait_for_ever_for_a_master(running):
+    """It leaves with its workers' own outcome; while a master is there, it waits as long as the others train."""
+    for rank in (0, 1):
+        running.exited(ended(rank, 0), (page(3), page(3)))
+    assert running.waited(1e6, ()) == []
+    running.stream_broken()
+    assert running.waited(2e6, ()) == []
+    assert running.waited(2e6 + core.FINISHED_S, ()) == []
+    running.welcomed(Term(1))
+    running.stream_broken()
+    assert running.waited(3e6, ()) == []
+    (leave,) = running.waited(3e6 + core.FINISHED_S + 1, ())
+    assert (leave.exit_code, leave.outcome) == (0, "left")
+    assert "finished with code 0" in leave.reason
+    assert running.waited(4e6, ()) == []
+
+
 def test_stores_are_answered(agent):
     """Opened, failed, lost later."""
     (first,) = agent.obey(order(OpenStore(round=Round(1)), "store.1"))
