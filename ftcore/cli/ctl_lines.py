@@ -9,6 +9,7 @@ from ftcore.cli.ctl_output import duration
 from ftcore.commands import (
     AskPolicy,
     CheckHealth,
+    Command,
     OpenStore,
     ParkWorkers,
     PauseWorkers,
@@ -155,10 +156,14 @@ _ORDERS: dict[type[Any], Callable[[Any], str]] = {
 }
 
 
+def _all(command: Command) -> str:
+    return "all that are checked" if isinstance(command, CheckHealth) else "all members"
+
+
 def _ordered(data: action.ActionOrdered) -> str:
     what = _ORDERS[type(data.command)](data.command)
     limit = "" if data.deadline_s is None else f" (within {duration(data.deadline_s)})"
-    return f"{names(data.nodes) or 'all members'}: {what}{limit}"
+    return f"{names(data.nodes) or _all(data.command)}: {what}{limit}"
 
 
 def _considered(data: policy.PolicyConsidered) -> str:

@@ -12,6 +12,8 @@ House rules:
 
 from collections.abc import Iterable
 
+import attrs
+
 from ftcore.commands import PLATFORM, CheckHealth, ReplaceNodes
 from ftcore.engine.issue import PLATFORM_ANSWER_S, next_round, order, order_store
 from ftcore.engine.turn import Turn
@@ -19,7 +21,7 @@ from ftcore.events.action import ActionDone
 from ftcore.events.health import BadGroup, BadLink, HealthJudged, Ill
 from ftcore.events.node import NodeQuarantined
 from ftcore.ids import Round
-from ftcore.policies.health import FAULTY, TOGETHER_MIN, judge, next_groups, pair, together
+from ftcore.policies.health import FAULTY, TOGETHER_MIN, Judgement, judge, next_groups, pair, together
 from ftcore.states.health import Group, HealthState, wanted
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, NodeState
@@ -36,7 +38,22 @@ CLOCKS_MAX = 8
 """Nodes named of those whose clocks are off."""
 
 ILL_MAX = 64
-"""Nodes named of which the check could not say much; those that are faulty are all named."""
+"""Nodes named as not plainly healthy: a world of ten thousand nodes fits the group behind them."""
+
+FAULTY_MAX = 256
+"""Faulty nodes named where there are more than that; at least one is left to be checked again, so no world follows."""
+
+FINDINGS_MAX = 16
+"""Links, groups and differences named."""
+
+REASON_CHARS_MAX = 120
+"""Of what is said of one node or link."""
+
+DIFFERING_CHARS_MAX = 500
+"""Of what is said of one difference."""
+
+NAMED_TWICE_MAX = 1000
+"""An order to more nodes than that does not name them beside the groups that hold them all."""
 
 SWITCH = "switch"
 """The label whose nodes are tried all at once, if ranks are not laid out by another one (``--order-by``)."""
@@ -152,7 +169,8 @@ def _order(
     round_, within_s = next_round(state), state.declared.check_s
     store = state.stores.get(round_, "") if groups else ""
     command = CheckHealth(round=Round(round_), stage=stage, groups=groups, store=store, within_s=within_s, label=label)
-    order(turn, command, tuple(node.node for node in nodes), within_s + ANSWER_S, incident=incident)
+    named = () if groups and len(nodes) > NAMED_TWICE_MAX else tuple(node.node for node in nodes)
+    order(turn, command, named, within_s + ANSWER_S, incident=incident)
 
 
 def judge_health(turn: Turn) -> None:
@@ -200,27 +218,37 @@ def _judge(turn: Turn, known: HealthState, incident: str | None) -> None:
     state = turn.state
     found = judge(known.stages)
     present = [name for name, life in known.lives.items() if state.current(name, life) is not None]
-    ill = [each for each in found.ill if each.node in present]
+    meant = set(present)
+    ill = [attrs.evolve(each, reason=_short(each.reason)) for each in found.ill if each.node in meant]
     faulty = [each for each in ill if each.verdict == FAULTY]
     others = [each for each in ill if each.verdict != FAULTY]
+    named = faulty if len(faulty) <= ILL_MAX else faulty[: min(FAULTY_MAX, len(faulty) - 1)]
+    left = {each.node for each in faulty[len(named) :]}
+    told = others[: max(0, ILL_MAX - len(named))]
     judged = HealthJudged(
         round=known.round,
         stages=len(known.stages),
         nodes=len(present),
-        ill=(*faulty, *others[:ILL_MAX]),
-        links=found.links,
+        ill=(*named, *told),
+        links=tuple(attrs.evolve(each, reason=_short(each.reason)) for each in found.links[:FINDINGS_MAX]),
         differing=_differing(known),
-        note=_and_more(found.note, len(others)),
+        note=_note(found, len(left), len(others) - len(told)),
         apart=tuple(
-            BadGroup(label=_in_common(state, each), nodes=each.nodes, reason=each.reason) for each in found.apart
+            BadGroup(label=_in_common(state, each), nodes=each.nodes[:ILL_MAX], reason=_short(each.reason))
+            for each in found.apart[:FINDINGS_MAX]
         ),
         unmade="" if known.stages[-1].label else _unmade(state, known),
+        again=tuple(place for place, name in enumerate(known.lives) if name in left),
     )
     turn.emit(judged, incident=incident)
-    for each in faulty:
+    for each in named:
         reason = f"failed its health check: {each.reason}"
         turn.emit(NodeQuarantined(node=each.node, reason=reason), incident=incident)
-    _replace(turn, faulty)
+    _replace(turn, named)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= REASON_CHARS_MAX else f"{text[: REASON_CHARS_MAX - 3]}..."
 
 
 def _in_common(state: JobState, apart: BadLink) -> str:
@@ -238,9 +266,14 @@ def _unmade(state: JobState, known: HealthState) -> str:
     return f"all-reduce: no {TOGETHER_MIN} nodes that are good have the same label {label}"
 
 
-def _and_more(note: str, others: int) -> str:
-    more = f"{others - ILL_MAX} more nodes are slow or unknown" if others > ILL_MAX else ""
-    return "; ".join(text for text in (note, more) if text)
+def _note(found: Judgement, again: int, others: int) -> str:
+    """What the check has to say of itself, and how much is not named."""
+    findings = max(0, len(found.links) - FINDINGS_MAX) + max(0, len(found.apart) - FINDINGS_MAX)
+    texts = [found.note]
+    texts += [f"{again} more nodes are faulty and checked again"] if again else []
+    texts += [f"{others} more nodes are slow or unknown"] if others else []
+    texts += [f"{findings} more links or groups are at fault"] if findings else []
+    return "; ".join(text for text in texts if text)
 
 
 def _replace(turn: Turn, faulty: list[Ill]) -> None:
@@ -266,7 +299,8 @@ def _differing(known: HealthState) -> tuple[str, ...]:
     off = [f"{name} is {abs(s):g} s {'ahead' if s > 0 else 'behind'}" for name, s in known.clocks.items()]
     if off:
         told.append(f"clock: {'; '.join(off[:CLOCKS_MAX])}{_rest(len(off) - CLOCKS_MAX)}")
-    return tuple(told)
+    more = [f"{len(told) - FINDINGS_MAX} more"] if len(told) > FINDINGS_MAX else []
+    return (*(text[:DIFFERING_CHARS_MAX] for text in told[:FINDINGS_MAX]), *more)
 
 
 def _rest(count: int) -> str:

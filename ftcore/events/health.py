@@ -58,12 +58,13 @@ class HealthJudged:
         round: the round before which it was made.
         stages: how many groupings it took.
         nodes: how many nodes took part and are still there.
-        ill: those that are not plainly healthy: all that are faulty, and the first of the others.
+        ill: those that are not plainly healthy, the first ones; the faulty come before the others.
         links: links at fault between nodes that are healthy.
         differing: what of the configuration is not equal on all nodes, in words.
         note: what the check has to say of itself, if anything.
         apart: groups under one label whose nodes are healthy, and fail all together.
         unmade: why no data was summed up under the labels of nodes, if it was not.
+        again: those that are faulty, too, and not named, as places among the nodes asked: they are checked again.
     """
 
     round: int
@@ -75,3 +76,4 @@ class HealthJudged:
     note: str = ""
     apart: tuple[BadGroup, ...] = ()
     unmade: str = ""
+    again: tuple[int, ...] = ()

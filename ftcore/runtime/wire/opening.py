@@ -35,7 +35,10 @@ OPENING_BYTES_MAX: Final = 1 << 20
 """Bound of a caller's first word, with its proof if it has one: a submission must fit into one event of the log."""
 
 NAME_CHARS_MAX: Final = 100
-"""So much of a stranger's claims is kept."""
+"""So much of a stranger's claims is kept, and no name of one that is let in is longer."""
+
+TEXT_CHARS_MAX: Final = 4000
+"""No reason that an operator gives is longer."""
 
 Word = frames.Command | frames.Inquiry
 """What an operator's stream may begin with."""
@@ -146,7 +149,7 @@ class Opening:
         if isinstance(frame, frames.Hello | Word):
             if self._token:
                 return _asks_for_token(_claims(body))
-            return Admitted(frame)
+            return self._admitted(frame)
         return self._turned("unreadable", f"a {type(frame).__name__} opens no stream")
 
     def _answered(self, body: bytes, knock: frames.Knock) -> Admitted | Turned:
@@ -181,8 +184,23 @@ class Opening:
         except frames.UNREADABLE:
             return self._misread(body)
         if isinstance(frame, frames.Hello | Word):
-            return Admitted(frame)
+            return self._admitted(frame)
         return self._turned("unreadable", f"a {type(frame).__name__} opens no stream")
+
+    def _admitted(self, frame: frames.Hello | Word) -> Admitted | Turned:
+        """What is longer than any name goes no further: what is told of a caller, and by an operator, is recorded."""
+        names, texts = [frame.job], [""]
+        if isinstance(frame, frames.Hello):
+            names += [frame.node, frame.incarnation, frame.version]
+        elif isinstance(frame, frames.Command):
+            names += [frame.node, frame.command]
+            texts += [frame.who, frame.why]
+        for said, most in ((max(names, key=len), NAME_CHARS_MAX), (max(texts, key=len), TEXT_CHARS_MAX)):
+            if len(said) > most:
+                name = frame.node if isinstance(frame, frames.Hello) else ""
+                reason = f"{said[:NAME_CHARS_MAX]}... has {len(said)} characters; {most} are taken"
+                return Turned(kind="unreadable", reason=reason, name=name[:NAME_CHARS_MAX])
+        return Admitted(frame)
 
     def _turned(self, kind: str, reason: str) -> Turned:
         knock = self._knock

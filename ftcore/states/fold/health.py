@@ -83,9 +83,13 @@ def _health_judged(state: JobState, event: Event, data: health.HealthJudged, cha
     if known is None:
         return
     ill = {each.node: each for each in data.ill}
-    for name, life in known.lives.items():
+    again = set(data.again)
+    for place, (name, life) in enumerate(known.lives.items()):
         found = state.current(name, life)
         if found is None:
+            continue
+        if place in again:
+            state.unchecked[name] = life
             continue
         found.health = ill[name].verdict if name in ill else "healthy"
         found.checked = data.round

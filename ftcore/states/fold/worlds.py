@@ -142,7 +142,9 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
     state.orders += 1
     command = data.command
     names = data.nodes
-    if not names and state.world is not None:
+    if not names and isinstance(command, CheckHealth):
+        names = tuple(name for group in command.groups for name in group)
+    elif not names and state.world is not None:
         names = tuple(member.node for member in state.world.members)
     waiting = {name: state.nodes[name].incarnation for name in names if name in state.nodes}
     if names in ((PLATFORM,), (ADVISER,)):

@@ -1,11 +1,16 @@
 """Nodes under one switch are tried all at once, through the production engine, after their pairs."""
 
+from typing import Any
+
+import attrs
 import pytest
 
 from ftcore.commands import CheckHealth
+from ftcore.engine.health import FAULTY_MAX, ILL_MAX, REASON_CHARS_MAX
 from ftcore.events.action import ActionOrdered
 from ftcore.events.health import HealthJudged
 from ftcore.events.job import JobSpec
+from ftcore.events.node import HealthChecked
 from ftcore.testing.driver import JobDriver
 
 
@@ -68,3 +73,41 @@ def test_why_no_switch_was_tried(labels: list[dict[str, str]], why: str) -> None
     driver.settle()
     assert len(checks(driver)) == 1
     assert why in judged(driver).unmade and driver.state.phase == "running"
+
+
+def test_faulty_nodes_are_named_some_at_a_time_until_none_is_left() -> None:
+    """A verdict on hundreds of nodes is bounded; those that it does not name are checked again, and none trains."""
+    bad = FAULTY_MAX + ILL_MAX
+    spec = JobSpec(argv=("t.py",), nodes_min=4, nodes_max=bad + 40)
+    driver = JobDriver(spec=spec, abilities=["check"])
+    driver.submit()
+    driver.health = {f"n{number}": "failed" for number in range(bad)}
+    for number in range(spec.nodes_max):
+        driver.join(f"n{number}")
+    while driver.state.phase != "running":
+        driver.settle()
+        assert driver.state.phase == "running" or driver.wait()
+    first, second, *rest = [event.data for event in driver.events if isinstance(event.data, HealthJudged)]
+    assert (len(first.ill), len(first.again), len(second.ill), second.again, rest) == (FAULTY_MAX, 64, 64, (), [])
+    assert first.note == "64 more nodes are faulty and checked again"
+    assert set(driver.state.quarantined) == set(driver.health)
+    assert driver.state.world is not None
+    assert not {member.node for member in driver.state.world.members} & set(driver.health)
+
+
+def test_what_is_said_of_a_faulty_node_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check may say much; the verdict and the quarantine keep its beginning."""
+    driver = job(4)
+    driver.health = {"n0": "faulty"}
+    say = driver.say
+
+    def saying_much(node: str, data: Any) -> Any:
+        return say(node, attrs.evolve(data, detail="x" * 100_000) if isinstance(data, HealthChecked) else data)
+
+    monkeypatch.setattr(driver, "say", saying_much)
+    for number in range(4):
+        driver.join(f"n{number}")
+    driver.settle()
+    [ill] = judged(driver).ill
+    assert len(ill.reason) == REASON_CHARS_MAX
+    assert driver.state.quarantined["n0"] == f"failed its health check: {ill.reason}"

@@ -6,12 +6,14 @@ copy of a tuple) is not seen, and is cheap enough.
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from ftcore.commands import CheckHealth
+from ftcore.engine.health import ILL_MAX
 from ftcore.engine.orders import orders_of, slice_of
 from ftcore.events.codec import encode
 from ftcore.events.job import JobSpec
@@ -49,9 +51,9 @@ def operations(work: Callable[[], None]) -> int:
 class Crowd(JobDriver):
     """A job of many nodes, which obey in waves: asking each for its orders alone would be no driver for thousands."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, abilities: Sequence[str] = ()) -> None:
         spec = JobSpec(argv=("train.py",), nodes_min=nodes // 2, nodes_max=nodes)
-        super().__init__(spec=spec, policy=parse(CHAIN, "test"))
+        super().__init__(spec=spec, policy=parse(CHAIN, "test"), abilities=abilities)
 
     def calm(self) -> None:
         """Until the job runs and no incident is open."""
@@ -167,6 +169,11 @@ def test_cost_of_a_node_in_a_health_check_does_not_grow(bad_of_eight: int) -> No
     assert many < GROWTH * few, f"{few:.0f} operations a node among 100, {many:.0f} among 400"
 
 
+def largest_of(crowd: Crowd) -> int:
+    """Bytes of the largest group."""
+    return max(sum(map(len, map(encode, group))) for group in crowd.groups)
+
+
 def test_groups_of_ten_thousand_nodes_fit() -> None:
     """The largest group of a job of 10,000 nodes with the longest names there are is one that a log takes."""
     nodes, name = 10_000, "n" * 33  # incarnations repeat it here: together as long as 63 letters and a real incarnation
@@ -177,7 +184,22 @@ def test_groups_of_ten_thousand_nodes_fit() -> None:
     crowd.calm()
     crowd.fail(f"{name}00003", exitcode=-9)
     crowd.calm()
-    largest = max(sum(map(len, map(encode, group))) for group in crowd.groups)
+    largest = largest_of(crowd)
     assert nodes * len(name) < largest <= GROUP_BYTES_MAX
     ordered = [event.data for event in crowd.events if event.type == "action.ordered"]
     assert len(ordered) < 10, "one order addresses all nodes"
+
+
+def test_health_checks_of_ten_thousand_nodes_fit() -> None:
+    """The orders of a check, a verdict with as many faulty nodes as are named beside a world, and that world fit."""
+    nodes, name = 10_000, "n" * 33
+    crowd = Crowd(nodes, abilities=["check"])
+    crowd.health = {f"{name}{number:05}": "unreachable" for number in range(nodes - ILL_MAX, nodes)}
+    crowd.submit()
+    for number in range(nodes):
+        crowd.join(f"{name}{number:05}")
+    crowd.calm()
+    checks = [event.data for event in crowd.events if event.type == "action.ordered" and not event.data.nodes]
+    assert [len(data.command.groups) for data in checks if isinstance(data.command, CheckHealth)] == [nodes // 2] * 3
+    assert len(crowd.state.quarantined) == ILL_MAX
+    assert nodes * len(name) < largest_of(crowd) <= GROUP_BYTES_MAX

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 import trustme
 
@@ -285,3 +286,15 @@ def test_nested_brackets_are_no_frame_where_there_is_no_token_either():
     turned = Opening("", "j").take(b'{"f":"hello","x":' + b"[" * 200_000)
     assert isinstance(turned, Turned)
     assert turned.kind == "unreadable"
+
+
+@pytest.mark.parametrize("field", ["node", "job", "incarnation", "version"])
+def test_a_name_that_is_longer_than_any_goes_no_further(field: str):
+    """It is refused before the master hears of it, and what is recorded of it is short; so is an operator's essay."""
+    said = msgspec.json.decode(hello())
+    found = Opening("", "j").take(msgspec.json.encode(said | {field: "x" * 1_000_000}))
+    assert isinstance(found, Turned)
+    assert found.kind == "unreadable"
+    assert len(found.reason) + len(found.name) + len(found.version) < 400
+    essay = msgspec.json.encode(msgspec.json.decode(COMMAND) | {"why": "x" * 1_000_000})
+    assert isinstance(Opening("", "j").take(essay), Turned)
