@@ -90,7 +90,7 @@ class Led:
 
 @asynccontextmanager
 async def led(name: str, tmp_path: Path) -> AsyncIterator[Led]:
-    log = await open_log(f"memory://{name}", "job", create=True)
+    log = await open_log(f"memory://master-{name}", "job", create=True)
     master = Master(log, listen=f"unix:{tmp_path}/master.sock")
     running = asyncio.create_task(master.run())
     job = Led(log, master)

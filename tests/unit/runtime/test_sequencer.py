@@ -60,7 +60,7 @@ async def sequenced(log: EventLog, *facts: Any) -> tuple[Told, list[Event]]:
 
 
 async def in_memory(name: str) -> EventLog:
-    return await open_log(f"memory://{name}", "job", create=True)
+    return await open_log(f"memory://sequencer-{name}", "job", create=True)
 
 
 def test_a_large_group_behind_many_small_ones_is_appended_alone() -> None:
