@@ -417,7 +417,8 @@ class NodeEnded:
     Args:
         node: its name.
         reason: how it ended, in a few words.
-        pid: process id of its agent; 0: whoever has the name.
+        pid: process id of its agent; 0: not known. Then it counts only while one process alone has had the name in this
+            job: of a name that came back, the end that is told may be that of the one before.
     """
 
     node: str

@@ -63,6 +63,7 @@ class NodeState:
         checks: its agent can check devices and links.
         health: what its last check came to: ``healthy``, ``slow``, ``faulty`` or ``unknown``; empty: none was made.
         checked: the round before which that was.
+        again: another process has had this name in this job before.
     """
 
     node: str
@@ -82,6 +83,7 @@ class NodeState:
     checks: bool = False
     health: str = ""
     checked: int = 0
+    again: bool = False
 
     @property
     def alive(self) -> bool:

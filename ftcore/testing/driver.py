@@ -177,7 +177,13 @@ class JobDriver:
         self.settle()
 
     def join(
-        self, node: str, *, slots: int = 0, ordinal: int | None = None, labels: dict[str, str] | None = None
+        self,
+        node: str,
+        *,
+        slots: int = 0,
+        ordinal: int | None = None,
+        labels: dict[str, str] | None = None,
+        pid: int = 100,
     ) -> None:
         """A node (or a new incarnation of it) joins; by default as wide as all, with no place and no labels."""
         self._incarnations[node] = self._incarnations.get(node, 0) + 1
@@ -189,7 +195,7 @@ class JobDriver:
                 incarnation=self._incarnation(node),
                 slots=slots or self.slots,
                 host="host",
-                pid=100,
+                pid=pid,
                 address="127.0.0.1",
                 version=__version__,
                 ordinal=ordinal,

@@ -127,7 +127,11 @@ class PlatformContract:
         self._run(look)
 
     def test_an_end_is_told_to_every_master(self) -> None:
-        """Whoever watches hears of it; so does one that begins to watch later."""
+        """Whoever watches hears of it; so does one that begins to watch later.
+
+        Where a name may come back, with the pid of the agent: without it, the end of a name that has had two lives is
+        not believed, as it may be a repeat.
+        """
 
         async def look(site: Site) -> None:
             platform = site.open()

@@ -184,7 +184,10 @@ class Replacer:
             return
         state = self._state()
         node = state.nodes.get(happening.node)
-        if node is None or not node.alive or happening.pid not in (0, node.pid):
+        if node is None or not node.alive:
+            return
+        # Platforms repeat themselves: without a pid, what is told of a name may be meant for who had it before.
+        if happening.pid != node.pid and (happening.pid or node.again):
             return
         if isinstance(happening, NodeEnded):
             told = f"{one_line(happening.reason, 300)}, its platform says"

@@ -78,6 +78,7 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
         settled=ordinal == data.ordinal or (gone is not None and gone.settled and ordinal == gone.ordinal),
         accelerators=data.accelerators,
         checks=data.checks,
+        again=gone is not None and (gone.again or (gone.host, gone.pid) != (data.host, data.pid)),
     )
     _await_check(state, state.nodes[data.node])
     if data.node in state.quarantined:

@@ -177,6 +177,33 @@ def test_what_the_platform_knows_becomes_facts() -> None:
     run(work)
 
 
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_repeated_end_is_not_that_of_who_has_the_name_now(anew: bool) -> None:
+    """Without a pid it counts while one process alone has had the name; a new life of that very process is the same."""
+
+    async def work() -> None:
+        job = JobDriver(2, abilities=(Ability.REPLACE,))
+        job.start()
+        job.lose("node1")
+        job.join("node1", pid=job.state.nodes["node1"].pid + anew)
+        platform = MemoryPlatform()
+        desk = Desk(job.state, platform)
+        platform.tell(NodeEnded(node="node1", reason="its pod has ended"))
+        platform.tell(NodeWarned(node="node1", reason="the spot is over", within_s=30.0))
+        if anew:
+            platform.tell(NodeEnded(node="node1", reason="OOM", pid=job.state.nodes["node1"].pid))
+        async with desk.running():
+
+            async def heard() -> bool:
+                return bool(desk.of(NodeLost))
+
+            await until(heard, "the end")
+        (lost,) = desk.of(NodeLost)
+        assert ("OOM" in lost.reason) == anew and len(desk.of(FaultObserved)) == (0 if anew else 1)
+
+    run(work)
+
+
 def test_the_ability_follows_the_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is declared in each run, taken back while no machine is free, and not repeated."""
     monkeypatch.setattr(subject, "DECLARE_S", 0.01)
