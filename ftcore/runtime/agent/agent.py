@@ -235,7 +235,7 @@ class Agent:
             return outcome
         finally:
             await tasks.end([*duties, *self._tasks])
-            self._outbox.close()
+            await self._outbox.close()
 
     async def _keep_bond(self) -> None:
         while True:
@@ -251,7 +251,7 @@ class Agent:
             await self._halt(self._timing.stop_grace_s)
             if self._ended.done():
                 return
-            self._outbox.close()
+            await self._outbox.close()
             self._begin_life()
             await asyncio.sleep(self._timing.reconnect_s)
 

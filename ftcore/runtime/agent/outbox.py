@@ -1,12 +1,16 @@
 """The outbox: facts that no master has acknowledged yet, in memory and on disk.
 
 A fact is numbered once and keeps its number however often it is sent. The file lets the next agent of the node deliver
-what this one could not. A disk that refuses to be written costs that, and nothing else.
+what this one could not. It is written by a thread, in order: a disk that stalls (a home on a server that is away) holds
+up no heartbeat. A disk that refuses to be written, or an agent that dies while its disk stalls, costs what the next
+agent would have delivered, and nothing else.
 """
 
 import asyncio
 import contextlib
 import os
+import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,9 @@ from ftcore.events.operator import OperatorCommanded
 
 OUTBOX_FACTS_MAX = 10_000
 """Bound of the memory of an agent without a master; reached only by a crash loop without a master to stop it."""
+
+CLOSE_S = 2.0
+"""An agent that ends waits at most so long for its disk."""
 
 
 class Outbox:
@@ -38,12 +45,9 @@ class Outbox:
         self._n = 0
         self.acked = 0
         self._facts: list[tuple[Fact, bytes]] = []
-        self._file: Any = None
         self._acknowledged = asyncio.Event()
         self.inherited = self._read_predecessor()
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._file = open(path, "ab", buffering=0, opener=_private)  # noqa: SIM115  (open for the agent's life)
+        self._file = _File(path)
 
     def _read_predecessor(self) -> list[bytes]:
         try:
@@ -69,9 +73,7 @@ class Outbox:
         body = encode_fact(fact)
         self._facts.append((fact, body))
         del self._facts[:-OUTBOX_FACTS_MAX]
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.write(b"\n" + body)  # in front: a line that was cut short spoils no other
+        self._file.append(body)
         self._wake()
         return self._n
 
@@ -86,9 +88,7 @@ class Outbox:
         self._acknowledged.set()
         if not self._facts:
             self.inherited = []
-            if self._file is not None:
-                with contextlib.suppress(OSError):
-                    self._file.truncate(0)
+            self._file.empty()
 
     async def emptied(self) -> None:
         """Wait until everything is acknowledged."""
@@ -96,11 +96,73 @@ class Outbox:
             self._acknowledged.clear()
             await self._acknowledged.wait()
 
-    def close(self) -> None:
-        """Close the file; what is not acknowledged stays in it."""
-        if self._file is not None:
-            self._file.close()
+    async def close(self) -> None:
+        """Close the file behind what is to be in it, within ``CLOSE_S``; what is not acknowledged stays in it."""
+        await asyncio.to_thread(self._file.close, CLOSE_S)
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+class _File:
+    """The file, as a thread writes it; nothing here waits for the disk but ``close``.
+
+    Args:
+        path: where it is made, with its folder, when there is something to write.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changed = threading.Condition()
+        self._lines: deque[bytes] = deque(maxlen=OUTBOX_FACTS_MAX)
+        self._empty = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def append(self, line: bytes) -> None:
+        """Have a line written behind the others."""
+        with self._changed:
+            self._lines.append(line)
+            self._go()
+
+    def empty(self) -> None:
+        """Have nothing in the file of what was appended so far, nor of what was there before."""
+        with self._changed:
+            self._lines.clear()
+            self._empty = True
+            self._go()
+
+    def close(self, timeout_s: float) -> None:
+        """Wait until all is done, at most so long; what is not done by then is not done."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        with self._changed:  # a disk that comes back later holds a successor's file
+            self._lines.clear()
+            self._empty = False
+
+    def _go(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ftcore-outbox", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        fd = -1
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines or self._empty or self._closed)
+                empty, self._empty = self._empty, False
+                line = self._lines.popleft() if self._lines and not empty else None
+                if not empty and line is None:
+                    break
+            if fd >= 0:
+                with contextlib.suppress(OSError):
+                    if line is None:
+                        os.ftruncate(fd, 0)
+                    else:
+                        os.write(fd, b"\n" + line)  # in front: a line that was cut short spoils no other
+        if fd >= 0:
+            os.close(fd)

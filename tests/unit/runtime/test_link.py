@@ -100,7 +100,7 @@ async def meet_twice(folder: Path) -> int:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await master.stop(None)
-        outbox.close()
+        await outbox.close()
     return met
 
 
@@ -150,7 +150,7 @@ async def pass_a_silent_one(folder: Path) -> None:
         await asyncio.gather(running, return_exceptions=True)
         for master in masters:
             await master.stop(None)
-        outbox.close()
+        await outbox.close()
 
 
 def test_a_master_that_does_not_answer_is_soon_asked_after(tmp_path, monkeypatch):
@@ -187,7 +187,7 @@ async def first_order(folder: Path) -> tuple[list[type], bool]:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await master.stop(None)
-        outbox.close()
+        await outbox.close()
     return heard, bool(outbox.unacknowledged(0))
 
 
@@ -213,7 +213,7 @@ async def looks(folder: Path) -> list[bool]:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        outbox.close()
+        await outbox.close()
     return found[:3]
 
 

@@ -1,10 +1,13 @@
 """The outbox keeps an agent's facts until they are durable, and hands them to its successor once."""
 
+import asyncio
+import os
 from pathlib import Path
 
 from ftcore.events.codec import decode_fact
 from ftcore.events.node import NodeLeft
 from ftcore.events.operator import OperatorCommanded
+from ftcore.runtime.agent import outbox as subject
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.clock import at
 
@@ -13,12 +16,16 @@ def outbox(path: Path, life: str) -> Outbox:
     return Outbox(path, "a", life, lambda: None)
 
 
+def close(box: Outbox) -> None:
+    asyncio.run(box.close())
+
+
 def left(life: str) -> NodeLeft:
     return NodeLeft(node="a", incarnation=life, reason="test")
 
 
 def inherited(box: Outbox) -> list[tuple[str, int]]:
-    box.close()
+    close(box)
     return [(fact.id.incarnation, fact.id.n) for fact in map(decode_fact, box.inherited)]
 
 
@@ -29,7 +36,7 @@ def test_a_successor_inherits_what_was_not_acknowledged(tmp_path):
         first.add(left("1"), at())
     first.acknowledge(2)
     assert (first.acked, [n for n, _ in first.unacknowledged(0)]) == (2, [3])
-    first.close()
+    close(first)
     assert inherited(outbox(tmp_path / "o", "2")) == [("1", 1), ("1", 2), ("1", 3)]
 
 
@@ -38,7 +45,7 @@ def test_nothing_is_inherited_when_all_was_acknowledged(tmp_path):
     first = outbox(tmp_path / "o", "1")
     first.add(left("1"), at())
     first.acknowledge(1)
-    first.close()
+    close(first)
     assert inherited(outbox(tmp_path / "o", "2")) == []
 
 
@@ -47,7 +54,7 @@ def test_only_the_last_life_is_inherited(tmp_path):
     for life in ("1", "2"):
         box = outbox(tmp_path / "o", life)
         box.add(left(life), at())
-        box.close()
+        close(box)
     assert inherited(outbox(tmp_path / "o", "3")) == [("2", 1)]
 
 
@@ -58,7 +65,7 @@ def test_a_torn_line_spoils_no_other(tmp_path):
     with (tmp_path / "o").open("ab") as file:
         file.write(b'\n{"id":["a","1",2],"ty')
     box.add(left("1"), at())
-    box.close()
+    close(box)
     assert inherited(outbox(tmp_path / "o", "2")) == [("1", 1), ("1", 2)]
 
 
@@ -67,7 +74,7 @@ def test_a_wish_to_end_is_not_inherited(tmp_path):
     box = outbox(tmp_path / "o", "1")
     box.add(left("1"), at())
     box.add(OperatorCommanded(command="stop", who="SIGINT to ftrun", exit_code=130), at())
-    box.close()
+    close(box)
     assert inherited(outbox(tmp_path / "o", "2")) == [("1", 1)]
 
 
@@ -77,4 +84,30 @@ def test_a_file_that_cannot_be_written_costs_only_itself(tmp_path):
     box = outbox(tmp_path / "file" / "o", "1")
     assert box.add(left("1"), at()) == 1
     assert [n for n, _ in box.unacknowledged(0)] == [1]
-    box.close()
+    close(box)
+
+
+def test_a_disk_that_stalls_holds_nobody_up(tmp_path):
+    """Facts are added, sent and acknowledged meanwhile; what comes to the file then is what is still to be in it."""
+    box = outbox(tmp_path / "o", "1")
+    os.mkfifo(tmp_path / "o")  # to open it is to wait for a reader: a disk that does not answer
+    for _ in range(3):
+        box.add(left("1"), at())
+    assert [n for n, _ in box.unacknowledged(0)] == [1, 2, 3]
+    box.acknowledge(3)
+    box.add(left("1"), at())
+    with (tmp_path / "o").open("rb") as disk:
+        close(box)
+        written = [decode_fact(line).id.n for line in disk.read().split()]
+    assert written == [4]
+
+
+def test_an_agent_that_ends_does_not_wait_for_its_disk(tmp_path, monkeypatch):
+    """And what the disk takes later is not what the next agent would take for its own."""
+    monkeypatch.setattr(subject, "CLOSE_S", 0.05)
+    box = outbox(tmp_path / "o", "1")
+    os.mkfifo(tmp_path / "o")
+    box.add(left("1"), at())
+    close(box)
+    with (tmp_path / "o").open("rb") as disk:
+        assert disk.read() == b""
