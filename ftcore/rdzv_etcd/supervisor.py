@@ -278,7 +278,7 @@ class TorchrunSupervisor:
             if answer is not None and not answer.done():
                 answer.set_exception(UsageError("torchrun is gone"))
         self._now_idle()
-        self._ways.leave("torchrun is gone")
+        self._ways.leave("its torchrun is gone, without a word")
 
     def _now_idle(self) -> None:
         self._idle.set()

@@ -259,7 +259,7 @@ class Agent:
         await self._halt(self._farewell_grace_s)
         if self._core.unheard:
             return
-        self._do(self._core.farewell(outcome.outcome))
+        self._do(self._core.farewell(outcome.reason if outcome.outcome == "left" else outcome.outcome))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self._outbox.emptied()

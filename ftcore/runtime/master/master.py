@@ -393,9 +393,15 @@ class Master:
             self._choose_standbys()
             if self._sessions or self._held:
                 self._last_called = now
-            elif now - self._last_called > seconds(self._timing.master_idle_s):
+            elif now - self._last_called > seconds(self._idle_s):
                 logger.info("no agent calls; resigning", job=self.log.job)
                 self._ended.set()
+
+    @property
+    def _idle_s(self) -> float:
+        """How long nobody need call: over a run that has ended nobody is waited for who was only cut off."""
+        timing = self._timing
+        return timing.master_lease_s if self.state.phase in ENDED else timing.master_idle_s
 
     def _give_signs_of_life(self, now: int) -> None:
         """Tell every agent what it is owed, and something if it was told nothing lately.

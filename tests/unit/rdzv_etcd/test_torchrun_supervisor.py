@@ -210,7 +210,7 @@ def test_a_torchrun_that_is_gone_leaves_no_worker() -> None:
             await opening
         with pytest.raises(UsageError, match="no more workers"):
             await supervisor.start(launch(2))
-        assert torchrun.told == [("leave", "torchrun is gone")]
+        assert torchrun.told == [("leave", "its torchrun is gone, without a word")]
 
     run(body)
 
