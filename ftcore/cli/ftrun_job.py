@@ -32,7 +32,7 @@ from ftcore.policies.environment import VARIABLE
 from ftcore.policies.feasible import passed_over
 from ftcore.policies.notes import notes
 from ftcore.ports import Launch
-from ftcore.runtime.agent import launchable
+from ftcore.runtime.agent import launchable, processes
 from ftcore.runtime.agent.agent import GOODBYE_S, AgentConfig, Outcome
 from ftcore.runtime.agent.supervisor import Output
 from ftcore.runtime.agent.warm_start import Started
@@ -490,5 +490,7 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[s
     finally:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
+        if warm is not None:
+            processes.end_child(warm.pid)  # of a job that never began nobody has taken it over
         patient.drain(FLUSH_S)
         os._exit(code)  # gRPC's threads have nothing to say any more, and may take seconds to say it

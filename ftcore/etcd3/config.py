@@ -8,7 +8,7 @@ leaves out is taken from the environment: ``FTCORE_ETCD_USER``, ``_PASSWORD_FILE
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import attrs
 
@@ -68,14 +68,17 @@ class Config:
             UsageError: the URL has another form, holds a password, or gives ``cert`` without ``key``.
         """
         env = os.environ if environ is None else environ
+        # Not by urlsplit: it knows one host, and patched versions refuse names beside an IPv6 address.
+        scheme, _, rest = url.partition("://")
+        place, _, asked = rest.partition("?")
+        netloc, slash, path = place.partition("/")
         try:
-            parts = urlsplit(url)
-            query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+            query = parse_qsl(asked, keep_blank_values=True, strict_parsing=bool(asked))
         except ValueError as error:
             raise UsageError(f"store URL {_redacted(url)!r}: {error}; {_FORM}") from error
-        if parts.scheme != "etcd" or not parts.netloc or parts.fragment:
+        if scheme != "etcd" or not netloc or "#" in rest:
             raise UsageError(f"store URL {_redacted(url)!r}: {_FORM}")
-        login, _, hosts = parts.netloc.rpartition("@")
+        login, _, hosts = netloc.rpartition("@")
         if ":" in login:
             raise UsageError(f"store URL: a password does not belong in a URL; put it into {PASSWORD_ENV} or a file")
         options = {name: env.get(f"FTCORE_ETCD_{name.upper()}", "") for name in ("ca", "cert", "key")}
@@ -89,7 +92,7 @@ class Config:
         password, password_from = _password(env) if user else ("", PASSWORD_ENV)
         if user and not password:
             raise UsageError(f"etcd user {user!r} needs a password in {PASSWORD_ENV}_FILE or {PASSWORD_ENV}")
-        prefix = unquote(parts.path).rstrip("/")
+        prefix = unquote(slash + path).rstrip("/")
         endpoints = tuple(_endpoint(host) for host in hosts.split(","))
         return cls(
             endpoints=endpoints,

@@ -97,6 +97,7 @@ def test_the_interval_is_students() -> None:
     assert interval95([1.0, 3.0])[1] - 2 == pytest.approx(12.706, rel=0.001)
 
 
+@pytest.mark.timeout(600)
 def test_agrees_with_ants_figures() -> None:
     """With one set of assumptions and two chains, Ant's four figures come out within 10 % (8 seeds of 180 days)."""
     found = {}

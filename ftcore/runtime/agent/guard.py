@@ -57,6 +57,8 @@ class Guard:
         os.set_blocking(self._pipe, False)
         # A stopped guard must not stop the agent: the pipe holds over a hundred thousand lines.
         fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
+        # First what is to be guarded: the agent may die as soon as the guard is there.
+        os.write(self._pipe, "".join(f"+{session}\n" for session in sorted(self._sessions)).encode())
         try:
             self.pid = processes.spawn(
                 [sys.executable, "-I", "-S", "-B", str(_MAIN), self._tag], {}, {0: theirs}, null=(1, 2)
@@ -64,8 +66,6 @@ class Guard:
         finally:
             os.close(theirs)
         self._reaper.watch(self.pid, self._ended)
-        for session in sorted(self._sessions):
-            self._say(f"+{session}\n")
 
     def _ended(self, _code: int, _mono: int) -> None:
         if self._pipe is None:

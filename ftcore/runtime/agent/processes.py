@@ -123,6 +123,14 @@ def kill(pid: int, number: int, *, group: bool = False) -> None:
         os.kill(pid, number)
 
 
+def end_child(pid: int) -> None:
+    """Kill a child and wait for it; if somebody has waited for it already, its number may be another's by now."""
+    with contextlib.suppress(ChildProcessError):
+        if os.waitpid(pid, os.WNOHANG)[0] == 0:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
 def can_open(count: int) -> bool:
     """Whether this process can open so many more files."""
     probes: list[int] = []

@@ -31,6 +31,16 @@ FAULTS_A_DAY = 27
 common. All of them in twenty minutes, or in five."""
 
 HOSTS, MIN = 4, 3
+CHAIN = """
+version: 1
+chain:
+- process_restart: {max_restarts: 1000, patience: 30s}
+- shrink
+- grow: {every: 0s, steady: 0s, reserve: 0}
+- stop
+"""
+"""Of hosts that always come back: a lost one is waited for, and trusted again at once."""
+
 CALM_S = 8.0
 """Undisturbed training at the beginning, which gives the pace that goodput is measured by."""
 
@@ -113,8 +123,11 @@ class Storm:
     # -- what a platform does
 
     def start_agent(self, host: Host) -> None:
+        policy = self.job.home / "policy.yaml"
+        policy.parent.mkdir(parents=True, exist_ok=True)
+        policy.write_text(CHAIN)
         self._agents[host.name] = self.job.start_on(
-            host, "--nnodes", f"{MIN}:{HOSTS}", "--max-restarts", "1000", script="ledger.py"
+            host, "--nnodes", f"{MIN}:{HOSTS}", "--policy", str(policy), script="ledger.py"
         )
 
     def revive(self, host: Host) -> None:
