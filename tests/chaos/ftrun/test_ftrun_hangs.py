@@ -77,7 +77,8 @@ def test_of_ranks_that_wait_for_each_other_the_stopped_one_is_named(tmp_path: Pa
         path.write_text("version: 1\nchain:\n- process_restart: {grace: 500ms}\n- stop\n")
         run = job.start(f"--policy={path}", "--local-nodes", "2", script="ddp.py", preload=False)
         job.stepped(1, nodes=2)
-        wait_until(lambda: len((job.cwd / "step.0").read_text()) > 1, "twenty steps")
+        steps = job.cwd / "step.0"  # written when the first step is made, which may be told before
+        wait_until(lambda: steps.exists() and len(steps.read_text()) > 1, "ten steps")
         started = next(event for event in job.of("workers.started") if event.data.pids)
         os.kill(started.data.pids[0], signal.SIGSTOP)
         seen = job.wait("fault.observed", source="detector")
