@@ -340,6 +340,17 @@ def test_shrinking_has_a_budget():
     assert verdict == Pass(reason="budget spent: 20 of 20 times in the last 1h")
 
 
+@pytest.mark.parametrize(("isolate", "expected"), [("auto", ("node1",)), ("always", ("node1",)), ("never", ())])
+def test_a_node_to_which_faults_come_back_is_kept_out(isolate, expected):
+    """Left out for what keeps coming back to it, it does not come in again by itself; unless that is wanted."""
+    driver = running(3, least=2)
+    job = driver.state
+    job.node_faults["node1"] = [job.time] * 5
+    verdict = ask("shrink", incident(job, "killed"), job, isolate=isolate)
+    assert isinstance(verdict, Take) and verdict.terms.quarantine == expected
+    assert ("node1 is kept out" in verdict.reason) == bool(expected)
+
+
 # --- grow ------------------------------------------------------------------------------------------------------------
 
 
@@ -424,6 +435,30 @@ def test_a_node_that_failed_lately_is_not_taken_in():
     job.node_faults["node2"] = [ago(job, 100)]
     verdict = ask("grow", about, job)
     assert verdict == Pass(reason="node2 failed only lately", again_s=500)
+
+
+def test_a_node_that_keeps_failing_is_trusted_ever_later():
+    """Each fault doubles the time for which it is not taken in."""
+    job, about = grown()
+    waits = []
+    for _ in range(3):
+        job.node_faults.setdefault("node2", []).append(job.time)
+        verdict = ask("grow", about, job)
+        assert isinstance(verdict, Pass) and "node2 failed only lately" in verdict.reason
+        waits.append(verdict.again_s)
+    assert waits == [600, 1200, 2400]
+
+
+def test_growing_waits_for_the_next_checkpoint():
+    """Where checkpoints are told, it grows right behind one; once the last is too old, it waits no longer."""
+    job, about = grown()
+    job.committed = ago(job, 300)
+    verdict = ask("grow", about, job)
+    assert isinstance(verdict, Pass) and verdict.at_commit and verdict.again_s == pytest.approx(1500)
+    assert isinstance(ask("grow", about, job, checkpoint=0), Take)
+    assert isinstance(ask("grow", about, job, checkpoint=200), Take)
+    job.committed = job.time
+    assert isinstance(ask("grow", about, job), Take)
 
 
 # --- hot_swap --------------------------------------------------------------------------------------------------------
@@ -566,127 +601,3 @@ def test_other_warnings_evict_nobody():
     job = running(abilities=("replace",)).state
     about = incident(job, "numeric", kind="warning", observed="loss-spike")
     assert ask("evict_straggler", about, job) == Pass(reason="no node of the world is named as slow")
-
-
-# --- rollback_and_skip -----------------------------------------------------------------------------------------------
-
-ROLLBACK = ("rollback", "skip")
-
-
-def spike(step=450, kind="loss-spike", as_="warning", checkpoints=(100, 200, 300, 400), **more):
-    job = running(abilities=ROLLBACK).state
-    job.checkpoints = list(checkpoints)
-    return job, incident(job, "numeric", kind=as_, observed=kind, step=step, **more)
-
-
-def test_palm_goes_back_a_hundred_steps_and_skips_batches():
-    """The newest checkpoint at least so far back."""
-    job, about = spike()
-    verdict = ask("rollback_and_skip", about, job)
-    assert isinstance(verdict, Take)
-    terms = verdict.terms
-    assert (verdict.plan, terms.rollback_to, terms.skip, terms.skip_unit) == (PlanKind.RESTART, 300, 200, "batches")
-    assert verdict.reason == "goes back from step 450 to 300 and leaves out 200 batches; 1 of 5 in 1d"
-
-
-def test_falcon_goes_back_to_the_latest_checkpoint_and_skips_tokens():
-    """A billion of them."""
-    job, about = spike()
-    verdict = ask("rollback_and_skip", about, job, back="latest", skip=10**9, skip_unit="tokens")
-    assert isinstance(verdict, Take)
-    assert (verdict.terms.rollback_to, verdict.terms.skip, verdict.terms.skip_unit) == (400, 10**9, "tokens")
-
-
-def test_the_batches_of_the_spike_itself_are_always_left_out():
-    """Even where the checkpoint is further back than the setting reaches."""
-    job, about = spike(checkpoints=(100,))
-    verdict = ask("rollback_and_skip", about, job)
-    assert isinstance(verdict, Take)
-    assert verdict.terms.skip == 351
-
-
-def test_a_spike_that_comes_again_is_answered_by_a_wider_rollback():
-    """Twice as far, and twice as much data; a rollback of long ago makes nothing wider."""
-    job, about = spike()
-    job.attempts["rollback_and_skip"] = [ago(job, 600)]
-    verdict = ask("rollback_and_skip", about, job)
-    assert isinstance(verdict, Take)
-    assert (verdict.terms.rollback_to, verdict.terms.skip) == (200, 400)
-    assert "2 times as wide as the first" in verdict.reason
-    job.attempts["rollback_and_skip"] = [ago(job, 7200)]
-    verdict = ask("rollback_and_skip", about, job)
-    assert isinstance(verdict, Take)
-    assert verdict.terms.rollback_to == 300
-
-
-def test_without_a_checkpoint_from_before_it_there_is_no_way_back():
-    """The reason says what is kept and what would help."""
-    job, about = spike(checkpoints=(420, 440))
-    verdict = ask("rollback_and_skip", about, job)
-    assert verdict == Pass(
-        reason="no checkpoint at or before step 350 is kept, the oldest is of step 420: keep more of them, or go back "
-        "less"
-    )
-    job, about = spike(checkpoints=())
-    assert ask("rollback_and_skip", about, job) == Pass(reason="no checkpoint is known to be kept")
-
-
-def test_a_script_that_cannot_skip_is_rolled_back_only_without():
-    """What is not declared is not ordered."""
-    job, about = spike()
-    job.abilities = {"script": ("rollback",)}
-    assert isinstance(ask("rollback_and_skip", about, job), Pass)
-    verdict = ask("rollback_and_skip", about, job, skip=0)
-    assert isinstance(verdict, Take)
-    assert verdict.terms.skip == 0
-
-
-def test_an_unknown_step_or_another_kind_is_not_rolled_back():
-    """Without a step that counts from the start there is no checkpoint before it."""
-    job, about = spike(step=None)
-    assert isinstance(ask("rollback_and_skip", about, job), Pass)
-    job, about = spike(kind="norm")
-    assert isinstance(ask("rollback_and_skip", about, job), Pass)
-
-
-def test_rollbacks_have_a_budget():
-    """A training that diverges all the time needs a person."""
-    job, about = spike()
-    job.attempts["rollback_and_skip"] = [ago(job, 7200)] * 5
-    verdict = ask("rollback_and_skip", about, job)
-    assert verdict == Pass(reason="budget spent: 5 of 5 rollbacks in the last 1d")
-
-
-def test_a_node_that_keeps_failing_is_trusted_ever_later():
-    """Each fault doubles the time for which it is not taken in."""
-    job, about = grown()
-    waits = []
-    for _ in range(3):
-        job.node_faults.setdefault("node2", []).append(job.time)
-        verdict = ask("grow", about, job)
-        assert isinstance(verdict, Pass) and "node2 failed only lately" in verdict.reason
-        waits.append(verdict.again_s)
-    assert waits == [600, 1200, 2400]
-
-
-@pytest.mark.parametrize(("isolate", "expected"), [("auto", ("node1",)), ("always", ("node1",)), ("never", ())])
-def test_a_node_to_which_faults_come_back_is_kept_out(isolate, expected):
-    """Left out for what keeps coming back to it, it does not come in again by itself; unless that is wanted."""
-    driver = running(3, least=2)
-    job = driver.state
-    job.node_faults["node1"] = [job.time] * 5
-    verdict = ask("shrink", incident(job, "killed"), job, isolate=isolate)
-    assert isinstance(verdict, Take) and verdict.terms.quarantine == expected
-    assert ("node1 is kept out" in verdict.reason) == bool(expected)
-
-
-def test_growing_waits_for_the_next_checkpoint():
-    """Where checkpoints are told, it grows right behind one; once the last is too old, it waits no longer."""
-    job, about = grown()
-    job.committed = ago(job, 300)
-    verdict = ask("grow", about, job)
-    assert isinstance(verdict, Pass) and verdict.at_commit and verdict.again_s == pytest.approx(1500)
-    assert isinstance(ask("grow", about, job, checkpoint=0), Take)
-    assert isinstance(ask("grow", about, job, checkpoint=200), Take)
-    job.committed = job.time
-    assert isinstance(ask("grow", about, job), Take)
