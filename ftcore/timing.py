@@ -14,7 +14,7 @@
 | ``stop_grace_s`` | between TERM and KILL of a worker's process group |
 | ``settle_s`` | a round whose script reports no steps counts as good after all ranks lived this long |
 | ``orphan_grace_s`` | so long without a step and out of reach of the master that leads, an agent stops its workers |
-| ``master_idle_s`` | a master that no agent has called for this long ends and leaves the job unfinished |
+| ``master_idle_s`` | a master that no agent calls for this long ends; after ``master_lease_s`` if the run has ended |
 | ``progress_sample_s`` | how often a progress sample enters the log |
 | ``pace_window_s`` | the own work of nodes is compared this often; 14 slow windows of 20 make a straggler |
 | ``hang_idle_s`` | idle workers that can wait for no other node hang after this long without a step, at least |
