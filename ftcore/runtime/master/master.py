@@ -11,7 +11,7 @@ import resource
 import socket
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -32,14 +32,12 @@ from ftcore.engine.master import (
 from ftcore.engine.pace import NodePaces, Pace
 from ftcore.engine.turn import MASTER as OWN
 from ftcore.engine.turn import own_fact
-from ftcore.engine.wishes import came_of, judge
 from ftcore.errors import Conflict, Fenced
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event, EventId, Fact
 from ftcore.events.job import JobProgressed, JobSpec, JobSubmitted
 from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeLeft, NodeLost
-from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertRaised
 from ftcore.ids import Nanoseconds, Seq, seconds
 from ftcore.ports import Candidate, EventLog, Leadership
@@ -49,6 +47,7 @@ from ftcore.runtime.master.adviser import Adviser
 from ftcore.runtime.master.alerts import ALERTS_S, Alerts
 from ftcore.runtime.master.follower import Follower
 from ftcore.runtime.master.keeper import Keeper, Upkeep
+from ftcore.runtime.master.operators import Operators
 from ftcore.runtime.master.refusals import Refusals
 from ftcore.runtime.master.replacer import Replacer
 from ftcore.runtime.master.sequencer import Sequencer
@@ -71,6 +70,8 @@ STANDBYS = 2
 
 SPARE_DESCRIPTORS = 64
 """What a master needs beside one connection to each agent: the log store, operators, its own."""
+
+T = TypeVar("T")
 
 logger = structlog.get_logger()
 
@@ -122,9 +123,12 @@ class Master:
         self._standbys: set[str] = set()
         self._submitting: JobSpec | None = None
         self._unserved: list[Session] = []
-        self._held: dict[asyncio.Future[Refusal | None], frames.Hello] = {}
+        self._held: dict[asyncio.Future[Any], Callable[[], Any]] = {}
         self._lived = False
         self._refusals = Refusals(self._tell_own)
+        self._operators = Operators(
+            log.job, lambda: self.state, lambda: self.leading, self._durable_answer, self._record
+        )
         self._adviser = Adviser(self._tell_own)
         self._replacer = Replacer(platform, log.job, self._tell_own, lambda: self.state) if platform else None
         self._deadline_changed = asyncio.Event()
@@ -157,7 +161,7 @@ class Master:
                 await self._lead(leadership, address)
         finally:
             self._step("resigned")
-            self._judge_held()
+            self._answer_held()
             for session in self._sessions.values():
                 session.end()
             if leadership is not None:
@@ -281,7 +285,8 @@ class Master:
             if node in self._sessions:
                 self._sessions[node].acknowledge()  # it waits for that
         self._serve_newcomers()
-        self._judge_held()
+        self._operators.committed(batch)
+        self._answer_held()
         self._adviser.attend(self.state, self._clock.now())
         if self._replacer is not None:
             self._replacer.attend(self.state, self._clock.now())
@@ -467,24 +472,18 @@ class Master:
         return frames.Refused(reason, rejoin=False)
 
     async def greet(self, hello: frames.Hello, peer: str = "") -> frames.NotMaster | frames.Refused | None:
-        """Judge an agent's first word; None: it may take part.
-
-        Who is refused stops its workers, so what it is refused for must be durable: while a commit is under way a
-        refusal waits for the end of it, and is judged once more. While the log cannot be written nobody is refused.
-        """
-        while self.leading and self._sequencer is not None:
+        """Judge an agent's first word; None: it may take part. Who is refused stops its workers."""
+        if self.leading:
             if hello.protocol != frames.PROTOCOL or not frames.same_release(hello.version, __version__):
                 turned = other_version(hello.protocol, hello.version, hello.node)
                 return self._refuse(turned.kind, turned.reason, hello, peer)
             if hello.job != self.log.job or hello.node == OWN:
                 return self._refuse("job", f"this master leads {self.log.job}, not {hello.job}", hello, peer)
-            found = self._judge(hello)
-            if found is None:
-                return None
-            if self._sequencer.ahead:
-                found = await self._judged_behind_commit(hello)
+            found = await self._durable_answer(lambda: self._judge(hello))
             if found is not None:
                 return self._refusal(found, hello, peer)
+            if self.leading:
+                return None
         known = self.state.master
         return frames.NotMaster(known.address if known is not None else "")
 
@@ -497,20 +496,32 @@ class Master:
             return None
         return wrong_job(self.log.job, hello.submission.spec, self._submitting or self.state.spec)
 
-    async def _judged_behind_commit(self, hello: frames.Hello) -> Refusal | None:
-        judged: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
-        self._held[judged] = hello
-        try:
-            return await judged
-        finally:
-            self._held.pop(judged, None)
+    async def _durable_answer(self, look: Callable[[], T | None]) -> T | None:
+        """Why somebody is refused; None: they are not, or this process does not lead any more.
 
-    def _judge_held(self) -> None:
-        """Judge whose refusal was held back; nobody is refused by who does not lead any more."""
+        What anybody is refused for must be durable: while a commit is under way a refusal waits for the end of it, and
+        is judged once more. While the log cannot be written nobody is refused.
+        """
+        while self.leading and self._sequencer is not None:
+            found = look()
+            if found is None or not self._sequencer.ahead:
+                return found
+            behind: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
+            self._held[behind] = look
+            try:
+                found = await behind
+            finally:
+                self._held.pop(behind, None)
+            if found is not None:
+                return found
+        return None
+
+    def _answer_held(self) -> None:
+        """Answer whose answer was held back; nobody is refused by who does not lead any more."""
         held, self._held = self._held, {}
-        for judged, hello in held.items():
-            if not judged.done():
-                judged.set_result(self._judge(hello) if self.leading else None)
+        for answer, look in held.items():
+            if not answer.done():
+                answer.set_result(look() if self.leading else None)
 
     def _refusal(self, found: Refusal, hello: frames.Hello, peer: str) -> frames.Refused:
         if not found.rejoin and found.release is None:
@@ -612,23 +623,4 @@ class Master:
 
     async def command(self, request: frames.Command) -> frames.CommandReply:
         """An operator's command."""
-        if not self.leading or self._sequencer is None:
-            return frames.CommandReply(False, "this process does not lead the job; try again in a moment")
-        if request.protocol != frames.PROTOCOL:
-            return frames.CommandReply(False, other_version(request.protocol, "", request.who).reason)
-        if request.job != self.log.job:
-            return frames.CommandReply(False, f"this master leads {self.log.job}, not {request.job}")
-        answer = judge(self.state, request.command, request.node)
-        if answer is not None:
-            return frames.CommandReply(answer.fulfilled, answer.reason, unknown=answer.unknown)
-        before = (self.state.held, self.state.request.command if self.state.request is not None else "")
-        data = OperatorCommanded(
-            command=request.command,
-            who=request.who,
-            why=request.why,
-            exit_code=request.exit_code,
-            node=request.node,
-        )
-        seq = await self._sequencer.submit(own_fact(data))
-        outcome = came_of(request.command, before, self.state)
-        return frames.CommandReply(True, f"{request.command} is recorded", seq, outcome)
+        return await self._operators.command(request)

@@ -159,6 +159,63 @@ def test_a_call_that_is_held_back_is_judged_by_what_landed(tmp_path: Path) -> No
     run(scenario())
 
 
+def asks(command: str, node: str = "") -> frames.Command:
+    return frames.Command(job="job", command=command, who="me", why="", exit_code=5, node=node)
+
+
+def test_an_operator_is_refused_for_what_is_durable_alone(tmp_path: Path) -> None:
+    """While node.lost cannot be written, who asks to drain that node is not told that it is gone; then they are."""
+
+    async def scenario() -> None:
+        async with led("refused", tmp_path) as job:
+            job.hold()
+            job.master._lose("b", "1", "no frame for 2 s")
+            await job.appending.wait()
+            call = asyncio.create_task(job.master.command(asks("drain", "b")))
+            await asyncio.sleep(0)
+            assert not call.done()
+            job.go()
+            reply = await call
+            assert (reply.accepted, reply.seq) == (True, 0)
+            assert "it is lost" in reply.message
+            assert "node.lost" in [event.type async for event in job.log.read()]
+
+    run(scenario())
+
+
+def test_an_operator_whose_refusal_never_lands_is_sent_to_who_leads(tmp_path: Path) -> None:
+    """A master that loses its role before that is durable refuses no operator either."""
+
+    async def scenario() -> None:
+        async with led("refused-deposed", tmp_path) as job:
+            job.hold()
+            job.master._lose("b", "1", "no frame for 2 s")
+            await job.appending.wait()
+            call = asyncio.create_task(job.master.command(asks("drain", "b")))
+            await asyncio.sleep(0)
+            await job.log.close()  # the leadership with it
+            assert "does not lead" in (await call).message
+
+    run(scenario())
+
+
+def test_what_a_wish_did_is_told_from_the_log(tmp_path: Path) -> None:
+    """A resume that is in the queue behind it, and not in the log, takes nothing from the answer to a pause."""
+
+    async def scenario() -> None:
+        async with led("wish", tmp_path) as job:
+            job.hold()
+            pausing = asyncio.create_task(job.master.command(asks("pause")))
+            await job.appending.wait()
+            resuming = asyncio.create_task(job.master.command(asks("resume")))
+            await asyncio.sleep(0)
+            job.go()
+            assert (await pausing).outcome == "held"
+            assert (await resuming).outcome == "let go"
+
+    run(scenario())
+
+
 def test_an_agent_that_calls_again_beside_a_repeated_fact_is_told_its_orders(tmp_path: Path) -> None:
     """Nothing new in the queue is no reason to wait for the next commit."""
 
