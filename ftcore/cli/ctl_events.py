@@ -3,13 +3,15 @@
 import argparse
 import sys
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 
 from ftcore.cli.ctl_lines import style_of, summary
-from ftcore.cli.ctl_output import clean, clock, columns, date, paint, print_json, wants_colour
+from ftcore.cli.ctl_output import clean, clock, columns, date, paint, print_json, say, wants_colour
 from ftcore.cli.ctl_store import opened
+from ftcore.errors import Truncated
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
 from ftcore.events.policy import PolicyLoaded
@@ -23,21 +25,43 @@ TYPE_WIDTH = 22
 
 
 async def events(args: argparse.Namespace) -> int:
-    """Show the wanted events, and with ``--follow`` go on with new ones."""
+    """Show the wanted events, and with ``--follow`` go on with new ones.
+
+    Where the archive is away, what is left is shown, and what is missing told: a log that is read to see what happens
+    now must not need its past. Who names the first event wanted gets that one or an error.
+    """
     show = _show_json if args.format == "json" else Lines().show
     async with opened(args) as log:
         since, until = [await _settled(bound, log) for bound in (args.since, args.until)]
         selection = Selection(since=since, until=until, types=args.type, node=args.node, incident=args.incident)
         selector = Selector(selection)
-        after = Seq(selection.after)
-        async for event in log.follow(after) if args.follow else log.read(after):
+        code = 0
+        async for event, missing in _there(log, Seq(selection.after), args.follow):
+            if missing is not None and (since is None or since.compare(event) > 0):
+                say(f"{missing}; shown is what is there")
+                code = missing.exit_code
             if selection.is_past(event):
                 break
             for wanted in selector.feed(event):
                 show(wanted)
                 if args.follow:
                     sys.stdout.flush()
-    return 0
+    return code
+
+
+async def _there(log: EventLog, after: Seq, follow: bool) -> AsyncIterator[tuple[Event, Truncated | None]]:
+    """The events that can be read, each with the error of those missing right before it."""
+    missing: Truncated | None = None
+    while True:
+        try:
+            async for event in log.follow(after) if follow else log.read(after):
+                yield event, missing
+                missing = None
+            return
+        except Truncated as gone:
+            if after > 0 or missing is not None:
+                raise
+            missing, after = gone, Seq(gone.floor)
 
 
 async def _settled(bound: Bound | None, log: EventLog) -> Bound | None:

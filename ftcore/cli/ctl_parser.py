@@ -116,7 +116,13 @@ def _add_reading(commands: Any) -> None:
         "ftctl events\nftctl events --type 'worker.*,incident.*' --since 15m\n"
         "ftctl events --incident i2 --format json | jq .data\nftctl events --follow",
     )
-    events.add_argument("--since", type=bound, metavar="SEQ|TIME", help=f"from here on, included; {BOUND_HELP}")
+    events.add_argument(
+        "--since",
+        type=bound,
+        metavar="SEQ|TIME",
+        help=f"from here on, included; {BOUND_HELP}; without it, from the first one, or if the archive is away from "
+        "the first that is there, which is told, and the exit code is 4",
+    )
     events.add_argument("--until", type=bound, metavar="SEQ|TIME", help="up to here, included")
     events.add_argument("--type", metavar="GLOB", help="types, as worker.* or node.lost; several with commas")
     events.add_argument("--node", metavar="NODE", help="events that come from the node or name it")

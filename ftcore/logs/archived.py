@@ -207,7 +207,7 @@ class JoinedLog:
         """See ``ports.EventLog.read``.
 
         Raises:
-            Truncated: the archive has not what the live log has not any more.
+            Truncated: the archive has not what the live log has not any more. Behind its ``floor`` all is there.
         """
         async for event in self._joined(after, until, lambda start: self._live.read(start, until)):
             yield event
@@ -233,11 +233,8 @@ class JoinedLog:
 
     async def _archived(self, after: Seq, until: Seq | None, gone: Truncated) -> AsyncIterator[Event]:
         floor = await self._live.floor()
-        if self._root is not None:
-            archive = Archive(self._root, self.job)
-        elif floor.archive:
-            archive = Archive.at(Path(floor.archive), self.job)
-        else:
+        archive = self._archive(floor)
+        if archive is None:
             raise Truncated(f"{gone}; name the archive with --archive or FTCORE_ARCHIVE", gone.floor) from gone
         end = floor.seq if until is None else min(until, floor.seq)
         try:
@@ -246,12 +243,20 @@ class JoinedLog:
                     raise LogCorrupt(f"{archive.path} is the archive of another log that was called {self.job}, too")
                 yield event
         except NotFound as error:
+            here = await asyncio.to_thread(archive.begins, floor.seq)
+            lacks = f"has {archive.held()}" if archive.path.is_dir() else "is not there"
             raise Truncated(
-                f"job {self.job}: the live log begins with event {floor.seq + 1}, and {error}; "
-                "name the right archive with --archive or FTCORE_ARCHIVE",
-                floor.seq,
+                f"job {self.job}: events {after + 1} to {here} are to be read in the archive {archive.path}, which "
+                f"{lacks}; name the directory in which {self.job}/ lies with --archive or FTCORE_ARCHIVE, or read from "
+                f"event {here + 1} on: ftctl events --since {here + 1}",
+                here,
                 floor.archive,
             ) from error
+
+    def _archive(self, floor: Floor) -> Archive | None:
+        if self._root is not None:
+            return Archive(self._root, self.job)
+        return Archive.at(Path(floor.archive), self.job) if floor.archive else None
 
     async def append(self, events: Sequence[Event], *, term: Term, expected_seq: Seq) -> None:
         """See ``ports.EventLog.append``."""

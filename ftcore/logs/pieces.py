@@ -136,7 +136,7 @@ class Archive:
             if piece is None:
                 if until is None and after > 0 and not any(other.first > after for other in self.pieces()):
                     return
-                raise NotFound(f"event {after + 1} is not in the archive {self.path}: it has {self._has()}")
+                raise NotFound(f"event {after + 1} is not in the archive {self.path}: it has {self.held()}")
             header = read_header(piece.path)
             if digest is not None and header.first == after + 1 and bytes.fromhex(header.previous) != digest:
                 raise LogCorrupt(f"{piece.path} does not follow the piece before it: it is of another log")
@@ -149,7 +149,16 @@ class Archive:
             if after < (piece.last if until is None else min(until, piece.last)):
                 raise LogCorrupt(f"{piece.path} does not hold what its name says: put the right file in its place")
 
-    def _has(self) -> str:
+    def begins(self, last: Seq) -> Seq:
+        """The seq after which, by the files' names, every event up to ``last`` is here; ``last`` if that one is not."""
+        begins = last
+        for piece in sorted(self.pieces(), key=lambda piece: -piece.last):
+            if piece.first <= begins <= piece.last:
+                begins = Seq(piece.first - 1)
+        return begins
+
+    def held(self) -> str:
+        """Which events are here by the files' names, as ``1 to 25, 51 to 100``."""
         spans: list[list[int]] = []
         for piece in self.pieces():
             if spans and piece.first <= spans[-1][1] + 1:

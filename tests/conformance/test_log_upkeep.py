@@ -140,7 +140,7 @@ def test_a_wrong_archive_is_told(conform, tmp_path):
         await log.truncate(Seq(80), term=term, archive="")
         with pytest.raises(Truncated, match="--archive"):
             await seqs(JoinedLog(log, None))
-        with pytest.raises(Truncated, match="has no events"):
+        with pytest.raises(Truncated, match="is not there"):
             await seqs(JoinedLog(log, tmp_path / "none"))
         archive.pieces()[1].path.unlink()
         with pytest.raises(Truncated, match="has 1 to 25, 51 to 100"):

@@ -71,7 +71,7 @@ def _read(job: Ftrun, archive: Path) -> None:
     for command in ("explain", "export -o y.ftlog"):
         done = job.ftctl(*command.split())
         assert (done.returncode, done.stdout) == (4, ""), command
-        assert f"begins with event {begins.seq + 1}" in done.stderr and "--archive" in done.stderr, command
+        assert f"--since {begins.seq + 1}" in done.stderr and "--archive" in done.stderr, command
         assert not (job.cwd / "y.ftlog").exists()
     assert job.ftctl("status").returncode == 0
     assert job.ftctl("replay").returncode == 0
