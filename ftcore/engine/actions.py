@@ -159,6 +159,7 @@ class Findings:
     link_s: float = 0.0
     results: tuple[CheckResult, ...] = ()
     facts: dict[str, str] = attrs.field(factory=dict)
+    took_s: float = 0.0
 
 
 Action: TypeAlias = Tell | TellFailure | Start | Stop | Open | Perform | Leave | Rejoin | GiveUp | Lead

@@ -503,6 +503,7 @@ class AgentCore:
             link_s=found.link_s,
             results=found.results,
             facts=found.facts,
+            took_s=found.took_s,
         )
         return [Tell(told)]
 

@@ -143,6 +143,7 @@ class HealthChecked:
         results: each check that was made or should have been.
         facts: what should be equal on all nodes, by name.
         link_s: seconds that a gigabyte took over TCP from the node before it in its group; 0: not measured.
+        took_s: seconds that the check took; what was ordered and what the node's clock said then are so far apart.
     """
 
     node: str
@@ -156,6 +157,7 @@ class HealthChecked:
     results: tuple[CheckResult, ...] = ()
     facts: dict[str, str] = attrs.field(factory=dict)
     link_s: float = 0.0
+    took_s: float = 0.0
 
 
 @fact("order.obeyed")

@@ -14,7 +14,7 @@ MODES = ("auto", "always", "suspect", "never")
 Group: TypeAlias = tuple[str, ...]
 
 CLOCK_S = 5.0
-"""A clock that is off by less is not told from a slow wire: it is read off the fact's own stamp."""
+"""A clock that is off by less is not told from a slow wire."""
 
 NAMES_KEPT = 4
 """Names of nodes kept for each value of the configuration."""
@@ -28,6 +28,22 @@ def wanted(mode: str, accelerators: int) -> bool:
         accelerators: how many the node has.
     """
     return mode in ("always", "suspect") or (mode == "auto" and accelerators > 0)
+
+
+def clock_off_s(wall: int, ordered: int, taken_in: int, took_s: float) -> float:
+    """Seconds that a node's clock is ahead of the master's, at least; 0: it may be right.
+
+    A check begins after it was ordered and ends before its answer is taken in, however long order and answer are under
+    way: a clock is only off if it shows a time that is outside of that.
+
+    Args:
+        wall: what the node's clock showed when the check was over; nanoseconds, as are the next two.
+        ordered: the master's time when the check was ordered.
+        taken_in: the master's time when the answer came.
+        took_s: seconds that the check took, by the node's monotonic clock.
+    """
+    ahead_s, behind_s = (wall - taken_in) / 1e9, (ordered - wall) / 1e9 + took_s
+    return ahead_s if ahead_s > CLOCK_S else -behind_s if behind_s > CLOCK_S else 0.0
 
 
 @attrs.frozen(kw_only=True)
@@ -90,7 +106,7 @@ class HealthState:
         lives: incarnation of each node that was asked.
         stages: groupings, the last one under way.
         facts: nodes by name and value of what should be equal on all of them.
-        clocks: seconds that a node's clock is ahead of the master's, where that is more than ``CLOCK_S``.
+        clocks: seconds that a node's clock is ahead of the master's, at least, where that is more than ``CLOCK_S``.
     """
 
     round: int

@@ -426,11 +426,13 @@ class Agent:
 
     async def _check(self, action: act.Perform) -> None:
         assert self._checker is not None and isinstance(action.command, CheckHealth)
+        begun = asyncio.get_running_loop().time()
         try:
             found = await self._checker.run(action.command, action.effect)
         except OSError as error:  # out of descriptors or memory: that must not keep anybody from training
             found = act.Findings(verdict="unavailable", detail=f"the check cannot be made: {error}")
-        self._do(self._core.checked(action, found))
+        took_s = round(asyncio.get_running_loop().time() - begun, 3)
+        self._do(self._core.checked(action, attrs.evolve(found, took_s=took_s)))
 
     def _give_up_check(self) -> None:
         if self._checking is not None and not self._checking.done():

@@ -6,7 +6,7 @@ from ftcore.commands import CheckHealth
 from ftcore.events import health, node
 from ftcore.events.envelope import Event
 from ftcore.states.fold.base import Changes, answering, on, report, step_job, step_node
-from ftcore.states.health import CLOCK_S, NAMES_KEPT, HealthState, Reading, Share, Stage
+from ftcore.states.health import NAMES_KEPT, HealthState, Reading, Share, Stage, clock_off_s
 from ftcore.states.model import ActionState, JobState
 
 
@@ -63,9 +63,11 @@ def _health_checked(state: JobState, event: Event, data: node.HealthChecked, cha
     read(state, action, found.node, reading)
     if state.health is not None and state.health.effect == action.effect:
         _take_facts(state.health, found.node, data.facts)
-        ahead_s = (event.at.wall - event.time) / 1e9 if event.at is not None else 0.0
-        if abs(ahead_s) > CLOCK_S:
-            state.health.clocks[found.node] = round(ahead_s, 1)
+        off_s = 0.0
+        if event.at is not None:
+            off_s = clock_off_s(event.at.wall, action.ordered, event.time, data.took_s)
+        if off_s:
+            state.health.clocks[found.node] = round(off_s, 1)
 
 
 def _take_facts(known: HealthState, name: str, facts: Mapping[str, str]) -> None:

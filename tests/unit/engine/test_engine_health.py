@@ -8,9 +8,11 @@ import pytest
 from ftcore.commands import CheckHealth
 from ftcore.engine.health import FAULTY_MAX, ILL_MAX, REASON_CHARS_MAX
 from ftcore.events.action import ActionOrdered
+from ftcore.events.envelope import At, Event, EventId, Fact
 from ftcore.events.health import HealthJudged
 from ftcore.events.job import JobSpec
 from ftcore.events.node import HealthChecked
+from ftcore.ids import seconds
 from ftcore.testing.driver import JobDriver
 
 
@@ -19,6 +21,51 @@ def job(nodes: int, order_by: str = "") -> JobDriver:
     driver = JobDriver(spec=spec, abilities=["check"])
     driver.submit()
     return driver
+
+
+class Skewed(JobDriver):
+    """A job whose node n1 has a clock that is off, and is checked for 20 s; its answer may be long under way."""
+
+    off_s = 0
+    late_s = 0
+
+    def say(self, node: str, data: Any) -> list[Event]:
+        if node != "n1" or not isinstance(data, HealthChecked):
+            return super().say(node, data)
+        self.now += seconds(20)
+        wall = self.now + seconds(self.off_s)
+        self.now += seconds(self.late_s)
+        fact = Fact(
+            id=EventId(node, data.incarnation, 99),
+            data=attrs.evolve(data, took_s=20.0),
+            at=At(wall=wall, mono=self.now, boot="boot"),
+        )
+        return self._turn(fact)
+
+
+@pytest.mark.parametrize(
+    ("off_s", "late_s", "told"),
+    [
+        (0, 0, ()),
+        (0, 600, ()),
+        (4, 600, ()),
+        (-60, 0, ("clock: n1 is 60 s behind",)),
+        (-60, 600, ("clock: n1 is 60 s behind",)),
+        (60, 0, ("clock: n1 is 60 s ahead",)),
+        (900, 600, ("clock: n1 is 300 s ahead",)),
+    ],
+)
+def test_a_clock_is_off_only_if_it_shows_a_time_outside_of_its_check(
+    off_s: int, late_s: int, told: tuple[str, ...]
+) -> None:
+    """An answer that came late (its agent was cut off) makes no right clock wrong."""
+    driver = Skewed(spec=JobSpec(argv=("t.py",), nodes_min=2, nodes_max=2), abilities=["check"])
+    driver.off_s, driver.late_s = off_s, late_s
+    driver.submit()
+    driver.join("n0")
+    driver.join("n1")
+    driver.settle()
+    assert judged(driver).differing == told
 
 
 def checks(driver: JobDriver) -> list[CheckHealth]:
