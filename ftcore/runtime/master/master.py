@@ -65,6 +65,9 @@ from ftcore.timing import DEFAULT, Timing
 LOOK_S = 0.1
 """How often leases and idleness are looked at."""
 
+FROZEN_S = 1.0
+"""A wait that lasts so much longer than asked for: this process did not run, and what was answered lies unread."""
+
 STANDBYS = 2
 """Standbys wanted beside the leader, on the lowest ordinals after the first."""
 
@@ -120,6 +123,7 @@ class Master:
         self._sampled: tuple[int, int] = (self._clock.mono(), -1)
         self._durable: dict[str, tuple[str, int]] = {}
         self._led_since = Nanoseconds(0)
+        self._thawed = Nanoseconds(0)
         self._standbys: set[str] = set()
         self._submitting: JobSpec | None = None
         self._unserved: list[Session] = []
@@ -355,16 +359,18 @@ class Master:
         """Look at the deadlines when the first one passes; ``_committed`` does so, too."""
         while True:
             self._deadline_changed.clear()
-            left_s = self._expire()
+            left_s, now = self._expire(), self._clock.mono()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     await self._deadline_changed.wait()
+            if left_s is not None and self._clock.mono() - now > seconds(left_s + FROZEN_S):
+                self._thawed = self._clock.now()
 
     def _expire(self) -> float | None:
         """Turn the deadline of the folded state that comes first into a fact if it has passed.
 
-        Only where the state is the log's. A deadline that passes while the log cannot be written has been missed by
-        nobody: what was decided is not ordered yet, and what was answered waits in the queue.
+        Only where the state is the log's. A deadline that passes while the log cannot be written, or this process does
+        not run, has been missed by nobody: what was decided is not ordered yet, what was answered is not read yet.
 
         Returns:
             Seconds until it passes; None: there is nothing to do before the next commit.
@@ -373,14 +379,19 @@ class Master:
         coming = next_deadline(self.state)
         if coming is None or coming in self._expiring or self._sequencer.ahead or self.state.poisoned:
             return None
-        since = max(self._led_since, self._sequencer.resumed)
-        left = due(coming[1], since, self._timing.node_lease_s) - self._clock.now()
+        left = self._left(coming[1])
         if left > 0:
             return left / 1e9 + 0.001
         self._expiring.add(coming)
-        told = self._sequencer.submit(own_fact(DeadlineExpired(key=coming[0], due=coming[1])))
+        expired = own_fact(DeadlineExpired(key=coming[0], due=coming[1]))
+        told = self._sequencer.submit(expired, lambda: self._left(coming[1]) <= 0)
         told.add_done_callback(lambda _: self._expiring.discard(coming))
         return None
+
+    def _left(self, deadline: int) -> int:
+        assert self._sequencer is not None
+        since = max(self._led_since, self._sequencer.resumed, self._thawed)
+        return due(deadline, since, self._timing.node_lease_s) - self._clock.now()
 
     async def _look_after(self) -> None:
         """Look at the leases, the samples of progress, and whether anybody still calls."""
@@ -437,7 +448,9 @@ class Master:
             absolute=beat.absolute if beat is not None else False,
         )
         self._losing.add(life)
-        self._sequencer.submit(own_fact(lost)).add_done_callback(lambda _: self._lost(life))
+        heard = self._leases.last_heard(*life)
+        told = self._sequencer.submit(own_fact(lost), lambda: self._leases.last_heard(*life) == heard)
+        told.add_done_callback(lambda _: self._lost(life))
 
     def _lost(self, life: tuple[str, str]) -> None:
         self._losing.discard(life)

@@ -24,7 +24,7 @@ from ftcore.errors import LogFull, LogUnavailable, UnknownEvent
 from ftcore.events.codec import encode, encode_fact
 from ftcore.events.envelope import Event, Fact
 from ftcore.events.job import JobParked
-from ftcore.ids import Nanoseconds, Seq, Term
+from ftcore.ids import Nanoseconds, Seq, Term, seconds
 from ftcore.ports import GROUP_BYTES_MAX, Clock, EventLog
 from ftcore.states.fold import fold, is_duplicate
 from ftcore.states.job import JobPhase
@@ -39,6 +39,9 @@ batch that one group makes larger than the log takes at once is appended in seve
 RETRY_S = (0.05, 2.0)
 """First and longest pause before a batch is tried again."""
 
+SLOW_S = 2.0
+"""An append that takes longer was held up, whether its store says so or not: nobody was told of anything meanwhile."""
+
 ERROR_CHARS_MAX = 500
 FACT_CHARS_MAX = 16 << 10
 """What ``job.parked`` keeps of an error and of its fact: one that is too large for the log may not make this one so."""
@@ -52,6 +55,7 @@ logger = structlog.get_logger()
 class _Entry:
     fact: Fact
     done: asyncio.Future[Seq]
+    holds: Callable[[], bool]
     seq: Seq = Seq(0)
 
 
@@ -91,7 +95,8 @@ class Sequencer:
         clock: time for the events.
         committed: called with each durable batch, in order, the state being exactly that of the log then.
 
-    ``stalled`` says that the log cannot be written now, ``resumed`` when it last could again (0: it always could).
+    ``stalled`` says that the log cannot be written now, ``resumed`` when it last could again, or an append came
+    back that was held up (0: never).
     """
 
     def __init__(
@@ -113,14 +118,19 @@ class Sequencer:
         self._wake = asyncio.Event()
         self._committing = False
 
-    def submit(self, fact: Fact) -> asyncio.Future[Seq]:
+    def submit(self, fact: Fact, holds: Callable[[], bool] = lambda: True) -> asyncio.Future[Seq]:
         """Queue a fact.
 
+        Args:
+            fact: what was reported, or is stated by the master.
+            holds: asked when its turn comes: whether it is still so. It may have stood in the queue for hours.
+
         Returns:
-            A future that is done once the fact is durable (or was so before): its seq, 0 if it was in the log before.
+            A future that is done once the fact is durable (or was so before): its seq, 0 if it was in the log before or
+            does not hold any more.
         """
         done: asyncio.Future[Seq] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Entry(fact, done))
+        self._queue.append(_Entry(fact, done, holds))
         self._wake.set()
         return done
 
@@ -178,7 +188,7 @@ class Sequencer:
             entry = self._queue.popleft()
             entry.seq = Seq(0)
             batch.entries.append(entry)
-            if is_duplicate(self.state, *entry.fact.id):
+            if is_duplicate(self.state, *entry.fact.id) or not entry.holds():
                 continue
             try:
                 group = _Group(entry, self._turn(entry.fact))
@@ -210,7 +220,7 @@ class Sequencer:
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask the log until it answers."""
-        pause_s = RETRY_S[0]
+        pause_s, asked = RETRY_S[0], self.clock.mono()
         while True:
             try:
                 answer = await ask()
@@ -221,9 +231,11 @@ class Sequencer:
                 self.stalled = True
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_S[1])
+        if self.stalled or self.clock.mono() - asked > seconds(SLOW_S):
+            self.resumed = self.clock.now()
         if self.stalled:
             logger.warning("the log can be written again")
-            self.stalled, self.resumed = False, self.clock.now()
+            self.stalled = False
         return answer
 
     async def _return_to(self, seq: Seq) -> None:

@@ -21,6 +21,7 @@ from ftcore.runtime.agent.link import make_hello
 from ftcore.runtime.clock import at
 from ftcore.runtime.master import sequencer
 from ftcore.runtime.master.master import Master
+from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
 
@@ -283,5 +284,82 @@ def test_deadlines_have_grace_from_when_the_log_can_be_written_again(
             passed[0] += seconds(3600)
             job.master._deadline_changed.set()
             await job.until("deadline.expired")
+
+    run(scenario())
+
+
+def test_what_waited_behind_a_stall_is_asked_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadline that is queued before a stall has grace behind it; a node that is heard of meanwhile is not lost."""
+    monkeypatch.setattr(sequencer, "RETRY_S", (0.001, 0.001))
+
+    async def scenario() -> None:
+        async with led("queued", tmp_path) as job:
+            clock = job.master._clock
+            now, passed = clock.now, [0]
+            monkeypatch.setattr(clock, "now", lambda: now() + passed[0])
+            job.full = True
+            job.appending.clear()
+            job.master._record(OperatorCommanded(command="note", who="me", why="what cannot be appended"))
+            await job.appending.wait()
+            job.master._lose("b", "1", "no frame for 2 s")
+            monkeypatch.setattr(Sequencer, "ahead", False)  # as between two batches
+            passed[0] = seconds(3600)
+            assert job.master._expire() is None
+            monkeypatch.undo()
+            monkeypatch.setattr(clock, "now", lambda: now() + passed[0])
+
+            job.master.heard(job.sessions["b"])
+            job.full = False
+            await job.master._record(OperatorCommanded(command="note", who="me", why="behind it"))
+            types = [event.type async for event in job.log.read()]
+            assert "deadline.expired" not in types
+            assert "node.lost" not in types
+
+            passed[0] += seconds(3600)
+            job.master._deadline_changed.set()
+            await job.until("deadline.expired")
+
+    run(scenario())
+
+
+def test_deadlines_have_grace_behind_an_append_that_was_held_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that hangs says nothing of it: what it held up was ordered only then."""
+
+    async def scenario() -> None:
+        async with led("slow", tmp_path) as job:
+            clock = job.master._clock
+            now, mono, passed = clock.now, clock.mono, [0]
+            monkeypatch.setattr(clock, "now", lambda: now() + passed[0])
+            monkeypatch.setattr(clock, "mono", lambda: mono() + passed[0])
+            job.hold()
+            noted = job.master._record(OperatorCommanded(command="note", who="me", why="held up"))
+            await job.appending.wait()
+            passed[0] = seconds(3600)
+            job.go()
+            await noted
+            await job.master._record(OperatorCommanded(command="note", who="me", why="behind it"))
+            assert "deadline.expired" not in [event.type async for event in job.log.read()]
+
+    run(scenario())
+
+
+def test_deadlines_have_grace_when_a_frozen_master_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was answered while it stood still lies unread."""
+
+    async def scenario() -> None:
+        async with led("frozen", tmp_path) as job:
+            clock = job.master._clock
+            now, mono, passed = clock.now, clock.mono, [0]
+            monkeypatch.setattr(clock, "now", lambda: now() + passed[0])
+            monkeypatch.setattr(clock, "mono", lambda: mono() + passed[0])
+            assert job.master.state.deadlines
+            await asyncio.sleep(0)  # the deadlines are waited for
+            passed[0] = seconds(3600)
+            job.master._deadline_changed.set()
+            while not job.master._thawed:
+                await asyncio.sleep(0)
+            assert (job.master._expire() or 0) > 1
 
     run(scenario())
