@@ -227,6 +227,7 @@ class SimAgent(Process):
         elif isinstance(frame, frames.Ack):
             self._acknowledge(frame.n)
         elif isinstance(frame, frames.Orders):
+            self._acknowledge(frame.acked)
             for order in frame.orders:
                 self._obey(order)
                 if self.sim.chance.random() < self.sim.options.twice:

@@ -68,9 +68,10 @@ class Ack:
 
 @attrs.frozen
 class Orders:
-    """Things to do, oldest first."""
+    """Things to do, oldest first; and what else ``Ack`` would say."""
 
     orders: tuple[Order, ...]
+    acked: int
 
 
 @attrs.frozen

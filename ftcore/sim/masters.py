@@ -25,13 +25,14 @@ from ftcore.engine.master import (
     wants_run,
     wrong_job,
 )
+from ftcore.engine.orders import Order
 from ftcore.engine.turn import own_fact, sequence
 from ftcore.errors import Conflict, Fenced, LogUnavailable
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event, Fact
 from ftcore.events.job import JobProgressed, JobSubmitted
 from ftcore.events.master import MasterElected
-from ftcore.events.node import NodeJoined, NodeLost, PlatformAnswered
+from ftcore.events.node import NodeJoined, NodeLeft, NodeLost, PlatformAnswered
 from ftcore.events.policy import AbilityDeclared
 from ftcore.ids import Nanoseconds, Term
 from ftcore.ports import Candidate
@@ -60,18 +61,32 @@ RETRY_S = (0.05, 2.0)
 
 @attrs.define(eq=False)
 class Session:
-    """One agent's stream at a master."""
+    """One agent's stream at a master: what is durable is told as by ``runtime/master/sessions.py``."""
 
     end: End
     stream: Stream
     node: str = ""
     incarnation: str = ""
     acked: int = 0
+    owed: bool = False
+    told: int = 0
+    spoken_to: bool = False
     beat: Any = None
 
     def send(self, frame: Any) -> None:
         """Send a frame."""
+        self.spoken_to = True
         self.stream.send(self.end, frame)
+
+    def order(self, orders: list[Order]) -> None:
+        """Send orders, with the acknowledgement."""
+        self.owed = False
+        self.send(frames.Orders(tuple(orders), self.acked))
+
+    def acknowledge(self) -> None:
+        """Send the acknowledgement by itself."""
+        self.owed = False
+        self.send(frames.Ack(self.acked))
 
 
 class SimMaster(Process):
@@ -106,7 +121,7 @@ class SimMaster(Process):
         self._leases = Leases(ns(self.timing.node_lease_s), LOOK_NS)
         self._durable: dict[str, tuple[str, int]] = {}
         self._alarm: Timer | None = None
-        self._called = self._signed = self.clock.now
+        self._called = self.clock.now
         self._sampled = (self.clock.now, -1)
         self._standbys: set[str] = set()
         self._submitting = ""
@@ -300,12 +315,14 @@ class SimMaster(Process):
             self._durable[node] = (incarnation, n)
             session = self._sessions.get(node)
             if session is not None and session.incarnation == incarnation:
-                session.acked = n
-                session.send(frames.Ack(n))
+                session.acked, session.owed = n, True
         for (node, incarnation), orders in answers.orders.items():
             session = self._sessions.get(node)
             if session is not None and session.incarnation == incarnation:
-                session.send(frames.Orders(tuple(orders)))
+                session.order(orders)
+        for event in batch:
+            if isinstance(event.data, NodeLeft) and event.data.node in self._sessions:
+                self._sessions[event.data.node].acknowledge()  # it waits for that
         for action in list(self.state.actions.values()):
             if PLATFORM in action.waiting and any(getattr(e.data, "effect", "") == action.effect for e in batch):
                 assert isinstance(action.command, ReplaceNodes)
@@ -350,7 +367,7 @@ class SimMaster(Process):
         for session in self._unserved:
             orders = unanswered(self.state, session.node, session.incarnation)
             if orders:
-                session.send(frames.Orders(tuple(orders)))
+                session.order(orders)
         self._unserved.clear()
 
     def _choose_standbys(self) -> None:
@@ -388,16 +405,23 @@ class SimMaster(Process):
         for node, incarnation in self._leases.silent(expected, now):
             self._lose(node, incarnation)
         self._sample(now)
-        if now - self._signed >= ns(self.timing.master_renew_s):
-            self._signed = now
-            for session in self._sessions.values():
-                session.send(frames.Ack(session.acked))
+        self._give_signs_of_life(now)
         if self._sessions:
             self._called = now
         elif now - self._called > ns(self.timing.master_idle_s):
             self._end("no agent calls")
             return
         self.after(LOOK_NS, self._look)
+
+    def _give_signs_of_life(self, now: int) -> None:
+        """Tell every agent what it is owed, and something if it was told nothing lately."""
+        for session in self._sessions.values():
+            if session.owed:
+                session.acknowledge()
+            if session.spoken_to:
+                session.spoken_to, session.told = False, now
+            elif now - session.told >= ns(self.timing.sign_s):
+                session.acknowledge()
 
     def _lose(self, node: str, incarnation: str) -> None:
         if (node, incarnation) in self._losing:
@@ -406,6 +430,9 @@ class SimMaster(Process):
         session = self._sessions.get(node)
         mine = session is not None and session.incarnation == incarnation
         beat = session.beat if session is not None and mine else None
+        never = not self._leases.last_heard(node, incarnation)
+        if never and self.sim.store.down_until > self._led_since - self._base:
+            self.sim.trouble.harm(f"{node} could not be told who leads")
         lost = NodeLost(
             node=node,
             incarnation=incarnation,

@@ -72,7 +72,8 @@ class Trouble:
         self.on = False
         sim = self.sim
         sim.net.heal()
-        sim.store.down_until, sim.store.slow, sim.store.ambiguous = 0, 1.0, 0.0
+        sim.store.down_until = min(sim.store.down_until, sim.clock.now)
+        sim.store.slow, sim.store.ambiguous = 1.0, 0.0
         sim.training.poison = 0
         for host in sim.hosts:
             host.up, host.bad, host.disk_full = True, False, False

@@ -84,7 +84,7 @@ def orders_before_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     def early(self, batch, *rest) -> None:
         for (node, _), orders in masters.answers_to(self.state, batch).orders.items():
             if node in self._sessions:
-                self._sessions[node].send(masters.frames.Orders(tuple(orders)))
+                self._sessions[node].order(orders)
         commit(self, batch, *rest)
 
     monkeypatch.setattr(masters.SimMaster, "_append", early)
