@@ -33,6 +33,7 @@ class Trouble:
         self.on = True
         self.harms: list[tuple[int, str]] = []
         self.struck = 0
+        self._stubborn = 0.2
         self._kinds: dict[str, Callable[[], str]] = {
             "master_kill": self._master_kill,
             "master_freeze": self._master_freeze,
@@ -219,7 +220,8 @@ class Trouble:
     def follow(self, trace: Sequence[TraceFault]) -> None:
         """Let the faults of a trace happen; those that end a process or take a machine away are known here."""
         self.on = False
-        self.sim.platform.returns_s = (4.0, 5.0)  # what is lost is noticed before another one comes
+        self.sim.platform.returns_s = (4.0, 5.0)  # what is lost is noticed before another one comes ...
+        self._stubborn = 1.0  # ... and that one is there before the others have stopped, whatever the seed
         for fault in trace:
             self.sim.clock.after(ns(fault.time_s), lambda fault=fault: self._strike_by(fault))  # type: ignore[misc]
 
@@ -278,7 +280,7 @@ class Trouble:
 
     def stop_ns(self, grace_s: float) -> int:
         """How long stopping the workers takes."""
-        stubborn = self.chance.random() < 0.2
+        stubborn = self.chance.random() < self._stubborn
         return ns(grace_s + 0.1 if stubborn else min(grace_s, self.chance.uniform(0.0, 0.5)))
 
     def perform_ns(self) -> int:
