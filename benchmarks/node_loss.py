@@ -140,6 +140,23 @@ def trial(launcher: str, lost: str, how: str, replaced: bool, bound_s: float, ke
         return found
 
 
+def bare() -> float:
+    """Seconds from the command of a lone, cold worker to its first step: no replacement can be faster."""
+    with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as name:
+        marks = Path(name) / "marks"
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        begun = time.monotonic_ns()
+        with subprocess.Popen(
+            [sys.executable, str(SCRIPT)], env={**environ({"MARKS": str(marks), "OMP_NUM_THREADS": "1"}), **alone}
+        ) as process:
+            try:
+                wait_until(lambda: marks.exists() and "stepped" in marks.read_text(), "a lone worker's first step")
+            finally:
+                process.kill()
+        stepped = next(line for line in marks.read_text().splitlines() if line.startswith("stepped"))
+        return (int(stepped.split()[3]) - begun) / 1e9
+
+
 def tell(made: Trial) -> None:
     """Print what the launcher said, and ftrun's log."""
     for log in made.place.glob("*.log"):
@@ -171,6 +188,7 @@ def main() -> int:
         launcher, lost, how, replaced = args.only.split(",")
         print(trial(launcher, lost, how, replaced == "with", args.bound, keep=True))
         return 0
+    floor_s = statistics.median(bare() for _ in range(3))
     rows: list[tuple[Any, ...]] = []
     for replaced in (True, False):
         for how in HOW:
@@ -187,7 +205,9 @@ def main() -> int:
                 print(*rows[-1], sep=" | ", file=sys.stderr)
     head = ("replacement", "how", "node", "ftrun: loss to first step", "torchrun")
     body = table(head, rows) + (
-        f"\n\nTwo hosts, one rank each; a replacement's agent starts {REPLACEMENT_S:g} s after the loss. Medians."
+        f"\n\nTwo hosts, one rank each; a replacement's agent starts {REPLACEMENT_S:g} s after the loss. Medians. "
+        f"Limit: a lone, cold worker makes its first step {floor_s:.1f} s after its command, so no replacement that "
+        f"starts cold can step before {REPLACEMENT_S + floor_s:.1f} s."
     )
     write("Loss of a node", f"python benchmarks/node_loss.py --repeat {args.repeat}", body)
     return 0
