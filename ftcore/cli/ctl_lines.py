@@ -251,7 +251,8 @@ def judged(data: health.HealthJudged) -> str:
     said += [f"{len(data.ill) - NAMES_SHOWN} more are not plainly healthy"] if len(data.ill) > NAMES_SHOWN else []
     said += [f"the link {'-'.join(link.nodes)} is at fault: {link.reason}" for link in data.links[:NAMES_SHOWN]]
     said += [
-        f"{group.label}: its {len(group.nodes)} nodes fail all together, though not in pairs: {group.reason}"
+        f"{group.label}: its {len(group.nodes) + group.others} nodes fail all together, though not in pairs: "
+        f"{group.reason}"
         for group in data.apart[:NAMES_SHOWN]
     ]
     said += [f"nodes differ in {text}" for text in data.differing]

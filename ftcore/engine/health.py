@@ -46,6 +46,9 @@ FAULTY_MAX = 256
 FINDINGS_MAX = 16
 """Links, groups and differences named."""
 
+APART_NAMES_MAX = 8
+"""Nodes named of a group that fails all together; its label tells the others."""
+
 REASON_CHARS_MAX = 120
 """Of what is said of one node or link."""
 
@@ -234,7 +237,12 @@ def _judge(turn: Turn, known: HealthState, incident: str | None) -> None:
         differing=_differing(known),
         note=_note(found, len(left), len(others) - len(told)),
         apart=tuple(
-            BadGroup(label=_in_common(state, each), nodes=each.nodes[:ILL_MAX], reason=_short(each.reason))
+            BadGroup(
+                label=_in_common(state, each),
+                nodes=each.nodes[:APART_NAMES_MAX],
+                reason=_short(each.reason),
+                others=max(0, len(each.nodes) - APART_NAMES_MAX),
+            )
             for each in found.apart[:FINDINGS_MAX]
         ),
         unmade="" if known.stages[-1].label else _unmade(state, known),

@@ -40,13 +40,15 @@ class BadGroup:
 
     Args:
         label: what they have in common, as ``switch=s1``.
-        nodes: the nodes.
+        nodes: the nodes, the first ones.
         reason: what was found.
+        others: how many more they are.
     """
 
     label: str
     nodes: tuple[str, ...]
     reason: str
+    others: int = 0
 
 
 @decision("health.judged")

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from ftcore.commands import CheckHealth
-from ftcore.engine.health import ILL_MAX
+from ftcore.engine.health import FINDINGS_MAX, ILL_MAX
 from ftcore.engine.orders import orders_of, slice_of
 from ftcore.events.codec import encode
 from ftcore.events.job import JobSpec
 from ftcore.policies.config import parse
-from ftcore.policies.health import FAILED, PASSED, STAGES_MAX, judge, next_groups, pair
+from ftcore.policies.health import FAILED, PASSED, STAGES_MAX, TOGETHER_MAX, judge, next_groups, pair
 from ftcore.ports import GROUP_BYTES_MAX
 from ftcore.states.health import Reading, Stage
 from ftcore.testing.driver import JobDriver
@@ -203,3 +203,23 @@ def test_health_checks_of_ten_thousand_nodes_fit() -> None:
     assert [len(data.command.groups) for data in checks if isinstance(data.command, CheckHealth)] == [nodes // 2] * 3
     assert len(crowd.state.quarantined) == ILL_MAX
     assert nodes * len(name) < largest_of(crowd) <= GROUP_BYTES_MAX
+
+
+def test_a_verdict_on_every_switch_of_ten_thousand_nodes_fits_beside_their_world(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bad switches and slow nodes keep nobody from training: what is said of them fits beside the largest world."""
+    nodes, name = 10_000, "n" * 58
+    crowd = Crowd(nodes, abilities=["check"])
+    monkeypatch.setattr(crowd, "_incarnation", lambda node: f"{int(node[-5:]):015}")  # as long as real ones
+    names = [f"{name}{number:05}" for number in range(nodes)]
+    crowd.health = dict.fromkeys(names, "apart") | dict.fromkeys(names[-ILL_MAX:], "slow")
+    crowd.submit()
+    for number, node in enumerate(names):
+        crowd.join(node, slots=8, labels={"switch": f"{number // TOGETHER_MAX:063}"})
+    crowd.calm()
+    [group] = [group for group in crowd.groups if any(event.type == "health.judged" for event in group)]
+    verdict = next(event.data for event in group if event.type == "health.judged")
+    assert len(verdict.apart) == FINDINGS_MAX and len(verdict.ill) == ILL_MAX
+    assert {len(each.nodes) + each.others for each in verdict.apart} == {TOGETHER_MAX}
+    assert group[-1].type == "action.ordered" and largest_of(crowd) <= GROUP_BYTES_MAX
