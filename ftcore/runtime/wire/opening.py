@@ -189,15 +189,16 @@ class Opening:
 
     def _admitted(self, frame: frames.Hello | Word) -> Admitted | Turned:
         """What is longer than any name goes no further: what is told of a caller, and by an operator, is recorded."""
-        names, texts = [frame.job], [""]
+        names, texts, name = [frame.job], [""], ""
         if isinstance(frame, frames.Hello):
+            name = frame.node
             names += [frame.node, frame.incarnation, frame.version]
         elif isinstance(frame, frames.Command):
+            name = frame.who
             names += [frame.node, frame.command]
             texts += [frame.who, frame.why]
         for said, most in ((max(names, key=len), NAME_CHARS_MAX), (max(texts, key=len), TEXT_CHARS_MAX)):
             if len(said) > most:
-                name = frame.node if isinstance(frame, frames.Hello) else ""
                 reason = f"{said[:NAME_CHARS_MAX]}... has {len(said)} characters; {most} are taken"
                 return Turned(kind="unreadable", reason=reason, name=name[:NAME_CHARS_MAX])
         return Admitted(frame)
@@ -214,7 +215,7 @@ class Opening:
     def _misread(self, body: bytes) -> Turned:
         claims = _claims(body)
         if claims.protocol not in (0, frames.PROTOCOL):
-            return other_version(claims.protocol, claims.version, claims.node or claims.who)
+            return other_version(claims.protocol, claims.version, claims.caller)
         return self._turned("unreadable", "this is no frame of ftcore's")
 
 
@@ -253,6 +254,11 @@ class _Claims(msgspec.Struct, frozen=True):
     node: str = ""
     who: str = ""
 
+    @property
+    def caller(self) -> str:
+        """Who calls: an operator, who may name a node, or a node."""
+        return self.who or self.node
+
 
 def _claims(body: bytes) -> _Claims:
     """What a frame that is not of our version says of its sender, if anything."""
@@ -275,11 +281,11 @@ def other_version(protocol: int, version: str, name: str) -> Turned:
 
 def _asks_for_token(claims: _Claims) -> Turned:
     if claims.protocol not in (0, frames.PROTOCOL):
-        return other_version(claims.protocol, claims.version, claims.node or claims.who)
+        return other_version(claims.protocol, claims.version, claims.caller)
     return Turned(
         kind="token",
         reason=f"this job asks for a token: {WHERE}",
-        name=(claims.node or claims.who)[:NAME_CHARS_MAX],
+        name=claims.caller[:NAME_CHARS_MAX],
         version=claims.version[:NAME_CHARS_MAX],
     )
 

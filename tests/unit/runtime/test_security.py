@@ -86,6 +86,24 @@ def test_who_is_refused_and_why():
         assert TOKEN not in repr(found)
 
 
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        ("secret", {}),
+        ("secret", {"protocol": 99}),
+        ("", {"protocol": 99, "f": "command2"}),
+        ("", {"why": "x" * 1_000_000}),
+    ],
+    ids=["no-token", "version-and-token", "version", "essay"],
+)
+def test_an_operator_who_is_refused_is_not_taken_for_the_node_they_ask_about(token: str, said: dict[str, object]):
+    """The record says who called."""
+    drain = msgspec.json.decode(COMMAND) | {"command": "drain", "node": "n1"}
+    found = Opening(token, "j").take(msgspec.json.encode(drain | said))
+    assert isinstance(found, Turned)
+    assert found.name == "me"
+
+
 def test_refusals_are_few_facts_however_many_there_are():
     """A thousand callers a second for a day are some dozen facts that count them all but the last few."""
     told: list[CallerRefused] = []
