@@ -12,6 +12,7 @@ from ftcore import __version__
 from ftcore.commands import CheckHealth, ParkWorkers, PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint
 from ftcore.engine import actions as act
 from ftcore.engine import agent as core
+from ftcore.engine.health import SWITCH
 from ftcore.events.codec import decode_fact, encode_fact
 from ftcore.events.envelope import At, EventId, Fact
 from ftcore.events.node import NodeJoined
@@ -97,6 +98,7 @@ class SimAgent(Process):
             address=self.host.name,
             version=__version__,
             ordinal=self.ordinal,
+            labels={SWITCH: self.host.switch} if self.host.switch else {},
             accelerators=self.sim.options.slots,
             checks=CheckHealth in self.core.able,
         )
@@ -373,12 +375,13 @@ class SimAgent(Process):
         self.do(self.core.performed(action, ranks.step if ranks.steps else None))
 
     def _findings(self, command: CheckHealth) -> act.Findings:
-        """What a check finds here; a group exchanges data unless the host of one of its nodes is bad."""
+        """What a check finds here; a group exchanges data unless one of its hosts, or its switch, is bad."""
         trouble = self.sim.trouble
         verdict = trouble.verdict(self.host) if command.stage == 1 else "healthy"
         group = command.groups[0] if command.groups else ()
         hosts = {agent.node: agent.host for agent in self.sim.platform.agents()}
         broken = any(name not in hosts or hosts[name].bad for name in group)
+        broken = broken or (bool(command.label) and self.host.switch in self.sim.bad_switches)
         return act.Findings(
             verdict="healthy" if verdict == "slow" else verdict,
             detail="made up",

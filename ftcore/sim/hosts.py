@@ -13,10 +13,12 @@ class Host:
     Args:
         name: its name; nodes and masters on it are reached by this.
         skew_ns: how far its wall clock is off.
+        switch: what it stands behind; empty: it does not say.
     """
 
-    def __init__(self, name: str, skew_ns: int) -> None:
+    def __init__(self, name: str, skew_ns: int, switch: str = "") -> None:
         self.name = name
+        self.switch = switch
         self.skew_ns = skew_ns
         self.up = True
         self.bad = False

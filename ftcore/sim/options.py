@@ -5,11 +5,12 @@ into each than a run in which all of them do.
 """
 
 import random
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import msgspec
 
+from ftcore.engine.health import SWITCH
 from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import ChainEntry, PolicyLoaded
@@ -76,7 +77,9 @@ class Options:
         ambiguous: see ``store.Store``.
         delay_s: usual delay of the network, in seconds.
         skew_s: how far wall clocks are off, at most.
-        spares: hosts beyond the nodes that the job wants.
+        spares: hosts beyond those that the platform has nodes on.
+        standing_by: nodes beyond those that the job wants.
+        switches: hosts stand behind so many; 0: nobody says where it stands.
         lead_delay_s: how long nobody must lead before an agent puts up a candidate.
         capable: workers can pause, park, retry and save.
         abilities: what is declared, by source.
@@ -100,6 +103,8 @@ class Options:
     delay_s: float
     skew_s: float
     spares: int
+    standing_by: int
+    switches: int
     lead_delay_s: float
     capable: bool
     abilities: tuple[tuple[str, tuple[str, ...]], ...]
@@ -124,6 +129,7 @@ def draw(seed: int, nodes: int | None = None) -> Options:
     chance = random.Random(f"options {seed}")
     wanted = nodes or chance.choice((2, 2, 2, 3, 3, 4, 5, 8))
     nodes_min = wanted if chance.random() < 0.5 else max(2, wanted - chance.randint(1, 2))
+    shape = random.Random(f"shape {seed}")  # a stream of its own: what else a seed is about stays what it was
     timing = Timing(
         join_window_s=5.0,
         return_window_s=20.0,
@@ -133,12 +139,16 @@ def draw(seed: int, nodes: int | None = None) -> Options:
         orphan_grace_s=chance.choice((8.0, 20.0)),
         progress_sample_s=5.0,
     )
-    spec = JobSpec(argv=("train.py",), nodes_min=nodes_min, nodes_max=wanted, timing=timing)
+    switches = shape.choice((0, 0, 1, 2, 3))
+    order_by = SWITCH if switches and shape.random() < 0.6 else ""
+    spec = JobSpec(argv=("train.py",), nodes_min=nodes_min, nodes_max=wanted, order_by=order_by, timing=timing)
+    spec = attrs.evolve(spec, **_sizes(shape, spec))
     if chance.random() < 0.15:
         faults = tuple(name for name in OWN_FAULTS if chance.random() < 0.6)
     else:
         share = chance.choice((0.15, 0.3, 0.6))
         faults = tuple(name for name in FAULTS if chance.random() < share)
+        faults += ("bad_switch",) if switches and shape.random() < 0.3 else ()
     capable = chance.random() < 0.6
     return Options(
         seed=seed,
@@ -155,6 +165,8 @@ def draw(seed: int, nodes: int | None = None) -> Options:
         delay_s=chance.choice((0.0005, 0.005, 0.05)),
         skew_s=chance.choice((0.0, 0.0, 5.0)),
         spares=chance.choice((0, 1, 2)),
+        standing_by=shape.choice((0, 0, 0, 1, 2)),
+        switches=switches,
         lead_delay_s=chance.choice((0.0, 1.0, 5.0)),
         capable=capable,
         abilities=_abilities(chance, capable),
@@ -163,6 +175,17 @@ def draw(seed: int, nodes: int | None = None) -> Options:
         checkpoint_every=chance.choice((1, 5, 20)),
         give_up_s=chance.choice((1.0, 5.0)),
     )
+
+
+def _sizes(shape: random.Random, spec: JobSpec) -> dict[str, Any]:
+    """Which sizes a world may have: mostly any, else multiples of two, or some that are named."""
+    kind = shape.choice(("any", "any", "unit", "named"))
+    least, most = spec.nodes_min, spec.nodes_max
+    if kind == "unit" and least <= most - most % 2:
+        return {"node_unit": 2}
+    if kind == "named":
+        return {"sizes": (*(size for size in range(least, most) if shape.random() < 0.5), most)}
+    return {}
 
 
 def _abilities(chance: random.Random, capable: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -24,7 +24,7 @@ class Platform:
 
     def __init__(self, sim: "Simulation") -> None:
         self.sim, self.chance = sim, sim.chance
-        wanted = sim.options.spec.nodes_max
+        wanted = sim.options.spec.nodes_max + sim.options.standing_by
         self._agents: list[SimAgent | None] = [None] * wanted
         self._names = [f"node{place}" for place in range(wanted)]
         self._lives = [0] * wanted

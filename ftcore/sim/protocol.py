@@ -95,8 +95,10 @@ class Simulation:
         self.masters: dict[str, SimMaster] = {}
         self.checkers = [make(self) for make in ALL]
         skew = ns(options.skew_s)
-        count = options.spec.nodes_max + options.spares
-        self.hosts = [Host(f"host{n}", self.chance.randint(-skew, skew)) for n in range(count)]
+        count = options.spec.nodes_max + options.standing_by + options.spares
+        behind = (f"s{n % options.switches}" if options.switches else "" for n in range(count))
+        self.hosts = [Host(f"host{n}", self.chance.randint(-skew, skew), switch) for n, switch in enumerate(behind)]
+        self.bad_switches: list[str] = []
         self.net = Network(self.clock, self.chance, options.delay_s)
         self.store = Store(self.clock, self.net, self.chance, options.spec.timing.master_lease_s, options.ambiguous)
         self.training = Training(

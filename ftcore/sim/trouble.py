@@ -52,6 +52,7 @@ class Trouble:
             "one_way": self._one_way,
             "store_cut": self._store_cut,
             "bad_host": self._bad_host,
+            "bad_switch": self._bad_switch,
             "operator_stop": self._operator_stop,
             "operator": self._operator,
         }
@@ -76,6 +77,7 @@ class Trouble:
         sim.store.down_until = min(sim.store.down_until, sim.clock.now)
         sim.store.slow, sim.store.ambiguous = 1.0, 0.0
         sim.training.poison = 0
+        sim.bad_switches.clear()
         for host in sim.hosts:
             host.up, host.bad, host.disk_full = True, False, False
 
@@ -214,6 +216,11 @@ class Trouble:
         host = self.chance.choice(self.sim.hosts)
         host.bad = not host.bad
         return self.harm(f"{host.name} is {'bad' if host.bad else 'good'}")
+
+    def _bad_switch(self) -> str:
+        switch = self.chance.choice(self.sim.hosts).switch
+        self.sim.bad_switches = [] if switch in self.sim.bad_switches else [switch]
+        return self.harm(f"{switch} is {'bad' if self.sim.bad_switches else 'good'}")
 
     # -- by a trace
 

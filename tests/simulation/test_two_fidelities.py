@@ -78,6 +78,8 @@ def by_protocol(trace: Sequence[TraceFault], abilities: dict[str, tuple[str, ...
         twice=0.3,
         ambiguous=0.0,
         spares=4,
+        standing_by=0,
+        switches=0,
         abilities=tuple(abilities.items()),
         step_s=2.0,
         total=1_000_000,
