@@ -33,15 +33,15 @@ class Etcd:
         self.hosts = hosts[:MEMBERS]
         self._place, self._flags = place, flags
         self._processes: dict[str, subprocess.Popen[str]] = {}
-        self.endpoints = ",".join(f"{host.address}:{CLIENT}" for host in self.hosts)
+        self.endpoints = ",".join(host.at(CLIENT) for host in self.hosts)
 
     def start(self, *hosts: Host) -> None:
         """Start the members on these hosts, or all."""
-        cluster = ",".join(f"{host.name}=http://{host.address}:{PEER}" for host in self.hosts)
+        cluster = ",".join(f"{host.name}=http://{host.at(PEER)}" for host in self.hosts)
         for host in hosts or self.hosts:
             if host.name in self._processes:
                 self._processes[host.name].wait(PATIENCE_S)
-            urls, peer = f"http://{host.address}:{CLIENT}", f"http://{host.address}:{PEER}"
+            urls, peer = f"http://{host.at(CLIENT)}", f"http://{host.at(PEER)}"
             command = [
                 *(require_etcd(), "--name", host.name, "--data-dir", str(self._place / f"etcd-{host.name}")),
                 *("--listen-client-urls", f"{urls},http://127.0.0.1:{CLIENT}", "--advertise-client-urls", urls),
@@ -69,7 +69,7 @@ class Etcd:
 
         def look() -> bool:
             for host in self.hosts:
-                told = self.ctl("endpoint", "status", "--command-timeout=1s", endpoints=f"{host.address}:{CLIENT}")
+                told = self.ctl("endpoint", "status", "--command-timeout=1s", endpoints=host.at(CLIENT))
                 found.extend([host] if told.stdout.split(", ")[4:5] == ["true"] else [])
             return bool(found)
 
@@ -223,7 +223,7 @@ class Fleet(Ftrun):
 
     def store_host(self) -> Host:
         """The host that serves the store of the newest round."""
-        address = self.of("world.formed")[-1].data.store.rpartition(":")[0]
+        address = self.of("world.formed")[-1].data.store.rpartition(":")[0].strip("[]")
         return next(host for host in self.lan.hosts if host.address == address)
 
     def lost(self, host: Host, after: int = 0) -> Event:
@@ -267,13 +267,14 @@ def fleet(
     count: int = 4,
     *,
     slow: Slow | None = None,
+    ipv6: bool = False,
     timing: dict[str, float] | None = None,
     etcd_flags: Sequence[str] = (),
 ) -> Iterator[Fleet]:
     """A cluster whose leavings are checked at the end; if the body fails, its story is printed."""
     require_etcd()
     root.mkdir(exist_ok=True)
-    with lan(count, root, slow) as where:
+    with lan(count, root, slow, ipv6) as where:
         etcd = Etcd(where.hosts, root, etcd_flags)
         etcd.start()
         wait_until(etcd.healthy, "etcd")

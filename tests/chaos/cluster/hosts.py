@@ -7,6 +7,7 @@
 | frozen, thawed | ``freeze``, ``thaw``: SIGSTOP and SIGCONT of all its processes |
 | cut off, healed | ``cut``, ``heal``: its port leaves the bridge, the link stays up, frames vanish |
 | deaf one way | ``deafen``: what another host sends to it goes to an address that nobody has |
+| its clock is wrong | ``clock``: what its programs need in their environment |
 | far away, lossy | ``Lan(slow=...)``: a switch in user space (``switch.py``) instead of the bridge |
 
 House rules: nothing has a name on the machine. Namespaces live by processes and by descriptors of the test process, and
@@ -32,7 +33,7 @@ from typing import Any
 import attrs
 import pytest
 
-NET = "10.77.0"
+NET, NET6 = "10.77.0.", "fd77::"
 TOOLS = ("ip", "nsenter", "unshare", "setpriv", "mount")
 NAMESPACES = ("--uts", "--ipc", "--pid", "--mount")
 WAIT_S = 60.0
@@ -137,19 +138,23 @@ class Host:
 
     Args:
         lan: where it is plugged in.
-        place: its number, from 1; its name is ``hN`` and its address ``NET.N``.
+        place: its number, from 1; its name is ``hN`` and its address the network's with that number behind it.
     """
 
     def __init__(self, lan: "Lan", place: int) -> None:
         self.lan = lan
         self.name = f"h{place}"
-        self.address = f"{NET}.{place}"
+        self.address = f"{lan.network}{place}"
         self.mac = f"02:00:00:00:00:{place:02x}"
         self.net = Net()
         self._init: subprocess.Popen[bytes] | None = None
         self._waiters: list[subprocess.Popen[str]] = []
         self.pid = 0
         self.booted_ns = 0
+
+    def at(self, port: int) -> str:
+        """Its address with a port, as it stands in a URL."""
+        return f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
 
     # -- power
 
@@ -277,11 +282,13 @@ class Lan:
         count: how many hosts.
         place: a directory of the test's own.
         slow: what the network does to frames; None: nothing.
+        ipv6: the hosts have addresses of IPv6 alone.
     """
 
-    def __init__(self, count: int, place: Path, slow: Slow | None = None) -> None:
+    def __init__(self, count: int, place: Path, slow: Slow | None = None, ipv6: bool = False) -> None:
+        self.network = NET6 if ipv6 else NET
         self.hosts_file = place / "etc-hosts"
-        names = "".join(f"{NET}.{i} h{i}\n" for i in range(1, count + 1))
+        names = "".join(f"{self.network}{i} h{i}\n" for i in range(1, count + 1))
         self.hosts_file.write_text(f"127.0.0.1 localhost\n{names}")
         self._switch = Net()
         self._switch.release()
@@ -290,7 +297,7 @@ class Lan:
         self.hosts = [Host(self, i) for i in range(1, count + 1)]
         self.eye = Net()
         wires = [(h.name, h.net, h.address, h.mac) for h in self.hosts]
-        wires.append(("eye", self.eye, f"{NET}.254", "02:00:00:00:00:fe"))
+        wires.append(("eye", self.eye, f"{self.network}254", "02:00:00:00:00:fe"))
         if slow is None:
             self._bridge(wires)
         else:
@@ -320,7 +327,8 @@ class Lan:
             os.close(taps[name])
 
     def _up(self, net: Net, address: str) -> None:
-        net.ip("addr", "add", f"{address}/24", "dev", "eth0")
+        # a new address of IPv6 would not be used before it was asked after for a second
+        net.ip("addr", "add", *((f"{address}/64", "nodad") if ":" in address else (f"{address}/24",)), "dev", "eth0")
         net.ip("link", "set", "eth0", "up")
 
     def unplug(self, host: Host) -> None:
@@ -355,14 +363,20 @@ class Lan:
 
 
 @contextlib.contextmanager
-def lan(count: int, place: Path, slow: Slow | None = None) -> Iterator[Lan]:
+def lan(count: int, place: Path, slow: Slow | None = None, ipv6: bool = False) -> Iterator[Lan]:
     """So many hosts, gone at the end."""
     require_hosts()
-    made = Lan(count, place, slow)
+    made = Lan(count, place, slow, ipv6)
     try:
         yield made
     finally:
         made.close()
+
+
+def clock(seconds: int) -> dict[str, str]:
+    """What makes the wall clock of a Python program on a host wrong by so much."""
+    path = [str(Path(__file__).with_name("clock")), os.environ.get("PYTHONPATH", "")]
+    return {"CLOCK_OFF_S": str(seconds), "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def environ(changes: Mapping[str, str]) -> dict[str, str]:

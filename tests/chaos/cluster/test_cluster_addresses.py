@@ -18,15 +18,15 @@ def test_the_address_on_the_way_to_the_store_is_told(tmp_path: Path) -> None:
     """Several interfaces, a name that means a loopback address, a store on the host itself, a store with a name."""
     with lan(2, tmp_path) as hosts:
         first = hosts["h1"]
-        hosts.hosts_file.write_text(f"127.0.1.1 h1\n{NET}.2 h2\n192.168.77.9 far\n")
+        hosts.hosts_file.write_text(f"127.0.1.1 h1\n{NET}2 h2\n192.168.77.9 far\n")
         first.net.ip("link", "add", "other0", "type", "veth", "peer", "name", "other1")
         first.net.ip("addr", "add", "192.168.77.1/24", "dev", "other0")
         first.net.ip("link", "set", "other0", "up")
         found = {
-            f"etcd://{NET}.2:2379": f"{NET}.1",
-            "etcd://h2:2379/prefix": f"{NET}.1",
+            f"etcd://{NET}2:2379": f"{NET}1",
+            "etcd://h2:2379/prefix": f"{NET}1",
             "etcd://far,h2": "192.168.77.1",
-            f"etcd://127.0.0.1:2379,{NET}.1:2379": f"{NET}.1",
+            f"etcd://127.0.0.1:2379,{NET}1:2379": f"{NET}1",
             "etcd://localhost:2379": "h1",
         }
         assert told(first, *found) == list(found.values())
