@@ -15,7 +15,7 @@ LOADER: tuple[Rule, ...] = (
     Rule(
         name="loader-shm",
         pattern=r"(?i)killed by signal: bus error|insufficient shared memory|out of shared memory"
-        r"|unable to (?:open|mmap|write).{0,60}"
+        r"|unable to (?:open|allocate|mmap|resize|stretch|write).{0,60}"
         r"(?:shared memory|/torch_|shm)|shm_open.{0,40}fail|received 0 items of ancdata"
         r"|Communication with the workers is no longer possible",
         cls=D,
