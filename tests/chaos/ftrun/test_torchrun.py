@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +14,15 @@ from typing import Any
 
 import pytest
 from etcd_cluster import Cluster
-from harness import JOBS, Ftrun, Run, checked, gone, kill, wait_until
+from harness import JOBS, Ftrun, Run, checked, gone, is_dead, kill, wait_until
 from packages import install
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "ftcore")
 ROOT = Path(__file__).parents[3]
 ENTRY_POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+
+AWAY_S = 150.0
+"""Longer than ``orphan_grace_s``, the longest of the time constants that concern workers."""
 
 POLICY = (
     "version: 1\noptions:\n  grow: {every: 0, steady: 0, reserve: 0}\n  process_restart: {grace: 2s, patience: 2s}\n"
@@ -163,6 +167,56 @@ def test_etcd_and_a_torchrun_killed_inside_a_collective(tmp_path: Path, own_etcd
         assert "b gave up" in finished.reason and "code 7" in finished.reason
         assert [run.end() for run in job.nodes.values()] == [1, 1]
         assert "ftctl" in job.nodes["a"].stderr() and "SystemExit" not in job.nodes["a"].stderr()
+
+
+PLAIN = """
+import os, pathlib, time
+at = pathlib.Path(f"step.{os.environ['RANK']}")
+step = 0
+while not pathlib.Path("finish").exists():
+    time.sleep(0.02)
+    step += 1
+    new = at.with_name(f"new.{at.name}")
+    new.write_text(str(step))
+    new.replace(at)
+"""
+"""A script that tells nobody of its steps."""
+
+
+@pytest.mark.skipif(os.environ.get("FTCORE_LONG_TESTS") != "1", reason="takes long: FTCORE_LONG_TESTS=1 runs it")
+@pytest.mark.timeout(900)
+@pytest.mark.etcd
+def test_etcd_is_away_for_minutes(tmp_path: Path, own_etcd: Cluster) -> None:
+    """Longer than every time constant, hanging and then killed: no worker is touched, of a script that reports its
+    steps as of one that does not. Once etcd is back, a worker that dies is restarted; both jobs end well.
+    """
+    (tmp_path / "plain.py").write_text(PLAIN)
+    roots = [tmp_path / name for name in ("tells", "plain")]
+    with contextlib.ExitStack() as stack:
+        for root in roots:
+            root.mkdir()
+        jobs = [stack.enter_context(torchrun(root, own_etcd.url(root.name))) for root in roots]
+        for job, script in zip(jobs, ("count.py", str(tmp_path / "plain.py")), strict=True):
+            for name in "ab":
+                job.node(name, "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "5", script=script)
+        rounds = [job.wait("round.started", round=1) for job in jobs]
+        member = own_etcd.members[0]
+        for go, come in ((member.freeze, member.thaw), (member.kill, member.start)):
+            go()
+            until = time.monotonic() + AWAY_S
+            while time.monotonic() < until:
+                for job, started in zip(jobs, rounds, strict=True):
+                    job.steps_on(0)
+                    job.steps_on(1)
+                    assert not any(map(is_dead, job.pids(started.data.round))), [run.stderr() for run in job.runs]
+                time.sleep(1.0)
+            come()
+            for job, started in zip(jobs, rounds, strict=True):
+                kill(job.pids(started.data.round, "b")[0])
+            rounds = [job.wait("round.started", at.seq) for job, at in zip(jobs, rounds, strict=True)]
+        for job in jobs:
+            job.finish()
+            assert [run.end() for run in job.nodes.values()] == [0, 0]
 
 
 @pytest.mark.timeout(300)
