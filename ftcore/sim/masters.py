@@ -68,7 +68,6 @@ class Session:
     node: str = ""
     incarnation: str = ""
     acked: int = 0
-    owed: bool = False
     told: int = 0
     spoken_to: bool = False
     beat: Any = None
@@ -80,12 +79,10 @@ class Session:
 
     def order(self, orders: list[Order]) -> None:
         """Send orders, with the acknowledgement."""
-        self.owed = False
         self.send(frames.Orders(tuple(orders), self.acked))
 
     def acknowledge(self) -> None:
         """Send the acknowledgement by itself."""
-        self.owed = False
         self.send(frames.Ack(self.acked))
 
 
@@ -315,7 +312,7 @@ class SimMaster(Process):
             self._durable[node] = (incarnation, n)
             session = self._sessions.get(node)
             if session is not None and session.incarnation == incarnation:
-                session.acked, session.owed = n, True
+                session.acked = n
         for (node, incarnation), orders in answers.orders.items():
             session = self._sessions.get(node)
             if session is not None and session.incarnation == incarnation:
@@ -414,10 +411,8 @@ class SimMaster(Process):
         self.after(LOOK_NS, self._look)
 
     def _give_signs_of_life(self, now: int) -> None:
-        """Tell every agent what it is owed, and something if it was told nothing lately."""
+        """Tell every agent something to whom nothing was said lately: what it is owed."""
         for session in self._sessions.values():
-            if session.owed:
-                session.acknowledge()
             if session.spoken_to:
                 session.spoken_to, session.told = False, now
             elif now - session.told >= ns(self.timing.sign_s):

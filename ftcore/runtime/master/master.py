@@ -280,7 +280,7 @@ class Master:
             self._durable[node] = (incarnation, n)
             session = self._sessions.get(node)
             if session is not None and session.incarnation == incarnation:
-                session.acked, session.owed = n, True
+                session.acked = n
         for (node, incarnation), orders in answers.orders.items():
             session = self._sessions.get(node)
             if session is not None and session.incarnation == incarnation:
@@ -420,14 +420,12 @@ class Master:
         return timing.master_lease_s if self.state.phase in ENDED else timing.master_idle_s
 
     def _give_signs_of_life(self, now: int) -> None:
-        """Tell every agent what it is owed, and something if it was told nothing lately.
+        """Tell every agent something to whom nothing was said lately: what it is owed, which it can wait for.
 
         Each in its own time, not thousands at once.
         """
         quiet = seconds(self._timing.sign_s)
         for session in self._sessions.values():
-            if session.owed:
-                session.acknowledge()
             if session.spoken_to:
                 session.spoken_to, session.told = False, now
             elif now - session.told >= quiet:

@@ -1,7 +1,7 @@
 """Sessions: the agents' streams at the master.
 
 A frame costs both sides far more than what is in it, and nobody but who leaves waits for an acknowledgement. So it
-rides on the next order; where none comes, it is told at the master's next look around.
+rides on the next order; where none comes, it is the master's next sign of life.
 """
 
 import asyncio
@@ -23,7 +23,6 @@ class Session:
         outgoing: encoded frames to be written, oldest first; None ends the stream.
         beat: the last heartbeat.
         acked: its facts up to this number are durable.
-        owed: it was not told so yet.
         about: what the node said of itself.
         told: when it was noticed, in monotonic nanoseconds, that something had been said to it.
         spoken_to: something was said to it since.
@@ -34,7 +33,6 @@ class Session:
     outgoing: asyncio.Queue[bytes | None] = attrs.field(factory=asyncio.Queue)
     beat: frames.Beat | None = None
     acked: int = 0
-    owed: bool = False
     about: frames.Particulars = attrs.field(factory=frames.Particulars)
     told: int = 0
     spoken_to: bool = False
@@ -52,12 +50,10 @@ class Session:
 
     def order(self, orders: Sequence[Order]) -> None:
         """Queue orders, with the acknowledgement."""
-        self.owed = False
         self.send(frames.Orders(tuple(orders), self.acked))
 
     def acknowledge(self) -> None:
         """Queue the acknowledgement by itself."""
-        self.owed = False
         self.send(frames.Ack(self.acked))
 
     def end(self) -> None:

@@ -237,6 +237,25 @@ def test_an_agent_that_calls_again_beside_a_repeated_fact_is_told_its_orders(tmp
     run(scenario())
 
 
+def test_an_acknowledgement_is_no_frame_of_its_own_but_a_sign_of_life(tmp_path: Path) -> None:
+    """A fact is acknowledged with the next order, or with what the master says anyway to who hears nothing else."""
+
+    async def scenario() -> None:
+        async with led("signs", tmp_path) as job:
+            session, now = job.sessions["b"], job.master._clock.mono()
+            while not session.outgoing.empty():
+                session.outgoing.get_nowait()
+            session.spoken_to = True
+            sign = seconds(job.master.state.spec.timing.sign_s)  # type: ignore[union-attr]
+            for moment in (now, now + sign - 1):
+                job.master._give_signs_of_life(moment)
+                assert session.outgoing.empty()
+            job.master._give_signs_of_life(now + sign)
+            assert frames.decode_from_master(session.outgoing.get_nowait() or b"") == frames.Ack(1)
+
+    run(scenario())
+
+
 def test_a_master_ends_with_the_last_group_and_not_before(tmp_path: Path) -> None:
     """An agent that calls about a run that is not durably over does not end its master."""
 
