@@ -1,13 +1,15 @@
 """Which events of a log somebody wants to see."""
 
 import fnmatch
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import attrs
 
+from ftcore.commands import CheckHealth, ReplaceNodes
 from ftcore.events.action import ActionOrdered
 from ftcore.events.envelope import Event, Unknown
+from ftcore.events.health import HealthJudged
 from ftcore.events.incident import IncidentOpened, IncidentRediagnosed
 from ftcore.events.registry import Kind
 from ftcore.events.world import WorldFormed, WorldMembers
@@ -66,8 +68,8 @@ class Selection:
         """Whether the event and all behind it are not wanted."""
         return self.until is not None and self.until.compare(event) > 0
 
-    def wants(self, event: Event) -> bool:
-        """Whether the event is wanted, whatever its incident."""
+    def wants(self, event: Event, members: Collection[str] = ()) -> bool:
+        """Whether the event is wanted, whatever its incident; ``members`` as for ``nodes_of``."""
         if self.since is not None and self.since.compare(event) < 0:
             return False
         if self.is_past(event):
@@ -76,7 +78,7 @@ class Selection:
             fnmatch.fnmatchcase(event.type, glob.strip()) for glob in self.types.split(",")
         ):
             return False
-        return self.node is None or self.node in nodes_of(event)
+        return self.node is None or self.node in nodes_of(event, members)
 
 
 class Selector:
@@ -89,10 +91,16 @@ class Selector:
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
         self._fact: Event | None = None
+        self._round = 0
+        self._members: set[str] = set()
 
     def feed(self, event: Event) -> Iterator[Event]:
         """The events to show now that this one was read."""
-        wanted = self._selection.wants(event)
+        if isinstance(event.data, WorldMembers):
+            if event.data.round != self._round:
+                self._round, self._members = event.data.round, set()
+            self._members.update(member.node for member in event.data.members)
+        wanted = self._selection.wants(event, self._members)
         if self._selection.incident is None:
             if wanted:
                 yield event
@@ -106,12 +114,28 @@ class Selector:
                 yield event
 
 
-def nodes_of(event: Event) -> Iterator[str]:
-    """The nodes that an event comes from or names."""
+def nodes_of(event: Event, members: Collection[str] = ()) -> Iterator[str]:
+    """The nodes that an event comes from or names.
+
+    Args:
+        event: the event.
+        members: those of the newest world before it, as far as it was read: what an order to all is addressed to.
+    """
     yield event.source
     data: Any = event.data
     if isinstance(data, ActionOrdered):
         yield from data.nodes
+        if isinstance(data.command, CheckHealth):
+            for group in data.command.groups:
+                yield from group
+        elif isinstance(data.command, ReplaceNodes):
+            yield from data.command.nodes
+        elif not data.nodes:
+            yield from members
+    elif isinstance(data, HealthJudged):
+        yield from (ill.node for ill in data.ill)
+        for nodes in (found.nodes for several in (data.links, data.apart) for found in several):
+            yield from nodes
     elif isinstance(data, IncidentOpened | IncidentRediagnosed):
         yield from data.fault.nodes
     elif isinstance(data, WorldMembers):

@@ -1,5 +1,9 @@
 """Which events are shown, and the status in brief."""
 
+import msgspec
+import pytest
+
+from ftcore.engine import health
 from ftcore.replay.select import Bound, Selection, Selector
 from ftcore.replay.status import status_of
 from ftcore.states.model import JobState
@@ -40,6 +44,26 @@ def test_by_node():
     found = picked(driven(), node="node1")
     assert all(event.source in ("node1", "master") for event in found)
     assert {"node.joined", "world.members", "incident.opened", "action.ordered"} <= {event.type for event in found}
+
+
+def test_by_node_orders_to_all_are_seen(monkeypatch: pytest.MonkeyPatch):
+    """An order that names its nodes in groups, or all members of the world by naming none, is one to the node."""
+    monkeypatch.setattr(health, "NAMED_TWICE_MAX", 3)
+    driver = JobDriver(nodes=6, abilities=["check"])
+    driver.health = {"node5": "unreachable"}
+    driver.submit()
+    for number in range(6):
+        driver.join(f"node{number}")
+    driver.settle()
+    ordered = [event.data for event in picked(driver, node="node4") if event.type == "action.ordered"]
+    asked = [(msgspec.to_builtins(data.command)["do"], bool(data.nodes)) for data in ordered]
+    assert ("check_health", False) in asked
+    assert [event.type for event in picked(driver, node="node5")].count("health.judged") == 1
+    driver = driven()
+    started = {event.seq for event in driver.events if event.type == "action.ordered" and not event.data.nodes}
+    assert started
+    assert started <= {event.seq for event in picked(driver, node="node1")}
+    assert not started & {event.seq for event in picked(driver, node="node7")}
 
 
 def test_an_incident_brings_the_facts_that_it_answers():
