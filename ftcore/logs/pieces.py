@@ -10,12 +10,14 @@ House rules:
 
 - A piece appears whole or not at all, synced, under a name that tells what is in it. It holds the bodies as the store
   had them. So two masters that archive at once, the old one and the new one, write the same bytes; pieces that overlap
-  do no harm; nothing here is ever deleted.
+  do no harm; no piece is ever deleted. A draft is, that nobody has written to for long: its writer was killed. If it
+  only hung, it fails and writes the piece again.
 - What is there is believed only if its digest is that of the live log. An archive that holds another log of the same
   name is left as it is, and refused.
 - Everything here blocks: the caller has a thread for it.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +29,11 @@ from ftcore.ids import JobName, Seq
 from ftcore.logs.archive import ArchiveWriter, Line, read_footer, read_header, read_lines
 
 _NAME = re.compile(r"(\d{12,})-(\d{12,})\.ftlog")
+_DRAFT = re.compile(r"\.\d{12,}-\d{12,}\.ftlog\.[0-9a-f]{8}")
+"""What ``outfile`` calls a piece that is being written."""
+
+DRAFT_S = 600.0
+"""A piece is written in a moment; a draft that nobody has written to for so long is nobody's any more."""
 
 
 @attrs.frozen
@@ -104,13 +111,18 @@ class Archive:
         return footer.digest
 
     def prepare(self, make: bool = True) -> None:
-        """See ``ports.Archive.prepare``; the directory is made private to the user."""
+        """See ``ports.Archive.prepare``; the directory is made private to the user, abandoned drafts are removed."""
         try:
             if make:
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             probe = self.path / ".writable"
             probe.touch(mode=0o600)
+            now = probe.stat().st_mtime  # by the clock that stamps the drafts, too: a file server's, maybe
             probe.unlink(missing_ok=True)
+            for path in self.path.iterdir():
+                with contextlib.suppress(FileNotFoundError):  # it is a piece by now
+                    if _DRAFT.fullmatch(path.name) and now - path.stat().st_mtime > DRAFT_S:
+                        path.unlink()
         except OSError as error:
             raise UsageError(f"cannot write to the archive {self.path}: {error.strerror}") from error
 

@@ -1,6 +1,7 @@
 """Archives: written, read, damaged, rewritten."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import uuid
@@ -14,8 +15,9 @@ from ftcore.events import Event, EventId, Kind, encode
 from ftcore.events.operator import OperatorCommanded
 from ftcore.ids import JobName, Nanoseconds, Seq, Term
 from ftcore.logs import open_store
-from ftcore.logs.archive import export
+from ftcore.logs.archive import ArchiveWriter, export
 from ftcore.logs.memory import MemoryStore
+from ftcore.logs.pieces import DRAFT_S, Archive
 from ftcore.ports import Candidate
 from ftcore.testing.logs import rewrite_archive
 
@@ -203,3 +205,19 @@ def test_rewriting_makes_another_valid_archive(archive, tmp_path):
     assert [event.data.why for event in asyncio.run(read(other))] == [f"new {seq}" for seq in range(1, 6)]
     assert rewrite_archive(archive, other, lambda event: event) == 5
     assert other.read_bytes() == archive.read_bytes()
+
+
+def test_a_draft_that_nobody_writes_to_any_more_is_removed(tmp_path):
+    """What a killed keeper leaves goes with the next one; what is being written, and what is not ours, stays."""
+    pieces = Archive(tmp_path, JOB)
+    pieces.prepare()
+    writers = [ArchiveWriter(pieces.path / f"{seq:012d}-{seq:012d}.ftlog", JOB) for seq in (1, 2)]
+    (pieces.path / ".notes").touch()
+    old, young = sorted(pieces.path.glob(".0*"))
+    for path in (old, pieces.path / ".notes"):
+        before = path.stat().st_mtime - DRAFT_S - 1
+        os.utime(path, (before, before))
+    pieces.prepare()
+    assert {path.name for path in pieces.path.iterdir()} == {young.name, ".notes"}
+    for writer in writers:
+        writer.__exit__(KeyError)
