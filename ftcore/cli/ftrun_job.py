@@ -190,7 +190,7 @@ def _leave_within_s(parser: argparse.ArgumentParser, text: str | None) -> float 
     return found
 
 
-def _tells(rank: int | None, nodes: int) -> bool:
+def tells_here(rank: int | None, nodes: int) -> bool:
     """Whether this node tells what becomes of the job."""
     return rank == 0 or (rank is None and nodes <= TELLERS_MAX)
 
@@ -303,7 +303,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         preload=options.preload(parser, args),
         leads=args.role != "agent",
         alone=alone,
-        tells=alone or (not local and _tells(args.node_rank, spec.nodes_max)),
+        tells=alone or (not local and tells_here(args.node_rank, spec.nodes_max)),
         master_listen="" if on_this_machine else "[::]:0",
         master_log=agent.state_dir / f"{node}.master.log",
         log_level=args.log_level,

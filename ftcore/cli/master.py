@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--snapshot-events", type=int, default=Sizes().snapshot, help="events between two snapshots")
     parser.add_argument("--log-level", default="warning", help="debug, info, warning or error")
     args = parser.parse_args(argv)
-    configure(args.log_level)
+    configure(args.log_level, to_file=True)
     _raise_descriptors()
     _search_garbage_rarely()
     try:

@@ -18,6 +18,7 @@ from ftcore.events.job import JobSpec
 from ftcore.ids import seconds
 from ftcore.states.job import ENDED
 from ftcore.states.model import JobState
+from ftcore.timing import Timing
 
 
 @attrs.frozen
@@ -166,8 +167,8 @@ def wrong_job(job: str, asked: JobSpec | None = None, wanted: JobSpec | None = N
     told = _differences(asked, wanted) if asked is not None and wanted is not None else []
     what = f" asks for something else: {'; '.join(told)}" if told else " asks for something else"
     return Refusal(
-        f"job {job} is under way, and this node{what}; choose another name for the job, ask for the same, or end that "
-        f"one with `ftctl stop --job {job}`",
+        f"job {job} is under way, and this node{what}; choose another name for the job (--job), ask for the same, or "
+        f"end that one with `ftctl stop --job {job}`",
         rejoin=False,
         kind="spec",
     )
@@ -194,12 +195,19 @@ def _differences(asked: JobSpec, wanted: JobSpec) -> list[str]:
         here, there = getattr(asked, field.name), getattr(wanted, field.name)
         if here == there:
             continue
-        if field.name in _FLAGS:
+        if field.name == "timing":
+            found.append(_other_times(here, there))
+        elif field.name in _FLAGS:
             found.append(f"{_FLAGS[field.name]} is {_shown(here)} here and {_shown(there)} there")
         else:
-            name = "time constants (--join-window)" if field.name == "timing" else field.name
-            found.append(f"{name} differ" if field.name == "timing" else f"{name} differs")
+            found.append(f"{field.name} differs")
     return found
+
+
+def _other_times(here: Timing, there: Timing) -> str:
+    if here.join_window_s != there.join_window_s:
+        return f"--join-window is {here.join_window_s:g} s here and {there.join_window_s:g} s there"
+    return "time constants differ"
 
 
 def _shown(value: Any) -> str:

@@ -20,7 +20,15 @@ from typing import Any
 import attrs
 
 from ftcore.cli import places
-from ftcore.cli.ftrun_job import LOCALHOST, base_timing, own_address, security_in_force, upkeep_flags
+from ftcore.cli.ftrun_job import (
+    FLUSH_S,
+    LOCALHOST,
+    base_timing,
+    own_address,
+    security_in_force,
+    tells_here,
+    upkeep_flags,
+)
 from ftcore.cli.node import NodeConfig, run_node
 from ftcore.cli.policy_file import policy_in_force
 from ftcore.errors import FtcoreError, UsageError
@@ -30,11 +38,12 @@ from ftcore.logs import check_job_name, open_store
 from ftcore.policies.environment import VARIABLE
 from ftcore.ports import Supervisor
 from ftcore.rdzv_etcd import channel
+from ftcore.rdzv_etcd.options import in_torchruns_words
 from ftcore.rdzv_etcd.supervisor import TorchrunSupervisor, Ways
 from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.agent.supervisor import Output
-from ftcore.runtime.logging import configure
+from ftcore.runtime.logging import PatientStream, configure
 from ftcore.runtime.master.keeper import Sizes
 from ftcore.runtime.master.sequencer import refold
 from ftcore.runtime.wire.client import whoami
@@ -55,6 +64,7 @@ UNHEARD_S = 5.0
 def main() -> int:
     """Run the process beside torchrun; returns its exit code, which nobody reads."""
     peer = socket.socket(fileno=int(sys.argv[1]))
+    sys.stderr = patient = PatientStream(sys.stderr)  # a terminal that is closed or not read must not stop the job
     peer.set_inheritable(False)  # a master that outlives this process would hide its end from torchrun
     given = json.load(sys.stdin)
     configure(str(given.get("log_level", "warning")))
@@ -63,14 +73,20 @@ def main() -> int:
         end = attrs.asdict(outcome)
     except FtcoreError as error:
         end = {"outcome": "refused", "exit_code": error.exit_code, "reason": str(error)}
+    if end["outcome"] == "refused":
+        end["reason"] = in_torchruns_words(end["reason"], given["store"])
     if end["outcome"] in ("failed", "stopped"):
         end["reason"] += f"; the whole story: ftctl --store {given['store']} explain --job {given['job']}"
     channel.send(peer, {"end": end})
+    patient.drain(FLUSH_S)
     return 0
 
 
 async def _run(given: dict[str, Any], peer: socket.socket) -> Outcome:
-    check_job_name(given["job"])
+    try:
+        check_job_name(given["job"])
+    except UsageError as error:
+        raise UsageError(f"--rdzv-id: {error}") from error
     state_dir = places.own_dir(places.state_home() / "agents" / given["job"], "the agents' own files")
     with _name(given.get("node_id"), state_dir) as name:
         return await run_node(_config(given, name, state_dir), lambda *made: _supervise(given, peer, *made))
@@ -131,6 +147,7 @@ def _config(given: dict[str, Any], name: str, state_dir: Path) -> NodeConfig:
         preload=None,
         leads=True,
         alone=False,
+        tells=tells_here(given.get("node_rank"), most),
         master_listen="" if on_this_machine else "[::]:0",
         master_log=state_dir / f"{name}.master.log",
         log_level=str(given.get("log_level", "warning")),

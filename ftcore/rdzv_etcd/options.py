@@ -4,6 +4,7 @@ House rule: an option that has no effect is refused, not ignored; c10d's names a
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,9 @@ _NEEDLESS = {
     "keep_alive_interval": "time constants are the job's own",
     "keep_alive_max_attempt": "time constants are the job's own",
 }
+_KEYS = "join-window|node-id|node-rank|node-unit|policy|archive|keep-events|snapshot-events|log-level"
+"""Flags of ftrun that are keys of ``--rdzv-conf`` here."""
+
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -94,6 +98,24 @@ def _whole(name: str, value: Any, least: int) -> int:
     if number < least:
         raise UsageError(f"--rdzv-conf: {name}={value}: expected a whole number, at least {least}")
     return number
+
+
+def in_torchruns_words(text: str, store: str) -> str:
+    """A message in which ftrun's flags stand, for a user who typed torchrun's.
+
+    Args:
+        text: the message.
+        store: URL of the log store, with which ``ftctl`` finds the job.
+    """
+    text = re.sub(rf"(?<![\w-])--({_KEYS})(?![\w-])", lambda flag: _key(flag[1]), text)
+    text = re.sub(r"(?<!ftctl )--store\b", "--rdzv-endpoint", text).replace("(--job)", "(--rdzv-id)")
+    text = re.sub(r"(?<![\w-])(--node-sizes|--order-by|--node-labels)\b", r"ftrun's \1", text)
+    text = re.sub(r"\bevery ftrun\b", "every torchrun", text)
+    return re.sub(r"\bftctl (?=[a-z])", f"ftctl --store {store} ", text)
+
+
+def _key(flag: str) -> str:
+    return f"--rdzv-conf {flag.replace('-', '_')}"
 
 
 def store_url(endpoint: str, fallback: str = "") -> str:

@@ -1,7 +1,12 @@
-"""How ftcore's own processes log: structlog to stderr, one line per event, colour only on a terminal."""
+"""How ftcore's own processes log: structlog to stderr, one line per event.
+
+A process that people look at says what it has to warn of in the words in which the job's story is told there; one that
+writes to a file, as a master does, has a column for time and level.
+"""
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from typing import Any, TextIO
 
 import structlog
@@ -37,21 +42,32 @@ class PatientStream:
         return getattr(self._stream, name)
 
 
-def configure(level: str) -> None:
+def configure(level: str, *, to_file: bool = False) -> None:
     """Set up logging for this process.
 
     Args:
         level: ``debug``, ``info``, ``warning`` or ``error``.
+        to_file: nobody looks at its stderr as it runs: each line has its time.
     """
+    in_columns = [
+        structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=True),
+        structlog.processors.format_exc_info,
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+    ]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+            *(in_columns if to_file else [structlog.processors.format_exc_info, prose]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+def prose(_logger: Any, _method: str, said: MutableMapping[str, Any]) -> str:
+    """A line as the job's story has them: ``ftcore: warning: what is the matter (node: n1)``."""
+    level, event, trace = said.pop("level"), said.pop("event"), said.pop("exception", "")
+    more = ", ".join(f"{name}: {value}" for name, value in said.items())
+    return f"ftcore: {level}: {event}{f' ({more})' if more else ''}" + (f"\n{trace}" if trace else "")

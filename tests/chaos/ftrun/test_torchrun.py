@@ -117,6 +117,10 @@ def test_workers_and_nodes_are_lost_and_the_job_goes_on(tmp_path: Path) -> None:
             job.wait("master.elected", started.seq)
         smaller = job.wait("world.formed", started.seq, size=2)
         assert smaller.data.gone == (host,)
+        survivor = job.nodes[other].stderr
+        wait_until(
+            lambda: "ftcore: round " in survivor().partition(f"{host} ")[2], "the story on the survivor's terminal"
+        )
         started = job.wait("round.started", smaller.seq)
         job.steps_on(0)
 

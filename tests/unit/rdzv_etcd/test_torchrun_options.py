@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from ftcore.engine.master import wrong_job
 from ftcore.errors import UsageError
+from ftcore.events.job import JobSpec
 from ftcore.rdzv_etcd import beside
-from ftcore.rdzv_etcd.options import OPTIONS, check, store_url
+from ftcore.rdzv_etcd.options import OPTIONS, check, in_torchruns_words, store_url
+from ftcore.timing import Timing
 
 
 def test_options_have_their_types() -> None:
@@ -91,3 +94,38 @@ def test_the_log_is_kept_small_as_by_ftrun(tmp_path: Path, monkeypatch: pytest.M
     given |= check({"archive": str(tmp_path), "keep_events": "7"})
     found = beside._config(given, "a", tmp_path).upkeep
     assert found == ("--keep-events", "7", *sizes[2:], "--archive", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"nodes_max": 4}, "the most of --nnodes is 4 here and 2 there"),
+        ({"node_unit": 2}, "--rdzv-conf node_unit is 2 here and 1 there"),
+        ({"sizes": (1, 2)}, "ftrun's --node-sizes is 1 2 here and nothing there"),
+        ({"timing": Timing(join_window_s=7)}, "--rdzv-conf join_window is 7 s here and 30 s there"),
+    ],
+)
+def test_a_refusal_speaks_of_what_was_typed(spec: dict[str, object], told: str) -> None:
+    """Of torchrun's flags and this backend's keys, not of ftrun's flags; ``ftctl`` is told where the job is."""
+    wanted = {"argv": ("a.py",), "nodes_max": 2}
+    refused = wrong_job("llm", JobSpec(**(wanted | spec)), JobSpec(**wanted))  # type: ignore[arg-type]
+    text = in_torchruns_words(refused.reason, "etcd://e:2379")
+    assert told in text
+    assert "another name for the job (--rdzv-id)" in text
+    assert "`ftctl --store etcd://e:2379 stop --job llm`" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("--policy: cannot read p.yaml", "--rdzv-conf policy: cannot read p.yaml"),
+        ("give every ftrun of a job its own --node-id", "give every torchrun of a job its own --rdzv-conf node_id"),
+        ("name another directory with --store", "name another directory with --rdzv-endpoint"),
+        ("ask: ftctl --store etcd://e status", "ask: ftctl --store etcd://e status"),
+        ("--rdzv-conf: node_id=x: taken", "--rdzv-conf: node_id=x: taken"),
+        ("x--policy --policy-x", "x--policy --policy-x"),
+    ],
+)
+def test_flags_of_ftrun_are_told_as_keys(text: str, told: str) -> None:
+    """Whatever a message is about; what is torchrun's or ``ftctl``'s already stays."""
+    assert in_torchruns_words(text, "etcd://e:2379") == told
