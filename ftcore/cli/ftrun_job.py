@@ -31,6 +31,7 @@ from ftcore.platforms.options import parse as parse_local
 from ftcore.policies.environment import VARIABLE
 from ftcore.policies.feasible import passed_over
 from ftcore.policies.notes import notes
+from ftcore.policies.words import plural
 from ftcore.ports import Launch
 from ftcore.runtime.agent import launchable, processes
 from ftcore.runtime.agent.agent import GOODBYE_S, AgentConfig, Outcome
@@ -134,8 +135,8 @@ def _tell_limits(slots: int) -> None:
     wanted = FILES + FILES_PER_WORKER * slots
     if allowed < wanted:
         print(
-            f"ftrun: only {allowed} files may be open here (ulimit -n); {slots} workers may need {wanted}, and "
-            "what it cannot open it cannot start",
+            f"ftrun: only {plural(allowed, 'file')} may be open here (ulimit -n); {plural(slots, 'worker')} may need "
+            f"{wanted}, and what it cannot open it cannot start",
             file=sys.stderr,
         )
 
@@ -349,7 +350,8 @@ def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace) -> JobSpec:
         parser.error(f"--standalone is one node, but --nnodes says {args.nnodes}; leave one of them out")
     nodes_min, nodes_max = options.node_range(parser, args.nnodes or str(args.local_nodes or 1))
     if args.local_nodes is not None and args.local_nodes < nodes_min:
-        parser.error(f"--nnodes wants at least {nodes_min} nodes, --local-nodes plays only {args.local_nodes}")
+        least = plural(nodes_min, "node")
+        parser.error(f"--nnodes wants at least {least}, --local-nodes plays only {args.local_nodes}")
     spec = JobSpec(
         argv=(args.script, *args.args),
         module=args.module,
@@ -367,7 +369,10 @@ def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace) -> JobSpec:
         raise UsageError(why)
     if args.local_nodes is not None and not usable(args.local_nodes, spec):
         smallest = next_size(spec, 0)
-        parser.error(f"--local-nodes: {args.local_nodes} make no world; the smallest that may be formed has {smallest}")
+        parser.error(
+            f"--local-nodes: {plural(args.local_nodes, 'node makes', 'nodes make')} no world; the smallest that may be "
+            f"formed has {smallest}"
+        )
     return spec
 
 

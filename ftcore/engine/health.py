@@ -22,6 +22,7 @@ from ftcore.events.health import BadGroup, BadLink, HealthJudged, Ill
 from ftcore.events.node import NodeQuarantined
 from ftcore.ids import Round
 from ftcore.policies.health import FAULTY, TOGETHER_MIN, Judgement, judge, next_groups, pair, together
+from ftcore.policies.words import plural
 from ftcore.states.health import Group, HealthState, wanted
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, NodeState
@@ -278,9 +279,9 @@ def _note(found: Judgement, again: int, others: int) -> str:
     """What the check has to say of itself, and how much is not named."""
     findings = max(0, len(found.links) - FINDINGS_MAX) + max(0, len(found.apart) - FINDINGS_MAX)
     texts = [found.note]
-    texts += [f"{again} more nodes are faulty and checked again"] if again else []
-    texts += [f"{others} more nodes are slow or unknown"] if others else []
-    texts += [f"{findings} more links or groups are at fault"] if findings else []
+    texts += [f"{plural(again, 'more node is', 'more nodes are')} faulty and checked again"] if again else []
+    texts += [f"{plural(others, 'more node is', 'more nodes are')} slow or unknown"] if others else []
+    texts += [f"{plural(findings, 'more link or group is', 'more links or groups are')} at fault"] if findings else []
     return "; ".join(text for text in texts if text)
 
 

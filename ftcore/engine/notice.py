@@ -23,6 +23,7 @@ from ftcore.faults.extra import extra_rules
 from ftcore.faults.rule import Rule
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import PlanKind
+from ftcore.policies.words import plural
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, Report, Request
 from ftcore.states.node import NodePhase
@@ -168,13 +169,14 @@ def _offer(turn: Turn, count: int) -> Fault:
     # Who joined last stands last, so a newcomer is found at once, not behind thousands that train.
     standing_by = (node for node in reversed(state.nodes.values()) if node.phase is NodePhase.STANDBY)
     named = sorted(islice(standing_by, min(count_standby, 16)), key=lambda node: node.ordinal)
+    stands_by = plural(count_standby, "node stands by", "nodes stand by")
     return Fault(
         cls=str(FaultClass.REQUEST),
         detail="grow",
         nodes=tuple(node.node for node in named),
         ranks=(),
         root=turn.fact.seq,
-        summary=f"{count_standby} nodes stand by: {count} instead of {len(state.world.members)} could train",
+        summary=f"{stands_by}: {count} instead of {len(state.world.members)} could train",
     )
 
 

@@ -26,12 +26,13 @@ from ftcore.events.node import NodeQuarantined
 from ftcore.events.world import MEMBERS_PER_EVENT, RoundPlanned, RoundStarted, WorldFormed, WorldMembers
 from ftcore.ids import Round
 from ftcore.policies.base import PlanKind
+from ftcore.policies.words import plural
 from ftcore.states.fold.base import DIAGNOSIS
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, NodeState
 from ftcore.states.node import ACTIVE, OUTGOING, NodePhase
-from ftcore.states.world import digest, usable
+from ftcore.states.world import digest, next_size, usable
 
 
 def advance_actions(turn: Turn) -> bool:
@@ -195,9 +196,18 @@ def _give_up(turn: Turn, round_: int, want: int) -> bool:
     state, known = turn.state, turn.state.incident
     if known is None or f"return/{round_}" in state.deadlines or known.phase is not IncidentPhase.ACTING:
         return False
-    reason = f"{state.available() - len(_avoided(state))} nodes are there, {want} are needed, and no more came in time"
+    reason = _too_few(state, state.available() - len(_avoided(state)), want)
     turn.emit(IncidentEscalated(policy=known.taken, reason=reason), incident=known.id)
     return True
+
+
+def _too_few(state: JobState, there: int, want: int) -> str:
+    """What a plan waited for in vain, and with how many nodes the job may still go on."""
+    assert state.spec is not None
+    waited = f"it waited for {plural(want, 'node')}, and {there} {'is' if there == 1 else 'are'} there"
+    if count := usable(there, state.spec):
+        return f"{waited}; with {count} the job may go on, if a policy below makes the world smaller"
+    return f"{waited}; the job needs at least {next_size(state.spec, there)}"
 
 
 def advance_starting(turn: Turn) -> bool:

@@ -221,7 +221,7 @@ def _check_footer(path: Path, number: int, line: bytes, events: int, digest: byt
     except msgspec.MsgspecError as error:
         raise LogCorrupt(f"{path}, line {number}: neither an event nor a footer: {error}") from error
     if footer.events != events or footer.digest != digest.hex():
-        raise LogCorrupt(f"{path}, line {number}: the footer tells of {footer.events} events, {events} are here")
+        raise LogCorrupt(f"{path}, line {number}: of events the footer tells of {footer.events}, and {events} are here")
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from ftcore.events.policy import PolicyAnswered, PolicyFaulted, PolicyLoaded, Te
 from ftcore.faults.extra import extra_rules
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Policy, Take
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.words import lasting
+from ftcore.policies.words import lasting, plural
 from ftcore.states.model import JobState, to_json
 from ftcore.states.world import usable
 
@@ -415,7 +415,8 @@ def _sizes(job: JobState) -> str:
     if spec.sizes:
         return f"one of {', '.join(map(str, spec.sizes))} nodes"
     unit = f", in multiples of {spec.node_unit}" if spec.node_unit > 1 else ""
-    return f"{spec.nodes_min} to {spec.nodes_max} nodes{unit}"
+    least = f"{spec.nodes_min} to " if spec.nodes_min < spec.nodes_max else ""
+    return f"{least}{plural(spec.nodes_max, 'node')}{unit}"
 
 
 def _of_order(terms: Terms, job: JobState) -> str:

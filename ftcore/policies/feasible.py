@@ -11,6 +11,7 @@ from ftcore.policies.abilities import DECLARED_BY, NOT_ASKED_FOR
 from ftcore.policies.base import Ability
 from ftcore.policies.config import SAID_BY_SCRIPT
 from ftcore.policies.reach import needs_of
+from ftcore.policies.words import plural
 
 
 def needs(entry: ChainEntry) -> tuple[Ability, ...]:
@@ -70,7 +71,7 @@ def _replicas_exist(loaded: PolicyLoaded, ranks: int | None) -> list[str]:
         return ["job: replicas: all: a job of one rank has no replica; write none"]
     named = sum(len(group) for group in declared.groups)
     if declared.groups and named != ranks:
-        return [f"job: replicas: the groups name {named} ranks, the job has {ranks}; name every rank once"]
+        return [f"job: replicas: the groups name {plural(named, 'rank')}, the job has {ranks}; name every rank once"]
     return []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from ftcore.events.policy import ChainEntry, Declared
-from ftcore.policies.words import lasting
+from ftcore.policies.words import lasting, plural
 
 Values = Mapping[str, Any]
 
@@ -200,11 +200,8 @@ def _retention(chain: Sequence[ChainEntry], declared: Declared) -> list[Clash]:
         elif entry.options["back"] == "steps" and every and every * (kept - 1) < entry.options["before"]:
             before = entry.options["before"]
             needed = -(-before // every) + 1
-            found.append(
-                Clash(
-                    policy=entry.policy,
-                    text=f"goes back {before} steps, but {kept} checkpoints, one every {every} steps, are kept for "
-                    f"{every * (kept - 1)} steps only; keep {needed} (job: checkpoints_kept) or go back less",
-                )
-            )
+            back, apart = plural(before, "step"), plural(every, "step")
+            text = f"goes back {back}, but {kept} checkpoints, one every {apart}, are kept for "
+            text += f"{plural(every * (kept - 1), 'step')} only; keep {needed} (job: checkpoints_kept) or go back less"
+            found.append(Clash(policy=entry.policy, text=text))
     return found

@@ -36,6 +36,7 @@ from ftcore.events.job import JobSpec
 from ftcore.ids import JobName
 from ftcore.logs import check_job_name, open_store
 from ftcore.policies.environment import VARIABLE
+from ftcore.policies.words import plural
 from ftcore.ports import Supervisor
 from ftcore.rdzv_etcd import channel
 from ftcore.rdzv_etcd.options import in_torchruns_words
@@ -222,7 +223,8 @@ async def _why_no_world(config: NodeConfig, waited_s: float) -> str:
     spec = config.agent.submission.spec
     if state.world is not None and state.phase not in ENDED:
         return ""
-    return f"no world after {waited_s:g} s: {state.available()} of at least {spec.nodes_min} nodes are there"
+    there = f"{plural(state.available(), 'node is', 'nodes are')} there, the job needs at least {spec.nodes_min}"
+    return f"no world after {waited_s:g} s: {there}; start torchrun on more nodes with the same --rdzv-id and endpoint"
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def configure(level: str, *, to_file: bool = False) -> None:
         level: ``debug``, ``info``, ``warning`` or ``error``.
         to_file: nobody looks at its stderr as it runs: each line has its time.
     """
-    in_columns = [
+    in_columns: list[structlog.typing.Processor] = [
         structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=True),
         structlog.processors.format_exc_info,
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),

@@ -17,6 +17,7 @@ import select
 import threading
 from collections.abc import Callable
 
+from ftcore.policies.words import plural
 from ftcore.runtime.agent.log_watch import Tap
 
 PIPE_BYTES = 1 << 20
@@ -97,8 +98,8 @@ class Console:
         if not dropped:
             return b""
         start, self._mid_line = "\n" if self._mid_line else "", False
-        text = f"{start}ftcore: {dropped} bytes of output are missing here, as nobody read them; see the log files\n"
-        return text.encode()
+        missing = plural(dropped, "byte of output is", "bytes of output are")
+        return f"{start}ftcore: {missing} missing here, as nobody read them; see the log files\n".encode()
 
     def _write(self, data: bytes) -> bool:
         view = memoryview(data)

@@ -29,6 +29,7 @@ import attrs
 from ftcore.errors import UsageError
 from ftcore.faults.rule import Rule
 from ftcore.ids import Round
+from ftcore.policies.words import plural
 from ftcore.ports import Launch, Progress, WorkerExit
 from ftcore.runtime.agent import launchable, processes
 from ftcore.runtime.agent.guard import Guard
@@ -271,7 +272,8 @@ class LocalSupervisor:
         if self._log_watch is not None:
             self._log_watch.close()
             if self._log_watch.dropped:
-                self._on_note(f"{self._log_watch.dropped} bytes of output were not scanned, as there was no time")
+                dropped = plural(self._log_watch.dropped, "byte of output was", "bytes of output were")
+                self._on_note(f"{dropped} not scanned, as there was no time")
         for console in self._consoles.values():
             await self._loop.run_in_executor(None, console.flush, FLUSH_S)
         self._exits.put_nowait(None)

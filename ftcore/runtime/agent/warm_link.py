@@ -20,6 +20,7 @@ from typing import Any
 import attrs
 
 from ftcore.errors import UsageError
+from ftcore.policies.words import plural
 from ftcore.runtime.agent import processes, warm_start
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.warm import protocol
@@ -131,7 +132,7 @@ class WarmLink:
                 self._schedule_parking()
                 return taken
             await asyncio.wait({gone}, timeout=RETRY_S)
-        raise UsageError(f"{count} workers could not be forked in {TRIES} tries{self._last_words()}")
+        raise UsageError(f"{plural(count, 'worker')} could not be forked in {TRIES} tries{self._last_words()}")
 
     async def store_host(self) -> Parked:
         """A new store host. Raises ``UsageError`` if it cannot be made."""

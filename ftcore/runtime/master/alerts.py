@@ -24,6 +24,7 @@ from ftcore.events.envelope import Event
 from ftcore.events.policy import AlertRaised, AlertSent, ChainEntry
 from ftcore.ids import SECOND
 from ftcore.policies.targets import targets
+from ftcore.policies.words import plural
 from ftcore.runtime import alert
 from ftcore.runtime.wire import without_secrets
 
@@ -162,7 +163,8 @@ class Alerts:
         if self._mute:
             return
         if self._left_out:
-            text += f"\n({self._left_out} messages before this one were left out)"
+            before = plural(self._left_out, "message before this one was", "messages before this one were")
+            text += f"\n({before} left out)"
             self._left_out = 0
         message = alert.Message(to=waiting.to, title=data.title, text=text, severity=data.severity)
         try:

@@ -131,7 +131,7 @@ def test_slots_without_a_gpu(monkeypatch):
         ("--nnodes 1:2 --join-window -1", "--join-window: found -1"),
         ("--nnodes 1:2 --join-window nan", "--join-window: found nan"),
         ("--local-addr nosuch.invalid", "--local-addr: 'nosuch.invalid' does not resolve"),
-        ("--local-nodes 3 --nnodes 2:8 --node-sizes 4,8", "--local-nodes: 3 make no world"),
+        ("--local-nodes 3 --nnodes 2:8 --node-sizes 4,8", "--local-nodes: 3 nodes make no world"),
     ],
 )
 def test_worlds_that_cannot_be_are_told(flags, words, tmp_path, monkeypatch, capsys):
