@@ -228,7 +228,7 @@ def _turned_away(data: caller.CallerRefused) -> str:
 
 def _rediagnosed(data: incident.IncidentRediagnosed) -> str:
     reports = 1 + len(data.fault.collateral)
-    return f"{data.fault.cls}: {data.fault.summary} (revision {data.revision}, {reports} reports)"
+    return f"{data.fault.cls}: {data.fault.summary} (revision {data.revision}, {plural(reports, 'report')})"
 
 
 def _resolved(data: incident.IncidentResolved) -> str:
@@ -242,7 +242,8 @@ def _checked(data: node.HealthChecked) -> str:
     warned = "".join(
         f"; {r.name} {r.verdict}{_why(r.detail)}" for r in data.results if r.verdict in ("failed", "warned")
     )
-    return f"{data.node}: {data.verdict}{exchange}{_why(data.detail)}{warned}"
+    well = ", ".join(r.name for r in data.results if r.verdict == "passed")
+    return f"{data.node}: {data.verdict}{exchange}{_why(data.detail)}{warned}{f'; passed: {well}' if well else ''}"
 
 
 def judged(data: health.HealthJudged) -> str:
@@ -295,7 +296,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     node.NodeLost: lambda data: f"{data.node}: {data.reason}{_at(data.step)}",
     node.NodeQuarantined: lambda data: f"{data.node}: {data.reason}",
     node.HealthChecked: _checked,
-    health.HealthJudged: judged,
+    health.HealthJudged: lambda data: f"before round {data.round}: {judged(data)}",
     node.OrderObeyed: lambda data: f"{data.node}: {data.effect}{_at(data.step)}",
     node.OrderRefused: lambda data: f"{data.node}: {data.effect}: {data.reason}",
     node.PlatformAnswered: lambda data: f"{data.effect} {'taken' if data.ok else 'declined'}{_why(data.reason)}",

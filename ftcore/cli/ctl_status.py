@@ -29,6 +29,9 @@ _STATE_STYLES = {
     "lost": "bad",
 }
 
+NOTHING_DECLARED = "restart, and go on with fewer nodes; no platform, script or agent has declared more"
+"""What a job can do that has no ability."""
+
 NODES_SHOWN = 40
 """Nodes in the table of ``status``; JSON has them all."""
 
@@ -134,8 +137,8 @@ async def status(args: argparse.Namespace) -> int:
         facts.add_row("step", str(job.step) if job.step_absolute else f"{job.step} of this round")
     if job.checkpoint is not None:
         facts.add_row("checkpoint", f"of step {job.checkpoint}")
-    if job.abilities:
-        facts.add_row("can", _abilities(job))
+    if job.run:
+        facts.add_row("can", _abilities(job) or NOTHING_DECLARED)
     facts.add_row("incidents", f"{job.incidents}, open: {job.incident or 'none'}")
     if job.master is not None:
         life = "" if leader is None else ", alive" if leader.alive else ", gone"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ftcore.cli.ctl_lines import judged
-from ftcore.cli.ctl_output import clean
-from ftcore.commands import ReleaseNode, ReplaceNodes
+from ftcore.cli.ctl_output import clean, duration
+from ftcore.commands import CheckHealth, ReleaseNode, ReplaceNodes
 from ftcore.errors import FtcoreError
 from ftcore.events.action import ActionOrdered
 from ftcore.events.envelope import Event
@@ -153,6 +153,12 @@ class Narrator:
     def _ordered(self, event: Event, data: ActionOrdered) -> str:
         if isinstance(data.command, ReplaceNodes):
             return f"the platform is to launch another for {', '.join(data.command.nodes[:NAMES_SHOWN])}"
+        if isinstance(data.command, CheckHealth) and data.command.stage == 1:
+            nodes = data.nodes or tuple(node for group in data.command.groups for node in group)
+            within = f"for up to {duration(data.command.within_s)}"
+            return (
+                f"before round {data.command.round}, {within}, {_names(nodes)} checked: devices, links, configuration"
+            )
         if not isinstance(data.command, ReleaseNode) or data.command.outcome != "released":
             return ""
         self.released.update(data.nodes)

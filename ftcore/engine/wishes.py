@@ -74,10 +74,11 @@ def _judge_node(state: JobState, node: str) -> Answer | None:
     known = state.nodes.get(node)
     if known is None:
         names = [found.node for found in state.alive()]
-        near = difflib.get_close_matches(node, names, n=1)
+        near = difflib.get_close_matches(node, names) if len(names) > NAMES_MAX else []
         more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names[:NAMES_MAX])}{more}"
-        return Answer(f"no node {node!r}; {hint}", unknown=True)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        there = f"there are: {', '.join(names[:NAMES_MAX])}{more}" if names else "none takes part now"
+        return Answer(f"no node {node!r}; {hint}{there}", unknown=True)
     if not known.alive:
         return Answer(f"{node} takes no part any more: it is {known.phase}", fulfilled=True)
     if known.phase in OUTGOING:

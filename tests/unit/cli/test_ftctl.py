@@ -472,3 +472,9 @@ def test_times_are_understood():
     assert bound("2023-11-15T00:13:20.5+02:00").time == EPOCH_NS + 500_000_000
     assert bound("2h").settled(EPOCH_NS).time == EPOCH_NS - 7200 * 10**9
     assert bound("17").settled(EPOCH_NS) == bound("17")
+
+
+def test_what_a_job_can_do_is_told_where_nothing_was_declared(store, capsys):
+    """A line that is not there says nothing."""
+    assert main(["--store", store, "status"]) == 0
+    assert "can        restart, and go on with fewer nodes; no platform" in capsys.readouterr().out

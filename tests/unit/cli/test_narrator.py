@@ -90,3 +90,15 @@ def test_plans_in_place_refusals_and_saves():
     assert "i1: dying_checkpoint has saved the state; the next policies are asked" in told
     assert any(line.startswith("i1: step_retry did not succeed: node0: ") for line in told)
     assert told[-1].startswith("i1: resolved by process_restart")
+
+
+def test_a_health_check_is_told_when_it_begins_and_when_it_is_over():
+    """Before the first start; nobody is to wonder why nothing trains."""
+    policy = parse("version: 1\njob: {health: suspect, check_s: 90s}\n", "policy.yaml")
+    driver = JobDriver(policy=policy, abilities=("check",))
+    driver.start()
+    assert lines(driver)[:3] == [
+        "before round 1, for up to 90.0 s, node0, node1 are checked: devices, links, configuration",
+        "2 nodes checked: all healthy",
+        "round 1: 2 nodes, 2 ranks",
+    ]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ftcore.engine.issue import NAMES_MAX
 from ftcore.engine.wishes import ABOUT_NODES, WISHES, came_of, judge
 from ftcore.events.job import JobSpec
 from ftcore.testing.driver import JobDriver
@@ -22,12 +23,21 @@ def test_a_running_job_takes_what_is_about_no_node(command):
 
 @pytest.mark.parametrize("command", ["drain", "evict"])
 def test_nodes_are_known_by_name(command):
-    """A node that takes part may be named; of another the nearest name or all are told."""
+    """A node that takes part may be named; of another all are told, whichever is the nearest."""
     driver = running()
     assert judge(driver.state, command, "node1") is None
-    near, far = judge(driver.state, command, "nodes"), judge(driver.state, command, "x")
-    assert near.unknown and not near.fulfilled and "did you mean node" in near.reason
+    near, far = judge(driver.state, command, "node9"), judge(driver.state, command, "x")
+    assert near.unknown and not near.fulfilled and near.reason == "no node 'node9'; there are: node0, node1"
     assert far.reason == "no node 'x'; there are: node0, node1"
+
+
+def test_of_many_nodes_the_nearest_are_told_and_the_first():
+    """The names that were perhaps meant come first; the list has an end."""
+    driver = JobDriver(nodes=NAMES_MAX + 3)
+    driver.start()
+    told = judge(driver.state, "evict", "nod11")
+    assert "did you mean node11 or " in told.reason and "there are: node0, node1, " in told.reason
+    assert told.reason.endswith(" and 3 more")
 
 
 def test_a_node_that_is_gone_is_out_already():

@@ -47,7 +47,7 @@ FAULTS = {
     "names a stranger": (TAKE.replace("wait_s", "terms=Terms(exclude=('x',)), wait_s"), "the job has no node 'x'"),
     "wants too many": (
         TAKE.replace("wait_s", "terms=Terms(want=99), wait_s"),
-        "terms.want: 99, expected 0, or 2 to 2 nodes",
+        "terms.want: 99, expected 0, or 2 nodes",
     ),
     "goes back to nowhere": (TAKE.replace("wait_s", "terms=Terms(rollback_to=7), wait_s"), "no checkpoint of step 7"),
     "orders nothing": (TAKE.replace("RESTART", "IN_PLACE"), "terms.command: None, expected one of"),
