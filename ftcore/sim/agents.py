@@ -50,6 +50,7 @@ class SimAgent(Process):
     def __init__(self, sim: "Simulation", host: Host, node: str, ordinal: int | None) -> None:
         super().__init__(sim.clock, host, node)
         self.sim, self.node, self.ordinal = sim, node, ordinal
+        self.pid = sim.next_pid()
         options = sim.options
         self.timing = options.spec.timing
         able = ABLE if options.capable else ()
@@ -94,7 +95,7 @@ class SimAgent(Process):
             incarnation=incarnation,
             slots=self.sim.options.slots,
             host=self.host.name,
-            pid=1,
+            pid=self.pid,
             address=self.host.name,
             version=__version__,
             ordinal=self.ordinal,
@@ -131,6 +132,12 @@ class SimAgent(Process):
             self.sim.training.stop(self.ranks)
         self.sim.net.cut(self)
         self.sim.platform.ended(self)
+
+    def preempted(self, within_s: float) -> None:
+        """Its machine is taken away: it is asked to go, and ended if it has not gone in time."""
+        if not self.outcome:
+            self.do(self.core.told_to_leave("told by SIGTERM", 5))
+        self.clock.after(ns(within_s), self.kill)
 
     def _go(self) -> None:
         self.sim.trace(f"{self.node} goes: {self.outcome}")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ftcore import __version__
-from ftcore.commands import PLATFORM, ReplaceNodes
 from ftcore.engine.decide import turn
 from ftcore.engine.master import (
     Leases,
@@ -32,8 +31,7 @@ from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event, Fact
 from ftcore.events.job import JobProgressed, JobSubmitted
 from ftcore.events.master import MasterElected
-from ftcore.events.node import NodeJoined, NodeLeft, NodeLost, PlatformAnswered
-from ftcore.events.policy import AbilityDeclared
+from ftcore.events.node import NodeJoined, NodeLeft, NodeLost
 from ftcore.ids import Nanoseconds, Term
 from ftcore.ports import Candidate
 from ftcore.sim import frames
@@ -42,6 +40,7 @@ from ftcore.sim.clock import Timer, ns
 from ftcore.sim.hosts import Host, Process
 from ftcore.sim.net import End, Stream
 from ftcore.sim.store import bodies_of
+from ftcore.sim.watcher import Watcher
 from ftcore.states.fold import fold, is_duplicate, next_deadline
 from ftcore.states.job import ENDED
 from ftcore.states.master import MASTER, MasterPhase
@@ -123,7 +122,7 @@ class SimMaster(Process):
         self._standbys: set[str] = set()
         self._submitting = ""
         self._lived = False
-        self._declared = 0
+        self._watcher: Watcher | None = None
         self._renewed = 0
         self._follow()
         self._campaign()
@@ -233,19 +232,9 @@ class SimMaster(Process):
             return
         self._lived = self.state.run > 0 and self.state.phase not in ENDED
         self.submit(own_fact(MasterElected(host=self.host.name, pid=1, address=self.address, version=__version__)))
-        self._ask_platform_again()
+        self._watcher = Watcher(self.sim, self)
         self.after(LOOK_NS, self._look)
         self._set_alarm()
-
-    def _ask_platform_again(self) -> None:
-        for action in list(self.state.actions.values()):
-            if PLATFORM in action.waiting and isinstance(action.command, ReplaceNodes):
-                self._ask_platform(action.effect, action.command)
-
-    def _ask_platform(self, effect: str, command: ReplaceNodes) -> None:
-        ok, reason, delay = self.sim.platform.replace(effect, command)
-        answered = PlatformAnswered(effect=effect, ok=ok, reason=reason)
-        self.after(delay, lambda: self.submit(own_fact(answered)))
 
     # -- the sequencer
 
@@ -320,12 +309,9 @@ class SimMaster(Process):
         for event in batch:
             if isinstance(event.data, NodeLeft) and event.data.node in self._sessions:
                 self._sessions[event.data.node].acknowledge()  # it waits for that
-        for action in list(self.state.actions.values()):
-            if PLATFORM in action.waiting and any(getattr(e.data, "effect", "") == action.effect for e in batch):
-                assert isinstance(action.command, ReplaceNodes)
-                self._ask_platform(action.effect, action.command)
         self._catch_up()
-        self._declare_abilities()
+        if self._watcher is not None:
+            self._watcher.attend()
         if self._lived and self.state.phase in ENDED and not self.state.alive():
             self._end("the job has ended")
             return
@@ -339,15 +325,6 @@ class SimMaster(Process):
         session = self._sessions.get(node)
         if session is not None and session.incarnation == incarnation:
             session.stream.close()
-
-    def _declare_abilities(self) -> None:
-        """Once a run."""
-        abilities = self.sim.options.abilities
-        if self.state.run and self._declared < self.state.run:
-            self._declared = self.state.run
-            for source, names in abilities:
-                if source not in self.state.abilities:
-                    self.submit(own_fact(AbilityDeclared(source=source, abilities=names)))
 
     def _catch_up(self) -> None:
         """The state is that of the log: do what waited for that."""

@@ -80,6 +80,8 @@ class Options:
         spares: hosts beyond those that the platform has nodes on.
         standing_by: nodes beyond those that the job wants.
         switches: hosts stand behind so many; 0: nobody says where it stands.
+        watched: the platform tells what happens to nodes; empty: it does not; ``names``: without their processes.
+        counted: it tells how many nodes it could launch.
         lead_delay_s: how long nobody must lead before an agent puts up a candidate.
         capable: workers can pause, park, retry and save.
         abilities: what is declared, by source.
@@ -105,6 +107,8 @@ class Options:
     spares: int
     standing_by: int
     switches: int
+    watched: str
+    counted: bool
     lead_delay_s: float
     capable: bool
     abilities: tuple[tuple[str, tuple[str, ...]], ...]
@@ -149,6 +153,7 @@ def draw(seed: int, nodes: int | None = None) -> Options:
         share = chance.choice((0.15, 0.3, 0.6))
         faults = tuple(name for name in FAULTS if chance.random() < share)
         faults += ("bad_switch",) if switches and shape.random() < 0.3 else ()
+        faults += ("preemption",) if shape.random() < 0.3 else ()
     capable = chance.random() < 0.6
     return Options(
         seed=seed,
@@ -167,6 +172,8 @@ def draw(seed: int, nodes: int | None = None) -> Options:
         spares=chance.choice((0, 1, 2)),
         standing_by=shape.choice((0, 0, 0, 1, 2)),
         switches=switches,
+        watched=shape.choice(("", "names", "processes", "processes")),
+        counted=shape.random() < 0.5,
         lead_delay_s=chance.choice((0.0, 1.0, 5.0)),
         capable=capable,
         abilities=_abilities(chance, capable),

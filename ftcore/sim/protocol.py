@@ -137,7 +137,7 @@ class Simulation:
         return self._lives
 
     def next_pid(self) -> int:
-        """A number for the next master's process."""
+        """A number for the next process."""
         self._pids += 1
         return self._pids
 

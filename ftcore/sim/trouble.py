@@ -53,6 +53,7 @@ class Trouble:
             "store_cut": self._store_cut,
             "bad_host": self._bad_host,
             "bad_switch": self._bad_switch,
+            "preemption": self._preemption,
             "operator_stop": self._operator_stop,
             "operator": self._operator,
         }
@@ -221,6 +222,16 @@ class Trouble:
         switch = self.chance.choice(self.sim.hosts).switch
         self.sim.bad_switches = [] if switch in self.sim.bad_switches else [switch]
         return self.harm(f"{switch} is {'bad' if self.sim.bad_switches else 'good'}")
+
+    def _preemption(self) -> str:
+        agent = self._agent()
+        if agent is None:
+            return ""
+        within_s = self.chance.choice((0.5, 5.0, 30.0))
+        self.sim.platform.warn(agent, within_s)
+        if self.chance.random() < 0.8:  # else it thinks better of it
+            agent.wake_for(lambda: agent.preempted(within_s))
+        return self.harm(f"{agent.name} within {within_s:g} s")
 
     # -- by a trace
 

@@ -80,6 +80,8 @@ def by_protocol(trace: Sequence[TraceFault], abilities: dict[str, tuple[str, ...
         spares=4,
         standing_by=0,
         switches=0,
+        watched="",
+        counted=False,
         abilities=tuple(abilities.items()),
         step_s=2.0,
         total=1_000_000,

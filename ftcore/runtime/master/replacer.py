@@ -22,14 +22,14 @@ from typing import Any
 import structlog
 
 from ftcore.commands import PLATFORM, ReplaceNodes
+from ftcore.engine.told import told_of
 from ftcore.errors import FtcoreError, Refused
-from ftcore.events.node import NodeLost, PlatformAnswered
+from ftcore.events.node import PlatformAnswered
 from ftcore.events.policy import AbilityDeclared
-from ftcore.events.worker import FaultObserved
 from ftcore.platforms import open_platform
 from ftcore.policies.base import Ability
 from ftcore.policies.external import one_line
-from ftcore.ports import CapacityChanged, Happening, NodeEnded, Occupant, Platform
+from ftcore.ports import CapacityChanged, Happening, Occupant, Platform
 from ftcore.runtime import tasks
 from ftcore.states.job import ENDED
 from ftcore.states.model import ActionState, JobState
@@ -182,28 +182,9 @@ class Replacer:
             self._able = happening.free != 0
             self._changed.set()
             return
-        state = self._state()
-        node = state.nodes.get(happening.node)
-        if node is None or not node.alive:
-            return
-        # Platforms repeat themselves: without a pid, what is told of a name may be meant for who had it before.
-        if happening.pid != node.pid and (happening.pid or node.again):
-            return
-        if isinstance(happening, NodeEnded):
-            told = f"{one_line(happening.reason, 300)}, its platform says"
-            self._tell(NodeLost(node=node.node, incarnation=node.incarnation, reason=told))
-        elif state.world is not None and state.phase not in ENDED:
-            self._tell(
-                FaultObserved(
-                    node=node.node,
-                    incarnation=node.incarnation,
-                    round=state.world.round,
-                    source="platform",
-                    kind="preemption-notice",
-                    message=one_line(happening.reason, 500),
-                    values={"within_s": happening.within_s},
-                )
-            )
+        told = told_of(self._state(), happening)
+        if told is not None:
+            self._tell(told)
 
     async def _declare(self) -> None:
         """Say in each run what the platform can do, and when that changes."""
