@@ -6,6 +6,7 @@ next one folds the log again. What cannot be folded is an error of the simulatio
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -56,6 +57,8 @@ PREDECESSOR_S = 1.5
 STANDBYS = 2
 BATCH_EVENTS_MAX = 1024
 RETRY_S = (0.05, 2.0)
+SLOW_S = 2.0
+FROZEN_S = 1.0
 
 
 @attrs.define(eq=False)
@@ -106,11 +109,11 @@ class SimMaster(Process):
         self.committing = False
         self._saw_run = standby
         self._begun = -1
-        self._base = self._led_since = self._resumed = 0
+        self._base = self._led_since = self._resumed = self._thawed = 0
         self._stalled = False
         self._losing: set[tuple[str, str]] = set()
         self._expiring: set[tuple[str, int]] = set()
-        self._queue: deque[Fact] = deque()
+        self._queue: deque[tuple[Fact, Callable[[], bool]]] = deque()
         self._sessions: dict[str, Session] = {}
         self._unserved: list[Session] = []
         self._held_back: list[tuple[Session, frames.Hello]] = []
@@ -238,9 +241,9 @@ class SimMaster(Process):
 
     # -- the sequencer
 
-    def submit(self, fact: Fact) -> None:
-        """Queue a fact."""
-        self._queue.append(fact)
+    def submit(self, fact: Fact, holds: Callable[[], bool] = lambda: True) -> None:
+        """Queue a fact; whether it is still so is asked when its turn comes."""
+        self._queue.append((fact, holds))
         if not self.committing:
             self.committing = True
             self.after(0, self._commit_next)
@@ -249,7 +252,10 @@ class SimMaster(Process):
         batch: list[Event] = []
         expected = self.state.seq
         while self._queue and len(batch) < BATCH_EVENTS_MAX:
-            fact = self._queue.popleft()
+            fact, holds = self._queue.popleft()
+            if not holds():
+                self._withdrawn(fact)
+                continue
             if is_duplicate(self.state, *fact.id):
                 continue
             now = Nanoseconds(self._base + self.clock.now)
@@ -265,7 +271,20 @@ class SimMaster(Process):
             return
         self._append(batch, bodies_of(batch), expected, RETRY_S[0])
 
+    def _withdrawn(self, fact: Fact) -> None:
+        """What this master had found out is so no more."""
+        if isinstance(fact.data, NodeLost):
+            self._lost(fact.data.node, fact.data.incarnation)
+        elif isinstance(fact.data, DeadlineExpired):
+            self._expiring.discard((fact.data.key, fact.data.due))
+
+    def _lost(self, node: str, incarnation: str) -> None:
+        self._losing.discard((node, incarnation))
+        self._leases.heard(node, incarnation, self.clock.now)  # if it was set aside, it is said again, a lease later
+
     def _append(self, batch: list[Event], bodies: list[bytes], expected: int, pause_s: float) -> None:
+        asked = self.clock.now
+
         def answered(answer: Any) -> None:
             if isinstance(answer, LogUnavailable):
                 self._stalled = True
@@ -274,7 +293,7 @@ class SimMaster(Process):
             elif isinstance(answer, Fenced | Conflict):
                 self._end(f"{type(answer).__name__}: {answer}")
             else:
-                if self._stalled:
+                if self._stalled or self.clock.now - asked > ns(SLOW_S):
                     self._stalled, self._resumed = False, self._base + self.clock.now
                 self._committed(batch)
 
@@ -292,7 +311,7 @@ class SimMaster(Process):
             elif isinstance(event.data, NodeJoined):
                 self._choose_standbys()
             elif isinstance(event.data, NodeLost):
-                self._losing.discard((event.data.node, event.data.incarnation))
+                self._lost(event.data.node, event.data.incarnation)
                 self._part_with(event.data.node, event.data.incarnation)
             elif isinstance(event.data, DeadlineExpired):
                 self._expiring.discard((event.data.key, event.data.due))
@@ -361,15 +380,22 @@ class SimMaster(Process):
         coming = next_deadline(self.state)
         if coming is None or coming in self._expiring:
             return
-        since = max(self._led_since, self._resumed)
-        left = due(coming[1], since, self.timing.node_lease_s) - (self._base + self.clock.now)
+        left = self._left(coming[1])
         if left > 0:
-            self._alarm = self.after(left, self._ring)
+            rings = self.clock.now + left
+            self._alarm = self.after(left, lambda: self._ring(rings))
             return
         self._expiring.add(coming)
-        self.submit(own_fact(DeadlineExpired(key=coming[0], due=coming[1])))
+        expired = own_fact(DeadlineExpired(key=coming[0], due=coming[1]))
+        self.submit(expired, lambda: self._left(coming[1]) <= 0)
 
-    def _ring(self) -> None:
+    def _left(self, deadline: int) -> int:
+        since = max(self._led_since, self._resumed, self._thawed)
+        return due(deadline, since, self.timing.node_lease_s) - (self._base + self.clock.now)
+
+    def _ring(self, due_at: int) -> None:
+        if self.clock.now - due_at > ns(FROZEN_S):
+            self._thawed = self._base + self.clock.now
         if not self.committing:  # else behind the commit
             self._set_alarm()
 
@@ -402,8 +428,8 @@ class SimMaster(Process):
         session = self._sessions.get(node)
         mine = session is not None and session.incarnation == incarnation
         beat = session.beat if session is not None and mine else None
-        never = not self._leases.last_heard(node, incarnation)
-        if never and self.sim.store.down_until > self._led_since - self._base:
+        heard = self._leases.last_heard(node, incarnation)
+        if not heard and self.sim.store.down_until > self._led_since - self._base:
             self.sim.trouble.harm(f"{node} could not be told who leads")
         lost = NodeLost(
             node=node,
@@ -412,7 +438,7 @@ class SimMaster(Process):
             step=beat.step if beat is not None else None,
             absolute=beat.absolute if beat is not None else False,
         )
-        self.submit(own_fact(lost))
+        self.submit(own_fact(lost), lambda: self._leases.last_heard(node, incarnation) == heard)
 
     def _sample(self, now: int) -> None:
         world = self.state.world
