@@ -61,10 +61,17 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     Raises ``BlockingIOError`` if the channel does not block and nothing is there.
     """
     try:
-        data, fds, _, _ = socket.recv_fds(channel, MESSAGE_BYTES_MAX, FDS_MAX, socket.MSG_CMSG_CLOEXEC)
+        data, fds = _take(channel)
+    except ConnectionResetError:
+        data, fds = _take(channel)  # the peer ended without reading all; that is told before its last words
     except ConnectionError:
         return None, []
     return (json.loads(data) if data else None), fds
+
+
+def _take(channel: socket.socket) -> tuple[bytes, list[int]]:
+    data, fds, _, _ = socket.recv_fds(channel, MESSAGE_BYTES_MAX, FDS_MAX, socket.MSG_CMSG_CLOEXEC)
+    return data, fds
 
 
 def body_fd(body: Body) -> int:
