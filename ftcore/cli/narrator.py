@@ -155,10 +155,8 @@ class Narrator:
             return f"the platform is to launch another for {', '.join(data.command.nodes[:NAMES_SHOWN])}"
         if isinstance(data.command, CheckHealth) and data.command.stage == 1:
             nodes = data.nodes or tuple(node for group in data.command.groups for node in group)
-            within = f"for up to {duration(data.command.within_s)}"
-            return (
-                f"before round {data.command.round}, {within}, {_names(nodes)} checked: devices, links, configuration"
-            )
+            what = f"checked before round {data.command.round}: devices, links, configuration"
+            return f"{_names(nodes)} {what}; up to {duration(data.command.within_s)} a stage"
         if not isinstance(data.command, ReleaseNode) or data.command.outcome != "released":
             return ""
         self.released.update(data.nodes)

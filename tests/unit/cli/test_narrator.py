@@ -98,7 +98,7 @@ def test_a_health_check_is_told_when_it_begins_and_when_it_is_over():
     driver = JobDriver(policy=policy, abilities=("check",))
     driver.start()
     assert lines(driver)[:3] == [
-        "before round 1, for up to 90.0 s, node0, node1 are checked: devices, links, configuration",
+        "node0, node1 are checked before round 1: devices, links, configuration; up to 90.0 s a stage",
         "2 nodes checked: all healthy",
         "round 1: 2 nodes, 2 ranks",
     ]
