@@ -4,7 +4,7 @@ Turned by ``runtime/master`` in production and by ``sim`` in a simulation. What 
 is what follows for the agents once it is durable, and who may take part.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -251,44 +251,55 @@ class Leases:
         self._look = look_ns
         self._heard: dict[tuple[str, str], int] = {}
         self._looked = 0
+        self._expected: frozenset[tuple[str, str]] = frozenset()
         self._missing: set[tuple[str, str]] = set()
         self._arrival = 0
 
     def heard(self, node: str, incarnation: str, mono_ns: int) -> None:
-        """A frame came."""
+        """A frame came, not before any other that came."""
         key = (node, incarnation)
         if key in self._missing:
             self._missing.discard(key)
             self._arrival = mono_ns
-        self._heard[key] = mono_ns
+        self._heard.pop(key, None)
+        self._heard[key] = mono_ns  # at the end: they stand in the order in which they were heard
         self._looked = self._looked or mono_ns  # a gap may come before the first look
 
     def last_heard(self, node: str, incarnation: str) -> int:
         """When a frame came last, in monotonic nanoseconds; 0 if never."""
         return self._heard.get((node, incarnation), 0)
 
-    def silent(self, expected: Sequence[tuple[str, str]], mono_ns: int) -> list[tuple[str, str]]:
-        """The expected nodes whose lease is over."""
+    def silent(self, expected: frozenset[tuple[str, str]], mono_ns: int) -> list[tuple[str, str]]:
+        """The expected nodes whose lease is over.
+
+        Args:
+            expected: all nodes that are to be heard of. While it is the same object as at the last look, only the
+                silent ones are looked at: thousands may beat, and nobody comes or goes.
+            mono_ns: now.
+        """
         if self._looked and mono_ns - self._looked > 2 * self._look:
             gap = mono_ns - self._looked - self._look
             self._arrival += gap
-            for key in self._heard:
-                self._heard[key] += gap
+            for key, heard in self._heard.items():
+                self._heard[key] = min(heard + gap, mono_ns)
         self._looked = mono_ns
-        silent, missing = [], set()
-        for key in expected:
-            heard = self._heard.get(key)
-            if heard is None:
-                missing.add(key)
-            elif mono_ns - heard > self._lease:
+        if expected is not self._expected:
+            self._expect(expected, mono_ns)
+        silent = []
+        for key, heard in self._heard.items():
+            if mono_ns - heard <= self._lease:
+                break
+            if key in expected:
                 silent.append(key)
+        if mono_ns - self._arrival > self._lease:
+            silent += self._missing
+        return sorted(silent)
+
+    def _expect(self, expected: frozenset[tuple[str, str]], mono_ns: int) -> None:
+        missing = set(expected - self._heard.keys())
         if missing - self._missing:
             # the first look, or nodes that are new in the log
             self._arrival = mono_ns + (self._lease if len(missing) == len(expected) else 0)
-        self._missing = missing
-        if mono_ns - self._arrival > self._lease:
-            silent += missing
+        self._expected, self._missing = expected, missing
         if len(self._heard) > len(expected):
-            wanted = set(expected)
-            self._heard = {key: heard for key, heard in self._heard.items() if key in wanted}
-        return sorted(silent)
+            self._heard = {key: heard for key, heard in self._heard.items() if key in expected}

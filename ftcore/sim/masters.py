@@ -401,7 +401,7 @@ class SimMaster(Process):
 
     def _look(self) -> None:
         now = self.clock.now
-        expected = [(node.node, node.incarnation) for node in self.state.alive()]
+        expected = frozenset((node.node, node.incarnation) for node in self.state.alive())
         for node, incarnation in self._leases.silent(expected, now):
             self._lose(node, incarnation)
         self._sample(now)

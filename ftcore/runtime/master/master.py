@@ -116,6 +116,7 @@ class Master:
         self._sequencer: Sequencer | None = None
         self._alerts = Alerts(self._record)
         self._leases = Leases(seconds(timing.node_lease_s), seconds(LOOK_S))
+        self._expected: frozenset[tuple[str, str]] | None = None
         self._paces = NodePaces(timing.pace_window_s)
         self._expiring: set[tuple[str, int]] = set()
         self._losing: set[tuple[str, str]] = set()
@@ -264,6 +265,7 @@ class Master:
         """A batch is durable: acknowledge its facts, send its orders. The state is exactly the log's now."""
         assert self._sequencer is not None
         leaving: list[str] = []
+        self._expected = None
         for event in batch:
             self._follower.unsent.feed(event)
             if isinstance(event.data, JobSubmitted):
@@ -398,8 +400,9 @@ class Master:
         while True:
             await asyncio.sleep(LOOK_S)
             now = self._clock.mono()
-            expected = [(name, self.state.nodes[name].incarnation) for name in self.state.places.values()]
-            for node, incarnation in self._leases.silent(expected, now):
+            if self._expected is None:
+                self._expected = frozenset((node.node, node.incarnation) for node in self.state.alive())
+            for node, incarnation in self._leases.silent(self._expected, now):
                 self._lose(node, incarnation, f"no frame for {self._timing.node_lease_s:g} s")
             self._sample_progress(now)
             self._refusals.look(now)

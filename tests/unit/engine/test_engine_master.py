@@ -1,5 +1,7 @@
 """What a master tells whom, whom it refuses, and whose silence counts."""
 
+from typing import Any
+
 import pytest
 
 from ftcore.engine.master import (
@@ -145,7 +147,7 @@ def test_a_new_master_waits_before_deadlines_count():
 def test_leases():
     """Silence counts from the last frame; where nobody has come yet, all have two leases."""
     leases = Leases(lease_ns=20, look_ns=10)
-    nodes = [("a", "1"), ("b", "1")]
+    nodes = frozenset({("a", "1"), ("b", "1")})
     assert leases.silent(nodes, 100) == []
     assert leases.silent(nodes, 120) == []
     assert leases.silent(nodes, 140) == []
@@ -155,8 +157,8 @@ def test_leases():
     leases.heard("a", "1", 162)
     assert leases.silent(nodes, 165) == [("b", "1")]
     assert leases.last_heard("a", "1") == 162
-    assert leases.silent(nodes, 183) == nodes
-    assert leases.silent([], 185) == []
+    assert leases.silent(nodes, 183) == sorted(nodes)
+    assert leases.silent(frozenset(), 185) == []
     assert leases.last_heard("a", "1") == 0
     early = Leases(lease_ns=20, look_ns=10)
     early.heard("a", "1", 95)
@@ -167,7 +169,49 @@ def test_leases():
     alone = Leases(lease_ns=20, look_ns=10)
     for when in range(100, 141, 10):
         assert alone.silent(nodes, when) == []
-    assert alone.silent(nodes, 150) == nodes
+    assert alone.silent(nodes, 150) == sorted(nodes)
+
+
+class Watched(frozenset[tuple[str, str]]):
+    """A set that counts the looks at it."""
+
+    looks = 0
+
+    def __contains__(self, key: object) -> bool:
+        Watched.looks += 1
+        return super().__contains__(key)
+
+    def __sub__(self, other: Any) -> frozenset[tuple[str, str]]:
+        Watched.looks += 1
+        return super().__sub__(other)
+
+
+def test_a_look_at_thousands_who_beat_looks_at_the_silent_alone():
+    """While nobody comes or goes, a look costs what is silent, however many nodes there are."""
+    leases = Leases(lease_ns=20, look_ns=10)
+    nodes = Watched((f"node{n}", "1") for n in range(1000))
+    for when in range(100, 160, 10):
+        for name, _ in sorted(nodes)[when >= 120 :]:
+            leases.heard(name, "1", when)
+        before = Watched.looks
+        assert leases.silent(nodes, when) == ([("node0", "1")] if when > 130 else [])
+        assert Watched.looks - before == (1 if when in (100, 140, 150) else 0)
+
+
+def test_a_gap_gives_nobody_more_than_there_was():
+    """After a gap nobody counts as heard later than now, so who is silent first is lost first."""
+    leases = Leases(lease_ns=20, look_ns=10)
+    nodes = frozenset({("a", "1"), ("b", "1")})
+    leases.heard("b", "1", 95)
+    leases.heard("a", "1", 100)
+    assert leases.silent(nodes, 100) == []
+    leases.heard("a", "1", 195)
+    assert leases.silent(nodes, 200) == []
+    assert leases.last_heard("b", "1") == 185
+    assert leases.last_heard("a", "1") == 200
+    assert leases.silent(nodes, 206) == [("b", "1")]
+    assert leases.silent(nodes, 216) == [("b", "1")]
+    assert leases.silent(nodes, 221) == sorted(nodes)
 
 
 def test_whoever_has_not_found_a_new_master_is_lost_a_lease_after_the_last_that_did():
