@@ -387,8 +387,12 @@ class Master:
         self._expiring.add(coming)
         expired = own_fact(DeadlineExpired(key=coming[0], due=coming[1]))
         told = self._sequencer.submit(expired, lambda: self._left(coming[1]) <= 0)
-        told.add_done_callback(lambda _: self._expiring.discard(coming))
+        told.add_done_callback(lambda _: self._looked_at(coming))
         return None
+
+    def _looked_at(self, deadline: tuple[str, int]) -> None:
+        self._expiring.discard(deadline)
+        self._deadline_changed.set()  # it may have been dropped, and nothing been committed
 
     def _left(self, deadline: int) -> int:
         assert self._sequencer is not None
