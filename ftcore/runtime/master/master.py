@@ -21,7 +21,6 @@ from ftcore.engine.master import (
     Refusal,
     acknowledged,
     answers_to,
-    due,
     is_known,
     listens_to,
     refusal,
@@ -33,18 +32,18 @@ from ftcore.engine.pace import NodePaces, Pace
 from ftcore.engine.turn import MASTER as OWN
 from ftcore.engine.turn import own_fact
 from ftcore.errors import Conflict, Fenced
-from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event, EventId, Fact
 from ftcore.events.job import JobProgressed, JobSpec, JobSubmitted
 from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeLeft, NodeLost
 from ftcore.events.policy import AlertRaised
-from ftcore.ids import Nanoseconds, Seq, seconds
+from ftcore.ids import Seq, seconds
 from ftcore.ports import Candidate, EventLog, Leadership
 from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
 from ftcore.runtime.master.adviser import Adviser
 from ftcore.runtime.master.alerts import ALERTS_S, Alerts
+from ftcore.runtime.master.deadlines import Deadlines
 from ftcore.runtime.master.follower import Follower
 from ftcore.runtime.master.keeper import Keeper, Upkeep
 from ftcore.runtime.master.operators import Operators
@@ -56,7 +55,6 @@ from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.opening import Turned, other_version
 from ftcore.runtime.wire.security import NONE, Security
-from ftcore.states.fold import next_deadline
 from ftcore.states.job import ENDED
 from ftcore.states.master import MASTER, MasterPhase
 from ftcore.states.model import JobState
@@ -64,9 +62,6 @@ from ftcore.timing import DEFAULT, Timing
 
 LOOK_S = 0.1
 """How often leases and idleness are looked at."""
-
-FROZEN_S = 1.0
-"""A wait that lasts so much longer than asked for: this process did not run, and what was answered lies unread."""
 
 STANDBYS = 2
 """Standbys wanted beside the leader, on the lowest ordinals after the first."""
@@ -118,13 +113,11 @@ class Master:
         self._leases = Leases(seconds(timing.node_lease_s), seconds(LOOK_S))
         self._expected: frozenset[tuple[str, str]] | None = None
         self._paces = NodePaces(timing.pace_window_s)
-        self._expiring: set[tuple[str, int]] = set()
         self._losing: set[tuple[str, str]] = set()
         self._last_called = self._clock.mono()
         self._sampled: tuple[int, int] = (self._clock.mono(), -1)
         self._durable: dict[str, tuple[str, int]] = {}
-        self._led_since = Nanoseconds(0)
-        self._thawed = Nanoseconds(0)
+        self._deadlines: Deadlines | None = None
         self._standbys: set[str] = set()
         self._submitting: JobSpec | None = None
         self._unserved: list[Session] = []
@@ -136,7 +129,6 @@ class Master:
         )
         self._adviser = Adviser(self._tell_own)
         self._replacer = Replacer(platform, log.job, self._tell_own, lambda: self.state) if platform else None
-        self._deadline_changed = asyncio.Event()
         self._ended = asyncio.Event()
         self._upkeep = upkeep if upkeep is not None else Upkeep(log=log)
         self._keeper: Keeper | None = None
@@ -209,9 +201,10 @@ class Master:
         self._step("log.ended.at")
         await self._follower.finish()
         self._clock = SystemClock(self.state.time, self._follower.ahead)
-        self._last_called, self._led_since = self._clock.mono(), self._clock.now()
+        self._last_called = self._clock.mono()
         self._durable = dict(self.state.sources)
         self._sequencer = Sequencer(self.log, self.state, leadership.term, self._clock, self._committed)
+        self._deadlines = Deadlines(self._sequencer, self._clock, lambda: self._timing.node_lease_s)
         self._keeper = Keeper(self._upkeep, leadership.term, self._tell_own)
         self._step("folded")
         self._adopt_timing()
@@ -225,7 +218,7 @@ class Master:
         logger.info("leading", job=self.log.job, term=leadership.term, seq=self.state.seq)
         duties = [
             asyncio.create_task(self._sequencer.run(), name="sequencer"),
-            asyncio.create_task(self._keep_deadlines(), name="deadlines"),
+            asyncio.create_task(self._deadlines.run(), name="deadlines"),
             asyncio.create_task(self._look_after(), name="leases"),
             asyncio.create_task(leadership.lost(), name="leadership"),
             asyncio.create_task(self._alerts.run(), name="alerts"),
@@ -297,8 +290,8 @@ class Master:
         if self._replacer is not None:
             self._replacer.attend(self.state, self._clock.now())
         self._check_ended()
-        self._expire()
-        self._deadline_changed.set()
+        if self._deadlines is not None:
+            self._deadlines.changed()
         if self._keeper is not None:
             self._keeper.committed(self.state, self._follower.unsent.waiting)
 
@@ -356,48 +349,6 @@ class Master:
                 session.send(frames.HostStandby())
 
     # -- time
-
-    async def _keep_deadlines(self) -> None:
-        """Look at the deadlines when the first one passes; ``_committed`` does so, too."""
-        while True:
-            self._deadline_changed.clear()
-            left_s, now = self._expire(), self._clock.mono()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._deadline_changed.wait()
-            if left_s is not None and self._clock.mono() - now > seconds(left_s + FROZEN_S):
-                self._thawed = self._clock.now()
-
-    def _expire(self) -> float | None:
-        """Turn the deadline of the folded state that comes first into a fact if it has passed.
-
-        Only where the state is the log's. A deadline that passes while the log cannot be written, or this process does
-        not run, has been missed by nobody: what was decided is not ordered yet, what was answered is not read yet.
-
-        Returns:
-            Seconds until it passes; None: there is nothing to do before the next commit.
-        """
-        assert self._sequencer is not None
-        coming = next_deadline(self.state)
-        if coming is None or coming in self._expiring or self._sequencer.ahead or self.state.poisoned:
-            return None
-        left = self._left(coming[1])
-        if left > 0:
-            return left / 1e9 + 0.001
-        self._expiring.add(coming)
-        expired = own_fact(DeadlineExpired(key=coming[0], due=coming[1]))
-        told = self._sequencer.submit(expired, lambda: self._left(coming[1]) <= 0)
-        told.add_done_callback(lambda _: self._looked_at(coming))
-        return None
-
-    def _looked_at(self, deadline: tuple[str, int]) -> None:
-        self._expiring.discard(deadline)
-        self._deadline_changed.set()  # it may have been dropped, and nothing been committed
-
-    def _left(self, deadline: int) -> int:
-        assert self._sequencer is not None
-        since = max(self._led_since, self._sequencer.resumed, self._thawed)
-        return due(deadline, since, self._timing.node_lease_s) - self._clock.now()
 
     async def _look_after(self) -> None:
         """Look at the leases, the samples of progress, and whether anybody still calls."""
