@@ -259,8 +259,7 @@ class Link:
 
     async def _write(self, stream: Any) -> None:
         """Write what is there: the predecessor's facts once, then ours, packed; a heartbeat where nothing is."""
-        inherited, self._outbox.inherited = self._outbox.inherited, []
-        if inherited:
+        if inherited := await self._outbox.inherited():
             await stream.write(frames.encode(frames.Facts(tuple(map(msgspec.Raw, inherited)))))
         while True:
             self._pending.clear()

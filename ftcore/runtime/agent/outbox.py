@@ -1,9 +1,9 @@
 """The outbox: facts that no master has acknowledged yet, in memory and on disk.
 
 A fact is numbered once and keeps its number however often it is sent. The file lets the next agent of the node deliver
-what this one could not. It is written by a thread, in order: a disk that stalls (a home on a server that is away) holds
-up no heartbeat. A disk that refuses to be written, or an agent that dies while its disk stalls, costs what the next
-agent would have delivered, and nothing else.
+what this one could not. It is read and written by a thread, in order: a disk that stalls (a home on a server that is
+away) holds up no heartbeat. A disk that refuses, or an agent that dies or begins while its disk stalls, costs what the
+next agent would have delivered, and nothing else.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ OUTBOX_FACTS_MAX = 10_000
 CLOSE_S = 2.0
 """An agent that ends waits at most so long for its disk."""
 
+READ_S = 2.0
+"""An agent that begins waits at most so long for what its predecessor left."""
+
 
 class Outbox:
     """Facts of one agent incarnation, oldest first, with those that its predecessor left.
@@ -38,7 +42,6 @@ class Outbox:
     """
 
     def __init__(self, path: Path, node: str, incarnation: str, wake: Callable[[], None]) -> None:
-        self._path = path
         self._node = node
         self._incarnation = incarnation
         self._wake = wake
@@ -46,25 +49,19 @@ class Outbox:
         self.acked = 0
         self._facts: list[tuple[Fact, bytes]] = []
         self._acknowledged = asyncio.Event()
-        self.inherited = self._read_predecessor()
         self._file = _File(path)
 
-    def _read_predecessor(self) -> list[bytes]:
-        try:
-            lines = self._path.read_bytes().splitlines()
-        except OSError:
+    async def inherited(self) -> list[bytes]:
+        """What the predecessor left, as JSON, until a fact of this life is acknowledged: then it was told, or never is.
+
+        Waits for the disk, at most ``READ_S``: what it says later is too late, the fold takes this life for the newest.
+        """
+        if self.acked:
             return []
-        facts: list[tuple[str, bytes]] = []
-        for line in lines:
-            try:
-                fact = decode_fact(line)
-            except LogCorrupt:
-                continue  # half-written: its agent died while writing it, or had no space, so nothing was promised
-            if not isinstance(fact.data, OperatorCommanded):  # somebody's wish to end that life, not this one
-                facts.append((fact.id.incarnation, line))
-        # Only the last life's: it sent its own predecessor's before its first, so those may be in the log, and the
-        # fold knows a duplicate only among the newest life's.
-        return [line for incarnation, line in facts if incarnation == facts[-1][0]]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READ_S):
+                return await asyncio.wrap_future(self._file.predecessor)
+        return []
 
     def add(self, data: Any, at: At) -> int:
         """Number a fact and queue it; returns its number."""
@@ -87,7 +84,6 @@ class Outbox:
         self._facts = [(fact, body) for fact, body in self._facts if fact.id.n > n]
         self._acknowledged.set()
         if not self._facts:
-            self.inherited = []
             self._file.empty()
 
     async def emptied(self) -> None:
@@ -102,10 +98,13 @@ class Outbox:
 
 
 class _File:
-    """The file, as a thread writes it; nothing here waits for the disk but ``close``.
+    """The file, as a thread reads and writes it; nothing here waits for the disk but ``close``.
 
     Args:
         path: where it is made, with its folder, when there is something to write.
+
+    Attributes:
+        predecessor: the facts of the last life that are in it, before anything else is written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -114,39 +113,40 @@ class _File:
         self._lines: deque[bytes] = deque(maxlen=OUTBOX_FACTS_MAX)
         self._empty = False
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self.predecessor: Future[list[bytes]] = Future()
+        self._thread = threading.Thread(target=self._run, name="ftcore-outbox", daemon=True)
+        self._thread.start()
 
     def append(self, line: bytes) -> None:
         """Have a line written behind the others."""
         with self._changed:
             self._lines.append(line)
-            self._go()
+            self._changed.notify_all()
 
     def empty(self) -> None:
         """Have nothing in the file of what was appended so far, nor of what was there before."""
         with self._changed:
             self._lines.clear()
             self._empty = True
-            self._go()
+            self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
         """Wait until all is done, at most so long; what is not done by then is not done."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)
         with self._changed:  # a disk that comes back later holds a successor's file
             self._lines.clear()
             self._empty = False
 
-    def _go(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="ftcore-outbox", daemon=True)
-            self._thread.start()
-        self._changed.notify_all()
-
     def _run(self) -> None:
+        self.predecessor.set_running_or_notify_cancel()  # who waits no longer ends nothing
+        self.predecessor.set_result(_left_in(self._path))
+        with self._changed:
+            self._changed.wait_for(lambda: self._lines or self._empty or self._closed)
+            if not (self._lines or self._empty):
+                return
         fd = -1
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -166,3 +166,21 @@ class _File:
                         os.write(fd, b"\n" + line)  # in front: a line that was cut short spoils no other
         if fd >= 0:
             os.close(fd)
+
+
+def _left_in(path: Path) -> list[bytes]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    facts: list[tuple[str, bytes]] = []
+    for line in lines:
+        try:
+            fact = decode_fact(line)
+        except LogCorrupt:
+            continue  # half-written: its agent died while writing it, or had no space, so nothing was promised
+        if not isinstance(fact.data, OperatorCommanded):  # somebody's wish to end that life, not this one
+            facts.append((fact.id.incarnation, line))
+    # Only the last life's: it sent its own predecessor's before its first, so those may be in the log, and the fold
+    # knows a duplicate only among the newest life's.
+    return [line for incarnation, line in facts if incarnation == facts[-1][0]]

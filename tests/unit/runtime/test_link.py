@@ -76,8 +76,9 @@ async def meet_twice(folder: Path) -> int:
     """Let a master end the stream of an agent whose log store is away by then; returns how often they met."""
     met, again = 0, asyncio.Event()
 
-    async def connect(_: Any, __: Any) -> Any:
+    async def connect(incoming: Any, _: Any) -> Any:
         nonlocal met
+        await anext(aiter(incoming))  # a stream that ends before it was written to was no meeting
         met += 1
         yield frames.encode(frames.Welcome(term=Term(1), acked=0))
         if met == 2:

@@ -25,8 +25,9 @@ def left(life: str) -> NodeLeft:
 
 
 def inherited(box: Outbox) -> list[tuple[str, int]]:
+    found = asyncio.run(box.inherited())
     close(box)
-    return [(fact.id.incarnation, fact.id.n) for fact in map(decode_fact, box.inherited)]
+    return [(fact.id.incarnation, fact.id.n) for fact in map(decode_fact, found)]
 
 
 def test_a_successor_inherits_what_was_not_acknowledged(tmp_path):
@@ -90,6 +91,7 @@ def test_a_file_that_cannot_be_written_costs_only_itself(tmp_path):
 def test_a_disk_that_stalls_holds_nobody_up(tmp_path):
     """Facts are added, sent and acknowledged meanwhile; what comes to the file then is what is still to be in it."""
     box = outbox(tmp_path / "o", "1")
+    asyncio.run(box.inherited())
     os.mkfifo(tmp_path / "o")  # to open it is to wait for a reader: a disk that does not answer
     for _ in range(3):
         box.add(left("1"), at())
@@ -106,8 +108,37 @@ def test_an_agent_that_ends_does_not_wait_for_its_disk(tmp_path, monkeypatch):
     """And what the disk takes later is not what the next agent would take for its own."""
     monkeypatch.setattr(subject, "CLOSE_S", 0.05)
     box = outbox(tmp_path / "o", "1")
+    asyncio.run(box.inherited())
     os.mkfifo(tmp_path / "o")
     box.add(left("1"), at())
     close(box)
     with (tmp_path / "o").open("rb") as disk:
         assert disk.read() == b""
+
+
+def test_what_a_predecessor_left_is_waited_for_a_moment(tmp_path, monkeypatch):
+    """A disk that stalls holds up neither the agent that begins nor its facts, and costs what lies on it."""
+    monkeypatch.setattr(subject, "READ_S", 0.05)
+    monkeypatch.setattr(subject, "CLOSE_S", 0.05)
+    os.mkfifo(tmp_path / "o")
+    box = outbox(tmp_path / "o", "2")
+    box.add(left("2"), at())
+    assert asyncio.run(box.inherited()) == []
+    assert [n for n, _ in box.unacknowledged(0)] == [1]
+    close(box)
+    with (tmp_path / "o").open("wb") as disk:
+        disk.write(b"")
+
+
+def test_what_a_predecessor_left_is_told_until_a_fact_of_this_life_has_landed(tmp_path):
+    """A stream that broke over it is no reason to lose it; behind a newer life's facts it would be taken for new."""
+    first = outbox(tmp_path / "o", "1")
+    first.add(left("1"), at())
+    close(first)
+    box = outbox(tmp_path / "o", "2")
+    box.add(left("2"), at())
+    box.add(left("2"), at())
+    told = [asyncio.run(box.inherited()) for _ in range(2)]
+    assert told[0] == told[1] != []
+    box.acknowledge(1)
+    assert inherited(box) == []
