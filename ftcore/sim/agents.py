@@ -157,21 +157,24 @@ class SimAgent(Process):
     def _found(self, answer: Any) -> None:
         if self._halting or self._stream is not None:
             return
+        target = self._named(answer)
+        if target:
+            self._call(target)
+        else:
+            self._seek_again()
+
+    def _named(self, answer: Any) -> str:
+        """Who leads, as far as the store tells; where it does not answer, who led last."""
         if isinstance(answer, Exception):
             self.core.looked_up(self.now_s, False)
-            if self._last:
-                self._call(self._last)
-            else:
-                self._seek_again()
-            return
+            return self._last
         leader, alive = answer
         self.core.looked_up(self.now_s, leader is not None and alive)
-        if leader is None or not alive:
-            here = leader is not None and leader.host == self.host.name
-            self.do(self.core.leaderless(self.now_s, leader.pid if leader is not None and here else 0))
-            self._seek_again()
-        else:
-            self._call(leader.address)
+        if leader is not None and alive:
+            return str(leader.address)
+        here = leader is not None and leader.host == self.host.name
+        self.do(self.core.leaderless(self.now_s, leader.pid if leader is not None and here else 0))
+        return ""
 
     def _seek_again(self) -> None:
         if not self._hint:
@@ -191,7 +194,27 @@ class SimAgent(Process):
         self._stream = master.answer(end)
         hello = frames.Hello(self.node, self.core.incarnation, self.sim.options.digest, self.acked, self._again)
         self._stream.send(end, hello)
-        self.after(ns(CONNECT_S), lambda: None if self._welcomed or attempt != self._attempt else self._hang_up())
+        self._await_answer(attempt, self.timing.reconnect_s)
+
+    def _await_answer(self, attempt: int, patience_s: float) -> None:
+        """As long as the store says that this is the master it is waited for."""
+
+        def waits() -> bool:
+            return attempt == self._attempt and not self._welcomed
+
+        def found(answer: Any) -> None:
+            if not waits():
+                return
+            if self._named(answer) == self._target:
+                self._await_answer(attempt, min(2 * patience_s, CONNECT_S))
+            else:
+                self._hang_up()
+
+        def ask() -> None:
+            if waits():
+                self.sim.store.ask(self, self.sim.store.who_leads, found, reads=True)
+
+        self.after(ns(patience_s * self.sim.chance.uniform(0.8, 1.0)), ask)
 
     def _hang_up(self) -> None:
         """End the stream that there is, and look for the next one."""

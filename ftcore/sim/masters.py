@@ -521,9 +521,8 @@ class SimMaster(Process):
 
     def _judge(self, hello: frames.Hello) -> frames.NotMaster | frames.Refused | None:
         if not self.leading:
-            known = self.state.master
-            hint = known.address if known is not None and known.address != self.address else ""
-            return frames.NotMaster(hint)
+            known = self.state.master if self.phase is MasterPhase.CANDIDATE else None
+            return frames.NotMaster(known.address if known is not None else "")
         found = refusal(self.state, hello.node, hello.incarnation, hello.acked, self._occupied(hello), hello.again)
         if found is None and not is_known(self.state, hello.node, hello.incarnation):
             if wants_run(self.state):

@@ -313,10 +313,13 @@ class Trouble:
         """What a health check says of a host by itself; it lies now and then."""
         honest = "faulty" if host.bad else "healthy"
         if self.on and self.chance.random() < 0.1:
+            self.harm(f"a check of {host.name} lies")
             return self.chance.choice(("healthy", "slow", "failed", "unavailable", "faulty"))
         return honest
 
     def exchange(self, broken: bool) -> str:
         """What comes of an exchange of data; it fails for nothing now and then."""
         lies = self.on and self.chance.random() < 0.1
+        if lies:
+            self.harm("an exchange of data lies")
         return "failed" if broken != lies else "passed"

@@ -453,7 +453,8 @@ class Master:
                 return self._refusal(found, hello, peer)
             if self.leading:
                 return None
-        known = self.state.master
+        # Who has won the role knows of nobody else: its predecessor may be frozen, and would be waited for in vain.
+        known = self.state.master if self.phase is MasterPhase.CANDIDATE else None
         return frames.NotMaster(known.address if known is not None else "")
 
     def _judge(self, hello: frames.Hello) -> Refusal | None:

@@ -27,6 +27,7 @@ from ftcore.runtime.master.master import Master
 from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
+from ftcore.states.model import MasterState
 
 SUBMISSION = frames.submission(JobSpec(argv=("train.py",), nodes_min=2, nodes_max=2))
 
@@ -164,6 +165,21 @@ def test_a_call_that_is_held_back_is_judged_by_what_landed(tmp_path: Path) -> No
             await job.log.close()  # the leadership with it
             assert isinstance(await call, frames.NotMaster)
             assert "node.lost" not in [event.type async for event in job.log.read()]
+
+    run(scenario())
+
+
+def test_who_has_won_names_no_predecessor(tmp_path: Path) -> None:
+    """A standby says who leads; once it has won, that one is frozen or gone, and nobody is sent to wait for it."""
+
+    async def scenario() -> None:
+        log = await open_log("memory://master-hint", "job", create=True)
+        master = Master(log, listen=f"unix:{tmp_path}/master.sock")
+        master.state.master = MasterState(host="h", pid=1, address="before:1", version=__version__)
+        assert await master.greet(hello("a")) == frames.NotMaster("before:1")
+        master._step("lease.won")
+        assert await master.greet(hello("a")) == frames.NotMaster("")
+        await log.close()
 
     run(scenario())
 
