@@ -239,7 +239,8 @@ class Leases:
     loss soon, and of thousands, who wait for one another at the door, nobody is lost for standing in the queue.
 
     House rule: only time during which this process was really running counts against a node. A master that was frozen
-    or starved learns of it by the gap between its own looks and gives the gap to everybody.
+    or starved learns of it by the gap between its own looks and gives the gap to everybody. And who has not come yet
+    finds this master by the log's store alone, so time during which that does not answer does not count either.
 
     Args:
         lease_ns: nanoseconds of silence after which a node is lost.
@@ -268,6 +269,15 @@ class Leases:
     def last_heard(self, node: str, incarnation: str) -> int:
         """When a frame came last, in monotonic nanoseconds; 0 if never."""
         return self._heard.get((node, incarnation), 0)
+
+    @property
+    def awaited(self) -> bool:
+        """Somebody was not heard yet who was expected at the last look."""
+        return bool(self._missing)
+
+    def excuse(self, mono_ns: int) -> None:
+        """Who has not come could not find this master until now: they have two leases again."""
+        self._arrival = mono_ns + self._lease
 
     def silent(self, expected: frozenset[tuple[str, str]], mono_ns: int) -> list[tuple[str, str]]:
         """The expected nodes whose lease is over.

@@ -59,6 +59,7 @@ BATCH_EVENTS_MAX = 1024
 RETRY_S = (0.05, 2.0)
 SLOW_S = 2.0
 FROZEN_S = 1.0
+FOUND_S = 0.5
 
 
 @attrs.define(eq=False)
@@ -237,6 +238,7 @@ class SimMaster(Process):
         self.submit(own_fact(MasterElected(host=self.host.name, pid=1, address=self.address, version=__version__)))
         self._watcher = Watcher(self.sim, self)
         self.after(LOOK_NS, self._look)
+        self.after(ns(FOUND_S), self._see_whether_it_can_be_found)
         self._set_alarm()
 
     # -- the sequencer
@@ -413,6 +415,19 @@ class SimMaster(Process):
             return
         self.after(LOOK_NS, self._look)
 
+    def _see_whether_it_can_be_found(self) -> None:
+        """While nodes are awaited, look for this master as they do; where that fails, they are not to blame."""
+        self.after(ns(FOUND_S), self._see_whether_it_can_be_found)
+        if self._leases.awaited:
+            answers: list[Any] = []
+
+            def look() -> None:
+                if not answers:
+                    self._leases.excuse(self.clock.now)
+
+            self.sim.store.ask(self, self.sim.store.who_leads, answers.append, reads=True)
+            self.after(ns(FOUND_S), look)
+
     def _give_signs_of_life(self, now: int) -> None:
         """Tell every agent something to whom nothing was said lately: what it is owed."""
         for session in self._sessions.values():
@@ -429,8 +444,6 @@ class SimMaster(Process):
         mine = session is not None and session.incarnation == incarnation
         beat = session.beat if session is not None and mine else None
         heard = self._leases.last_heard(node, incarnation)
-        if not heard and self.sim.store.down_until > self._led_since - self._base:
-            self.sim.trouble.harm(f"{node} could not be told who leads")
         lost = NodeLost(
             node=node,
             incarnation=incarnation,

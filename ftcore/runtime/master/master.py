@@ -31,7 +31,7 @@ from ftcore.engine.master import (
 from ftcore.engine.pace import NodePaces, Pace
 from ftcore.engine.turn import MASTER as OWN
 from ftcore.engine.turn import own_fact
-from ftcore.errors import Conflict, Fenced
+from ftcore.errors import Conflict, Fenced, FtcoreError
 from ftcore.events.envelope import Event, EventId, Fact
 from ftcore.events.job import JobProgressed, JobSpec, JobSubmitted
 from ftcore.events.master import MasterElected
@@ -62,6 +62,9 @@ from ftcore.timing import DEFAULT, Timing
 
 LOOK_S = 0.1
 """How often leases and idleness are looked at."""
+
+FOUND_S = 0.5
+"""How often a master whom nodes have not found yet asks the store who leads, and how long that may take."""
 
 STANDBYS = 2
 """Standbys wanted beside the leader, on the lowest ordinals after the first."""
@@ -220,6 +223,7 @@ class Master:
             asyncio.create_task(self._sequencer.run(), name="sequencer"),
             asyncio.create_task(self._deadlines.run(), name="deadlines"),
             asyncio.create_task(self._look_after(), name="leases"),
+            asyncio.create_task(self._see_whether_it_can_be_found(), name="store"),
             asyncio.create_task(leadership.lost(), name="leadership"),
             asyncio.create_task(self._alerts.run(), name="alerts"),
             asyncio.create_task(self._until_ended(), name="ended"),
@@ -370,6 +374,17 @@ class Master:
             elif now - self._last_called > seconds(self._idle_s):
                 logger.info("no agent calls; resigning", job=self.log.job)
                 self._ended.set()
+
+    async def _see_whether_it_can_be_found(self) -> None:
+        """While nodes are awaited, look for this master as they do; where that fails, they are not to blame."""
+        while True:
+            await asyncio.sleep(FOUND_S)
+            if self._leases.awaited:
+                try:
+                    async with asyncio.timeout(FOUND_S):
+                        await self.log.leader()
+                except (FtcoreError, TimeoutError):
+                    self._leases.excuse(self._clock.mono())
 
     @property
     def _idle_s(self) -> float:

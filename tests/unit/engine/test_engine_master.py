@@ -234,6 +234,21 @@ def test_whoever_has_not_found_a_new_master_is_lost_a_lease_after_the_last_that_
         assert slow.silent(nodes, 110 + 15 * place) == [], name
 
 
+def test_whoever_cannot_find_a_new_master_has_two_leases_from_then_on():
+    """It is found by the store alone; who was heard before is lost a lease after the last frame all the same."""
+    leases = Leases(lease_ns=20, look_ns=10)
+    nodes = frozenset({("a", "1"), ("b", "1")})
+    assert leases.silent(nodes, 100) == [] and leases.awaited
+    leases.heard("a", "1", 101)
+    leases.excuse(115)
+    for when in range(110, 160, 10):
+        leases.heard("a", "1", min(when, 130))
+        assert leases.silent(nodes, when) == ([] if when < 151 else [("a", "1")])
+    assert leases.silent(nodes, 156) == sorted(nodes)
+    leases.heard("b", "1", 157)
+    assert leases.silent(nodes, 160) == [("a", "1")] and not leases.awaited
+
+
 def test_time_in_which_the_master_did_not_run_counts_against_nobody():
     """A look that comes much too late gives the gap to everybody."""
     leases = Leases(lease_ns=20, look_ns=10)
