@@ -95,7 +95,7 @@ def test_a_console_that_nobody_reads_blocks_nothing(tmp_path: Path) -> None:
     numbers = [int(line.split()[0]) for line in shown[:-1]]
     assert numbers == sorted(set(numbers))
     assert all(line.endswith(" " + "x" * 400) for line in shown[:-1])
-    lost = sum(int(note.split()[1]) for note in notes)
+    lost = sum(int(note.split()[1].replace(",", "")) for note in notes)
     assert lost == sum(len(f"{n} {'x' * 400}\n") for n in set(range(total)) - set(numbers)) > 0
 
 
