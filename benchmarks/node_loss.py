@@ -209,7 +209,7 @@ def main() -> int:
         f"Limit: a lone, cold worker makes its first step {floor_s:.1f} s after its command, so no replacement that "
         f"starts cold can step before {REPLACEMENT_S + floor_s:.1f} s."
     )
-    write("Loss of a node", f"python benchmarks/node_loss.py --repeat {args.repeat}", body)
+    write("Loss of a node", f"python benchmarks/node_loss.py --repeat {args.repeat} --bound {args.bound:g}", body)
     return 0
 
 
