@@ -151,7 +151,11 @@ def main() -> None:
     if args.quick:
         print(body)
     else:
-        write("Master failover", f"python benchmarks/failover.py --repeat {args.repeat}", f"{(__doc__ or '').split(chr(10) * 2)[1]}\n\n{body}")
+        write(
+            "Master failover",
+            f"python benchmarks/failover.py --repeat {args.repeat}",
+            f"{(__doc__ or '').split(chr(10) * 2)[1]}\n\n{body}",
+        )
 
 
 if __name__ == "__main__":
