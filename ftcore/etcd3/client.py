@@ -209,7 +209,8 @@ class Client:
         if not is_safe(version) and version not in _warned:
             _warned.add(version)
             safe = ", ".join(f"{major}.{minor}.{patch}" for (major, minor), patch in SAFE_VERSIONS.items())
-            _log.warning("etcd.old_version", version=version, endpoints=str(self.config), use_at_least=safe)
+            known = "this version of etcd has known bugs that lose watch events, leases or permissions; update it"
+            _log.warning(known, version=version, endpoints=str(self.config), use_at_least=safe)
 
     async def close(self) -> None:
         """Close all connections; calls still running end with ``asyncio.CancelledError``."""
