@@ -206,8 +206,7 @@ def main() -> int:
     head = ("replacement", "how", "node", "ftrun: loss to first step", "torchrun")
     body = table(head, rows) + (
         f"\n\nTwo hosts, one rank each; a replacement's agent starts {REPLACEMENT_S:g} s after the loss. Medians. "
-        f"The same "
-        f"script alone, started by nobody, makes its first step {floor_s:.1f} s after its command, nearly all of it "
+        f"The same script without any launcher makes its first step {floor_s:.1f} s after its command, nearly all of it "
         f"torch's import: a replacement that had nothing else to do would step after {REPLACEMENT_S + floor_s:.1f} s."
     )
     write("Loss of a node", f"python benchmarks/node_loss.py --repeat {args.repeat} --bound {args.bound:g}", body)
