@@ -188,7 +188,7 @@ def main() -> int:
         launcher, lost, how, replaced = args.only.split(",")
         print(trial(launcher, lost, how, replaced == "with", args.bound, keep=True))
         return 0
-    floor_s = statistics.median(bare() for _ in range(3))
+    alone_s = statistics.median(bare() for _ in range(3))
     rows: list[tuple[Any, ...]] = []
     for replaced in (True, False):
         for how in HOW:
@@ -206,8 +206,8 @@ def main() -> int:
     head = ("replacement", "how", "node", "ftrun: loss to first step", "torchrun")
     body = table(head, rows) + (
         f"\n\nTwo hosts, one rank each; a replacement's agent starts {REPLACEMENT_S:g} s after the loss. Medians. "
-        f"The same script without any launcher makes its first step {floor_s:.1f} s after its command, nearly all of it "
-        f"torch's import: a replacement that had nothing else to do would step after {REPLACEMENT_S + floor_s:.1f} s."
+        f"The same script without a launcher makes its first step {alone_s:.1f} s after its command, nearly all of it "
+        f"torch's import: a replacement with nothing else to do would step after {REPLACEMENT_S + alone_s:.1f} s."
     )
     write("Loss of a node", f"python benchmarks/node_loss.py --repeat {args.repeat} --bound {args.bound:g}", body)
     return 0
