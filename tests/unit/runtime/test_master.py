@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ftcore import __version__
-from ftcore.engine.master import due
-from ftcore.errors import LogFull
+from ftcore.engine.master import Leases, due
+from ftcore.errors import LogFull, LogUnavailable
 from ftcore.events.envelope import EventId, Fact
 from ftcore.events.job import JobSpec
 from ftcore.events.node import NodeJoined, NodeLeft
@@ -21,6 +21,7 @@ from ftcore.ports import EventLog
 from ftcore.runtime.agent.link import make_hello
 from ftcore.runtime.clock import at
 from ftcore.runtime.master import deadlines as timed
+from ftcore.runtime.master import master as leads
 from ftcore.runtime.master import sequencer
 from ftcore.runtime.master.deadlines import Deadlines
 from ftcore.runtime.master.master import Master
@@ -165,6 +166,34 @@ def test_a_call_that_is_held_back_is_judged_by_what_landed(tmp_path: Path) -> No
             await job.log.close()  # the leadership with it
             assert isinstance(await call, frames.NotMaster)
             assert "node.lost" not in [event.type async for event in job.log.read()]
+
+    run(scenario())
+
+
+def test_while_nodes_are_awaited_a_store_that_does_not_answer_excuses_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is asked as they ask it; once it answers, nobody is excused any more."""
+    monkeypatch.setattr(leads, "FOUND_S", 0.01)
+    excused, asked, answers = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def leader() -> None:
+        asked.set()
+        if not answers.is_set():
+            raise LogUnavailable("away")
+
+    async def scenario() -> None:
+        async with led("found", tmp_path) as job:
+            monkeypatch.setattr(Leases, "excuse", lambda *_: excused.set())
+            monkeypatch.setattr(job.log, "leader", leader)
+            job.master._leases = Leases(seconds(60), seconds(0.1))
+            await excused.wait()
+            answers.set()
+            excused.clear()
+            for _ in range(2):
+                asked.clear()
+                await asked.wait()
+            assert not excused.is_set()
 
     run(scenario())
 
