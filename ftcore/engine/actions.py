@@ -104,7 +104,8 @@ class Leave:
 
     Args:
         exit_code: what ``ftrun`` should exit with.
-        outcome: ``succeeded``, ``failed``, ``stopped``, or ``left`` if the job goes on without this node.
+        outcome: ``succeeded``, ``failed``, ``stopped``; if the job goes on without this node ``left``, or ``lost`` if
+            the launcher of its workers died.
         reason: one sentence.
     """
 

@@ -174,17 +174,28 @@ class AgentCore:
         self._queue.clear()
         self._under_way = [a for a in self._under_way if not isinstance(a, Start) and not is_of_workers(a)]
 
-    def farewell(self, reason: str) -> Actions:
-        """The workers are gone and this agent goes too."""
-        return [Tell(NodeLeft(node=self.node, incarnation=self.incarnation, reason=reason))]
+    def farewell(self, reason: str, *, lost: bool = False) -> Actions:
+        """The workers are gone and this agent goes too.
 
-    def told_to_leave(self, reason: str, exit_code: int) -> Actions:
-        """Somebody on this node wants it to leave; the job may go on without it."""
+        Args:
+            reason: why.
+            lost: the launcher of the workers died.
+        """
+        return [Tell(NodeLeft(node=self.node, incarnation=self.incarnation, reason=reason, lost=lost))]
+
+    def told_to_leave(self, reason: str, exit_code: int, *, lost: bool = False) -> Actions:
+        """This node has to leave; the job may go on without it.
+
+        Args:
+            reason: why.
+            exit_code: what ``ftrun`` should exit with.
+            lost: the launcher of the workers died; else somebody on this node wants it.
+        """
         if self.left:
             return []
         self._step("told.to.leave")
         self.left = True
-        return [Leave(exit_code=exit_code, outcome="left", reason=reason)]
+        return [Leave(exit_code=exit_code, outcome="lost" if lost else "left", reason=reason)]
 
     def told_to_stop(self, who: str, exit_code: int) -> Actions:
         """Somebody on this node wants the job to end."""

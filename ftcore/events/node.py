@@ -4,6 +4,9 @@ import attrs
 
 from ftcore.events.registry import decision, fact
 
+LOST = "lost"
+"""Kind of the report of a ``node.left`` that the node did not choose."""
+
 
 @fact("node.joined")
 @attrs.frozen(kw_only=True)
@@ -48,11 +51,13 @@ class NodeLeft:
         node: the node's name.
         incarnation: this life of its agent.
         reason: why, in a few words.
+        lost: the launcher of its workers died: the node did not choose to leave.
     """
 
     node: str
     incarnation: str
     reason: str
+    lost: bool = False
 
 
 @fact("node.gave_up")

@@ -21,6 +21,7 @@ import signal
 
 import attrs
 
+from ftcore.events.node import LOST
 from ftcore.faults.codes import SHELL_TIMEOUT, signal_name
 from ftcore.faults.rule import COLLATERAL, ROOT, UNSURE, Rule
 from ftcore.faults.taxonomy import FaultClass
@@ -60,6 +61,8 @@ _WHOLE_NODE: dict[str, tuple[FaultClass, str]] = {
     "order.refused": (F.UNKNOWN, "refused"),
     "store.failed": (F.NETWORK_RENDEZVOUS, "store-lost"),
 }
+
+LAUNCHER_LOST = (F.NODE_LOST, "launcher-lost")
 
 _KINDS: dict[str, tuple[FaultClass, str, str]] = {
     "uce": (F.GPU_HW, "uce", ROOT),
@@ -122,7 +125,7 @@ def classify(report: Report, extra: tuple[Rule, ...] = ()) -> Reading:
     if report.type == "store.failed" and _PRELOAD.search(report.message):
         return Reading(report, F.CONFIG_ENV, "unstartable", ROOT, f"{report.node}: {report.message}")
     if report.type in _WHOLE_NODE:
-        cls, detail = _WHOLE_NODE[report.type]
+        cls, detail = LAUNCHER_LOST if report.kind == LOST else _WHOLE_NODE[report.type]
         return Reading(report, cls, detail, ROOT, f"{report.node}: {report.message}")
     if report.type == "workers.unstartable":
         return Reading(report, F.CONFIG_ENV, "unstartable", ROOT, f"{report.node}: {report.message}")

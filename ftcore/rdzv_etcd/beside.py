@@ -14,6 +14,7 @@ import random
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from ftcore.policies.words import plural
 from ftcore.ports import Supervisor
 from ftcore.rdzv_etcd import channel
 from ftcore.rdzv_etcd.options import in_torchruns_words
+from ftcore.rdzv_etcd.orphans import Children
 from ftcore.rdzv_etcd.supervisor import TorchrunSupervisor, Ways
 from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
 from ftcore.runtime.agent.reaper import Reaper
@@ -103,9 +105,9 @@ def _supervise(
         assert found is not None  # it is made in the turn of the loop in which the supervisor is
         return found
 
-    def leave(reason: str) -> None:
+    def leave(reason: str, *, lost: bool = False) -> None:
         if not here().over:
-            here().leave(reason, grace_s=0.0)
+            here().leave(reason, grace_s=0.0, lost=lost)
 
     def gave_up(reason: str, exit_code: int) -> None:
         here().give_up(reason, exit_code)
@@ -120,7 +122,8 @@ def _supervise(
     return TorchrunSupervisor(
         peer,
         config.agent.slots,
-        Ways(gave_up=gave_up, leave=leave, close=close, why_no_world=why_no_world),
+        Ways(gave_up=gave_up, leave=leave, lost=partial(leave, lost=True), close=close, why_no_world=why_no_world),
+        Children(int(given["pid"])),
     )
 
 

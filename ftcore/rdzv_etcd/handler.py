@@ -31,7 +31,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from ftcore.errors import FtcoreError
-from ftcore.rdzv_etcd import agent_view, channel, options
+from ftcore.rdzv_etcd import agent_view, channel, options, orphans
 from ftcore.rdzv_etcd.round_store import RoundStore
 from ftcore.runtime.warm.store import ROUNDS_KEPT, open_server
 
@@ -61,6 +61,7 @@ def make(params: RendezvousParameters) -> "FtcoreRendezvous":
             "nodes_max": params.max_nodes,
             "local_addr": params.local_addr or "",
             "command": sys.argv,
+            "pid": os.getpid(),
             "versions": {"torch": str(torch.__version__), "python": platform.python_version()},
             **found,
         }
@@ -172,7 +173,7 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._config = config
-        self._env = dict(os.environ)
+        self._env = {name: value for name, value in os.environ.items() if name != orphans.MARK}
         self._beside: _Beside | None = None
         self._stores: dict[int, Any] = {}
         self._told_running = True

@@ -2,7 +2,8 @@
 
 What torchrun cannot or does not say in time is seen here. A worker's end shows on its pidfd, and its code in ``/proc``
 until torchrun collects it; so peers hear of a failure while torchrun still winds its own workers up. Success is
-torchrun's word alone. When torchrun is killed, its workers are killed here: nobody else would.
+torchrun's word alone. When torchrun is killed, its workers are killed here: nobody else would. Those that it has
+started and not named yet are found by a mark in their environment (``orphans.py``). The node leaves when none is left.
 
 | order | is done by |
 |---|---|
@@ -16,6 +17,7 @@ House rule: workers that torchrun ends because another one failed are nobody's n
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import socket
 import time
@@ -24,16 +26,27 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import structlog
 
 from ftcore.errors import UsageError
 from ftcore.ids import Round
 from ftcore.ports import Launch, Progress, WorkerExit
 from ftcore.rdzv_etcd import channel
+from ftcore.rdzv_etcd.orphans import MARK, Children
 from ftcore.runtime.agent.environment import RESUME_STEP, SKIP
 from ftcore.runtime.wire import WITHHELD
 
 _EXIT_CODE = 49
 """Place of the exit code in ``/proc/PID/stat``, counted from the state."""
+
+SWEEP_S = 10.0
+"""How long workers that were killed may take to be gone, before the node leaves all the same."""
+
+LOOK_S = 0.02
+CLEAN_LOOKS = 2
+"""How often in a row nothing may be found: a process that is just being replaced (``execve``) shows no environment."""
+
+logger = structlog.get_logger()
 
 TAIL_FILES = ("stderr.log", "stdout.log")
 """Beside a worker's error file, if torchrun was told to redirect or to tee."""
@@ -55,13 +68,15 @@ class Ways:
 
     Args:
         gave_up: torchrun starts no more workers: reason and its exit code.
-        leave: torchrun goes, or is gone, and the job may go on without this node: the reason.
+        leave: torchrun ends by itself, and the job may go on without this node: the reason.
+        lost: torchrun died: the reason.
         close: somebody closed the rendezvous.
         why_no_world: why there is no world yet, or an empty text if there is one.
     """
 
     gave_up: Callable[[str, int], None]
     leave: Callable[[str], None]
+    lost: Callable[[str], None]
     close: Callable[[], None]
     why_no_world: Callable[[], Any]
 
@@ -73,14 +88,16 @@ class TorchrunSupervisor:
         peer: the channel to torchrun; closed by the caller.
         slots: workers of the node.
         ways: to the agent.
+        children: finds the workers that torchrun has not named yet.
     """
 
-    def __init__(self, peer: socket.socket, slots: int, ways: Ways) -> None:
+    def __init__(self, peer: socket.socket, slots: int, ways: Ways, children: Children) -> None:
         peer.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._peer = peer
         self._slots = slots
         self._ways = ways
+        self._children = children
         self._round = Round(0)
         self._workers: list[_Worker] = []
         self._active = self._failed = self._done = self._gone = False
@@ -92,7 +109,10 @@ class TorchrunSupervisor:
         self._kill_at = float("inf")
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sweeping: asyncio.Task[None] | None = None
         self._loop.add_reader(peer.fileno(), self._read)
+        if children.pidfd >= 0:
+            self._loop.add_reader(children.pidfd, self._died)
 
     # -- the port
 
@@ -106,7 +126,7 @@ class TorchrunSupervisor:
         self._round, self._active, self._failed = launch.round, True, False
         self._idle.clear()
         self._begun = self._loop.create_future()
-        self._say({"world": _world(launch)})
+        self._say({"world": _world(launch, self._children.mark(launch.round))})
         try:
             return await self._begun, "torchrun"
         finally:
@@ -123,6 +143,8 @@ class TorchrunSupervisor:
                 self._kill_at = float("inf")
 
     async def _stop(self) -> tuple[int | None, ...]:
+        if self._sweeping is not None:
+            await self._sweeping
         if not self._active:
             return ()
         before = [worker.over for worker in self._workers]
@@ -131,9 +153,7 @@ class TorchrunSupervisor:
             self._say({"restart": 1})
         while not self._idle.is_set():
             left = self._kill_at - self._loop.time()
-            if left <= 0:
-                self._kill()
-            if left <= 0 and self._workers and all(worker.over for worker in self._workers):
+            if left <= 0 and not self._kill():
                 break  # torchrun itself hangs, but nothing of it trains
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
@@ -171,10 +191,8 @@ class TorchrunSupervisor:
 
     async def open_store(self, round_: Round, host: str) -> tuple[str, int]:
         """See ``ports.Supervisor``."""
-        if self._gone:
-            raise UsageError("torchrun is gone")
         answer: asyncio.Future[int] = self._loop.create_future()
-        self._opening[round_] = answer
+        self._opening[round_] = answer  # stays open if torchrun dies: the node is lost, and that is what is told
         self._say({"open": round_, "host": host})
         try:
             return host, await answer
@@ -186,6 +204,7 @@ class TorchrunSupervisor:
         if self._gone:
             self._kill()
         self._loop.remove_reader(self._peer.fileno())
+        self._children.close(self._loop.remove_reader)
         for task in self._tasks:
             task.cancel()
         self._forget_workers()
@@ -207,6 +226,12 @@ class TorchrunSupervisor:
                 self._lost()
                 return
             self._take(message)
+
+    def _died(self) -> None:
+        """Torchrun is dead; a process that it was about to start may hold its end of the channel open."""
+        self._loop.remove_reader(self._children.pidfd)
+        self._read()
+        self._lost()
 
     def _take(self, said: dict[str, Any]) -> None:
         if "next" in said:
@@ -270,15 +295,28 @@ class TorchrunSupervisor:
         self._now_idle()
 
     def _lost(self) -> None:
-        """Torchrun is gone without a word, or after a signal."""
+        """Torchrun is gone without a word, or after a signal.
+
+        A start and a store that it was asked for stay unanswered: nothing is known of them but that the node is lost.
+        """
+        if self._gone:
+            return
         self._gone = True
-        self._kill()
-        self._active = False
-        for answer in (self._begun, *self._opening.values()):
-            if answer is not None and not answer.done():
-                answer.set_exception(UsageError("torchrun is gone"))
+        self._sweeping = self._loop.create_task(self._sweep())
         self._now_idle()
-        self._ways.leave("its torchrun is gone, without a word")
+        self._ways.lost("its torchrun is gone, without a word")
+
+    async def _sweep(self) -> None:
+        """End what a dead torchrun has left running, and look until nothing is found any more."""
+        until = self._loop.time() + SWEEP_S
+        clean = 0
+        while clean < CLEAN_LOOKS:
+            clean = 0 if self._kill() else clean + 1
+            if self._loop.time() > until:
+                logger.error("workers of a torchrun that is gone do not die", pids=self._kill())
+                break
+            await asyncio.sleep(LOOK_S)
+        self._active = False
 
     def _now_idle(self) -> None:
         self._idle.set()
@@ -341,16 +379,26 @@ class TorchrunSupervisor:
         mono = time.monotonic_ns()
         self._news.put_nowait(WorkerExit(round=self._round, local_rank=local_rank, pid=pid, exitcode=code, mono=mono))
 
-    def _kill(self) -> None:
-        """Kill what still lives of the workers, with all that shares their sessions."""
+    def _kill(self) -> list[int]:
+        """Kill what still lives of the workers, with all that shares their sessions; returns what was found alive.
+
+        Workers that torchrun has not named yet are looked for.
+        """
+        found = [worker.pid for worker in self._workers if worker.pidfd >= 0 and not _is_dead(worker.pidfd)]
         for worker in self._workers:
-            if worker.over or worker.pidfd < 0:
-                continue
-            with contextlib.suppress(OSError):
-                if os.getpgid(worker.pid) == worker.pid:
-                    os.killpg(worker.pid, signal.SIGKILL)
-            with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
+            if worker.pid in found:
+                _kill_session(worker.pid, worker.pidfd)
+        if len(self._workers) < self._slots:
+            for pid in self._children.find(self._round):
+                with contextlib.suppress(OSError):
+                    pidfd = os.pidfd_open(pid)
+                    try:
+                        if self._children.is_of(pid, self._round):  # not another one that has its number by now
+                            found.append(pid)
+                            _kill_session(pid, pidfd)
+                    finally:
+                        os.close(pidfd)
+        return found
 
     def _forget_workers(self) -> None:
         for worker in self._workers:
@@ -360,7 +408,19 @@ class TorchrunSupervisor:
         self._workers = []
 
 
-def _world(launch: Launch) -> dict[str, Any]:
+def _is_dead(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], 0)[0])
+
+
+def _kill_session(pid: int, pidfd: int) -> None:
+    with contextlib.suppress(OSError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+def _world(launch: Launch, mark: str) -> dict[str, Any]:
     """What torchrun needs to know of a launch; the rest of the environment it makes itself."""
     env = launch.envs[0]
     return {
@@ -371,7 +431,7 @@ def _world(launch: Launch) -> dict[str, Any]:
         "size": int(env["WORLD_SIZE"]),
         "store_host": env["MASTER_ADDR"],
         "store_port": int(env["MASTER_PORT"]),
-        "env": {name: env.get(name) for name in (RESUME_STEP, SKIP)} | dict.fromkeys(WITHHELD),
+        "env": {name: env.get(name) for name in (RESUME_STEP, SKIP)} | dict.fromkeys(WITHHELD) | {MARK: mark},
     }
 
 

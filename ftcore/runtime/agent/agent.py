@@ -103,7 +103,8 @@ class Outcome:
 
     Args:
         exit_code: what ``ftrun`` should exit with.
-        outcome: ``succeeded``, ``failed``, ``stopped``, or ``left`` if the job goes on without this node.
+        outcome: ``succeeded``, ``failed``, ``stopped``; if the job goes on without this node ``left``, or ``lost`` if
+            the launcher of its workers died.
         reason: one sentence.
     """
 
@@ -259,7 +260,8 @@ class Agent:
         await self._halt(self._farewell_grace_s)
         if self._core.unheard:
             return
-        self._do(self._core.farewell(outcome.reason if outcome.outcome == "left" else outcome.outcome))
+        goes_on = outcome.outcome in ("left", "lost")
+        self._do(self._core.farewell(outcome.reason if goes_on else outcome.outcome, lost=outcome.outcome == "lost"))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self._outbox.emptied()
@@ -286,16 +288,17 @@ class Agent:
         """Its work has ended, or is about to: it only says goodbye."""
         return self._ended.done()
 
-    def leave(self, reason: str, exit_code: int = 5, grace_s: float | None = None) -> None:
+    def leave(self, reason: str, exit_code: int = 5, grace_s: float | None = None, *, lost: bool = False) -> None:
         """Stop the workers, say goodbye and end; the job may go on without this node.
 
         Args:
             reason: why, for people.
             exit_code: what ``ftrun`` should exit with.
             grace_s: seconds between TERM and KILL of the workers; a second call may shorten it. None: the job's own.
+            lost: the launcher of the workers died.
         """
         if not self._ended.done():
-            self._do(self._core.told_to_leave(reason, exit_code))
+            self._do(self._core.told_to_leave(reason, exit_code, lost=lost))
         if grace_s is not None:
             self._farewell_grace_s = min(self._farewell_grace_s, grace_s)
             self._spawn(self._hurry(grace_s))

@@ -14,6 +14,7 @@ from ftcore.commands import (
 )
 from ftcore.events import node, worker
 from ftcore.events.envelope import Event
+from ftcore.events.node import LOST
 from ftcore.events.worker import ADVISORY, CURVES
 from ftcore.ids import seconds
 from ftcore.states.fold.base import (
@@ -133,7 +134,7 @@ def _node_left(state: JobState, event: Event, data: node.NodeLeft, changes: Chan
     found = state.nodes.get(data.node)
     if found is not None and found.incarnation == data.incarnation:
         if found.alive and _in_world(state, found) and not given_up(state, found):
-            report(state, event, found.node, message=data.reason)
+            report(state, event, found.node, message=data.reason, kind=LOST if data.lost else "")
         _end_node(state, found, "node.left", changes)
 
 

@@ -63,6 +63,11 @@ class Torchrun(Ftrun):
             kill(pid, signal.SIGKILL)
         self.forget(name)
 
+    def workers(self, name: str) -> list[int]:
+        """The workers that live, as the kernel knows them: children of the node's torchrun that have a rank."""
+        found = [pid for pid in self.processes(str(JOBS)) if parent(pid) == self.nodes[name].pid]
+        return [pid for pid in found if b"\0LOCAL_RANK=" in Path(f"/proc/{pid}/environ").read_bytes()]
+
     def forget(self, name: str) -> None:
         """A torchrun that was killed says nothing of its end."""
         self.nodes[name].end()
@@ -240,3 +245,30 @@ def test_the_process_beside_is_killed_and_a_spare_waits(tmp_path: Path) -> None:
         job.finish()
         assert [run.end() for run in job.nodes.values()] == [0, 0, 2]
         assert "cannot read nowhere.yaml" in wrong.stderr() and "Traceback" not in wrong.stderr()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.etcd
+def test_a_torchrun_killed_before_its_first_look_at_its_workers(tmp_path: Path, own_etcd: Cluster) -> None:
+    """Its workers are found and killed before the node leaves; the node is lost, and the other goes on without it."""
+    flags = ("--nnodes", "1:2", "--nproc-per-node", "2", "--max-restarts", "20")
+    with torchrun(tmp_path, own_etcd.url()) as job:
+        job.node("a", *flags)
+        job.wait("node.joined", node="a")
+        job.node("b", *flags, "--monitor-interval", "30")
+        formed = job.wait("world.formed", round=1, size=4)
+        wait_until(lambda: len(job.workers("b")) == 2, "the workers of b")
+        orphans = job.workers("b")
+        job.nodes["b"].signal(signal.SIGKILL)
+        left = job.wait("node.left", formed.seq, node="b")
+        assert not gone(orphans, 0.0)
+        job.forget("b")
+        smaller = job.wait("world.formed", left.seq, size=2)
+        assert (smaller.time - left.time) / 1e9 < job.of("job.submitted")[0].data.spec.timing.join_window_s
+        job.wait("round.started", smaller.seq)
+        opened = job.of("incident.opened")[0].data
+        assert (opened.fault.cls, opened.fault.nodes) == ("node-lost", ("b",))
+        assert not [event for event in job.events.seen if event.type == "workers.unstartable"]
+        assert not job.of("workers.stopped", "b")
+        job.finish()
+        assert job.nodes["a"].end() == 0

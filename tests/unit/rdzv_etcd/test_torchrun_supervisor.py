@@ -17,6 +17,7 @@ from ftcore.errors import UsageError
 from ftcore.ids import Round
 from ftcore.ports import Launch, WorkerExit
 from ftcore.rdzv_etcd import channel
+from ftcore.rdzv_etcd.orphans import MARK, Children
 from ftcore.rdzv_etcd.supervisor import TorchrunSupervisor, Ways
 
 PATIENCE_S = 60.0
@@ -42,6 +43,7 @@ class Torchrun:
         self.end = end
         self.workers: list[subprocess.Popen[bytes]] = []
         self.told: list[Any] = []
+        self.mark = ""
 
     async def hears(self, word: str) -> Any:
         async with asyncio.timeout(PATIENCE_S):
@@ -92,10 +94,11 @@ async def pair() -> AsyncIterator[tuple[TorchrunSupervisor, Torchrun]]:
     ways = Ways(
         gave_up=lambda reason, code: torchrun.told.append(("gave up", reason, code)),
         leave=lambda reason: torchrun.told.append(("leave", reason)),
+        lost=lambda reason: torchrun.told.append(("lost", reason)),
         close=lambda: torchrun.told.append("close"),
         why_no_world=why,
     )
-    supervisor = TorchrunSupervisor(ours, 2, ways)
+    supervisor = TorchrunSupervisor(ours, 2, ways, Children(os.getpid()))
     try:
         yield supervisor, torchrun
     finally:
@@ -117,6 +120,7 @@ async def started(supervisor: TorchrunSupervisor, torchrun: Torchrun, **how: Any
     torchrun.says(next=[])
     starting = asyncio.create_task(supervisor.start(launch()))
     world = await torchrun.hears("world")
+    torchrun.mark = world["env"].pop(MARK)
     withheld = {"FTCORE_RESUME_STEP", "FTCORE_SKIP", "FTCORE_TOKEN", "FTCORE_ETCD_PASSWORD"}
     assert world == {"round": 1, **WORLD, "env": dict.fromkeys(withheld)}
     torchrun.runs(**how)
@@ -197,7 +201,7 @@ def test_stop_asks_torchrun_back_and_kills_after_the_grace() -> None:
 
 
 def test_a_torchrun_that_is_gone_leaves_no_worker() -> None:
-    """When the channel ends, its workers are killed, the node leaves, and nothing can be started or opened."""
+    """When the channel ends, its workers are killed, and the node is lost; nothing else is said of it."""
 
     async def body(supervisor: TorchrunSupervisor, torchrun: Torchrun) -> None:
         await started(supervisor, torchrun)
@@ -206,13 +210,71 @@ def test_a_torchrun_that_is_gone_leaves_no_worker() -> None:
         torchrun.end.shutdown(socket.SHUT_RDWR)
         for worker in torchrun.workers:
             assert await asyncio.get_running_loop().run_in_executor(None, worker.wait) == -signal.SIGKILL
-        with pytest.raises(UsageError, match="gone"):
-            await opening
+        await supervisor.stop(0.0)
         with pytest.raises(UsageError, match="no more workers"):
             await supervisor.start(launch(2))
-        assert torchrun.told == [("leave", "its torchrun is gone, without a word")]
+        assert torchrun.told == [("lost", "its torchrun is gone, without a word")]
+        assert not opening.done()
+        opening.cancel()
 
     run(body)
+
+
+def test_workers_that_torchrun_has_not_named_are_found() -> None:
+    """A torchrun dies before its first look: what has the round's mark is killed, and so is what it was about to
+    start; the start stays unanswered, and a stop is answered only when nothing is left. Other launches live on."""
+
+    async def body(supervisor: TorchrunSupervisor, torchrun: Torchrun) -> None:
+        torchrun.says(next=[])
+        starting = asyncio.create_task(supervisor.start(launch()))
+        mark = (await torchrun.hears("world"))["env"][MARK]
+        orphans = [spawn({MARK: mark}), spawn({MARK: mark})]
+        unborn = os.fork()
+        if unborn == 0:
+            signal.pause()
+        other = spawn({MARK: mark.replace(".1", ".2")})
+        try:
+            torchrun.end.shutdown(socket.SHUT_RDWR)
+            await supervisor.stop(5.0)
+            assert [orphan.wait() for orphan in orphans] == [-signal.SIGKILL] * 2
+            assert os.waitstatus_to_exitcode(os.waitpid(unborn, 0)[1]) == -signal.SIGKILL
+            assert other.poll() is None
+        finally:
+            for child in (*orphans, other):
+                child.kill()
+                child.wait()
+        assert torchrun.told == [("lost", "its torchrun is gone, without a word")]
+        assert not starting.done()
+        starting.cancel()
+
+    run(body)
+
+
+def test_a_torchrun_that_hangs_before_its_first_look() -> None:
+    """A stop whose grace is over kills the workers that torchrun has not named, and does not wait for it."""
+
+    async def body(supervisor: TorchrunSupervisor, torchrun: Torchrun) -> None:
+        torchrun.says(next=[])
+        starting = asyncio.create_task(supervisor.start(launch()))
+        mark = (await torchrun.hears("world"))["env"][MARK]
+        orphan = spawn({MARK: mark})
+        starting.cancel()
+        assert await supervisor.stop(0.0) == ()
+        assert orphan.wait() == -signal.SIGKILL
+
+    run(body)
+
+
+def spawn(env: dict[str, str]) -> "subprocess.Popen[bytes]":
+    """A process that waits for its end, in a session of its own."""
+    code = "import signal; print(flush=True); signal.pause()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, **env}, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.stdout.close()
+    return child
 
 
 def test_a_store_is_opened_and_a_world_refused_by_torchrun() -> None:
