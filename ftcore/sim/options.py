@@ -48,6 +48,9 @@ FAULTS: Final = (
     "operator",
 )
 
+SPIKE: Final = "loss_spike"
+"""The loss jumps: the training goes on, and may be rolled back."""
+
 TUNED: Final = {
     "deadline": 60.0,
     "backoff": 0.5,
@@ -155,7 +158,7 @@ def draw(seed: int, nodes: int | None = None) -> Options:
         faults += ("bad_switch",) if switches and shape.random() < 0.3 else ()
         faults += ("preemption",) if shape.random() < 0.3 else ()
     capable = chance.random() < 0.6
-    return Options(
+    options = Options(
         seed=seed,
         spec=spec,
         policy=draw_chain(chance),
@@ -181,6 +184,26 @@ def draw(seed: int, nodes: int | None = None) -> Options:
         total=chance.choice((20, 60, 10_000)),
         checkpoint_every=chance.choice((1, 5, 20)),
         give_up_s=chance.choice((1.0, 5.0)),
+    )
+    return _with_spikes(options)
+
+
+def _with_spikes(options: Options) -> Options:
+    """Let the loss of some jobs spike; most of these can go back to an older checkpoint, and their chain does."""
+    chance = random.Random(f"curves {options.seed}")  # a stream of its own, as that of the shape
+    if chance.random() < 0.5 or set(options.faults) <= set(OWN_FAULTS):
+        return options
+    options = attrs.evolve(options, faults=(*options.faults, SPIKE))
+    if chance.random() < 0.2:
+        return options
+    chain = tuple(entry for entry in options.policy.chain if entry.policy != "rollback_and_skip")
+    entry = _entry("rollback_and_skip")
+    entry.options.update(before=5, back=chance.choice(("steps", "latest")), skip=chance.choice((0, 3)))
+    declared = ("training", (str(Ability.ROLLBACK), str(Ability.SKIP)))
+    return attrs.evolve(
+        options,
+        policy=attrs.evolve(options.policy, chain=(entry, *chain)),
+        abilities=(*options.abilities, declared),
     )
 
 
@@ -212,12 +235,16 @@ def draw_chain(chance: random.Random) -> PolicyLoaded:
     extra = [name for name in BUILT_IN if name not in DEFAULT_ORDER and chance.random() < 0.3]
     entries: list[ChainEntry] = []
     for name in (*extra, *names, "stop"):
-        options = {key: _value(option.default, option.kind) for key, option in BUILT_IN[name].options.items()}
-        options.update({key: value for key, value in TUNED.items() if key in options})
-        if "max_restarts" in options and chance.random() < 0.3:
-            options["max_restarts"] = chance.choice((0, 1, 3))
-        entries.append(ChainEntry(policy=name, options=options))
+        entry = _entry(name)
+        if "max_restarts" in entry.options and chance.random() < 0.3:
+            entry.options["max_restarts"] = chance.choice((0, 1, 3))
+        entries.append(entry)
     return PolicyLoaded(source="simulated", text="", digest=digest_of(b""), chain=tuple(entries))
+
+
+def _entry(name: str) -> ChainEntry:
+    options = {key: _value(option.default, option.kind) for key, option in BUILT_IN[name].options.items()}
+    return ChainEntry(policy=name, options=options | {key: TUNED[key] for key in TUNED.keys() & options.keys()})
 
 
 def _value(default: object, kind: str) -> object:

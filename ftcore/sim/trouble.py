@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from ftcore.engine.turn import own_fact
 from ftcore.engine.wishes import ABOUT_NODES
 from ftcore.events.operator import OperatorCommanded
+from ftcore.events.worker import FaultObserved
 from ftcore.sim.agents import SimAgent
 from ftcore.sim.clock import ns
 from ftcore.sim.evidence import KINDS
 from ftcore.sim.hosts import Host
+from ftcore.sim.options import SPIKE
 from ftcore.sim.store import HOST as STORE
 from ftcore.sim.trace import TraceFault
 from ftcore.sim.training import SIGKILL
@@ -54,6 +56,7 @@ class Trouble:
             "bad_host": self._bad_host,
             "bad_switch": self._bad_switch,
             "preemption": self._preemption,
+            SPIKE: self._loss_spike,
             "operator_stop": self._operator_stop,
             "operator": self._operator,
         }
@@ -232,6 +235,27 @@ class Trouble:
         if self.chance.random() < 0.8:  # else it thinks better of it
             agent.wake_for(lambda: agent.preempted(within_s))
         return self.harm(f"{agent.name} within {within_s:g} s")
+
+    def _loss_spike(self) -> str:
+        """Every rank computes the same loss, so the node of any rank reports it."""
+        living = [ranks for ranks in self.sim.training.living() if ranks.steps]
+        if not living:
+            return ""
+        ranks = self.chance.choice(living)
+        agent = ranks.process
+        assert isinstance(agent, SimAgent)
+        seen = FaultObserved(
+            node=agent.node,
+            incarnation=agent.core.incarnation,
+            round=ranks.round,
+            source="detector",
+            kind="loss-spike",
+            rank=ranks.part.base_rank,
+            step=ranks.step,
+            absolute=True,
+        )
+        agent.wake_for(lambda: agent.tell(seen))
+        return self.harm(f"after step {ranks.step}, seen on {agent.name}")
 
     # -- by a trace
 

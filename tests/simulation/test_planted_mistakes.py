@@ -1,0 +1,227 @@
+"""Every checker of the simulator finds mistakes that are planted in the code it watches, in a bounded number of seeds.
+
+A mutation replaces a function or a constant of production code (the engine, the fold, the policies), or of the
+simulator's master and agent where the order of their work is what is wrong. A checker that no mutation can trigger
+proves nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any
+
+import attrs
+import pytest
+
+from ftcore.engine import agent as core
+from ftcore.engine import orders, rounds
+from ftcore.events.incident import IncidentResolved
+from ftcore.events.policy import PolicyConsidered
+from ftcore.policies import budget, process_restart
+from ftcore.sim import agents, checkers, masters
+from ftcore.sim.options import SPIKE, draw
+from ftcore.sim.protocol import run_protocol
+from ftcore.states.fold import base
+
+SEEDS_MAX = 300
+"""Seeds in which a planted mistake must show."""
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+Focus = Mapping[str, object]
+"""Options of a simulation in place of those that its seed draws."""
+
+WRITES: Focus = {"faults": ("stream_break", "store_slow", "master_dies_at_write", "master_kill"), "every_s": 0.3}
+AWAY: Focus = {
+    "faults": ("master_kill", "store_down"),
+    "every_s": 3.0,
+    "step_s": 0.5,
+    "total": 10_000,
+    "ambiguous": 0.0,
+}
+SPIKES: Focus = {"faults": (SPIKE, "worker_kill"), "every_s": 3.0, "total": 10_000, "checkpoint_every": 5}
+
+planted: list[Any] = []
+
+
+def plant(checker: str, focus: Focus | None = None) -> Callable[[Mutation], Mutation]:
+    """Declare a mutation and the checker that has to find it."""
+
+    def register(mutation: Mutation) -> Mutation:
+        planted.append(pytest.param(mutation, checker, focus or {}, id=f"{checker}-{mutation.__name__}"))
+        return mutation
+
+    return register
+
+
+def fold_differently(monkeypatch: pytest.MonkeyPatch, payload: type, change: Callable[[Any], None]) -> None:
+    """Let the fold do something more to the state, before the payload is folded."""
+    handler = base.handlers[payload]
+
+    def mutated(state: Any, *rest: Any) -> None:
+        after = change(state)
+        handler(state, *rest)
+        if callable(after):
+            after()
+
+    monkeypatch.setitem(base.handlers, payload, mutated)
+
+
+@plant("AcknowledgedFactsStand", WRITES)
+def facts_are_acknowledged_before_they_are_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = masters.SimMaster._append
+
+    def early(self: Any, batch: Any, *rest: Any) -> None:
+        for event in batch:
+            if event.id.source != "master":
+                self._durable[event.id.source] = (event.id.incarnation, event.id.n)
+        append(self, batch, *rest)
+
+    monkeypatch.setattr(masters.SimMaster, "_append", early)
+
+
+@plant("AcknowledgedFactsStand", WRITES)
+def duplicates_are_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masters, "is_duplicate", lambda state, source, incarnation, n: False)
+
+
+@plant("EffectsFollowTheLog")
+def orders_are_sent_before_they_are_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = masters.SimMaster._append
+
+    def early(self: Any, batch: Any, *rest: Any) -> None:
+        for (node, _), given in masters.answers_to(self.state, batch).orders.items():
+            if node in self._sessions:
+                self._sessions[node].order(given)
+        append(self, batch, *rest)
+
+    monkeypatch.setattr(masters.SimMaster, "_append", early)
+
+
+@plant("EffectsFollowTheLog")
+def agents_obey_old_rounds_and_orders_seen_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    obey = core.AgentCore.obey
+
+    def gullible(self: Any, order: Any) -> Any:
+        self._effects.clear()
+        if hasattr(order.command, "round"):
+            self.round = min(self.round, order.command.round - 1)
+        return obey(self, order)
+
+    monkeypatch.setattr(core.AgentCore, "obey", gullible)
+
+
+@plant("OneRoundTrains")
+def workers_survive_their_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave_running(self: Any) -> tuple[()]:
+        self._starting, self.ranks = None, None
+        return ()
+
+    monkeypatch.setattr(agents.SimAgent, "_end_ranks", leave_running)
+
+
+@plant("OneRoundTrains", {"faults": ("agent_kill",), "every_s": 1.0, "total": 10_000})
+def workers_outlive_their_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def died(self: Any) -> None:
+        self.sim.net.cut(self)
+        self.sim.platform.ended(self)
+
+    monkeypatch.setattr(agents.SimAgent, "died", died)
+
+
+@plant("IncidentsEnd")
+def policies_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fold_differently(monkeypatch, PolicyConsidered, lambda state: state.incident.asked.clear)
+
+
+@plant("IncidentsEnd")
+def the_budget_of_restarts_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_restart, "spent", lambda *args: "")
+
+
+@plant("ResumesFromWhatWasSaved", SPIKES)
+def a_rollback_names_a_step_that_was_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    rolled_back = rounds.JobRolledBack
+    monkeypatch.setattr(rounds, "JobRolledBack", lambda step, **rest: rolled_back(step=step + 1, **rest))
+
+
+@plant("ResumesFromWhatWasSaved")
+def a_round_resumes_from_the_last_step_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    slice_of_member = orders._slice
+    monkeypatch.setattr(
+        orders, "_slice", lambda state, *rest: attrs.evolve(slice_of_member(state, *rest), resume_step=state.step)
+    )
+
+
+@plant("NothingIsReadTwiceUnsaid", SPIKES)
+def a_rollback_is_repeated_by_every_later_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(state: Any) -> Callable[[], None]:
+        kept = state.resume_step
+        return lambda: setattr(state, "resume_step", kept)
+
+    fold_differently(monkeypatch, IncidentResolved, keep)
+
+
+@plant("NothingIsReadTwiceUnsaid")
+def a_round_resumes_from_the_oldest_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    slice_of_member = orders._slice
+
+    def older(state: Any, *rest: Any) -> Any:
+        return attrs.evolve(slice_of_member(state, *rest), resume_step=min(state.checkpoints, default=None))
+
+    monkeypatch.setattr(orders, "_slice", older)
+
+
+@plant("ReplayAgrees")
+def the_fold_forgets_some_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, calls = base.answered, count(1)
+
+    def now_and_then(*args: Any, **options: Any) -> None:
+        if next(calls) % 7:
+            answered(*args, **options)
+
+    monkeypatch.setattr("ftcore.states.fold.nodes.answered", now_and_then)
+
+
+@plant("ReplayAgrees")
+def a_decision_depends_on_more_than_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    backoff_s, calls = budget.backoff_s, count(1)
+    monkeypatch.setattr(budget, "backoff_s", lambda *args: backoff_s(*args) + next(calls) / 1000)
+
+
+@plant("OwnFaultsStopNothing", AWAY)
+def a_new_master_grants_no_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masters, "due", lambda deadline, led_since, lease_s: deadline)
+
+
+@plant("OwnFaultsStopNothing", AWAY)
+def an_agent_without_a_master_stops_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = core.AgentCore.waited
+    monkeypatch.setattr(core.AgentCore, "looked_up", lambda self, now, led: setattr(self, "_led_since", now - 60))
+    monkeypatch.setattr(core.AgentCore, "waited", lambda self, now, pages: waited(self, now, ()))
+
+
+@plant("Liveness")
+def agents_report_neither_ends_nor_failed_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core.AgentCore, "unstartable", lambda self, start, error: [])
+    monkeypatch.setattr(core.AgentCore, "exited", lambda self, ended, pages: [])
+
+
+@plant("Liveness")
+def orders_are_not_repeated_to_agents_that_call_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masters, "unanswered", lambda state, node, incarnation: [])
+
+
+@pytest.mark.parametrize(("mutation", "checker", "focus"), planted)
+def test_a_planted_mistake_is_found(
+    mutation: Mutation, checker: str, focus: Focus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each checker notices, within a few hundred schedules, the mistakes that it is there for."""
+    mutation(monkeypatch)
+    found = (run_protocol(seed, options=attrs.evolve(draw(seed), **focus)).violation for seed in range(SEEDS_MAX))
+    assert any(violation.startswith(checker) for violation in found)
+
+
+def test_every_checker_has_two_planted_mistakes() -> None:
+    """A checker that is added without mutations is noticed."""
+    watched = [param.values[1] for param in planted]
+    for name in (*(checker.__name__ for checker in checkers.ALL), "Liveness"):
+        assert watched.count(name) >= 2, name
