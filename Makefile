@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 
 
-.PHONY: help env dev demo test check etcd bench docs format build clean
+.PHONY: help env dev demo test check etcd long bench docs format build clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | while IFS=$$'\t' read -r name text; do \
@@ -40,8 +40,11 @@ check: dev ## exactly what CI runs: lint, format, types, import contracts, refer
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m pytest -p no:cacheprovider -q -n $(PYTEST_JOBS) --dist worksteal $(PYTEST_ARGS)
 
+long: dev etcd ## run the long tests, and date them in benchmarks/RESULTS.md
+	FTCORE_REQUIRE_ETCD=1 FTCORE_REQUIRE_HOSTS=1 $(BIN)/python benchmarks/long_tests.py
+
 bench: dev ## run every benchmark; each rewrites its section of benchmarks/RESULTS.md
-	@for file in $$(grep -l __main__ benchmarks/*.py); do echo "make bench: $$file"; $(BIN)/python $$file; done
+	@for file in $$(grep -l __main__ benchmarks/*.py | grep -v long_tests); do echo "make bench: $$file"; $(BIN)/python $$file; done
 
 docs: dev ## write docs/reference from the code
 	$(BIN)/python docs/generate.py

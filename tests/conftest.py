@@ -22,6 +22,9 @@ pytest_plugins = ["etcd_cluster"]
 HOME = pytest.StashKey[Path]()
 LEFT = pytest.StashKey[list[str]]()
 
+LONG = os.environ.get("FTCORE_LONG_TESTS") == "1"
+"""Long tests run too: see ``make long``."""
+
 END_S = DEFAULT.master_idle_s + 5.0
 """A master whose agents were all killed ends by itself after ``master_idle_s``: that is its right, not a leftover."""
 
@@ -42,7 +45,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what may take longest: the last one to end of several processes is waited for by all."""
+    """Skip long tests unless they are asked for, and begin with what may take longest.
+
+    The last one to end of several processes is waited for by all.
+    """
+    for item in items:
+        if item.get_closest_marker("long") and not LONG:
+            item.add_marker(pytest.mark.skip(reason="takes long: `make long` runs it"))
 
     def allowed_s(item: pytest.Item) -> float:
         mark = item.get_closest_marker("timeout")

@@ -1,6 +1,5 @@
 """What etcd goes through while a job trains: training never stops, recoveries wait, and then finish."""
 
-import os
 import signal
 from pathlib import Path
 
@@ -83,7 +82,7 @@ def clear(job: Fleet) -> None:
     wait_until(lambda: not job.etcd.ctl("alarm", "disarm").returncode, "the alarm to be disarmed")
 
 
-@pytest.mark.skipif(os.environ.get("FTCORE_LONG_TESTS") != "1", reason="takes long: FTCORE_LONG_TESTS=1 runs it")
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_slow_and_lossy_network_loses_no_node(tmp_path: Path) -> None:
     """100 ms there and back, and 5 % of all frames lost, with the default time constants: a worker's failure is

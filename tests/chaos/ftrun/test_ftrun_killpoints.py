@@ -21,6 +21,8 @@ from ftcore.events.envelope import Event
 
 HERE = Path(__file__).parent / "killpoints"
 
+pytestmark = pytest.mark.longer
+
 UNMOVED = frozenset({"job.progressed", "node.reported"})
 """Facts that come at their own time, in and out of recoveries: they have nothing to do with one."""
 
@@ -37,7 +39,7 @@ class Recovery:
         nodes: nodes of the new world that it ends with; 0: it ends with the incident, and no worker is touched.
         begin: brings it about.
         known: facts that it must have, or it went another way than was meant.
-        common: facts that another kind has, too; killing there again is left to ``FTCORE_LONG_TESTS=1``.
+        common: facts that another kind has, too; killing there again is left to ``make long``.
     """
 
     def __init__(

@@ -192,7 +192,7 @@ while not pathlib.Path("finish").exists():
 """A script that tells nobody of its steps."""
 
 
-@pytest.mark.skipif(os.environ.get("FTCORE_LONG_TESTS") != "1", reason="takes long: FTCORE_LONG_TESTS=1 runs it")
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.etcd
 def test_etcd_is_away_for_minutes(tmp_path: Path, own_etcd: Cluster) -> None:
