@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from ftcore.cli.ctl_hints import hinted
 from ftcore.cli.ctl_output import clean, print_json, say
 from ftcore.cli.ctl_store import current_state, opened
 from ftcore.errors import Unreachable, UsageError
@@ -44,7 +45,7 @@ async def command(args: argparse.Namespace) -> int:
     async with opened(args) as log:
         reply = await _asked(log, args.store, args.command, node, args.why)
         wish = Wish(seq=reply.seq, command=args.command, node=node)
-        told = _Told(log.job, quiet=args.format == "json")
+        told = _Told(log.job, args, quiet=args.format == "json")
         if not reply.seq:
             wish.outcome, wish.reason = "done", reply.message
         elif reply.outcome in _AT_ONCE:
@@ -54,6 +55,7 @@ async def command(args: argparse.Namespace) -> int:
             if not args.no_wait:
                 await _follow(log, wish, told, args.timeout)
     if args.format == "json":
+        wish.reason = hinted(wish.reason, args)
         print_json(_json(log.job, wish, reply.outcome))
     elif wish.outcome:
         told.line(f"{'' if wish.outcome == 'done' else f'{wish.outcome}: '}{wish.reason}")
@@ -92,11 +94,12 @@ class _Told:
     """Prints what happens as it happens, for people."""
 
     job: str
+    args: argparse.Namespace
     quiet: bool
 
     def line(self, text: str) -> None:
         if not self.quiet:
-            say(f"{self.job}: {clean(text)}")
+            say(f"{self.job}: {clean(hinted(text, self.args))}")
 
 
 async def _follow(log: EventLog, wish: Wish, told: _Told, timeout_s: float) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from ftcore.cli.ctl_hints import hinted
 from ftcore.cli.ctl_lines import style_of, summary
 from ftcore.cli.ctl_output import clean, clock, columns, date, paint, print_json, say, wants_colour
 from ftcore.cli.ctl_store import opened
-from ftcore.errors import Truncated
+from ftcore.errors import NotFound, Truncated
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
 from ftcore.events.policy import PolicyLoaded
@@ -19,7 +20,7 @@ from ftcore.events.registry import Kind
 from ftcore.ids import Seq
 from ftcore.policies.targets import hidden
 from ftcore.ports import EventLog
-from ftcore.replay.select import Bound, Selection, Selector
+from ftcore.replay.select import Bound, Names, Selection, Selector
 
 TYPE_WIDTH = 22
 
@@ -29,24 +30,44 @@ async def events(args: argparse.Namespace) -> int:
 
     Where the archive is away, what is left is shown, and what is missing told: a log that is read to see what happens
     now must not need its past. Who names the first event wanted gets that one or an error.
+
+    Raises:
+        NotFound: the log knows no type, node or incident of that name. With ``--follow`` a node or an incident may
+            still come, so only a type must be known.
     """
-    show = _show_json if args.format == "json" else Lines().show
+    show = _show_json if args.format == "json" else Lines(args).show
     async with opened(args) as log:
         since, until = [await _settled(bound, log) for bound in (args.since, args.until)]
         selection = Selection(since=since, until=until, types=args.type, node=args.node, incident=args.incident)
         selector = Selector(selection)
-        code = 0
+        shown, code = False, 0
+        if Names().unknown(named := Selection(types=args.type)):
+            await _must_know(named, log)  # a type that this ftcore does not know may be in the log of a newer one
         async for event, missing in _there(log, Seq(selection.after), args.follow):
             if missing is not None and (since is None or since.compare(event) > 0):
-                say(f"{missing}; shown is what is there")
+                say(hinted(f"{missing}; shown is what is there", args))
                 code = missing.exit_code
             if selection.is_past(event):
                 break
             for wanted in selector.feed(event):
                 show(wanted)
+                shown = True
                 if args.follow:
                     sys.stdout.flush()
+        if not shown:
+            await _must_know(selection, log)
+            if args.format == "table":
+                say("no events in this selection")
     return code
+
+
+async def _must_know(selection: Selection, log: EventLog) -> None:
+    """Refuse names that the log does not know: an empty answer would say that nothing happened to them."""
+    names = Names()
+    async for event, _ in _there(log, Seq(0), follow=False):
+        names.feed(event)
+    if wrong := names.unknown(selection):
+        raise NotFound(f"{log.job}: {wrong}")
 
 
 async def _there(log: EventLog, after: Seq, follow: bool) -> AsyncIterator[tuple[Event, Truncated | None]]:
@@ -86,9 +107,14 @@ def event_json(event: Event) -> dict[str, Any]:
 
 
 class Lines:
-    """Prints events as lines; says the day whenever it changes."""
+    """Prints events as lines; says the day whenever it changes.
 
-    def __init__(self) -> None:
+    Args:
+        args: of the command; their store and job complete the hints in the lines.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
         self._day = ""
         self._colour = wants_colour()
         self._columns = columns()
@@ -101,7 +127,7 @@ class Lines:
             print(paint(f"{day} (UTC)", "strong", self._colour))
         name = event.type if event.kind is Kind.FACT else f"  {event.type}"
         head = f"{event.seq:>6} {clock(event.time)}  {name:<{TYPE_WIDTH}} "
-        text = clean(summary(event))
+        text = clean(hinted(summary(event), self._args))
         if self._columns is not None:
             room = max(20, self._columns - len(head))
             text = text if len(text) <= room else text[: room - 1] + "…"

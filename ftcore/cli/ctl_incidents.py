@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ftcore.cli.ctl_hints import hinted
 from ftcore.cli.ctl_output import clean, console, duration, print_json, say, table
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound
@@ -14,7 +15,6 @@ from ftcore.events.worker import StepTimes
 from ftcore.policies.words import plural
 from ftcore.replay.explain import Explainer, Failure, Incident
 from ftcore.replay.reading import read_async
-from ftcore.replay.words import NOBODY
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,26 +50,24 @@ async def incidents(args: argparse.Namespace) -> int:
         "ID",
         "OPENED (UTC)",
         "KIND",
-        "STATE",
+        "OUTCOME",
         "CLASS",
         "TOTAL",
         "LOST",
-        "BY",
         "WHAT",
-        right=("TOTAL",),
+        right=("TOTAL", "LOST"),
         flexible=("WHAT",),
-        spare=("KIND", "LOST", "BY", "CLASS"),
+        spare=("KIND", "CLASS", "LOST"),
     )
     for incident in found:
         rows.add_row(
             incident.id,
             incident.opened[:19].replace("T", " "),
             incident.kind,
-            Text(_word(incident), style=_STATE_STYLES.get(_word(incident), "warn")),
+            Text(incident.resolved_by or _word(incident), style=_STATE_STYLES.get(_word(incident), "warn")),
             incident.cls,
             duration(incident.phases.total),
-            _lost(incident),
-            incident.resolved_by or (NOBODY if incident.closed else "-"),
+            "-" if incident.steps_lost is None else str(incident.steps_lost),
             clean(incident.summary),
         )
     console().print(rows)
@@ -86,7 +84,7 @@ def _kind(incident: Incident) -> str:
 
 
 def _lost(incident: Incident) -> str:
-    return "-" if incident.steps_lost is None else plural(incident.steps_lost, "step")
+    return "not known" if incident.steps_lost is None else plural(incident.steps_lost, "step")
 
 
 async def explain(args: argparse.Namespace) -> int:
@@ -103,11 +101,11 @@ async def explain(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json(chosen.to_json())
     else:
-        _print(chosen, console())
+        _print(chosen, console(), args)
     return 0
 
 
-def _print(incident: Incident, out: "Console") -> None:
+def _print(incident: Incident, out: "Console", args: argparse.Namespace) -> None:
     from rich.text import Text
 
     head = table("", "", flexible=("",))
@@ -123,21 +121,24 @@ def _print(incident: Incident, out: "Console") -> None:
     head.add_row("opened", f"{_moment(incident.opened)} UTC")
     if incident.closed is not None:
         head.add_row("closed", f"{_moment(incident.closed)} UTC, {incident.outcome}")
-    head.add_row("lost", _lost(incident) if incident.steps_lost is not None else "not known")
+    head.add_row("lost", _lost(incident))
     head.add_row("events", f"{incident.events[0]} to {incident.events[1]}")
     out.print(head)
     out.print("\nWhat was decided", style="strong")
     verdicts = table("", "POLICY", "VERDICT", "REASON", flexible=("REASON",))
     for asked in incident.policies:
         verdicts.add_row(
-            "", asked.name, Text(asked.verdict, style="good" if asked.verdict == "take" else ""), clean(asked.reason)
+            "",
+            asked.name,
+            Text(asked.verdict, style="good" if asked.verdict == "take" else ""),
+            clean(hinted(asked.reason, args)),
         )
     out.print(verdicts)
     if incident.steps:
         out.print("\nWhat was done", style="strong")
         steps = table("", "AFTER", "EVENT", "WHAT", right=("AFTER", "EVENT"), flexible=("WHAT",))
         for step in incident.steps:
-            steps.add_row("", duration(step.at), str(step.seq), clean(step.what))
+            steps.add_row("", duration(step.at), str(step.seq), clean(hinted(step.what, args)))
         out.print(steps)
     out.print("\nHow long it took", style="strong")
     names = [field.name for field in attrs.fields(type(incident.phases))]

@@ -70,6 +70,9 @@ def console() -> "Console":
         def print(self, *objects: Any, **options: Any) -> None:
             super().print(*objects, **{"crop": False, **options})
 
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would end the process with 1; ``ftctl.main`` ends all commands alike
+
     return Uncut(
         theme=Theme(_RICH),
         width=columns() or PIPE_COLUMNS,

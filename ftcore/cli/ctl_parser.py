@@ -11,9 +11,9 @@ from ftcore.cli.ctl_policy_parser import add_policy
 from ftcore.cli.ctl_types import BOUND_HELP, bound, duration_over_0, position, positive
 from ftcore.faults.detectors.loss import LIMIT
 
-_EXIT_CODES = """exit codes: 0 done; 1 verify found a mismatch, the log is damaged, or a command was not carried out;
-2 wrong usage or input; 3 store or master unreachable; 4 no such job, node, incident, event or file of a log;
-130 interrupted"""
+_EXIT_CODES = """exit codes: 0 done; 1 verify found a mismatch, the log is damaged, a command was not carried out, or
+standard output cannot be written; 2 wrong usage or input; 3 store or master unreachable; 4 no such job, node,
+incident, event or file of a log; 130 interrupted"""
 
 
 class Parser(argparse.ArgumentParser):

@@ -3,10 +3,11 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from ftcore.cli.ctl_hints import hinted
 from ftcore.cli.ctl_output import clean, clock, console, date, print_json, table
-from ftcore.cli.ctl_store import current_state, joined, opened
+from ftcore.cli.ctl_store import current_state, joined, listed, opened
 from ftcore.errors import FtcoreError
-from ftcore.logs import open_store
+from ftcore.logs import default_store_url, open_store
 from ftcore.policies.abilities import NOT_ASKED_FOR
 from ftcore.policies.words import plural
 from ftcore.replay.status import JobStatus, status_of
@@ -42,9 +43,7 @@ async def jobs(args: argparse.Namespace) -> int:
     found: list[JobStatus] = []
     unreadable: list[tuple[str, str]] = []
     try:
-        for name in await store.jobs():
-            if args.job is not None and name != args.job:
-                continue
+        for name in await listed(store, args):
             try:
                 log = joined(await store.open(name), args)
                 found.append(status_of(await current_state(log), name))
@@ -74,7 +73,7 @@ async def jobs(args: argparse.Namespace) -> int:
         rows.add_row(*_job_row(job))
     for broken_name, why in unreadable:
         rows.add_row(broken_name, "unreadable", "", "", "", "", "", "", clean(why), style="bad")
-    console().print(rows if found or unreadable else "no jobs")
+    console().print(rows if found or unreadable else f"no jobs in {args.store or default_store_url()}")
     return 0
 
 
@@ -126,7 +125,7 @@ async def status(args: argparse.Namespace) -> int:
     facts.add_row("job", f"{job.job}, run {job.run}")
     facts.add_row("state", Text(job.state, style=_STATE_STYLES.get(job.state, "")))
     if job.reason:
-        facts.add_row("reason", clean(job.reason))
+        facts.add_row("reason", clean(hinted(job.reason, args)))
     for name, text in _by_hand(job):
         facts.add_row(name, Text(clean(text), style="warn"))
     if job.world is not None:
@@ -151,6 +150,8 @@ async def status(args: argparse.Namespace) -> int:
     if space is not None and space.full:
         facts.add_row("store", Text("full: training goes on, recoveries wait until there is room", style="bad"))
     out.print(facts)
+    if job.held or job.paused:
+        print(f"\ngo on with: {hinted('ftctl resume', args)}")  # not folded: it is to be copied
     if job.nodes:
         nodes = table(
             "NODE",
@@ -179,11 +180,11 @@ def _by_hand(job: JobStatus) -> list[tuple[str, str]]:
     """What people have asked for and what is kept out, a row each."""
     rows = []
     if job.held:
-        rows.append(("held", "no recovery begins until: ftctl resume"))
+        rows.append(("held", "no recovery begins before the job is resumed"))
     if job.paused and job.state != "paused":
-        rows.append(("paused", "it waits again once the incident is over; ftctl resume calls that off"))
+        rows.append(("paused", "training waits again once the incident is over, unless the job is resumed"))
     elif job.paused:
-        rows.append(("paused", "training waits at a step boundary; go on with: ftctl resume"))
+        rows.append(("paused", "training waits at a step boundary"))
     if job.request is not None:
         wish = job.request
         why = f": {wish.why}" if wish.why else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ftcore.errors import NotFound, UsageError
 from ftcore.ids import JobName, Seq
-from ftcore.logs import check_job_name, default_store_url, open_store
+from ftcore.logs import check_job_name, default_store_url, missing_path, open_store
 from ftcore.logs.archived import JoinedLog
 from ftcore.ports import EventLog, LogStore
 from ftcore.replay.reading import Folder, read_async
@@ -18,7 +18,7 @@ from ftcore.states.snapshot import recall
 
 @contextlib.asynccontextmanager
 async def opened(args: argparse.Namespace) -> AsyncIterator[EventLog]:
-    """The log that ``--store`` and ``--job`` name, closed afterwards.
+    """The log that ``--store`` and ``--job`` name, closed afterwards; its job is noted in ``args``, for hints.
 
     Raises:
         NotFound: there is no such job, or no job at all.
@@ -26,7 +26,8 @@ async def opened(args: argparse.Namespace) -> AsyncIterator[EventLog]:
     """
     store = open_store(args.store)
     try:
-        log = joined(await store.open(await _choose(store, args)), args)
+        args.job = await _choose(store, args)
+        log = joined(await store.open(args.job), args)
         try:
             yield log
         finally:
@@ -63,16 +64,38 @@ async def _choose(store: LogStore, args: argparse.Namespace) -> JobName:
         return JobName(args.job)  # whoever may read one job may not be allowed to list them all
     names = await store.jobs()
     if args.job is not None:
-        if args.job not in names:
-            near = difflib.get_close_matches(args.job, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names[:10]) or 'none'}"
-            raise NotFound(f"no job {args.job!r} in {where}; {hint}")
-        return JobName(args.job)
+        return among(names, args)
     if not names:
         raise NotFound(f"no job in {where}; name another store with --store URL or FTCORE_STORE")
     if len(names) > 1:
         raise UsageError(f"{where} holds {len(names)} jobs, name one with --job: {', '.join(names[:10])}")
     return names[0]
+
+
+def among(names: list[JobName], args: argparse.Namespace) -> JobName:
+    """The job that ``--job`` names.
+
+    Raises:
+        NotFound: it is none of the store's.
+    """
+    if args.job not in names:
+        near = difflib.get_close_matches(args.job, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names[:10]) or 'none'}"
+        raise NotFound(f"no job {args.job!r} in {args.store or default_store_url()}; {hint}")
+    return JobName(args.job)
+
+
+async def listed(store: LogStore, args: argparse.Namespace) -> list[JobName]:
+    """The jobs that ``ftctl jobs`` shows: all of the store, or the one that ``--job`` names.
+
+    Raises:
+        NotFound: the store that was named does not exist, or has no such job.
+    """
+    missing = missing_path(args.store) if args.store else None
+    if missing is not None:
+        raise NotFound(f"there is no store {args.store}: {missing} does not exist; name another one with --store URL")
+    names = await store.jobs()
+    return names if args.job is None else [among(names, args)]
 
 
 async def _is_there(store: LogStore, job: str) -> bool:

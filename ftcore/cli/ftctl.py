@@ -12,13 +12,17 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any
+from typing import Any, TextIO, cast
 
 from ftcore import __version__
+from ftcore.cli.ctl_hints import hinted
 from ftcore.cli.ctl_parser import build_parser
 from ftcore.errors import FtcoreError
 
 Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
+
+NOT_WRITTEN = 1
+"""Exit code where standard output cannot be written, as on a full disk."""
 
 INTERRUPTED = 130
 """128 + SIGINT: what a shell reports for a program ended by Ctrl-C."""
@@ -30,6 +34,61 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the arguments without the program's name; ``sys.argv`` if None.
     """
+    closed = sys.stdout is None  # by `>&-`
+    output = _Output(open(os.devnull, "w") if closed else sys.stdout)  # noqa: SIM115 -- for the rest of the process
+    try:
+        with contextlib.redirect_stdout(cast(TextIO, output)):
+            try:
+                return _run(argv)
+            finally:
+                output.flush()
+    except BrokenPipeError:
+        output.discard()  # the reader has seen enough
+        return 0
+    except _NotWritten as lost:
+        output.discard()
+        print(f"ftctl: cannot write to standard output: {lost}", file=sys.stderr)
+        return NOT_WRITTEN
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+class _NotWritten(Exception):
+    """Standard output cannot be written; says why."""
+
+
+class _Output:
+    """Standard output whose failures are told from those of other files."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._told():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._told():
+            self._stream.flush()
+
+    def discard(self) -> None:
+        """Drop what is still buffered: Python would complain of it at exit."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise _NotWritten(error.strerror) from error
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = build_parser(__version__)
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
@@ -42,16 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _interruptible():
             code: int = asyncio.run(_command(args.command)(args))
-            sys.stdout.flush()
     except FtcoreError as error:
-        print(f"ftctl: {error}", file=sys.stderr)
+        print(f"ftctl: {hinted(str(error), args)}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:
-        # The reader has seen enough; what Python flushes at exit must not complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return INTERRUPTED
     return code
 
 

@@ -102,6 +102,22 @@ def own_file(url: str | None, job: str, suffix: str) -> Path | None:
     return log.with_name(f"{log.name}.{suffix}")
 
 
+def missing_path(url: str) -> Path | None:
+    """The file or directory of an SQLite store that does not exist; None where it does, and for every other store.
+
+    A store is made with its first job, so opening one that does not exist is no mistake for ``ftrun``, but is for a
+    reader.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme != "sqlite":
+        return None
+    path = _path(url, scheme, rest)
+    try:
+        return None if path.exists() else path
+    except OSError:  # it cannot be looked at; opening it tells why
+        return None
+
+
 def _path(url: str, scheme: str, rest: str) -> Path:
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")

@@ -1,5 +1,6 @@
 """Which events of a log somebody wants to see."""
 
+import difflib
 import fnmatch
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -11,8 +12,11 @@ from ftcore.events.action import ActionOrdered
 from ftcore.events.envelope import Event, Unknown
 from ftcore.events.health import HealthJudged
 from ftcore.events.incident import IncidentOpened, IncidentRediagnosed
-from ftcore.events.registry import Kind
+from ftcore.events.registry import Kind, all_types
 from ftcore.events.world import WorldFormed, WorldMembers
+
+NAMED_MAX = 10
+"""Names that a message about an unknown one lists."""
 
 
 @attrs.frozen(kw_only=True)
@@ -74,9 +78,7 @@ class Selection:
             return False
         if self.is_past(event):
             return False
-        if self.types is not None and not any(
-            fnmatch.fnmatchcase(event.type, glob.strip()) for glob in self.types.split(",")
-        ):
+        if self.types is not None and not any(fnmatch.fnmatchcase(event.type, glob) for glob in globs(self.types)):
             return False
         return self.node is None or self.node in nodes_of(event, members)
 
@@ -112,6 +114,48 @@ class Selector:
                 self._fact = None
             if wanted:
                 yield event
+
+
+def globs(types: str) -> list[str]:
+    """The globs of a list with commas."""
+    return [glob.strip() for glob in types.split(",")]
+
+
+class Names:
+    """Collects the names that a log knows: nodes (and the other sources of events), incidents, types of events."""
+
+    def __init__(self) -> None:
+        self.nodes: set[str] = set()
+        self.incidents: dict[str, None] = {}
+        self.types = {known.name for known in all_types()}
+
+    def feed(self, event: Event) -> None:
+        """Take in an event of the log."""
+        self.nodes.update(nodes_of(event))
+        self.types.add(event.type)
+        if event.incident is not None:
+            self.incidents[event.incident] = None
+
+    def unknown(self, selection: Selection) -> str:
+        """Which name of a selection the log does not know, with what it does know; empty if it knows all."""
+        for glob in globs(selection.types) if selection.types is not None else ():
+            if not fnmatch.filter(self.types, glob):
+                return f"no type of events is called {glob!r}{_near(glob, sorted(self.types))}"
+        if selection.node is not None and selection.node not in self.nodes:
+            return (
+                f"no event comes from or names the node {selection.node!r}{_near(selection.node, sorted(self.nodes))}"
+            )
+        if selection.incident is not None and selection.incident not in self.incidents:
+            return f"no incident {selection.incident!r}{_near(selection.incident, list(self.incidents))}"
+        return ""
+
+
+def _near(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    more = f" and {len(known) - NAMED_MAX} more" if len(known) > NAMED_MAX else ""
+    return f"; there are: {', '.join(known[:NAMED_MAX])}{more}" if known else "; the log holds none"
 
 
 def nodes_of(event: Event, members: Collection[str] = ()) -> Iterator[str]:

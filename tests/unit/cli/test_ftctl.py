@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from ftcore.cli import ctl_output
+from ftcore.cli.ctl_hints import completed
+from ftcore.cli.ctl_parser import build_parser
 from ftcore.cli.ctl_types import bound
 from ftcore.cli.ftctl import main
 from ftcore.events.envelope import Event
@@ -111,7 +116,10 @@ def test_status_tells_what_people_asked_for(tmp_path, capsys):
     assert list(made["quarantined"]) == ["node2"] and made["abilities"] == {"driver": ["pause"]}
     assert main(["status", "--store", url]) == 0
     out = capsys.readouterr().out
-    assert "go on with: ftctl resume" in out and "node2 (user@host asked for `evict node2`)" in out
+    assert (
+        f"go on with: ftctl --store {url} --job demo resume" in out
+        and "node2 (user@host asked for `evict node2`)" in out
+    )
 
 
 def test_status_tells_of_a_held_job(tmp_path, capsys):
@@ -125,7 +133,9 @@ def test_status_tells_of_a_held_job(tmp_path, capsys):
     assert made["held"] and (made["request"]["command"], made["request"]["who"]) == ("checkpoint", "user@host")
     assert main(["status", "--store", url]) == 0
     out = capsys.readouterr().out
-    assert "no recovery begins until" in out and "checkpoint by user@host: before it gets worse" in out
+    assert (
+        "no recovery begins before the job is resumed" in out and "checkpoint by user@host: before it gets worse" in out
+    )
 
 
 def test_incidents_of_every_kind(tmp_path, capsys):
@@ -181,7 +191,7 @@ def test_events_are_one_object_a_line(store, capsys):
         (["--until", "2023-11-14T23:13:20.03+01:00"], {"master.elected"}),
         (["--since", "15m"], set()),
         (["--incident", "i1", "--type", "worker.*,policy.*"], {"worker.failed", "policy.considered"}),
-        (["--node", "nobody"], set()),
+        (["--node", "node1", "--until", "2"], set()),
     ],
 )
 def test_events_are_narrowed(store, capsys, argv, types):
@@ -478,3 +488,113 @@ def test_what_a_job_can_do_is_told_where_nothing_was_declared(store, capsys):
     """A line that is not there says nothing."""
     assert main(["--store", store, "status"]) == 0
     assert "can        restart, and go on with fewer nodes; no platform" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--type", "nod.lost"], "demo: no type of events is called 'nod.lost'; did you mean node.lost?"),
+        (["--type", "worker.*, timer.*"], "no type of events is called 'timer.*'; there are: ability.declared"),
+        (["--type", "nod.lost", "--follow"], "did you mean node.lost?"),
+        (["--node", "nod1"], "no event comes from or names the node 'nod1'; did you mean node1?"),
+        (["--incident", "x"], "no incident 'x'; there are: i1"),
+        (["--incident", "i1", "--node", "host7"], "names the node 'host7'; there are: master, node0, node1"),
+    ],
+)
+def test_events_of_a_name_that_the_log_does_not_know(store, capsys, argv, message):
+    """An empty answer would say that nothing happened to it; exit 4, with the nearest name that there is."""
+    for form in ("table", "json"):
+        assert main(["events", *argv, "--store", store, "--format", form]) == 4
+        out, err = capsys.readouterr()
+        assert out == "" and message in err and err.count("\n") == 1
+
+
+def test_a_selection_may_be_empty(store, capsys):
+    """A known type that did not occur, or a known node with no event there, is a true answer of none."""
+    for argv in (["--type", "node.lost"], ["--node", "node1", "--until", "2"]):
+        assert main(["events", *argv, "--store", store]) == 0
+        assert capsys.readouterr() == ("", "ftctl: no events in this selection\n")
+
+
+def test_jobs_of_a_store_that_does_not_exist(store, tmp_path, capsys):
+    """A path that was named and is not there is not found, and so is a job; the default store may be empty."""
+    assert main(["--store", f"sqlite:{tmp_path}/none", "jobs"]) == 4
+    assert f"{tmp_path}/none does not exist" in capsys.readouterr().err
+    assert main(["--store", store, "jobs", "--job", "demmo"]) == 4
+    assert "no job 'demmo'" in capsys.readouterr().err
+    assert main(["jobs"]) == 0
+    assert capsys.readouterr().out.startswith("no jobs in sqlite://")
+
+
+PRINTING = (
+    ["--help"],
+    ["events", "--help"],
+    ["machines"],
+    ["machines", "--format", "dot"],
+    ["completion", "bash"],
+    ["jobs"],
+    ["status"],
+    ["events"],
+    ["events", "--format", "json"],
+    ["incidents"],
+    ["explain"],
+    ["replay"],
+    ["replay", "--verify"],
+    ["export", "-o", "-"],
+    ["policy", "init"],
+    ["policy", "schema"],
+    ["policy", "explain", "--preset", "palm", "--fault", "hang"],
+    ["simulate", "--nodes", "4", "--days", "1", "--rate", "0.1"],
+)
+STORELESS = ("--help", "machines", "completion", "policy", "simulate")
+
+
+@pytest.mark.parametrize("argv", PRINTING, ids=" ".join)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_every_command_survives_its_output(store, argv, unbuffered):
+    """A reader that is gone ends it quietly with 0, a full disk with one line and not 0; never a traceback."""
+    given = argv if argv[0] in STORELESS else ["--store", store, *argv]
+    command = [sys.executable, "-m", "ftcore.cli.ftctl", *given]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=env)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    assert done.returncode in (1, 3) and "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_hints_run_as_they_are_printed(tmp_path, capsys, monkeypatch):
+    """A command in a message has the store and the job, quoted for a shell, on one line, whatever the width; one that
+    has its job keeps it."""
+    assert completed("go on with: ftctl resume", None, "demo") == "go on with: ftctl --job demo resume"
+    assert (
+        completed("see `ftctl status`, then `ftctl stop`", "sqlite:/a b", "x")
+        == "see `ftctl --store 'sqlite:/a b' --job x status`, then `ftctl --store 'sqlite:/a b' --job x stop`"
+    )
+    assert completed("ftctl explain --job a", "etcd://h:1/p", "b") == "ftctl --store etcd://h:1/p explain --job a"
+    assert completed("ftctl policy check FILE", "etcd://h:1/p", "b") == "ftctl policy check FILE"
+    driver = driven()
+    driver.fail("node0")
+    driver.command("pause")
+    url = archive(tmp_path / "held.ftlog", driver.events)
+    monkeypatch.setattr(ctl_output, "columns", lambda: 60)
+    assert main(["status", "--store", url]) == 0
+    [hint] = re.findall(r"ftctl .*resume", capsys.readouterr().out)
+    assert hint == f"ftctl --store {url} --job demo resume"
+    parsed = build_parser("0").parse_args(shlex.split(hint)[1:])
+    assert (parsed.store, parsed.job, parsed.command) == (url, "demo", "resume")
+
+
+def test_every_command_with_a_log_is_completed_in_hints():
+    """A command that is added to the parser is one that hints may name."""
+    parser = build_parser("0")
+    commands = next(action for action in parser._actions if action.dest == "command").choices
+    for name, command in commands.items():
+        reads = any(action.dest == "store" for action in command._actions)
+        assert (completed(f"ftctl {name}", "s:/", None) != f"ftctl {name}") is reads

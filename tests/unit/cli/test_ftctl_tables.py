@@ -67,8 +67,11 @@ def test_incidents_and_prices_on_80_columns(capsys, monkeypatch, tmp_path: Path)
     lines = shown(capsys, log, "incidents")
     for one in told["incidents"]:
         opened = one["opened"][:19].replace("T", " ")
-        [line] = [line for line in lines if re.match(rf"{one['id']} +{opened}  (resolved|dropped|acting) ", line)]
-        assert f" {duration(one['phases']['total'])}  " in line
+        outcome = one["resolved_by"] or "dropped|exhausted|acting|open"
+        [line] = [line for line in lines if re.match(rf"{one['id']} +{opened}  ({outcome}) ", line)]
+        lost = "-" if one["steps_lost"] is None else one["steps_lost"]
+        assert re.search(rf" {duration(one['phases']['total'])} +{lost}  ", line)
+    assert lines[0].split() == ["ID", "OPENED", "(UTC)", "OUTCOME", "TOTAL", "LOST", "WHAT"]
     lines = shown(capsys, log, "whatif", "--policy", str(policy))
     for one in told["whatif"]["incidents"]:
         [line] = [line for line in lines if line.startswith(f"{one['id']} ")]
