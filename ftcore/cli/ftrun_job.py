@@ -105,7 +105,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         nodes_there = [f"{name}{number}" for number in range(args.local_nodes)]
         if strange := [node for node, _ in given_options.preempt if node not in nodes_there]:
             parser.error(f"--platform: preempt={strange[0]}@...: there is no such node, only {', '.join(nodes_there)}")
-        socket_path = places.platform_socket(args.job)
+        socket_path = places.platform_socket(args.store)
         nodes = LocalNodes(
             nodes=args.local_nodes,
             argv=agent_argv(args, given, f"local://{socket_path}"),
@@ -472,7 +472,7 @@ def _run_master(config: NodeConfig) -> Outcome:
     from ftcore.cli import master
 
     argv = ["--store", config.store, "--job", config.agent.job, "--advertise", config.agent.address]
-    listen = config.master_listen or places.master_socket(config.agent.job)
+    listen = config.master_listen or places.master_socket(config.store)
     nodes = str(config.agent.submission.spec.nodes_max)
     code = master.main([*argv, "--listen", listen, "--nodes", nodes, "--log-level", config.log_level, *config.upkeep])
     return Outcome(exit_code=code, outcome="left", reason="the master ended")

@@ -23,6 +23,7 @@ from ftcore.ids import JobName, Round
 from ftcore.logs import open_store
 from ftcore.policies.targets import targets
 from ftcore.ports import Supervisor
+from ftcore.private import make_private
 from ftcore.runtime.agent import processes
 from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
 from ftcore.runtime.agent.health import HealthCheck, accelerators
@@ -219,6 +220,7 @@ class Candidates:
             return
         config = self._config
         try:
+            said = written(config.master_log)
             pid = spawn_master(
                 store=config.store,
                 job=config.agent.job,
@@ -237,7 +239,7 @@ class Candidates:
             return
         self._living.add(pid)
         self._none_left.clear()
-        self._reaper.watch(pid, lambda code, mono: self._ended(pid, code))
+        self._reaper.watch(pid, lambda code, mono: self._ended(pid, code, said))
 
     async def ended(self, timeout_s: float) -> None:
         """Wait until every candidate that was put up here has ended, but no longer than so many seconds."""
@@ -249,18 +251,31 @@ class Candidates:
         """Have nobody wait for them any longer."""
         self._none_left.set()
 
-    def _ended(self, pid: int, code: int) -> None:
+    def _ended(self, pid: int, code: int, said: int) -> None:
         self._living.discard(pid)
         if not self._living:
             self._none_left.set()
         if code in (1, 2):
-            self._on_useless(last_words(self._config.master_log))
+            self._on_useless(last_words(self._config.master_log, said))
 
 
-def last_words(log: Path) -> str:
-    """What a candidate said when it ended."""
+def written(log: Path) -> int:
+    """How many bytes a file of messages has."""
     try:
-        lines = log.read_text(errors="replace").splitlines()
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def last_words(log: Path, after: int) -> str:
+    """What a candidate said when it ended.
+
+    Args:
+        log: the file with the messages of this node's candidates, those of other jobs of that name too.
+        after: bytes that were in it before this candidate was started.
+    """
+    try:
+        lines = log.read_bytes()[after:].decode(errors="replace").splitlines()
     except OSError:
         lines = []
     said = [line for line in lines[-5:] if line.startswith(MASTER_SAYS)]
@@ -283,10 +298,10 @@ def spawn_master(
 ) -> int:
     """Start a candidate in a session of its own; returns its process id."""
     argv = [sys.executable, "-m", "ftcore.cli.master", "--store", store, "--job", job]
-    argv += ["--listen", listen or master_socket(job), "--advertise", advertise, "--log-level", log_level]
+    argv += ["--listen", listen or master_socket(store), "--advertise", advertise, "--log-level", log_level]
     argv += ["--nodes", str(nodes), *(["--platform", platform] if platform else [])]
     argv += [*upkeep, *(["--standby"] if standby else [])]
-    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(log.parent)
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return processes.spawn(argv, env, {1: fd, 2: fd}, null=(0,))

@@ -1,6 +1,5 @@
 """Where ftcore keeps its own files on a machine; all private to the user."""
 
-import hashlib
 import os
 import stat
 import tempfile
@@ -8,10 +7,14 @@ from pathlib import Path
 
 from ftcore.errors import UsageError
 from ftcore.logs import own_file
+from ftcore.private import PATH_BYTES_MAX, is_private, make_private, sweep
 from ftcore.runtime.wire.security import Security, from_environ
 
 MASTER_SAYS = "ftcore master: "
 """How the last line of a candidate's messages begins if it cannot go on."""
+
+SHARED = ("/var/tmp", tempfile.gettempdir())
+"""Where a directory for sockets is made if none can be made beside the log."""
 
 
 def state_home() -> Path:
@@ -27,11 +30,7 @@ def private_dir(path: Path) -> Path:
         UsageError: it cannot be made, with the reason.
     """
     try:
-        missing = [path]
-        while not missing[-1].parent.exists():
-            missing.append(missing[-1].parent)
-        for one in reversed(missing):
-            one.mkdir(exist_ok=True, mode=0o700)
+        make_private(path)
     except OSError as error:
         raise UsageError(f"cannot make the directory {path}: {error.strerror}; choose another or free it") from error
     return path
@@ -46,7 +45,7 @@ def own_dir(path: Path, what: str) -> Path:
     if not path.is_symlink():
         private_dir(path)
     found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not is_private(path):
         raise UsageError(
             f"{path}, the directory for {what}, is not private to this user (owner {found.st_uid}, mode "
             f"{stat.S_IMODE(found.st_mode):o}): remove it, or make it yours alone"
@@ -54,16 +53,32 @@ def own_dir(path: Path, what: str) -> Path:
     return path
 
 
-def socket_dir() -> Path:
-    """A directory for sockets with a short name: a Unix socket's path may have 107 bytes.
+def socket_dir(store: str | None) -> Path:
+    """A directory for sockets, swept of those that nobody serves any more.
+
+    It must outlive a login, so it is not below ``XDG_RUNTIME_DIR``; and its name must be short, because a socket's path
+    may have 107 bytes. A log on this machine has it beside it, other jobs have it below ``/var/tmp``.
+
+    Args:
+        store: URL of the log store; None: the default one.
 
     Raises:
-        UsageError: somebody else made it, or may enter it.
+        UsageError: none of the directories in question can be made, or is private to this user.
     """
-    base = os.environ.get("XDG_RUNTIME_DIR", "")
-    if base.startswith("/") and len(base) < 60 and os.access(base, os.W_OK):
-        return own_dir(Path(base) / "ftcore", "sockets (below XDG_RUNTIME_DIR)")
-    return own_dir(Path(tempfile.gettempdir()) / f"ftcore-{os.getuid()}", "sockets (unless XDG_RUNTIME_DIR is set)")
+    beside = own_file(store, "job", "run")
+    shared = [Path(base) / f"ftcore-{os.getuid()}" for base in SHARED]
+    problem: UsageError | None = None
+    for directory in ([beside.parent / ".run"] if beside is not None else []) + shared:
+        if len(os.fsencode(directory)) + len("/0123456789abcdef.sock") > PATH_BYTES_MAX:
+            continue
+        try:
+            own_dir(directory, "sockets")
+        except UsageError as error:
+            problem = problem or error
+            continue
+        sweep(directory)
+        return directory
+    raise problem or UsageError("no directory for sockets has a path short enough: set TMPDIR to a short one")
 
 
 def credentials(store: str | None, job: str, *, make: bool = False) -> Security:
@@ -80,16 +95,23 @@ def credentials(store: str | None, job: str, *, make: bool = False) -> Security:
     return from_environ(own=own_file(store, job, "token"), make=make)
 
 
-def master_socket(job: str) -> str:
-    """A new gRPC target for a master of the job on this machine."""
-    return f"unix:{_new_socket(job)}"
+def master_socket(store: str | None) -> str:
+    """A new gRPC target for a master on this machine.
+
+    Args:
+        store: URL of the log store; None: the default one.
+    """
+    return f"unix:{_new_socket(store)}"
 
 
-def platform_socket(job: str) -> str:
-    """A new path at which the platform of the job's local nodes is served."""
-    return str(_new_socket(job))
+def platform_socket(store: str | None) -> str:
+    """A new path at which the platform of a job's local nodes is served.
+
+    Args:
+        store: URL of the log store; None: the default one.
+    """
+    return str(_new_socket(store))
 
 
-def _new_socket(job: str) -> Path:
-    name = hashlib.blake2b(f"{job}/{os.getpid()}/{os.urandom(8).hex()}".encode(), digest_size=8).hexdigest()
-    return socket_dir() / f"{name}.sock"
+def _new_socket(store: str | None) -> Path:
+    return socket_dir(store) / f"{os.urandom(8).hex()}.sock"

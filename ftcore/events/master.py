@@ -15,9 +15,12 @@ class MasterElected:
         pid: its process id.
         address: gRPC target at which agents and operators reach it.
         version: its ftcore.
+        log_id: the log's identity, a UUID, if the log had none yet: it is in the first event of every log, and in the
+            first term of this release in a log that an older one began. Empty in every other term.
     """
 
     host: str
     pid: int
     address: str
     version: str
+    log_id: str = ""

@@ -12,6 +12,8 @@ was taken too early costs a change of masters, never a wrong event. Beside it st
   later, when the old leader ends or wakes. One that froze in the middle of a write would keep SQLite's own lock, too,
   and everybody from writing: the candidate kills it (``sqlite_frozen.py``).
 - The leader's thread reads the term in the head before each renewal. Finding another, it reports the loss and lets go.
+- The lock file may be removed: agents would find nobody who leads, and a candidate would take its lock on a file that
+  no one sees. So leader and candidates look whether theirs lies at the path, and make it anew.
 
 | the flock is | the record for the head's term says | so the leader |
 |---|---|---|
@@ -87,7 +89,19 @@ class LockFile:
     """
 
     def __init__(self, path: Path, *, write: bool) -> None:
+        self._path = path
         self._fd = os.open(path, (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY) | os.O_CLOEXEC, 0o600)
+
+    def restore(self) -> None:
+        """Make the file anew if it was removed, without flock or record: others look at what lies at the path."""
+        try:
+            there = self._path.stat().st_ino == os.fstat(self._fd).st_ino
+        except FileNotFoundError:
+            there = False
+        if not there:
+            made = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.close(self._fd)
+            self._fd = made
 
     def try_lock(self, kind: int = fcntl.LOCK_EX) -> bool:
         """Take the flock if it is free."""
@@ -175,6 +189,10 @@ class Campaign:
     def attempt(self) -> "SqliteLeadership | None":
         """Take the next term if nobody leads; the campaign is over then."""
         term, _ = self._file.leader()
+        try:
+            self._lock.restore()
+        except OSError as error:
+            raise LogUnavailable(f"cannot make {lock_path(self._file.path)} anew: {error.strerror}") from error
         locked = self._lock.try_lock()
         won: Term | None = None
         try:
@@ -275,7 +293,8 @@ class SqliteLeadership:
                 if leave:
                     self._say(Nanoseconds(0) if leave == "resigned" else self._verified)
                     return leave
-                self._flocked = self._flocked or self._lock.try_lock()
+                self._lock.restore()
+                self._flocked = self._lock.try_lock()  # harmless if it is held
                 self._verified = _now()
                 self._say(self._verified)
             except (FtcoreError, OSError) as error:

@@ -19,10 +19,14 @@ import structlog
 from ftcore.errors import Refused, Unreachable, UsageError
 from ftcore.platforms.options import parse
 from ftcore.ports import CapacityChanged, Happening, NodeEnded, NodeWarned, Occupant
+from ftcore.private import Place
 
 LINE_BYTES_MAX = 64 << 10
 ANSWER_S = 10.0
 """The server answers from its memory; one that takes longer is stopped, or the machine is drowning."""
+
+KEEP_S = 0.5
+"""How often the server looks whether its socket is still there."""
 
 logger = structlog.get_logger()
 
@@ -218,8 +222,9 @@ class LocalServer:
     """
 
     def __init__(self, path: str, host: Host) -> None:
-        self._path = path
+        self._place = Place(path)
         self._host = host
+        self._keeping: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self._watchers: set[asyncio.Queue[Happening]] = set()
         self._talks: set[asyncio.Task[None]] = set()
@@ -230,23 +235,39 @@ class LocalServer:
         Raises:
             UsageError: the socket cannot be made.
         """
+        try:
+            await self._bind()
+        except OSError as error:
+            raise UsageError(f"cannot make the socket {self._place.path}: {error.strerror or error}") from error
+        self._keeping = asyncio.create_task(self._keep())
+
+    async def _bind(self) -> None:
         before = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(self._talk, self._path, limit=LINE_BYTES_MAX)
-        except OSError as error:
-            raise UsageError(f"cannot make the socket {self._path}: {error.strerror or error}") from error
+            self._server = await asyncio.start_unix_server(self._talk, self._place.path, limit=LINE_BYTES_MAX)
         finally:
             os.umask(before)
+        self._place.bound()
+
+    async def _keep(self) -> None:
+        """Make the socket anew whenever it was removed; connections that stand are not touched."""
+        while True:
+            await asyncio.sleep(KEEP_S)
+            if not self._place.is_ours():
+                with contextlib.suppress(OSError):
+                    self._place.prepare()
+                    await self._bind()
 
     async def close(self) -> None:
         """Stop serving."""
+        if self._keeping is not None:
+            self._keeping.cancel()
         if self._server is not None:
             self._server.close()
         for task in self._talks:
             task.cancel()
         await asyncio.gather(*self._talks, return_exceptions=True)
-        with contextlib.suppress(OSError):
-            os.unlink(self._path)  # noqa: PTH108  (no path object in a coroutine)
+        self._place.remove()
 
     def tell(self, happening: Happening) -> None:
         """Tell whoever watches."""

@@ -235,7 +235,9 @@ class SimMaster(Process):
             self._end("the run ended meanwhile")
             return
         self._lived = self.state.run > 0 and self.state.phase not in ENDED
-        self.submit(own_fact(MasterElected(host=self.host.name, pid=1, address=self.address, version=__version__)))
+        log_id = "" if self.state.log_id else "simulated"
+        elected = MasterElected(host=self.host.name, pid=1, address=self.address, version=__version__, log_id=log_id)
+        self.submit(own_fact(elected))
         self._watcher = Watcher(self.sim, self)
         self.after(LOOK_NS, self._look)
         self.after(ns(FOUND_S), self._see_whether_it_can_be_found)

@@ -268,6 +268,7 @@ class JobState:
     """Everything that is true of a job after some event of its log.
 
     Args:
+        log_id: the identity of the log; empty in a log that no master of a release with identities has led.
         ordinals: the place that each node had last, by name.
         places: the living node at each place.
         places_end: above every place that was ever taken.
@@ -300,6 +301,7 @@ class JobState:
     time: int = 0
     term: int = 0
     job: str = ""
+    log_id: str = ""
     run: int = 0
     phase: JobPhase = JobPhase.ASSEMBLING
     before_stuck: JobPhase | None = None

@@ -58,6 +58,9 @@ GOODBYE_S = FAREWELL_S + KILL_S
 
 logger = structlog.get_logger()
 
+LOG_ID_CHARS = 8
+"""So much of a log's identity names the directory of its workers' logs."""
+
 KERNEL_RANK = -1
 """Who said it, of lines that are the kernel's: no worker."""
 
@@ -72,8 +75,8 @@ class AgentConfig:
         slots: workers to run.
         address: host name or address at which other nodes reach this one.
         submission: what was asked to be run.
-        log_dir: directory for the workers' logs and error files.
-        state_dir: directory for the agent's own files.
+        log_dir: directory for the workers' logs and error files; below it each log of the job has one of its own.
+        state_dir: directory for the agent's own files; below it each log of the job has one of its own.
         env: environment that workers inherit.
         ordinal: the place asked for, or None.
         labels: what the node says of where it stands.
@@ -161,6 +164,7 @@ class Agent:
         if config.leave_within_s is not None:
             self._farewell_grace_s = max(0.0, config.leave_within_s - GOODBYE_S)
         self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._log_id = ""
         self._outbox: Outbox
         self._link: Link
         self._begin_life()
@@ -171,8 +175,7 @@ class Agent:
         """A new incarnation: new identity, nothing obeyed, first fact ``node.joined``."""
         config = self.config
         incarnation = f"{os.getpid():x}-{os.urandom(4).hex()}"
-        path = config.state_dir / f"{config.node}.outbox"
-        self._outbox = Outbox(path, config.node, incarnation, lambda: self._link.wake())
+        self._outbox = Outbox(config.node, incarnation, lambda: self._link.wake())
         self._link = Link(
             log=self._log,
             hello=make_hello(
@@ -369,6 +372,8 @@ class Agent:
         self._do(self._core.leaderless(_now(), silent.candidate.pid if silent is not None and here else 0))
 
     def _welcomed(self, frame: frames.Welcome) -> None:
+        self._log_id = frame.log_id
+        self._outbox.open(self.config.state_dir / frame.log_id / f"{self.config.node}.outbox")
         self._particulars.forget()
         self._do(self._core.welcomed(frame.term))
 
@@ -421,7 +426,8 @@ class Agent:
         self._outbox.add(evidence, at(action.mono))
 
     def _log_dir(self, round_: int, rank: int) -> Path:
-        return self.config.log_dir / f"round_{round_}" / f"rank_{rank}"
+        log = self._log_id[:LOG_ID_CHARS]
+        return self.config.log_dir / log / f"round_{round_}" / f"rank_{rank}"
 
     def _begin_check(self, action: act.Perform) -> None:
         self._give_up_check()

@@ -4,6 +4,9 @@ A fact is numbered once and keeps its number however often it is sent. The file 
 what this one could not. It is read and written by a thread, in order: a disk that stalls (a home on a server that is
 away) holds up no heartbeat. A disk that refuses, or an agent that dies or begins while its disk stalls, costs what the
 next agent would have delivered, and nothing else.
+
+The file belongs to one log: its folder is named after the log's identity, which a master tells in its welcome. Until
+then facts are kept in memory alone. A job of the same name in another store has another log, and never sees them.
 """
 
 import asyncio
@@ -20,6 +23,7 @@ from ftcore.errors import LogCorrupt
 from ftcore.events.codec import decode_fact, encode_fact
 from ftcore.events.envelope import At, EventId, Fact
 from ftcore.events.operator import OperatorCommanded
+from ftcore.private import make_private
 
 OUTBOX_FACTS_MAX = 10_000
 """Bound of the memory of an agent without a master; reached only by a crash loop without a master to stop it."""
@@ -35,13 +39,12 @@ class Outbox:
     """Facts of one agent incarnation, oldest first, with those that its predecessor left.
 
     Args:
-        path: the file; its content, if any, is the predecessor's.
         node: the node.
         incarnation: this agent's life.
         wake: called when a fact is added.
     """
 
-    def __init__(self, path: Path, node: str, incarnation: str, wake: Callable[[], None]) -> None:
+    def __init__(self, node: str, incarnation: str, wake: Callable[[], None]) -> None:
         self._node = node
         self._incarnation = incarnation
         self._wake = wake
@@ -49,14 +52,25 @@ class Outbox:
         self.acked = 0
         self._facts: list[tuple[Fact, bytes]] = []
         self._acknowledged = asyncio.Event()
-        self._file = _File(path)
+        self._file: _File | None = None
+
+    def open(self, path: Path) -> None:
+        """Keep the facts in a file from now on, those that are there first; only the first call counts.
+
+        Args:
+            path: the file of this node and log; its content, if any, is the predecessor's.
+        """
+        if self._file is None:
+            self._file = _File(path)
+            for _, body in self._facts:
+                self._file.append(body)
 
     async def inherited(self) -> list[bytes]:
         """What the predecessor left, as JSON, until a fact of this life is acknowledged: then it was told, or never is.
 
         Waits for the disk, at most ``READ_S``: what it says later is too late, the fold takes this life for the newest.
         """
-        if self.acked:
+        if self.acked or self._file is None:
             return []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READ_S):
@@ -70,7 +84,8 @@ class Outbox:
         body = encode_fact(fact)
         self._facts.append((fact, body))
         del self._facts[:-OUTBOX_FACTS_MAX]
-        self._file.append(body)
+        if self._file is not None:
+            self._file.append(body)
         self._wake()
         return self._n
 
@@ -83,7 +98,7 @@ class Outbox:
         self.acked = max(self.acked, n)
         self._facts = [(fact, body) for fact, body in self._facts if fact.id.n > n]
         self._acknowledged.set()
-        if not self._facts:
+        if not self._facts and self._file is not None:
             self._file.empty()
 
     async def emptied(self) -> None:
@@ -94,14 +109,16 @@ class Outbox:
 
     async def close(self) -> None:
         """Close the file behind what is to be in it, within ``CLOSE_S``; what is not acknowledged stays in it."""
-        await asyncio.to_thread(self._file.close, CLOSE_S)
+        if self._file is not None:
+            await asyncio.to_thread(self._file.close, CLOSE_S)
 
 
 class _File:
     """The file, as a thread reads and writes it; nothing here waits for the disk but ``close``.
 
     Args:
-        path: where it is made, with its folder, when there is something to write.
+        path: where it is made, with its folder, when there is something to write. Both are removed at the end if
+            there is nothing to leave.
 
     Attributes:
         predecessor: the facts of the last life that are in it, before anything else is written.
@@ -113,6 +130,7 @@ class _File:
         self._lines: deque[bytes] = deque(maxlen=OUTBOX_FACTS_MAX)
         self._empty = False
         self._closed = False
+        self._late = False
         self.predecessor: Future[list[bytes]] = Future()
         self._thread = threading.Thread(target=self._run, name="ftcore-outbox", daemon=True)
         self._thread.start()
@@ -139,33 +157,56 @@ class _File:
         with self._changed:  # a disk that comes back later holds a successor's file
             self._lines.clear()
             self._empty = False
+            self._late = True
 
     def _run(self) -> None:
         self.predecessor.set_running_or_notify_cancel()  # who waits no longer ends nothing
         self.predecessor.set_result(_left_in(self._path))
-        with self._changed:
-            self._changed.wait_for(lambda: self._lines or self._empty or self._closed)
-            if not (self._lines or self._empty):
-                return
         fd = -1
-        with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._lines or self._empty or self._closed)
+        vacant = False
+        while self._wanted():
+            fd = _there(self._path, fd)
+            with self._changed:  # looked at anew: the disk may have taken its time
                 empty, self._empty = self._empty, False
                 line = self._lines.popleft() if self._lines and not empty else None
-                if not empty and line is None:
-                    break
-            if fd >= 0:
-                with contextlib.suppress(OSError):
-                    if line is None:
-                        os.ftruncate(fd, 0)
-                    else:
-                        os.write(fd, b"\n" + line)  # in front: a line that was cut short spoils no other
+            if line is None and not empty:
+                break
+            vacant = empty
+            with contextlib.suppress(OSError):
+                if line is None:
+                    os.ftruncate(fd, 0)
+                else:
+                    os.write(fd, b"\n" + line)  # in front: a line that was cut short spoils no other
         if fd >= 0:
             os.close(fd)
+        if vacant and not self._late:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+                self._path.parent.rmdir()  # if no other node of this machine keeps something there
+
+    def _wanted(self) -> bool:
+        """Wait for something to do; whether there is, before the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._lines or self._empty or self._closed)
+            return bool(self._lines) or self._empty
+
+
+def _there(path: Path, fd: int) -> int:
+    """A descriptor of the file that lies at the path, made anew if it was removed; -1 if it cannot be made.
+
+    Args:
+        path: the file.
+        fd: the descriptor until now, or -1.
+    """
+    if fd >= 0:
+        if os.fstat(fd).st_nlink:
+            return fd
+        os.close(fd)
+    for _ in range(2):  # another node that ends removes the folder, maybe just now
+        with contextlib.suppress(OSError):
+            make_private(path.parent)
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return -1
 
 
 def _left_in(path: Path) -> list[bytes]:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import resource
 import socket
+import uuid
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from typing import Any, TypeVar
@@ -59,6 +60,9 @@ from ftcore.states.job import ENDED
 from ftcore.states.master import MASTER, MasterPhase
 from ftcore.states.model import JobState
 from ftcore.timing import DEFAULT, Timing
+
+ADDRESS_S = 0.5
+"""How often a master looks whether callers still find its address."""
 
 LOOK_S = 0.1
 """How often leases and idleness are looked at."""
@@ -133,6 +137,7 @@ class Master:
         self._adviser = Adviser(self._tell_own)
         self._replacer = Replacer(platform, log.job, self._tell_own, lambda: self.state) if platform else None
         self._ended = asyncio.Event()
+        self._identified = asyncio.Event()
         self._upkeep = upkeep if upkeep is not None else Upkeep(log=log)
         self._keeper: Keeper | None = None
 
@@ -155,6 +160,7 @@ class Master:
         address = await self._service.start()
         ready(address)
         leadership: Leadership | None = None
+        keeping = asyncio.create_task(self._keep_address())
         try:
             leadership = await self._win(address)
             if leadership is not None:
@@ -167,7 +173,14 @@ class Master:
             if leadership is not None:
                 with contextlib.suppress(Exception):
                     await leadership.resign()
+            await tasks.end([keeping])
             await self._service.stop()
+
+    async def _keep_address(self) -> None:
+        """A standby's address, too, must be one that agents find at the moment in which it leads."""
+        while True:
+            await asyncio.sleep(ADDRESS_S)
+            await self._service.restore()
 
     def _step(self, trigger: str) -> None:
         following = MASTER.step(self.phase, trigger)
@@ -214,8 +227,18 @@ class Master:
         if self._follower.run_has_ended():
             return  # the run ended while the last master handed over
         self._lived = self.state.run > 0 and self.state.phase not in ENDED
-        elected = MasterElected(host=socket.gethostname(), pid=os.getpid(), address=address, version=__version__)
-        self._sequencer.submit(Fact(id=EventId(OWN, "", 0), data=elected, at=at()))
+        elected = MasterElected(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            address=address,
+            version=__version__,
+            log_id="" if self.state.log_id else uuid.uuid4().hex,
+        )
+        durable = self._sequencer.submit(Fact(id=EventId(OWN, "", 0), data=elected, at=at()))
+        if elected.log_id:
+            durable.add_done_callback(lambda _: self._identified.set())
+        else:
+            self._identified.set()
         for event in self._follower.unsent.news(self._clock.now()):
             self._alerts.take(event, self.state.chain)
         logger.info("leading", job=self.log.job, term=leadership.term, seq=self.state.seq)
@@ -379,7 +402,9 @@ class Master:
         """While nodes are awaited, look for this master as they do; where that fails, they are not to blame."""
         while True:
             await asyncio.sleep(FOUND_S)
-            if self._leases.awaited:
+            if self._leases.awaited and not self._service.reachable:
+                self._leases.excuse(self._clock.mono())
+            elif self._leases.awaited:
                 try:
                     async with asyncio.timeout(FOUND_S):
                         await self.log.leader()
@@ -457,6 +482,8 @@ class Master:
 
     async def greet(self, hello: frames.Hello, peer: str = "") -> frames.NotMaster | frames.Refused | None:
         """Judge an agent's first word; None: it may take part. Who is refused stops its workers."""
+        if self.leading:
+            await self._identified.wait()  # an identity that never becomes durable must not be told
         if self.leading:
             if hello.protocol != frames.PROTOCOL or not frames.same_release(hello.version, __version__):
                 turned = other_version(hello.protocol, hello.version, hello.node)
@@ -560,7 +587,7 @@ class Master:
         self._sessions[session.node] = session
         self.heard(session)
         acked = session.acked = acknowledged(self._durable, session.node, session.incarnation)
-        session.send(frames.Welcome(self._sequencer.term, acked))
+        session.send(frames.Welcome(self._sequencer.term, acked, self.state.log_id))
         self._unserved.append(session)
         if not self._sequencer.ahead:
             self._serve_newcomers()

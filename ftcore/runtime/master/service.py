@@ -1,16 +1,16 @@
 """The master's gRPC service: streams of agents, commands of operators. It knows frames, not decisions."""
 
 import asyncio
-import contextlib
-import os
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import grpc.aio
 import structlog
 
 from ftcore.errors import LogCorrupt, Unreachable
 from ftcore.events.codec import decode_fact
+from ftcore.private import Place
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.channel import listen, server
@@ -48,7 +48,9 @@ class Service:
         self._advertise = advertise
         self._security = security
         self._opening = 0
-        self._server = server(self._connect)
+        self._place = Place(listen.removeprefix("unix:")) if listen.startswith("unix:") else None
+        self._servers: list[grpc.aio.Server] = []
+        self._said = ""
 
     async def start(self) -> str:
         """Serve; returns the address for others.
@@ -58,22 +60,48 @@ class Service:
             UsageError: it is to be TLS, and there is no certificate to show.
         """
         try:
-            port = listen(self._server, self._listen, self._security)
+            port = await self._serve()
         except RuntimeError as error:
             raise Unreachable(f"cannot listen on {self._listen}: {error}; choose another address or port") from error
-        await self._server.start()
-        if self._listen.startswith("unix:"):
-            os.chmod(self._listen.removeprefix("unix:"), 0o600)  # noqa: PTH101  (no path object in a coroutine)
+        if self._place is not None:
             return self._listen
         host = self._advertise or self._listen.rpartition(":")[0]
         return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
+    async def _serve(self) -> int:
+        made = server(self._connect)
+        port = listen(made, self._listen, self._security)
+        await made.start()
+        self._servers.append(made)
+        if self._place is not None:
+            self._place.path.chmod(0o600)
+            self._place.bound()
+        return port
+
+    @property
+    def reachable(self) -> bool:
+        """Whether callers find the address; a socket may have been removed."""
+        return self._place is None or self._place.is_ours()
+
+    async def restore(self) -> None:
+        """Make a socket anew that was removed; streams that stand are not touched. Says so once if it cannot."""
+        if self._place is None or self.reachable:
+            return
+        try:
+            self._place.prepare()
+            await self._serve()
+        except (OSError, RuntimeError) as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                logger.warning("the master's socket was removed and cannot be made anew", error=str(error))
+        else:
+            logger.warning("the master's socket was removed; it was made anew", path=str(self._place.path))
+
     async def stop(self) -> None:
         """Close all streams; what is queued for them is written first, for a moment."""
-        await self._server.stop(grace=0.5)
-        if self._listen.startswith("unix:"):
-            with contextlib.suppress(OSError):
-                os.unlink(self._listen.removeprefix("unix:"))  # noqa: PTH108  (no path object in a coroutine)
+        await asyncio.gather(*(made.stop(grace=0.5) for made in self._servers))
+        if self._place is not None:
+            self._place.remove()
 
     async def _connect(self, incoming: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         opening = Opening(self._security.token, self._master.log.job)

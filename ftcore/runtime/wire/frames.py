@@ -262,10 +262,12 @@ class Welcome(msgspec.Struct, frozen=True, tag_field="f", tag="welcome"):
     Args:
         term: its term.
         acked: the agent's facts up to this number are in the log.
+        log_id: the identity of the log, durable: what the agent keeps on disk for this job is kept under it.
     """
 
     term: Term
     acked: int
+    log_id: str
 
 
 class NotMaster(msgspec.Struct, frozen=True, tag_field="f", tag="not_master"):

@@ -77,6 +77,7 @@ def _policy_loaded(state: JobState, event: Event, data: policy.PolicyLoaded, cha
 @on(master.MasterElected)
 def _master_elected(state: JobState, event: Event, data: master.MasterElected, changes: Changes) -> None:
     state.master = MasterState(host=data.host, pid=data.pid, address=data.address, version=data.version)
+    state.log_id = state.log_id or data.log_id
 
 
 @on(deadline.DeadlineExpired)

@@ -53,7 +53,7 @@ def test_a_worker_that_waits_for_ever_tells_where(tmp_path: Path) -> None:
         assert "in wait_for_godot" in seen.data.message
         recovers(job, seen.seq)
         assert run.end() == 0
-        (log,) = job.home.glob("ftcore/logs/job/round_1/rank_0/stderr.log")
+        (log,) = job.home.glob("ftcore/logs/job/*/round_1/rank_0/stderr.log")
         assert "in wait_for_godot" in log.read_text()
 
 

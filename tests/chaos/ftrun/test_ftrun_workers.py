@@ -182,5 +182,5 @@ def test_output_of_any_shape_is_survived(tmp_path: Path) -> None:
         job.finish()
         assert run.end() == 0
         assert run.stdout().count("x") >= 10_000_000 or "bytes of output are missing here" in run.stdout()
-        (log,) = job.home.glob("ftcore/logs/job/round_1/rank_0/stdout.log")
+        (log,) = job.home.glob("ftcore/logs/job/*/round_1/rank_0/stdout.log")
         assert log.read_bytes().count(b"x") >= 10_000_000

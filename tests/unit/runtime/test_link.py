@@ -80,7 +80,7 @@ async def meet_twice(folder: Path) -> int:
         nonlocal met
         await anext(aiter(incoming))  # a stream that ends before it was written to was no meeting
         met += 1
-        yield frames.encode(frames.Welcome(term=Term(1), acked=0))
+        yield frames.encode(frames.Welcome(term=Term(1), acked=0, log_id="l"))
         if met == 2:
             again.set()
             await asyncio.Event().wait()
@@ -89,7 +89,7 @@ async def meet_twice(folder: Path) -> int:
     address = f"unix:{folder / 'master'}"
     master.add_insecure_port(address)
     await master.start()
-    outbox = Outbox(folder / "outbox", "a", "1", lambda: None)
+    outbox = Outbox("a", "1", lambda: None)
     link = bond(Store(address), outbox)
     running = asyncio.create_task(link.run())
     waiting = asyncio.create_task(again.wait())
@@ -112,7 +112,7 @@ def test_a_master_that_lives_is_found_again_while_the_store_is_away(tmp_path):
 
 async def pass_a_silent_one(folder: Path) -> None:
     """Let the store name a master that does not answer, and then another; returns once that one welcomed the agent."""
-    outbox = Outbox(folder / "outbox", "a", "1", lambda: None)
+    outbox = Outbox("a", "1", lambda: None)
     came = asyncio.Event()
 
     async def silent(_: Any, __: Any) -> Any:
@@ -120,7 +120,7 @@ async def pass_a_silent_one(folder: Path) -> None:
         yield b""
 
     async def lively(_: Any, __: Any) -> Any:
-        yield frames.encode(frames.Welcome(term=Term(2), acked=0))
+        yield frames.encode(frames.Welcome(term=Term(2), acked=0, log_id="l"))
         await asyncio.Event().wait()
 
     addresses = [f"unix:{folder / name}" for name in ("silent", "lively")]
@@ -170,7 +170,7 @@ async def first_order(folder: Path) -> tuple[list[type], bool]:
             frame = frames.decode_from_agent(body)
             heard.append(type(frame))
             if isinstance(frame, frames.Hello):
-                yield frames.encode(frames.Welcome(term=Term(1), acked=0))
+                yield frames.encode(frames.Welcome(term=Term(1), acked=0, log_id="l"))
             elif isinstance(frame, frames.Facts):
                 yield frames.encode(frames.Orders(orders=(), acked=len(frame.facts)))
 
@@ -178,7 +178,7 @@ async def first_order(folder: Path) -> tuple[list[type], bool]:
     address = f"unix:{folder / 'master'}"
     master.add_insecure_port(address)
     await master.start()
-    outbox = Outbox(folder / "outbox", "a", "1", lambda: None)
+    outbox = Outbox("a", "1", lambda: None)
     outbox.add(NodeLeft(node="a", incarnation="1", reason="test"), at())
     running = asyncio.create_task(bond(Store(address), outbox, ordered=lambda _: ordered.set()).run())
     try:
@@ -206,7 +206,7 @@ async def looks(folder: Path) -> list[bool]:
         if len(found) == 3:
             enough.set()
 
-    outbox = Outbox(folder / "outbox", "a", "1", lambda: None)
+    outbox = Outbox("a", "1", lambda: None)
     running = asyncio.create_task(bond(Moody(f"unix:{folder / 'nobody'}"), outbox, looked=looked).run())
     try:
         async with asyncio.timeout(60):

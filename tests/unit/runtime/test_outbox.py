@@ -2,6 +2,9 @@
 
 import asyncio
 import os
+import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ftcore.events.codec import decode_fact
@@ -13,7 +16,14 @@ from ftcore.runtime.clock import at
 
 
 def outbox(path: Path, life: str) -> Outbox:
-    return Outbox(path, "a", life, lambda: None)
+    made = Outbox("a", life, lambda: None)
+    made.open(path)
+    return made
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        time.sleep(0.001)
 
 
 def close(box: Outbox) -> None:
@@ -142,3 +152,40 @@ def test_what_a_predecessor_left_is_told_until_a_fact_of_this_life_has_landed(tm
     assert told[0] == told[1] != []
     box.acknowledge(1)
     assert inherited(box) == []
+
+
+def test_facts_of_one_log_never_reach_another(tmp_path):
+    """Until its log is known an outbox writes nothing; then it has all that was said before, and its own log's file."""
+    first = outbox(tmp_path / "log1" / "o", "1")
+    first.add(left("1"), at())
+    close(first)
+    second = Outbox("a", "2", lambda: None)
+    second.add(left("2"), at())
+    assert asyncio.run(second.inherited()) == []
+    second.open(tmp_path / "log2" / "o")
+    assert asyncio.run(second.inherited()) == []
+    second.open(tmp_path / "log1" / "o")
+    assert asyncio.run(second.inherited()) == []
+    close(second)
+    assert inherited(outbox(tmp_path / "log2" / "o", "3")) == [("2", 1)]
+    assert inherited(outbox(tmp_path / "log1" / "o", "3")) == [("1", 1)]
+
+
+def test_an_outbox_with_nothing_to_leave_leaves_no_file(tmp_path):
+    """Nor its folder: each log of a job has one."""
+    box = outbox(tmp_path / "log" / "o", "1")
+    box.add(left("1"), at())
+    box.acknowledge(1)
+    close(box)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_removed_is_made_anew(tmp_path):
+    """What comes after somebody swept the folder away is kept for the next life."""
+    box = outbox(tmp_path / "log" / "o", "1")
+    box.add(left("1"), at())
+    wait_until(lambda: (tmp_path / "log" / "o").exists() and (tmp_path / "log" / "o").stat().st_size > 0)
+    shutil.rmtree(tmp_path / "log")
+    box.add(left("1"), at())
+    close(box)
+    assert inherited(outbox(tmp_path / "log" / "o", "2")) == [("1", 2)]

@@ -212,28 +212,31 @@ def test_where_the_token_comes_from(tmp_path: Path):
         assert TOKEN not in str(told.value)
 
 
-def test_another_user_s_directory_for_sockets_is_refused(monkeypatch: pytest.MonkeyPatch):
-    """Sockets lie only in a directory that this user made and nobody else may enter, and never behind a link."""
+def test_another_user_s_directory_for_sockets_is_not_used(monkeypatch: pytest.MonkeyPatch):
+    """Sockets lie only in a directory that this user made and nobody else may enter, and never behind a link; another
+    place is taken then, and where there is none, it is refused."""
     folder = tempfile.TemporaryDirectory(dir="/tmp")  # short: it would be passed over otherwise
     path = Path(folder.name)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", folder.name)
-    own = path / "ftcore"
-    assert places.master_socket("j").startswith(f"unix:{own}/")
+    store = f"sqlite://{path}"
+    own = path / ".run"
+    assert places.master_socket(store).startswith(f"unix:{own}/")
     assert own.stat().st_mode & 0o777 == 0o700
     own.chmod(0o755)
+    assert places.socket_dir(store) == Path(f"/var/tmp/ftcore-{os.getuid()}")
+    monkeypatch.setattr(places, "SHARED", ())
     with pytest.raises(UsageError, match="not private to this user"):
-        places.socket_dir()
+        places.socket_dir(store)
     own.rmdir()
     (path / "real").mkdir(mode=0o700)
     own.symlink_to(path / "real")
     with pytest.raises(UsageError, match="not private to this user"):
-        places.socket_dir()
+        places.socket_dir(store)
     own.unlink()
     if os.getuid() == 0:
         own.mkdir(mode=0o700)
         os.chown(own, 65534, 65534)
         with pytest.raises(UsageError, match="owner 65534"):
-            places.socket_dir()
+            places.socket_dir(store)
     folder.cleanup()
 
 
