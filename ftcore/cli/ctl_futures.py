@@ -1,5 +1,6 @@
 """The arguments of ``ftctl simulate`` and ``ftctl whatif``."""
 
+import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -68,6 +69,7 @@ def add_futures(commands: Any, command: Callable[..., Any], reading: Callable[..
         metavar="FILE.ftlog",
         help="keep the log; read it with ftctl --store file:FILE.ftlog, as any other; another archive is replaced",
     )
+    add_assume(simulate)
     simulate.add_argument("--format", choices=FORMATS, default="table", help="default: table")
     whatif = reading(
         commands,
@@ -78,4 +80,15 @@ def add_futures(commands: Any, command: Callable[..., Any], reading: Callable[..
     whatif.add_argument("--policy", required=True, metavar="FILE", help="the other policy file")
     whatif.add_argument(
         "--profile", metavar="NAME", help="take from this profile what the log does not tell; see simulate"
+    )
+    add_assume(whatif)
+
+
+def add_assume(parser: argparse.ArgumentParser) -> None:
+    """Add ``--assume`` to a command that asks what a job is able to do."""
+    parser.add_argument(
+        "--assume",
+        metavar="ABILITY,...",
+        help="what if the job had these abilities, whether or not it declares them and this ftcore can carry them out; "
+        "the output begins with a line that says so",
     )

@@ -15,6 +15,7 @@ from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.platforms import abilities_of
 from ftcore.policies import presets
 from ftcore.policies.abilities import DECLARED_BY
+from ftcore.policies.assumed import read_assumed, said_of
 from ftcore.policies.base import Policy
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config import preset
@@ -50,15 +51,17 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    can = abilities_of(args.platform)
+    can, assumed = abilities_of(args.platform), _assumed(args)
     if args.format == "table":
         told = checked(read_text(args.file), named(args.file))
         if told.loaded is None:
             raise _all_of(told.problems, named(args.file))
         loaded = told.loaded
+        if assumed:
+            print(said_of(assumed))
         print(f"{named(args.file)}: {' -> '.join(entry.policy for entry in loaded.chain)}")
         for entry in loaded.chain:
-            lack = missing(entry, loaded, can)
+            lack = missing(entry, loaded, can, assumed)
             if lack:
                 what = "refused" if entry.required else "passed over"
                 print(f"{entry.policy}: {what} unless there is {', '.join(map(_who, lack))}")
@@ -66,10 +69,11 @@ def _check(args: argparse.Namespace) -> int:
             print(f"note: {note}")
         return 0
     valid, problems = _checked(args.file)
-    chain = [_entry_json(entry, valid, can) for entry in valid.chain] if valid is not None else []
+    chain = [_entry_json(entry, valid, can, assumed) for entry in valid.chain] if valid is not None else []
     found = [{"line": problem.line or None, "message": problem.text} for problem in problems]
     remarks = notes(valid) if valid is not None else []
-    print_json({"file": args.file, "ok": not found, "problems": found, "notes": remarks, "chain": chain})
+    head = {"assumed": assumed} if assumed else {}
+    print_json({**head, "file": args.file, "ok": not found, "problems": found, "notes": remarks, "chain": chain})
     return 2 if found else 0
 
 
@@ -99,20 +103,21 @@ def _explain(args: argparse.Namespace) -> int:
     classes = [str(cls) for cls in FaultClass]
     if args.fault not in classes:
         raise UsageError(f"no class of faults is called {args.fault!r}{did_you_mean(args.fault, classes)}")
-    places, can = asked(loaded.chain, args.fault), abilities_of(args.platform)
+    places, can, assumed = asked(loaded.chain, args.fault), abilities_of(args.platform), _assumed(args)
     if args.format == "json":
         facts = CLASSES[FaultClass(args.fault)]
         chain = [
             {
-                **_entry_json(entry, loaded, can),
+                **_entry_json(entry, loaded, can, assumed),
                 "asked": place in places,
                 "why_not": _why_not(entry, place, places, args.fault),
             }
             for place, entry in enumerate(loaded.chain)
         ]
-        print_json({"source": loaded.source, "fault": args.fault, "meaning": facts.meaning, "chain": chain})
+        head = {"assumed": assumed} if assumed else {}
+        print_json({**head, "source": loaded.source, "fault": args.fault, "meaning": facts.meaning, "chain": chain})
         return 0
-    _print_explained(loaded, places, args.fault, can)
+    _print_explained(loaded, places, args.fault, can, assumed)
     return 0
 
 
@@ -122,7 +127,11 @@ def _why_not(entry: ChainEntry, place: int, places: list[int], cls: str) -> str:
     return why_not(entry, cls) or "`stop` before it takes everything"
 
 
-def _entry_json(entry: ChainEntry, loaded: PolicyLoaded, can: Sequence[str]) -> dict[str, Any]:
+def _assumed(args: argparse.Namespace) -> tuple[str, ...]:
+    return read_assumed(args.assume) if args.assume is not None else ()
+
+
+def _entry_json(entry: ChainEntry, loaded: PolicyLoaded, can: Sequence[str], assumed: Sequence[str]) -> dict[str, Any]:
     known = _known(entry, loaded)
     return {
         "policy": entry.policy,
@@ -131,13 +140,15 @@ def _entry_json(entry: ChainEntry, loaded: PolicyLoaded, can: Sequence[str]) -> 
         "faults": entry.faults,
         "required": entry.required,
         "needs": [str(ability) for ability in needs(entry)],
-        "missing": [str(ability) for ability in missing(entry, loaded, can)],
+        "missing": [str(ability) for ability in missing(entry, loaded, can, assumed)],
         "conditions": known.conditions,
         "options": entry.options,
     }
 
 
-def _print_explained(loaded: PolicyLoaded, places: list[int], cls: str, can: Sequence[str]) -> None:
+def _print_explained(
+    loaded: PolicyLoaded, places: list[int], cls: str, can: Sequence[str], assumed: Sequence[str]
+) -> None:
     """Plain text, folded to the terminal's width: what is to be read from top to bottom is no table."""
     colour, width = wants_colour(), min(columns() or EXPLAIN_COLUMNS, EXPLAIN_COLUMNS)
 
@@ -148,6 +159,8 @@ def _print_explained(loaded: PolicyLoaded, places: list[int], cls: str, can: Seq
         for line in lines:
             print(paint(line, style, colour))
 
+    if assumed:
+        tell(said_of(assumed), "warn")
     tell(f"{cls}: {CLASSES[FaultClass(cls)].meaning}", "strong")
     tell(f"{loaded.source}: asked in this order, until one takes it", "quiet")
     for number, place in enumerate(places, start=1):
@@ -157,7 +170,7 @@ def _print_explained(loaded: PolicyLoaded, places: list[int], cls: str, can: Seq
         tell(f"{number}. {entry.policy}: {known.doc}", "strong", hang="   ")
         if entry.external:
             tell(f"comes from {entry.external}; is asked in a process of its own", "quiet", "   ")
-        lack = missing(entry, loaded, can)
+        lack = missing(entry, loaded, can, assumed)
         if lack:
             what = "refused at the start" if entry.required else "passed over"
             tell(f"{what} unless there is {', '.join(map(_who, lack))}", "warn", "   ")

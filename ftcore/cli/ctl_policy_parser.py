@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from ftcore.cli.ctl_futures import add_assume
+
 
 def add_policy(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add ``policy`` with the commands below it.
@@ -53,6 +55,7 @@ def add_policy(commands: Any, command: Callable[..., argparse.ArgumentParser]) -
             default=os.environ.get("FTCORE_PLATFORM", ""),
             help="what launches the job's nodes, as for ftrun (FTCORE_PLATFORM); default: nothing does",
         )
+        add_assume(parser)
         parser.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
     command(
         actions,

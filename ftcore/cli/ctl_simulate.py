@@ -16,6 +16,7 @@ from ftcore.errors import UsageError
 from ftcore.ids import JobName
 from ftcore.logs.archive import ArchiveWriter
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile, same_file
+from ftcore.policies.assumed import read_assumed, said_of
 from ftcore.policies.words import plural
 from ftcore.replay.words import NOBODY
 from ftcore.sim.campaign_plot import plot
@@ -35,7 +36,7 @@ PATIENCE_S = 3.0
 """A simulation that takes longer says how far it is."""
 
 SVG = FileKind(name="a picture in SVG", begins=b"<svg ")
-FIELDS = ("nodes", "days", "rate", "nodes-min", "ckpt-interval")
+FIELDS = ("nodes", "days", "rate", "nodes-min", "ckpt-interval", "assume")
 """Fields of a request that are told of under the name of their option."""
 
 SEEDS_MAX = 1000
@@ -53,8 +54,9 @@ async def run(args: argparse.Namespace) -> int:
         raise _named(error) from None
     kept, picture = _out_paths(args)
     outcomes = []
+    said = said_of(request.assumed)
     with contextlib.ExitStack() as files:  # opened before minutes of work, not after
-        log = files.enter_context(ArchiveWriter(kept, JobName("campaign"))) if kept is not None else None
+        log = files.enter_context(ArchiveWriter(kept, JobName("campaign"), note=said)) if kept is not None else None
         drawing = files.enter_context(OutFile(picture, SVG)) if picture is not None else None
         for number in range(args.seeds):
             one = _seeded(request, args.seed + number)
@@ -63,7 +65,7 @@ async def run(args: argparse.Namespace) -> int:
         first = outcomes[0]
         if drawing is not None:
             title = f"{_what(first)}: goodput {first.goodput:.1%}"
-            drawing.write(plot(title, first.curve, request.nodes).encode())
+            drawing.write(plot(title, first.curve, request.nodes, said).encode())
     if log is not None:
         where = written(kept, "the archive" if log.replaced else "")
         say(f"wrote {plural(first.tally.events, 'event')} to {where}")
@@ -136,6 +138,7 @@ def request_of(args: argparse.Namespace) -> Request:
         trace=trace,
         costs=costs,
         nodes_min=args.nodes_min,
+        assumed=read_assumed(args.assume) if args.assume is not None else (),
     )
     return request if args.policy is None else _with_policy(request, policy_of(args.policy))
 
@@ -221,6 +224,8 @@ def _what(outcome: Outcome) -> str:
 
 def _print(outcome: Outcome, goodputs: list[float]) -> None:
     out = console()
+    if outcome.request.assumed:
+        out.print(said_of(outcome.request.assumed), style="warn")
     out.print(f"{_what(outcome)}, policy {outcome.request.policy.source}", style="strong")
     if len(goodputs) > 1:
         low, high = interval95(goodputs)

@@ -8,7 +8,6 @@ from ftcore.cli.ctl_output import clean, clock, console, date, print_json, table
 from ftcore.cli.ctl_store import current_state, joined, listed, opened
 from ftcore.errors import FtcoreError
 from ftcore.logs import default_store_url, open_store
-from ftcore.policies.abilities import NOT_ASKED_FOR
 from ftcore.policies.words import plural
 from ftcore.replay.status import JobStatus, status_of
 
@@ -197,7 +196,6 @@ def _by_hand(job: JobStatus) -> list[tuple[str, str]]:
 
 
 def _abilities(job: JobStatus) -> str:
-    names = dict.fromkeys(name for names in job.abilities.values() for name in names)
-    idle = [name for name in names if name in map(str, NOT_ASKED_FOR)]
-    can = ", ".join(name for name in names if name not in idle)
-    return "; ".join(filter(None, (can, f"declared, but not asked of workers yet: {', '.join(idle)}" if idle else "")))
+    can = ", ".join(dict.fromkeys(name for names in job.abilities.values() for name in names))
+    idle = ", ".join(job.unsupported)
+    return "; ".join(filter(None, (can, f"declared, but not supported by this ftcore: {idle}" if idle else "")))

@@ -6,6 +6,7 @@ from typing import Any
 from ftcore.cli.ctl_output import console, duration, print_json, table
 from ftcore.cli.ctl_simulate import policy_of
 from ftcore.cli.ctl_store import opened
+from ftcore.policies.assumed import read_assumed, said_of
 from ftcore.policies.words import plural
 from ftcore.replay.reading import read_async
 from ftcore.replay.words import NOBODY
@@ -18,25 +19,32 @@ from ftcore.sim.whatif_prices import Price
 async def run(args: argparse.Namespace) -> int:
     """Read the log, ask the other chain, print both."""
     other = policy_of(args.policy)
-    reader = WhatIf(other)
+    assumed = read_assumed(args.assume) if args.assume is not None else ()
+    reader = WhatIf(other, assumed=assumed)
     if args.profile is not None:
         known = profile(args.profile)
-        reader = WhatIf(other, Costs().changed(known.costs, known.name), (known.device_share, known.name))
+        reader = WhatIf(other, Costs().changed(known.costs, known.name), (known.device_share, known.name), assumed)
     async with opened(args) as log:
         await read_async(log.read(), reader)
     compared = reader.compared()
     if args.format == "json":
         print_json(
             {
+                **({"assumed": list(assumed)} if assumed else {}),
                 "recorded": reader.recorded_source,
                 "other": other.source,
                 "not_asked": list(reader.not_asked),
+                "hints": [reader.unable] if reader.unable else [],
                 "incidents": [one.to_json() for one in compared],
                 "total": _total(compared),
             }
         )
     else:
+        if assumed:
+            console().print(said_of(assumed), style="warn")
         _print(compared, reader.recorded_source, other.source)
+        if reader.unable:
+            console().print(f"\n{reader.unable}", style="warn")
         if reader.not_asked:
             console().print(
                 f"taken to pass, because only a master asks them: {', '.join(reader.not_asked)}", style="quiet"

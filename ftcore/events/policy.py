@@ -39,7 +39,9 @@ class Declared:
         replicas: which ranks hold the same state: ``all`` of them, ``none``, those of each of the ``groups``, or empty:
             nothing was said.
         groups: global ranks that hold the same, group by group.
-        abilities: what the script can do by the file's word; ``replicas`` is among them where there are some.
+        abilities: what the script can do by the file's word, and the release that read the file can carry out;
+            ``replicas`` is among them where there are some.
+        unsupported: abilities that the file declares and that release cannot carry out; they count for nothing.
         checkpoint_every: steps between two checkpoints; 0: not said.
         checkpoints_kept: checkpoints that are kept, the newest included; 0: not said.
         health: when nodes are checked: ``auto``, ``always``, ``suspect`` or ``never``.
@@ -53,6 +55,7 @@ class Declared:
     checkpoints_kept: int = 0
     health: str = "auto"
     check_s: float = 60.0
+    unsupported: tuple[str, ...] = ()
 
 
 @fact("policy.loaded")

@@ -32,7 +32,7 @@ FORMAT = 1
 """The format that this ftcore writes and the newest it reads."""
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first line.
 
     Args:
@@ -40,12 +40,14 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         job: the job.
         first: seq of the first event.
         previous: hex digest of the log before it.
+        note: what a reader has to know of the whole log before anything else; left out if empty.
     """
 
     ftlog: int
     job: str
     first: int
     previous: str
+    note: str = ""
 
 
 class Footer(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,18 +75,22 @@ class ArchiveWriter:
         job: the job.
         after: the seq before the first event.
         previous: the log's digest before it.
+        note: see ``Header``.
 
     Raises:
         UsageError: the file cannot be written, or another one is there.
         LogFull: no space.
     """
 
-    def __init__(self, path: Path | None, job: JobName, *, after: int = 0, previous: bytes = GENESIS) -> None:
+    def __init__(
+        self, path: Path | None, job: JobName, *, after: int = 0, previous: bytes = GENESIS, note: str = ""
+    ) -> None:
         self._out = OutFile(path, KIND)
         self._after = after
         self._digest = previous
         self.events = 0
-        self._line(msgspec.json.encode(Header(ftlog=FORMAT, job=job, first=after + 1, previous=previous.hex())))
+        header = Header(ftlog=FORMAT, job=job, first=after + 1, previous=previous.hex(), note=note)
+        self._line(msgspec.json.encode(header))
 
     @property
     def replaced(self) -> bool:

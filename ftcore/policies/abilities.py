@@ -1,7 +1,9 @@
-"""How a job comes by an ability: the words for a policy that is passed over for want of one.
+"""Which abilities count for a job, and the messages for a policy that is passed over because one is missing.
 
-Abilities are declared in events (``ability.declared``): by the platform for what it can launch, by the script for what
-its workers can do, by a node for what its agent can check. A job without any of them is still restarted and shrunk.
+An ability counts if the job declares it and this release can carry it out. ``counted`` is the only place that says so:
+the policy file's word passes through it before it is recorded (``policy.loaded``), so the fold, ``ftrun``, ``ftctl
+policy``, ``ftctl simulate`` and ``ftctl whatif`` agree. What a platform or an agent declares (``ability.declared``) is
+declared by the code that carries it out. A job without any ability is still restarted and shrunk.
 """
 
 from collections.abc import Iterable
@@ -28,8 +30,19 @@ DECLARED_BY: dict[Ability, str] = {
 LACKS = "needs "
 """How the reason of a policy that is passed over for want of an ability begins."""
 
-NOT_ASKED_FOR: tuple[Ability, ...] = (A.PAUSE, A.RETRY, A.SNAPSHOT, A.PARK, A.SAVE)
-"""Abilities of a script that count for nothing yet: no agent of this version passes such an order on to its workers."""
+CARRIED_OUT: tuple[Ability, ...] = (A.REPLACE, A.CHECK, A.ROLLBACK, A.SKIP, A.REPLICAS)
+"""What this release can carry out. No agent of it passes an order of the other abilities on to its workers."""
+
+
+def counted(declared: Iterable[str], assumed: Iterable[str] = ()) -> tuple[str, ...]:
+    """The abilities that count: those that are declared and that this release can carry out, and those assumed.
+
+    Args:
+        declared: what the job's file and its platform declare.
+        assumed: what the user asks to assume (``--assume``), whatever is declared and whoever could carry it out.
+    """
+    able = (name for name in map(str, declared) if name in CARRIED_OUT)
+    return tuple(dict.fromkeys((*able, *map(str, assumed))))
 
 
 def lacking(needs: Iterable[Ability], job: JobState) -> str:

@@ -25,6 +25,7 @@ from ftcore.events.codec import digest_of
 from ftcore.events.policy import ChainEntry, Declared, PolicyLoaded
 from ftcore.faults.extra import Mistake, mistakes
 from ftcore.policies import presets
+from ftcore.policies.abilities import counted
 from ftcore.policies.base import Ability, Option
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
 from ftcore.policies.config_chain import Surroundings, is_null, mapping, read_chain, read_options
@@ -295,10 +296,12 @@ def _read_job(node: Node | None, problems: Problems) -> Declared:
             counts[key] = value.value
         else:
             problems.add(value.line, f"job: {key}: found {found(value)}; expected a whole number from 1")
+    able = counted(abilities)
     return Declared(
         replicas=replicas,
         groups=groups,
-        abilities=abilities,
+        abilities=able,
+        unsupported=tuple(ability for ability in abilities if ability not in able),
         checkpoint_every=counts.get("checkpoint_every", 0),
         checkpoints_kept=counts.get("checkpoints_kept", 0),
         **checks,

@@ -7,7 +7,7 @@ called optional, is passed over, and the chain says so whenever it would have be
 from collections.abc import Iterable, Mapping
 
 from ftcore.events.policy import ChainEntry, PolicyLoaded
-from ftcore.policies.abilities import DECLARED_BY, NOT_ASKED_FOR
+from ftcore.policies.abilities import CARRIED_OUT, DECLARED_BY, counted
 from ftcore.policies.base import Ability
 from ftcore.policies.config import SAID_BY_SCRIPT
 from ftcore.policies.reach import needs_of
@@ -22,9 +22,18 @@ def needs(entry: ChainEntry) -> tuple[Ability, ...]:
     return wanted
 
 
-def missing(entry: ChainEntry, loaded: PolicyLoaded, abilities: Iterable[str] = ()) -> tuple[Ability, ...]:
-    """What an entry needs and neither the file nor anybody else declares."""
-    there = {*loaded.declared.abilities, *map(str, abilities)}
+def missing(
+    entry: ChainEntry, loaded: PolicyLoaded, abilities: Iterable[str] = (), assumed: Iterable[str] = ()
+) -> tuple[Ability, ...]:
+    """What an entry needs and the job is not able to do.
+
+    Args:
+        entry: of the chain.
+        loaded: the policy in force.
+        abilities: what platform, agents and script declare by themselves.
+        assumed: what is assumed besides.
+    """
+    there = counted((*loaded.declared.abilities, *abilities), assumed)
     return tuple(ability for ability in needs(entry) if str(ability) not in there)
 
 
@@ -58,9 +67,31 @@ def check_abilities(
 
 
 def passed_over(loaded: PolicyLoaded, abilities: Iterable[str] = ()) -> list[str]:
-    """Policies of the chain that nobody insists on and this job cannot carry out."""
+    """Policies of the chain that are not required and that this job cannot carry out."""
     there = tuple(abilities)
     return [entry.policy for entry in loaded.chain if not entry.required and missing(entry, loaded, there)]
+
+
+def unable(loaded: PolicyLoaded, abilities: Iterable[str] = (), assumed: Iterable[str] = ()) -> str:
+    """What a simulation or a comparison leaves out of a file's chain, with the reason; empty if nothing.
+
+    Args:
+        loaded: the chain; one that does not come from a file names nothing that anybody asked for.
+        abilities: what the simulated or recorded job declares besides.
+        assumed: what is assumed.
+    """
+    there, given = tuple(abilities), tuple(assumed)
+    lack = {entry.policy: missing(entry, loaded, there, given) for entry in loaded.chain if loaded.text}
+    left_out = [policy for policy, names in lack.items() if names]
+    if not left_out:
+        return ""
+    names = list(dict.fromkeys(str(name) for policy in left_out for name in lack[policy]))
+    idle = [name for name in names if name not in CARRIED_OUT]
+    release = f" (this release cannot carry out: {', '.join(idle)})" if idle else ""
+    return (
+        f"passed over: {', '.join(left_out)}: the job does not declare {', '.join(names)}{release}; to see what they "
+        f"would change: --assume {','.join(dict.fromkeys((*given, *names)))}"
+    )
 
 
 def _replicas_exist(loaded: PolicyLoaded, ranks: int | None) -> list[str]:
@@ -76,7 +107,7 @@ def _replicas_exist(loaded: PolicyLoaded, ranks: int | None) -> list[str]:
 
 
 def _way(ability: Ability) -> str:
-    if ability in NOT_ASKED_FOR:
+    if ability not in CARRIED_OUT:
         way = "this ftcore cannot tell any script's workers to yet"
     elif ability in SAID_BY_SCRIPT:
         way = f"if the script can, say so with `job: abilities: [{ability}]`"

@@ -4,7 +4,6 @@ House rule: said by ``ftctl policy check`` and by ``ftrun`` alike, before anythi
 """
 
 from ftcore.events.policy import PolicyLoaded
-from ftcore.policies.abilities import NOT_ASKED_FOR
 from ftcore.policies.feasible import needs
 from ftcore.policies.targets import is_reference, targets
 
@@ -19,14 +18,15 @@ def notes(loaded: PolicyLoaded) -> list[str]:
 
 
 def _abilities(loaded: PolicyLoaded) -> str:
-    said = [str(ability) for ability in NOT_ASKED_FOR if str(ability) in loaded.declared.abilities]
+    said = loaded.declared.unsupported
     if not said:
         return ""
     waiting = dict.fromkeys(entry.policy for entry in loaded.chain if {*map(str, needs(entry))} & {*said})
-    effect = f"; {', '.join(waiting)} will be asked, and the nodes will refuse, at every fault anew" if waiting else ""
+    effect = f", and {', '.join(waiting)} {'are' if len(waiting) > 1 else 'is'} passed over" if waiting else ""
+    count = "they count" if len(said) > 1 else "it counts"
     return (
-        f"job: abilities: {', '.join(said)}: whatever the script can do, this ftcore cannot tell its workers to yet"
-        f"{effect}; leave {'them' if len(said) > 1 else 'it'} out"
+        f"job: abilities: {', '.join(said)}: this ftcore cannot tell any script's workers to yet: {count} for "
+        f"nothing{effect}"
     )
 
 

@@ -103,6 +103,7 @@ class JobStatus:
         request: the wish that waits for its turn or is being carried out; None: none does.
         quarantined: why, by node: nodes that take part in no round any more.
         abilities: what each part of the job declared that it can do.
+        unsupported: abilities that the policy file declares and the release that read it cannot carry out.
         checkpoint: step of the newest committed checkpoint that counts; None: the log knows of none.
         nodes: all nodes by ordinal, those that are gone last.
     """
@@ -128,6 +129,7 @@ class JobStatus:
     request: WishInfo | None
     quarantined: dict[str, str]
     abilities: dict[str, tuple[str, ...]]
+    unsupported: tuple[str, ...]
     checkpoint: int | None
     nodes: tuple[NodeInfo, ...]
 
@@ -169,6 +171,7 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         request=None if state.phase in ENDED else _wish(state.stop or state.request),
         quarantined=dict(state.quarantined),
         abilities={source: names for source, names in state.abilities.items() if names},
+        unsupported=state.declared.unsupported,
         checkpoint=state.checkpoints[-1] if state.checkpoints else None,
         nodes=tuple(
             NodeInfo(

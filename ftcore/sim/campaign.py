@@ -174,6 +174,7 @@ class Campaign(Machines):
 
     def _submit(self) -> None:
         setting = self.setting
+        assumed = setting.abilities.get("assumed", ())
         if self.state.run == 0:
             self._own(MasterElected(host="campaign", pid=1, address="unix:campaign", version=__version__))
         self._own(
@@ -182,7 +183,7 @@ class Campaign(Machines):
                 run=self.state.run + 1,
                 spec=setting.spec,
                 digest="campaign",
-                command=("ftctl", "simulate"),
+                command=("ftctl", "simulate", *(("--assume", ",".join(assumed)) if assumed else ())),
                 versions={"ftcore": __version__},
                 user="campaign",
             )

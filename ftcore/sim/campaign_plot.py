@@ -23,13 +23,14 @@ _COLOURS = dict(
 Curve = Sequence[tuple[float, dict[str, float]]]
 
 
-def plot(title: str, curve: Curve, nodes: int) -> str:
+def plot(title: str, curve: Curve, nodes: int, note: str = "") -> str:
     """The picture, as the text of an SVG file.
 
     Args:
         title: above it.
         curve: day and node-seconds by cause up to then; the last entry is the end.
         nodes: nodes that were wanted.
+        note: what the picture rests on, if that has to be known; above everything, and in the first line of the file.
     """
     points = [(day, ledger, day * 86400.0 * nodes) for day, ledger in curve if day > 0 and ledger]
     days = points[-1][0]
@@ -44,9 +45,11 @@ def plot(title: str, curve: Curve, nodes: int) -> str:
     goodput = [(x(day), _TOP + _UPPER * (1 - ledger[PRODUCTIVE] / total)) for day, ledger, total in points]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
-        f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">'
+        + (f"<desc>{escape(note)}</desc>" if note else ""),
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{_LEFT}" y="22" font-size="15">{escape(title)}</text>',
+        *([f'<text x="{_LEFT}" y="11" font-size="11" fill="#d55e00">{escape(note)}</text>'] if note else []),
+        f'<text x="{_LEFT}" y="{26 if note else 22}" font-size="15">{escape(title)}</text>',
         *_axis(_TOP, _UPPER, 1.0, "goodput so far"),
         f'<polyline fill="none" stroke="{_COLOURS[PRODUCTIVE]}" stroke-width="2" points="{_path(goodput)}"/>',
         *_axis(lower_top, lower, top, "lost so far, by cause"),

@@ -26,10 +26,11 @@ import attrs
 from ftcore.errors import UsageError
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyLoaded
+from ftcore.policies.abilities import counted
 from ftcore.policies.base import Ability
 from ftcore.policies.config import default_chain
+from ftcore.policies.feasible import unable
 from ftcore.policies.words import plural
-from ftcore.sim.abilities import needed_by
 from ftcore.sim.campaign import DAY_S, Campaign
 from ftcore.sim.campaign_machines import Setting
 from ftcore.sim.campaign_tally import VERIFIED_MAX, Fared, Tally
@@ -64,6 +65,8 @@ class Request:
         trace: what goes wrong, from a file, instead of profile and rate.
         costs: what everything takes.
         nodes_min: the job runs with so few nodes; None: with all of them, or in a fleet with one.
+        assumed: abilities that the job is taken to have, although its policy does not declare them or this release
+            cannot carry them out.
     """
 
     nodes: int
@@ -75,6 +78,7 @@ class Request:
     trace: Trace | None = None
     costs: Costs = attrs.field(factory=Costs)
     nodes_min: int | None = None
+    assumed: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -107,12 +111,14 @@ class Outcome:
     @property
     def hints(self) -> list[str]:
         """What whoever asked might not have meant, a sentence each."""
-        return [*_left_out(self.request), *_impatient(self.request, self.tally)]
+        return [*_left_out(self.request), *_unable(self.request), *_impatient(self.request, self.tally)]
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``ftctl simulate``."""
         request, tally = self.request, self.tally
+        assumed = {"assumed": list(request.assumed)} if request.assumed else {}
         return {
+            **assumed,
             "goodput": self.goodput,
             "lost": {cause: round(value, 3) for cause, value in self.ledger.items() if cause != PRODUCTIVE},
             "productive": round(self.ledger[PRODUCTIVE], 3),
@@ -127,6 +133,7 @@ class Outcome:
             "resubmissions": self.resubmissions,
             "profile": request.profile.name if request.profile is not None else None,
             "policy": request.policy.source,
+            "abilities": abilities_of(request),
             "events": tally.events,
             "verified": tally.verified,
             "costs": request.costs.to_json(),
@@ -194,6 +201,8 @@ def check(request: Request) -> None:
         raise UsageError(f"nodes-min: found {request.nodes_min}; expected 1 to {request.nodes}")
     if request.trace is not None and not request.trace.fleet and (problem := request.trace.beyond(request.nodes)):
         raise UsageError(problem)
+    if _is_fleet(request) and (beyond := [name for name in request.assumed if name in PLATFORM_CAN]):
+        raise UsageError(f"assume: found {', '.join(beyond)}; this trace itself says which nodes come and go")
     expected = _rate(request) * request.nodes * request.days
     if expected > FAULTS_MAX:
         raise UsageError(f"{expected:,.0f} failures are to be expected; more than {FAULTS_MAX:,} are not simulated")
@@ -217,7 +226,7 @@ def _left_out(request: Request) -> Iterator[str]:
 
 def _impatient(request: Request, tally: Tally) -> Iterator[str]:
     """Entries that give up before another node can be there."""
-    if request.trace is not None and request.trace.fleet:
+    if _is_fleet(request):
         return
     takes = request.costs.figures["replace"]
     for entry in request.policy.chain:
@@ -232,10 +241,9 @@ def _impatient(request: Request, tally: Tally) -> Iterator[str]:
 def setting_of(request: Request) -> Setting:
     """The job and the world that a request describes.
 
-    The job waits for a node as long as its platform may take (``return_window_s``); platform and agents can replace and
-    check, the script can do what the policies of a file that was given need.
+    The job waits for a node as long as its platform may take (``return_window_s``).
     """
-    fleet = request.trace is not None and request.trace.fleet
+    fleet = _is_fleet(request)
     least = request.nodes_min or (1 if fleet else request.nodes)
     wait_s = max(Timing().return_window_s, 2 * request.costs["replace"])
     spec = JobSpec(
@@ -244,17 +252,39 @@ def setting_of(request: Request) -> Setting:
         nodes_max=request.nodes,
         timing=Timing(return_window_s=wait_s, start_timeout_s=max(120.0, 2 * request.costs["start"])),
     )
-    abilities: dict[str, tuple[str, ...]] = {} if fleet else {"platform": PLATFORM_CAN}
-    script = tuple(sorted(set(needed_by(request.policy)) - set(PLATFORM_CAN)))
     return Setting(
         spec=spec,
         policy=request.policy,
         days=request.days,
         costs=request.costs,
         slots=request.profile.slots if request.profile is not None else 8,
-        abilities={**abilities, "script": script} if script else abilities,
+        abilities=abilities_of(request),
         fleet=fleet,
     )
+
+
+def abilities_of(request: Request) -> dict[str, tuple[str, ...]]:
+    """What each part of the simulated job can do.
+
+    The simulated platform launches nodes and the simulated agents check them, unless a trace says which nodes come and
+    go. The script can do what its policy declares, as far as it counts; what is assumed is told apart.
+    """
+    platform = () if _is_fleet(request) else PLATFORM_CAN
+    script = counted(request.policy.declared.abilities)
+    assumed = tuple(name for name in counted((), request.assumed) if name not in (*platform, *script))
+    found = {"platform": platform, "script": script, "assumed": assumed}
+    return {source: names for source, names in found.items() if names}
+
+
+def _is_fleet(request: Request) -> bool:
+    return request.trace is not None and request.trace.fleet
+
+
+def _unable(request: Request) -> Iterator[str]:
+    """Entries of a file that the simulated job passes over."""
+    hint = unable(request.policy, () if _is_fleet(request) else PLATFORM_CAN, request.assumed)
+    if hint:
+        yield hint
 
 
 def faults_of(request: Request) -> Iterator[TraceFault]:

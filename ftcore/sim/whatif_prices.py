@@ -45,6 +45,10 @@ class Option:
     ends: bool = False
     wait_s: float = 0.0
 
+    def is_like(self, other: "Option") -> bool:
+        """Whether both do the same; how long they wait before it may differ."""
+        return attrs.evolve(self, wait_s=0.0) == attrs.evolve(other, wait_s=0.0)
+
 
 @attrs.define(kw_only=True)
 class Stage:
@@ -81,8 +85,12 @@ class Case:
         opened: nanoseconds.
         before_s: from the fault until it was opened.
         behind: steps completed since the newest checkpoint; None if not known.
-        path: what the other chain would do.
-        stages: what the recorded one did.
+        stages: what the recorded chain did, without plans that a better reading of the evidence took the place of.
+        asked: policies of the other chain that were asked in this reading.
+        wait_more_s: how much longer the other chain waits before the plans that both take.
+        parted: stages after which the other chain does something else; None: it does the same.
+        parted_at: when that was, nanoseconds.
+        path: what it would do from there on.
         steps_lost: as recorded.
         ended: nanoseconds; for a job that ended and was started again, its first step after that; None: never.
     """
@@ -93,11 +101,20 @@ class Case:
     opened: int
     before_s: float
     behind: int | None
-    path: list[Option] = attrs.field(factory=list)
     stages: list[Stage] = attrs.field(factory=list)
+    asked: list[str] = attrs.field(factory=list)
+    wait_more_s: float = 0.0
+    parted: int | None = None
+    parted_at: int = 0
+    path: list[Option] = attrs.field(factory=list)
     steps_lost: int | None = None
     ended: int | None = None
     finished: bool = False
+
+    @property
+    def under_way(self) -> Stage | None:
+        """The stage that has no result yet."""
+        return self.stages[-1] if self.stages and not self.stages[-1].result else None
 
 
 @attrs.frozen(kw_only=True)
@@ -168,14 +185,18 @@ class Prices:
 
     def other(self, case: Case) -> Price:
         """What the other chain is expected to cost."""
-        same = [option.policy for option in case.path if not option.ends or option.policy]
-        if same[: len(case.stages)] == [stage.option.policy for stage in case.stages] and (case.stages or not same):
-            return self.recorded(case)  # as far as it went
-        chance, seconds, lost = 1.0, case.before_s, 0.0
-        taken: list[tuple[str, float]] = []
+        if case.parted is None:
+            same = self.recorded(case)
+            more = max(case.wait_more_s, -same.seconds)
+            return attrs.evolve(same, seconds=round(same.seconds + more, 3), total=round(same.total + more, 3))
+        shared = case.stages[: case.parted]
+        chance, seconds, lost = 1.0, case.before_s + (case.parted_at - case.opened) / SECOND, 0.0
+        seconds = max(0.0, seconds + case.wait_more_s)
+        taken = [(stage.option.policy, 1.0) for stage in shared]
         sources: list[str] = []
-        seen: dict[str, int] = {}
-        bad, saved = False, False
+        seen = {name: sum(stage.option.policy == name for stage in shared) for name, _ in taken}
+        bad = any(stage.option.keeps and stage.result == "failed" for stage in shared)
+        saved = any(stage.option.saves for stage in shared)
         behind = float(case.behind if case.behind is not None else case.steps_lost or self._lost)
         for option in case.path:
             if chance < 1e-6:

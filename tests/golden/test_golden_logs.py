@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from reproduced import assert_reproduced
 
 from ftcore.logs.archive import read_events
 from ftcore.replay import Explainer, fold_log, read, verify
@@ -53,6 +54,12 @@ def test_a_stored_log_is_explained(path: Path):
     explainer = Explainer()
     read(read_events(path), explainer)
     assert all(incident.failures or incident.kind == "request" for incident in explainer.incidents())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_what_if_with_the_chain_that_was_used_reproduces_a_stored_log(path: Path):
+    """The same policies, durations and losses come out."""
+    assert_reproduced(read_events(path))
 
 
 def test_there_are_logs():

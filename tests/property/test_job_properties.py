@@ -12,6 +12,7 @@ import attrs
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from reproduced import assert_reproduced
 
 from ftcore.commands import StartWorkers, StopWorkers
 from ftcore.engine.orders import order_for
@@ -328,6 +329,7 @@ class Job(RuleBasedStateMachine):
                 assert restored is not None
                 hopping = restored.state
         assert to_json(hopping) == to_json(whole)
+        assert_reproduced(read_back)
 
     def _recover(self) -> None:
         driver = self.driver

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from reproduced import assert_reproduced
 
 from ftcore.sim.__main__ import main
-from ftcore.sim.protocol import Result, run_protocol
+from ftcore.sim.options import draw
+from ftcore.sim.protocol import Result, Simulation, run_protocol
 
 SEEDS = Path(__file__).with_name("seeds.txt")
 PAST = [int(line.split()[0]) for line in SEEDS.read_text().splitlines() if line and not line.startswith("#")]
@@ -29,6 +31,17 @@ def test_swarm(first: int) -> None:
     assert {result.outcome for result in results} >= {"succeeded", "trains"}
     assert sum(result.incidents for result in results) > CHUNK / 2
     assert sum(result.terms for result in results) > 2 * CHUNK
+
+
+@pytest.mark.parametrize("first", range(0, CHUNK * CHUNKS, CHUNK))
+def test_what_if_with_the_chain_that_was_used_reproduces_what_happened(first: int) -> None:
+    """In every log of the swarm each incident has the same policies, duration and loss under both."""
+    compared = 0
+    for seed in range(first, first + CHUNK):
+        simulation = Simulation(draw(seed))
+        simulation.run()
+        compared += len(assert_reproduced(simulation.store.events))
+    assert compared > CHUNK / 2
 
 
 @pytest.mark.parametrize("seed", PAST)

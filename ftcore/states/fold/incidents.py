@@ -92,7 +92,7 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
     else:
         step_incident(state, "incident.rediagnosed/worse", changes)
         step_job(state, "incident.rediagnosed", changes)
-        tried = _was_tried(state, open_incident)
+        tried = was_tried(state, open_incident)
         if tried or open_incident.kind != "fault":
             state.repeat.before = (state.repeat.key, state.repeat.count)
         if not tried:
@@ -111,7 +111,7 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
         _count_repeat(state, data.fault)
 
 
-def _was_tried(state: JobState, open_incident: IncidentState) -> bool:
+def was_tried(state: JobState, open_incident: IncidentState) -> bool:
     """Whether the plan in force got as far as a new round, or failed on the way to it."""
     newest = state.reports[-1] if state.reports else None
     return newest is None or newest.round > open_incident.round or newest.type == "action.failed"

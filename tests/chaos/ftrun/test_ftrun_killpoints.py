@@ -260,6 +260,7 @@ chain:
 @pytest.mark.timeout(400)
 def test_orders_in_place(job: Ftrun) -> None:
     """Workers are told to pause, and survivors to save, which these cannot: the job trains on, or restarts without."""
+    job.env["EVERY_ABILITY"] = "1"
     run = job.start(policy(job, IN_PLACE), "--nproc-per-node=2")
     job.stepped(1)
     pause = Recovery(job, 0, lambda: ask(job, "pause"), "operator.commanded", "order.refused")

@@ -78,12 +78,12 @@ def test_check_and_run_tell_what_is_no_mistake_but_not_as_expected(file, tmp_pat
     """Abilities that nobody asks the script for yet, and URLs that will stand in the log."""
     file.write_text(
         "version: 1\njob: {abilities: [pause, save, rollback]}\n"
-        "chain:\n  - alert: {to: ['json://h/s3cret']}\n  - step_pause\n  - stop\n"
+        "chain:\n  - alert: {to: ['json://h/s3cret']}\n  - step_pause: {optional: true}\n  - stop\n"
     )
     assert main(["policy", "check", str(file)]) == 0
     out = capsys.readouterr().out
     able, secret = [line for line in out.splitlines() if line.startswith("note: ")]
-    assert "abilities: pause, save: " in able and "step_pause will be asked, and the nodes will refuse" in able
+    assert "abilities: pause, save: " in able and "they count for nothing, and step_pause is passed over" in able
     assert "will stand in the log" in secret and "s3cret" not in out
     assert main(["policy", "check", str(file), "--format", "json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["notes"]) == 2
@@ -205,11 +205,11 @@ def test_every_action_has_examples_and_completes():
 
 def test_a_run_begins_with_the_file_the_flag_and_the_switches(file):
     """The later wins, and the source says so."""
-    file.write_text("version: 1\njob: {abilities: [pause]}\nchain: [process_restart, stop]\n")
-    loaded = begin(file, max_restarts=3, switches="TSP:1")
-    assert [entry.policy for entry in loaded.chain] == ["step_pause", "process_restart", "stop"]
-    assert loaded.chain[1].options["max_restarts"] == 3
-    assert loaded.source == f"{file} with --max-restarts 3 with FTCORE_POLICIES={{TSP:1}}"
+    file.write_text("version: 1\nchain: [step_pause: {optional: true}, process_restart, stop]\n")
+    loaded = begin(file, max_restarts=3, switches="TSP:0")
+    assert [entry.policy for entry in loaded.chain] == ["process_restart", "stop"]
+    assert loaded.chain[0].options["max_restarts"] == 3
+    assert loaded.source == f"{file} with --max-restarts 3 with FTCORE_POLICIES={{TSP:0}}"
     assert [entry.policy for entry in begin(None).chain] == list(DEFAULT_ORDER)
 
 

@@ -165,20 +165,98 @@ def test_whatif_needs_incidents(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["palm", "falcon"])
-def test_what_an_entrys_options_need_is_taken_as_possible(
+def test_a_preset_goes_back_and_skips_only_if_the_script_is_able_to(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A preset that goes back and skips data does so, in a simulation and in the pricing of a log."""
+    """A simulation and the pricing of a log believe what the file declares or the user assumes, and nothing else."""
     log, policy, trace = tmp_path / "sim.ftlog", tmp_path / "policy.yaml", tmp_path / "trace.tsv"
     assert main(["policy", "init", "--preset", name]) == 0
     policy.write_text(capsys.readouterr().out)
     trace.write_text("seconds\tnode\tkind\n40000\t1\tloss-spike\n")
     given = ["simulate", "--nodes", "2", "--days", "1", "--trace", str(trace), "--format", "json"]
-    assert main([*given, "--policy", str(policy)]) == 0
-    [incident] = json.loads(capsys.readouterr().out)["incidents"]
-    assert (incident["resolved_by"], incident["outcome"]) == ("rollback_and_skip", "stepped")
+    able = ["--assume", "rollback,skip"]
+
+    def simulated(*more: str) -> str:
+        assert main([*given, "--policy", str(policy), *more]) == 0
+        [incident] = json.loads(capsys.readouterr().out)["incidents"]
+        return str(incident["resolved_by"])
+
     assert main([*given, "--log", str(log)]) == 0
     capsys.readouterr()
+
+    def priced(*more: str) -> str:
+        assert main(["--store", f"file:{log}", "whatif", "--policy", str(policy), "--format", "json", *more]) == 0
+        [compared] = json.loads(capsys.readouterr().out)["incidents"]
+        return str(compared["other"]["policies"][:1])
+
+    assert simulated() != "rollback_and_skip"
+    assert "rollback_and_skip" not in priced()
+    assert (simulated(*able), priced(*able)) == ("rollback_and_skip", "[['rollback_and_skip', 1.0]]")
+    policy.write_text(policy.read_text().replace("# abilities: [save] ", "abilities: [rollback, skip] #"))
+    if "abilities: [rollback" not in policy.read_text():
+        policy.write_text(
+            policy.read_text().replace("version: 1\n", "version: 1\njob: {abilities: [rollback, skip]}\n")
+        )
+    assert (simulated(), priced()) == ("rollback_and_skip", "[['rollback_and_skip', 1.0]]")
+
+
+def test_the_file_of_the_default_chain_changes_no_goodput(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """``policy init`` writes the chain that is in force without a file: what it names cannot do more for that."""
+    policy = tmp_path / "policy.yaml"
+    assert main(["policy", "init"]) == 0
+    policy.write_text(capsys.readouterr().out)
+    given = ["simulate", "--nodes", "8", "--days", "1", "--seed", "1", "--rate", "1", "--format", "json"]
+    told = []
+    for more in ([], ["--policy", str(policy)]):
+        assert main([*given, *more]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0]["goodput"] == told[1]["goodput"] < 0.9
+    assert told[0]["policies"] == told[1]["policies"]
+    assert any("hot_swap" in hint and "--assume" in hint for hint in told[1]["hints"])
+
+
+def test_every_output_made_with_an_assumption_says_so_first(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In text, JSON, plot and exported log, of every command that takes ``--assume``; without it no word of it."""
+    policy, log, picture = tmp_path / "policy.yaml", tmp_path / "sim.ftlog", tmp_path / "p.svg"
+    policy.write_text("version: 1\njob: {replicas: all}\nchain: [hot_swap: {optional: true}, process_restart, stop]\n")
+    simulate = ["simulate", "--nodes", "4", "--days", "1", "--rate", "2", "--policy", str(policy)]
+    files = ["--log", str(log), "--plot", str(picture)]
+    commands = [
+        [*simulate, *files],
+        ["--store", f"file:{log}", "whatif", "--policy", str(policy)],
+        ["policy", "check", str(policy)],
+        ["policy", "explain", str(policy), "--fault", "node-lost"],
+    ]
+
+    def first(*argv: str) -> str:
+        assert main([*argv]) == 0
+        return capsys.readouterr().out.splitlines()[0]
+
+    for command in commands:
+        assert "assumed" not in first(*command) + first(*command, "--format", "json")
+    assert "assumed" not in log.read_text() + picture.read_text()
+    for command in commands:
+        told = first(*command, "--assume", "park")
+        assert told == "assumed, not declared by any job: park; this release cannot carry out: park"
+        assert first(*command, "--assume", "park", "--format", "json").startswith('{"assumed":["park"]')
+    assert "assumed, not declared by any job: park" in log.read_text().splitlines()[0]
+    assert "assumed, not declared by any job: park" in picture.read_text().splitlines()[0]
+    assert main(["--store", f"file:{log}", "status", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["abilities"]["assumed"] == ["park"]
+
+
+def test_an_ability_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the nearest one that does."""
+    assert main(["simulate", "--nodes", "2", "--days", "1", "--assume", "parc"]) == 2
+    assert "--assume: no ability is called 'parc'; did you mean 'park'?" in capsys.readouterr().err
+
+
+def test_a_victim_that_is_seen_first_is_no_failed_restart(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What-if with ``process_restart`` predicts what the recorded chain did with it: a restart, in the same time."""
+    policy = tmp_path / "other.yaml"
+    policy.write_text("version: 1\nchain: [process_restart, stop]\n")
+    log = Path(__file__).parents[2] / "golden" / "logs" / "0.1.0" / "kill_raise_segfault_lose.ftlog"
     assert main(["--store", f"file:{log}", "whatif", "--policy", str(policy), "--format", "json"]) == 0
-    [compared] = json.loads(capsys.readouterr().out)["incidents"]
-    assert compared["other"]["policies"][0][0] == "rollback_and_skip"
+    told = json.loads(capsys.readouterr().out)["incidents"]
+    assert told[0]["other"]["policies"] == [["process_restart", 1.0]]
+    assert [one["other"]["seconds"] for one in told] == [one["recorded"]["seconds"] for one in told]

@@ -32,6 +32,7 @@ from pathlib import Path
 import attrs
 import pytest
 import yaml
+from reproduced import assert_reproduced
 
 from ftcore import __version__
 from ftcore.cli.ctl_lines import summary
@@ -229,6 +230,7 @@ def test_scenario(path: Path, request: pytest.FixtureRequest):
     report = verify(decode(encode(event)) for event in scenario.driver.events)
     assert report.ok, "\n".join(map(str, report.mismatches))
     assert report.digest == digest(scenario.driver.state)
+    assert_reproduced(scenario.driver.events)
     if request.config.getoption("--rewrite", default=False):
         path.write_text(observed)
     assert recorded == observed or request.config.getoption("--rewrite", default=False)

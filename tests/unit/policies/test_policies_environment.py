@@ -109,7 +109,10 @@ def test_what_somebody_named_is_refused_and_what_nobody_named_is_passed_over():
     [line] = check_abilities(parse("version: 1\nchain: [rollback_and_skip: {skip: 0}, stop]\n", "p"))
     assert "`job: abilities: [rollback]`" in line
     declared = parse("version: 1\njob: {replicas: all, abilities: [park]}\nchain: [hot_swap, stop]\n", "p")
-    assert check_abilities(declared) == []
+    [line] = check_abilities(declared)
+    assert "this ftcore cannot tell any script's workers to yet" in line
+    able = parse("version: 1\njob: {abilities: [rollback]}\nchain: [rollback_and_skip: {skip: 0}, stop]\n", "p")
+    assert check_abilities(able) == []
     optional = parse("version: 1\nchain: [hot_swap: {optional: true}, stop]\n", "p")
     assert (check_abilities(optional), passed_over(optional)) == ([], ["hot_swap"])
     assert check_abilities(default_chain()) == []

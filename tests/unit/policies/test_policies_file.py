@@ -26,11 +26,13 @@ def mistake(text: str) -> str:
 def test_the_job_says_what_nobody_else_can():
     """Replicas, abilities and checkpoints are recorded; who has replicas has that ability."""
     said = parse(
-        HEAD + "job: {replicas: [[0, 2], [1, 3]], abilities: [save, park], checkpoints_kept: 3, health: always}\n", "p"
+        HEAD
+        + "job: {replicas: [[0, 2], [1, 3]], abilities: [save, rollback, park], checkpoints_kept: 3, health: always}\n",
+        "p",
     ).declared
     assert (said.replicas, said.groups, said.checkpoints_kept) == ("groups", ((0, 2), (1, 3)), 3)
     assert (said.health, said.check_s) == ("always", 60.0)
-    assert said.abilities == ("save", "park", "replicas")
+    assert (said.abilities, said.unsupported) == (("rollback", "replicas"), ("save", "park"))
     assert parse(HEAD + "job: {replicas: none}\n", "p").declared.abilities == ()
     assert parse(HEAD + "job: {replicas: all}\n", "p").declared.abilities == ("replicas",)
 

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 from policy_cases import DEFAULT_ORDER, chain
+from reproduced import assert_reproduced
 
 from ftcore.events import decode, encode
 from ftcore.events.incident import IncidentContinued, IncidentEscalated, IncidentExhausted, IncidentResolved
@@ -367,6 +368,7 @@ def test_the_story_goes_as_it_should(case: Case):
     report = verify(decode(encode(event)) for event in driver.events)
     assert report.ok, "\n".join(map(str, report.mismatches))
     assert report.digest == digest(driver.state)
+    assert_reproduced(driver.events)
 
 
 @pytest.mark.parametrize("case", PASSES, ids=_ids)

@@ -8,7 +8,8 @@ The file named by ``KILLPOINT`` holds the place; it is taken by whoever dies of 
 | ``after TYPE`` | when that is durable and nobody was told |
 | ``before STEP``, ``after STEP`` | at a step of its keeper, named in ``STEPS`` |
 
-Devices are checked in no time, too: what is tested is who has them checked.
+Devices are checked in no time, too: what is tested is who has them checked. With ``EVERY_ABILITY``, ``ftrun`` believes
+a policy file every ability: what agents answer to orders that they cannot carry out is tested as well.
 """
 
 import os
@@ -80,6 +81,14 @@ def _check_in_no_time() -> None:
     device.check = lambda spec, say: say(Said(name="matmul", verdict="passed"))
 
 
+def _believe() -> None:
+    from ftcore.policies import abilities
+
+    abilities.CARRIED_OUT = tuple(abilities.Ability)
+
+
+if os.environ.get("EVERY_ABILITY") and any("ftrun" in word for word in sys.orig_argv):
+    _believe()
 if os.environ.get("KILLPOINT"):
     if "ftcore.cli.master" in sys.orig_argv:
         _arm(Path(os.environ["KILLPOINT"]))

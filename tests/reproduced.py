@@ -1,0 +1,30 @@
+"""What-if, asked with the chain that a job used, gives what the job's log holds."""
+
+from collections.abc import Iterable
+
+from ftcore.errors import UsageError
+from ftcore.events.envelope import Event
+from ftcore.events.policy import PolicyLoaded
+from ftcore.sim.whatif import Compared, WhatIf
+
+
+def assert_reproduced(events: Iterable[Event]) -> list[Compared]:
+    """Every incident has the same policies, the same duration and the same loss under both, to the millisecond.
+
+    Returns:
+        The incidents compared; none if the log holds none that ended, or has had several chains.
+    """
+    log = list(events)
+    chains = [event.data for event in log if isinstance(event.data, PolicyLoaded)]
+    if any(chain != chains[0] for chain in chains):
+        return []
+    reader = WhatIf(chains[0])
+    for event in log:
+        reader.feed(event)
+    try:
+        compared = reader.compared()
+    except UsageError:
+        return []
+    for one in compared:
+        assert one.other == one.recorded, one
+    return compared
