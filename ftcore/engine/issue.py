@@ -128,6 +128,7 @@ def _volunteer(node: NodeState, incarnation: str, ordinal: int, slots: int) -> V
         slots=slots,
         labels=node.labels,
         settled=node.settled,
+        role=node.role,
     )
 
 

@@ -14,7 +14,7 @@ from ftcore.engine.orders import Order, order_for, orders_of
 from ftcore.engine.turn import MASTER
 from ftcore.events.action import ActionOrdered
 from ftcore.events.envelope import Event
-from ftcore.events.job import JobSpec
+from ftcore.events.job import OWN_FIELDS, JobSpec
 from ftcore.ids import seconds
 from ftcore.states.job import ENDED
 from ftcore.states.model import JobState
@@ -192,6 +192,8 @@ _SHOWN_CHARS_MAX = 80
 def _differences(asked: JobSpec, wanted: JobSpec) -> list[str]:
     found = []
     for field in attrs.fields(JobSpec):
+        if field.name in OWN_FIELDS and asked.own_commands and wanted.own_commands:
+            continue
         here, there = getattr(asked, field.name), getattr(wanted, field.name)
         if here == there:
             continue

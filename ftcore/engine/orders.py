@@ -18,6 +18,8 @@ class Slice:
         base_rank: global rank of its local rank 0.
         slots: ranks on this node.
         size: ranks in the world.
+        role_base_rank: rank of its local rank 0 among the workers of its role.
+        role_size: ranks of its role in the world.
         nodes: members of the world.
         store_host: host of the round's TCPStore.
         store_port: its port.
@@ -31,6 +33,8 @@ class Slice:
     base_rank: int
     slots: int
     size: int
+    role_base_rank: int
+    role_size: int
     nodes: int
     store_host: str
     store_port: int
@@ -106,12 +110,15 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
     world = state.world
     assert world is not None
     host, _, port = world.store.rpartition(":")
+    role_base_rank, role_size = world.roles[group_rank] if world.roles else (member.base_rank, world.size)
     budget = next((entry.options["max_restarts"] for entry in state.chain if entry.policy == "process_restart"), 0)
     return Slice(
         group_rank=group_rank,
         base_rank=member.base_rank,
         slots=member.slots,
         size=world.size,
+        role_base_rank=role_base_rank,
+        role_size=role_size,
         nodes=len(world.members),
         store_host=host.strip("[]"),
         store_port=int(port),

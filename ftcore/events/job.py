@@ -5,12 +5,16 @@ import attrs
 from ftcore.events.registry import decision, fact
 from ftcore.timing import Timing
 
+OWN_FIELDS = ("argv", "module", "no_python", "role")
+"""Fields of a spec in which the nodes of a job with ``own_commands`` may differ."""
+
 
 @attrs.frozen(kw_only=True)
 class JobSpec:
     """What the user asked for: all of it that decisions depend on.
 
-    Two specs are the same job if they are equal; ``digest`` of ``job.submitted`` is computed from this.
+    A node joins a living job if the job's spec ``admits`` its own: if they are equal, the fields aside in which its
+    nodes may differ. ``digest`` of ``job.submitted`` is computed from this.
 
     Args:
         argv: the script or module and its arguments.
@@ -24,6 +28,8 @@ class JobSpec:
         role: value of ROLE_NAME in the workers' environment.
         cwd: directory in which the workers start; empty: where the agent runs.
         timing: the job's time constants.
+        own_commands: each node has a command and a role of its own, which its ``node.joined`` tells; ``argv``,
+            ``module``, ``no_python`` and ``role`` are those of the node that submitted the job.
     """
 
     argv: tuple[str, ...]
@@ -37,6 +43,14 @@ class JobSpec:
     role: str = "default"
     cwd: str = ""
     timing: Timing = attrs.field(factory=Timing)
+    own_commands: bool = False
+
+    def admits(self, other: "JobSpec") -> bool:
+        """Whether a node with the other spec takes part in this job."""
+        if not (self.own_commands and other.own_commands):
+            return self == other
+        own = {name: getattr(self, name) for name in OWN_FIELDS}
+        return self == attrs.evolve(other, **own)
 
 
 @fact("job.submitted")

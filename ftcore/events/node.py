@@ -27,6 +27,8 @@ class NodeJoined:
         labels: what it says of where it stands, as ``{"switch": "s1"}`` (``--node-labels``).
         accelerators: devices that it has for training, beside its processors.
         checks: the agent can check devices and links.
+        role: role of its workers, where nodes may differ in it (``JobSpec.own_commands``).
+        command: what it runs, where nodes may differ in it.
     """
 
     node: str
@@ -40,6 +42,8 @@ class NodeJoined:
     labels: dict[str, str] = attrs.field(factory=dict)
     accelerators: int = 0
     checks: bool = False
+    role: str = ""
+    command: tuple[str, ...] = ()
 
 
 @fact("node.left")

@@ -175,6 +175,7 @@ def _submission(given: dict[str, Any]) -> Submission:
         node_unit=given.get("node_unit", 1),
         role=given.get("role", "default"),
         timing=timing,
+        own_commands=True,
     )
     if why := impossible(spec):
         raise UsageError(why)

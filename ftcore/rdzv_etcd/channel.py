@@ -5,7 +5,7 @@ The process beside is given its configuration on standard input, once; after tha
 | torchrun says | meaning |
 |---|---|
 | ``{"next": [failure, ...]}`` | waits in the rendezvous; none of its workers runs. How those of the last round ended |
-| ``{"running": {local rank: pid}}`` | the workers of the round run |
+| ``{"running": {local rank: pid}}`` | the workers of the round have begun |
 | ``{"unusable": reason}`` | the world cannot be entered (its store is not reached); waits again |
 | ``{"store": round, "port": n}`` or ``{"store": round, "error": text}`` | answers ``open`` |
 | ``{"expired": 1}`` | no world came within ``timeout`` |

@@ -263,7 +263,10 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
         self._told_running = False
         self._had_world = True
         shared = RoundStore(
-            dist.PrefixStore("torchrun", store), world["base_rank"], world["size"], lambda: self._wanted(beside)
+            dist.PrefixStore("torchrun", store),
+            (world["base_rank"], world["size"], world["base_role_rank"], world["role_size"]),
+            lambda: self._wanted(beside),
+            lambda: self._tell_running(beside),
         )
         return RendezvousInfo(shared, world["group_rank"], world["nodes"], RendezvousStoreInfo(host, port))
 
@@ -276,10 +279,14 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
         beside = self._beside
         if beside is None:
             return 0
+        self._tell_running(beside)
+        return int(self._wanted(beside))
+
+    def _tell_running(self, beside: _Beside) -> None:
+        """Tell once a round that its workers have begun; torchrun has started them before it calls."""
         if not self._told_running:
             self._told_running = True
             beside.say({"running": agent_view.pids(agent_view.worker_group(self))})
-        return int(self._wanted(beside))
 
     def is_closed(self) -> bool:
         """The job has ended, or goes on without this node."""

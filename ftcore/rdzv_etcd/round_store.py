@@ -27,16 +27,20 @@ class RoundStore(dist.Store):  # type: ignore[misc]  # torch's base is untyped
 
     Args:
         store: the round's store, prefixed.
-        base_rank: global rank of the node's first worker.
-        size: workers in the world.
+        ranks: global rank of the node's first worker, workers in the world; the same within the node's role.
         over: whether the round is over for this node.
+        counting: called before a counter is used: torchrun does so when its workers have ended, even if it has never
+            looked at them before.
     """
 
-    def __init__(self, store: Any, base_rank: int, size: int, over: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: Any, ranks: tuple[int, int, int, int], over: Callable[[], bool], counting: Callable[[], None]
+    ) -> None:
         super().__init__()
         self._store = store
-        self._ranks = json.dumps([base_rank, size, base_rank, size])
+        self._ranks = json.dumps(ranks)
         self._over = over
+        self._counting = counting
         self._timeout = datetime.timedelta(seconds=300)
         self._role = b""
 
@@ -69,11 +73,12 @@ class RoundStore(dist.Store):  # type: ignore[misc]  # torch's base is untyped
             self.set(key, value)
 
     def multi_get(self, keys: Sequence[str]) -> list[Any]:
-        """``get`` each; the first agent asks so for all roles, of which nothing depends."""
+        """``get`` each; the first agent reads the roles this way, to deal out ranks that ``set`` does not keep."""
         return [self._role if key.startswith(ROLE_INFO) else self.get(key) for key in keys]
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter; 0 if the store is gone."""
+        self._counting()
         try:
             return int(self._store.add(key, amount))
         except dist.DistError:

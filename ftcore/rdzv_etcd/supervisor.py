@@ -429,6 +429,8 @@ def _world(launch: Launch, mark: str) -> dict[str, Any]:
         "nodes": int(env["GROUP_WORLD_SIZE"]),
         "base_rank": int(env["RANK"]),
         "size": int(env["WORLD_SIZE"]),
+        "base_role_rank": int(env["ROLE_RANK"]),
+        "role_size": int(env["ROLE_WORLD_SIZE"]),
         "store_host": env["MASTER_ADDR"],
         "store_port": int(env["MASTER_PORT"]),
         "env": {name: env.get(name) for name in (RESUME_STEP, SKIP)} | dict.fromkeys(WITHHELD) | {MARK: mark},

@@ -64,6 +64,7 @@ class NodeState:
         health: what its last check came to: ``healthy``, ``slow``, ``faulty`` or ``unknown``; empty: none was made.
         checked: the round before which that was.
         again: another process has had this name in this job before.
+        role: role of its workers, where nodes may differ in it.
     """
 
     node: str
@@ -84,6 +85,7 @@ class NodeState:
     health: str = ""
     checked: int = 0
     again: bool = False
+    role: str = ""
 
     @property
     def alive(self) -> bool:
@@ -93,7 +95,14 @@ class NodeState:
 
 @attrs.define(kw_only=True)
 class WorldState:
-    """The world of the newest round that was formed."""
+    """The world of the newest round that was formed.
+
+    Args:
+        started: every member's workers run.
+        stepped: members whose workers have all completed a step.
+        roles: by member, the rank of its first worker among those of its role, and how many those are; empty: all
+            members have the same role.
+    """
 
     round: int
     members: tuple[Member, ...]
@@ -101,7 +110,7 @@ class WorldState:
     store: str
     started: bool = False
     stepped: int = 0
-    """Members whose workers have all completed a step."""
+    roles: tuple[tuple[int, int], ...] = ()
     _seats: dict[str, int] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def seat(self, node: str) -> int | None:

@@ -32,6 +32,7 @@ class Volunteer:
         labels: what it says of where it stands, as ``{"switch": "s1"}``.
         settled: its place is its own: it asked for it, or has trained at it. Places of the others are dealt out among
             them in order of their names, whoever called first.
+        role: role of its workers, where nodes may differ in it.
     """
 
     node: str
@@ -40,6 +41,7 @@ class Volunteer:
     slots: int
     labels: Mapping[str, str] = attrs.field(factory=dict)
     settled: bool = False
+    role: str = ""
 
 
 def form_world(volunteers: Iterable[Volunteer], spec: JobSpec, before: Sequence[Volunteer] = ()) -> tuple[Member, ...]:
@@ -91,14 +93,15 @@ def _dealt(volunteers: Iterable[Volunteer]) -> list[Volunteer]:
 def _refilled(
     before: Sequence[Volunteer], there: Sequence[Volunteer], pool: list[Volunteer], spec: JobSpec
 ) -> list[Volunteer]:
-    """The world before with its gaps filled, each by whoever fits it best: as wide, then as near, then in order."""
+    """The world before with its gaps filled, each by the node that fits best: by role, width, label, order."""
     here = {volunteer.node: volunteer for volunteer in there}
     chosen: list[Volunteer] = []
     for seat in before:
         taker = here.get(seat.node)
         if taker is None:
-            fit = [(v.slots != seat.slots, _label(v, spec) != _label(seat, spec), n) for n, v in enumerate(pool)]
-            taker = pool.pop(min(fit)[2])
+            near = _label(seat, spec)
+            fit = [(v.role != seat.role, v.slots != seat.slots, _label(v, spec) != near, n) for n, v in enumerate(pool)]
+            taker = pool.pop(min(fit)[-1])
         chosen.append(taker if taker.ordinal == seat.ordinal else attrs.evolve(taker, ordinal=seat.ordinal))
     return chosen
 

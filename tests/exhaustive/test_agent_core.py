@@ -15,7 +15,17 @@ from ftcore.states.agent import AgentPhase
 from ftcore.timing import Timing
 
 PART = Slice(
-    group_rank=0, base_rank=0, slots=1, size=1, nodes=1, store_host="h", store_port=1, restart_count=0, max_restarts=1
+    group_rank=0,
+    base_rank=0,
+    slots=1,
+    size=1,
+    role_base_rank=0,
+    role_size=1,
+    nodes=1,
+    store_host="h",
+    store_port=1,
+    restart_count=0,
+    max_restarts=1,
 )
 TIMING = Timing()
 PAGES = (Progress(steps=2, step=2, absolute=True, mono=1, loss=None),)

@@ -197,6 +197,7 @@ class Agent:
             on_looked=lambda led: self._core.looked_up(_now(), led),
             on_leaderless=self._leaderless,
         )
+        spec = config.submission.spec
         joined = NodeJoined(
             node=config.node,
             incarnation=incarnation,
@@ -209,6 +210,8 @@ class Agent:
             labels=dict(config.labels),
             accelerators=self._checker.accelerators if self._checker is not None else 0,
             checks=self._checker is not None,
+            role=spec.role if spec.own_commands else "",
+            command=spec.argv if spec.own_commands else (),
         )
         self._do(self._core.begin(joined))
 

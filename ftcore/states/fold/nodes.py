@@ -80,6 +80,7 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
         accelerators=data.accelerators,
         checks=data.checks,
         again=gone is not None and (gone.again or (gone.host, gone.pid) != (data.host, data.pid)),
+        role=data.role,
     )
     _await_check(state, state.nodes[data.node])
     if data.node in state.quarantined:

@@ -1,5 +1,6 @@
 """Handlers of events of worlds and their stores, and of orders and their results."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ftcore.commands import (
@@ -114,6 +115,7 @@ def _world_formed(state: JobState, event: Event, data: world.WorldFormed, change
     step_job(state, "world.formed", changes)
     assert state.world is not None and state.world.round == data.round
     state.world.size, state.world.store = data.size, data.store
+    state.world.roles = _roles(state, state.world.members)
     state.plan = None
     for name in ("backoff", "window", "return"):
         state.deadlines.pop(f"{name}/{data.round}", None)
@@ -121,6 +123,19 @@ def _world_formed(state: JobState, event: Event, data: world.WorldFormed, change
         del state.stores[older]
     for older in [round_ for round_ in state.store_nodes if round_ < data.round]:
         del state.store_nodes[older]
+
+
+def _roles(state: JobState, members: Sequence[world.Member]) -> tuple[tuple[int, int], ...]:
+    """Each member's first rank within its role, and the ranks of that role; empty if there is one role only."""
+    roles = [state.nodes[member.node].role if member.node in state.nodes else "" for member in members]
+    if len(set(roles)) < 2:
+        return ()
+    sizes: dict[str, int] = {}
+    firsts = []
+    for role, member in zip(roles, members, strict=True):
+        firsts.append(sizes.get(role, 0))
+        sizes[role] = firsts[-1] + member.slots
+    return tuple((first, sizes[role]) for first, role in zip(firsts, roles, strict=True))
 
 
 @on(world.RoundStarted)

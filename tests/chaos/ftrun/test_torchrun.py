@@ -46,11 +46,13 @@ class Torchrun(Ftrun):
         self.env |= {"PYTHONPATH": f"{site}:{ROOT}", "OMP_NUM_THREADS": "1"}
         self.nodes: dict[str, Run] = {}
 
-    def node(self, name: str, *flags: str, script: str = "count.py", conf: str = "", **popen: Any) -> Run:
+    def node(
+        self, name: str, *flags: str, script: str = "count.py", conf: str = "", args: tuple[str, ...] = (), **popen: Any
+    ) -> Run:
         conf = f"node_id={name},join_window=60{conf}"
         endpoint = self.store.removeprefix("etcd://")
         command = [*TORCHRUN, "--rdzv-endpoint", endpoint, "--rdzv-id", self.job, "--rdzv-conf", conf]
-        run = Run(subprocess.Popen([*command, *flags, str(JOBS / script)], **self._popen(popen)))
+        run = Run(subprocess.Popen([*command, *flags, str(JOBS / script), *args], **self._popen(popen)))
         self.nodes[name] = run
         self.runs.append(run)
         return run

@@ -26,10 +26,21 @@ ENV = {
     "GROUP_WORLD_SIZE": "2",
     "RANK": "2",
     "WORLD_SIZE": "4",
+    "ROLE_RANK": "1",
+    "ROLE_WORLD_SIZE": "3",
     "MASTER_ADDR": "host",
     "MASTER_PORT": "7",
 }
-WORLD = {"group_rank": 1, "nodes": 2, "base_rank": 2, "size": 4, "store_host": "host", "store_port": 7}
+WORLD = {
+    "group_rank": 1,
+    "nodes": 2,
+    "base_rank": 2,
+    "size": 4,
+    "base_role_rank": 1,
+    "role_size": 3,
+    "store_host": "host",
+    "store_port": 7,
+}
 
 
 def launch(round_: int = 1) -> Launch:

@@ -13,6 +13,8 @@ def env(**more: object) -> dict[str, str]:
         base_rank=0,
         slots=1,
         size=1,
+        role_base_rank=0,
+        role_size=1,
         nodes=1,
         store_host="h",
         store_port=1,

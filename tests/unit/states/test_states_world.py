@@ -149,3 +149,21 @@ def test_the_digest_tells_memberships_apart():
     one = form_world(nodes(0, 1), two)
     assert digest(one) == digest(form_world(nodes(1, 0), two))
     assert digest(one) != digest(form_world([node(0, life=2), node(1)], two))
+
+
+def test_a_replacement_has_the_role_of_the_lost_node():
+    """Before it is as wide; a node of another role is taken only where no other is there."""
+    before = [attrs.evolve(node(n), role=role) for n, role in enumerate(("ps", "trainer"))]
+    spares = [attrs.evolve(node(2), role="trainer"), attrs.evolve(node(3, slots=4), role="ps")]
+    assert names(form_world([before[1], *spares], spec(1, 2), before)) == ["n3", "n1"]
+    assert names(form_world([before[1], spares[0]], spec(1, 2), before)) == ["n2", "n1"]
+
+
+def test_nodes_with_commands_of_their_own():
+    """They may differ in command and role, and in nothing else; a job without that admits only its equal."""
+    own = JobSpec(argv=("ps.py",), role="ps", nodes_max=2, own_commands=True)
+    other = attrs.evolve(own, argv=("train.py", "--me"), role="trainer", module=True)
+    assert own.admits(other) and other.admits(own)
+    assert not own.admits(attrs.evolve(other, nodes_max=3))
+    assert not own.admits(attrs.evolve(other, own_commands=False))
+    assert not attrs.evolve(own, own_commands=False).admits(attrs.evolve(other, own_commands=False))
