@@ -76,7 +76,9 @@ class Config:
             query = parse_qsl(asked, keep_blank_values=True, strict_parsing=bool(asked))
         except ValueError as error:
             raise UsageError(f"store URL {_redacted(url)!r}: {error}; {_FORM}") from error
-        if scheme != "etcd" or not netloc or "#" in rest:
+        if scheme == "etcd" and not netloc:
+            raise UsageError(f"store URL {_redacted(url)!r} names no host: {_FORM}")
+        if scheme != "etcd" or "#" in rest:
             raise UsageError(f"store URL {_redacted(url)!r}: {_FORM}")
         login, _, hosts = netloc.rpartition("@")
         if ":" in login:

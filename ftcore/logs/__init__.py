@@ -119,14 +119,24 @@ def missing_path(url: str) -> Path | None:
 
 
 def _path(url: str, scheme: str, rest: str) -> Path:
+    """The path that a URL names, with one slash at its beginning if it is absolute: four, as SQLAlchemy writes, do too.
+
+    Raises:
+        UsageError: it names none, with the reason.
+    """
+    forms = f"write {scheme}:///absolute/path or {scheme}:relative/path"
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
-        if host not in ("", "localhost") or not path:
-            hint = f"{scheme}:///absolute/path or {scheme}:relative/path"
-            raise UsageError(f"{url!r} names no path: write {hint}")
+        if host not in ("", "localhost"):
+            raise UsageError(f"{url!r} names the host {host!r}, and a {scheme}: store is on this machine: {forms}")
         rest = path if path.startswith(("./", "../", "~")) else slash + path
-    if not rest or "\0" in rest:
-        raise UsageError(f"{url!r} names no path: write {scheme}:///absolute/path or {scheme}:relative/path")
+    if "?" in rest or "#" in rest:
+        odd = rest[min(place for place in (rest.find("?"), rest.find("#")) if place >= 0) :]
+        raise UsageError(f"{url!r}: a {scheme}: store takes no options, found {odd!r}: {forms}")
+    if not rest.strip("/") or "\0" in rest:
+        raise UsageError(f"{url!r} names no path: {forms}")
+    if rest.startswith("/"):
+        rest = "/" + rest.lstrip("/")
     try:
         return Path(rest).expanduser().absolute()
     except RuntimeError as error:
@@ -135,7 +145,9 @@ def _path(url: str, scheme: str, rest: str) -> Path:
 
 def _unknown_scheme(url: str, scheme: str) -> str:
     near = difflib.get_close_matches(scheme.lower(), SCHEMES, n=1)
-    if near:
+    if scheme.lower() in ("http", "https"):
+        hint = f"did you mean etcd{url[len(scheme) :]}?"
+    elif near:
         hint = f"did you mean {near[0]}{url[len(scheme) :]!s}?"
     elif not scheme:
         hint = f"did you mean sqlite:{url}?"

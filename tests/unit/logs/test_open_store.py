@@ -1,5 +1,6 @@
 """The door to the logs: URLs, names, lazy imports."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftcore.errors import UsageError
-from ftcore.logs import check_job_name, default_store_url, open_store
+from ftcore.logs import check_job_name, default_store_url, open_log, open_store
 from ftcore.logs.archived import ArchiveStore
 from ftcore.logs.memory import MemoryStore
 from ftcore.logs.sqlite import SqliteStore
@@ -24,6 +25,9 @@ from ftcore.logs.sqlite import SqliteStore
         ("sqlite:///~/x", "{home}/x"),
         ("sqlite:~/x", "{home}/x"),
         ("sqlite:///a%20b", "/a%20b"),
+        ("sqlite://///a/b", "/a/b"),
+        ("sqlite:/a/b", "/a/b"),
+        ("file:////x.ftlog", "/x.ftlog"),
         ("file:///x.ftlog", "/x.ftlog"),
         ("file:x.ftlog", "{cwd}/x.ftlog"),
     ],
@@ -34,7 +38,7 @@ def test_paths_in_urls(url, path, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
     store = open_store(url)
     assert type(store) is (SqliteStore if url.startswith("sqlite") else ArchiveStore)
-    assert str(store._path).replace("//", "/") == path.format(cwd=tmp_path, home="/home/somebody")
+    assert str(store._path) == path.format(cwd=tmp_path, home="/home/somebody")
 
 
 @pytest.mark.parametrize(
@@ -48,8 +52,13 @@ def test_paths_in_urls(url, path, tmp_path, monkeypatch):
         ("", "did you mean sqlite:"),
         ("sqlite:", "names no path"),
         ("sqlite://", "names no path"),
-        ("sqlite://dir", "names no path"),
-        ("sqlite://host/dir", "names no path"),
+        ("sqlite:////", "names no path"),
+        ("sqlite://dir", "names the host 'dir', and a sqlite: store is on this machine: write sqlite:///"),
+        ("sqlite://host/dir", "names the host 'host'"),
+        ("sqlite:///a.db?mode=ro", "a sqlite: store takes no options, found '?mode=ro'"),
+        ("file:x.ftlog#1", "takes no options, found '#1'"),
+        ("http://h:2379/p", "did you mean etcd://h:2379/p?"),
+        ("etcd:///p", "names no host: expected etcd://"),
         ("file:///", "names no path"),
     ],
 )
@@ -97,3 +106,15 @@ def test_other_stores_need_no_etcd():
         "sys.exit(any(m.split('.')[0] in ('grpc', 'google', 'torch') for m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("slashes", ["sqlite://", "sqlite:///", "sqlite:////"])
+def test_a_log_behind_any_number_of_slashes(slashes, tmp_path):
+    """It is made and read at the same place."""
+
+    async def make_and_read() -> list[str]:
+        log = await open_log(f"{slashes}{tmp_path}/logs", "a", create=True)
+        await log.close()
+        return list(await open_store(f"sqlite:{tmp_path}/logs").jobs())
+
+    assert asyncio.run(make_and_read()) == ["a"]
