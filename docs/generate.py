@@ -26,7 +26,7 @@ from ftcore.cli import ctl_parser, options
 from ftcore.events import all_types
 from ftcore.events.envelope import Event
 from ftcore.events.registry import EventType
-from ftcore.faults import extra, rule
+from ftcore.faults import extra, rule, taxonomy
 from ftcore.faults.context import SETTINGS
 from ftcore.faults.rules import RULES
 from ftcore.faults.taxonomy import CLASSES, Action, Severity
@@ -269,8 +269,17 @@ def faults_page() -> str:
     )
     lines += ["", "## Advice", ""]
     lines += _table(
-        ("class", "advice", "settings"),
-        [(f"`{cls}`", facts.advice, facts.settings) for cls, facts in CLASSES.items()],
+        ("class", "advice"),
+        [(f"`{cls}`", facts.advice) for cls, facts in CLASSES.items()],
+    )
+    lines += ["", "## Settings", "", "The settings that operators reach for.", ""]
+    lines += _table(
+        ("class", "detail", "settings"),
+        [
+            (f"`{cls}`", f"`{detail}`" if detail else "all others" if len(named) > 1 else "all", text)
+            for cls, named in taxonomy.SETTINGS.items()
+            for detail, text in named.items()
+        ],
     )
     for title, enumeration in (("Actions", Action), ("Severities", Severity)):
         meanings = _docs_of_members(enumeration)

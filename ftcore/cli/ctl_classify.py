@@ -17,7 +17,7 @@ from ftcore.cli.ctl_output import clean, paint, print_json, wants_colour
 from ftcore.errors import UsageError
 from ftcore.faults.extra import extra_rules
 from ftcore.faults.rule import Rule
-from ftcore.faults.taxonomy import CLASSES, FaultClass
+from ftcore.faults.taxonomy import CLASSES, FaultClass, settings_for
 from ftcore.faults.text import Diagnosis, TextReader, classify_text
 
 LINE_BYTES_MAX = 1 << 20
@@ -26,6 +26,9 @@ JSON_BYTES_MAX = 64 << 20
 """Of one JSON line."""
 BINARY_SHARE = 0.1
 """Of NUL and other control bytes in the first block: more than this, and it is no text."""
+
+NO_FAULT = "none"
+"""Class and role of a text in which no fault was found."""
 
 _CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
 
@@ -48,20 +51,28 @@ async def classify(args: argparse.Namespace) -> int:
 
 
 def as_json(told: Diagnosis) -> dict[str, Any]:
-    """A diagnosis, with the keys of the corpus."""
+    """A diagnosis, with the keys of the corpus; class, role and action are ``none`` where no fault was found."""
     return {
-        "class": str(told.cls),
+        "class": NO_FAULT if told.faultless else str(told.cls),
         "detail": told.detail,
-        "role": told.role,
+        "role": NO_FAULT if told.faultless else told.role,
+        "certain": told.certain,
         "action": str(told.action),
         "root_rank": told.root_rank,
         "node_at_fault": "y" if told.node_at_fault else "n",
         "reason": told.reason,
         "rule": told.rule,
         "evidence": list(told.evidence),
-        "advice": CLASSES[told.cls].advice,
-        "settings": CLASSES[told.cls].settings,
+        "missing": list(told.missing),
+        "advice": "" if told.faultless else _advice(told),
+        "settings": settings_for(told.cls, told.detail),
     }
+
+
+def _advice(told: Diagnosis) -> str:
+    if told.cls is FaultClass.UNKNOWN:
+        return f"read as well: {'; '.join(told.missing)}"
+    return CLASSES[told.cls].advice
 
 
 def _rules(path: str) -> tuple[Rule, ...]:
@@ -143,23 +154,39 @@ def _items(file: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
 
 def _print(told: Diagnosis) -> None:
     colour = wants_colour()
-    facts = CLASSES[told.cls]
-    known = told.cls is not FaultClass.UNKNOWN
-    rows = [
-        ("class", f"{told.cls}{f' ({told.detail})' if told.detail else ''}: {facts.meaning}"),
-        ("role", f"{told.role}{f'; it began with {told.root_rank}' if told.root_rank else ''}"),
-        ("action", str(told.action)),
-        (
-            "node",
-            "there is reason to suspect the machine" if told.node_at_fault else "nothing speaks against the machine",
-        ),
-        ("reason", f"{told.reason}{f' (rule {told.rule})' if told.rule else ''}"),
-        ("advice", facts.advice),
-    ]
-    if facts.settings and known:
-        rows.append(("settings", facts.settings))
+    if told.faultless:
+        rows = [
+            ("class", "none: no fault was found"),
+            ("reason", told.reason),
+            ("advice", "if the job failed all the same, read the output of every rank and the kernel log of its node"),
+        ]
+    else:
+        rows = _rows(told)
     for name, text in rows:
         print(f"{paint(f'{name:<9}', 'strong', colour)} {clean(text)}")
-    print(paint("evidence" if known else "key lines", "strong", colour))
+    print(paint("last lines" if told.cls is FaultClass.UNKNOWN else "evidence", "strong", colour))
     for line in told.evidence:
         print(f"  {clean(line)}")
+
+
+def _rows(told: Diagnosis) -> list[tuple[str, str]]:
+    began = f"; it began with {told.root_rank}" if told.root_rank else ""
+    doubt = "" if told.certain else "; the evidence does not say who began"
+    rows = [
+        ("class", f"{told.cls}{f' ({told.detail})' if told.detail else ''}: {CLASSES[told.cls].meaning}"),
+        ("role", f"{told.role}{began or doubt}"),
+        ("action", str(told.action)),
+        ("node", _node(told)),
+        ("reason", f"{told.reason}{f' (rule {told.rule})' if told.rule else ''}"),
+        ("advice", _advice(told)),
+        ("settings", settings_for(told.cls, told.detail)),
+    ]
+    return [(name, text) for name, text in rows if text]
+
+
+def _node(told: Diagnosis) -> str:
+    if not told.node_at_fault:
+        return "nothing speaks against the machine"
+    if told.certain:
+        return "there is reason to suspect the machine"
+    return "a machine or the link between two is to be suspected; a check of the pair says which"

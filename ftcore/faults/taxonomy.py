@@ -49,6 +49,8 @@ class Action(StrEnum):
     """Go back to an older checkpoint and leave out the data that followed."""
     WAIT = "wait"
     """Do nothing, or wait for the scheduler."""
+    NONE = "none"
+    """Nothing can be recommended: no fault was found, or the evidence does not say which one."""
 
 
 class Severity(StrEnum):
@@ -76,7 +78,6 @@ class ClassFacts:
         causes: what is usually behind it.
         severity: what it costs.
         action: what is usually done.
-        settings: the settings that operators reach for.
     """
 
     meaning: str
@@ -86,7 +87,6 @@ class ClassFacts:
     causes: str
     severity: Severity
     action: Action
-    settings: str = ""
 
 
 F = FaultClass
@@ -111,7 +111,6 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "a missing package or library; a driver older than CUDA; a port taken; two ranks on one device; no permission",
         S.STOP,
         A.STOP_AND_REPORT,
-        "NCCL_SOCKET_IFNAME names the interface, NCCL_DEBUG=INFO shows what NCCL chose",
     ),
     F.OOM_GPU: ClassFacts(
         "The accelerator's memory is used up.",
@@ -121,7 +120,6 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "model, batch or sequence too large; a leak; fragmentation; another process on the device",
         S.STOP,
         A.STOP_AND_REPORT,
-        "much memory free at a small request is fragmentation: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     ),
     F.OOM_HOST: ClassFacts(
         "The host's memory is used up.",
@@ -131,7 +129,6 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "a leak in data loading; a checkpoint gathered on one rank; a container's limit set too low",
         S.STOP,
         A.STOP_AND_REPORT,
-        "num_workers, prefetch_factor and pin_memory of the DataLoader; the container's limit, or Slurm's --mem",
     ),
     F.STORAGE: ClassFacts(
         "A disk or file system failed, or is full.",
@@ -141,7 +138,6 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "a full disk or quota; a network file system that went away; a file cut short when its writer was killed",
         S.RESTART,
         A.RESTART_PROCESSES,
-        "keep fewer checkpoints",
     ),
     F.SIGNAL_PREEMPTION: ClassFacts(
         "A process was ended from outside.",
@@ -151,7 +147,6 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "a time limit; a pod or job of higher priority; a spot instance taken back; the OOM killer; an operator",
         S.RESTART,
         A.WAIT,
-        "sbatch --signal sends a signal ahead of the time limit and leaves time to save; --requeue starts it again",
     ),
     F.NETWORK_RENDEZVOUS: ClassFacts(
         "The store or the rendezvous of a round was not to be reached.",
@@ -162,7 +157,6 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "resolve",
         S.RESTART,
         A.RESTART_PROCESSES,
-        "MASTER_ADDR and MASTER_PORT; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the interface",
     ),
     F.COLLATERAL: ClassFacts(
         "A rank ended only because another one did.",
@@ -180,7 +174,7 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "read the worker's log files; the report names them",
         "a process that ended without a word",
         S.RESTART,
-        A.RESTART_PROCESSES,
+        A.NONE,
     ),
     F.NODE_LOST: ClassFacts(
         "A node's agent is gone or silent.",
@@ -208,7 +202,6 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "memory errors; a card off the bus; NVLink or switch; firmware; power; heat",
         S.NODE,
         A.REPLACE_NODE,
-        "dcgmi diag -r 3; a device that fails again after a reset goes back to its vendor",
     ),
     F.NCCL_TIMEOUT: ClassFacts(
         "A collective waited too long for somebody.",
@@ -218,8 +211,6 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "a rank that hangs, died or took another branch; unlike numbers of batches; a slow save on one rank; a link",
         S.RESTART,
         A.RESTART_PROCESSES,
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 ends ranks that would wait for ever; TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and "
-        "TORCH_NCCL_DUMP_ON_TIMEOUT=1 write down who was where; init_process_group(timeout=) if the wait is lawful",
     ),
     F.NCCL_REMOTE_ERROR: ClassFacts(
         "A peer or the link to it was lost.",
@@ -229,7 +220,6 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "a cable, a port or a switch; a flapping link; a peer that died; GPUDirect without its kernel module",
         S.NODE,
         A.REPLACE_NODE,
-        "NCCL_IB_TIMEOUT=22, NCCL_IB_RETRY_CNT=7; TORCH_NCCL_ASYNC_ERROR_HANDLING=1 ends the ranks that would wait",
     ),
     F.NUMERIC: ClassFacts(
         "Loss or gradients are not finite, or spiked.",
@@ -248,7 +238,6 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "shared memory too small; the worker ran out of memory; a crash in a decoder",
         S.RESTART,
         A.RESTART_PROCESSES,
-        "num_workers; docker --shm-size, or an emptyDir of medium Memory at /dev/shm",
     ),
     F.HANG: ClassFacts(
         "No progress, or much too slow.",
@@ -258,7 +247,6 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "a deadlock; a rank in another collective than the rest; a file system that stalls; a slow device or link",
         S.RESTART,
         A.RESTART_PROCESSES,
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 and a timeout end a wait in a collective; py-spy dump shows the stacks",
     ),
     F.REQUEST: ClassFacts(
         "Somebody asked for it.", "nobody", False, "nothing to repair", "an operator", S.NOTICE, A.WAIT
@@ -270,3 +258,74 @@ CLASSES: dict[FaultClass, ClassFacts] = {
 def suspects_node(cls: FaultClass) -> bool:
     """Whether a fault of this class speaks against the machine, if the evidence says nothing else."""
     return CLASSES[cls].action is Action.REPLACE_NODE
+
+
+_INTERFACE = "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the interface"
+_MASTER = f"MASTER_ADDR and MASTER_PORT; {_INTERFACE}"
+_NCCL_WAIT = (
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 ends ranks that would wait for ever; TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and "
+    "TORCH_NCCL_DUMP_ON_TIMEOUT=1 write down who was where; init_process_group(timeout=) if the wait is lawful"
+)
+_IB = "NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7 ride out short outages"
+_LOADER = "num_workers, prefetch_factor and pin_memory of the DataLoader"
+_SHM = "docker --shm-size, or an emptyDir of medium Memory at /dev/shm; num_workers of the DataLoader"
+_DIAGNOSE = "dcgmi diag -r 3; a device that fails again after a reset goes back to its vendor"
+_STACKS = "py-spy dump shows the stacks; TORCH_NCCL_ASYNC_ERROR_HANDLING=1 and a timeout end a wait in a collective"
+
+SETTINGS: dict[FaultClass, dict[str, str]] = {
+    F.CONFIG_ENV: {
+        "nccl-set-up": f"{_INTERFACE}; NCCL_DEBUG=INFO shows what NCCL chose",
+        "nccl-usage": "torch.cuda.set_device(LOCAL_RANK) before the group is made; CUDA_VISIBLE_DEVICES",
+        "ofi": "FI_PROVIDER names the provider; NCCL_DEBUG=INFO shows what NCCL chose",
+        "ucx": "UCX_TLS names the transports; NCCL_DEBUG=INFO shows what NCCL chose",
+        "memlock": "ulimit -l unlimited, or docker --ulimit memlock=-1",
+        "limits": "ulimit -n and -u, or docker --ulimit nofile and --pids-limit",
+        "no-device": "CUDA_VISIBLE_DEVICES; docker --gpus, or the pod's limit nvidia.com/gpu",
+        "port-taken": "MASTER_PORT; --rdzv-endpoint HOST:0 takes a free port",
+    },
+    F.OOM_GPU: {
+        "allocation": "much memory free at a small request is fragmentation: "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    },
+    F.OOM_HOST: {
+        "pinned": "pin_memory and prefetch_factor of the DataLoader",
+        "container": f"the container's memory limit; {_LOADER}",
+        "pod": f"the container's memory limit; {_LOADER}",
+        "slurm": f"sbatch --mem; {_LOADER}",
+        "host": _LOADER,
+        "allocation": _LOADER,
+    },
+    F.STORAGE: {"full": "keep fewer checkpoints"},
+    F.SIGNAL_PREEMPTION: {
+        "time-limit": "sbatch --signal sends a signal ahead of the time limit and leaves time to save",
+        "preempted": "sbatch --requeue starts it again",
+    },
+    F.NETWORK_RENDEZVOUS: {
+        **dict.fromkeys(("unreachable", "rendezvous", "ranks-missing", "store-timeout", "address"), _MASTER),
+        "name-resolution": "MASTER_ADDR as an address, not as a name",
+    },
+    F.GPU_HW: {
+        "": _DIAGNOSE,
+        **dict.fromkeys(("host-hardware", "host-hardware-early"), "rasdaemon or mcelog; ipmitool sel list"),
+        "heat-or-power": "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
+    },
+    F.NCCL_TIMEOUT: {"": _NCCL_WAIT, "barrier": "init_process_group(timeout=) if the wait is lawful"},
+    F.NCCL_REMOTE_ERROR: {
+        **dict.fromkeys(("ib-link", "link", "link-event"), _IB),
+        "system-error": "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 ends the ranks that would wait; NCCL_DEBUG=INFO",
+    },
+    F.DATA_LOADER: {
+        "shared-memory": _SHM,
+        "sigbus": _SHM,
+        "worker-killed": _LOADER,
+        "stalled": "num_workers, prefetch_factor and timeout of the DataLoader",
+    },
+    F.HANG: dict.fromkeys(("stacks", "no-progress", "watchdog-stuck"), _STACKS),
+}
+"""The settings that operators reach for, by class and detail; the empty detail stands for all that are not named."""
+
+
+def settings_for(cls: FaultClass, detail: str) -> str:
+    """The settings that operators reach for at a fault; empty if none is known to help."""
+    named = SETTINGS.get(cls, {})
+    return named.get(detail, named.get("", ""))

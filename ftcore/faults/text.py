@@ -40,6 +40,17 @@ WEAK = 46
 """Below this weight the numbers and stacks of the text are asked."""
 QUOTED_CHARS_MAX = 1 << 16
 """Of a line that quotes a text; the rest of a longer one is not read."""
+_ENDS_BADLY = ("launcher-kills", "launcher-summary", "launcher-wraps", "terminate-called", "watchdog-what")
+"""Rules of noise that only a job that failed prints."""
+_SIGN = re.compile(
+    r"(?i:\b(?:fatal|abort(?:ed|ing)?|killed|panic|fail(?:ed|ures?|s)?|timed out|traceback)\b)"
+    r"|\b(?:ERROR|Error|error)s?\b|\b[A-Z]\w{1,60}(?:Error|Exception)\b"
+)
+_COUNTS = re.compile(
+    r"(?i)\b(?:no|0|zero|without(?: any)?)[ -](?:errors?|failures?|failed|exceptions?)\b"
+    r"|\b(?:errors?|failures?|failed|exceptions?)\b['\"]?[ =:]{1,3}(?:\d|none|false|\[\])"
+)
+"""Words of failures that are a count or a metric."""
 NOBODY_LISTED = "a rank not listed"
 
 _SOURCE = re.compile(r"\bFile \"([^\"]{1,300})\", line \d{1,9}(?:, in (\S{1,200}))?")
@@ -51,6 +62,7 @@ _UNIT = {"K": 1.0, "M": 1024.0, "G": 1024.0**2, "T": 1024.0**3}
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _SEQ = re.compile(r"SeqNum=(\d{1,18})")
 _COMPLETED = re.compile(r"last completed (?:NCCL )?work: (\d{1,18})")
+_PEER = re.compile(r"\bpeer ([\w.:-]{1,80}?)(?:<\d|[ ,]|$)")
 _RANKS = re.compile(r"\bRank (\d{1,6})\b")
 
 
@@ -64,10 +76,13 @@ class Diagnosis:
         role: ``root``, ``collateral`` or ``multi`` (several ranks speak, ``root_rank`` names the one that began).
         action: what is usually done.
         root_rank: rank, task or host that began; empty if the text does not tell.
-        node_at_fault: there is reason to suspect a machine.
+        node_at_fault: there is reason to suspect a machine: that of ``root_rank``, if that names one.
         reason: why, one sentence.
         evidence: the lines that it rests on, the weightiest first, shortened.
         rule: the rule that gave the class, or how else it was found.
+        certain: the evidence itself says who began; else the role is what is left when nobody else speaks.
+        faultless: the class is ``unknown`` because nothing in the text looks like a fault.
+        missing: what would tell more; only where the class is ``unknown``.
     """
 
     cls: FaultClass
@@ -79,6 +94,9 @@ class Diagnosis:
     reason: str
     evidence: tuple[str, ...]
     rule: str
+    certain: bool = True
+    faultless: bool = False
+    missing: tuple[str, ...] = ()
 
 
 class TextReader:
@@ -104,6 +122,8 @@ class TextReader:
         self._source_column = -1
         self._section = ""
         self._stopped = 0
+        self._signs = False
+        self._has_traceback = False
 
     def add(self, line: str) -> None:
         """Take the next line; one that quotes a text (JSON's ``\\n``) is taken as the lines it quotes."""
@@ -130,6 +150,7 @@ class TextReader:
         self._progress.add(line, who)
         self._last.append(line)
         rule, looks_bad = self._table.look(to_bytes(line))
+        self._signs |= rule.weight > 0 or rule.name in _ENDS_BADLY if rule is not None else looks_bad and _is_sign(line)
         if rule is None:
             if looks_bad:
                 self._bad.append(line)
@@ -147,6 +168,7 @@ class TextReader:
         column, self._source_column = self._source_column, -1
         place = _SOURCE.search(line[:600]) if 'File "' in line[:600] else None
         if place is not None:
+            self._has_traceback = True
             self._source_column = place.start()
             self._place_of(line, Place(place[1], place[2] or ""))
             return True
@@ -199,7 +221,8 @@ class TextReader:
             reason = "fragmentation, or a peak that nearly fits: a restart may well go through"
         others = sorted(found, key=lambda f: (-f.weight, f.at))
         lines = dict.fromkeys([best.line, *(f.line for f in others)])
-        return Diagnosis(rule.cls, rule.detail, role, action, who, node, reason, _short(lines), rule.name)
+        certain = rule.role != UNSURE
+        return Diagnosis(rule.cls, rule.detail, role, action, who, node, reason, _short(lines), rule.name, certain)
 
     def _role(self, best: Found, found: list[Found]) -> tuple[str, str]:
         if best.rule.role == COLLATERAL:
@@ -208,6 +231,10 @@ class TextReader:
             ranks = list(dict.fromkeys(_RANKS.findall(best.line)))
             return (MULTI, " and ".join(sorted(ranks, key=int)) + " disagree") if len(ranks) > 1 else (ROOT, "")
         who = dict.fromkeys(f.who for f in found if f.who)
+        if best.rule.detail == "ib-link":
+            peer = _PEER.search(best.line)
+            pair = f"{best.who or 'the host that prints it'} or {peer[1] if peer is not None else 'its peer'}"
+            return MULTI if len(who) > 1 else ROOT, pair
         if best.rule.role == UNSURE and best.rule.cls in (FaultClass.NCCL_TIMEOUT, FaultClass.HANG):
             suspect = self._missing(found)
             if len(who) > 1 or suspect:
@@ -316,18 +343,42 @@ class TextReader:
         return Diagnosis(cls, detail, role, action, curve.who, curve.kind == "slower", curve.told, last, "curve")
 
     def _unknown(self, lines: tuple[str, ...]) -> Diagnosis:
-        facts = CLASSES[FaultClass.UNKNOWN]
+        faultless = self._at > 0 and not self._signs and not self._has_traceback and not self._found
+        if faultless:
+            reason = "no line of the text looks like a fault"
+        else:
+            reason = "lines look like a failure, but none says what the cause is" if self._at else "there is no text"
         return Diagnosis(
             FaultClass.UNKNOWN,
             "",
             MULTI if len({f.who for f in self._found if f.who}) > 1 else ROOT,
-            facts.action,
+            CLASSES[FaultClass.UNKNOWN].action,
             "",
             False,
-            "no line says what the cause is" if self._at else "there is no text",
+            reason,
             _short(dict.fromkeys([*self._bad, *lines, *self._last])),
             "",
+            certain=False,
+            faultless=faultless,
+            missing=() if faultless else self._missing_evidence(),
         )
+
+    def _missing_evidence(self) -> tuple[str, ...]:
+        """What the text does not have and usually names a cause."""
+        details = {f.rule.detail for f in self._found}
+        lacks = {
+            "the traceback or the error file of the rank that ended first": not self._has_traceback,
+            "the exit code or the signal of the process": not details & {"exit", "sigabrt", "abort"},
+            "the output of the other ranks": len(self._voices) < 2,
+            "the kernel log of the node (dmesg)": True,
+            "the log of the scheduler": True,
+        }
+        return tuple(what for what, lacking in lacks.items() if lacking)
+
+
+def _is_sign(line: str) -> bool:
+    """Whether a line that no rule knows looks like a failure, not like a count of them or an option."""
+    return _SIGN.search(_COUNTS.sub(" ", line[:2000])) is not None
 
 
 def classify_text(text: str, extra: tuple[Rule, ...] = ()) -> Diagnosis:

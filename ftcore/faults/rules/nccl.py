@@ -17,7 +17,7 @@ T, R, E, X = FaultClass.NCCL_TIMEOUT, FaultClass.NCCL_REMOTE_ERROR, FaultClass.C
 def _completions() -> Iterator[Rule]:
     """One rule for each way in which a completion can fail."""
     told = {
-        Wc.LINK: (R, 78, "root", None, None, "no answer from the peer: link, switch, or the peer is dead"),
+        Wc.LINK: (R, 78, UNSURE, None, None, "no answer from the peer: this host, the peer or the link between them"),
         Wc.PEER: (R, 77, UNSURE, Action.RESTART_PROCESSES, False, "the peer refused or could not answer: look there"),
         Wc.LOCAL: (R, 79, "root", None, None, "memory registration or queue pair broken on the host that prints it"),
         Wc.FOLLOW: (X, 20, COLLATERAL, None, False, "the queue pair was in error already: look at the other side"),
@@ -237,7 +237,7 @@ RULES: tuple[Rule, ...] = (
         detail="watchdog",
         role=UNSURE,
         weight=50,
-        reason="a collective waited too long: whoever prints this is a victim",
+        reason="a collective waited too long: it says who waited, not whom for",
         example="[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE) "
         "ran for 1800745",
         live=True,

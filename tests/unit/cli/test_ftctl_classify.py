@@ -82,3 +82,80 @@ def test_a_long_text_is_streamed(monkeypatch, capsys):
     feed(monkeypatch, b"x" * (3 << 20) + b"\n" + b"step\n" * 20_000 + NVLINK.encode())
     assert main(["classify", "-", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["class"] == "gpu-hw"
+
+
+def told(monkeypatch, capsys, text: str) -> dict:
+    feed(monkeypatch, text.encode())
+    assert main(["classify", "-", "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+GOOD = "\n".join(
+    [
+        "W1122 22:10:01.120000 123 torch/distributed/run.py:851] Setting OMP_NUM_THREADS environment variable to 1",
+        "FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated.",
+        *(f"step {step} loss {2.0 - step / 100:.3f} grad_norm 0.8" for step in range(40)),
+        "ftcore: the job has finished: every worker ended with code 0",
+    ]
+)
+
+
+def test_a_log_without_a_fault_is_an_answer_of_its_own(monkeypatch, capsys, tmp_path):
+    """Neither an unknown fault nor a restart: class, role and action are none."""
+    found = told(monkeypatch, capsys, GOOD)
+    assert (found["class"], found["role"], found["action"]) == ("none", "none", "none")
+    (tmp_path / "x.log").write_text(GOOD)
+    assert main(["classify", str(tmp_path / "x.log")]) == 0
+    out = capsys.readouterr().out
+    assert "none: no fault was found" in out and "restart" not in out
+
+
+def test_an_unknown_failure_asks_for_evidence(monkeypatch, capsys):
+    """Not for a restart: what the text does not have is named, and only that."""
+    found = told(monkeypatch, capsys, "step 1\nthe frobnicator failed badly\n")
+    assert (found["class"], found["action"], found["certain"]) == ("unknown", "none", False)
+    assert any("traceback" in what for what in found["missing"])
+    assert "dmesg" in found["advice"]
+    ended = told(monkeypatch, capsys, "ChildFailedError:\n  exitcode  : 3 (pid: 12)\n")
+    assert ended["class"] == "unknown" and not any("exit code" in what for what in ended["missing"])
+
+
+def test_a_broken_link_condemns_neither_end(monkeypatch, capsys, tmp_path):
+    """Status 12 says that no answer came: the reporter, the peer and the link between them are as likely."""
+    line = (
+        "node-2:1:2 [2] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.1<32049> with "
+        "status=12 opcode=0 len=0 vendor err 129"
+    )
+    found = told(monkeypatch, capsys, line)
+    assert (found["detail"], found["root_rank"]) == ("ib-link", "node-2 or 10.0.0.1")
+    assert not found["certain"] and "peer" in found["reason"]
+    (tmp_path / "x.log").write_text(line)
+    assert main(["classify", str(tmp_path / "x.log")]) == 0
+    assert "a check of the pair says which" in capsys.readouterr().out
+
+
+def test_a_wait_does_not_call_its_root_a_victim(monkeypatch, capsys):
+    """One rank's watchdog says who waited; that it began with that rank is not said beside it."""
+    found = told(
+        monkeypatch,
+        capsys,
+        "[rank3]: [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE) ran for "
+        "600044 ms",
+    )
+    assert (found["role"], found["certain"], found["root_rank"]) == ("root", False, "")
+    assert "victim" not in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("line", "settings"),
+    [
+        ("ModuleNotFoundError: No module named 'nemo'", ""),
+        ("NCCL WARN Call to ibv_create_qp failed with error Cannot allocate memory", "memlock"),
+        ("OSError: [Errno 28] No space left on device", "checkpoints"),
+        (NVLINK, "dcgmi"),
+    ],
+)
+def test_settings_are_those_of_the_detail(monkeypatch, capsys, line, settings):
+    """An import that fails is told nothing of NCCL's interfaces."""
+    found = told(monkeypatch, capsys, line)["settings"]
+    assert settings in found if settings else found == ""

@@ -8,7 +8,8 @@ import pytest
 from ftcore.faults.classify import classify, signal_name
 from ftcore.faults.correlate import correlate
 from ftcore.faults.extra import extra_rules
-from ftcore.faults.taxonomy import CLASSES, FaultClass
+from ftcore.faults.rules import RULES
+from ftcore.faults.taxonomy import CLASSES, SETTINGS, FaultClass
 from ftcore.states.model import Report
 
 NVLINK = "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution"
@@ -235,3 +236,12 @@ def test_a_jobs_own_rules_are_read_first():
     own = extra_rules([{"pattern": "licence", "class": "config-env", "detail": "licence"}], "p.yaml: faults.rules")
     failed = report(1, message="RuntimeError: licence server gone")
     assert (correlate([failed]).cls, correlate([failed], extra=own).cls) == ("user-code", "config-env")
+
+
+def test_settings_name_details_that_exist():
+    """Each is a detail that some rule, or the reading of whole texts, gives to the class."""
+    known = {(rule.cls, rule.detail) for rule in RULES}
+    known |= {(FaultClass.HANG, "stacks"), (FaultClass.HANG, "no-progress")}
+    for cls, named in SETTINGS.items():
+        for detail in filter(None, named):
+            assert (cls, detail) in known, (cls, detail)

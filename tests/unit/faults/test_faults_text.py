@@ -99,9 +99,9 @@ def lines(*parts: str) -> str:
             ("config-env", "root", "stop-and-report", ""),
             id="colours",
         ),
-        pytest.param("step 1\nstep 2", ("unknown", "root", "restart-processes", ""), id="nothing"),
-        pytest.param("", ("unknown", "root", "restart-processes", ""), id="no text"),
-        pytest.param("        SRAM Uncorrectable : 0", ("unknown", "root", "restart-processes", ""), id="a zero"),
+        pytest.param("step 1\nstep 2", ("unknown", "root", "none", ""), id="nothing"),
+        pytest.param("", ("unknown", "root", "none", ""), id="no text"),
+        pytest.param("        SRAM Uncorrectable : 0", ("unknown", "root", "none", ""), id="a zero"),
     ],
 )  # fmt: skip
 def test_texts(text, told):
@@ -124,3 +124,23 @@ def test_memory_is_bounded():
     assert len(reader._found) <= 4096
     assert len(reader._voices) <= 4096
     assert len(reader.result().evidence) <= 6
+
+
+@pytest.mark.parametrize(
+    ("line", "faultless"),
+    [
+        ("step 7 error_rate=0.3 val_error 0.12", True),
+        ("no errors found; saved without error", True),
+        ("failures: 0, restarts=0, errors 0.001", True),
+        ("NCCL_TIMEOUT=1800 timeout=1800 max_restarts=3", True),
+        ("UserWarning: this will fail in a later version", True),
+        ("rank 3 failed", False),
+        ("FrobnicationError: x", False),
+        ("ERROR: it broke", False),
+        ("Killed", False),
+        ("", False),
+    ],
+)
+def test_what_looks_like_no_fault(line, faultless):
+    """Counts of errors, metrics, options and warnings are none; a word of a failure is one, and no text is no proof."""
+    assert classify_text(line).faultless is faultless
