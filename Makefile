@@ -76,11 +76,11 @@ $(VENV)/.pip-made:
 	@touch $@
 
 $(VENV)/.env-made: $(VENV)/.pip-made $(INPUTS)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch]'
 	@touch $@
 
 $(VENV)/.dev-made: $(VENV)/.env-made
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e . --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch]' --group dev
 	@touch $@
 
 # A real etcd server serves the tests of the etcd log. It is not started as a service: each test starts its own.

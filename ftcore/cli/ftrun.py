@@ -7,6 +7,7 @@ House rule: what is imported up to there is light; nothing but the standard libr
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 
@@ -23,11 +24,22 @@ def run() -> None:
 
         argcomplete.autocomplete(parser)
     args = parser.parse_args(given)
+    if args.role != "master" and importlib.util.find_spec("torch") is None:
+        sys.exit(_without_torch())
     warm = _begin(parser, args)
 
     from ftcore.cli import ftrun_job
 
     ftrun_job.run(parser, args, given, warm)
+
+
+def _without_torch() -> int:
+    print(
+        f"ftrun: PyTorch is not installed in {sys.executable}, and workers need it: install it, for example with "
+        "`pip install 'ftcore[torch]'`, or start ftrun with the Python that has it",
+        file=sys.stderr,
+    )
+    return 2
 
 
 def _begin(parser: argparse.ArgumentParser, args: argparse.Namespace) -> warm_start.Started | None:

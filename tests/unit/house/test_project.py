@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 import ftcore
 
 ROOT = Path(__file__).parents[3]
@@ -25,11 +27,19 @@ def pins() -> dict[str, str]:
 
 
 def test_every_requirement_is_pinned() -> None:
-    """constraints.txt names an exact version of each requirement, torch 2.13.0 among them; users may have torch 2.6."""
-    needed = PROJECT["project"]["dependencies"]
+    """constraints.txt names an exact version of each requirement, torch 2.13.0 among them."""
+    needed = PROJECT["project"]["dependencies"] + PROJECT["project"]["optional-dependencies"]["torch"]
     assert {normal(name) for name in needed + PROJECT["dependency-groups"]["dev"]} <= set(pins())
     assert pins()["torch"] == "2.13.0"
-    assert "torch>=2.6" in needed
+
+
+def test_torch_is_an_extra_that_keeps_a_containers_build() -> None:
+    """A login node installs none; a build such as 2.6.0a0+abc meets the extra, so an installer fetches no other."""
+    assert not any(normal(name) == "torch" for name in PROJECT["project"]["dependencies"])
+    [extra] = PROJECT["project"]["optional-dependencies"]["torch"]
+    wanted = Requirement(extra).specifier
+    assert all(wanted.contains(version) for version in ("2.6.0a0+gitabc", "2.6.0", "2.13.0+cpu"))
+    assert not wanted.contains("2.5.1")
 
 
 def test_changelog_opens_with_this_version() -> None:
