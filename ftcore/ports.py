@@ -167,6 +167,16 @@ class EventLog(Protocol):
     async def floor(self) -> Floor:
         """Where the live log begins."""
 
+    async def digest_at(self, seq: Seq) -> str:
+        """Hex digest of the log up to an event, chained as in ``events.codec.chain``.
+
+        Args:
+            seq: the event; 0: before the first.
+
+        Returns:
+            The digest; empty if the live log does not hold the event.
+        """
+
     async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
         """Take the events up to ``until`` out of the live log; a store may leave some of them, and never takes more.
 

@@ -1,6 +1,7 @@
 """Tells the person at the terminal what becomes of the job: one line per turn of its story, from the log."""
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -20,17 +21,21 @@ from ftcore.events.incident import (
     IncidentRediagnosed,
     IncidentResolved,
 )
-from ftcore.events.job import DataSkipped, JobFinished, JobParked, JobRolledBack
+from ftcore.events.job import DataSkipped, JobFinished, JobParked, JobRolledBack, LogContradicted
 from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeJoined, NodeQuarantined
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertSent, PolicyConsidered
 from ftcore.events.upkeep import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
 from ftcore.events.world import WorldFormed
+from ftcore.ids import Seq
 from ftcore.policies.abilities import LACKS
 from ftcore.policies.words import plural
 from ftcore.ports import EventLog
 from ftcore.runtime import tasks
+
+AGAIN_S = 1.0
+"""Pause before a log that could not be followed is followed again."""
 
 NAMES_SHOWN = 6
 """Names in a line; after them only how many more."""
@@ -71,14 +76,23 @@ class Narrator:
         assert self._task is not None
         await tasks.end([self._task])
 
-    async def _run(self, start: Any) -> None:
-        try:
-            async for event in self._log.follow(start):
-                line = self.line(event)
-                if line:
-                    print(f"ftcore: {clean(line)}", file=sys.stderr, flush=True)
-        except (FtcoreError, OSError) as error:
-            print(f"ftcore: the log cannot be followed any more: {error}", file=sys.stderr)
+    async def _run(self, start: Seq) -> None:
+        """A log that was deleted or restored is followed again from where it ends then: the run's end is awaited."""
+        said = ""
+        while True:
+            try:
+                async for event in self._log.follow(start):
+                    start = event.seq
+                    line = self.line(event)
+                    if line:
+                        print(f"ftcore: {clean(line)}", file=sys.stderr, flush=True)
+            except (FtcoreError, OSError) as error:
+                if str(error) != said:
+                    said = str(error)
+                    print(f"ftcore: the log cannot be followed: {error}", file=sys.stderr)
+            await asyncio.sleep(AGAIN_S)
+            with contextlib.suppress(FtcoreError, OSError):
+                start = min(start, await self._log.last_seq())
 
     def line(self, event: Event) -> str:
         """What is told of an event; empty: nothing."""
@@ -205,6 +219,9 @@ class Narrator:
     def _parked(self, event: Event, data: JobParked) -> str:
         return f"stuck: {data.error}; workers go on; see `ftctl status`, then `ftctl resume` or `ftctl stop`"
 
+    def _contradicted(self, event: Event, data: LogContradicted) -> str:
+        return f"stuck: {data.reason}"
+
     def _leads(self, event: Event, data: MasterElected) -> str:
         self._elected += 1
         return f"a new master leads (term {event.term})" if self._elected > 1 else ""
@@ -232,6 +249,7 @@ class Narrator:
         SpaceRecovered: _has_space,
         JobFinished: _finished,
         JobParked: _parked,
+        LogContradicted: _contradicted,
         MasterElected: _leads,
     }
 

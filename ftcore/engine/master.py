@@ -17,7 +17,7 @@ from ftcore.events.envelope import Event
 from ftcore.events.job import OWN_FIELDS, JobSpec
 from ftcore.ids import seconds
 from ftcore.states.job import ENDED
-from ftcore.states.model import JobState
+from ftcore.states.model import Contradicted, JobState
 from ftcore.timing import Timing
 
 
@@ -153,7 +153,41 @@ def refusal(
 
 def wants_run(state: JobState) -> bool:
     """Whether a newcomer begins a run, since none lives."""
+    if state.contradicted is Contradicted.OPEN:
+        return False
     return state.run == 0 or (state.phase in ENDED and not state.places)
+
+
+@attrs.frozen
+class Mark:
+    """How far somebody knows a log to be durable.
+
+    Args:
+        log_id: the log's identity.
+        seq: an event of it.
+        digest: hex digest of the log up to there.
+    """
+
+    log_id: str
+    seq: int
+    digest: str
+
+
+def contradiction(mark: Mark, log: Mark, digest: str) -> str:
+    """What of a node's mark cannot be true if the log is the one that the node takes part in; empty: nothing.
+
+    Args:
+        mark: what the node knows.
+        log: what is durable of the log now.
+        digest: the log's digest at the node's seq; empty if the log does not hold that event any more.
+    """
+    if mark.log_id != log.log_id:
+        return f"the log was deleted or replaced: it is log {log.log_id[:8]}, the node takes part in {mark.log_id[:8]}"
+    if mark.seq > log.seq:
+        return f"the log was restored from an older copy: it ends at event {log.seq}, the node has seen {mark.seq}"
+    if digest and digest != mark.digest:
+        return f"the log was restored from an older copy and continued: its event {mark.seq} is not the one of then"
+    return ""
 
 
 def wrong_job(job: str, asked: JobSpec | None = None, wanted: JobSpec | None = None) -> Refusal:

@@ -10,7 +10,7 @@ import attrs
 
 from ftcore.engine.issue import NAMES_MAX
 from ftcore.states.job import ENDED, JobPhase
-from ftcore.states.model import JobState
+from ftcore.states.model import Contradicted, JobState
 from ftcore.states.node import OUTGOING
 
 WISHES = ("pause", "resume", "drain", "evict", "admit", "checkpoint", "stop")
@@ -53,12 +53,14 @@ def judge(state: JobState, command: str, node: str = "") -> Answer | None:
         return Answer(f"no command {command!r}; expected one of {', '.join(WISHES)}")
     if bool(node) != (command in ABOUT_NODES):
         return Answer(f"{command} needs the name of a node" if not node else f"{command} is about no node")
-    if not state.run:
+    if not state.run and state.phase is not JobPhase.STUCK:
         return Answer("no run was submitted yet; try again in a moment")
-    if state.phase in ENDED:
+    if state.phase in ENDED and not (command == "resume" and state.contradicted is Contradicted.OPEN):
         return Answer(f"job {state.job} has {state.phase} already")
-    if command == "stop":
-        return None
+    if command == "stop" or state.contradicted is Contradicted.OPEN:
+        return (
+            None if command in ("stop", "resume") else Answer("the log is contradicted: resume or stop the job first")
+        )
     if state.stop is not None:
         return Answer(f"the job is being stopped: {state.stop.who} asked for it")
     if state.phase is JobPhase.STUCK and command != "resume":

@@ -128,6 +128,27 @@ class JobParked:
     version: str
 
 
+@fact("log.contradicted")
+@attrs.frozen(kw_only=True)
+class LogContradicted:
+    """A node has seen events that this log does not hold: it was deleted, or restored from an older copy. The job is
+    stuck, because workers of a world that this log does not know may run; an operator is needed.
+
+    Args:
+        node: the node.
+        log_id: identity of the log that the node takes part in.
+        seq: the last event that it knows to be durable there.
+        digest: hex digest of that log up to there.
+        reason: what contradicts what, and the ways out, for people.
+    """
+
+    node: str
+    log_id: str
+    seq: int
+    digest: str
+    reason: str
+
+
 @decision("job.unparked")
 @attrs.frozen(kw_only=True)
 class JobUnparked:

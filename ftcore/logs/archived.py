@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ftcore.errors import LogCorrupt, NotFound, Truncated, UsageError
-from ftcore.events.codec import encode
+from ftcore.events.codec import chain, encode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
 from ftcore.logs.archive import Line, decoded, read_footer, read_header, read_lines
@@ -89,6 +89,16 @@ class ArchiveLog:
     async def floor(self) -> Floor:
         """See ``ports.EventLog.floor``."""
         return self._floor
+
+    async def digest_at(self, seq: Seq) -> str:
+        """See ``ports.EventLog.digest_at``."""
+        if not self._floor.seq <= seq <= await self.last_seq():
+            return ""
+        digest = bytes.fromhex(self._floor.digest)
+        async for bodies in self.stored(self._floor.seq, seq):
+            for body in bodies:
+                digest = chain(digest, body)
+        return digest.hex()
 
     async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
         """Refused: raises ``UsageError``."""
@@ -273,6 +283,10 @@ class JoinedLog:
     async def floor(self) -> Floor:
         """See ``ports.EventLog.floor``: of the live log."""
         return await self._live.floor()
+
+    async def digest_at(self, seq: Seq) -> str:
+        """See ``ports.EventLog.digest_at``: of the live log."""
+        return await self._live.digest_at(seq)
 
     async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
         """See ``ports.EventLog.truncate``."""

@@ -57,6 +57,7 @@ from ftcore.etcd3 import (
     WatchOpen,
     prefix_end,
 )
+from ftcore.events.codec import GENESIS
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
 from ftcore.logs.etcd_layout import (
@@ -65,6 +66,7 @@ from ftcore.logs.etcd_layout import (
     Cursor,
     Keys,
     State,
+    digest_in,
     empty_head,
     name,
     next_segments,
@@ -301,6 +303,20 @@ class EtcdLog:
     async def floor(self) -> Floor:
         """See ``ports.EventLog.floor``."""
         return await self._upkeep.floor()
+
+    async def digest_at(self, seq: Seq) -> str:
+        """See ``ports.EventLog.digest_at``."""
+        state = await self._look()
+        if seq == state.last:
+            return state.head.dig
+        if seq == 0 or seq > state.last:
+            return GENESIS.hex() if seq == 0 else ""
+        floor = await self._upkeep.floor()
+        if seq <= floor.seq:
+            return floor.digest if seq == floor.seq else ""
+        key = await self._segment_of(seq, state.now)
+        found = (await self._client.range(Range(key, revision=state.now))).first
+        return "" if found is None else digest_in(found, self._keys, seq)
 
     async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
         """See ``ports.EventLog.truncate``; whole segments go."""

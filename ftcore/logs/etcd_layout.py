@@ -235,6 +235,15 @@ def parse_segment(kv: KeyValue, keys: Keys) -> Segment:
     return segment
 
 
+def digest_in(kv: KeyValue, keys: Keys, seq: int) -> str:
+    """The hex digest of the log up to an event of a segment; raises as ``parse_segment`` does."""
+    segment = parse_segment(kv, keys)
+    digest = bytes.fromhex(segment.prev)
+    for body in segment.events[: seq + 1 - segment.first]:
+        digest = chain(digest, bytes(body))
+    return digest.hex()
+
+
 def _check_layout(kv: KeyValue, version: int) -> None:
     if version != LAYOUT:
         raise StoreError(f"{name(kv.key)} has layout {version}, this ftcore knows {LAYOUT}: use a newer ftcore")

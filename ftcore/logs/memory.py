@@ -152,6 +152,17 @@ class MemoryLog:
         """See ``ports.EventLog.floor``."""
         return self._log.floor
 
+    async def digest_at(self, seq: Seq) -> str:
+        """See ``ports.EventLog.digest_at``."""
+        log = self._log
+        with log.lock:
+            if not log.floor.seq <= seq <= log.last:
+                return ""
+            digest = bytes.fromhex(log.floor.digest)
+            for body in log.bodies[: seq - log.floor.seq]:
+                digest = chain(digest, body)
+            return digest.hex()
+
     async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
         """See ``ports.EventLog.truncate``."""
         log = self._log

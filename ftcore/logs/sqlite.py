@@ -151,6 +151,10 @@ class SqliteLog:
         """See ``ports.EventLog.floor``."""
         return await self._call(self._file.floor)
 
+    async def digest_at(self, seq: Seq) -> str:
+        """See ``ports.EventLog.digest_at``."""
+        return await self._call(lambda: self._file.digest_at(seq))
+
     async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
         """See ``ports.EventLog.truncate``."""
         more = True

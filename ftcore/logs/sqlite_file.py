@@ -276,6 +276,14 @@ class LogFile:
         with self._speaking():
             return self._floor(self._db.execute("SELECT seq, archive, digest FROM floor").fetchone())
 
+    def digest_at(self, seq: Seq) -> str:
+        """See ``ports.EventLog.digest_at``."""
+        with self._speaking():
+            found = self._db.execute(
+                "SELECT digest FROM events WHERE seq = ? UNION ALL SELECT digest FROM floor WHERE seq = ?", (seq, seq)
+            ).fetchone()
+        return "" if found is None else bytes(found[0]).hex()
+
     def truncate(self, until: Seq, term: Term, archive: str) -> bool:
         """Take out a slice of what ``ports.EventLog.truncate`` may take; returns whether there is more.
 

@@ -1,8 +1,9 @@
 """The machine of a job.
 
 House rules: facts never move a job by themselves; decisions do. So the job is where the master put it, and a reader
-of the log sees why. ``stuck`` is entered when a fact cannot be folded: workers are left running and nothing more is
-decided until an operator acts, so that one fact cannot kill one master after another.
+of the log sees why. ``stuck`` is entered when a fact cannot be folded, or when a node contradicts the log: workers are
+left running and nothing more is decided until an operator acts. So one fact cannot kill one master after another, and
+no world begins beside one that the log does not know.
 """
 
 from enum import StrEnum
@@ -28,7 +29,7 @@ class JobPhase(StrEnum):
     RECOVERING = "recovering"
     """An incident is open, and its plan has led neither to a new round nor to a step yet."""
     STUCK = "stuck"
-    """A fact could not be folded; workers run on, an operator is needed."""
+    """A fact could not be folded, or a node contradicts the log; workers run on, an operator is needed."""
     SUCCEEDED = "succeeded"
     """All workers ended with code 0."""
     FAILED = "failed"
@@ -81,6 +82,7 @@ JOB = Machine(
         *rows("job.finished/failed", LIVING, P.FAILED),
         *rows("job.finished/stopped", LIVING, P.STOPPED),
         *rows("job.parked", LIVING, P.STUCK),
+        *rows("log.contradicted", LIVING, P.STUCK),
         *(Row("job.unparked", P.STUCK, phase, guard=f"was {phase}") for phase in LIVING),
         Row("job.finished/stopped", P.STUCK, P.STOPPED),
     ),
@@ -90,6 +92,8 @@ JOB = Machine(
         Ignored("health.judged/again", _NOT_CHECKING, _BESIDE),
         Ignored("incident.resolved", tuple(P), "the job moved on when its round started or it ended"),
         Ignored("job.parked", (P.STUCK,), "already stuck; the fact is kept in the event all the same"),
+        Ignored("log.contradicted", (P.STUCK,), "already stuck; what contradicts the log is kept in the event"),
+        Ignored("log.contradicted", ENDED, "nothing is decided after the end; the master lets no new run begin"),
         Ignored("incident.exhausted", tuple(P), "the job.finished that follows says it"),
         Ignored("plan.applied/continue", (P.RECOVERING,), "the chain goes on"),
     ),

@@ -7,6 +7,7 @@ is asked after every fact costs the same however many nodes there are; what serv
 anew) has a name with an underscore and is no part of the JSON.
 """
 
+from enum import StrEnum
 from typing import Any
 
 import attrs
@@ -272,11 +273,23 @@ class Request:
     node: str = ""
 
 
+class Contradicted(StrEnum):
+    """Whether a node has seen events that the log does not hold."""
+
+    NEVER = ""
+    """No node has."""
+    OPEN = "open"
+    """A node has: no run begins and no world is formed before an operator decides."""
+    SETTLED = "settled"
+    """An operator chose this log: nodes that contradict it stop their workers."""
+
+
 @attrs.define(kw_only=True)
 class JobState:
     """Everything that is true of a job after some event of its log.
 
     Args:
+        contradicted: whether a node has seen what this log does not hold, and an operator has decided about it.
         log_id: the identity of the log; empty in a log that no master of a release with identities has led.
         ordinals: the place that each node had last, by name.
         places: the living node at each place.
@@ -314,6 +327,7 @@ class JobState:
     run: int = 0
     phase: JobPhase = JobPhase.ASSEMBLING
     before_stuck: JobPhase | None = None
+    contradicted: Contradicted = Contradicted.NEVER
     poisoned: str = ""
     spec: JobSpec | None = None
     digest: str = ""

@@ -104,6 +104,24 @@ def test_what_is_truncated_is_gone_and_nothing_else(conform):
     conform(scenario)
 
 
+def test_a_digest_is_told_of_every_event_that_is_there(conform, tmp_path):
+    """From before the first to the last event; of what was truncated, or never was, none."""
+
+    async def scenario(place: Harness) -> None:
+        log, term = await filled(place, 45)
+        bodies = await stored(log, 0, 45)
+        for seq in (0, 1, 10, 11, 27, 45):
+            assert await log.digest_at(Seq(seq)) == chained(bodies[:seq]), seq
+        assert await log.digest_at(Seq(46)) == ""
+        floor = await log.truncate(Seq(20), term=term, archive="elsewhere")
+        assert floor.seq == 20
+        assert await log.digest_at(Seq(7)) == ""
+        for seq in (20, 21, 45):
+            assert await log.digest_at(Seq(seq)) == chained(bodies[:seq]), seq
+
+    conform(scenario)
+
+
 def test_archive_and_live_log_read_as_one(conform, tmp_path):
     """Reader and follower get every event once, wherever the truncation has come to, also while it goes on."""
 

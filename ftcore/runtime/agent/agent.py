@@ -375,8 +375,8 @@ class Agent:
         self._do(self._core.leaderless(_now(), silent.candidate.pid if silent is not None and here else 0))
 
     def _welcomed(self, frame: frames.Welcome) -> None:
-        self._log_id = frame.log_id
-        self._outbox.open(self.config.state_dir / frame.log_id / f"{self.config.node}.outbox")
+        self._log_id = frame.mark.log_id
+        self._outbox.open(self.config.state_dir / frame.mark.log_id / f"{self.config.node}.outbox")
         self._particulars.forget()
         self._do(self._core.welcomed(frame.term))
 

@@ -23,6 +23,7 @@ import msgspec
 import structlog
 
 from ftcore import __version__
+from ftcore.engine.master import Mark
 from ftcore.errors import FtcoreError, Unreachable
 from ftcore.ports import EventLog, Leader
 from ftcore.runtime import tasks
@@ -56,7 +57,7 @@ class Link:
 
     Args:
         log: the job's log; only its ``leader`` is read.
-        hello: makes the first frame, given the number of facts that were acknowledged.
+        hello: makes the first frame, given the number of facts that were acknowledged, and how far the log is known.
         outbox: the facts to deliver.
         security: what is shown to masters, and asked of them.
         beat: makes a heartbeat.
@@ -74,7 +75,7 @@ class Link:
         self,
         *,
         log: EventLog,
-        hello: Callable[[int], frames.Hello],
+        hello: Callable[[int, Mark | None], frames.Hello],
         outbox: Outbox,
         security: Security,
         beat: Callable[[], frames.Beat],
@@ -104,6 +105,7 @@ class Link:
         self._again = ""
         self._last = ""
         self._sent = 0
+        self._mark: Mark | None = None
         self._taken_part = False
         self._untrusted = 0
         self._parted: float | None = None
@@ -151,7 +153,7 @@ class Link:
         async with channel(target, self._security) as opened:
             try:
                 stream: Any = opened.stream_stream(CONNECT)()
-                hello = self._hello(self._outbox.acked)
+                hello = self._hello(self._outbox.acked, self._mark)
                 answer = await self._answer(opening.call(stream, self._security, hello.job, hello.node, hello), target)
                 frame = answer.frame
                 if frame is not None:
@@ -160,6 +162,8 @@ class Link:
                     self._hint = frame.hint if frame.hint != target else ""
                 elif isinstance(frame, frames.Refused):
                     self._refused(frame, answer.proven)
+                elif isinstance(frame, frames.Parked):
+                    self.say("the job is stuck; workers go on", frame.reason)
                 elif isinstance(frame, frames.Welcome) and answer.proven:
                     welcomed = self._taken_part = True
                     self._last = target
@@ -229,6 +233,7 @@ class Link:
             await tasks.end([answer])
 
     async def _converse(self, stream: Any, welcome: frames.Welcome) -> None:
+        self._mark = welcome.mark
         self._outbox.acknowledge(welcome.acked)
         self._sent = welcome.acked
         writer = asyncio.create_task(self._write(stream))
@@ -247,6 +252,8 @@ class Link:
             stream.cancel()
 
     def _take(self, frame: frames.FromMaster) -> None:
+        if isinstance(frame, frames.Ack | frames.Orders):
+            self._mark = frame.mark or self._mark
         if isinstance(frame, frames.Ack):
             self._outbox.acknowledge(frame.n)
         elif isinstance(frame, frames.Orders):
@@ -280,15 +287,20 @@ class Link:
 
 def make_hello(
     *, job: str, node: str, incarnation: str, submission: frames.Submission, again: bool
-) -> Callable[[int], frames.Hello]:
+) -> Callable[[int, Mark | None], frames.Hello]:
     """A maker of first frames."""
-    return lambda acked: frames.Hello(
-        protocol=frames.PROTOCOL,
-        version=__version__,
-        job=job,
-        node=node,
-        incarnation=incarnation,
-        submission=submission,
-        acked=acked,
-        again=again,
-    )
+
+    def hello(acked: int, mark: Mark | None) -> frames.Hello:
+        return frames.Hello(
+            protocol=frames.PROTOCOL,
+            version=__version__,
+            job=job,
+            node=node,
+            incarnation=incarnation,
+            submission=submission,
+            acked=acked,
+            again=again,
+            mark=mark,
+        )
+
+    return hello

@@ -44,6 +44,7 @@ from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
 from ftcore.runtime.master.adviser import Adviser
 from ftcore.runtime.master.alerts import ALERTS_S, Alerts
+from ftcore.runtime.master.contradictions import Contradictions
 from ftcore.runtime.master.deadlines import Deadlines
 from ftcore.runtime.master.follower import Follower
 from ftcore.runtime.master.keeper import Keeper, Upkeep
@@ -138,6 +139,7 @@ class Master:
         self._replacer = Replacer(platform, log.job, self._tell_own, lambda: self.state) if platform else None
         self._ended = asyncio.Event()
         self._identified = asyncio.Event()
+        self._contradictions = Contradictions(log, lambda: self.state, self._record)
         self._upkeep = upkeep if upkeep is not None else Upkeep(log=log)
         self._keeper: Keeper | None = None
 
@@ -166,6 +168,7 @@ class Master:
             if leadership is not None:
                 await self._lead(leadership, address)
         finally:
+            keeping.cancel()
             self._step("resigned")
             self._answer_held()
             for session in self._sessions.values():
@@ -173,7 +176,6 @@ class Master:
             if leadership is not None:
                 with contextlib.suppress(Exception):
                     await leadership.resign()
-            await tasks.end([keeping])
             await self._service.stop()
 
     async def _keep_address(self) -> None:
@@ -216,6 +218,7 @@ class Master:
     async def _lead(self, leadership: Leadership, address: str) -> None:
         self._step("log.ended.at")
         await self._follower.finish()
+        await self._contradictions.begin()
         self._clock = SystemClock(self.state.time, self._follower.ahead)
         self._last_called = self._clock.mono()
         self._durable = dict(self.state.sources)
@@ -286,6 +289,7 @@ class Master:
         assert self._sequencer is not None
         leaving: list[str] = []
         self._expected = None
+        self._contradictions.committed(batch)
         for event in batch:
             self._follower.unsent.feed(event)
             if isinstance(event.data, JobSubmitted):
@@ -480,7 +484,9 @@ class Master:
         self.turned_away(Turned(kind=kind, reason=reason, name=hello.node, version=hello.version), peer)
         return frames.Refused(reason, rejoin=False)
 
-    async def greet(self, hello: frames.Hello, peer: str = "") -> frames.NotMaster | frames.Refused | None:
+    async def greet(
+        self, hello: frames.Hello, peer: str = ""
+    ) -> frames.NotMaster | frames.Refused | frames.Parked | None:
         """Judge an agent's first word; None: it may take part. Who is refused stops its workers."""
         if self.leading:
             await self._identified.wait()  # an identity that never becomes durable must not be told
@@ -490,6 +496,10 @@ class Master:
                 return self._refuse(turned.kind, turned.reason, hello, peer)
             if hello.job != self.log.job or hello.node == OWN:
                 return self._refuse("job", f"this master leads {self.log.job}, not {hello.job}", hello, peer)
+            parted = await self._contradictions.answer(hello.node, hello.mark)
+            if parted is not None:
+                self._told_of_end(parted)
+                return parted
             found = await self._durable_answer(lambda: self._judge(hello))
             if found is not None:
                 return self._refusal(found, hello, peer)
@@ -538,9 +548,15 @@ class Master:
     def _refusal(self, found: Refusal, hello: frames.Hello, peer: str) -> frames.Refused:
         if not found.rejoin and found.release is None:
             return self._refuse(found.kind, found.reason, hello, peer)
-        self._lived |= self.state.phase in ENDED  # it called to learn how the run ended: nothing else is to be led
-        self._check_ended()
-        return frames.Refused(found.reason, found.rejoin, found.release)
+        refused = frames.Refused(found.reason, found.rejoin, found.release)
+        self._told_of_end(refused)
+        return refused
+
+    def _told_of_end(self, answer: frames.Refused | frames.Parked) -> None:
+        """An agent called and learned how the run ended: then nothing else is to be led."""
+        if isinstance(answer, frames.Refused):
+            self._lived |= self.state.phase in ENDED
+            self._check_ended()
 
     def occupied(self, hello: frames.Hello) -> bool:
         """Whether another agent of that name was heard a moment ago."""
@@ -587,7 +603,8 @@ class Master:
         self._sessions[session.node] = session
         self.heard(session)
         acked = session.acked = acknowledged(self._durable, session.node, session.incarnation)
-        session.send(frames.Welcome(self._sequencer.term, acked, self.state.log_id))
+        session.mark = lambda: self._contradictions.mark
+        session.send(frames.Welcome(self._sequencer.term, acked, session.mark()))
         self._unserved.append(session)
         if not self._sequencer.ahead:
             self._serve_newcomers()

@@ -71,8 +71,8 @@ class Service:
     async def _serve(self) -> int:
         made = server(self._connect)
         port = listen(made, self._listen, self._security)
-        await made.start()
         self._servers.append(made)
+        await made.start()
         if self._place is not None:
             self._place.path.chmod(0o600)
             self._place.bound()

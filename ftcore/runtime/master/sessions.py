@@ -5,10 +5,11 @@ rides on the next order; where none comes, it is the master's next sign of life.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
+from ftcore.engine.master import Mark
 from ftcore.engine.orders import Order
 from ftcore.runtime.wire import frames
 
@@ -26,6 +27,7 @@ class Session:
         about: what the node said of itself.
         told: when it was noticed, in monotonic nanoseconds, that something had been said to it.
         spoken_to: something was said to it since.
+        mark: gives the end of the log, as far as it is durable.
     """
 
     node: str
@@ -36,6 +38,7 @@ class Session:
     about: frames.Particulars = attrs.field(factory=frames.Particulars)
     told: int = 0
     spoken_to: bool = False
+    mark: Callable[[], Mark | None] = lambda: None
 
     def take(self, beat: frames.Beat) -> None:
         """A heartbeat came."""
@@ -50,11 +53,11 @@ class Session:
 
     def order(self, orders: Sequence[Order]) -> None:
         """Queue orders, with the acknowledgement."""
-        self.send(frames.Orders(tuple(orders), self.acked))
+        self.send(frames.Orders(tuple(orders), self.acked, self.mark()))
 
     def acknowledge(self) -> None:
         """Queue the acknowledgement by itself."""
-        self.send(frames.Ack(self.acked))
+        self.send(frames.Ack(self.acked, self.mark()))
 
     def end(self) -> None:
         """End the stream after what is queued."""

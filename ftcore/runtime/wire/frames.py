@@ -14,6 +14,7 @@ import msgspec
 
 from ftcore import __version__
 from ftcore.commands import ReleaseNode
+from ftcore.engine.master import Mark
 from ftcore.engine.orders import Order
 from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
@@ -156,6 +157,7 @@ class Hello(msgspec.Struct, frozen=True, tag_field="f", tag="hello"):
         submission: what it was asked to run.
         acked: its facts up to this number were acknowledged; above 0, its life in the log has begun.
         again: it took part before, in an older life.
+        mark: how far it knows the log to be durable, if it takes part in one.
     """
 
     protocol: int
@@ -166,6 +168,7 @@ class Hello(msgspec.Struct, frozen=True, tag_field="f", tag="hello"):
     submission: Submission
     acked: int = 0
     again: bool = False
+    mark: Mark | None = None
 
 
 class Facts(msgspec.Struct, frozen=True, tag_field="f", tag="facts"):
@@ -262,12 +265,12 @@ class Welcome(msgspec.Struct, frozen=True, tag_field="f", tag="welcome"):
     Args:
         term: its term.
         acked: the agent's facts up to this number are in the log.
-        log_id: the identity of the log, durable: what the agent keeps on disk for this job is kept under it.
+        mark: the log's identity and its end, durable: what the agent keeps on disk is kept under the identity.
     """
 
     term: Term
     acked: int
-    log_id: str
+    mark: Mark
 
 
 class NotMaster(msgspec.Struct, frozen=True, tag_field="f", tag="not_master"):
@@ -294,10 +297,26 @@ class Refused(msgspec.Struct, frozen=True, tag_field="f", tag="refused"):
     release: ReleaseNode | None = None
 
 
+class Parked(msgspec.Struct, frozen=True, tag_field="f", tag="parked"):
+    """Nobody takes part for now: an operator has to decide first. Workers are left as they are; call again.
+
+    Args:
+        reason: why, and what the operator can do.
+    """
+
+    reason: str
+
+
 class Ack(msgspec.Struct, frozen=True, tag_field="f", tag="ack"):
-    """Facts up to this number are durable. Sent again now and then as the master's sign of life."""
+    """Facts up to this number are durable. Sent again now and then as the master's sign of life.
+
+    Args:
+        n: the number.
+        mark: the end of the log, if it is told.
+    """
 
     n: int
+    mark: Mark | None = None
 
 
 class Orders(msgspec.Struct, frozen=True, tag_field="f", tag="orders"):
@@ -306,10 +325,12 @@ class Orders(msgspec.Struct, frozen=True, tag_field="f", tag="orders"):
     Args:
         orders: what to do.
         acked: as in ``Ack``, which this saves.
+        mark: as in ``Ack``.
     """
 
     orders: tuple[Order, ...]
     acked: int = 0
+    mark: Mark | None = None
 
 
 class HostStandby(msgspec.Struct, frozen=True, tag_field="f", tag="host_standby"):
@@ -402,7 +423,7 @@ class NodesSeen(msgspec.Struct, frozen=True, tag_field="f", tag="nodes"):
 
 FromAgent: TypeAlias = Hello | Facts | Beat | Command | Inquiry | Knock | Sealed | Distrust
 FromMaster: TypeAlias = (
-    Welcome | NotMaster | Refused | Ack | Orders | HostStandby | Challenge | CommandReply | NodesSeen
+    Welcome | NotMaster | Refused | Parked | Ack | Orders | HostStandby | Challenge | CommandReply | NodesSeen
 )
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

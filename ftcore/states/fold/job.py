@@ -9,9 +9,10 @@ from ftcore.states.fold.base import (
     progress,
     step_job,
 )
-from ftcore.states.job import JobPhase
+from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import (
     HISTORY_MAX,
+    Contradicted,
     JobState,
     MasterState,
     Repeat,
@@ -24,6 +25,7 @@ from ftcore.states.model import (
 def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, changes: Changes) -> None:
     if state.run:
         step_job(state, "job.submitted", changes)
+        state.contradicted = Contradicted.NEVER
     state.job, state.run, state.spec, state.digest = data.job, data.run, data.spec, data.digest
     state.launch = data.launch
     state.outcome, state.exit_code, state.reason, state.stop = "", 0, "", None
@@ -60,6 +62,14 @@ def _job_parked(state: JobState, event: Event, data: job.JobParked, changes: Cha
         state.before_stuck = state.phase
     step_job(state, "job.parked", changes)
     state.reason = data.error
+
+
+@on(job.LogContradicted)
+def _log_contradicted(state: JobState, event: Event, data: job.LogContradicted, changes: Changes) -> None:
+    if state.phase not in (JobPhase.STUCK, *ENDED):
+        state.before_stuck, state.reason = state.phase, data.reason
+    state.contradicted = Contradicted.OPEN
+    step_job(state, "log.contradicted", changes)
 
 
 @on(job.JobUnparked)
@@ -104,6 +114,8 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
         exit_code=data.exit_code,
         node=data.node,
     )
+    if data.command in ("resume", "stop") and state.contradicted is Contradicted.OPEN:
+        state.contradicted = Contradicted.SETTLED
     if data.command == "stop":
         state.stop = request
     elif data.command == "admit":

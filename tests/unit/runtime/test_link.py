@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from ftcore.engine.master import Mark
 from ftcore.errors import LogUnavailable
 from ftcore.events.job import JobSpec
 from ftcore.events.node import NodeLeft
@@ -80,7 +81,7 @@ async def meet_twice(folder: Path) -> int:
         nonlocal met
         await anext(aiter(incoming))  # a stream that ends before it was written to was no meeting
         met += 1
-        yield frames.encode(frames.Welcome(term=Term(1), acked=0, log_id="l"))
+        yield frames.encode(frames.Welcome(term=Term(1), acked=0, mark=Mark("l", 0, "")))
         if met == 2:
             again.set()
             await asyncio.Event().wait()
@@ -120,7 +121,7 @@ async def pass_a_silent_one(folder: Path) -> None:
         yield b""
 
     async def lively(_: Any, __: Any) -> Any:
-        yield frames.encode(frames.Welcome(term=Term(2), acked=0, log_id="l"))
+        yield frames.encode(frames.Welcome(term=Term(2), acked=0, mark=Mark("l", 0, "")))
         await asyncio.Event().wait()
 
     addresses = [f"unix:{folder / name}" for name in ("silent", "lively")]
@@ -170,7 +171,7 @@ async def first_order(folder: Path) -> tuple[list[type], bool]:
             frame = frames.decode_from_agent(body)
             heard.append(type(frame))
             if isinstance(frame, frames.Hello):
-                yield frames.encode(frames.Welcome(term=Term(1), acked=0, log_id="l"))
+                yield frames.encode(frames.Welcome(term=Term(1), acked=0, mark=Mark("l", 0, "")))
             elif isinstance(frame, frames.Facts):
                 yield frames.encode(frames.Orders(orders=(), acked=len(frame.facts)))
 

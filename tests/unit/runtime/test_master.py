@@ -1,21 +1,24 @@
 """A master that leads, called by agents that are played: what they are told, and when."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
+import msgspec
 import pytest
 
 from ftcore import __version__
-from ftcore.engine.master import Leases, due
+from ftcore.engine.master import Leases, Mark, due
 from ftcore.errors import LogFull, LogUnavailable
 from ftcore.events.envelope import EventId, Fact
 from ftcore.events.job import JobSpec
 from ftcore.events.node import NodeJoined, NodeLeft
 from ftcore.events.operator import OperatorCommanded
-from ftcore.ids import seconds
+from ftcore.ids import Seq, seconds
 from ftcore.logs import open_log
 from ftcore.ports import EventLog
 from ftcore.runtime.agent.link import make_hello
@@ -28,6 +31,7 @@ from ftcore.runtime.master.master import Master
 from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
+from ftcore.states.job import JobPhase
 from ftcore.states.model import MasterState
 
 SUBMISSION = frames.submission(JobSpec(argv=("train.py",), nodes_min=2, nodes_max=2))
@@ -36,7 +40,7 @@ NODES = ("a", "b")
 
 
 def hello(node: str, life: str = "1", *, acked: int = 0) -> frames.Hello:
-    return make_hello(job="job", node=node, incarnation=life, submission=SUBMISSION, again=False)(acked)
+    return make_hello(job="job", node=node, incarnation=life, submission=SUBMISSION, again=False)(acked, None)
 
 
 def joined(node: str, life: str = "1") -> Fact:
@@ -304,7 +308,7 @@ def test_an_acknowledgement_is_no_frame_of_its_own_but_a_sign_of_life(tmp_path: 
                 job.master._give_signs_of_life(moment)
                 assert session.outgoing.empty()
             job.master._give_signs_of_life(now + sign)
-            assert frames.decode_from_master(session.outgoing.get_nowait() or b"") == frames.Ack(1)
+            assert frames.decode_from_master(session.outgoing.get_nowait() or b"") == frames.Ack(1, session.mark())
 
     run(scenario())
 
@@ -439,5 +443,58 @@ def test_deadlines_have_grace_when_a_frozen_master_goes_on(tmp_path: Path, monke
             while deadlines(job)._since == since:
                 await asyncio.sleep(0)
             assert (deadlines(job).expire() or 0) > 1
+
+    run(scenario())
+
+
+def marked(node: str, mark: Mark) -> frames.Hello:
+    return msgspec.structs.replace(hello(node), mark=mark)
+
+
+WRONG = {
+    "another log": (lambda mark: attrs.evolve(mark, log_id="0" * 32), "deleted or replaced"),
+    "went back": (lambda mark: attrs.evolve(mark, seq=mark.seq + 100), "older copy"),
+    "written on": (lambda mark: attrs.evolve(mark, seq=1, digest="0" * 64), "written on|continued"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_an_agent_that_contradicts_the_log_parks_the_job(case: str, tmp_path: Path) -> None:
+    """It is told to leave its workers as they are; resumed, it is told to stop them and to join anew."""
+    change, said = WRONG[case]
+
+    async def scenario() -> None:
+        async with led(f"contradicted {case}", tmp_path) as job:
+            mark = job.sessions["a"].mark()
+            assert mark is not None and mark.log_id and mark.seq
+            assert await job.master.greet(marked("a", mark)) is None
+            for _ in range(2):
+                answer = await job.master.greet(marked("a", change(mark)))
+                assert isinstance(answer, frames.Parked) and re.search(said, answer.reason)
+            assert job.master.state.phase is JobPhase.STUCK
+            assert "ftctl resume" in job.master.state.reason
+            assert await job.master.greet(marked("a", mark)) is None, "who knows no more than the log takes part"
+            assert [event.type async for event in job.log.read()].count("log.contradicted") == 1
+            assert (await job.master.command(asks("resume"))).accepted
+            answer = await job.master.greet(marked("a", change(mark)))
+            assert isinstance(answer, frames.Refused) and answer.rejoin and not answer.release
+
+    run(scenario())
+
+
+def test_an_agent_is_believed_while_the_store_does_not_answer(tmp_path: Path) -> None:
+    """A store that is unreachable keeps no agent from a master that leads."""
+
+    async def scenario() -> None:
+        async with led("believed", tmp_path) as job:
+            mark = job.sessions["a"].mark()
+            assert mark is not None
+
+            async def silent(seq: Seq) -> str:
+                raise LogUnavailable("no answer")
+
+            job.log.digest_at = silent  # type: ignore[method-assign]
+            job.master._contradictions._known.clear()
+            assert await job.master.greet(marked("a", attrs.evolve(mark, seq=Seq(1)))) is None
 
     run(scenario())
