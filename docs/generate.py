@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 
 from ftcore import timing, worker
-from ftcore.cli import ctl_parser, options
+from ftcore.cli import ctl_parser, options, torchrun_flags
 from ftcore.events import all_types
 from ftcore.events.envelope import Event
 from ftcore.events.registry import EventType
@@ -119,6 +119,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "timing.md", NOTE + timing_page()
     yield "simulation.md", NOTE + simulation_page()
     yield "worker.md", NOTE + worker_page()
+    yield "torchrun.md", NOTE + torchrun_page()
 
 
 def machine_page(machine: Machine) -> str:
@@ -374,6 +375,24 @@ def worker_page() -> str:
         if raises is not None:
             parts.append(f"Raises {_markdown(' '.join(raises[1].split()))}")
     return "\n\n".join(parts) + "\n"
+
+
+def torchrun_page() -> str:
+    """torchrun's flags and what becomes of them."""
+    meanings = _docs_of_members(torchrun_flags.Treatment)
+    lines = ["# torchrun's flags", "", "What `ftrun` does with each flag of torchrun (torch 2.13)."]
+    lines += ["Both spellings work (`--nproc-per-node`, `--nproc_per_node`). Shortened flags are refused.", ""]
+    lines += _table(("treatment", "meaning"), [(str(each), meanings[each.name]) for each in torchrun_flags.Treatment])
+    rows = []
+    for name, flag in torchrun_flags.FLAGS.items():
+        variable = f"`PET_{name.upper()}`" if flag.variable else ""
+        rows.append((f"`--{name.replace('_', '-')}`", variable, str(flag.treatment), flag.text))
+    lines += ["", *_table(("flag", "variable", "treatment", "what differs, or why"), rows)]
+    lines += ["", "## Variables of torchrun without a flag", ""]
+    lines += _table(("variable", "meaning"), [(f"`{name}`", text) for name, text in torchrun_flags.VARIABLES.items()])
+    lines += ["", "## `torchrun --rdzv-backend ftcore`", "", torchrun_flags.PLUGIN, ""]
+    lines += _table(("what", "what differs"), list(torchrun_flags.PLUGIN_DIFFERS.items()))
+    return "\n".join(lines) + "\n"
 
 
 def _rows(arguments: dict[str, str]) -> list[tuple[str, str]]:

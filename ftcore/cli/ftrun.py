@@ -44,7 +44,7 @@ def _without_torch() -> int:
 
 def _begin(parser: argparse.ArgumentParser, args: argparse.Namespace) -> warm_start.Started | None:
     """Start the warm process, if this ``ftrun`` is a node's agent."""
-    if args.role == "master" or (args.local_nodes is not None and args.local_place < 0):
+    if args.leadership == "only" or (args.local_nodes is not None and args.local_place < 0):
         return None
     env = options.worker_base_env(options.slots(parser, args.nproc_per_node))
     try:

@@ -22,10 +22,11 @@ from ftcore.cli import options, places
 from ftcore.cli.local import LocalNodes
 from ftcore.cli.node import NodeConfig, guarded, run_node
 from ftcore.cli.policy_file import policy_in_force
+from ftcore.cli.torchrun_flags import Treatment, having
 from ftcore.errors import FtcoreError, UsageError
 from ftcore.events.job import JobSpec
 from ftcore.ids import Round
-from ftcore.logs import check_job_name, default_store_url, endpoints
+from ftcore.logs import check_job_name, check_store_url, default_store_url, endpoints
 from ftcore.platforms import LOCAL, abilities_of, check_url
 from ftcore.platforms.options import parse as parse_local
 from ftcore.policies.environment import VARIABLE
@@ -35,7 +36,7 @@ from ftcore.policies.words import plural
 from ftcore.ports import Launch
 from ftcore.runtime.agent import launchable, processes
 from ftcore.runtime.agent.agent import GOODBYE_S, AgentConfig, Outcome
-from ftcore.runtime.agent.supervisor import Output
+from ftcore.runtime.agent.supervisor import LINE_PREFIX, STDERR, STDOUT, Output
 from ftcore.runtime.agent.warm_start import Started
 from ftcore.runtime.logging import PatientStream, configure
 from ftcore.runtime.wire.client import whoami
@@ -47,7 +48,6 @@ from ftcore.timing import DEFAULT, Timing
 FILES, FILES_PER_WORKER = 40, 10
 """Files that an agent holds open, with room: found by trying how few it runs with."""
 
-ROLES = ("auto", "agent", "master")
 FLUSH_S = 1.0
 """How long the end waits for a console that reads slowly."""
 
@@ -64,6 +64,9 @@ TELLERS_MAX = 16
 
 PLATFORM_ENV = "FTCORE_PLATFORM"
 """URL of what launches nodes, where ``--platform`` is not given."""
+
+LINE_PREFIX_ENV = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+"""torchrun's template of the prefix of lines that are teed."""
 
 TIMING_ENV = "FTCORE_TIMING"
 """Time constants as a JSON object, for tests of ftcore itself; they become part of the job's spec."""
@@ -100,7 +103,6 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         config = _config(parser, args)  # a wrong flag is told once, before any agent starts
         _tell(args)
         _tell_policy(config.agent.submission, abilities_of(args.platform))
-        _check_script(config.agent.submission.spec)
         name, given_options = args.node_id or LOCAL_NODE, parse_local(args.platform)
         nodes_there = [f"{name}{number}" for number in range(args.local_nodes)]
         if strange := [node for node, _ in given_options.preempt if node not in nodes_there]:
@@ -115,16 +117,16 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
             socket=socket_path,
             options=given_options,
             name=name,
+            signals=config.signals,
         )
         return asyncio.run(nodes.run())
     config = attrs.evolve(_config(parser, args), warm=warm)
-    if args.role == "master":
+    if args.leadership == "only":
         return _run_master(config)
     if args.local_parent < 0:
         _tell(args)
         _tell_limits(config.agent.slots)
         _tell_policy(config.agent.submission, abilities_of(args.platform))
-        _check_script(config.agent.submission.spec)
         _tell_others(args, config.agent.submission.spec)
     return asyncio.run(run_node(config))
 
@@ -157,7 +159,7 @@ def _check_script(spec: JobSpec) -> None:
 
 
 def _tell(args: argparse.Namespace) -> None:
-    for name, why in options.REPLACED.items():
+    for name, why in having(Treatment.UNUSED).items():
         if getattr(args, name) is not None:
             print(f"ftrun: --{name.replace('_', '-')} has nothing to set here: {why}", file=sys.stderr)
     if args.rdzv_endpoint and "://" not in args.rdzv_endpoint:
@@ -245,6 +247,7 @@ def _platform(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str:
 def _store(args: argparse.Namespace) -> str:
     named = args.store or (args.rdzv_endpoint if args.rdzv_endpoint and "://" in args.rdzv_endpoint else None)
     url = str(named or os.environ.get("FTCORE_STORE") or default_store_url())
+    check_store_url(url)
     if url.startswith(("file:", "memory:")):
         why = "a read-only archive" if url.startswith("file:") else "the memory of a single process"
         raise UsageError(f"--store: {url} is {why}; a job needs sqlite: or etcd:")
@@ -265,6 +268,7 @@ def upkeep_flags(archive: str | None, keep_events: int, snapshot_events: int) ->
 
 
 def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeConfig:
+    """What this node is to do. Leaves nothing on disk where it refuses; only the last of it makes a file, the token."""
     spec = _spec(parser, args)
     slots = options.slots(parser, args.nproc_per_node)
     local = args.local_place >= 0
@@ -282,27 +286,27 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         slots=slots,
         address=address,
         submission=_submission(args, spec, slots),
-        log_dir=places.private_dir(
-            (Path(args.log_dir).absolute() if args.log_dir else places.state_home() / "logs") / args.job
-        ),
-        state_dir=places.own_dir(places.state_home() / "agents" / args.job, "the agents' own files"),
+        log_dir=(Path(args.log_dir).absolute() if args.log_dir else places.state_home() / "logs") / args.job,
+        state_dir=places.state_home() / "agents" / args.job,
         env=options.worker_base_env(slots),
         ordinal=args.local_place if local else args.node_rank,
         labels=options.node_labels(parser, args.node_labels),
-        security=_security(args, address),
         lead_delay_s=_lead_delay_s(args, alone=alone),
         leave_within_s=_leave_within_s(parser, args.leave_within),
+        virtual_local_rank=_virtual_local_rank(parser, args, slots),
     )
-    return NodeConfig(
+    config = NodeConfig(
         agent=agent,
         store=args.store,
         output=Output(
             redirects=options.stream_map(parser, "--redirects", args.redirects),
             tee=options.stream_map(parser, "--tee", args.tee),
             local_ranks_filter=options.ranks(parser, args.local_ranks_filter),
+            line_prefix=os.environ.get(LINE_PREFIX_ENV) or LINE_PREFIX,
+            copied={STDOUT: args.duplicate_stdout_filters, STDERR: args.duplicate_stderr_filters},
         ),
         preload=options.preload(parser, args),
-        leads=args.role != "agent",
+        leads=args.leadership != "never",
         alone=alone,
         tells=alone or (not local and tells_here(args.node_rank, spec.nodes_max)),
         master_listen="" if on_this_machine else "[::]:0",
@@ -311,11 +315,25 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         platform=args.platform,
         parent=args.local_parent if args.local_parent > 0 else 0,
         upkeep=upkeep_flags(args.archive, args.keep_events, args.snapshot_events),
+        signals=options.signals(parser, args.signals_to_handle),
     )
+    if args.local_parent < 0 and args.leadership != "only":
+        _check_script(spec)
+    return attrs.evolve(config, agent=attrs.evolve(agent, security=_security(args, address)))
+
+
+def _virtual_local_rank(parser: argparse.ArgumentParser, args: argparse.Namespace, slots: int) -> bool:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if args.virtual_local_rank and visible is not None and len(visible.split(",")) < slots:
+        parser.error(
+            f"--virtual-local-rank: CUDA_VISIBLE_DEVICES={visible} names {plural(len(visible.split(',')), 'device')}, "
+            f"expected one for each of {slots} workers"
+        )
+    return bool(args.virtual_local_rank)
 
 
 def _security(args: argparse.Namespace, address: str) -> Security:
-    leads = args.role != "agent" and not args.store.startswith("sqlite:")
+    leads = args.leadership != "never" and not args.store.startswith("sqlite:")
     here = LOCALHOST if args.local_nodes is not None and not args.local_addr else address
     return security_in_force(args.store, args.job, here if leads else "", "ftrun" if args.local_parent < 0 else "")
 
@@ -355,15 +373,15 @@ def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace) -> JobSpec:
     spec = JobSpec(
         argv=(args.script, *args.args),
         module=args.module,
-        no_python=args.no_python,
+        no_python=args.no_python and not args.run_path,
         nodes_min=nodes_min,
         nodes_max=nodes_max,
         node_unit=args.node_unit,
         sizes=options.node_sizes(parser, args.node_sizes),
         order_by=options.label_name(parser, args.order_by),
-        role="default" if args.role in ROLES else args.role,
+        role=args.role,
         cwd=str(Path.cwd()),
-        timing=_timing(parser, args.join_window).for_nodes(nodes_max),
+        timing=_timing(parser, args.join_window, args.shutdown_timeout).for_nodes(nodes_max),
     )
     if why := impossible(spec):
         raise UsageError(why)
@@ -380,6 +398,7 @@ def _submission(args: argparse.Namespace, spec: JobSpec, slots: int) -> Submissi
     policy = policy_in_force(
         args.policy,
         max_restarts=args.max_restarts,
+        grace_s=args.shutdown_timeout,
         switches=os.environ.get(VARIABLE, ""),
         ranks=spec.nodes_max * slots,
         abilities=abilities_of(args.platform),
@@ -394,13 +413,19 @@ def _submission(args: argparse.Namespace, spec: JobSpec, slots: int) -> Submissi
     )
 
 
-def _timing(parser: argparse.ArgumentParser, join_window_s: float | None = None) -> Timing:
+def _timing(
+    parser: argparse.ArgumentParser, join_window_s: float | None = None, shutdown_timeout_s: int | None = None
+) -> Timing:
     """The job's time constants: the defaults, with what the user or (in tests of ftcore) the environment says."""
+    timing = base_timing()
+    if shutdown_timeout_s is not None:
+        back_s = max(timing.return_window_s, 2.0 * shutdown_timeout_s)
+        timing = attrs.evolve(timing, stop_grace_s=float(shutdown_timeout_s), return_window_s=back_s)
     if join_window_s is None:
-        return base_timing()
+        return timing
     if not 0 <= join_window_s <= JOIN_WINDOW_MAX_S:
         parser.error(f"--join-window: found {join_window_s:g}; expected seconds, 0 to {JOIN_WINDOW_MAX_S:.0f}")
-    return attrs.evolve(base_timing(), join_window_s=join_window_s)
+    return attrs.evolve(timing, join_window_s=join_window_s)
 
 
 def base_timing() -> Timing:
@@ -421,7 +446,7 @@ def base_timing() -> Timing:
 
 def _lead_delay_s(args: argparse.Namespace, *, alone: bool) -> float | None:
     """How long nobody must lead before this node puts up a candidate: the first at once, the rest in their order."""
-    if args.role == "agent":
+    if args.leadership == "never":
         return None
     place = 0 if alone else args.local_place if args.local_place >= 0 else args.node_rank
     return 1.0 * place if place is not None else random.uniform(0.0, 3.0)

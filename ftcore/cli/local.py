@@ -72,6 +72,7 @@ class LocalNodes:
         socket: path at which the platform is served.
         options: of the platform.
         name: what the nodes are called, before the number of their place.
+        signals: those that end the job in order.
     """
 
     def __init__(
@@ -85,10 +86,12 @@ class LocalNodes:
         socket: str,
         options: LocalOptions,
         name: str = "node",
+        signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
     ) -> None:
         self._argv = list(argv)
         self._store = store
         self._job = job
+        self._obeyed = obeyed(signals)
         self._security = security
         self._machines = Machines(nodes, name, options)
         self._launch = secrets.token_hex(8)  # an agent that comes after the run's end begins no other
@@ -119,7 +122,7 @@ class LocalNodes:
         log = await store.open(JobName(self._job), create=True)
         self._loop = asyncio.get_running_loop()
         self._reaper = Reaper()
-        for number in obeyed():
+        for number in self._obeyed:
             self._loop.add_signal_handler(number, self._obey, number, log)
         preempting: asyncio.Task[None] | None = None
         try:

@@ -1,4 +1,4 @@
-"""A candidate for the master role as a process of its own; started by agents, or by hand with ``ftrun --role master``.
+"""A candidate for the master role as a process of its own; started by agents, or by ``ftrun --leadership only``.
 
 It outlives the agent that started it, and ends with the job, with its term, or when no agent has called for a while.
 """

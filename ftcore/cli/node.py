@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 
 from ftcore.cli.narrator import Narrator
-from ftcore.cli.places import MASTER_SAYS, master_socket
+from ftcore.cli.places import MASTER_SAYS, master_socket, own_dir, private_dir
 from ftcore.errors import FtcoreError
 from ftcore.faults.extra import extra_rules
 from ftcore.faults.scan import Hit
@@ -62,6 +62,7 @@ class NodeConfig:
         platform: URL of what launches nodes; empty: nothing does.
         parent: process id of the ``ftrun`` that plays the platform, 0 if none: this agent dies with it.
         warm: the warm process, if it was started already.
+        signals: those that end the node or the job in order.
     """
 
     agent: AgentConfig
@@ -78,6 +79,7 @@ class NodeConfig:
     parent: int = 0
     upkeep: tuple[str, ...] = ()
     warm: Started | None = None
+    signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 Supervise = Callable[[NodeConfig, Reaper, Callable[[], Agent | None]], Supervisor]
@@ -125,6 +127,8 @@ async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome
     store = open_store(config.store)
     log = await store.open(JobName(config.agent.job), create=True)
     await log.last_seq()  # a store that does not answer is told now; later it would only be waited for
+    own_dir(config.agent.state_dir, "the agents' own files")
+    private_dir(config.agent.log_dir)
     agent: Agent | None = None
     candidates = Candidates(config, reaper, lambda reason: agent.cannot_lead(reason) if agent is not None else None)
     if config.leads and config.agent.lead_delay_s == 0:
@@ -136,7 +140,7 @@ async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome
         agent = Agent(
             config.agent, log, supervisor, candidates.put_up if config.leads else None, _checker(config, reaper)
         )
-        _obey_signals(agent, candidates, alone=config.alone)
+        _obey_signals(agent, candidates, obeyed(config.signals), alone=config.alone)
         async with Narrator(log) if config.tells else contextlib.nullcontext():
             outcome = await agent.run()
             if outcome.outcome in JOB_ENDED and targets(config.agent.submission.policy.chain):
@@ -155,7 +159,7 @@ def _checker(config: NodeConfig, reaper: Reaper) -> HealthCheck:
     return HealthCheck(reaper, agent.env, context, agent.slots)
 
 
-def _obey_signals(agent: Agent, candidates: "Candidates", *, alone: bool) -> None:
+def _obey_signals(agent: Agent, candidates: "Candidates", signals: Sequence[signal.Signals], *, alone: bool) -> None:
     loop = asyncio.get_running_loop()
     seen: list[int] = []
 
@@ -172,14 +176,14 @@ def _obey_signals(agent: Agent, candidates: "Candidates", *, alone: bool) -> Non
         else:
             agent.leave(number.name, code)
 
-    for number in obeyed():
+    for number in signals:
         loop.add_signal_handler(number, obey, number)
 
 
-def obeyed() -> tuple[signal.Signals, ...]:
-    """The signals that ask ``ftrun`` to end; under ``nohup``, which has SIGHUP ignored, that is none of them."""
-    hung_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
-    return (signal.SIGTERM, signal.SIGINT, *hung_up)
+def obeyed(signals: Sequence[signal.Signals]) -> tuple[signal.Signals, ...]:
+    """Those of the signals that ask ``ftrun`` to end: not SIGHUP under ``nohup``, which has it ignored."""
+    hung_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return tuple(number for number in signals if number != signal.SIGHUP or hung_up)
 
 
 def signal_code(number: signal.Signals) -> int:

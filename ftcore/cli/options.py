@@ -6,12 +6,16 @@ House rule: it is imported before the warm process is started (``ftrun.py``), an
 """
 
 import argparse
+import difflib
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from ftcore import __version__
 from ftcore.cli import QUIET
+from ftcore.cli.torchrun_flags import Treatment, having
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
 from ftcore.runtime.wire import WITHHELD
 
@@ -30,22 +34,39 @@ exit codes: 0 the job succeeded; 1 it failed; 2 wrong usage or input; 3 store or
             5 stopped, resumable; 130 interrupted
 """
 
-REPLACED = {
-    "rdzv_backend": "rendezvous goes over the job's event log (--store)",
-    "rdzv_conf": "time constants are the job's own",
-    "monitor_interval": "exits are seen as they happen",
-    "start_method": "workers are forked from a warm process, or run by exec (--no-preload)",
-    "master_addr": "each round has a store of its own, on a port of its own",
-    "master_port": "each round has a store of its own, on a port of its own",
-}
-"""torchrun's flags that are taken, so that a command line works unchanged, but have nothing to set here."""
+SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+"""The signals that end the job in order unless the user names others; torchrun's."""
+
+UNHANDLED = ("SIGKILL", "SIGSTOP", "SIGCHLD")
+"""Signals that no process can handle, and the one by which the agent knows of its children."""
+
+SHUTDOWN_TIMEOUT_ENV = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+"""torchrun's default of ``--shutdown-timeout``."""
+
+
+class _Refuse(argparse.Action):
+    """Ends with the reason why ftrun does not take one of torchrun's flags."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        """Exit with code 2."""
+        parser.error(f"{self.option_strings[0]} is not taken: {self.help}")
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors say where help is."""
 
+    def _unknown(self, flag: str) -> str:
+        shown = (action for action in self._actions if action.help is not argparse.SUPPRESS)
+        known = [name for action in shown for name in action.option_strings]
+        begun = [name for name in known if flag.startswith("--") and name.startswith(flag)]
+        near = begun or difflib.get_close_matches(flag, known, n=1)
+        return f"{flag}: no such flag" + (f"; did you mean {near[0]}?" if near else "")
+
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2 and one clear message."""
+        """Exit with code 2 and one clear message; of a flag that does not exist, with the one probably meant."""
+        _, unknown, words = message.partition("unrecognized arguments: ")
+        if unknown:
+            message = self._unknown(words.split()[0].partition("=")[0])
         self.exit(2, f"{self.prog}: {message}\ntry: {self.prog} --help\n")
 
 
@@ -58,14 +79,18 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"ftrun {__version__}")
     _add_job(parser)
     _add_world(parser)
     _add_log(parser)
     _add_running(parser)
     _add_output(parser)
     taken = parser.add_argument_group("torchrun's flags that have nothing to set here (a note says so)")
-    for name, why in REPLACED.items():
+    for name, why in having(Treatment.UNUSED).items():
         _add(taken, f"--{name}", help=why)
+    refused = parser.add_argument_group("torchrun's flags that are refused")
+    for name, why in having(Treatment.REFUSED).items():
+        _add(refused, f"--{name}", action=_Refuse, help=why)
     parser.add_argument("script", help="script, module (-m) or program (--no-python) to run")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
     _defaults_from_environment(parser)
@@ -138,10 +163,12 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
     _add(group, "--local-addr", help="address at which other nodes reach this one")
     _add(
         group,
-        "--role",
+        "--leadership",
         default="auto",
-        help="auto, agent (never lead) or master (only lead); any other word is torchrun's role name of the workers",
+        choices=("auto", "never", "only"),
+        help="whether this node may lead: auto, never (workers only), only (no workers)",
     )
+    _add(group, "--role", default="default", help="role of the workers, the same on all nodes")
 
 
 def _add_log(parser: argparse.ArgumentParser) -> None:
@@ -171,6 +198,29 @@ def _add_log(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def whole(text: str) -> int:
+    """A number of at least zero; raises ``ValueError``, as argparse expects."""
+    value = int(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def comma_separated(text: str) -> list[str]:
+    """``apple,orange`` as two texts; a double comma is a comma, as torchrun has it."""
+    return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",") if part]
+
+
+def signals(parser: argparse.ArgumentParser, text: str) -> tuple[signal.Signals, ...]:
+    """``SIGTERM,SIGUSR1`` as signals."""
+    found = []
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        if name not in signal.Signals.__members__ or name in UNHANDLED:
+            parser.error(f"--signals-to-handle: found {name!r}; expected names such as SIGTERM or SIGUSR1")
+        found.append(signal.Signals[name])
+    return tuple(dict.fromkeys(found))
+
+
 def positive(text: str) -> int:
     """A number above zero; raises ``ValueError``, as argparse expects."""
     value = int(text)
@@ -188,6 +238,23 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         "--leave-within",
         metavar="TIME",
         help="what the platform leaves this node after SIGTERM, such as 30s or 2m: its workers get it to save",
+    )
+    _add(group, "--run-path", action="store_true", help="run the script in an interpreter that is already up, as ever")
+    _add(group, "--virtual-local-rank", action="store_true", help="each worker has LOCAL_RANK 0 and sees one GPU")
+    _add(
+        group,
+        "--signals-to-handle",
+        default=",".join(SIGNALS),
+        metavar="NAME,...",
+        help="signals that end the job in order (default: %(default)s)",
+    )
+    _add(
+        group,
+        "--shutdown-timeout",
+        type=whole,
+        default=os.environ.get(SHUTDOWN_TIMEOUT_ENV),
+        metavar="SECONDS",
+        help="time between SIGTERM and SIGKILL of workers that are stopped; wins over the policy file",
     )
     _add(group, "--preload", metavar="MODULES", help="comma-separated modules to import before forking workers")
     _add(group, "--no-preload", action="store_true", help="start every worker as a fresh interpreter")
@@ -210,6 +277,15 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     _add(group, "--log-dir", help="directory for the workers' logs (default: in ~/.local/state/ftcore/logs)")
     _add(group, "-r", "--redirects", default="0", help="streams only in files: 0, 1, 2, 3, or LOCAL_RANK:STREAM,...")
     _add(group, "-t", "--tee", default="0", help="streams shown with a prefix: as --redirects")
+    for stream in ("stdout", "stderr"):
+        _add(
+            group,
+            f"--duplicate-{stream}-filters",
+            type=comma_separated,
+            default=[],
+            metavar="TEXT,...",
+            help=f"copy lines of {stream} that have one of these texts to filtered_{stream}.log; a double comma is one",
+        )
     _add(group, "--local-ranks-filter", default="", help="show only these local ranks")
     _add(
         group, "--log-level", default="warning", choices=("debug", "info", "warning", "error"), help="of ftcore itself"
@@ -311,6 +387,8 @@ def slots(parser: argparse.ArgumentParser, text: str) -> int:
     """``--nproc-per-node``: a number, or what there is; torch is not asked, it would cost a second."""
     if text.isdigit() and int(text) > 0:
         return int(text)
+    if text.removeprefix("-").isdigit():
+        parser.error(f"--nproc-per-node: found {text}; a node runs at least 1 worker")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = [name for name in (visible or "").split(",") if name.strip()]
     gpus = len(devices) if visible is not None else len(list(Path("/dev").glob("nvidia[0-9]*")))
@@ -341,6 +419,6 @@ def preload(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Sequen
         if args.preload:
             parser.error("--preload and --no-preload exclude each other")
         return None
-    if args.no_python:
+    if args.no_python and not args.run_path:
         return None
     return tuple(args.preload.split(",")) if args.preload else DEFAULT_PRELOAD

@@ -9,7 +9,7 @@ from pathlib import Path
 from ftcore.cli.plugins import offered, policies_named_in, with_installed_rules
 from ftcore.errors import UsageError
 from ftcore.events.policy import PolicyLoaded
-from ftcore.policies.config import Checked, check, default_chain, parse, with_max_restarts
+from ftcore.policies.config import Checked, check, default_chain, parse, with_grace, with_max_restarts
 from ftcore.policies.environment import apply_switches, switched_on
 from ftcore.policies.feasible import check_abilities
 from ftcore.policies.yaml_nodes import BYTES_MAX
@@ -18,7 +18,13 @@ STDIN = "-"
 
 
 def policy_in_force(
-    path: str | None, *, max_restarts: int | None, switches: str, ranks: int, abilities: Sequence[str] = ()
+    path: str | None,
+    *,
+    max_restarts: int | None,
+    switches: str,
+    ranks: int,
+    abilities: Sequence[str] = (),
+    grace_s: int | None = None,
 ) -> PolicyLoaded:
     """What ``ftrun`` hands to the job.
 
@@ -28,6 +34,7 @@ def policy_in_force(
         switches: value of ``FTCORE_POLICIES``.
         ranks: the size of the largest world of the job.
         abilities: what its platform can do.
+        grace_s: ``--shutdown-timeout``, if it was given.
 
     Raises:
         UsageError: the file cannot be used, or names what this job cannot carry out.
@@ -46,6 +53,8 @@ def policy_in_force(
     loaded = with_installed_rules(loaded)
     if max_restarts is not None:
         loaded = with_max_restarts(loaded, max_restarts)
+    if grace_s is not None:
+        loaded = with_grace(loaded, grace_s)
     loaded = apply_switches(loaded, switches)
     # Plain scripts declare no ability when a run begins: what there is stands in the file.
     refused = check_abilities(loaded, abilities, ranks=ranks, switched=switched_on(switches))

@@ -77,6 +77,16 @@ def open_store(url: str | None, timing: Timing = DEFAULT) -> LogStore:
     return ArchiveStore(path)
 
 
+def check_store_url(url: str) -> None:
+    """Raise ``UsageError`` if this is not the URL of a log store; opens and makes nothing."""
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme not in SCHEMES:
+        raise UsageError(_unknown_scheme(url, scheme if colon else ""))
+    if scheme in ("sqlite", "file"):
+        _path(url, scheme, rest)
+    endpoints(url)
+
+
 def endpoints(url: str) -> list[tuple[str, int]]:
     """Hosts and ports of the servers behind a URL; none for a store without servers.
 

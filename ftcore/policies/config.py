@@ -108,6 +108,10 @@ _ABILITIES: Mapping[str, str] = {
 }
 
 
+FREES_RANKS = ("hot_swap",)
+"""Policies whose ``grace`` is no time between TERM and KILL."""
+
+
 @attrs.frozen(kw_only=True)
 class Checked:
     """What came of reading a policy file.
@@ -130,6 +134,19 @@ def default_chain(max_restarts: int | None = None) -> PolicyLoaded:
     chain = tuple(ChainEntry(policy=name, options=defaults(BUILT_IN[name].options)) for name in DEFAULT_ORDER)
     loaded = PolicyLoaded(source="default", text="", digest=digest_of(b""), chain=chain)
     return loaded if max_restarts is None else with_max_restarts(loaded, max_restarts)
+
+
+def with_grace(loaded: PolicyLoaded, grace_s: int) -> PolicyLoaded:
+    """The same chain with another time between TERM and KILL; the command line wins over the file."""
+    chain = []
+    for entry in loaded.chain:
+        changed = dict(entry.options)
+        if "grace" in changed and entry.policy in BUILT_IN and entry.policy not in FREES_RANKS:
+            changed["grace"] = grace_s
+            if 0 < changed.get("patience", 0) < grace_s:
+                changed["patience"] = grace_s  # else the wait for a node would be over before the workers are out
+        chain.append(attrs.evolve(entry, options=changed))
+    return attrs.evolve(loaded, source=f"{loaded.source} with --shutdown-timeout {grace_s}", chain=tuple(chain))
 
 
 def with_max_restarts(loaded: PolicyLoaded, max_restarts: int) -> PolicyLoaded:

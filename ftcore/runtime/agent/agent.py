@@ -83,6 +83,7 @@ class AgentConfig:
         security: what is shown to masters, and asked of them.
         lead_delay_s: how long nobody must lead before this agent puts up a candidate; None: it never does.
         leave_within_s: seconds from the word to leave until the node is taken away; None: the job's own grace.
+        virtual_local_rank: each worker has LOCAL_RANK 0 and sees its own device alone.
     """
 
     job: str
@@ -98,6 +99,7 @@ class AgentConfig:
     security: Security = NONE
     lead_delay_s: float | None = 0.0
     leave_within_s: float | None = None
+    virtual_local_rank: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -478,6 +480,7 @@ class Agent:
                 job=config.job,
                 role=spec.role,
                 error_file=str(Path(dirs[i]) / "error.json"),
+                virtual_local_rank=config.virtual_local_rank,
             )
             for i in range(part.slots)
         )

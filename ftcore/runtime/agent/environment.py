@@ -18,7 +18,14 @@ how many ``batches`` or ``tokens``."""
 
 
 def worker_env(
-    base: Mapping[str, str], part: Slice, local_rank: int, *, job: str, role: str, error_file: str
+    base: Mapping[str, str],
+    part: Slice,
+    local_rank: int,
+    *,
+    job: str,
+    role: str,
+    error_file: str,
+    virtual_local_rank: bool = False,
 ) -> dict[str, str]:
     """The whole environment of one worker.
 
@@ -31,6 +38,7 @@ def worker_env(
         job: value of ``TORCHELASTIC_RUN_ID``.
         role: value of ``ROLE_NAME``.
         error_file: where the worker may leave the story of its end.
+        virtual_local_rank: the worker has LOCAL_RANK 0 and sees its own device alone.
     """
     rank = part.base_rank + local_rank
     env = dict(base)
@@ -61,4 +69,8 @@ def worker_env(
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         }
     )
+    if virtual_local_rank:
+        visible = base.get("CUDA_VISIBLE_DEVICES")
+        device = str(local_rank) if visible is None else visible.split(",")[local_rank].strip()
+        env |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": device}
     return env

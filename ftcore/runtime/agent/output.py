@@ -15,7 +15,7 @@ import os
 import queue
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ftcore.policies.words import plural
 from ftcore.runtime.agent.log_watch import Tap
@@ -221,6 +221,69 @@ class FileWriter:
             self._loop.call_soon_threadsafe(function, *args)
 
 
+class LineCopies:
+    """A file of a round with those lines of all its workers that have one of some texts.
+
+    Args:
+        writer: writes it.
+        path: where; its directory is made.
+        texts: of which a line needs one.
+    """
+
+    def __init__(self, writer: FileWriter, path: str, texts: Sequence[str]) -> None:
+        with contextlib.suppress(OSError):  # the file cannot be opened then, and that is noted
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._writer = writer
+        self._log = writer.open(path)
+        self._texts = [text.encode() for text in texts]
+
+    def of(self, prefix: str) -> "LineCopy":
+        """Takes in one worker's stream.
+
+        Args:
+            prefix: put before each of its lines.
+        """
+        return LineCopy(self, prefix.encode())
+
+    def put(self, prefix: bytes, lines: Sequence[bytes]) -> None:
+        """Copy those of the lines that have one of the texts."""
+        found = [prefix + line + b"\n" for line in lines if any(text in line for text in self._texts)]
+        if found:
+            # Not held back here: the worker's own file, written by the same thread, holds it back.
+            self._writer.write(self._log, b"".join(found), lambda: None)
+
+    def close(self) -> None:
+        """Close the file behind what was written to it."""
+        self._writer.close_file(self._log)
+
+
+class LineCopy:
+    """One worker's stream, cut into lines for ``LineCopies``.
+
+    Args:
+        copies: takes the lines.
+        prefix: put before each of them.
+    """
+
+    def __init__(self, copies: LineCopies, prefix: bytes) -> None:
+        self._copies = copies
+        self._prefix = prefix
+        self._partial = b""
+
+    def put(self, data: bytes) -> None:
+        """Take in what was read; a line without an end is cut at ``LINE_BYTES_MAX``."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        self._copies.put(self._prefix, lines)
+        if len(self._partial) > LINE_BYTES_MAX:
+            self.end()
+
+    def end(self) -> None:
+        """Take the line that has no end."""
+        if self._partial:
+            self._copies.put(self._prefix, [self._partial])
+            self._partial = b""
+
+
 class Stream:
     """One pipe from a worker, read until its end.
 
@@ -231,6 +294,7 @@ class Stream:
         console: where lines are shown, or None.
         prefix: put before each line on the console.
         tap: is handed what was read, once it was forwarded; None: nobody.
+        copy: is handed it, too, for the lines that the user wants in a file of their own.
     """
 
     def __init__(
@@ -241,6 +305,7 @@ class Stream:
         console: Console | None,
         prefix: str,
         tap: Tap | None = None,
+        copy: LineCopy | None = None,
     ) -> None:
         self._loop = loop
         self._writer = writer
@@ -248,6 +313,7 @@ class Stream:
         self._console = console
         self._prefix = prefix.encode()
         self._tap = tap
+        self._copy = copy
         self._tail = bytearray()
         self._partial = bytearray()
         self._in_line = False
@@ -300,6 +366,8 @@ class Stream:
             self._show(data)
         if not self._writer.write(self._log, data, self._resume):
             self._loop.remove_reader(self._fd)
+        if self._copy is not None:
+            self._copy.put(data)
         if self._tap is not None:
             self._tap.put(data)
         return True
@@ -316,6 +384,8 @@ class Stream:
         self._fd = -1
         self.close_worker_end()
         self._show_partial()
+        if self._copy is not None:
+            self._copy.end()
         self._writer.close_file(self._log)
         if self._tap is not None:
             self._tap.end()

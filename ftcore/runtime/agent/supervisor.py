@@ -34,7 +34,7 @@ from ftcore.ports import Launch, Progress, WorkerExit
 from ftcore.runtime.agent import launchable, processes
 from ftcore.runtime.agent.guard import Guard
 from ftcore.runtime.agent.log_watch import LogWatch, Told
-from ftcore.runtime.agent.output import Console, FileWriter, Stream
+from ftcore.runtime.agent.output import Console, FileWriter, LineCopies, Stream
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.agent.store_link import StoreLink
 from ftcore.runtime.agent.warm_link import Parked, WarmLink, receive
@@ -52,6 +52,8 @@ LINE_PREFIX: Final = "[${role_name}${local_rank}]:"
 SWEEP_S_MAX: Final = 10.0
 FLUSH_S: Final = 1.0
 STDOUT, STDERR = 1, 2
+COPIES: Final = {STDOUT: "filtered_stdout.log", STDERR: "filtered_stderr.log"}
+"""Files of a round with the lines that the user asked to have copied."""
 
 
 @attrs.frozen(kw_only=True)
@@ -65,6 +67,7 @@ class Output:
         tee: streams that are shown with a prefix.
         local_ranks_filter: the only local ranks of which anything is shown; None: all.
         line_prefix: template of the prefix, over ``role_name``, ``rank`` and ``local_rank``.
+        copied: by stream, texts: lines with one of them also go to a file of the round, with the prefix.
         stdout: descriptor of the console for standard output.
         stderr: descriptor of the console for standard error, and for notes.
     """
@@ -73,6 +76,7 @@ class Output:
     tee: int | Mapping[int, int] = 0
     local_ranks_filter: Collection[int] | None = None
     line_prefix: str = LINE_PREFIX
+    copied: Mapping[int, Sequence[str]] = attrs.field(factory=dict)
     stdout: int = STDOUT
     stderr: int = STDERR
 
@@ -81,9 +85,13 @@ class Output:
         if self.local_ranks_filter is not None and local_rank not in self.local_ranks_filter:
             return False, ""
         if _of(self.tee, local_rank) & stream:
-            names = {"role_name": env.get("ROLE_NAME", "default"), "rank": env.get("RANK", local_rank)}
-            return True, string.Template(self.line_prefix).safe_substitute(names, local_rank=local_rank)
+            return True, self.prefix(env, local_rank)
         return not _of(self.redirects, local_rank) & stream, ""
+
+    def prefix(self, env: Mapping[str, str], local_rank: int) -> str:
+        """The prefix of a worker's lines."""
+        names = {"role_name": env.get("ROLE_NAME", "default"), "rank": env.get("RANK", local_rank)}
+        return string.Template(self.line_prefix).safe_substitute(names, local_rank=local_rank)
 
 
 def _of(value: int | Mapping[int, int], local_rank: int) -> int:
@@ -156,6 +164,7 @@ class LocalSupervisor:
         self._store = StoreLink(self._reaper, self._warm, on_store_lost or (lambda _round: None))
         self._exits: asyncio.Queue[WorkerExit | None] = asyncio.Queue()
         self._workers: list[_Worker] = []
+        self._copies: dict[int, LineCopies] = {}
         self._round = Round(0)
         self._active = False
         self._starting: asyncio.Task[str] | None = None
@@ -291,6 +300,11 @@ class LocalSupervisor:
         self._round = launch.round
         self._workers = []
         self._active = True
+        self._copies = {
+            stream: LineCopies(self._writer, os.path.join(os.path.dirname(launch.log_dirs[0]), name), texts)
+            for stream, name in COPIES.items()
+            if (texts := self._output.copied.get(stream))
+        }
         try:
             for local_rank, place in enumerate(parked):
                 self._workers.append(self._prepare(launch, local_rank, place))
@@ -338,7 +352,9 @@ class LocalSupervisor:
         console = self._consoles[stream] if shown else None
         watch = self._log_watch
         tap = watch.stream(self._round, int(env.get("RANK", local_rank))) if watch is not None else None
-        return Stream(self._loop, self._writer, os.path.join(log_dir, name), console, prefix, tap)
+        copies = self._copies.get(stream)
+        copy = copies.of(self._output.prefix(env, local_rank)) if copies is not None else None
+        return Stream(self._loop, self._writer, os.path.join(log_dir, name), console, prefix, tap, copy)
 
     def _hand_over(self, worker: _Worker, launch: Launch, exec_reason: str) -> None:
         env = {**launch.envs[worker.local_rank], AGENT_ENV: self._tag, ERROR_FILE_ENV: worker.error_file}
@@ -400,6 +416,9 @@ class LocalSupervisor:
             self._guard.remove(worker.pid)
             worker.stdout.close()
             worker.stderr.close()
+        for copies in self._copies.values():
+            copies.close()
+        self._copies = {}
         self._sweeping = None
         await self._writer.flush(FLUSH_S)
 

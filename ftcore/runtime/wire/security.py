@@ -187,7 +187,7 @@ class Security:
         if tls is None or target.startswith("unix:"):
             return None
         if tls.cert is None:
-            raise UsageError(f"a master needs a certificate: set {CERT_ENV} and {KEY_ENV}, or use --role agent here")
+            raise UsageError(f"a master needs a certificate: set {CERT_ENV} and {KEY_ENV}, or --leadership never")
         served = tls.pem()
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:

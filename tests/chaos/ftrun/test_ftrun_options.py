@@ -1,5 +1,6 @@
 """What torchrun's users write on the command line does what they expect; the console and the address may fail."""
 
+import signal
 import socket
 import subprocess
 import sys
@@ -130,11 +131,11 @@ def test_a_console_that_nobody_reads_holds_up_nothing(tmp_path: Path) -> None:
 
 
 def test_a_master_by_hand_leads_and_serves_agents(tmp_path: Path) -> None:
-    """A process with --role master leads; agents that may not lead find it and train."""
+    """A process with --leadership only leads; agents that may not lead find it and train."""
     with ftrun(tmp_path) as job:
-        master = job.start("--role", "master")
+        master = job.start("--leadership", "only")
         job.wait("master.elected")
-        run = job.start("--role", "agent")
+        run = job.start("--leadership", "never")
         job.stepped(1)
         assert not job.processes("ftcore.cli.master")
         job.finish()
@@ -161,3 +162,56 @@ def test_help_is_no_error(tmp_path: Path) -> None:
         run = job.start("--help", script="", job=False, preload=False)
         assert run.end() == 0
         assert "examples:" in run.stdout() and "exit codes:" in run.stdout()
+
+
+@pytest.mark.parametrize(
+    ("flags", "script", "words"),
+    [
+        ((), "missing.py", "missing.py"),
+        (("--store", "redis://host/x"), "count.py", "redis"),
+        (("--store", "sqlite://elsewhere/x"), "count.py", "names no path"),
+        (("--nproc-per-node", "0"), "count.py", "at least 1 worker"),
+        (("--node-labels", "oops"), "count.py", "--node-labels"),
+        (("--tee", "7"), "count.py", "--tee"),
+        (("--local-nodes", "2"), "missing.py", "missing.py"),
+    ],
+)
+def test_a_command_that_is_refused_leaves_nothing(
+    tmp_path: Path, flags: tuple[str, ...], script: str, words: str
+) -> None:
+    """Exit code 2, the reason, and nothing on disk."""
+    with ftrun(tmp_path) as job:
+        run = job.start(*flags, script=script)
+        assert run.end() == 2
+        assert words in run.stderr()
+        assert not job.home.exists() and not list(job.cwd.iterdir())
+
+
+def test_lines_are_copied_and_teed_with_the_users_prefix(tmp_path: Path) -> None:
+    """Lines with one of the texts, of all ranks, go to a file of the round too."""
+    with ftrun(tmp_path) as job:
+        job.env["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "<${rank}>"
+        run = job.start("--nproc-per-node", "2", "--tee", "1", "--duplicate-stdout-filters", "apple,pear")
+        job.stepped(1)
+        for rank, word in enumerate(("apple", "pear")):
+            job.do(rank, f"print('{word} {rank}\\nplum')")
+        job.steps_on(0)
+        job.steps_on(1)
+        job.finish()
+        assert run.end() == 0
+        [copied] = job.home.glob("ftcore/logs/job/*/round_1/filtered_stdout.log")
+        assert sorted(copied.read_text().splitlines()) == ["<0>apple 0", "<1>pear 1"]
+        assert "<1>plum" in run.stdout()
+
+
+def test_signals_and_the_shutdown_timeout_of_the_user(tmp_path: Path) -> None:
+    """A signal that is named ends the job in order; workers that ignore SIGTERM are killed after the time given."""
+    with ftrun(tmp_path) as job:
+        job.on_term(0, "None")
+        run = job.start("--signals-to-handle", "SIGUSR1", "--shutdown-timeout", "1")
+        started = job.stepped(1)
+        run.signal(signal.SIGUSR1)
+        assert run.end() == 5
+        taken = [event.data for event in job.of("policy.considered") if event.data.verdict == "take"]
+        assert [plan.grace_s for plan in taken] == [1.0]
+        assert job.wait("workers.stopped", started.seq).data.exitcodes == (-9,)

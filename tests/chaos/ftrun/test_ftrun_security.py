@@ -109,7 +109,7 @@ def test_a_job_behind_locks(tmp_path: Path, papers: Papers, locked: Cluster, mon
         for user, change, code, words in wrong:
             ftrun.env = good | change
             ftrun.store = f"etcd://{user}@{locked.endpoints}/team"
-            flags = ("--role", "agent", "--nnodes", "2", "--node-id", "late", "--nproc-per-node", "1")
+            flags = ("--leadership", "never", "--nnodes", "2", "--node-id", "late", "--nproc-per-node", "1")
             late = ftrun.start(*flags, "--local-addr", "127.0.0.1")
             assert (late.end(), words in late.stderr()) == (code, True), (change, late.stderr())
             assert len(late.stderr().splitlines()) < 12, late.stderr()
@@ -139,7 +139,7 @@ def test_one_name_for_all_and_callers_without_a_certificate(tmp_path: Path, pape
         first = ftrun.start(*flags, "--node-id", "a")
         ftrun.wait("node.joined", node="a")
         ftrun.env = plain | caller
-        second = ftrun.start("--role", "agent", *flags, "--node-id", "b")
+        second = ftrun.start("--leadership", "never", *flags, "--node-id", "b")
         ftrun.stepped(1, nodes=2)
         wrong: list[tuple[dict[str, str], int, str]] = [
             ({"FTCORE_TLS_NAME": ""}, 2, "its certificate is for another name than the address"),
@@ -147,7 +147,7 @@ def test_one_name_for_all_and_callers_without_a_certificate(tmp_path: Path, pape
         ]
         for change, code, words in wrong:
             ftrun.env = plain | caller | change
-            late = ftrun.start("--role", "agent", *flags, "--node-id", "late")
+            late = ftrun.start("--leadership", "never", *flags, "--node-id", "late")
             assert (late.end(), words in late.stderr()) == (code, True), (change, late.stderr())
         ftrun.env = plain | leads | {"FTCORE_TLS_NAME": ""}
         own = ftrun.start(*flags, "--node-id", "late")

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from ftcore.engine.orders import Slice
 from ftcore.runtime.agent.environment import worker_env
 from ftcore.states.model import Skip
@@ -35,3 +37,23 @@ def test_a_rollback_is_told():
 def test_without_a_rollback_nothing_is_told():
     """What an outer job may have left in the environment is not passed on."""
     assert not {"FTCORE_RESUME_STEP", "FTCORE_SKIP"} & env().keys()
+
+
+@pytest.mark.parametrize(("visible", "device"), [({}, "1"), ({"CUDA_VISIBLE_DEVICES": "4, 6"}, "6")])
+def test_virtual_local_rank(visible: dict[str, str], device: str) -> None:
+    """LOCAL_RANK is 0, and the worker sees its own device alone: the one that its rank had among the visible."""
+    part = Slice(
+        group_rank=0,
+        base_rank=0,
+        slots=2,
+        size=2,
+        role_base_rank=0,
+        role_size=2,
+        nodes=1,
+        store_host="h",
+        store_port=1,
+        restart_count=0,
+        max_restarts=3,
+    )
+    told = worker_env(visible, part, 1, job="j", role="r", error_file="e", virtual_local_rank=True)
+    assert (told["LOCAL_RANK"], told["RANK"], told["CUDA_VISIBLE_DEVICES"]) == ("0", "1", device)
