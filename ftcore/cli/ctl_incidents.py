@@ -1,6 +1,7 @@
 """``ftctl incidents`` and ``ftctl explain``."""
 
 import argparse
+import re
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,14 +13,18 @@ from ftcore.cli.ctl_output import clean, console, duration, print_json, say, tab
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound
 from ftcore.events.worker import StepTimes
+from ftcore.policies.abilities import LACKS
 from ftcore.policies.words import plural
-from ftcore.replay.explain import Explainer, Failure, Incident
+from ftcore.replay.explain import Asked, Explainer, Failure, Incident
 from ftcore.replay.reading import read_async
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _STATE_STYLES = {"resolved": "good", "exhausted": "bad"}
+
+NEEDED = re.compile(f"{LACKS}`([^`]*)`")
+"""An ability in the reason of a policy that is passed over for want of it."""
 
 TRACEBACK_LINES = 20
 """Lines of a traceback that ``explain`` prints; its end is what matters."""
@@ -126,12 +131,9 @@ def _print(incident: Incident, out: "Console", args: argparse.Namespace) -> None
     out.print(head)
     out.print("\nWhat was decided", style="strong")
     verdicts = table("", "POLICY", "VERDICT", "REASON", flexible=("REASON",))
-    for asked in incident.policies:
+    for name, verdict, reason in _folded(incident.policies):
         verdicts.add_row(
-            "",
-            asked.name,
-            Text(asked.verdict, style="good" if asked.verdict == "take" else ""),
-            clean(hinted(asked.reason, args)),
+            "", name, Text(verdict, style="good" if verdict == "take" else ""), clean(hinted(reason, args))
         )
     out.print(verdicts)
     if incident.steps:
@@ -149,6 +151,26 @@ def _print(incident: Incident, out: "Console", args: argparse.Namespace) -> None
         out.print("\nWhat failed, the first failure first", style="strong")
         for failure in incident.failures:
             _print_failure(failure, out)
+
+
+def _folded(policies: Sequence[Asked]) -> list[tuple[str, str, str]]:
+    """A row for each answer; policies that the job is not able to carry out share one, where the first was asked."""
+    unable = list(dict.fromkeys(asked.name for asked in policies if _is_unable(asked)))
+    rows: list[tuple[str, str, str]] = []
+    folded = False
+    for asked in policies:
+        if len(unable) < 2 or not _is_unable(asked):
+            rows.append((asked.name, asked.verdict, asked.reason))
+        elif not folded:
+            folded = True
+            reasons = {asked.name: asked.reason for asked in policies if _is_unable(asked)}
+            needs = dict.fromkeys(ability for reason in reasons.values() for ability in NEEDED.findall(reason))
+            rows.append((f"{len(unable)} policies", "pass", f"{', '.join(unable)}: the job lacks {', '.join(needs)}"))
+    return rows
+
+
+def _is_unable(asked: Asked) -> bool:
+    return asked.verdict == "pass" and asked.reason.startswith(f"{LACKS}`")
 
 
 def _state(incident: Incident) -> tuple[str, str]:

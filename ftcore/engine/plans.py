@@ -74,6 +74,7 @@ def _considered(policy: str, verdict: Verdict, known: IncidentState) -> PolicyCo
             revision=known.revision,
             again_s=verdict.again_s,
             at_commit=verdict.at_commit,
+            lacks=verdict.lacks,
         )
     return PolicyConsidered(
         policy=policy,

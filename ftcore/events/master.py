@@ -17,6 +17,7 @@ class MasterElected:
         version: its ftcore.
         log_id: the log's identity, a UUID, if the log had none yet: it is in the first event of every log, and in the
             first term of this release in a log that an older one began. Empty in every other term.
+        decides: the revision of the rules that it decides by: see ``states/revisions.py``.
     """
 
     host: str
@@ -24,3 +25,4 @@ class MasterElected:
     address: str
     version: str
     log_id: str = ""
+    decides: int = 0

@@ -140,6 +140,8 @@ class PolicyConsidered:
         terms: what the plan does beyond its kind; None: nothing.
         again_s: for a pass on an opportunity: seconds after which it is worth to ask again; 0: when something changes.
         at_commit: for a pass on an opportunity: it is asked again as soon as a checkpoint is committed.
+        lacks: for a pass: the abilities that the job is missing. It is recorded once; as long as nothing changes, later
+            incidents of the run pass the policy over without an event.
     """
 
     policy: str
@@ -156,6 +158,7 @@ class PolicyConsidered:
     terms: Terms | None = None
     again_s: float = 0.0
     at_commit: bool = False
+    lacks: tuple[str, ...] = ()
 
 
 @decision("plan.applied")

@@ -88,11 +88,13 @@ class Pass:
         reason: why, for people.
         again_s: seconds after which an opportunity is worth to be offered again; 0: when something changes.
         at_commit: it is worth to be offered as soon as a checkpoint is committed, if that comes first.
+        lacks: the abilities that the job is missing.
     """
 
     reason: str
     again_s: float = 0.0
     at_commit: bool = False
+    lacks: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

@@ -2,7 +2,8 @@
 
 House rules: an entry is asked once per revision of an incident; one that does not deal with this kind of incident at
 all is left out without a word, so that the record stays short; one that this job cannot carry out passes with what is
-missing and how to get it; the first that takes the incident ends the asking.
+missing and how to get it, once: later incidents leave it out until something changes, unless an operator asks for it;
+the first that takes the incident ends the asking.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from ftcore.policies.step_pause import StepPause
 from ftcore.policies.step_retry import StepRetry
 from ftcore.policies.stop import Stop
 from ftcore.states.model import IncidentState, JobState
+from ftcore.states.revisions import LACK_ONCE, follows
 
 BUILT_IN: dict[str, Policy] = {
     policy.name: policy
@@ -103,10 +105,43 @@ def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState)
         kinds = policy.kinds if policy is not None else entry.kinds
         if kinds and not deals_with(kinds, incident, job):
             continue
+        if _is_known_to_lack(entry, incident, job):
+            continue
         verdict = _ask(policy, entry, incident, job)
         yield Answer(policy=entry.policy, verdict=verdict)
         if not isinstance(verdict, Pass):
             return
+
+
+def left_out(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState) -> list[tuple[str, Pass]]:
+    """The entries that ``consult`` leaves out because the log holds already what the job is missing, in order."""
+    found = []
+    for entry in chain:
+        if entry.policy in incident.asked or _another_is_meant(chain, entry, incident):
+            continue
+        policy = BUILT_IN.get(entry.policy)
+        kinds = policy.kinds if policy is not None else entry.kinds
+        if (not kinds or deals_with(kinds, incident, job)) and _is_known_to_lack(entry, incident, job):
+            found.append((entry.policy, _lack(entry, job)))
+    return [(policy, lack) for policy, lack in found if lack is not None]
+
+
+def _is_known_to_lack(entry: ChainEntry, incident: IncidentState, job: JobState) -> bool:
+    if incident.kind == "request" or entry.policy not in job.lacking or not follows(job, LACK_ONCE):
+        return False
+    lack = _lack(entry, job)
+    return _is_for(entry, incident) and lack is not None and lack.lacks == job.lacking[entry.policy]
+
+
+def _lack(entry: ChainEntry, job: JobState) -> Pass | None:
+    """The answer of an entry that the job is not able to carry out; None if it is able to."""
+    policy = BUILT_IN.get(entry.policy)
+    needs = policy.needs if policy is not None else tuple(map(Ability, entry.needs))
+    reason = lacking(needs, job)
+    if not reason:
+        return None
+    lacks = tuple(str(ability) for ability in needs if not job.can(ability))
+    return Pass(reason=reason, lacks=lacks if follows(job, LACK_ONCE) else ())
 
 
 def deals_with(kinds: Sequence[str], incident: IncidentState, job: JobState) -> bool:
@@ -134,9 +169,9 @@ def _ask(policy: Policy | None, entry: ChainEntry, incident: IncidentState, job:
         return Pass(reason="this version of ftcore has no such policy")
     if not _is_for(entry, incident):
         return Pass(reason=f"is asked about {', '.join(entry.faults)} alone")
-    lack = lacking(policy.needs if policy is not None else map(Ability, entry.needs), job)
-    if lack:
-        return Pass(reason=lack)
+    lack = _lack(entry, job)
+    if lack is not None:
+        return lack
     if policy is not None:
         return policy.considers(incident, job, with_defaults(policy, entry))
     answer = incident.answers.get(entry.policy)

@@ -49,6 +49,7 @@ from ftcore.events.worker import FaultObserved, StepTimes, WorkerFailed
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
 from ftcore.faults.classify import signal_name
 from ftcore.ids import SECOND
+from ftcore.policies.chain import left_out
 from ftcore.replay.deeds import STEPS_MAX, Step, deed
 from ftcore.replay.reading import fold_recorded
 from ftcore.states.model import JobState, Report
@@ -93,7 +94,8 @@ class Asked:
 
     Args:
         name: the policy.
-        verdict: ``take`` or ``pass``.
+        verdict: ``take`` or ``pass``; what the job is not able to do passes in every incident, though it is an event of
+            the first one only.
         reason: why.
     """
 
@@ -201,6 +203,7 @@ class _Case:
     kind: str
     revision: int = 1
     asked: list[Asked] = attrs.field(factory=list)
+    left_out: set[str] = attrs.field(factory=set)
     failed: dict[tuple[int, str], tuple[Event, Failure]]
     took: Event | None = None
     steps: list[Step] = attrs.field(factory=list)
@@ -279,8 +282,11 @@ class Explainer:
         case.last = event.seq
         case.state = str(self._state.incident.phase) if self._state.incident is not None else case.state
         if type(data) is IncidentRediagnosed:
+            if data.revision > case.revision:
+                case.left_out = set()
             case.fault, case.kind, case.revision = data.fault, data.kind, data.revision
         elif type(data) is PolicyConsidered:
+            self._left_out(case, data.policy)
             case.asked.append(Asked(name=data.policy, verdict=data.verdict, reason=data.reason))
             if data.verdict == "take":
                 case.begin_plan(fact)
@@ -297,6 +303,18 @@ class Explainer:
         elif isinstance(data, IncidentResolved | IncidentExhausted):
             case.closing, case.end, self._open, self._failed = fact, data, None, {}
             case.state = "resolved" if isinstance(data, IncidentResolved) else "exhausted"
+
+    def _left_out(self, case: _Case, before: str) -> None:
+        """Note the policies above one in the chain that were passed over without an event of their own."""
+        state = self._state
+        if state.incident is None:
+            return
+        names = [entry.policy for entry in state.chain]
+        above = names[: names.index(before)] if before in names else names
+        for name, answer in left_out(state.chain, state.incident, state):
+            if name in above and name not in case.left_out:
+                case.left_out.add(name)
+                case.asked.append(Asked(name=name, verdict="pass", reason=answer.reason))
 
     def _begin(self, event: Event, data: IncidentOpened, fact: Event) -> None:
         assert event.incident is not None

@@ -53,6 +53,7 @@ from ftcore.sim.trace import TraceFault
 from ftcore.states.fold import next_deadline
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.node import ACTIVE
+from ftcore.states.revisions import NEWEST
 from ftcore.states.worker import WorkerPhase
 
 DAY_S = 86400.0
@@ -176,7 +177,9 @@ class Campaign(Machines):
         setting = self.setting
         assumed = setting.abilities.get("assumed", ())
         if self.state.run == 0:
-            self._own(MasterElected(host="campaign", pid=1, address="unix:campaign", version=__version__))
+            self._own(
+                MasterElected(host="campaign", pid=1, address="unix:campaign", version=__version__, decides=NEWEST)
+            )
         self._own(
             JobSubmitted(
                 job="campaign",

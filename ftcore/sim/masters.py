@@ -46,6 +46,7 @@ from ftcore.states.fold import fold, is_duplicate, next_deadline
 from ftcore.states.job import ENDED
 from ftcore.states.master import MASTER, MasterPhase
 from ftcore.states.model import JobState
+from ftcore.states.revisions import NEWEST
 
 if TYPE_CHECKING:
     from ftcore.sim.protocol import Simulation
@@ -236,7 +237,9 @@ class SimMaster(Process):
             return
         self._lived = self.state.run > 0 and self.state.phase not in ENDED
         log_id = "" if self.state.log_id else "simulated"
-        elected = MasterElected(host=self.host.name, pid=1, address=self.address, version=__version__, log_id=log_id)
+        elected = MasterElected(
+            host=self.host.name, pid=1, address=self.address, version=__version__, decides=NEWEST, log_id=log_id
+        )
         self.submit(own_fact(elected))
         self._watcher = Watcher(self.sim, self)
         self.after(LOOK_NS, self._look)

@@ -46,6 +46,7 @@ class MasterState:
     pid: int
     address: str
     version: str
+    decides: int = 0
 
 
 @attrs.define(kw_only=True)
@@ -300,6 +301,7 @@ class JobState:
         paused_for: the wish that the job is paused for; it stands until somebody resumes it.
         held: an operator wants no recovery to begin; incidents stay open and the chain is not asked.
         abilities: what each part of the job declared that it can do.
+        lacking: abilities that are missing, by policy, as the log holds it already.
         quarantined: why, by node.
         admitted: nodes that an operator let in again and that have not trained since.
         health: the health check under way.
@@ -364,6 +366,7 @@ class JobState:
     sources: dict[str, tuple[str, int]] = attrs.field(factory=dict)
     attempts: dict[str, list[int]] = attrs.field(factory=dict)
     abilities: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
+    lacking: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
     quarantined: dict[str, str] = attrs.field(factory=dict)
     admitted: list[str] = attrs.field(factory=list)
     health: HealthState | None = None

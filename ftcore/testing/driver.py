@@ -65,6 +65,7 @@ from ftcore.policies.external import put
 from ftcore.states.fold import next_deadline
 from ftcore.states.job import ENDED
 from ftcore.states.model import JobState, to_json
+from ftcore.states.revisions import NEWEST
 
 EPOCH_NS = 1_700_000_000_000_000_000
 
@@ -150,7 +151,7 @@ class JobDriver:
 
     def submit(self) -> None:
         """Elect a master and submit the job."""
-        self.own(MasterElected(host="host", pid=1, address="unix:master", version=__version__))
+        self.own(MasterElected(host="host", pid=1, address="unix:master", version=__version__, decides=NEWEST))
         run = self.state.run + 1
         digest = "digest"
         self.own(

@@ -60,6 +60,7 @@ from ftcore.runtime.wire.security import NONE, Security
 from ftcore.states.job import ENDED
 from ftcore.states.master import MASTER, MasterPhase
 from ftcore.states.model import JobState
+from ftcore.states.revisions import NEWEST
 from ftcore.timing import DEFAULT, Timing
 
 ADDRESS_S = 0.5
@@ -235,6 +236,7 @@ class Master:
             pid=os.getpid(),
             address=address,
             version=__version__,
+            decides=NEWEST,
             log_id="" if self.state.log_id else uuid.uuid4().hex,
         )
         durable = self._sequencer.submit(Fact(id=EventId(OWN, "", 0), data=elected, at=at()))

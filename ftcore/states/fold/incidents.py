@@ -265,6 +265,8 @@ def _policy_considered(state: JobState, event: Event, data: policy.PolicyConside
     if open_incident is None:
         return
     open_incident.asked.append(data.policy)
+    if data.lacks:
+        state.lacking[data.policy] = data.lacks
     if data.verdict != "take":
         if data.again_s > 0:
             state.deadlines[OFFER] = event.time + seconds(data.again_s)

@@ -39,6 +39,7 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
     state.at_commit, state.committed = False, 0
     state.paused_for = state.health = None
     state.hits, state.curves = [], {}
+    state.lacking = {}
     state.abilities = {"file": state.abilities.get("file", ())}  # the policy is loaded before the run is submitted
 
 
@@ -82,12 +83,14 @@ def _job_unparked(state: JobState, event: Event, data: job.JobUnparked, changes:
 def _policy_loaded(state: JobState, event: Event, data: policy.PolicyLoaded, changes: Changes) -> None:
     state.chain, state.policy_source, state.rules = data.chain, data.source, data.rules
     state.declared, state.abilities["file"] = data.declared, data.declared.abilities
+    state.lacking = {}
 
 
 @on(master.MasterElected)
 def _master_elected(state: JobState, event: Event, data: master.MasterElected, changes: Changes) -> None:
     state.master = MasterState(host=data.host, pid=data.pid, address=data.address, version=data.version)
     state.log_id = state.log_id or data.log_id
+    state.master.decides = data.decides
 
 
 @on(deadline.DeadlineExpired)
@@ -136,7 +139,9 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
 
 @on(policy.AbilityDeclared)
 def _ability_declared(state: JobState, event: Event, data: policy.AbilityDeclared, changes: Changes) -> None:
+    changed = {*state.abilities.get(data.source, ())} ^ {*data.abilities}
     state.abilities[data.source] = data.abilities
+    state.lacking = {policy: lacks for policy, lacks in state.lacking.items() if not changed & {*lacks}}
 
 
 @on(job.CheckpointCommitted)

@@ -4,11 +4,15 @@ import attrs
 import pytest
 from policy_cases import ago, ask, chain, incident, options_of, request, running
 
+from ftcore.events.master import MasterElected
+from ftcore.events.policy import AbilityDeclared, PolicyConsidered
 from ftcore.policies.abilities import DECLARED_BY, lacking
 from ftcore.policies.base import Ability, Pass, Take
 from ftcore.policies.budget import attempts, charged, cooling_s, faults_of, node_spent, spent
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER, consult
+from ftcore.replay import Explainer, read, verify
 from ftcore.states.model import JobState, to_json
+from ftcore.testing.driver import JobDriver
 
 THIRTEEN = sorted(BUILT_IN)
 
@@ -102,7 +106,8 @@ def test_what_a_job_cannot_do_is_passed_over_with_the_way_to_get_it():
     verdict = next(answer.verdict for answer in consult(job.chain, about, job) if answer.policy == "hot_swap")
     assert verdict == Pass(
         reason="needs `park`: a script that can keep its state from one round to the next declares it; needs "
-        "`replicas`: a job that holds every part of its state on two ranks declares it"
+        "`replicas`: a job that holds every part of its state on two ranks declares it",
+        lacks=("park", "replicas"),
     )
     assert set(DECLARED_BY) == set(Ability)
     assert lacking((Ability.PARK,), running(abilities=("park",)).state) == ""
@@ -201,3 +206,79 @@ def test_the_helper_refuses_options_that_are_not_there():
     with pytest.raises(AssertionError):
         options_of("stop", patience=1)
     assert chain("stop").chain[0].options == {"grace": 30}
+
+
+def passes(driver: JobDriver, policy: str) -> list[PolicyConsidered]:
+    found = (event.data for event in driver.events if isinstance(event.data, PolicyConsidered))
+    return [data for data in found if data.policy == policy]
+
+
+def started() -> JobDriver:
+    driver = JobDriver(2)
+    driver.start()
+    return driver
+
+
+def fault(driver: JobDriver) -> None:
+    """A worker is killed, and the job trains again."""
+    driver.make_steps(5)
+    driver.fail("node1", exitcode=-9)
+    driver.settle()
+    while driver.state.incident is not None and driver.wait():
+        driver.settle()
+    assert driver.state.incident is None
+
+
+def test_what_the_job_cannot_do_at_all_is_recorded_once():
+    """The first incident says what is missing; later ones are explained without another event."""
+    driver = started()
+    for _ in range(3):
+        fault(driver)
+    assert driver.state.incidents == 3
+    for name, lacks in (
+        ("hot_swap", ("park", "replicas")),
+        ("step_retry", ("retry",)),
+        ("pod_replacement", ("replace",)),
+    ):
+        [once] = passes(driver, name)
+        assert (once.verdict, once.lacks) == ("pass", lacks)
+    explainer = Explainer()
+    read(driver.events, explainer)
+    first, *later = [incident.policies for incident in explainer.incidents()]
+    assert [asked.name for asked in first[:4]] == ["step_retry", "hot_swap", "dying_checkpoint", "pod_replacement"]
+    assert [policies[:4] for policies in later] == [first[:4]] * 2
+    assert verify(driver.events).ok
+
+
+def test_it_is_recorded_anew_when_what_is_missing_changes():
+    """A platform that comes and goes changes the answer of the policies that need it, and of no other."""
+    driver = started()
+
+    fault(driver)
+    driver.own(AbilityDeclared(source="platform", abilities=("replace",)))
+    fault(driver)
+    assert passes(driver, "pod_replacement")[-1].lacks == ()
+    driver.own(AbilityDeclared(source="platform", abilities=()))
+    fault(driver)
+    fault(driver)
+    assert [data.lacks for data in passes(driver, "pod_replacement")] == [("replace",), (), ("replace",)]
+    assert len(passes(driver, "hot_swap")) == 1
+
+
+def test_who_asks_by_hand_is_answered_every_time():
+    """A request's answer is its record."""
+    driver = started()
+    for _ in range(2):
+        driver.command("pause")
+        driver.settle()
+    assert [data.lacks for data in passes(driver, "step_pause")] == [("pause",)] * 2
+
+
+def test_a_log_of_a_master_that_decided_by_the_first_rules_verifies():
+    """It records every pass in every incident, and is decided again so."""
+    driver = started()
+    driver.own(MasterElected(host="host", pid=2, address="unix:old", version="0.1.0"))
+    for _ in range(2):
+        fault(driver)
+    assert [data.lacks for data in passes(driver, "hot_swap")] == [(), ()]
+    assert verify(driver.events).ok

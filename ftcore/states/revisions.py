@@ -1,0 +1,25 @@
+"""Revisions of the rules of decision: a log is decided again by the rules that it was decided by.
+
+A master records in ``master.elected`` which revision it decides by. Code that decides otherwise than an earlier
+revision asks ``follows``, so logs of earlier masters still verify (``ftctl replay --verify``). Facts and fields that
+earlier logs do not have need no revision: decisions that rest on them alone do not occur there.
+
+| revision | since then |
+|---|---|
+| 0 | logs without this record |
+| 1 | a policy that the job is not able to carry out passes in an event once, not in every incident |
+"""
+
+from typing import Final
+
+from ftcore.states.model import JobState
+
+LACK_ONCE: Final = 1
+
+NEWEST: Final = 1
+"""What masters of this ftcore decide by."""
+
+
+def follows(job: JobState, revision: int) -> bool:
+    """Whether the master in office decides by that revision of the rules, or a later one."""
+    return job.master is not None and job.master.decides >= revision
