@@ -3,15 +3,16 @@
 import argparse
 import datetime
 import math
-import re
 
 from ftcore.ids import SECOND, seconds
-from ftcore.policies.values import UNITS
+from ftcore.policies.values import duration
 from ftcore.replay.select import Bound
 
 BOUND_HELP = "a seq, a time such as 2025-03-01T22:13:20 (UTC), or how long ago: 90s, 15m, 2h, 3d"
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|m|h|d)?")
+
+DURATION_MAX_S = 1e11
+"""Three thousand years."""
 
 
 def _wrong(text: str, expected: str) -> argparse.ArgumentTypeError:
@@ -26,9 +27,9 @@ def bound(text: str) -> Bound:
     """
     if text.isdecimal():
         return Bound(seq=int(text))
-    ago = _DURATION.fullmatch(text)
-    if ago is not None and ago[2] is not None:
-        return Bound(ago=seconds(float(ago[1]) * UNITS[ago[2]]))
+    ago = duration(text)
+    if ago is not None and text[-1].isalpha():
+        return Bound(ago=seconds(ago))
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -75,10 +76,10 @@ def positive(text: str) -> float:
 
 def duration_s(text: str) -> float:
     """A duration as in policy files, in seconds: ``300``, ``90s``, ``5m``, ``2h``, ``1d``."""
-    found = _DURATION.fullmatch(text)
-    if found is None or float(found[1]) > 1e9:
-        raise _wrong(text, "a duration such as 300, 90s, 5m or 2h")
-    return float(found[1]) * UNITS[found[2] or "s"]
+    found = duration(text)
+    if found is None or found > DURATION_MAX_S:
+        raise _wrong(text, "a duration such as 300, 90s, 5m or 1h30m")
+    return found
 
 
 def duration_over_0(text: str) -> float:

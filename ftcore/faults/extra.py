@@ -44,6 +44,28 @@ _WORDS: Mapping[str, Sequence[str]] = {
 """What the keys take that take words."""
 
 
+ORDINARY = (
+    "step 1200 loss 2.3142 grad_norm 0.81 lr 3.0e-04",
+    "[rank0]: iteration 500/ 10000 | elapsed time per iteration (ms): 812.3 | lm loss: 2.1E+00",
+    "2026-01-05 10:22:31,114 INFO trainer: epoch 3 begins",
+    "INFO:root:saving checkpoint to /data/run7/step_2000.pt",
+    "saved checkpoint in 12.4 s",
+    "Epoch 1:  42%|####2     | 420/1000 [05:12<07:11,  1.34it/s, loss=2.11]",
+    "I0105 10:22:31.114000 4121 torch/distributed/run.py:651] Starting elastic_operator",
+    "W0105 10:22:31.114000 4121 torch/distributed/run.py:851] Setting OMP_NUM_THREADS to 1",
+    "node-3:4121:4190 [0] NCCL INFO Connected all rings",
+    "{'loss': 2.31, 'learning_rate': 0.0003, 'epoch': 1.2}",
+    "throughput: 3121.4 tokens/s/gpu, mfu 41.2%",
+    "validation perplexity 11.2",
+    "Loading dataset shards: done",
+    "world size: 64, seed: 1234",
+    "tensor([0.1, 0.2], device='cuda:0')",
+    "Training finished",
+)
+"""Lines of a log in which nothing went wrong, as frameworks write them."""
+ORDINARY_SHARE_MAX = 0.4
+
+
 @attrs.frozen
 class Mistake:
     """What is wrong with a rule.
@@ -114,9 +136,21 @@ def _mistakes(item: Any) -> Iterator[tuple[str, str]]:
             yield key, f".{key}: {text}"
         else:
             texts[key] = item[key]
+    if "pattern" in texts and (share := _ordinary_share(texts["pattern"])) > ORDINARY_SHARE_MAX:
+        yield (
+            "pattern",
+            f".pattern: {texts['pattern']!r} is found in {share:.0%} of the lines of an ordinary training log, each of "
+            "which would be taken for a fault; make it say more",
+        )
     example = texts.get("example", "")
     if example and "pattern" in texts and Pattern(texts["pattern"]).groups(to_bytes(example)) is None:
         yield "example", f".example: the pattern {texts['pattern']!r} does not find {example!r}"
+
+
+def _ordinary_share(pattern: str) -> float:
+    """The share of ordinary lines that a pattern is found in."""
+    search = Pattern(pattern)
+    return sum(search.groups(to_bytes(line)) is not None for line in ORDINARY) / len(ORDINARY)
 
 
 def _rule(item: Mapping[str, str], default_name: str) -> Rule:

@@ -13,7 +13,6 @@ Durations are numbers of seconds, or have a unit: ``500ms``, ``30s``, ``5m``, ``
 """
 
 import difflib
-import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -21,9 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 import attrs
 
 from ftcore.errors import UsageError
-
-_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)\Z")
+from ftcore.policies.values import duration
 
 
 @attrs.frozen(kw_only=True)
@@ -83,10 +80,10 @@ def parse(url: str) -> LocalOptions:
 
 def seconds_of(text: str) -> float:
     """A duration as a number of seconds or with a unit. Raises ``ValueError``."""
-    match = _DURATION.match(text.strip())
-    if match is None:
+    found = duration(text.strip())
+    if found is None:
         raise ValueError(text)
-    return float(match[1]) * _UNITS[match[2]]
+    return found
 
 
 def _count(text: str) -> int:

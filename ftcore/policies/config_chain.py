@@ -117,8 +117,15 @@ def _read_entry(item: Node, around: Surroundings, problems: Problems) -> _Read:
     options: Node | None = None
     if isinstance(item, Scalar) and isinstance(item.value, str):
         name = item.value
+    elif isinstance(item, Keys) and (slip := _not_indented(item, problems)) is not None:
+        name, options = slip
     elif isinstance(item, Keys) and len(item.entries) == 1:
         [(name, (_, options))] = item.entries.items()
+    elif isinstance(item, Keys) and item.entries:
+        for key, (line, value) in item.entries.items():  # what else is wrong with them is told at once
+            _read_entry(Keys(line=line, entries={key: (line, value)}), around, problems)
+        problems.add(item.line, f"chain: found {len(item.entries)} keys in one entry; {_ENTRY_EXPECTED}")
+        return _Read(line=item.line, entry=None)
     else:
         problems.add(item.line, f"chain: {_ENTRY_EXPECTED}")
         return _Read(line=item.line, entry=None)
@@ -135,6 +142,21 @@ def _read_entry(item: Node, around: Surroundings, problems: Problems) -> _Read:
         needs = tuple(map(str, known.needs))
         fresh = attrs.evolve(fresh, external=known.origin, kinds=tuple(known.kinds), needs=needs)
     return _entry(fresh, item.line, options, around, problems, known.options)
+
+
+def _not_indented(item: Keys, problems: Problems) -> tuple[str, Node] | None:
+    """The commonest slip: the options stand beside their policy, not below it. Then the policy and what was meant."""
+    if len(item.entries) < 2:
+        return None
+    (name, (line, first)), *rest = item.entries.items()
+    if not is_null(first) or any(key in BUILT_IN for key, _ in rest):
+        return None
+    options = dict(rest)
+    problems.add(
+        rest[0][1][0],
+        f"chain: {', '.join(options)} must be indented below `{short(name, quoted=False)}:`, by two spaces more",
+    )
+    return name, Keys(line=line, entries=options)
 
 
 def _entry(

@@ -3,9 +3,14 @@
 House rule: said by ``ftctl policy check`` and by ``ftrun`` alike, before anything starts.
 """
 
-from ftcore.events.policy import PolicyLoaded
+from collections.abc import Iterator
+
+from ftcore.events.policy import ChainEntry, PolicyLoaded
+from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.feasible import needs
+from ftcore.policies.reach import kinds_of
 from ftcore.policies.targets import is_reference, targets
+from ftcore.policies.words import lasting
 
 
 def notes(loaded: PolicyLoaded) -> list[str]:
@@ -14,7 +19,38 @@ def notes(loaded: PolicyLoaded) -> list[str]:
     Args:
         loaded: the policy in force.
     """
-    return [note for note in (_abilities(loaded), _secrets(loaded)) if note]
+    entries = (note for entry in loaded.chain for note in _entry(entry))
+    return [note for note in (_abilities(loaded), _secrets(loaded), *entries, _no_remedy(loaded)) if note]
+
+
+def _entry(entry: ChainEntry) -> Iterator[str]:
+    """What of an entry has no effect, or hardly the one that was meant."""
+    deadline, grace = entry.options.get("deadline"), entry.options.get("grace")
+    if deadline and grace and deadline < grace:
+        yield (
+            f"{entry.policy}: deadline ({lasting(deadline)}) is below grace ({lasting(grace)}): a new start gets less "
+            "time to complete a step than the workers get to stop"
+        )
+    if set(entry.faults) != {FaultClass.REQUEST}:
+        return
+    if entry.policy == "process_restart":
+        yield "process_restart: faults: [request]: it takes no request, and no fault reaches it this way"
+    elif entry.policy == "alert" and not entry.options["requests"]:
+        yield "alert: faults: [request]: it sends nothing about requests without `requests: true`"
+
+
+def _no_remedy(loaded: PolicyLoaded) -> str:
+    if any(map(_remedies, loaded.chain)):
+        return ""
+    return "no entry above `stop` takes a fault: the first fault ends the job"
+
+
+def _remedies(entry: ChainEntry) -> bool:
+    """Whether an entry takes some fault and goes on with the job."""
+    if entry.policy in ("stop", "alert", "dying_checkpoint") or set(entry.faults) == {FaultClass.REQUEST}:
+        return False
+    budgets = (entry.options.get(f"max_{what}") for what in ("restarts", "shrinks", "replacements", "retries", "swaps"))
+    return "fault" in kinds_of(entry) and all(budget != 0 for budget in budgets)
 
 
 def _abilities(loaded: PolicyLoaded) -> str:

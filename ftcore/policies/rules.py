@@ -108,6 +108,20 @@ RULES: tuple[Rule, ...] = (
         given=("max_evictions",),
     ),
     Rule(
+        policy="evict_straggler",
+        options=("slower",),
+        broken=lambda o: o["slower"] <= 1,
+        text="slower ({slower}) is the usual pace: every node would count as slow; expected more than 1, as 1.1",
+        given=("slower",),
+    ),
+    Rule(
+        policy="evict_straggler",
+        options=("every",),
+        broken=lambda o: o["every"] <= 0,
+        text="every (0s) lets one eviction follow another before its effect shows; expected a duration over 0",
+        given=("every",),
+    ),
+    Rule(
         policy="rollback_and_skip",
         options=("before", "back"),
         broken=lambda o: o["back"] == "latest",
@@ -145,10 +159,17 @@ def broken_rules(policy: str, values: Values, given: Sequence[str]) -> list[tupl
         if not applies or (rule.given and not any(name in given for name in rule.given)):
             continue
         if rule.broken(values):
-            shown = {name: lasting(value) if isinstance(value, float) else value for name, value in values.items()}
             at = next((name for name in rule.options if name in given), "")
-            found.append((at, rule.text.format(**shown)))
+            found.append((at, rule.text.format(**_shown(values))))
     return found
+
+
+def _shown(values: Values) -> Mapping[str, Any]:
+    """The values as messages show them: durations in units."""
+    return {
+        name: value if not isinstance(value, float) else f"{value:g}" if name == "slower" else lasting(value)
+        for name, value in values.items()
+    }
 
 
 @attrs.frozen(kw_only=True)

@@ -13,10 +13,11 @@ from ftcore.policies.words import lasting
 from ftcore.policies.yaml_nodes import Items, Keys, Node, Problems, Scalar, did_you_mean, found, plain, short
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-DURATION_PATTERN = r"[0-9]{1,15}(\.[0-9]{1,9})? ?(ms|s|m|h|d)?"
-"""Shared with the schema for editors."""
+DURATION_PATTERN = r"([0-9]{1,15}(\.[0-9]{1,9})? ?(ms|s|m|h|d)?|([0-9]{1,9}[dhms]){2,4})"
+"""Shared with the schema for editors, which takes the parts of a duration in any order."""
 
 _DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|d)?")
+_IN_PARTS = re.compile(r"(?=[0-9])(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
 
 TEXT_CHARS_MAX = 4096
 """Of one option; it goes into the log."""
@@ -24,7 +25,7 @@ TEXT_CHARS_MAX = 4096
 EXPECTED = {
     "int": "a whole number",
     "number": "a number",
-    "duration": "a duration such as 30, 90s, 5m or 1h",
+    "duration": "a duration such as 30, 90s, 5m or 1h30m",
     "bool": "true or false",
     "choice": "one of the words that its meaning names",
     "text": "text",
@@ -143,5 +144,15 @@ def _convert(node: Node, option: Option) -> Any:
 def _seconds(value: int | float | str) -> float | None:
     if not isinstance(value, str):
         return float(value) if 0 <= value <= 1e15 else None
-    match = _DURATION.fullmatch(value)
-    return float(match[1]) * UNITS[match[2] or "s"] if match is not None else None
+    return duration(value)
+
+
+def duration(text: str) -> float | None:
+    """Seconds of a duration: ``300``, ``90s``, ``1.5h``, ``1h30m``, the largest unit first; None if it is none."""
+    single = _DURATION.fullmatch(text)
+    if single is not None:
+        return float(single[1]) * UNITS[single[2] or "s"]
+    parts = _IN_PARTS.fullmatch(text)
+    if parts is None:
+        return None
+    return sum(float(count) * UNITS[unit] for unit, count in zip("dhms", parts.groups(), strict=True) if count)

@@ -78,7 +78,8 @@ def test_check_and_run_tell_what_is_no_mistake_but_not_as_expected(file, tmp_pat
     """Abilities that nobody asks the script for yet, and URLs that will stand in the log."""
     file.write_text(
         "version: 1\njob: {abilities: [pause, save, rollback]}\n"
-        "chain:\n  - alert: {to: ['json://h/s3cret']}\n  - step_pause: {optional: true}\n  - stop\n"
+        "chain:\n  - alert: {to: ['json://h/s3cret']}\n  - step_pause: {optional: true}\n  - process_restart\n"
+        "  - stop\n"
     )
     assert main(["policy", "check", str(file)]) == 0
     out = capsys.readouterr().out

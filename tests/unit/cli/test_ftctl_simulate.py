@@ -83,7 +83,10 @@ def test_a_kept_log_is_read_like_any_other(capsys: pytest.CaptureFixture[str], t
         (["--profile", "lama3"], "no profile is called 'lama3'; did you mean 'llama3'?"),
         (["--rate", "-1"], "--rate: found -1"),
         (["--rate", "9e5"], "failures are to be expected"),
-        (["--rate", "1", "--restart", "-5"], "--restart: found '-5'; expected a duration such as 300, 90s, 5m or 2h"),
+        (
+            ["--rate", "1", "--restart", "-5"],
+            "--restart: found '-5'; expected a duration such as 300, 90s, 5m or 1h30m",
+        ),
         (["--ckpt-interval", "0"], "--ckpt-interval: found 0"),
         (["--ckpt-interval", "-1"], "--ckpt-interval: found '-1'; expected a duration"),
         (["--seeds", "0"], "--seeds: found 0"),

@@ -111,7 +111,7 @@ def test_a_policy_without_options(text):
         ),
         (
             "version: 1\nchain:\n  - stop: {grace: soon}\n",
-            "p, line 3: stop: grace: found 'soon'; expected a duration such as 30, 90s, 5m or 1h",
+            "p, line 3: stop: grace: found 'soon'; expected a duration such as 30, 90s, 5m or 1h30m",
         ),
         (
             "version: 1\nchain:\n  - process_restart: {backoff: 5m, backoff_max: 60s}\n  - stop\n",

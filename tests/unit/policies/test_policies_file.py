@@ -1,12 +1,19 @@
 """The policy file beyond its chain: the job's section, rules, filters, contradictions, and YAML that means no good."""
 
+import re
+
 import pytest
 
+from ftcore.cli.ctl_types import duration_s
 from ftcore.errors import UsageError
+from ftcore.platforms.options import seconds_of
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
 from ftcore.policies.config import check, default_chain, parse, preset
 from ftcore.policies.config_chain import COMMON_KEYS
 from ftcore.policies.external import Offered
+from ftcore.policies.notes import notes
+from ftcore.policies.presets import names
+from ftcore.policies.values import DURATION_PATTERN, duration
 from ftcore.policies.yaml_nodes import BYTES_MAX
 
 HEAD = "version: 1\n"
@@ -330,3 +337,97 @@ def test_the_default_chain_could_be_written_down():
     """What holds for files holds for the chain without one."""
     text = chain(*DEFAULT_ORDER[:-1], job="job: {replicas: all}\n")
     assert [e.options for e in parse(text, "p").chain] == [e.options for e in default_chain().chain]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "refused"),
+    [
+        (".", True),
+        ("e", True),
+        (r"\w+", True),
+        (r"\d", True),
+        ("a*", True),
+        ("loss is nan", False),
+        ("GPU has fallen off", False),
+        ("(?i)error", False),
+    ],
+)
+@pytest.mark.parametrize("cls", ["gpu-hw", "user-code"])
+def test_a_rule_that_finds_ordinary_lines_is_refused(pattern, refused, cls):
+    """Each of them would be a fault, and with some classes cost a node."""
+    text = HEAD + f"faults:\n  rules:\n    - {{pattern: '{pattern}', class: {cls}}}\n"
+    found = check(text, "p").problems
+    assert bool(found) is refused
+    assert not refused or (found[0].line == 4 and "make it say more" in found[0].text)
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("evict_straggler: {slower: 1.0}", "slower (1) is the usual pace"),
+        ("evict_straggler: {every: 0}", "every (0s) lets one eviction follow another"),
+        ("process_restart: {window: 30m1h}", "expected a duration such as 30, 90s, 5m or 1h30m"),
+    ],
+)
+def test_values_without_sense_are_refused(entry, says):
+    """With the value and what would make sense."""
+    text = chain(entry) if "restart" in entry else chain(entry, "process_restart")
+    assert says in mistake(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1h30m", 5400.0), ("1d2h3m4s", 93784.0), ("2m30s", 150.0), ("1.5h", 5400.0), ("90", 90.0), ("15000ms", 15.0)],
+)
+def test_durations_in_parts(text, seconds):
+    """The same in a policy file, on ftctl's command line and in a platform's URL."""
+    assert parse(chain(f"process_restart: {{patience: {text}}}"), "p").chain[0].options["patience"] == seconds
+    assert duration_s(text) == seconds_of(text) == seconds
+    assert re.fullmatch(DURATION_PATTERN, text)
+
+
+@pytest.mark.parametrize("text", ["", "h", "1m1h", "1h 30m", "1h30", "1.5h30m", "-1s"])
+def test_what_is_no_duration(text):
+    """The largest unit first, whole numbers, no gaps."""
+    assert duration(text) is None
+
+
+def test_options_that_are_not_indented_are_named_as_such():
+    """The commonest slip: beside the policy instead of below it; what else is wrong with them is told as well."""
+    found = check(HEAD + "chain:\n  - process_restart:\n    max_restarts: 3\n    windw: 1h\n  - stop\n", "p").problems
+    assert [problem.line for problem in found] == [4, 5]
+    assert found[0].text == "chain: max_restarts, windw must be indented below `process_restart:`, by two spaces more"
+    assert "unknown key 'windw'; did you mean 'window'?" in found[1].text
+
+
+def test_all_mistakes_of_an_entry_at_once():
+    """Two policies in one entry do not hide what is wrong with each."""
+    found = check(HEAD + "chain:\n  - process_restart: {max_restarts: -1}\n    shrnk: {}\n  - stop\n", "p").problems
+    told = "\n".join(problem.text for problem in found)
+    assert "found 2 keys in one entry" in told and "max_restarts: found -1" in told
+    assert "no policy is called 'shrnk'; did you mean 'shrink'?" in told
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        (["process_restart: {faults: [request]}"], "it takes no request, and no fault reaches it"),
+        (["alert: {faults: [request], to: ['env:A']}", "process_restart"], "without `requests: true`"),
+        (["process_restart: {deadline: 5s}"], "deadline (5s) is below grace (10s)"),
+        ([], "the first fault ends the job"),
+        (["grow"], "the first fault ends the job"),
+        (["process_restart: {max_restarts: 0}"], "the first fault ends the job"),
+        (["alert: {faults: [request], requests: true, to: ['env:A']}", "shrink"], ""),
+        (["process_restart: {deadline: 0}"], ""),
+    ],
+)
+def test_what_is_no_mistake_and_hardly_meant_is_remarked(entries, says):
+    """The file can be used; the remark says what it leads to."""
+    told = "\n".join(notes(parse(chain(*entries), "p")))
+    assert says in told if says else told == ""
+
+
+@pytest.mark.parametrize("name", names())
+def test_presets_need_no_remark(name):
+    """What ftcore ships makes sense by itself."""
+    assert notes(preset(name)) == []
