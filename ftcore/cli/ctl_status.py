@@ -91,7 +91,7 @@ def _job_row(job: JobStatus) -> "list[str | Text]":
         _step(job),
         str(job.incidents),
         str(job.last_seq),
-        f"{date(job.time)} {clock(job.time)}" if job.last_seq else "-",
+        f"{date(job.time)} {clock(job.time)}" if job.time is not None else "-",
     ]
 
 
@@ -143,7 +143,8 @@ async def status(args: argparse.Namespace) -> int:
         facts.add_row(
             "master", f"{job.master.host} pid {job.master.pid} at {job.master.address}, term {job.term}{life}"
         )
-    facts.add_row("log", f"{plural(job.last_seq, 'event')}, the last on {date(job.time)} at {clock(job.time)} UTC")
+    last = f", the last on {date(job.time)} at {clock(job.time)} UTC" if job.time is not None else ""
+    facts.add_row("log", f"{plural(job.last_seq, 'event')}{last}")
     if floor.seq:
         facts.add_row("archive", f"events up to {floor.seq} in {floor.archive or 'a place that is not known'}")
     if space is not None and space.full:

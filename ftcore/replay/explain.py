@@ -9,7 +9,6 @@ Phases, in seconds. Each begins where the one before it ends:
 | ``stop`` | the fact after which no worker of the old round ran: ``round.planned``, or the job's end |
 | ``rendezvous`` | the fact that fixed the new world (``world.formed``); back-off and waiting for nodes included |
 | ``start`` | the fact after which every worker ran (``round.started``), or had obeyed in place (``plan.applied``) |
-| ``load`` | the end of loading a checkpoint; no event tells it yet, so it is null |
 | ``first_step`` | the fact that resolved it by a completed step; begins where ``start`` ends, loading included |
 | ``total`` | the end of the incident; begins with ``detect``, or with ``decide`` if that is not known |
 
@@ -70,7 +69,6 @@ class Phases:
     stop: float | None = None
     rendezvous: float | None = None
     start: float | None = None
-    load: float | None = None
     first_step: float | None = None
     total: float | None = None
 
@@ -388,7 +386,6 @@ def _phases(case: _Case, root: Event | None) -> Phases:
         stop=None if in_place else _between(case.took, stopped),
         rendezvous=_between(case.planned, case.formed),
         start=_between(case.took, case.applied) if in_place else _between(case.formed, case.started),
-        load=None,
         first_step=_between(case.applied or case.started, case.closing) if stepped else None,
         total=None if total is None else round(total + (detect or 0.0), 9),
     )

@@ -84,7 +84,7 @@ class JobStatus:
 
     Args:
         job: its name.
-        state: state of the job machine.
+        state: state of the job machine; ``unsubmitted`` if the log holds no run.
         run: the how-manieth run of this log.
         term: the last master's term.
         master: that master; None before the first.
@@ -95,9 +95,10 @@ class JobStatus:
         incidents_open: how many of them are not closed yet.
         incident: the open one's id.
         last_seq: the event that this is true after.
-        time: its time, nanoseconds since the epoch.
+        time: its time, nanoseconds since the epoch; None: the log is empty.
         exit_code, reason: of the run's end; None while it goes on.
-        replicas: which ranks hold the same state; None: the log does not tell.
+        replicas: which ranks hold the same state, as the policy file says: ``all``, ``none``, or groups of global
+            ranks; None: it does not say.
         paused: the training waits at a step boundary, or will again after a fault that came in between.
         held: no recovery begins, because somebody wants it so.
         request: the wish that waits for its turn or is being carried out; None: none does.
@@ -120,10 +121,10 @@ class JobStatus:
     incidents_open: int
     incident: str | None
     last_seq: int
-    time: int
+    time: int | None
     exit_code: int | None
     reason: str | None
-    replicas: None
+    replicas: str | tuple[tuple[int, ...], ...] | None
     paused: bool
     held: bool
     request: WishInfo | None
@@ -149,7 +150,7 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
     open_now = incident is not None and incident.phase not in (IncidentPhase.RESOLVED, IncidentPhase.EXHAUSTED)
     return JobStatus(
         job=job or state.job,
-        state=str(state.phase),
+        state=str(state.phase) if state.run else "unsubmitted",
         run=state.run,
         term=state.term,
         master=None
@@ -162,10 +163,10 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         incidents_open=int(open_now),
         incident=incident.id if incident is not None and open_now else None,
         last_seq=state.seq,
-        time=state.time,
+        time=state.time if state.seq else None,
         exit_code=state.exit_code if state.outcome else None,
         reason=state.reason or None,
-        replicas=None,
+        replicas=state.declared.groups or state.declared.replicas or None,
         paused=state.phase is JobPhase.PAUSED or state.paused_for is not None,
         held=state.held,
         request=None if state.phase in ENDED else _wish(state.stop or state.request),

@@ -37,6 +37,7 @@ from ftcore.events.envelope import Event, EventId, Fact
 from ftcore.events.job import JobProgressed, JobSpec, JobSubmitted
 from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeLeft, NodeLost
+from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertRaised
 from ftcore.ids import Seq, seconds
 from ftcore.ports import Candidate, EventLog, Leadership
@@ -57,7 +58,7 @@ from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.opening import Turned, other_version
 from ftcore.runtime.wire.security import NONE, Security
-from ftcore.states.job import ENDED
+from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.master import MASTER, MasterPhase
 from ftcore.states.model import JobState
 from ftcore.states.revisions import NEWEST
@@ -400,7 +401,13 @@ class Master:
             self._choose_standbys()
             if self._sessions or self._held:
                 self._last_called = now
-            elif now - self._last_called > seconds(self._idle_s):
+            elif now - self._last_called <= seconds(self._idle_s):
+                continue
+            elif self.state.run and self.state.phase is JobPhase.ASSEMBLING and self.state.stop is None:
+                why = f"no agent has called for {self._idle_s:g} s, and no round was formed"
+                self._tell_own(OperatorCommanded(command="stop", who="ftcore", why=why))
+                self._last_called = now  # the run's end is written and told before this master ends, too
+            else:
                 logger.info("no agent calls; resigning", job=self.log.job)
                 self._ended.set()
 

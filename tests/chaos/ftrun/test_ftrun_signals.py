@@ -1,5 +1,6 @@
 """Signals to ftrun: workers get time to save, the exit code is right, nothing is left behind."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -134,3 +135,17 @@ def test_a_stopped_job_is_resumed(tmp_path: Path) -> None:
         job.finish()
         assert second.end() == 0
         assert job.step() > before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_job_whose_only_node_ends_before_the_first_round_is_over(tmp_path: Path, number: signal.Signals) -> None:
+    """Nobody forms its first round any more: its run ends as stopped, and ``ftctl jobs`` says so."""
+    with ftrun(tmp_path, timing={"master_idle_s": 4.0}) as job:
+        run = job.start("--nnodes=2")
+        job.wait("node.joined")
+        run.signal(number)
+        run.end()
+        wait_until(lambda: bool(job.of("job.finished")), "the run to be over")
+        [told] = json.loads(job.ftctl("jobs", "--format", "json").stdout)
+        assert (told["state"], told["exit_code"]) == ("stopped", 5)
+        assert "no round was formed" in told["reason"]

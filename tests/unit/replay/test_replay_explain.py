@@ -15,7 +15,7 @@ from ftcore.testing.driver import JobDriver
 PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:52710"
 CONTRACT = {"id", "kind", "class", "nodes", "ranks", "root", "opened", "resolved_by"}
 CONTRACT |= {"policies", "phases", "steps_lost", "state", "failures", "steps"}
-PHASES = {"detect", "decide", "stop", "rendezvous", "start", "load", "first_step", "total"}
+PHASES = {"detect", "decide", "stop", "rendezvous", "start", "first_step", "total"}
 FAILURE = {"rank", "local_rank", "node", "restart", "exitcode", "message", "py_callstack", "timestamp", "datetime"}
 
 
@@ -49,7 +49,7 @@ def test_a_killed_worker():
     assert {asked.verdict for asked in incident.policies[:-1]} == {"pass"}
     assert (incident.policies[-1].name, incident.policies[-1].verdict) == ("process_restart", "take")
     phases = incident.phases
-    assert (phases.detect, phases.decide, phases.load) == (1.0, 0.0, None)
+    assert (phases.detect, phases.decide) == (1.0, 0.0)
     known = [phases.detect, phases.decide, phases.stop, phases.rendezvous, phases.start, phases.first_step]
     assert phases.total == sum(part for part in known if part is not None)
     [failure] = incident.failures

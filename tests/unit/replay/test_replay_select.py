@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from ftcore.engine import health
+from ftcore.policies.config import parse
 from ftcore.replay.select import Bound, Selection, Selector
 from ftcore.replay.status import status_of
 from ftcore.states.model import JobState
@@ -91,3 +92,15 @@ def test_the_status_of_an_empty_log():
     """Before anything was submitted there is a name and nothing else."""
     made = status_of(JobState(), "demo")
     assert (made.job, made.master, made.world, made.last_seq, made.step) == ("demo", None, None, 0, None)
+    assert (made.state, made.time, made.replicas) == ("unsubmitted", None, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [("all", "all"), ("none", "none"), ("[[0, 2], [1, 3]]", ((0, 2), (1, 3))), (None, None)]
+)
+def test_the_status_has_the_replicas_that_the_file_declares(said: str | None, told: object) -> None:
+    """As they were declared; nothing, if the file says nothing."""
+    text = f"version: 1\njob: {{replicas: {said}}}\n" if said is not None else "version: 1\n"
+    driver = JobDriver(policy=parse(text, "p"))
+    driver.start()
+    assert status_of(driver.state).replicas == told
