@@ -16,6 +16,7 @@ import time
 import weakref
 from typing import Any
 
+from ftcore.worker import _groups
 from ftcore.worker._progress import progress
 
 
@@ -55,6 +56,7 @@ def install() -> None:
 
     register_optimizer_step_post_hook(_StepCounter())
     _stamp_backward()
+    _groups.install()
 
 
 def _stamp_backward() -> None:

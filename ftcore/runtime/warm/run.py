@@ -3,14 +3,15 @@
 What is equal: ``sys.argv``, ``sys.orig_argv``, the module path, ``__main__`` (classes in it can be pickled, and
 ``multiprocessing`` can spawn), seeds as random as those of a new process, thread counts from the environment,
 tracebacks without frames of ours, exit codes, threads and ``atexit``. What is not: preloaded modules are in
-``sys.modules`` already, the seed of ``hash(str)`` is the warm process's, for all workers the same, and the objects of a
-script that failed are not torn down (``_leave``).
+``sys.modules`` already, the seed of ``hash(str)`` is the warm process's, for all workers the same, and modules are not
+torn down after a failure (``_leave``) or while threads that python does not know still run (``_end``).
 
 A plain script's uncaught exception leaves an error file in torchrun's format; under torchrun it takes ``@record``.
 """
 
 import atexit
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import importlib
@@ -45,9 +46,11 @@ def run(body: protocol.Body) -> None:
         importlib.import_module(body["hooks"]).install()
     try:
         _run_main(body)
+        _end()
     except SystemExit as error:
         code = error.code
         if code is None or code == 0:
+            _end()
             raise
         if not isinstance(code, int):
             print(code, file=sys.stderr)
@@ -128,15 +131,49 @@ def _write_error_file(error: Exception, trace: TracebackType | None) -> None:
         print(f"ftcore: cannot write the error file {path}: {problem.strerror}", file=sys.stderr)
 
 
-def _leave(code: int) -> NoReturn:
-    """End a failed script as python does, but leave its objects to the kernel.
+def _end() -> None:
+    """End a script that succeeded as python does; returns if the interpreter can be torn down.
 
-    With torch loaded, tearing down every module takes 0.3 s, in which nobody hears of the failure. What a script may
+    Threads that python does not know, such as gloo's, may take the GIL at any time, and one that does so during the
+    tear-down aborts the process: torch 2.13, if the group was not destroyed or its model is a global. So the script's
+    own objects are released first. If such threads still run then, the process ends without the tear-down.
+    """
+    _finish_script()
+    if _foreign_threads():
+        _release_globals()
+    if _foreign_threads():
+        _leave(0)
+
+
+def _finish_script() -> None:
+    threading._shutdown()  # type: ignore[attr-defined]  # the interpreter itself calls it, by this name
+    atexit._run_exitfuncs()
+
+
+def _foreign_threads() -> bool:
+    own = {thread.native_id for thread in threading.enumerate()}
+    return any(int(name) not in own for name in os.listdir("/proc/self/task"))
+
+
+def _release_globals() -> None:
+    """Clear the script's module in the order in which the interpreter clears it."""
+    names = vars(sys.modules["__main__"])
+    for private in (True, False):
+        for name in list(names):
+            if name != "__builtins__" and private is (name.startswith("_") and not name.startswith("__")):
+                names[name] = None
+    gc.collect()
+
+
+def _leave(code: int) -> NoReturn:
+    """End a script as python does, but leave its objects to the kernel.
+
+    With torch loaded, tearing down every module takes 0.3 s, in which nobody hears of a failure. What a script may
     rely on is done: threads joined, ``atexit`` run, open files flushed.
     """
     try:
-        threading._shutdown()  # type: ignore[attr-defined]  # the interpreter itself calls it, by this name
-        atexit._run_exitfuncs()
+        _finish_script()
+        ctypes.CDLL(None).fflush(None)
         for thing in gc.get_objects():
             if issubclass(type(thing), io.IOBase):
                 with contextlib.suppress(Exception):

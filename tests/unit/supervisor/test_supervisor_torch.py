@@ -188,6 +188,80 @@ def test_ddp_trains_over_each_rounds_own_store(node: Node) -> None:
         node.run(round_(number, *(["stay"] if number < 5 else [])))
 
 
+END = """
+import ctypes, os, sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def delay_gloo():
+    # Gloo's threads run only while this one sleeps, so what they drop after the last collective is dropped late.
+    cpu = {min(os.sched_getaffinity(0))}
+    for thread in map(int, os.listdir('/proc/self/task')):
+        os.sched_setaffinity(thread, cpu)
+        if thread != os.getpid():
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+    sys.setswitchinterval(1000)
+
+class Last:
+    def __del__(self):
+        print('released', flush=True)
+
+def train():
+    global kept, last
+    dist.init_process_group('gloo')
+    group = dist.new_group() if 'new_group' in sys.argv else None
+    model = DistributedDataParallel(torch.nn.Linear(20, 1), process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    last = Last()
+    delay_gloo()
+    for _ in range(3):
+        model(torch.rand(32, 20)).sum().backward()
+        optimizer.step()
+    if 'collective' in sys.argv:
+        dist.all_reduce(torch.ones(3))
+    if 'global' in sys.argv:
+        kept = model
+    if 'destroy' in sys.argv:
+        dist.destroy_process_group()
+
+train()
+ctypes.CDLL(None).printf(b'flushed\\n')
+if 'exit' in sys.argv:
+    sys.exit()
+"""
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [
+        ("destroy",),
+        ("destroy", "global"),
+        ("destroy", "new_group", "exit"),
+        ("missing",),
+        ("missing", "global", "exit"),
+        ("missing", "global", "collective"),
+        ("missing", "new_group"),
+    ],
+    ids=" ".join,
+)
+def test_a_group_does_not_hang_or_abort_the_end(node: Node, ways: tuple[str, ...]) -> None:
+    """However a script ends, with gloo's threads late, it exits with 0, its objects released and its output flushed."""
+    script = node.script(END)
+
+    async def scene() -> None:
+        launch = node.launch(script, *ways, workers=2)
+        host, port = await node.supervisor.open_store(launch.round, "127.0.0.1")
+        for env in launch.envs:
+            env.update(MASTER_ADDR=host, MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")  # type: ignore[attr-defined]
+        ended = await node.ended(launch)
+        assert (ended.codes, ended.how) == ((0, 0), "fork"), ended.stderr
+        assert sorted(ended.stdout.split()) == ["flushed", "released"]
+
+    for _ in range(3):
+        node.run(scene())
+
+
 def test_stores_of_rounds_are_apart(node: Node) -> None:
     """A key of one round is unknown to the next; each has a port of its own on the address that was asked for."""
     ports = [node.run(node.supervisor.open_store(Round(number), "127.0.0.1"))[1] for number in (21, 22)]

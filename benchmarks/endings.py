@@ -1,0 +1,115 @@
+"""Short jobs in a row that do their work and end: how many hang or fail at the end, under ftrun and under torchrun.
+
+Each job runs two epochs of DDP over gloo and ends in one of three ways, in turn: ``destroy_process_group`` and the end
+of the script, the same with ``sys.exit``, or neither. Processes that only compute keep every core busy meanwhile.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+from launch import BIN
+from results import spread, table, write
+
+SCRIPT = Path(__file__).parent / "scripts" / "short.py"
+ENDINGS = ("destroy", "exit", "missing")
+LAUNCHERS = {
+    "ftrun": ["ftrun", "--max-restarts", "0"],
+    "ftrun --no-preload": ["ftrun", "--max-restarts", "0", "--no-preload"],
+    "torchrun": ["torchrun"],
+}
+
+
+@attrs.define
+class Tally:
+    """What became of one launcher's jobs."""
+
+    seconds: list[float] = attrs.field(factory=list)
+    hung: int = 0
+    failed: int = 0
+
+
+def _compute() -> None:
+    while True:
+        pass
+
+
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Keep this many processes computing."""
+    burners = [multiprocessing.Process(target=_compute, daemon=True) for _ in range(count)]
+    for burner in burners:
+        burner.start()
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.join()
+
+
+def run_one(command: list[str], ending: str, limit_s: float, tally: Tally) -> None:
+    """Run one job; one that has not ended within the limit counts as hung, and is stopped."""
+    with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as place:
+        env = {**os.environ, "XDG_STATE_HOME": place, "ENDING": ending, "OMP_NUM_THREADS": "1"}
+        line = [str(BIN / command[0]), *command[1:], "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
+        began = time.monotonic()
+        job = subprocess.Popen(
+            [*line, f"{place}/snapshot"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            code = job.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            tally.hung += 1
+            job.send_signal(signal.SIGTERM)
+            try:
+                job.wait(60)
+            except subprocess.TimeoutExpired:
+                job.kill()
+                job.wait()
+            return
+        tally.seconds.append(time.monotonic() - began)
+        tally.failed += code != 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1000, help="jobs under ftrun")
+    parser.add_argument("--peer-jobs", type=int, default=100, help="jobs under each of the others")
+    parser.add_argument("--limit", type=float, default=60.0, metavar="SECONDS", help="a job that takes longer hangs")
+    parser.add_argument("--busy", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that compute")
+    args = parser.parse_args()
+    tallies = {name: Tally() for name in LAUNCHERS}
+    with busy(args.busy):
+        for number in range(args.jobs):
+            for name, command in LAUNCHERS.items():
+                if name == "ftrun" or number < args.peer_jobs:
+                    run_one(command, ENDINGS[number % len(ENDINGS)], args.limit, tallies[name])
+    rows = [
+        (
+            name,
+            len(tally.seconds) + tally.hung,
+            tally.hung,
+            tally.failed,
+            spread(tally.seconds, "s") if tally.seconds else "-",
+        )
+        for name, tally in tallies.items()
+    ]
+    head = ("launcher", "jobs", "hung", "failed", "command to end")
+    command = f"python benchmarks/endings.py --jobs {args.jobs} --peer-jobs {args.peer_jobs} --busy {args.busy}"
+    note = f"1 node x 2 workers. A job hangs if it has not ended after {args.limit:.0f} s."
+    write("Short jobs that end", command, table(head, rows) + "\n\n" + note)
+    return 1 if tallies["ftrun"].hung or tallies["ftrun"].failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
