@@ -50,6 +50,13 @@ def raised() -> tuple[str, list[dict[str, Any]]]:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__, []
 
 
+def failed(group: Any) -> bool:
+    """Whether the agent found its workers failed; who runs it may raise that later, or never."""
+    from torch.distributed.elastic.agent.server.api import WorkerState
+
+    return group is not None and group.state is WorkerState.FAILED
+
+
 def pids(group: Any) -> dict[int, int]:
     """The workers' process ids by local rank; those that are none are left out."""
     if group is None:

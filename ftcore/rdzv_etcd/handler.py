@@ -176,6 +176,7 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
         self._env = {name: value for name, value in os.environ.items() if name != orphans.MARK}
         self._beside: _Beside | None = None
         self._stores: dict[int, Any] = {}
+        self._group: Any = None
         self._told_running = True
         self._had_world = False
 
@@ -214,7 +215,7 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
             self._beside.close()
             self._beside = None
         if self._beside is None:
-            group = agent_view.worker_group(self)
+            self._group = group = agent_view.worker_group(self) or self._group
             if group is not None:
                 spec = group.spec
                 self._config |= {"slots": spec.local_world_size, "role": spec.role, "max_restarts": spec.max_restarts}
@@ -286,7 +287,7 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
         """Tell once a round that its workers have begun; torchrun has started them before it calls."""
         if not self._told_running:
             self._told_running = True
-            beside.say({"running": agent_view.pids(agent_view.worker_group(self))})
+            beside.say({"running": agent_view.pids(self._group)})
 
     def is_closed(self) -> bool:
         """The job has ended, or goes on without this node."""
@@ -302,13 +303,12 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
         beside = self._beside
         if beside is None:
             return True
-        error, failed = agent_view.raised()
-        if failed:
-            first = failed[0]
-            restarts = self._config.get("max_restarts", 0)
-            reason = f"local rank {first['local_rank']} ended with code {first['exitcode']}, and torchrun's "
-            reason += f"--max-restarts {restarts} are used up" if restarts else "--max-restarts is 0"
-            beside.say({"gave_up": reason, "failures": failed})
+        error, failures = agent_view.raised()
+        gave_up = bool(failures)
+        if not error and agent_view.failed(self._group):
+            error, failures, gave_up = "its workers failed", agent_view.failures(), True
+        if gave_up:
+            beside.say({"gave_up": self._why_it_gave_up(failures), "failures": failures})
         elif error:
             beside.say({"leaving": error})
         else:
@@ -316,3 +316,9 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
         beside.ended(LAST_WORDS_S if error else None)
         beside.close()
         return True
+
+    def _why_it_gave_up(self, failures: list[dict[str, Any]]) -> str:
+        restarts = self._config.get("max_restarts", 0)
+        first = f"local rank {failures[0]['local_rank']} ended with code {failures[0]['exitcode']}" if failures else ""
+        budget = f"--max-restarts {restarts} are used up" if restarts else "--max-restarts is 0"
+        return f"{first or 'a worker failed'}, and torchrun's {budget}"

@@ -1,10 +1,13 @@
 """Torchruns of one job that run something different each: parameter servers and trainers, a master and its workers."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import JOBS, Run
 from test_torchrun import torchrun
 
 NODES = {"a": ("master", 2), "b": ("trainer", 1), "c": ("trainer", 3), "d": ("ps", 1), "e": ("ps", 2)}
@@ -59,3 +62,17 @@ def test_nodes_that_end_at_different_times(tmp_path: Path) -> None:
         assert job.nodes["a"].process.poll() is None
         job.finish()
         assert [run.end() for run in job.nodes.values()] == [0, 0]
+
+
+@pytest.mark.timeout(300)
+def test_an_agent_whose_caller_raises_nothing(tmp_path: Path) -> None:
+    """Workers that failed are no success, even if the handler is shut down before anybody raises; both nodes end."""
+    with torchrun(tmp_path) as job:
+        for name, fails in (("a", "1"), ("b", "0")):
+            command = [sys.executable, str(JOBS / "own_agent.py"), job.store, job.job, name, fails]
+            job.nodes[name] = Run(subprocess.Popen(command, **job._popen({})))
+            job.runs.append(job.nodes[name])
+        assert [run.end() for run in job.nodes.values()] == [1, 1]
+        [gave_up] = job.of("node.gave_up")
+        assert gave_up.data.node == "a" and "--max-restarts is 0" in gave_up.data.reason
+        assert job.of("job.finished")[-1].data.outcome == "failed"
