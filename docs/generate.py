@@ -29,7 +29,7 @@ from ftcore.events.registry import EventType
 from ftcore.faults import extra, rule, taxonomy
 from ftcore.faults.context import SETTINGS
 from ftcore.faults.rules import RULES
-from ftcore.faults.taxonomy import CLASSES, Action, Severity
+from ftcore.faults.taxonomy import CLASSES, UNREADABLE, UNREADABLE_FILE, Action, Severity
 from ftcore.policies import config, environment, presets, rules, values
 from ftcore.policies.abilities import DECLARED_BY
 from ftcore.policies.base import Option
@@ -265,7 +265,7 @@ def faults_page() -> str:
                 str(facts.severity),
                 f"`{facts.action}`",
             )
-            for cls, facts in CLASSES.items()
+            for cls, facts in [*CLASSES.items(), (": ".join(UNREADABLE_FILE) + " before any step", UNREADABLE)]
         ],
     )
     lines += ["", "## Advice", ""]

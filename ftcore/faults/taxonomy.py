@@ -93,6 +93,20 @@ F = FaultClass
 S = Severity
 A = Action
 
+UNREADABLE_FILE = (FaultClass.STORAGE, "checkpoint-file")
+"""Class and detail of a file that is not whole."""
+
+UNREADABLE = ClassFacts(
+    "A file that the script reads at its start, as a checkpoint, cannot be read.",
+    "data",
+    True,
+    "restore the file, or remove it if the script resumes from an older one; then run the same command again",
+    "a disk that was full when the file was written; a writer that was killed; a file cut short when it was copied",
+    Severity.STOP,
+    Action.STOP_AND_REPORT,
+)
+"""Facts of ``storage: checkpoint-file`` before any step: reading the file again on any node gives the same."""
+
 CLASSES: dict[FaultClass, ClassFacts] = {
     F.USER_CODE: ClassFacts(
         "The script raised an exception or crashed.",
@@ -329,3 +343,14 @@ def settings_for(cls: FaultClass, detail: str) -> str:
     """The settings that operators reach for at a fault; empty if none is known to help."""
     named = SETTINGS.get(cls, {})
     return named.get(detail, named.get("", ""))
+
+
+def facts_of(cls: FaultClass, detail: str = "", step: int | None = None) -> ClassFacts:
+    """What is known of a fault: of its class, unless its detail says more.
+
+    Args:
+        cls: its class.
+        detail: the finer distinction.
+        step: the last step completed before it; None: none was.
+    """
+    return UNREADABLE if (cls, detail) == UNREADABLE_FILE and step is None else CLASSES[cls]

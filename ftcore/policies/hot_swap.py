@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ftcore.events.policy import Terms
-from ftcore.faults.taxonomy import CLASSES, FaultClass
+from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, node_spent, spent
 from ftcore.policies.situation import (
@@ -17,6 +17,7 @@ from ftcore.policies.situation import (
     anyone_lives,
     class_of,
     culprit,
+    facts,
     gone,
     listed,
     members,
@@ -111,7 +112,7 @@ def _no_remedy(incident: IncidentState, job: JobState) -> str:
     cls = class_of(incident)
     if cls is FaultClass.NUMERIC:
         return "the ranks that would wait hold the state that went wrong"
-    if CLASSES[cls].repeats and job.repeat.count > 1:
+    if facts(incident).repeats and job.repeat.count > 1:
         return f"{cls} came {job.repeat.count} times in a row: a new process would meet it again"
     if HotSwap.name in incident.tried or job.streak > 0:
         return "a restart brought no completed step: the state that the ranks kept is suspect"

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ftcore.events.policy import Terms
-from ftcore.faults.taxonomy import CLASSES
 from ftcore.policies.abilities import lacking
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, attempts, round_terms, spent
@@ -23,6 +22,7 @@ from ftcore.policies.situation import (
     crash_loop,
     culprit,
     entry_below,
+    facts,
     gone,
     interrupted,
     is_member,
@@ -31,6 +31,8 @@ from ftcore.policies.situation import (
     room,
     root_report,
     unfit,
+    unreadable,
+    unreadable_file,
 )
 from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
@@ -48,6 +50,8 @@ class ProcessRestart:
         "passes a fault of a node to `pod_replacement` or `shrink` below it, if that can take the node out",
         "passes the loss of a node to `shrink` below it, if enough are left, nobody can come, and no `patience` is set",
         "passes a fault of the script or the data that came `same_fault` times in a row at the same step",
+        "goes back to the checkpoint before the newest, if that could not be read `same_fault` times in a row, the "
+        "script told of several, and it declares `rollback`",
         "passes when its own restart brought no step and the same fault came again",
         "passes when `max_restarts` in `window` are spent",
         "passes requests",
@@ -87,7 +91,8 @@ class ProcessRestart:
         if incident.kind != "fault" and not interrupted(incident, job):
             wish = incident.fault.detail
             return Pass(reason=f"asked to {wish if wish and wish != 'stop' else 'end'}, not to restart")
-        why = _no_remedy(incident, job, options) or spent(
+        older = _older_checkpoint(incident, job, options)
+        why = ("" if older is not None else _no_remedy(incident, job, options)) or spent(
             job, self.name, options["max_restarts"], options["window"], "restarts"
         )
         if why:
@@ -101,6 +106,8 @@ class ProcessRestart:
         if incident.fault.detail == "health-check" and is_member(job, culprit(incident)):
             return Pass(reason=f"{culprit(incident)} failed its health check: it must not train as it is{but}")
         attempt = attempts(job, self.name, options["window"]) + 1
+        if older is not None:
+            but = f"; goes back to the checkpoint of step {older}: {unreadable_file(incident, job)} cannot be read"
         patience_s = _patience_s(incident, job, options, self.name)
         waits = _waits(incident, job, patience_s)
         return Take(
@@ -108,15 +115,28 @@ class ProcessRestart:
             reason=f"restart {attempt} of {options['max_restarts']} in {lasting(options['window'])}{but}{waits}",
             attempt=attempt,
             **round_terms(job, incident, options),
-            terms=Terms(patience_s=patience_s, check=_check(incident, job, options)),
+            terms=Terms(patience_s=patience_s, check=_check(incident, job, options), rollback_to=older),
         )
+
+
+def _older_checkpoint(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> int | None:
+    """The step to go back to where the newest checkpoint cannot be read; None where a plain restart is tried first,
+    where no older one is kept, or where the script cannot be told which to take."""
+    again = unreadable(incident) and job.repeat.count >= options["same_fault"]
+    if not again or incident.kind != "fault" or not job.can(Ability.ROLLBACK) or len(job.checkpoints) < 2:
+        return None
+    return job.checkpoints[-2]
 
 
 def _no_remedy(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> str:
     if incident.kind != "fault":
         return "" if ProcessRestart.name not in incident.tried else "its own restart did not bring the workers back"
     cls = class_of(incident)
-    comes_again = CLASSES[cls].repeats or CLASSES[cls].at_fault == "data"
+    known = facts(incident)
+    comes_again = known.repeats or known.at_fault == "data"
+    if unreadable(incident) and job.repeat.count >= options["same_fault"]:
+        times = f"{job.repeat.count} times in a row"
+        return f"{unreadable_file(incident, job)} could not be read {times}: a restart is no remedy"
     if comes_again and job.repeat.count >= options["same_fault"]:
         return f"{cls} came {job.repeat.count} times in a row at {_place(incident)}: a restart is no remedy"
     if ProcessRestart.name in incident.tried and job.repeat.count >= options["same_fault"]:
@@ -205,9 +225,9 @@ def _check(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -
         return ""
     if options["check"] == "always":
         return "all"
-    facts = CLASSES[class_of(incident)]
+    known = facts(incident)
     root = root_report(incident, job)
-    suspicious = facts.at_fault == "node" or not facts.repeats or (root is not None and root.source == "health")
-    if not suspicious or facts.at_fault in ("user", "nobody"):
+    suspicious = known.at_fault == "node" or not known.repeats or (root is not None and root.source == "health")
+    if not suspicious or known.at_fault in ("user", "nobody"):
         return ""
     return "suspect" if culprit(incident) else "all"

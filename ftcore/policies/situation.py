@@ -5,16 +5,20 @@ evidence says of it: its own agent is gone, the class of the fault is one of mac
 to others. A healthy node that is replaced costs more than a bad one that is found out at the next fault.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ftcore.faults.taxonomy import CLASSES, FaultClass
+from ftcore.faults.taxonomy import UNREADABLE, ClassFacts, FaultClass, facts_of
 from ftcore.ids import seconds
 from ftcore.policies.budget import faults_of
 from ftcore.states.model import IncidentState, JobState, Report
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
 from ftcore.states.worker import WorkerPhase
 from ftcore.states.world import usable
+
+_READING = re.compile(r"\(reading (.+)\)$", re.MULTILINE)
+"""How a worker's error file names the file that could not be read (``runtime/warm/run.py``)."""
 
 GONE_REPORTS = ("node.lost", "node.left", "node.joined")
 """Types of reports that say that a node's agent is gone."""
@@ -56,6 +60,25 @@ def class_of(incident: IncidentState) -> FaultClass:
         return FaultClass(incident.fault.cls)
     except ValueError:
         return FaultClass.UNKNOWN
+
+
+def facts(incident: IncidentState) -> ClassFacts:
+    """What is known of the fault."""
+    return facts_of(class_of(incident), incident.fault.detail, incident.fault.step)
+
+
+def unreadable(incident: IncidentState) -> bool:
+    """Whether the script cannot read a file, as a checkpoint, that it needs before its first step."""
+    return facts(incident) is UNREADABLE
+
+
+def unreadable_file(incident: IncidentState, job: JobState) -> str:
+    """Which file that is, for people: as the worker said it, else the newest checkpoint that the script told of."""
+    for report in reversed(reports(incident, job)):
+        found = _READING.search(report.message)
+        if found is not None:
+            return found[1]
+    return f"the checkpoint of step {job.checkpoints[-1]}" if job.checkpoints else "a checkpoint"
 
 
 def culprit(incident: IncidentState) -> str:
@@ -131,7 +154,7 @@ def keeps_failing(incident: IncidentState, job: JobState, times: int, window_s: 
         window_s: seconds in which they are counted.
     """
     node = culprit(incident)
-    if times <= 0 or not node or CLASSES[class_of(incident)].at_fault not in ("process", "node"):
+    if times <= 0 or not node or facts(incident).at_fault not in ("process", "node"):
         return False
     own = faults_of(job, node, window_s)
     return own >= times and 2 * own > sum(faults_of(job, other, window_s) for other in job.node_faults)

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ftcore.faults.taxonomy import CLASSES
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
-from ftcore.policies.situation import class_of, interrupted
+from ftcore.policies.situation import facts, interrupted, unreadable, unreadable_file
 from ftcore.states.model import IncidentState, JobState
 
 
@@ -39,10 +38,12 @@ class Stop:
             )
         if incident.kind != "fault" and not interrupted(incident, job):
             return Pass(reason="no reason to end the job: it goes on without")
-        fault = incident.fault
+        fault, what = incident.fault, ""
+        if unreadable(incident):
+            what = f"{unreadable_file(incident, job)} cannot be read: "
         return Take(
             plan=PlanKind.END,
-            reason=f"{fault.summary} ({fault.cls}); {CLASSES[class_of(incident)].advice}",
+            reason=f"{what}{fault.summary} ({fault.cls}); {facts(incident).advice}",
             grace_s=options["grace"],
             outcome="failed",
             exit_code=1,

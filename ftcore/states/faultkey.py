@@ -11,6 +11,15 @@ OF_NO_NODE = ("user-code", "config-env", "oom-gpu", "numeric")
 """Classes of the taxonomy whose cause is the script or the data: they follow the job wherever it runs."""
 
 
+UNREADABLE_FILE = ("storage", "checkpoint-file")
+"""Before any step, this is a file that every node reads in vain."""
+
+
+def is_of_no_node(fault: Fault) -> bool:
+    """Whether the cause is the script or its files: it follows the job wherever it runs."""
+    return fault.cls in OF_NO_NODE or ((fault.cls, fault.detail) == UNREADABLE_FILE and fault.step is None)
+
+
 def fault_key(fault: Fault) -> str:
     """A key that is equal for faults of one class, one message (numbers aside) and one last completed step.
 

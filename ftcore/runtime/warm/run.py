@@ -26,7 +26,7 @@ import traceback
 from types import ModuleType, TracebackType
 from typing import NoReturn
 
-from ftcore.runtime.warm import child, protocol, stacks, title
+from ftcore.runtime.warm import child, files, protocol, stacks, title
 
 ERROR_FILE_ENV = "TORCHELASTIC_ERROR_FILE"
 _kept: list[object] = []
@@ -123,7 +123,9 @@ def _write_error_file(error: Exception, trace: TracebackType | None) -> None:
             return
     stack = "".join(traceback.format_exception(type(error), error, trace))
     extra = {"py_callstack": stack, "timestamp": str(int(time.time()))}
-    message = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
+    reading = files.read_by(error, trace)
+    text = f"{type(error).__name__}: {error}" + (f" (reading {reading})" if reading else "")
+    message = {"message": {"message": text, "extraInfo": extra}}
     try:
         with open(path, "w") as file:
             json.dump(message, file)

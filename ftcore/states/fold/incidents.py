@@ -5,7 +5,7 @@ from ftcore.events import incident, policy
 from ftcore.events.envelope import Event
 from ftcore.events.policy import Terms
 from ftcore.ids import seconds
-from ftcore.states.faultkey import OF_NO_NODE, fault_key, is_same
+from ftcore.states.faultkey import fault_key, is_of_no_node, is_same
 from ftcore.states.fold.base import (
     DIAGNOSIS,
     OFFER,
@@ -58,7 +58,7 @@ def _incident_opened(state: JobState, event: Event, data: incident.IncidentOpene
 
 
 def _count_culprit(state: JobState, event: Event, known: IncidentState, fault: incident.Fault) -> None:
-    known.counted = fault.nodes[0] if fault.nodes and fault.cls not in OF_NO_NODE else ""
+    known.counted = fault.nodes[0] if fault.nodes and not is_of_no_node(fault) else ""
     if known.counted:
         times = state.node_faults.setdefault(known.counted, [])
         times.append(event.time)

@@ -601,3 +601,47 @@ def test_other_warnings_evict_nobody():
     job = running(abilities=("replace",)).state
     about = incident(job, "numeric", kind="warning", observed="loss-spike")
     assert ask("evict_straggler", about, job) == Pass(reason="no node of the world is named as slow")
+
+
+def torn(job, *, step=None, times=2):
+    """An incident of a file that cannot be read, for the n-th time in a row."""
+    about = incident(job, "storage", detail="checkpoint-file", ended=True, step=step)
+    job.reports[-1] = attrs.evolve(job.reports[-1], message="EOFError: Ran out of input (reading /c/last.pt)")
+    job.repeat.count = times
+    return about
+
+
+def test_a_checkpoint_that_cannot_be_read_ends_the_job():
+    """It is tried once more; then it is said which file it is, and no node is blamed."""
+    job = running().state
+    assert isinstance(ask("process_restart", torn(job, times=1), job), Take)
+    verdict = ask("process_restart", torn(job), job)
+    assert verdict == Pass(reason="/c/last.pt could not be read 2 times in a row: a restart is no remedy")
+    job.node_faults["node1"] = [job.time] * 9
+    for name in ("pod_replacement", "shrink"):
+        assert isinstance(ask(name, torn(job), job), Pass)
+    end = ask("stop", torn(job), job)
+    assert isinstance(end, Take) and end.reason.startswith("/c/last.pt cannot be read: rank 1 on node1: it broke")
+
+
+def test_a_file_that_breaks_in_the_middle_is_a_fault_as_before():
+    """Behind a completed step a disk may be at fault."""
+    job = running().state
+    assert isinstance(ask("process_restart", torn(job, step=10), job), Take)
+    assert "cannot be read" not in ask("stop", torn(job, step=10), job).reason
+
+
+def test_the_checkpoint_before_it_is_gone_back_to():
+    """Where the script told of several and can be told which to take; without an older one the job ends."""
+    job = running(abilities=("rollback",)).state
+    job.checkpoints[:] = [10, 20, 30]
+    verdict = ask("process_restart", torn(job), job)
+    assert isinstance(verdict, Take) and verdict.terms.rollback_to == 20
+    assert "goes back to the checkpoint of step 20: /c/last.pt cannot be read" in verdict.reason
+    assert ask("process_restart", torn(job, times=1), job).terms.rollback_to is None
+    job.checkpoints[:] = [10]
+    assert isinstance(ask("process_restart", torn(job), job), Pass)
+    job.checkpoints[:] = [10, 20]
+    unable = running().state
+    unable.checkpoints[:] = [10, 20]
+    assert isinstance(ask("process_restart", torn(unable), unable), Pass)
