@@ -1,9 +1,10 @@
 """The agent's stream to the master: finds it, keeps it, finds the next one. Knows frames, not workers.
 
 Where to look is asked in this order: the address that a ``NotMaster`` just told; after a stream that broke, the same
-master once more; the log store; if that does not answer, the master that took the agent on last. So a store that is
-away or slow does not part nodes from a master that lives. Between attempts it waits a jittered ``reconnect_s``. When
-nobody leads, ``on_leaderless`` is called, so that the agent may put up a candidate.
+master once more; the log store; if that does not answer, in turn the standbys that the last master told of, and the
+master that took the agent on last. So a store that is away, slow, or cut off from this host alone does not part nodes
+from a master that lives. Between attempts it waits a jittered ``reconnect_s``. When nobody leads, ``on_leaderless`` is
+called, so that the agent may put up a candidate.
 
 A master that has not shown that it knows the job's token, or whose certificate is not good, ends no agent that has
 taken part: whoever trains goes on, and people are told. One that has not taken part yet gives up, with the reason.
@@ -38,6 +39,9 @@ from ftcore.tls import trouble
 CONNECT_S = 2.0
 """While a master does not answer a hello the store is asked whether it leads still: soon at first, since one that fell
 silent does not for long, then this often, in seconds."""
+
+STORE_S = 0.5
+"""How long an agent that lost its master waits for the store before it calls a standby."""
 
 DESCRIPTORS = 16
 """More than an attempt takes, or a candidate that is put up."""
@@ -106,6 +110,8 @@ class Link:
         self._last = ""
         self._sent = 0
         self._mark: Mark | None = None
+        self._candidates: tuple[str, ...] = ()
+        self._tries = 0
         self._taken_part = False
         self._untrusted = 0
         self._parted: float | None = None
@@ -131,16 +137,30 @@ class Link:
                 await asyncio.sleep(self._timing.reconnect_s * random.uniform(0.2, 1.0))
 
     async def _find(self) -> str:
+        """Who leads, as the store says; where it does not answer, the next of those that may lead or know who does."""
+        found = await self._ask_store()
+        if found is None:
+            known = list(dict.fromkeys((*self._candidates, *([self._last] if self._last else []))))
+            self._tries += 1
+            return known[self._tries % len(known)] if known else ""
+        return found
+
+    async def _ask_store(self) -> str | None:
+        """The address of who leads, empty if nobody does; None: the store does not answer.
+
+        An agent that knows standbys waits a moment only: they answer sooner than a store that is cut off.
+        """
         try:
-            leader = await self._log.leader()
-        except Unreachable as error:
+            async with asyncio.timeout(STORE_S if self._candidates else None):
+                leader = await self._log.leader()
+        except (Unreachable, TimeoutError) as error:
             logger.debug("the log store does not answer", error=str(error))
             self._on_looked(False)
-            return self._last
+            return None
         except FtcoreError as error:
             self.say("the job's log cannot be used; training goes on, recoveries wait", str(error))
             self._on_looked(False)
-            return self._last
+            return None
         self._on_looked(leader is not None and leader.alive)
         if leader is None or not leader.alive:
             self._on_leaderless(leader)
@@ -225,7 +245,9 @@ class Link:
                 patience_s = min(2 * patience_s, CONNECT_S)
                 if answer.done():
                     break
-                if await self._find() != target and not answer.done():
+                leads = await self._ask_store()
+                silent = self._last if not self._candidates else ""
+                if target != (silent if leads is None else leads) and not answer.done():
                     raise TimeoutError
                 self._unreached(target, TimeoutError())
             return answer.result()
@@ -261,6 +283,10 @@ class Link:
             self._on_orders(frame)
         elif isinstance(frame, frames.HostStandby):
             self._on_standby()
+        elif isinstance(frame, frames.Candidates):
+            self._candidates = frame.addresses
+        elif isinstance(frame, frames.NotMaster):
+            self._hint = frame.hint
         elif isinstance(frame, frames.Refused):
             self._on_refused(frame)
 

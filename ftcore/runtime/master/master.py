@@ -55,6 +55,7 @@ from ftcore.runtime.master.replacer import Replacer
 from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.runtime.master.service import Service
 from ftcore.runtime.master.sessions import Session
+from ftcore.runtime.master.standbys import Standbys, announce
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.opening import Turned, other_version
 from ftcore.runtime.wire.security import NONE, Security
@@ -72,6 +73,9 @@ LOOK_S = 0.1
 
 FOUND_S = 0.5
 """How often a master whom nodes have not found yet asks the store who leads, and how long that may take."""
+
+SUCCESSOR_S = 0.3
+"""How long a deposed master asks the store who leads; its agents wait for that."""
 
 STANDBYS = 2
 """Standbys wanted beside the leader, on the lowest ordinals after the first."""
@@ -128,7 +132,9 @@ class Master:
         self._sampled: tuple[int, int] = (self._clock.mono(), -1)
         self._durable: dict[str, tuple[str, int]] = {}
         self._deadlines: Deadlines | None = None
-        self._standbys: set[str] = set()
+        self._hosting: set[str] = set()
+        self._standbys = Standbys()
+        self._security = security
         self._submitting: JobSpec | None = None
         self._unserved: list[Session] = []
         self._held: dict[asyncio.Future[Any], Callable[[], Any]] = {}
@@ -199,6 +205,7 @@ class Master:
         Who has not yet folded what was there when it came does not campaign: the role goes to who can lead at once.
         """
         candidate = Candidate(host=socket.gethostname(), pid=os.getpid(), address=address)
+        announcing = asyncio.create_task(announce(self.log.job, address, self._security, lambda: self.state.master))
         following = asyncio.create_task(self._follower.follow())
         campaign = asyncio.create_task(self._campaign(candidate))
         try:
@@ -207,7 +214,7 @@ class Master:
                 following.result()
                 return None
         finally:
-            await tasks.end([following] if campaign.done() else [following, campaign])
+            await tasks.end([announcing, following] if campaign.done() else [announcing, following, campaign])
         self._step("lease.won")
         return campaign.result()
 
@@ -267,12 +274,25 @@ class Master:
                     outcome = duty.result()
                     if duty.get_name() == "leadership":
                         logger.warning("leadership lost", reason=outcome)
+            if not self._ended.is_set():
+                await self._say_who_leads(address)
         finally:
             await tasks.end(duties)
             await self._adviser.close()
             self._keeper.close()
             if self._replacer is not None:
                 await self._replacer.close()
+
+    async def _say_who_leads(self, address: str) -> None:
+        """Deposed: send every agent to the successor, if the store tells who that is; else to look for it at once."""
+        leader = None
+        with contextlib.suppress(FtcoreError, TimeoutError):
+            async with asyncio.timeout(SUCCESSOR_S):
+                leader = await self.log.leader()
+        known = leader is not None and leader.alive and leader.candidate.address != address
+        hint = leader.candidate.address if leader is not None and known else ""
+        for session in self._sessions.values():
+            session.send(frames.NotMaster(hint))
 
     def _record(self, data: Any) -> asyncio.Future[Seq]:
         assert self._sequencer is not None
@@ -378,8 +398,8 @@ class Master:
         for place in nsmallest(1 + STANDBYS, self.state.places)[1:]:
             node = self.state.nodes[self.state.places[place]]
             session = self._sessions.get(node.node)
-            if session is not None and node.incarnation not in self._standbys:
-                self._standbys.add(node.incarnation)
+            if session is not None and node.incarnation not in self._hosting:
+                self._hosting.add(node.incarnation)
                 session.send(frames.HostStandby())
 
     # -- time
@@ -399,6 +419,8 @@ class Master:
                 self._tell_own(slow)
             self._give_signs_of_life(now)
             self._choose_standbys()
+            if self._standbys.forget(now):
+                self._tell_candidates()
             if self._sessions or self._held:
                 self._last_called = now
             elif now - self._last_called <= seconds(self._idle_s):
@@ -614,6 +636,8 @@ class Master:
         acked = session.acked = acknowledged(self._durable, session.node, session.incarnation)
         session.mark = lambda: self._contradictions.mark
         session.send(frames.Welcome(self._sequencer.term, acked, session.mark()))
+        if self._standbys.addresses:
+            session.send(frames.Candidates(self._standbys.addresses))
         self._unserved.append(session)
         if not self._sequencer.ahead:
             self._serve_newcomers()
@@ -645,6 +669,17 @@ class Master:
         newest = self._sessions.get(session.node) is session
         if newest and listens_to(self.state, session.node, session.incarnation, fact.id.incarnation):
             self._sequencer.submit(fact)
+
+    def stands_by(self, standby: frames.Standby) -> frames.Candidates:
+        """A standby tells where it serves; agents are told of one that is new."""
+        known = (standby.job, standby.protocol) == (self.log.job, frames.PROTOCOL)
+        if self.leading and known and self._standbys.heard(standby.address, self._clock.mono()):
+            self._tell_candidates()
+        return frames.Candidates(self._standbys.addresses)
+
+    def _tell_candidates(self) -> None:
+        for session in self._sessions.values():
+            session.send(frames.Candidates(self._standbys.addresses))
 
     def seen(self, inquiry: frames.Inquiry) -> frames.NodesSeen:
         """What the heartbeats tell, for an operator."""

@@ -119,6 +119,9 @@ class Service:
         if isinstance(found.frame, frames.Command):
             yield frames.encode(await self._master.command(found.frame))
             return
+        if isinstance(found.frame, frames.Standby):
+            yield frames.encode(self._master.stands_by(found.frame))
+            return
         if isinstance(found.frame, frames.Inquiry):
             yield frames.encode(self._master.seen(found.frame))
             return

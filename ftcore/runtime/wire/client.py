@@ -90,6 +90,22 @@ async def nodes_seen(target: str, job: str, *, security: Security, timeout_s: fl
             return found
 
 
+async def stand_by(target: str, word: frames.Standby, *, security: Security, timeout_s: float) -> None:
+    """Tell a master where a standby of it serves.
+
+    Args:
+        target: the master's gRPC target.
+        word: what is told.
+        security: whose token and certificates are shown.
+        timeout_s: seconds to wait for the answer.
+
+    Raises:
+        Unreachable: the master does not answer.
+        Refused: it does not let us in.
+    """
+    await _asked(target, word.job, word, word.address, security, timeout_s)
+
+
 async def _asked(
     target: str, job: str, request: opening.Word, who: str, security: Security, timeout_s: float
 ) -> frames.FromMaster | None:

@@ -391,6 +391,32 @@ class Inquiry(msgspec.Struct, frozen=True, tag_field="f", tag="inquiry"):
     after: str = ""
 
 
+class Standby(msgspec.Struct, frozen=True, tag_field="f", tag="standby"):
+    """A candidate that waits for the role tells where it serves: the only word of its stream.
+
+    The answer is ``Candidates``.
+
+    Args:
+        protocol: ``PROTOCOL`` of the sender.
+        job: the job.
+        address: gRPC target at which it serves.
+    """
+
+    protocol: int
+    job: str
+    address: str
+
+
+class Candidates(msgspec.Struct, frozen=True, tag_field="f", tag="candidates"):
+    """Where to ask who leads, when neither this master nor the log's store answers.
+
+    Args:
+        addresses: gRPC targets of the standbys.
+    """
+
+    addresses: tuple[str, ...]
+
+
 class NodeSeen(msgspec.Struct, frozen=True):
     """A node as its heartbeats tell it.
 
@@ -421,9 +447,19 @@ class NodesSeen(msgspec.Struct, frozen=True, tag_field="f", tag="nodes"):
     leading: bool = True
 
 
-FromAgent: TypeAlias = Hello | Facts | Beat | Command | Inquiry | Knock | Sealed | Distrust
+FromAgent: TypeAlias = Hello | Facts | Beat | Command | Inquiry | Standby | Knock | Sealed | Distrust
 FromMaster: TypeAlias = (
-    Welcome | NotMaster | Refused | Parked | Ack | Orders | HostStandby | Challenge | CommandReply | NodesSeen
+    Welcome
+    | NotMaster
+    | Refused
+    | Parked
+    | Ack
+    | Orders
+    | HostStandby
+    | Candidates
+    | Challenge
+    | CommandReply
+    | NodesSeen
 )
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

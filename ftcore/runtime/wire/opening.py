@@ -40,8 +40,8 @@ NAME_CHARS_MAX: Final = 100
 TEXT_CHARS_MAX: Final = 4000
 """No reason that an operator gives is longer."""
 
-Word = frames.Command | frames.Inquiry
-"""What an operator's stream may begin with."""
+Word = frames.Command | frames.Inquiry | frames.Standby
+"""What a stream may begin with that is no agent's: an operator's, or a standby's."""
 
 MASTER, CALLER = "master", "caller"
 
@@ -197,6 +197,8 @@ class Opening:
             name = frame.who
             names += [frame.node, frame.command]
             texts += [frame.who, frame.why]
+        elif isinstance(frame, frames.Standby):
+            texts.append(frame.address)
         for said, most in ((max(names, key=len), NAME_CHARS_MAX), (max(texts, key=len), TEXT_CHARS_MAX)):
             if len(said) > most:
                 reason = f"{said[:NAME_CHARS_MAX]}... has {len(said)} characters; {most} are taken"

@@ -10,6 +10,7 @@ from ftcore.events.job import JobSpec
 from ftcore.events.node import NodeLeft
 from ftcore.ids import Term
 from ftcore.ports import Candidate, Leader
+from ftcore.runtime.agent import link as subject
 from ftcore.runtime.agent.link import Link, make_hello
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.clock import at
@@ -222,3 +223,58 @@ async def looks(folder: Path) -> list[bool]:
 def test_every_look_into_the_store_is_told(tmp_path):
     """Whether a master is named: a store that is away names none, nor does one that answers that nobody leads."""
     assert asyncio.run(looks(tmp_path)) == [True, False, False]
+
+
+class Silent:
+    """A store that never answers."""
+
+    async def leader(self) -> Leader:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def find_the_next(folder: Path) -> list[str]:
+    """The leader is deposed and its store is cut off; it has told of two standbys, of which one leads by now."""
+    calls: list[str] = []
+    told = ("first", "second", "next")
+    address = {name: f"unix:{folder}/{name}.sock" for name in told}
+
+    def serving(name: str, said: list[Any]) -> Any:
+        async def connect(incoming: Any, _: Any) -> Any:
+            await anext(aiter(incoming))
+            calls.append(name)
+            for frame in said if calls.count(name) == 1 else [frames.NotMaster("")]:
+                yield frames.encode(frame)
+
+        return connect
+
+    welcome = frames.Welcome(term=Term(1), acked=0, mark=Mark("l", 0, ""))
+    candidates = frames.Candidates((address["next"], address["second"]))
+    served = []
+    for name, said in (
+        ("first", [welcome, candidates]),
+        ("second", [frames.NotMaster("")]),
+        ("next", [welcome]),
+    ):
+        made = server(serving(name, said))
+        made.add_insecure_port(address[name])
+        await made.start()
+        served.append(made)
+    outbox = Outbox("a", "1", lambda: None)
+    link = bond(Silent(), outbox)
+    link._hint = address["first"]
+    running = asyncio.create_task(link.run())
+    while "next" not in calls:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await outbox.close()
+    for made in served:
+        await made.stop(None)
+    return calls
+
+
+def test_an_agent_without_a_store_asks_the_standbys(tmp_path, monkeypatch):
+    """It calls the last leader again, and each standby that it was told of, until one of them takes it on."""
+    monkeypatch.setattr(subject, "STORE_S", 0.01)
+    assert "next" in asyncio.run(asyncio.wait_for(find_the_next(tmp_path), 60))

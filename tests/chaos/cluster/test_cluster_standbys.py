@@ -1,0 +1,35 @@
+"""The leader's host loses etcd and nothing else: its agent finds the next leader through the standbys."""
+
+from pathlib import Path
+
+import pytest
+from fleet import MASTER, fleet
+from harness import wait_until
+
+NODES = ("h4", "h5", "h6")
+"""Hosts without a member of etcd."""
+
+
+@pytest.mark.timeout(300)
+def test_the_leader_s_host_is_cut_off_from_etcd_alone(tmp_path: Path) -> None:
+    """Another host leads, the node of the old leader is not lost, and no worker is restarted; with etcd back the job
+    recovers from a failure as ever."""
+    with fleet(tmp_path, 6) as job:
+        runs = [job.start_on(job[name], "--nnodes", "3", "--node-rank", str(rank)) for rank, name in enumerate(NODES)]
+        seq = job.stepped(1, nodes=3).seq
+        wait_until(lambda: all(job[name].processes(MASTER) for name in NODES), "two standbys")
+        for rank in range(3):
+            job.steps_on(rank, 200)  # the standbys have told where they serve
+        leader = job.master_host()
+        for member in job.etcd.hosts:
+            leader.deafen(member)
+        elected = job.wait("master.elected", seq)
+        assert elected.data.host != leader.name
+        for rank in range(3):
+            job.steps_on(rank, 500)  # longer than every lease
+        assert not job.of("node.lost") and len(job.of("world.formed")) == 1
+        for member in job.etcd.hosts:
+            leader.undeafen(member)
+        job.do(1, "sys.exit(3)")
+        job.train_again(elected.seq, 3)
+        job.end(*runs)
