@@ -65,15 +65,21 @@ class Place:
             return None
 
 
-def make_private(directory: Path) -> None:
+def make_private(directory: Path, levels: int | None = None) -> None:
     """Make a directory that only this user may enter; what is missing above it likewise.
 
+    Args:
+        directory: the directory.
+        levels: how many directories may be missing, this one included; None: any number.
+
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be made, or more are missing.
     """
     missing = [directory]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
+    if levels is not None and len(missing) > levels:
+        raise FileNotFoundError(f"{missing[-1].parent} is gone")
     for one in reversed(missing):
         one.mkdir(exist_ok=True, mode=0o700)
 

@@ -9,7 +9,7 @@ import re
 import shlex
 
 _COMMAND = re.compile(
-    r"\bftctl (?=(?:jobs|status|events|incidents|explain|replay|export|whatif|pause|resume|drain|evict|admit"
+    r"\bftctl (?=(?:jobs|status|events|incidents|explain|replay|export|salvage|whatif|pause|resume|drain|evict|admit"
     r"|checkpoint|stop)\b)"
 )
 

@@ -288,6 +288,9 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     job.JobProgressed: _progressed,
     job.JobFinished: lambda data: f"{data.outcome}, exit code {data.exit_code}: {data.reason}",
     job.JobParked: lambda data: f"{data.error}; fact: {data.fact}",
+    job.LogSalvaged: lambda data: (
+        f"events up to {data.last} are kept: {data.reason}; the damaged log is {data.damaged}"
+    ),
     job.LogContradicted: lambda data: f"{data.node}: {data.reason}",
     job.JobUnparked: lambda data: f"by {data.who}",
     master.MasterElected: lambda data: f"{data.host} pid {data.pid} leads at {data.address}, ftcore {data.version}",

@@ -169,6 +169,12 @@ def _add_taking_away(commands: Any) -> None:
         metavar="FILE",
         help="by custom NAME.ftlog; an archive that is there is replaced, another file is not; - for standard output",
     )
+    _reading(
+        commands,
+        "salvage",
+        "Make a new log of what can be read of a damaged one on this machine; the damaged file is kept.",
+        "ftctl --job demo salvage\nftctl --job demo salvage --format json | jq .lost",
+    )
     machines = _command(
         commands,
         "machines",

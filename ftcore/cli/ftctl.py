@@ -141,6 +141,10 @@ def _command(name: str) -> Command:
         from ftcore.cli import ctl_policy
 
         return ctl_policy.policy
+    if name == "salvage":
+        from ftcore.cli import ctl_salvage
+
+        return ctl_salvage.salvage
     if name in ("replay", "export"):
         from ftcore.cli import ctl_replay
 

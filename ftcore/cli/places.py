@@ -68,7 +68,8 @@ def socket_dir(store: str | None) -> Path:
     beside = own_file(store, "job", "run")
     shared = [Path(base) / f"ftcore-{os.getuid()}" for base in SHARED]
     problem: UsageError | None = None
-    for directory in ([beside.parent / ".run"] if beside is not None else []) + shared:
+    has_log = beside is not None and beside.parent.is_dir()
+    for directory in ([beside.parent / ".run"] if beside is not None and has_log else []) + shared:
         if len(os.fsencode(directory)) + len("/0123456789abcdef.sock") > PATH_BYTES_MAX:
             continue
         try:

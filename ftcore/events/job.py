@@ -149,6 +149,27 @@ class LogContradicted:
     reason: str
 
 
+@fact("log.salvaged")
+@attrs.frozen(kw_only=True)
+class LogSalvaged:
+    """The log was damaged; what could be read of it became this log, of which this is the first new event. No decision
+    follows from it.
+
+    Args:
+        log_id: the new log's identity: what was kept on disk for the damaged one is not used any more.
+        damaged: where the damaged log was put.
+        last: the last event that was kept.
+        lost: how many events came behind it; None: not known.
+        reason: what could not be read.
+    """
+
+    log_id: str
+    damaged: str
+    last: int
+    lost: int | None
+    reason: str
+
+
 @decision("job.unparked")
 @attrs.frozen(kw_only=True)
 class JobUnparked:

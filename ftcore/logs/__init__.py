@@ -102,14 +102,19 @@ def endpoints(url: str) -> list[tuple[str, int]]:
 
 def own_file(url: str | None, job: str, suffix: str) -> Path | None:
     """Where a file of that suffix lies beside a job's log; None if the log is not on this machine alone."""
+    log = log_file(url, job)
+    return None if log is None else log.with_name(f"{log.name}.{suffix}")
+
+
+def log_file(url: str | None, job: str) -> Path | None:
+    """The file with a job's log, whether it is there or not; None if the log is not on this machine alone."""
     url = default_store_url() if url is None else url
     scheme, _, rest = url.partition(":")
     if scheme != "sqlite":
         return None
     from ftcore.logs.sqlite import file_of
 
-    log = file_of(_path(url, scheme, rest), job)
-    return log.with_name(f"{log.name}.{suffix}")
+    return file_of(_path(url, scheme, rest), job)
 
 
 def missing_path(url: str) -> Path | None:

@@ -46,6 +46,9 @@ READER = "0.1.0"
 BUSY_S = 5.0
 """How long a statement waits for another process's lock before the log counts as unavailable."""
 
+SALVAGE = "end every ftrun of the job, then make a new log of what can be read with `ftctl salvage`"
+"""What to do about a damaged log."""
+
 SLICE = 2000
 """Events taken out in one transaction: an append waits for it a few milliseconds."""
 
@@ -235,7 +238,7 @@ class LogFile:
         for seq, body in enumerate(self.stored(after, until), after + 1):
             event = decode(body)
             if event.seq != seq:
-                raise LogCorrupt(f"{self.path}: event {seq} calls itself {event.seq}")
+                raise LogCorrupt(f"{self.path}: event {seq} calls itself {event.seq}: {SALVAGE}")
             events.append(event)
         return events
 
@@ -260,14 +263,14 @@ class LogFile:
         elif rows and rows[0][0] == after:
             digest = rows.pop(0)[2]
         elif rows:
-            raise LogCorrupt(f"{self.path}: event {after} is missing, {rows[0][0]} is there")
+            raise LogCorrupt(f"{self.path}: event {after} is missing, {rows[0][0]} is there: {SALVAGE}")
         bodies = []
         for seq, (stored, body, stored_digest) in enumerate(rows[:CHUNK], after + 1):
             if stored != seq:
-                raise LogCorrupt(f"{self.path}: event {seq} is missing, {stored} stands in its place")
+                raise LogCorrupt(f"{self.path}: event {seq} is missing, {stored} is in its place: {SALVAGE}")
             digest = chain(digest, body) if type(body) is bytes else b""
             if digest != stored_digest:
-                raise LogCorrupt(f"{self.path}: event {seq} does not fit its digest: it was changed")
+                raise LogCorrupt(f"{self.path}: event {seq} does not fit its digest: {SALVAGE}")
             bodies.append(body)
         return bodies
 
@@ -362,7 +365,7 @@ class LogFile:
                 " ON seq = (SELECT max(seq) FROM events)"
             ).fetchone()
         if row is None or row[1:3] != ((0, GENESIS) if row[3] is None else row[3:5]):
-            raise LogCorrupt(f"{self.path}: the last event is not the one that the head names")
+            raise LogCorrupt(f"{self.path}: the last event is not the one that the head names: {SALVAGE}")
         return JobName(row[0])
 
     def _check_place(self) -> None:
@@ -468,7 +471,7 @@ def _translate(error: sqlite3.Error, path: Path) -> FtcoreError:
     if name.startswith("SQLITE_NOTADB"):
         return StoreError(f"{path} is not a SQLite file; it was left as it is. Name another file")
     if name.startswith("SQLITE_CORRUPT"):
-        return LogCorrupt(f"{path} is damaged ({error}): restore it from a copy")
+        return LogCorrupt(f"{path} is damaged ({error}): {SALVAGE}")
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
         return StoreError(f"cannot open {path} ({error}): check that it exists and who may read and write it")
     if name.startswith(("SQLITE_IOERR", "SQLITE_NOMEM", "SQLITE_PROTOCOL")):

@@ -22,7 +22,7 @@ from ftcore.engine.decide import turn
 from ftcore.errors import FtcoreError, LogCorrupt
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event, Unknown
-from ftcore.events.job import JobParked
+from ftcore.events.job import JobParked, LogSalvaged
 from ftcore.events.registry import Kind
 from ftcore.replay.reading import fold_recorded, read, read_async
 from ftcore.states.model import JobState, digest
@@ -136,7 +136,7 @@ class Verifier:
         self._events += len(group)
         if self._broken:
             return
-        if self._full or any(type(event.data) in (JobParked, Unknown) for event in group):
+        if self._full or any(type(event.data) in (JobParked, LogSalvaged, Unknown) for event in group):
             self._skipped += 1
             self._fold(group)
         else:

@@ -28,6 +28,10 @@ from ftcore.private import make_private
 OUTBOX_FACTS_MAX = 10_000
 """Bound of the memory of an agent without a master; reached only by a crash loop without a master to stop it."""
 
+LEVELS = 3
+"""Directories above the file that are made anew if they were removed: of the log, the job, and all agents. If what is
+above them is gone too, it was taken away as a whole, and may be put back."""
+
 CLOSE_S = 2.0
 """An agent that ends waits at most so long for its disk."""
 
@@ -204,7 +208,7 @@ def _there(path: Path, fd: int) -> int:
         os.close(fd)
     for _ in range(2):  # another node that ends removes the folder, maybe just now
         with contextlib.suppress(OSError):
-            make_private(path.parent)
+            make_private(path.parent, LEVELS)
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     return -1
 

@@ -73,6 +73,11 @@ def _log_contradicted(state: JobState, event: Event, data: job.LogContradicted, 
     step_job(state, "log.contradicted", changes)
 
 
+@on(job.LogSalvaged)
+def _log_salvaged(state: JobState, event: Event, data: job.LogSalvaged, changes: Changes) -> None:
+    state.log_id = data.log_id
+
+
 @on(job.JobUnparked)
 def _job_unparked(state: JobState, event: Event, data: job.JobUnparked, changes: Changes) -> None:
     step_job(state, "job.unparked", changes)

@@ -3,13 +3,14 @@
 import asyncio
 import os
 import shutil
+import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from etcd_cluster import Cluster, require_etcd
-from harness import Ftrun, checked, wait_until
+from harness import Ftrun, checked, gone, kill, wait_until
 
 from ftcore.errors import FtcoreError
 from ftcore.events.envelope import Event
@@ -150,3 +151,30 @@ def test_a_sqlite_log_is_overwritten_with_an_older_copy(tmp_path: Path) -> None:
         stuck = lose(lost, dead)
         assert "older copy" in stuck.data.reason
         resume(lost, 1)
+
+
+def test_a_damaged_log_is_salvaged_and_the_same_command_line_goes_on(tmp_path: Path) -> None:
+    """The command that meets the damage names the tool; what can be read becomes the log, and the job ends well."""
+    with checked(Lost(tmp_path)) as lost:
+        run = lost.start("--nproc-per-node", "2")
+        formed = lost.stepped(1)
+        lost.look_away()
+        run.signal(signal.SIGKILL)
+        run.end()
+        log = lost.home / "ftcore/job.db"
+        masters = list(lost.processes("ftcore.cli.master"))
+        for master in masters:
+            kill(master)
+        assert not gone(masters)
+        with sqlite3.connect(log) as db:
+            db.execute("UPDATE events SET body = zeroblob(50) WHERE seq = ?", (formed.seq,))
+        again = lost.start("--nproc-per-node", "2")
+        assert again.end() != 0 and "ftctl" in again.stderr() and "salvage" in again.stderr()
+        done = lost.ftctl("--job", lost.job, "salvage")
+        assert done.returncode == 0 and "same command line" in done.stderr, done.stderr
+        step = lost.step()
+        last = lost.start("--nproc-per-node", "2")
+        wait_until(lambda: lost.step() > step + 3, "training to go on")
+        lost.finish()
+        assert last.end() == 0
+        assert "log.salvaged" in [event.type for event in lost.now()]

@@ -374,7 +374,7 @@ def test_a_write_ahead_log_without_its_database_is_not_adopted(log_path):
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
-        ("DELETE FROM events WHERE seq = 3", "event 3 is missing, 4 stands in its place"),
+        ("DELETE FROM events WHERE seq = 3", "event 3 is missing, 4 is in its place"),
         (
             "UPDATE events SET body = replace(body, '\"seq\":3', '\"seq\":8') WHERE seq = 3",
             "event 3 does not fit its digest",
