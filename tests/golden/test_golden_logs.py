@@ -15,6 +15,9 @@ from ftcore.states.snapshot import pack, restore, seal
 LOGS = Path(__file__).parent / "logs"
 FILES = sorted(LOGS.glob("*/*.ftlog"))
 
+REAL_JOBS = ("sqlite_three_faults", "etcd_two_nodes", "torchrun_two_faults")
+"""Logs of jobs that ran: on one machine, on two nodes with etcd, and under torchrun."""
+
 RULES_CHANGED: dict[str, str] = {}
 """Versions whose logs are folded but not decided again, with the reason."""
 
@@ -64,7 +67,8 @@ def test_what_if_with_the_chain_that_was_used_reproduces_a_stored_log(path: Path
 
 def test_there_are_logs():
     """A wrong folder must not pass for success; every log has a digest and the other way round."""
-    assert len(FILES) >= 6
+    assert len(FILES) >= 9
+    assert {path.stem for path in FILES} >= set(REAL_JOBS)
     for folder in {path.parent for path in FILES}:
         digests = json.loads((folder / "digests.json").read_text())
         assert set(digests) == {path.name for path in folder.glob("*.ftlog")}
