@@ -248,7 +248,7 @@ def _add_commands(commands: Any) -> None:
 
 _WISHES = {
     "pause": (
-        "Have the training wait at a step boundary, its processes alive; with no step to wait at, hold recoveries.",
+        "Hold a job that forms or recovers; a running one cannot be paused yet: no script is told to wait at a step.",
         "ftctl pause --why 'network maintenance'",
     ),
     "resume": (
@@ -268,7 +268,7 @@ _WISHES = {
         "ftctl admit node3 --why 'its memory was replaced'",
     ),
     "checkpoint": (
-        "Have the job save a checkpoint now and go on.",
+        "Ask for a checkpoint now; recorded, but no script is told to save yet, so the request is dropped.",
         "ftctl checkpoint --no-wait",
     ),
     "stop": (
