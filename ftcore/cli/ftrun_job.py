@@ -370,6 +370,8 @@ def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace) -> JobSpec:
     if args.local_nodes is not None and args.local_nodes < nodes_min:
         least = plural(nodes_min, "node")
         parser.error(f"--nnodes wants at least {least}, --local-nodes plays only {args.local_nodes}")
+    if args.module and args.no_python and not args.run_path:
+        parser.error("--module and --no-python exclude each other: a module is run by python; leave one of them out")
     spec = JobSpec(
         argv=(args.script, *args.args),
         module=args.module,

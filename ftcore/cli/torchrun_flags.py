@@ -73,7 +73,11 @@ FLAGS: dict[str, Flag] = {
     "duplicate_stderr_filters": Flag(_DIFFERS, "lines go to `filtered_stderr.log` in the directory of the round"),
     "node_rank": Flag(_DIFFERS, "the place among the nodes with every store, not with static rendezvous alone"),
     "master_addr": Flag(_UNUSED, "each round has a store of its own, on a port of its own"),
-    "master_port": Flag(_UNUSED, "each round has a store of its own, on a port of its own"),
+    "master_port": Flag(
+        _UNUSED,
+        "each round has a store of its own, on a port of its own: a script with `init_method=tcp://...` takes the "
+        "address from `MASTER_ADDR` and `MASTER_PORT`, as `env://` does",
+    ),
     "local_addr": Flag(_SAME),
     "logs_specs": Flag(
         _REFUSED,

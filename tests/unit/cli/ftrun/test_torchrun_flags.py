@@ -96,6 +96,18 @@ def test_filters() -> None:
     assert parse("--duplicate-stdout-filters", "a,b,,c", "x.py").duplicate_stdout_filters == ["a", "b,c"]
 
 
+@pytest.mark.parametrize("by", ["flag", "variable"])
+def test_a_module_is_no_program(by: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """``--module`` with ``--no-python`` is refused, as by torchrun, however it was said."""
+    if by == "variable":
+        monkeypatch.setenv("PET_MODULE", "1")
+        monkeypatch.setenv("PET_NO_PYTHON", "1")
+    args = parse(*(("--module", "--no-python") if by == "flag" else ()), "x.sh")
+    with pytest.raises(SystemExit):
+        ftrun_job._spec(options.build_parser(), args)
+    assert "--module and --no-python exclude each other" in capsys.readouterr().err
+
+
 def test_a_role_is_a_role() -> None:
     """No word is taken away from ``--role``."""
     args = parse("--role", "master", "x.py")
