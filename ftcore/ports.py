@@ -6,7 +6,7 @@ adapters and one conformance suite (``tests/conformance``); a ``Supervisor`` is 
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import attrs
 
@@ -357,6 +357,35 @@ class Progress:
     paced: int = 0
     own_s: float = 0.0
     whole_s: float = 0.0
+
+
+@attrs.frozen
+class Signs:
+    """What a worker's page says beside its steps; 0: it does not say.
+
+    Args:
+        active: monotonic nanoseconds of its last step, backward pass or report.
+        ended: monotonic nanoseconds at which its script came to its end.
+        timeout: nanoseconds of the timeout of its process group.
+    """
+
+    active: int = 0
+    ended: int = 0
+    timeout: int = 0
+
+
+@runtime_checkable
+class Inspector(Protocol):
+    """A supervisor that can look into its workers; one that cannot need not have any of it."""
+
+    def signs(self) -> tuple[Signs, ...]:
+        """What the workers' pages say beside their steps, by local rank."""
+
+    def ask_stack(self, local_rank: int) -> bool:
+        """Ask a worker for the Python stacks of all its threads; whether it can answer."""
+
+    def stack(self, local_rank: int) -> str:
+        """What it has answered by now, as faulthandler prints it."""
 
 
 class Supervisor(Protocol):

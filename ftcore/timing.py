@@ -17,8 +17,10 @@
 | ``master_idle_s`` | a master that no agent calls for this long ends; after ``master_lease_s`` if the run has ended |
 | ``progress_sample_s`` | how often a progress sample enters the log |
 | ``pace_window_s`` | the own work of nodes is compared this often; 14 slow windows of 20 make a straggler |
-| ``hang_idle_s`` | idle workers that can wait for no other node hang after this long without a step, at least |
-| ``hang_busy_s`` | workers that are busy, or may be waiting for another node's, hang after this long, at least |
+| ``hang_look_s`` | workers that show no progress for this long are looked at; one stopped for half of it hangs |
+| ``hang_idle_s`` | a rank hangs that makes no progress for this long, waits for a lock or a disk, and keeps peers waiting |
+| ``hang_busy_s`` | the same of a rank that waits for what may come from elsewhere: a socket, a file, a process |
+| ``hang_ceiling_s`` | no step for this long is a hang; at least 20 times the longest gap that the job went on from |
 
 ``check()`` holds the inequalities; a test runs it on the defaults.
 
@@ -62,8 +64,10 @@ class Timing:
     master_idle_s: float = 15.0
     progress_sample_s: float = 10.0
     pace_window_s: float = 5.0
+    hang_look_s: float = 10.0
     hang_idle_s: float = 60.0
     hang_busy_s: float = 600.0
+    hang_ceiling_s: float = 1800.0
 
     def for_nodes(self, nodes: int) -> "Timing":
         """These constants for a job of so many nodes at most.
@@ -104,7 +108,9 @@ class Timing:
             (self.master_lease_s < self.master_idle_s, "master_lease_s < master_idle_s"),
             (self.stop_grace_s < self.return_window_s, "stop_grace_s < return_window_s"),
             (self.heartbeat_s < self.pace_window_s, "heartbeat_s < pace_window_s"),
-            (0 < self.hang_idle_s <= self.hang_busy_s, "0 < hang_idle_s <= hang_busy_s"),
+            (0 < self.hang_look_s <= self.hang_idle_s, "0 < hang_look_s <= hang_idle_s"),
+            (self.hang_idle_s <= self.hang_busy_s, "hang_idle_s <= hang_busy_s"),
+            (self.hang_busy_s <= self.hang_ceiling_s, "hang_busy_s <= hang_ceiling_s"),
         )
         for holds, text in rules:
             if not holds:

@@ -41,6 +41,7 @@ from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event, Unknown
 from ftcore.events.registry import Kind
 from ftcore.faults.classify import signal_name
+from ftcore.faults.standstill import spans
 from ftcore.policies.words import plural
 
 NAMES_SHOWN = 6
@@ -58,6 +59,8 @@ _STYLES = {
     "job.parked": "bad",
     "node.quarantined": "bad",
     "fault.observed": "bad",
+    "workers.stood": "warn",
+    "standstill.judged": "warn",
     "policy.faulted": "warn",
     "health.judged": "strong",
     "order.refused": "warn",
@@ -114,6 +117,11 @@ def _failed(data: worker.WorkerFailed) -> str:
     said = f": {said.splitlines()[0]}" if said else ""
     who = f"rank {data.rank} (local {data.local_rank}) on {data.node}"
     return f"{who} {_exit(data.exitcode)}{_at(data.step)}{said}"
+
+
+def _stood(data: worker.WorkersStood) -> str:
+    does = [f"{spans(stand.ranks)} {stand.op or stand.state} {stand.still_s:g} s" for stand in data.stands]
+    return f"round {data.round} stands still: {'; '.join(does)}"
 
 
 def _of(data: upkeep.SpaceRanLow | upkeep.SpaceRecovered) -> str:
@@ -322,6 +330,9 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     worker.WorkerFailed: _failed,
     worker.WorkersFinished: lambda data: f"{data.node}: round {data.round}, all ended with code 0{_at(data.step)}",
     worker.WorkersStopped: _stopped,
+    worker.WorkersStood: _stood,
+    worker.WorkersWentOn: lambda e: f"steps are completed again, after {duration(e.gap_s)} without one",
+    worker.StandstillJudged: lambda e: f"{e.verdict} ({e.cause}): {e.message}",
     worker.FaultObserved: _observed,
     upkeep.ArchiveExtended: lambda data: f"events up to {data.floor} are in {data.archive} alone",
     upkeep.ArchiveFailed: lambda data: f"nothing is taken out of the log: {data.error}",

@@ -125,6 +125,9 @@ async def status(args: argparse.Namespace) -> int:
     facts.add_row("state", Text(job.state, style=_STATE_STYLES.get(job.state, "")))
     if job.reason:
         facts.add_row("reason", clean(hinted(job.reason, args)))
+    if job.standstill is not None:
+        since = f"since {date(job.standstill.since)} {clock(job.standstill.since)} UTC"
+        facts.add_row("stands still", Text(clean(f"{since}: {job.standstill.message}; no action"), style="warn"))
     for name, text in _by_hand(job):
         facts.add_row(name, Text(clean(text), style="warn"))
     if job.world is not None:

@@ -27,6 +27,7 @@ from ftcore.events.node import NodeJoined, NodeQuarantined
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertSent, PolicyConsidered
 from ftcore.events.upkeep import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
+from ftcore.events.worker import StandstillJudged, WorkersWentOn
 from ftcore.events.world import WorldFormed
 from ftcore.ids import Seq
 from ftcore.policies.abilities import LACKS
@@ -184,6 +185,16 @@ class Narrator:
         self.released.add(data.node)
         return f"{data.node} is kept out of this job from now on: {data.reason}"
 
+    def _stands(self, event: Event, data: StandstillJudged) -> str:
+        if data.verdict == "hang":
+            return ""  # the incident tells it
+        if data.cause == "finished":
+            return f"{data.message}; workers are left alone until the ceiling for hangs"
+        return f"no step is completed, workers are left alone: {data.message}"
+
+    def _went_on(self, event: Event, data: WorkersWentOn) -> str:
+        return f"steps are completed again, after {duration(data.gap_s)}"
+
     def _judged(self, event: Event, data: HealthJudged) -> str:
         if not (data.ill or data.links or data.apart or data.differing or data.note):
             return f"{plural(data.nodes, 'node')} checked: all healthy"
@@ -240,6 +251,8 @@ class Narrator:
         NodeJoined: _joined,
         NodeQuarantined: _quarantined,
         HealthJudged: _judged,
+        StandstillJudged: _stands,
+        WorkersWentOn: _went_on,
         JobRolledBack: _rolled_back,
         DataSkipped: _skipped,
         AlertSent: _alerted,

@@ -25,6 +25,7 @@ from ftcore.engine.rounds import (
     advance_starting,
     advance_verifying,
 )
+from ftcore.engine.standstill import judge_standstill
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionFailed
 from ftcore.events.deadline import DeadlineExpired
@@ -60,6 +61,7 @@ def decide(turn: Turn) -> None:
     _expire(turn)
     end_given_up(turn)
     judge_health(turn)
+    judge_standstill(turn)
     notice(turn, turn.fact.seq)
     _advance(turn)
 

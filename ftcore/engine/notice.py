@@ -5,14 +5,13 @@ trouble that the training survives by itself, an *opportunity* is a chance to tr
 dropped if no policy takes them, and give way to a fault.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 
 import msgspec
 
 from ftcore.engine.issue import order_release
+from ftcore.engine.ranks import Ranks
 from ftcore.engine.turn import Turn
 from ftcore.errors import UsageError
 from ftcore.events.incident import Fault, IncidentOpened, IncidentRediagnosed, IncidentResolved
@@ -94,7 +93,7 @@ def _notice_reports(turn: Turn) -> None:
 
 
 def _read(state: JobState) -> Fault:
-    return correlate(state.reports, state.hits, _rules(msgspec.json.encode(state.rules)), _Ranks(state))
+    return correlate(state.reports, state.hits, _rules(msgspec.json.encode(state.rules)), Ranks(state))
 
 
 @lru_cache(maxsize=4)
@@ -104,25 +103,6 @@ def _rules(recorded: bytes) -> tuple[Rule, ...]:
         return extra_rules(msgspec.json.decode(recorded), "policy.loaded: rules")
     except UsageError:
         return ()
-
-
-class _Ranks(Mapping[int, str]):
-    """The node of each rank, looked up only if somebody asks: a world may have a hundred thousand ranks."""
-
-    def __init__(self, state: JobState) -> None:
-        self._members = state.world.members if state.world is not None else ()
-        self._size = state.world.size if state.world is not None else 0
-
-    def __getitem__(self, rank: int) -> str:
-        if not 0 <= rank < self._size:
-            raise KeyError(rank)
-        return self._members[bisect_right(self._members, rank, key=lambda member: member.base_rank) - 1].node
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self._size))
-
-    def __len__(self) -> int:
-        return self._size
 
 
 def _is_echo(known: IncidentState, reports: list[Report]) -> bool:

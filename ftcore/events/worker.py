@@ -2,7 +2,7 @@
 
 import attrs
 
-from ftcore.events.registry import fact
+from ftcore.events.registry import decision, fact
 
 EVIDENCE_BYTES_MAX = 4096
 """Raw evidence in one event; the rest stays in the worker's log files on its node."""
@@ -244,3 +244,96 @@ class LogMatched:
     cls: str
     line: str
     count: int = 1
+
+
+@attrs.frozen(kw_only=True)
+class Stand:
+    """Ranks that do the same while no step is completed.
+
+    Times are seconds. Of several ranks ``still_s``, ``held_s``, ``silent_s`` and ``ends_s`` are the smallest, so that
+    what is concluded from them holds for each.
+
+    Args:
+        ranks: global ranks, the lowest ones.
+        count: how many ranks they are.
+        state: ``runs``, ``waits`` (does not run), ``stopped`` (by a signal), ``traced`` (by a debugger), ``disk`` (in
+            uninterruptible sleep), ``ended`` (its script has come to its end, its process has not) or ``gone`` (its
+            process ended with code 0).
+        place: the innermost line of its own script, as ``FILE:LINE (FUNCTION)``; empty: not known.
+        op: the collective that it is inside of; empty: none that is known.
+        waits: what it waits for: ``sleep`` (its timer, see ``ends_s``), ``lock`` (another thread), ``outside`` (a file,
+            a socket, a process); empty: not known.
+        still_s: since its last progress of any kind: CPU, I/O and network bytes, Python frames.
+        held_s: since its Python frames changed.
+        silent_s: since its last step, backward pass or report; None: it never made one.
+        overdue: its next step is overdue by what was learned of its steps.
+        ends_s: until its sleep or timed wait ends by itself; None: no such end is known.
+        timeout_s: the timeout of its process group; None: not known.
+        stack: its Python frames, innermost first, cut.
+    """
+
+    ranks: tuple[int, ...]
+    count: int = 1
+    state: str = "waits"
+    place: str = ""
+    op: str = ""
+    waits: str = ""
+    still_s: float = 0.0
+    held_s: float = 0.0
+    silent_s: float | None = None
+    overdue: bool = False
+    ends_s: float | None = None
+    timeout_s: float | None = None
+    stack: str = ""
+
+
+@fact("workers.stood")
+@attrs.frozen(kw_only=True)
+class WorkersStood:
+    """No step is completed: what all ranks of the round do instead, as their agents found it.
+
+    Args:
+        round: the round.
+        stands: ranks by what they do; ranks of which nothing is known are in none of them.
+    """
+
+    round: int
+    stands: tuple[Stand, ...]
+
+
+@fact("workers.went_on")
+@attrs.frozen(kw_only=True)
+class WorkersWentOn:
+    """Steps are completed again, although nobody intervened.
+
+    Args:
+        round: the round.
+        gap_s: seconds without a step.
+    """
+
+    round: int
+    gap_s: float
+
+
+@decision("standstill.judged")
+@attrs.frozen(kw_only=True)
+class StandstillJudged:
+    """What a standstill is taken for.
+
+    Args:
+        round: the round.
+        verdict: ``alert`` (it may be healthy: people are told, and workers left alone) or ``hang``.
+        cause: why, as ``faults/standstill.py`` names it.
+        node: of the first rank that is to blame; empty: not known.
+        ranks: the ranks to blame, the first ones; empty: not known.
+        message: who does what, for people.
+        stack: Python frames of the first rank to blame, innermost first.
+    """
+
+    round: int
+    verdict: str
+    cause: str
+    node: str = ""
+    ranks: tuple[int, ...] = ()
+    message: str = ""
+    stack: str = ""

@@ -133,6 +133,9 @@ def classify(report: Report, extra: tuple[Rule, ...] = ()) -> Reading:
         summary = f"{report.node} failed its health check: {report.message}"
         return Reading(report, F.GPU_HW, "health-check", ROOT, summary, weight=MEASURED)
     who = f"rank {report.rank} on {report.node}" if report.rank >= 0 else report.node
+    if report.type == "standstill.judged":
+        role = ROOT if report.kind in ("stopped", "disk", "absent") else UNSURE
+        return Reading(report, F.HANG, report.kind, role, _shorten(report.message))
     if report.type == "fault.observed":
         return _observed(report, who, extra)
     if report.type == "log.matched":

@@ -114,6 +114,23 @@ def word_of_end(job: JobState, finished: JobFinished) -> AlertRaised | None:
     )
 
 
+def word_of_standstill(job: JobState, message: str) -> AlertRaised | None:
+    """What people are told while no step is completed; None if the chain names nobody who wants to hear of hangs."""
+    entries = [entry for entry in job.chain if entry.policy == Alert.name and entry.options.get("to")]
+    wanted = [entry for entry in entries if not entry.options.get("on") or FaultClass.HANG in entry.options["on"]]
+    if not wanted:
+        return None
+    step = f"after step {job.step}" if job.step is not None else "before any step"
+    lines = (
+        f"{job.job}: {message}",
+        f"{step}; workers are left alone, it may be an evaluation, a save or a download",
+        f"what they do now: ftctl status --job {job.job}",
+    )
+    return AlertRaised(
+        severity=wanted[0].options["severity"], title=f"{job.job}: no step is completed", text="\n".join(lines)
+    )
+
+
 def _message(incident: IncidentState, job: JobState) -> str:
     fault = incident.fault
     if incident.kind == "request":

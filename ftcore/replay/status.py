@@ -79,6 +79,21 @@ class WishInfo:
 
 
 @attrs.frozen(kw_only=True)
+class StandstillInfo:
+    """No step is completed; workers are left alone, as it may be healthy.
+
+    Args:
+        since: when an alert was raised, nanoseconds since the epoch.
+        cause: ``silent``, or ``finished``: all ranks have finished their script, and do not end.
+        message: who does what.
+    """
+
+    since: int
+    cause: str
+    message: str
+
+
+@attrs.frozen(kw_only=True)
 class JobStatus:
     """A job in brief.
 
@@ -107,6 +122,7 @@ class JobStatus:
         unsupported: abilities that the policy file declares and the release that read it cannot carry out.
         checkpoint: step of the newest committed checkpoint that counts; None: the log knows of none.
         nodes: all nodes by ordinal, those that are gone last.
+        standstill: no step is completed at the moment and an alert was raised; None: otherwise.
     """
 
     job: str
@@ -133,6 +149,7 @@ class JobStatus:
     unsupported: tuple[str, ...]
     checkpoint: int | None
     nodes: tuple[NodeInfo, ...]
+    standstill: StandstillInfo | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -185,6 +202,11 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
                 health=node.health,
             )
             for node in sorted(state.nodes.values(), key=lambda node: (not node.alive, node.ordinal, node.node))
+        ),
+        standstill=None
+        if state.standstill is None or open_now
+        else StandstillInfo(
+            since=state.standstill.since, cause=state.standstill.cause, message=state.standstill.message
         ),
     )
 

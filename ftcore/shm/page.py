@@ -19,6 +19,9 @@ died or was stopped in the middle.
 | 10 | ``paced`` | steps whose own work was measured, since the process started; since version 2 |
 | 11 | ``own`` | nanoseconds of own work in those steps: what was not spent in a backward pass, which waits for others |
 | 12 | ``whole`` | nanoseconds that those steps took |
+| 13 | ``active`` | monotonic nanoseconds of the last sign of progress: a step, a backward pass, a report |
+| 14 | ``ended`` | monotonic nanoseconds at which the script came to its end; 0: it has not |
+| 15 | ``timeout`` | nanoseconds of the timeout of its process group; 0: not known |
 
 The first eight words mean the same in every version. Who made the page wrote its version into it: a writer that finds
 an older one leaves alone what that one does not have, and a reader that is older reads no further than it knows.
@@ -43,6 +46,7 @@ _PLAIN: Final = 0x3130656761507466  # "ftPage01": without notes
 _NAME: Final = "ftcore-page"
 _MAGIC, _SEQUENCE, _STEPS, _STEP, _ABSOLUTE, _MONO, _LOSS, _GRAD_NORM = range(8)
 _PACED, _OWN, _WHOLE = 10, 11, 12
+_ACTIVE, _ENDED, _TIMEOUT = 13, 14, 15
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _READ_TRIES: Final = 100
 
@@ -60,6 +64,15 @@ class Sample:
     paced: int = 0
     own: int = 0
     whole: int = 0
+
+
+@attrs.frozen
+class Life:
+    """What a page says beside the steps. See the module's table for the fields; each is one word."""
+
+    active: int
+    ended: int
+    timeout: int
 
 
 def create() -> int:
@@ -103,6 +116,18 @@ class PageWriter:
         """Count a step whose own work was measured; published with the next ``write``."""
         self._pace = (self._pace[0] + 1, self._pace[1] + own_ns, self._pace[2] + whole_ns)
 
+    def active(self, mono: int) -> None:
+        """Publish a sign of progress."""
+        self._words[_ACTIVE] = mono
+
+    def ended(self, mono: int) -> None:
+        """Publish that the script came to its end."""
+        self._words[_ENDED] = mono
+
+    def timeout(self, nanoseconds: int) -> None:
+        """Publish the timeout of the process group."""
+        self._words[_TIMEOUT] = nanoseconds
+
     def write(self, steps: int, step: int, absolute: bool, mono: int, loss: float | None, norm: float | None) -> None:
         """Publish a completed step. See the module's table for the arguments."""
         words, doubles = self._words, self._doubles
@@ -111,7 +136,7 @@ class PageWriter:
         words[_STEPS] = steps
         words[_STEP] = step
         words[_ABSOLUTE] = absolute
-        words[_MONO] = mono
+        words[_MONO] = words[_ACTIVE] = mono
         doubles[_LOSS] = math.nan if loss is None else loss
         doubles[_GRAD_NORM] = math.nan if norm is None else norm
         if self.notes is not None:  # an older page has nothing there
@@ -154,6 +179,11 @@ class PageReader:
                 self._last = sample if sample.mono else None
                 break
         return self._last
+
+    def life(self) -> Life:
+        """What the page says beside the steps."""
+        words = memoryview(self._map).cast("q")
+        return Life(words[_ACTIVE], words[_ENDED], words[_TIMEOUT])
 
     def findings(self) -> tuple[Found, ...]:
         """What the worker's detectors found lately, oldest first."""

@@ -254,6 +254,23 @@ class Repeat:
 
 
 @attrs.frozen(kw_only=True)
+class Standstill:
+    """An alert: no step is completed, and what the ranks do instead may be healthy.
+
+    Args:
+        round: the round.
+        since: time of the event that told of it first.
+        cause: as ``faults/standstill.py`` names it.
+        message: who does what, for people.
+    """
+
+    round: int
+    since: int
+    cause: str
+    message: str
+
+
+@attrs.frozen(kw_only=True)
 class Skip:
     """Data that is left out."""
 
@@ -319,6 +336,9 @@ class JobState:
         offered: seq of the fact that the newest opportunity came of.
         at_commit: that opportunity was declined, and is worth to be looked at again once a checkpoint is committed.
         committed: time of the newest committed checkpoint of this run; 0 before.
+        standstill: no step is completed at the moment, and an alert was raised; None: steps are completed.
+        longest_gap_s: the longest time without a step that this job went on from by itself, of those an alert told.
+        ceilings: how often in this run no step until the ceiling was taken for a hang.
     """
 
     seq: int = 0
@@ -382,6 +402,9 @@ class JobState:
     offered: int = 0
     at_commit: bool = False
     committed: int = 0
+    standstill: Standstill | None = None
+    longest_gap_s: float = 0.0
+    ceilings: int = 0
     streak: int = 0
     repeat: Repeat = attrs.field(factory=Repeat)
     step: int | None = None

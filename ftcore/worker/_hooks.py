@@ -7,7 +7,7 @@ hook.
 House rules: a hook of ours never raises into the training step and costs about a microsecond. Only the first optimizer
 seen is counted, so that a script with two of them (a GAN) does not step twice as fast. The Adam family keeps its step
 number in its state and saves it in checkpoints: it is read once, so a resumed run counts on; it is never read from a
-device, which would have to wait for it.
+device, which would have to wait for it. Steps of the others, and backward passes, are signs of progress all the same.
 """
 
 import functools
@@ -31,7 +31,11 @@ class _StepCounter:
             step = _step_in_state(optimizer)
             if step is not None:
                 self._progress.resumed_at(step - 1)
+            timeout_s = _group_timeout_s()
+            if timeout_s is not None:
+                self._progress.times_out(timeout_s)
         elif self._first() is not optimizer:
+            self._progress.active(time.monotonic_ns())
             return
         self._progress.stepped()
 
@@ -48,6 +52,17 @@ def _step_in_state(optimizer: Any) -> int | None:
     return None
 
 
+def _group_timeout_s() -> float | None:
+    """The timeout of the default process group, as the script or torch has set it; None if that is not known."""
+    try:
+        distributed = sys.modules["torch.distributed"]
+        group = distributed.distributed_c10d._get_default_group()
+        device = sys.modules["torch"].device("cuda" if "nccl" in distributed.get_backend(group) else "cpu")
+        return float(group._get_backend(device).options._timeout.total_seconds())
+    except Exception:  # no group, or a torch whose group says it otherwise: then its collectives have no known timeout
+        return None
+
+
 def install() -> None:
     """Count the steps of this process's first optimizer. Does nothing if torch is not loaded yet."""
     if "torch" not in sys.modules:
@@ -62,14 +77,22 @@ def install() -> None:
 def _stamp_backward() -> None:
     from torch import autograd
 
-    plain, waited = autograd.backward, progress().waited
+    plain, page = autograd.backward, progress()
 
     @functools.wraps(plain)
     def backward(*args: Any, **kwargs: Any) -> None:
         began = time.monotonic_ns()
+        page.active(began)
         try:
             plain(*args, **kwargs)
         finally:
-            waited(time.monotonic_ns() - began)
+            ended = time.monotonic_ns()
+            page.active(ended)
+            page.waited(ended - began)
 
     autograd.backward = backward
+
+
+def ended() -> None:
+    """The script came to its end; what is left is the end of its process."""
+    progress().ended()

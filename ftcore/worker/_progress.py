@@ -39,7 +39,10 @@ class Progress:
 
     def stepped(self) -> None:
         """The optimizer completed a step; ignored once the script reports by itself."""
-        if self.reported or self._page is None:
+        if self._page is None:
+            return
+        if self.reported:
+            self.active(time.monotonic_ns())
             return
         self._steps += 1
         self._step += 1
@@ -47,9 +50,24 @@ class Progress:
         self._pace(mono)
         self._page.write(self._steps, self._step, self._absolute, mono, None, None)
 
+    def active(self, mono: int) -> None:
+        """A sign of progress that is no step of its own: another optimizer's, or a backward pass."""
+        if self._page is not None:
+            self._page.active(mono)
+
     def waited(self, nanoseconds: int) -> None:
         """So much of the step under way was spent in a backward pass, where ranks wait for each other."""
         self._waited += nanoseconds
+
+    def ended(self) -> None:
+        """The script came to its end without an error."""
+        if self._page is not None:
+            self._page.ended(time.monotonic_ns())
+
+    def times_out(self, seconds: float) -> None:
+        """The process group of the script has this timeout."""
+        if self._page is not None and 0 < seconds < 1e9:
+            self._page.timeout(int(seconds * 1e9))
 
     def _pace(self, mono: int) -> None:
         """Say how long the step took, and how much of that was this rank's own work; once a step."""

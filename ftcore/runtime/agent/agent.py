@@ -27,7 +27,7 @@ from ftcore.events.worker import EVIDENCE_BYTES_MAX, FaultObserved, LogMatched
 from ftcore.faults.scan import Hit
 from ftcore.faults.window import StepRing
 from ftcore.ids import Round
-from ftcore.ports import EventLog, Launch, Leader, Supervisor
+from ftcore.ports import EventLog, Inspector, Launch, Leader, Supervisor
 from ftcore.runtime import tasks
 from ftcore.runtime.agent.environment import worker_env
 from ftcore.runtime.agent.errorfile import read_error_file
@@ -37,7 +37,7 @@ from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.agent.particulars import Particulars
 from ftcore.runtime.agent.watch_notes import LOOK_S as NOTES_LOOK_S
 from ftcore.runtime.agent.watch_notes import NotesWatch
-from ftcore.runtime.agent.watch_progress import ProgressWatch, stacks
+from ftcore.runtime.agent.watch_progress import ProgressWatch
 from ftcore.runtime.checks.protocol import Said
 from ftcore.runtime.clock import at
 from ftcore.runtime.wire import frames
@@ -154,7 +154,9 @@ class Agent:
             able=(CheckHealth,) if checker is not None else (),
             lead_delay_s=config.lead_delay_s if leads else None,
         )
-        self._progress = ProgressWatch(self._timing, config.slots)
+        self._progress = ProgressWatch(
+            self._timing, config.slots, supervisor if isinstance(supervisor, Inspector) else None
+        )
         self._notes = NotesWatch(config.node)
         self._ring = StepRing()
         self._particulars = Particulars(config.address)
@@ -380,6 +382,7 @@ class Agent:
         self._log_id = frame.mark.log_id
         self._outbox.open(self.config.state_dir / frame.mark.log_id / f"{self.config.node}.outbox")
         self._particulars.forget()
+        self._progress.forget()
         self._do(self._core.welcomed(frame.term))
 
     def _standby_wanted(self) -> None:
@@ -389,7 +392,8 @@ class Agent:
         pulse = self._core.pulse(self._supervisor.progress() if self._core.running else ())
         about = self._particulars.changes(_now(), self._doing())
         own_s, whole_s = (pulse.pace.own_s, pulse.pace.whole_s) if pulse.pace is not None else (None, None)
-        return frames.Beat(pulse.round, pulse.step, pulse.absolute, pulse.loss, about, own_s, whole_s)
+        stands = self._progress.news() if self._core.running else None
+        return frames.Beat(pulse.round, pulse.step, pulse.absolute, pulse.loss, about, own_s, whole_s, stands)
 
     def _doing(self) -> str:
         if self._checking is not None and not self._checking.done():
@@ -462,7 +466,7 @@ class Agent:
         except UsageError as error:
             self._do(self._core.unstartable(action, str(error)))
             return
-        self._progress.begin(pids, action.part.base_rank, action.part.size)
+        self._progress.begin(pids, action.part.base_rank, _now())
         self._notes.begin(action.round, action.part.base_rank)
         self._ring.begin(action.part.base_rank)
         self._do(self._core.started(action, pids, how))
@@ -508,13 +512,8 @@ class Agent:
     async def _watch_progress(self) -> None:
         while True:
             await asyncio.sleep(self._progress.look_s)
-            stall = self._progress.look(self._supervisor.progress(), _now()) if self._core.running else None
-            if stall is None:
-                continue
-            round_, told = self._core.round, await stacks(stall, self._supervisor.tail)
-            if self._core.running and self._core.round == round_:
-                fact = stall.fact(self.config.node, self._core.incarnation, round_, told)
-                self._outbox.add(self._with_window(fact, None), at(None))
+            if self._core.running:
+                await self._progress.look(self._supervisor.progress(), _now)
 
     async def _watch_notes(self) -> None:
         while True:

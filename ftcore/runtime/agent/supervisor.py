@@ -30,12 +30,13 @@ from ftcore.errors import UsageError
 from ftcore.faults.rule import Rule
 from ftcore.ids import Round
 from ftcore.policies.words import plural
-from ftcore.ports import Launch, Progress, WorkerExit
+from ftcore.ports import Launch, Progress, Signs, WorkerExit
 from ftcore.runtime.agent import launchable, processes
 from ftcore.runtime.agent.guard import Guard
 from ftcore.runtime.agent.log_watch import LogWatch, Told
 from ftcore.runtime.agent.output import Console, FileWriter, LineCopies, Stream
 from ftcore.runtime.agent.reaper import Reaper
+from ftcore.runtime.agent.stackfile import StackFile
 from ftcore.runtime.agent.store_link import StoreLink
 from ftcore.runtime.agent.warm_link import Parked, WarmLink, receive
 from ftcore.runtime.agent.warm_start import AGENT_ENV, Started, new_tag
@@ -107,6 +108,7 @@ class _Worker:
     stderr: Stream
     page: page.PageReader
     page_fd: int
+    stacks: StackFile
     error_file: str
     exitcode: int | None = None
 
@@ -250,6 +252,20 @@ class LocalSupervisor:
             )
         return tuple(found)
 
+    def signs(self) -> tuple[Signs, ...]:
+        """See ``ports.Inspector``."""
+        lives = [worker.page.life() for worker in self._workers]
+        return tuple(Signs(life.active, life.ended, life.timeout) for life in lives)
+
+    def ask_stack(self, local_rank: int) -> bool:
+        """See ``ports.Inspector``."""
+        worker = self._workers[local_rank]
+        return worker.exitcode is None and worker.stacks.ask(worker.pid)
+
+    def stack(self, local_rank: int) -> str:
+        """See ``ports.Inspector``."""
+        return self._workers[local_rank].stacks.read() if local_rank < len(self._workers) else ""
+
     def tail(self, local_rank: int, limit: int) -> str:
         """See ``ports.Supervisor``. Also of a worker that has ended, until the next start."""
         worker = self._workers[local_rank]
@@ -321,6 +337,8 @@ class LocalSupervisor:
                 worker.stdout.close_worker_end()
                 worker.stderr.close_worker_end()
                 worker.parked.channel.close()
+        for worker, (reply, _) in zip(self._workers, replies, strict=True):
+            worker.stacks.there = int(reply["stacks"]) if reply is not None else -1
         return next((str(reply["how"]) for reply, _ in replies if reply is not None), "fork")
 
     def _prepare(self, launch: Launch, local_rank: int, parked: Parked) -> _Worker:
@@ -341,6 +359,7 @@ class LocalSupervisor:
             self._stream(STDERR, "stderr.log", env, log_dir, local_rank),
             page.PageReader(fd),
             fd,
+            StackFile(),
             error_file,
         )
         self._guard.add(worker.pid)
@@ -368,9 +387,10 @@ class LocalSupervisor:
                 "python": env.get("PYTHON_EXEC") or sys.executable,
                 "exec_reason": exec_reason,
                 "hooks": HOOKS,
+                "stacks": -1,
             }
         )
-        fds = [body, worker.stdout.worker_end, worker.stderr.worker_end, worker.page_fd]
+        fds = [body, worker.stdout.worker_end, worker.stderr.worker_end, worker.page_fd, worker.stacks.fd]
         # One that was killed just now does not take it; the reaper tells, as of any worker.
         with contextlib.suppress(OSError):
             protocol.send(worker.parked.channel, {"start": 1}, fds)
@@ -456,6 +476,7 @@ class LocalSupervisor:
     def _close_pages(self) -> None:
         for worker in self._workers:
             worker.page.close()
+            worker.stacks.close()
         self._workers = []
 
     def _note_file(self, text: str) -> None:

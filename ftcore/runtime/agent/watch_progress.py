@@ -1,328 +1,263 @@
-"""Watches the progress of a node's workers and notices when they hang.
+"""Watches the workers of a node and tells what those do that show no progress.
 
-One learned deadline per worker (``faults/detectors/no_progress.py``), fed from the progress pages. Only workers that
-have completed a step in their round are watched, so a script that reports no steps never hangs here; whether a round
-gets to its first step is the master's to judge. How patient the watch is, at the least:
+A sign of progress is a step, a backward pass or a report (``shm/page.py``). Workers without a sign for ``hang_look_s``
+are looked at: their Python stacks and their counters (``samples.py``), again and again, more and more rarely. What is
+found goes to the master with the heartbeats; what it means is decided there (``faults/standstill.py``).
 
-| what the workers without a step do | patience |
-|---|---|
-| one of them was stopped by a signal or a debugger | ``hang_idle_s`` |
-| none uses a processor or moves data, and the whole world is on this node | ``hang_idle_s`` |
-| one is busy: it may be evaluating or saving, and the others wait for it | ``hang_busy_s`` |
-| none is busy, but there are other nodes that may be | ``hang_busy_s`` |
+How long steps usually take is learned (``faults/detectors/no_progress.py``): only a step that is overdue by that is
+worth an alert.
 
-and never less than ten usual steps, nor than what such a pause took before. A process is busy if it and its descendants
-used at least ``BUSY_SHARE`` of a processor, or read and wrote ``BUSY_BYTES_S``, in the last quarter of ``hang_idle_s``.
-A worker that has ended is not waited for.
-
-House rules: a stall is told once; it is over when a worker that was in it makes a step. Time in which nobody looked
-(the node was suspended) counts for nobody. Python stacks come from the workers themselves (``warm/stacks.py``), where
-they can tell them at once.
+House rules: a stack is asked for by a signal, which makes the main thread run. So what a worker has used is compared
+from behind one question to before the next. Time in which nobody looked (the node, or the agent, was stopped) counts
+for nobody.
 """
 
 import asyncio
-import contextlib
-import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import attrs
 
-from ftcore.events.worker import EVIDENCE_BYTES_MAX, FaultObserved
-from ftcore.faults.detectors.no_progress import CAP_S, NoProgress
-from ftcore.ids import Round
-from ftcore.ports import Progress
-from ftcore.runtime.agent import processes
-from ftcore.runtime.warm.stacks import STACKS
+from ftcore.events.worker import Stand
+from ftcore.faults.detectors.no_progress import NoProgress
+from ftcore.faults.frames import Place, place_of
+from ftcore.faults.standstill import merged
+from ftcore.ports import Inspector, Progress, Signs
+from ftcore.runtime.agent import samples, sockets
 from ftcore.timing import Timing
 
 LOOKS: Final = 20
-"""Looks in the shortest patience; so much of it a hang may be told late."""
+"""Looks in ``hang_look_s``; so much of it something may be noticed late."""
 
 LOOK_S_MAX: Final = 1.0
-STACKS_S: Final = 0.3
-"""How long workers have to print their stacks."""
+ANSWER_S: Final = 0.1
+"""How long workers have to write their stacks."""
 
-STACK_BYTES: Final = EVIDENCE_BYTES_MAX * 3 // 4
-BUSY_SHARE: Final = 0.05
-BUSY_BYTES_S: Final = 1e6
-STOPPED: Final = ("T", "t")
+RARER: Final = 10
+"""Samples after which they are made half as often, and so on."""
 
-_WORDS: Final = {
-    "R": "computes",
-    "S": "waits",
-    "D": "waits for a disk or the network and cannot be interrupted",
-    "T": "was stopped by a signal",
-    "t": "is stopped by a debugger",
-}
-_TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
-_STACK: Final = re.compile(r"^(?:Current thread|Thread) 0x.*", re.MULTILINE | re.DOTALL)
+RARELY_S: Final = 6.0
+"""Times ``hang_look_s``: the longest time between two samples."""
 
-
-@attrs.frozen(kw_only=True)
-class Stall:
-    """Workers of this node make no progress.
-
-    Args:
-        ranks: their global ranks, the most suspicious first.
-        local_ranks: their ranks on the node, in that order.
-        pids: their process ids, in that order.
-        step: the last step that the first of them completed.
-        absolute: that step counts from the start of the training.
-        waited_s: seconds since then.
-        usual_s: the usual time of a step.
-        message: who does what, for people.
-    """
-
-    ranks: tuple[int, ...]
-    local_ranks: tuple[int, ...]
-    pids: tuple[int, ...]
-    step: int
-    absolute: bool
-    waited_s: float
-    usual_s: float
-    message: str
-
-    def fact(self, node: str, incarnation: str, round_: Round, stacks: str) -> FaultObserved:
-        """The fact that is told of it."""
-        return FaultObserved(
-            node=node,
-            incarnation=incarnation,
-            round=round_,
-            source="detector",
-            kind="hang",
-            rank=self.ranks[0],
-            message=f"{self.message}\n{stacks}".rstrip(),
-            step=self.step,
-            absolute=self.absolute,
-            values={"waited_s": round(self.waited_s, 3), "usual_s": round(self.usual_s, 6)},
-        )
-
-
-@attrs.frozen
-class Usage:
-    """What a process and its descendants had used at a moment."""
-
-    at: float
-    cpu_s: float
-    moved: int
-
-    def busy_since(self, before: "Usage") -> bool:
-        """Whether much was used since then."""
-        seconds = self.at - before.at
-        share, moved = (self.cpu_s - before.cpu_s) / seconds, (self.moved - before.moved) / seconds
-        return share >= BUSY_SHARE or moved >= BUSY_BYTES_S
+_STOPPED: Final = {"T": "stopped", "t": "traced"}
 
 
 @attrs.define
 class _Watched:
-    """A local rank; what was learned of its steps outlives its process."""
+    """A local rank; what was learned of its steps outlives its process. Times are monotonic seconds."""
 
     learned: NoProgress
     pid: int = 0
     born: str = ""
     page: Progress | None = None
-    used: Usage | None = None
-    busy: bool = True
-    told: bool = False
-
-    def waited_s(self, now: float) -> float:
-        """Seconds since its last step in this round; 0 if it has made none."""
-        return now - self.page.mono / 1e9 if self.page is not None else 0.0
-
-    def is_late(self, now: float, least_s: float = 0.0) -> bool:
-        """Whether its next step is overdue."""
-        deadline = self.learned.deadline(least_s)
-        return self.page is not None and deadline is not None and now > deadline and self.lives
+    signed: float = 0.0
+    signs: Signs = attrs.field(factory=Signs)
+    used: samples.Usage | None = None
+    place: Place = attrs.field(factory=Place)
+    wait: samples.Wait = attrs.field(factory=samples.Wait)
+    state: str = ""
+    still_since: float = 0.0
+    held_since: float = 0.0
+    overdue: bool = False
 
     @property
     def lives(self) -> bool:
-        return self.born != "" and _born(self.pid) == self.born
+        return self.born != "" and samples.born(self.pid) == self.born
+
+    def shift(self, seconds: float) -> None:
+        """Time has passed in which nobody looked."""
+        self.signed += seconds
+        self.still_since += seconds
+        self.held_since += seconds
+        self.learned.excuse(seconds)
+        self.used = None
+
+    def moved(self, now: float) -> None:
+        """It does something."""
+        self.still_since = self.held_since = now
+        self.used, self.place, self.wait, self.state, self.overdue = None, Place(), samples.Wait(), "", False
 
 
 class ProgressWatch:
-    """The hang detector of one node.
+    """Watches one node.
 
     Args:
         timing: the job's time constants.
         slots: workers of the node.
+        inspector: reads the workers' signs and stacks; None: there are none.
     """
 
-    def __init__(self, timing: Timing, slots: int) -> None:
+    def __init__(self, timing: Timing, slots: int, inspector: Inspector | None = None) -> None:
         self._timing = timing
-        cap_s = max(CAP_S, timing.hang_busy_s)
-        self._workers = [_Watched(NoProgress(floor_s=timing.hang_idle_s, cap_s=cap_s)) for _ in range(slots)]
+        self._inspector = inspector
+        self._workers = [
+            _Watched(NoProgress(floor_s=timing.hang_idle_s, cap_s=timing.hang_ceiling_s)) for _ in range(slots)
+        ]
         self._base_rank = 0
-        self._alone = True
         self._looked: float | None = None
-        self.look_s: float = min(timing.hang_idle_s / LOOKS, LOOK_S_MAX)
+        self._sampled = 0.0
+        self._samples = 0
+        self._stands: tuple[Stand, ...] = ()
+        self._news = False
+        self.look_s: float = min(timing.hang_look_s / LOOKS, LOOK_S_MAX)
         """How often to look."""
 
-    def begin(self, pids: Sequence[int], base_rank: int, size: int) -> None:
+    def begin(self, pids: Sequence[int], base_rank: int, now: float) -> None:
         """Workers of a new round run.
 
         Args:
             pids: their process ids, by local rank.
             base_rank: global rank of the first one.
-            size: workers in the world.
+            now: monotonic seconds.
         """
-        self._base_rank, self._alone, self._looked = base_rank, size <= len(pids), None
+        self._base_rank, self._looked, self._samples = base_rank, now, 0
         self._workers = [
-            _Watched(worker.learned, pid, _born(pid)) for worker, pid in zip(self._workers, pids, strict=True)
+            _Watched(worker.learned, pid, samples.born(pid), signed=now)
+            for worker, pid in zip(self._workers, pids, strict=True)
         ]
+        self._set(())
 
-    def look(self, pages: Sequence[Progress | None], now: float) -> Stall | None:
-        """Look at the workers' pages; returns a stall when it is noticed.
+    def forget(self) -> None:
+        """Another master listens: it is told everything."""
+        self._news = bool(self._stands)
+
+    def news(self) -> tuple[Stand, ...] | None:
+        """What the next heartbeat tells; None: as before."""
+        news, self._news = self._news, False
+        return self._stands if news else None
+
+    async def look(self, pages: Sequence[Progress | None], now: Callable[[], float]) -> None:
+        """Look at the workers, and sample those that show no progress.
 
         Args:
-            pages: what they say, by local rank.
-            now: monotonic seconds, of the pages' clock.
+            pages: what their pages say, by local rank.
+            now: tells monotonic seconds, of the pages' clock.
         """
-        self._excuse(now)
-        for worker, page in zip(self._workers, pages, strict=False):
-            self._take(worker, page)
-            self._weigh(worker, now)
-        late = [worker for worker in self._workers if worker.is_late(now)]
-        if not late or any(worker.told for worker in late):
-            return None
-        waited_s = max(worker.waited_s(now) for worker in late)
-        # The others of a stall made their last steps at nearly the same time, and one of them may be to blame.
-        states = {
-            local: _state(worker.pid)
-            for local, worker in enumerate(self._workers)
-            if worker.waited_s(now) > waited_s / 2 and worker.lives
-        }
-        patience_s = self._patience_s(states)
-        if not any(worker.is_late(now, patience_s) for worker in late):
-            return None
-        return self._stall(states, now)
+        at = now()
+        self._excuse(at)
+        signs = self._inspector.signs() if self._inspector is not None else ()
+        for local, (worker, page) in enumerate(zip(self._workers, pages, strict=False)):
+            self._take(worker, page, signs[local] if local < len(signs) else Signs(), at)
+        quiet = self._quiet(at)
+        if not quiet:
+            self._samples = 0
+            if self._stands:
+                self._set(())
+            return
+        pause_s = self._pause_s(quiet)
+        if self._samples and at - self._sampled < pause_s:
+            return
+        self._sampled, self._samples = at, self._samples + 1
+        workers = self._workers
+        await self._sample([workers[local] for local in quiet], quiet, now)
+        if workers is self._workers:
+            self._set(merged(self._stand(local, now()) for local in quiet))
+
+    def _set(self, stands: tuple[Stand, ...]) -> None:
+        self._stands, self._news = stands, True
+
+    def _pause_s(self, quiet: Sequence[int]) -> float:
+        """How long until the next sample: soon where somebody was stopped, else less and less often."""
+        look_s = self._timing.hang_look_s
+        if any(self._workers[local].state in _STOPPED.values() for local in quiet):
+            return look_s / 4
+        return float(min(look_s / 2 * (1 << min(self._samples // RARER, 8)), RARELY_S * look_s))
 
     def _excuse(self, now: float) -> None:
         if self._looked is not None and now - self._looked > 5 * self.look_s + LOOK_S_MAX:
             for worker in self._workers:
-                worker.learned.excuse(now - self._looked)
+                worker.shift(now - self._looked)
         self._looked = now
 
-    def _take(self, worker: _Watched, page: Progress | None) -> None:
-        if page is None or not page.steps or (worker.page is not None and page.steps == worker.page.steps):
-            return
-        if worker.page is None:
-            worker.learned.begin(page.mono / 1e9, page.step - 1)
-        worker.learned.observe(page.step, page.mono / 1e9)
-        worker.page, worker.used, worker.busy, worker.told = page, None, True, False
+    def _take(self, worker: _Watched, page: Progress | None, signs: Signs, now: float) -> None:
+        if page is not None and page.steps and (worker.page is None or page.steps != worker.page.steps):
+            if worker.page is None:
+                worker.learned.begin(page.mono / 1e9, page.step - 1)
+            worker.learned.observe(page.step, page.mono / 1e9)
+            worker.page = page
+        signed = max(signs.active, worker.page.mono if worker.page is not None else 0, signs.ended) / 1e9
+        worker.signs = signs
+        if signed > worker.signed:
+            worker.signed = signed
+            worker.moved(now)
 
-    def _weigh(self, worker: _Watched, now: float) -> None:
-        """Find out whether a worker without steps does anything; it is taken for busy until that is known."""
-        idle_s = self._timing.hang_idle_s
-        if worker.waited_s(now) < idle_s / 2 or (worker.used is not None and now - worker.used.at < idle_s / 4):
-            return
-        used = usage(worker.pid, now)
-        worker.busy = worker.used is None or used.busy_since(worker.used)
-        worker.used = used
+    def _quiet(self, now: float) -> list[int]:
+        """Who shows no progress; if one is stopped, all, to tell who waits for it."""
+        look_s = self._timing.hang_look_s
+        states = [samples.state(worker.pid) if worker.lives else "X" for worker in self._workers]
+        stopped = False
+        for worker, state in zip(self._workers, states, strict=True):
+            known = _STOPPED.get(state, "")
+            if known and known != worker.state:
+                worker.moved(now)
+                self._samples = 0
+            if known or worker.state in _STOPPED.values():
+                worker.state = known
+            stopped = stopped or known == "stopped"
+        return [
+            local
+            for local, worker in enumerate(self._workers)
+            if stopped or worker.state == "traced" or now - worker.signed >= look_s
+        ]
 
-    def _patience_s(self, states: Mapping[int, str]) -> float:
-        stopped = any(state in STOPPED for state in states.values())
-        idle = self._alone and not any(self._workers[local].busy for local in states)
-        return self._timing.hang_idle_s if stopped or idle else self._timing.hang_busy_s
+    async def _sample(self, workers: Sequence[_Watched], quiet: Sequence[int], now: Callable[[], float]) -> None:
+        loop = asyncio.get_running_loop()
+        before = await loop.run_in_executor(None, _usages, [worker.pid for worker in workers])
+        waits = [samples.wait_of(worker.pid) for worker in workers]
+        asked = [local for local in quiet if self._inspector is not None and self._inspector.ask_stack(local)]
+        if asked:
+            await asyncio.sleep(ANSWER_S)
+        after = await loop.run_in_executor(None, _usages, [worker.pid for worker in workers])
+        for worker, local, used, rested, wait in zip(workers, quiet, before, after, waits, strict=True):
+            place = Place()
+            if local in asked and self._inspector is not None:
+                place = place_of(self._inspector.stack(local))
+            if worker.pid == self._workers[local].pid:
+                self._weigh(worker, place, used, rested, wait, now())
 
-    def _stall(self, states: Mapping[int, str], now: float) -> Stall:
-        workers = self._workers
-        order = sorted(states, key=lambda local: _suspicion(workers[local], states[local]))
-        for local in order:
-            workers[local].told = True
-            workers[local].learned.overdue()
-        first = workers[order[0]]
-        assert first.page is not None, "a worker that waits has stepped"
-        waited_s, usual_s = first.waited_s(now), first.learned.usual_s() or 0.0
-        ranks = [self._base_rank + local for local in order]
-        does = [f"rank {rank} {_WORDS.get(states[local], 'ends')}" for rank, local in zip(ranks, order, strict=True)]
-        told = f"no step for {waited_s:.1f} s after step {first.page.step}, where {usual_s:.3g} s is usual"
-        return Stall(
-            ranks=tuple(ranks),
-            local_ranks=tuple(order),
-            pids=tuple(workers[local].pid for local in order),
-            step=first.page.step,
-            absolute=first.page.absolute,
-            waited_s=waited_s,
-            usual_s=usual_s,
-            message=f"{told}: {'; '.join(does)}",
+    def _weigh(
+        self, worker: _Watched, place: Place, used: samples.Usage, rested: samples.Usage, wait: samples.Wait, now: float
+    ) -> None:
+        """Compare a sample with the one before it."""
+        wait = attrs.evolve(wait, kind="outside") if place.talks and wait.kind == "lock" else wait
+        first = worker.used is None
+        if first or place.frames != worker.place.frames:
+            worker.held_since = now
+        if worker.state not in _STOPPED.values():
+            ran = worker.used is not None and samples.progressed(worker.used, used, wait)
+            if first or ran or place.frames != worker.place.frames:
+                worker.still_since = now
+            worker.state = "disk" if used.state == "D" else "runs" if ran or used.state == "R" else "waits"
+        if worker.signs.ended and worker.state in ("waits", "runs"):
+            worker.state = "ended"
+        if not worker.lives:
+            worker.state = "gone"
+        worker.used, worker.place, worker.wait = rested, place, wait
+        deadline = worker.learned.deadline()
+        late = worker.page is not None and deadline is not None and now > deadline
+        if late and not worker.overdue and now - worker.signed >= self._timing.hang_idle_s:
+            worker.overdue = True
+            worker.learned.overdue()
+
+    def _stand(self, local: int, now: float) -> Stand:
+        worker = self._workers[local]
+        ends_at, timeout = worker.wait.ends_at, worker.signs.timeout
+        return Stand(
+            ranks=(self._base_rank + local,),
+            state=worker.state or "runs",
+            place=worker.place.where,
+            op=worker.place.op,
+            waits=worker.wait.kind if worker.state == "waits" else "",
+            still_s=round(max(0.0, now - worker.still_since), 1),
+            held_s=round(max(0.0, now - worker.held_since), 1),
+            silent_s=round(now - worker.signed, 1) if worker.page is not None or worker.signs.active else None,
+            overdue=worker.overdue,
+            ends_s=round(ends_at - now, 1) if ends_at is not None and worker.state == "waits" else None,
+            timeout_s=timeout / 1e9 if timeout else None,
+            stack=worker.place.stack,
         )
 
 
-def _suspicion(worker: _Watched, state: str) -> tuple[bool, bool, int]:
-    """The smaller, the more suspicious: what was stopped, what is busy while others wait, what is behind."""
-    assert worker.page is not None
-    return state not in STOPPED, not worker.busy, worker.page.mono
-
-
-async def stacks(stall: Stall, tail: Callable[[int, int], str]) -> str:
-    """The Python stacks of the stalled workers, as far as they can tell them at once; empty if none can.
-
-    Args:
-        stall: the workers.
-        tail: the last output of a worker: its local rank, at most so many bytes.
-    """
-    asked = []
-    for rank, local, pid in zip(stall.ranks, stall.local_ranks, stall.pids, strict=True):
-        if _listens(pid):
-            processes.kill(pid, STACKS)
-            asked.append((rank, local))
-    if not asked:
-        return ""
-    await asyncio.sleep(STACKS_S)
-    room = max(STACK_BYTES // len(asked), STACK_BYTES // 4)
-    found = []
-    for rank, local in asked[: STACK_BYTES // room]:
-        stack = _STACK.search(tail(local, EVIDENCE_BYTES_MAX))
-        if stack is not None:  # the thread that took the signal, as a rule the main one, is printed last
-            found.append(f"rank {rank}:\n{stack[0].strip().encode()[-room:].decode(errors='ignore')}")
-    return "\n".join(found)
-
-
-def usage(pid: int, now: float) -> Usage:
-    """What a process and its descendants have used by now; what cannot be read counts as nothing."""
-    cpu_s, moved = 0.0, 0
-    for one in (pid, *processes.descendants(pid, ())):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = _stat(one)
-            cpu_s += (int(fields[11]) + int(fields[12])) * _TICK_S
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            with open(f"/proc/{one}/io", "rb") as file:
-                words = file.read().split()
-            moved += int(words[1]) + int(words[3])
-    return Usage(now, cpu_s, moved)
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the name, from the state on. Raises ``OSError``."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].decode("ascii").split()
-
-
-def _state(pid: int) -> str:
-    try:
-        return _stat(pid)[0]
-    except (OSError, IndexError):
-        return "X"
-
-
-def _born(pid: int) -> str:
-    """When a process started, as the kernel counts; empty if it has ended. Tells two processes of one id apart."""
-    try:
-        fields = _stat(pid)
-        return "" if fields[0] in "ZX" else fields[19]
-    except (OSError, IndexError):
-        return ""
-
-
-def _listens(pid: int) -> bool:
-    """Whether the process catches ``STACKS``, which would end it otherwise, and is not stopped."""
-    try:
-        if _state(pid) in STOPPED:
-            return False
-        with open(f"/proc/{pid}/status", "rb") as file:
-            caught = next(int(line.split()[1], 16) for line in file if line.startswith(b"SigCgt:"))
-    except (OSError, StopIteration, ValueError):
-        return False
-    return bool(caught >> (STACKS - 1) & 1)
+def _usages(pids: Sequence[int]) -> list[samples.Usage]:
+    sent = sockets.moved()
+    return [samples.usage(pid, sent) for pid in pids]

@@ -30,6 +30,7 @@ from ftcore.engine.master import (
     wrong_job,
 )
 from ftcore.engine.pace import NodePaces, Pace
+from ftcore.engine.standstill import StandstillWatch
 from ftcore.engine.turn import MASTER as OWN
 from ftcore.engine.turn import own_fact
 from ftcore.errors import Conflict, Fenced, FtcoreError
@@ -127,6 +128,7 @@ class Master:
         self._leases = Leases(seconds(timing.node_lease_s), seconds(LOOK_S))
         self._expected: frozenset[tuple[str, str]] | None = None
         self._paces = NodePaces(timing.pace_window_s)
+        self._standstill = StandstillWatch(timing)
         self._losing: set[tuple[str, str]] = set()
         self._last_called = self._clock.mono()
         self._sampled: tuple[int, int] = (self._clock.mono(), -1)
@@ -383,6 +385,7 @@ class Master:
             self._check_descriptors(self.state.spec.nodes_max)
         self._leases = Leases(seconds(self._timing.node_lease_s), seconds(LOOK_S))
         self._paces = NodePaces(self._timing.pace_window_s)
+        self._standstill = StandstillWatch(self._timing)
 
     def _check_descriptors(self, nodes: int) -> None:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -417,6 +420,9 @@ class Master:
             self._refusals.look(now)
             for slow in self._paces.look(self.state, now / 1e9):
                 self._tell_own(slow)
+            stood = self._standstill.look(self.state, now / 1e9)
+            if stood is not None:
+                self._tell_own(stood)
             self._give_signs_of_life(now)
             self._choose_standbys()
             if self._standbys.forget(now):
@@ -656,6 +662,7 @@ class Master:
     def beat(self, session: Session, beat: frames.Beat) -> None:
         """A heartbeat came."""
         session.take(beat)
+        self._standstill.heard(session.node, beat.round, beat.stands, self._clock.mono() / 1e9)
         if beat.own_s is not None and beat.whole_s is not None:
             self._paces.heard(session.node, beat.round, Pace(beat.own_s, beat.whole_s))
 

@@ -50,7 +50,7 @@ def park(channel: socket.socket, agent: int, between: int, preloaded: frozenset[
     message, fds = protocol.receive(channel)
     if message is None:
         os._exit(0)
-    body_fd, stdout, stderr, page = fds
+    body_fd, stdout, stderr, page, stacks = fds
     body = protocol.read_body(body_fd)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
@@ -62,13 +62,13 @@ def park(channel: socket.socket, agent: int, between: int, preloaded: frozenset[
     os.environ.clear()
     os.environ.update(body["env"])
     reason = body["exec_reason"] or _why_exec(body, preloaded)
-    protocol.send(channel, {"how": f"exec: {reason}" if reason else "fork"})
+    protocol.send(channel, {"how": f"exec: {reason}", "stacks": -1} if reason else {"how": "fork", "stacks": stacks})
     channel.close()
     _default_signals(python=not reason)
     if reason:
         os.set_inheritable(page, True)
         _exec(body)
-    body["env"] = loaded
+    body["env"], body["stacks"] = loaded, stacks
     return body
 
 

@@ -6,7 +6,7 @@ file. What may be large (environments, arguments) travels in a memfd, so a messa
 | channel | agent says | the other says |
 |---|---|---|
 | warm | ``{"fork": n}`` + n ends; ``{"store": 1}`` + 1 | once ``{"ready": 1, "unsafe": why}`` or ``{"missing": why}`` |
-| parked worker | ``{"start": 1}`` + body, stdout, stderr, page | ``{"parked": pid}``, then ``{"how": "fork"}`` |
+| parked worker | ``{"start": 1}`` + body, stdout, stderr, page, file for stacks | ``{"parked": pid}``, then ``{"how": ...}`` |
 | store host | ``{"open": round, "host": name}`` | ``{"serving": pid}``, then ``{"port": n}`` or ``{"error": text}`` |
 
 ``Body`` is what the memfd holds: one worker's share of a launch.
@@ -41,6 +41,7 @@ class Body(TypedDict):
     python: str
     exec_reason: str
     hooks: str
+    stacks: int
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

@@ -40,16 +40,21 @@ def run(body: protocol.Body) -> None:
         body: the launch; its ``env`` is by now the environment that the preload was loaded with.
     """
     faulthandler.enable(file=sys.__stderr__ or 2, all_threads=True)
-    stacks.listen()
+    stacks.listen(body["stacks"])
     _threads(body["env"])
-    if body["hooks"]:
-        importlib.import_module(body["hooks"]).install()
+    hooks = importlib.import_module(body["hooks"]) if body["hooks"] else None
+    if hooks is not None:
+        hooks.install()
     try:
         _run_main(body)
+        if hooks is not None:
+            hooks.ended()
         _end()
     except SystemExit as error:
         code = error.code
         if code is None or code == 0:
+            if hooks is not None:
+                hooks.ended()
             _end()
             raise
         if not isinstance(code, int):

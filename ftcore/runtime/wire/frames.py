@@ -19,6 +19,7 @@ from ftcore.engine.orders import Order
 from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyLoaded
+from ftcore.events.worker import Stand
 from ftcore.ids import Term
 from ftcore.policies.config import default_chain
 
@@ -248,6 +249,7 @@ class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat", omit_defaults
         about: what else has changed.
         own_s: seconds of own work in a step, of the slowest rank, on average since the last heartbeat; None: not known.
         whole_s: seconds that those steps took.
+        stands: ranks that complete no step; None: as was said before.
     """
 
     round: int
@@ -257,6 +259,7 @@ class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat", omit_defaults
     about: Particulars | None = None
     own_s: float | None = None
     whole_s: float | None = None
+    stands: tuple[Stand, ...] | None = None
 
 
 class Welcome(msgspec.Struct, frozen=True, tag_field="f", tag="welcome"):

@@ -37,7 +37,8 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
     state.step, state.reports_steps, state.step_absolute = None, False, False
     state.request, state.held, state.resume_step, state.offered = None, False, None, 0
     state.at_commit, state.committed = False, 0
-    state.paused_for = state.health = None
+    state.paused_for = state.health = state.standstill = None
+    state.ceilings = 0
     state.hits, state.curves = [], {}
     state.lacking = {}
     state.abilities = {"file": state.abilities.get("file", ())}  # the policy is loaded before the run is submitted
@@ -54,7 +55,7 @@ def _job_finished(state: JobState, event: Event, data: job.JobFinished, changes:
     step_job(state, f"job.finished/{data.outcome}", changes)
     state.outcome, state.exit_code, state.reason = data.outcome, data.exit_code, data.reason
     state.deadlines.clear()
-    state.plan = None
+    state.plan = state.standstill = None
 
 
 @on(job.JobParked)

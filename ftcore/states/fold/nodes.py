@@ -39,6 +39,7 @@ from ftcore.states.model import (
     JobState,
     NodeState,
     Report,
+    Standstill,
 )
 from ftcore.states.node import NodePhase
 from ftcore.states.worker import WORKER
@@ -260,6 +261,40 @@ def _fault_observed(state: JobState, event: Event, data: worker.FaultObserved, c
     )
     if data.step is not None:
         progress(state, data.round, data.step, data.absolute)
+
+
+@on(worker.WorkersStood)
+def _workers_stood(state: JobState, event: Event, data: worker.WorkersStood, changes: Changes) -> None:
+    """Changes nothing: what it is taken for does."""
+
+
+@on(worker.WorkersWentOn)
+def _workers_went_on(state: JobState, event: Event, data: worker.WorkersWentOn, changes: Changes) -> None:
+    state.longest_gap_s = max(state.longest_gap_s, data.gap_s)
+    if state.standstill is not None and state.standstill.round == data.round:
+        state.standstill = None
+
+
+@on(worker.StandstillJudged)
+def _standstill_judged(state: JobState, event: Event, data: worker.StandstillJudged, changes: Changes) -> None:
+    if data.verdict != "hang":
+        since = state.standstill.since if state.standstill is not None else event.time
+        state.standstill = Standstill(round=data.round, since=since, cause=data.cause, message=data.message)
+        return
+    state.standstill = None
+    state.ceilings += data.cause == "ceiling"
+    report(
+        state,
+        event,
+        data.node,
+        data.ranks[0] if data.ranks else -1,
+        round_=data.round,
+        message=data.message,
+        step=state.step,
+        absolute=state.step_absolute,
+        source="detector",
+        kind=data.cause,
+    )
 
 
 def _is_calm(state: JobState) -> bool:

@@ -116,7 +116,7 @@ def _world_formed(state: JobState, event: Event, data: world.WorldFormed, change
     assert state.world is not None and state.world.round == data.round
     state.world.size, state.world.store = data.size, data.store
     state.world.roles = _roles(state, state.world.members)
-    state.plan = None
+    state.plan = state.standstill = None
     for name in ("backoff", "window", "return"):
         state.deadlines.pop(f"{name}/{data.round}", None)
     for older in [round_ for round_ in state.stores if round_ < data.round]:

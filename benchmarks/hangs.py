@@ -1,0 +1,171 @@
+"""Loops that hang, and loops that only look like it: how many of the healthy are restarted, and when the stuck are.
+
+Each case of ``scripts/loop.py`` is a job of two ranks under ``ftrun``. A healthy one shows no step for longer than
+``hang_idle_s``; ``--scale`` makes that, and all other time constants of hangs, shorter. A stuck one is measured from
+the moment at which it gets stuck to the decision. ``--defaults`` runs the named cases with the default constants.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import attrs
+from results import table, write
+
+from ftcore.events.envelope import Event
+from ftcore.ids import JobName, Seq
+from ftcore.logs import open_store
+from ftcore.timing import DEFAULT
+
+LOOP = Path(__file__).with_name("scripts") / "loop.py"
+HANGS = ("hang_look_s", "hang_idle_s", "hang_busy_s", "hang_ceiling_s")
+LIMIT_S = 3000.0
+LONGER = 1.3
+"""Times ``hang_idle_s``: how long a healthy case shows no step."""
+
+
+@attrs.frozen
+class Outcome:
+    """What became of a case.
+
+    Args:
+        case: its name.
+        stuck: it hangs.
+        restarts: incidents of the job.
+        alerts: alerts in its log.
+        delay_s: from getting stuck to what was told of it; None: it was not.
+        cause: what it was taken for.
+        code: exit code of ``ftrun``.
+    """
+
+    case: str
+    stuck: bool
+    restarts: int
+    alerts: int
+    delay_s: float | None
+    cause: str
+    code: int | None
+
+
+def cases() -> dict[str, bool]:
+    """All cases, and whether they hang."""
+    found: dict[str, bool] = {}
+    lines = LOOP.read_text().splitlines()
+    for mark, line in zip(lines, lines[1:], strict=False):
+        if mark in ("@healthy", "@stuck"):
+            found[line.removeprefix("def ").partition("(")[0]] = mark == "@stuck"
+    return found
+
+
+async def run(case: str, stuck: bool, scale: float) -> Outcome:
+    """One job."""
+    timing = {name: getattr(DEFAULT, name) * scale for name in HANGS}
+    with tempfile.TemporaryDirectory(prefix="hangs-") as root:
+        home, notes = Path(root) / "home", Path(root) / "notes"
+        env = os.environ | {"XDG_STATE_HOME": str(home), "FTCORE_TIMING": json.dumps(timing), "OMP_NUM_THREADS": "1"}
+        argv = ("-m", "ftcore.cli.ftrun", "--job", "loop", "--standalone", "--nproc-per-node", "2", str(LOOP))
+        last = (case, root, f"{LONGER * timing['hang_idle_s']:g}")
+        with (Path(root) / "output").open("w") as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *argv, *last, env=env, cwd=root, stdout=output, stderr=output
+            )
+            store, events = f"sqlite://{home}/ftcore", []
+            try:
+                async with asyncio.timeout(LIMIT_S):
+                    while process.returncode is None and not _told_finished(events):
+                        await asyncio.sleep(1.0)
+                        events = await _read(store)
+            except TimeoutError:
+                pass
+            if process.returncode is None:
+                process.send_signal(signal.SIGTERM)
+            code = await process.wait()
+            events = await _read(store)
+        return _outcome(case, stuck, events, notes.read_text() if notes.exists() else "", code)
+
+
+def _told_finished(events: list[Event]) -> bool:
+    return any(event.type == "standstill.judged" and event.data.cause == "finished" for event in events)
+
+
+async def _read(store: str) -> list[Event]:
+    opened = open_store(store)
+    try:
+        if "loop" not in await opened.jobs():
+            return []
+        log = await opened.open(JobName("loop"))
+        try:
+            return [event async for event in log.read(Seq(0))]
+        finally:
+            await log.close()
+    except Exception:  # it is made at this moment
+        return []
+    finally:
+        await opened.close()
+
+
+def _outcome(case: str, stuck: bool, events: list[Event], notes: str, code: int) -> Outcome:
+    faults = [float(line.split()[0]) for line in notes.splitlines() if " fault " in line]
+    judged = [event for event in events if event.type == "standstill.judged"]
+    told = [event for event in judged if event.data.verdict == "hang" or event.data.cause == "finished"]
+    return Outcome(
+        case,
+        stuck,
+        sum(event.type == "incident.opened" for event in events),
+        sum(event.data.verdict == "alert" for event in judged),
+        told[0].time / 1e9 - max(faults) if told and faults else None,
+        told[0].data.cause if told else "",
+        code,
+    )
+
+
+async def run_all(names: dict[str, bool], scale: float, at_once: int) -> list[Outcome]:
+    """All these cases, some at a time."""
+    room = asyncio.Semaphore(at_once)
+
+    async def one(case: str, stuck: bool) -> Outcome:
+        async with room:
+            found = await run(case, stuck, scale)
+            print(found, file=sys.stderr, flush=True)
+            return found
+
+    return list(await asyncio.gather(*(one(case, stuck) for case, stuck in names.items())))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=0.1, help="times the default time constants of hangs")
+    parser.add_argument("--at-once", type=int, default=2, help="jobs at a time")
+    parser.add_argument("--defaults", action="store_true", help="with the default time constants; short for --scale 1")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {', '.join(cases())}")
+    args = parser.parse_args()
+    scale = 1.0 if args.defaults else args.scale
+    known = cases()
+    names = {case: known[case] for case in args.cases or known}
+    found = asyncio.run(run_all(names, scale, args.at_once))
+    rows = []
+    for one in sorted(found, key=lambda one: one.stuck):
+        delay = "-" if one.delay_s is None else f"{one.delay_s:.1f} s"
+        rows.append(
+            (one.case, "stuck" if one.stuck else "healthy", one.restarts, one.alerts, one.cause or "-", delay, one.code)
+        )
+    false = sum(one.restarts for one in found if not one.stuck)
+    missed = [one.case for one in found if one.stuck and one.delay_s is None]
+    idle = DEFAULT.hang_idle_s * scale
+    words = (
+        f"{len(found)} loops, time constants of hangs times {scale:g}; healthy ones show no step for {LONGER * idle:g} s."
+        f" False restarts: {false}; missed: {', '.join(missed) or 'none'}."
+    )
+    head = ("loop", "is", "restarts", "alerts", "taken for", "from stuck to decision", "exit code")
+    command = " ".join(["python benchmarks/hangs.py", *sys.argv[1:]])
+    write("Hangs" if scale != 1 else "Hangs, default time constants", command, words + "\n\n" + table(head, rows))
+    return 1 if false or missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""Standing still: from heartbeats to one fact about all ranks, and from that fact to a decision. Pure.
+
+Agents say in their heartbeats what ranks do that complete no step. The master puts that together and records it
+(``workers.stood``) when it comes to mean something else; ``judge_standstill`` then decides from that fact and the folded
+state alone, so that the decision can be replayed. What means what is said by ``faults/standstill.py``.
+
+House rules: a node that was not heard lately is not known, however it stood before. Nothing is told of a job that is
+paused, or in a recovery: there, others decide when it took too long.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from ftcore.engine.ranks import Ranks
+from ftcore.engine.turn import Turn
+from ftcore.events.worker import Stand, StandstillJudged, WorkersStood, WorkersWentOn
+from ftcore.faults.standstill import ALERT, STACK_CHARS_MAX, Judgement, ceiling_s, judge, merged
+from ftcore.policies.alert import word_of_standstill
+from ftcore.states.job import JobPhase
+from ftcore.states.model import JobState, WorldState
+from ftcore.timing import Timing
+
+
+LOOK_S = 1.0
+"""What thousands of nodes say is put together no more often."""
+
+
+@attrs.define
+class _Heard:
+    """What a node said last.
+
+    Args:
+        round: the round of its workers.
+        at: when, in seconds.
+        stands: its ranks that complete no step.
+    """
+
+    round: int
+    at: float
+    stands: tuple[Stand, ...] = ()
+
+
+class StandstillWatch:
+    """The master's: what the ranks of a world do, and when that is to be recorded."""
+
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
+        self._round = 0
+        self._nodes: dict[str, _Heard] = {}
+        self._news = False
+        self._looked = 0.0
+        self._told = Judgement("")
+        self._told_at = 0.0
+        self._since: float | None = None
+
+    def heard(self, node: str, round_: int, stands: Sequence[Stand] | None, now: float) -> None:
+        """A heartbeat came.
+
+        Args:
+            node: of this node.
+            round_: the round of its workers.
+            stands: its ranks that complete no step; None: as it said before.
+            now: seconds of a clock that is never stepped.
+        """
+        known = self._nodes.get(node)
+        if known is None or known.round != round_:
+            known = self._nodes[node] = _Heard(round_, now)
+        known.at = now
+        if stands is not None and (stands or known.stands):
+            known.stands = tuple(stands)
+            self._news = True
+
+    def look(self, state: JobState, now: float) -> WorkersStood | WorkersWentOn | None:
+        """What is to be recorded, if anything.
+
+        Args:
+            state: the folded state.
+            now: seconds, as for ``heard``.
+        """
+        world = state.world
+        round_ = world.round if world is not None else 0
+        if round_ != self._round:
+            self._nodes = {node: heard for node, heard in self._nodes.items() if heard.round >= round_}
+            self._round, self._told, self._since, self._news = round_, Judgement(""), None, True
+        if world is None or not self._news or now - self._looked < LOOK_S or not _is_watched(state, world):
+            return None
+        self._news, self._looked = False, now
+        stands = merged(self._fresh(now))
+        if not stands:
+            return self._went_on(now)
+        found = judge(stands, world.size, self._timing, _ceiling_s(state, self._timing))
+        silent = [stand.silent_s for stand in stands if stand.silent_s is not None]
+        if silent and self._since is None:
+            self._since = now - max(silent)
+        if not found.verdict or not self._is_news(found, now):
+            return None
+        self._told, self._told_at = found, now
+        return WorkersStood(round=world.round, stands=tuple(_cut(stand) for stand in stands))
+
+    def _fresh(self, now: float) -> Iterator[Stand]:
+        for heard in self._nodes.values():
+            if heard.stands and heard.round == self._round and now - heard.at < self._timing.node_lease_s:
+                yield from heard.stands
+
+    def _is_news(self, found: Judgement, now: float) -> bool:
+        if found.verdict != self._told.verdict:
+            return True
+        same = (found.cause, found.ranks) == (self._told.cause, self._told.ranks)
+        return not same and now - self._told_at >= self._timing.hang_idle_s
+
+    def _went_on(self, now: float) -> WorkersWentOn | None:
+        told, since = self._told, self._since
+        self._told, self._since = Judgement(""), None
+        if told.verdict != ALERT or since is None:
+            return None
+        return WorkersWentOn(round=self._round, gap_s=round(now - since, 1))
+
+
+def judge_standstill(turn: Turn) -> None:
+    """Decide what a standstill is taken for, if the turn's fact tells of one."""
+    data, state = turn.fact.data, turn.state
+    world = state.world
+    if not isinstance(data, WorkersStood) or world is None or world.round != data.round or state.spec is None:
+        return
+    if not _is_watched(state, world):
+        return
+    timing = state.spec.timing
+    found = judge(data.stands, world.size, timing, _ceiling_s(state, timing))
+    if not found.verdict or (found.verdict == ALERT and state.incident is not None):
+        return
+    ranks, nodes = found.ranks, Ranks(state)
+    word = word_of_standstill(state, found.message) if found.verdict == ALERT and state.standstill is None else None
+    if word is not None:
+        turn.emit(word)
+    turn.emit(
+        StandstillJudged(
+            round=data.round,
+            verdict=found.verdict,
+            cause=found.cause,
+            node=nodes[ranks[0]] if ranks and ranks[0] in nodes else "",
+            ranks=ranks,
+            message=found.message,
+            stack=next((stand.stack for stand in found.to_blame if stand.stack), ""),
+        )
+    )
+
+
+def _is_watched(state: JobState, world: WorldState) -> bool:
+    """Whether a standstill of this world is anything: it trains, and is not being recovered already."""
+    known = state.incident
+    recovers = known is not None and known.kind == "fault" and known.round >= world.round
+    return world.started and state.phase in (JobPhase.RUNNING, JobPhase.RECOVERING) and not recovers
+
+
+def _ceiling_s(state: JobState, timing: Timing) -> float:
+    return ceiling_s(timing, state.longest_gap_s, state.ceilings)
+
+
+def _cut(stand: Stand) -> Stand:
+    return attrs.evolve(stand, stack=stand.stack[:STACK_CHARS_MAX])

@@ -1,0 +1,91 @@
+"""Where a worker stands: from the stacks that faulthandler prints to a place in the script and a collective. Pure."""
+
+import re
+from collections.abc import Sequence
+
+import attrs
+
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.{1,1000})", line (\d{1,9}|\?\?\?) in (.{1,300})$', re.MULTILINE)
+FRAMES_MAX = 12
+
+_LIBRARY = re.compile(r"(?:^<|/(?:site|dist)-packages/|/lib(?:64)?/python3[^/]*/|/ftcore/(?:runtime|worker)/)")
+_C10D = "/torch/distributed/distributed_c10d.py"
+_COLLECTIVE = re.compile(
+    r"^(?:all_|_all_|reduce|_reduce|broadcast|gather|scatter|barrier|monitored_barrier|send|recv|isend|irecv"
+    r"|batch_isend_irecv|init_process_group|new_group|split_group|destroy_process_group|_store_based_barrier)"
+)
+_INSIDE = ("/torch/nn/parallel/distributed.py", "/torch/distributed/fsdp/", "/torch/distributed/_composable/")
+_ENGINE = ("/torch/autograd/graph.py", "_engine_run_backward")
+_OUTSIDE = ("socket.py", "ssl.py", "subprocess.py", "selectors.py", "http/client.py", "urllib3/connection.py")
+"""Files of a thread that waits for a socket, a file or a process."""
+
+
+@attrs.frozen
+class Frame:
+    """One frame of Python."""
+
+    file: str
+    line: str
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} ({self.function})"
+
+
+@attrs.frozen
+class Place:
+    """Where a worker's main thread stands.
+
+    Args:
+        frames: of the main thread, innermost first.
+        op: the collective that it is inside of; empty: none that is known.
+        talks: another of its threads is inside of a call that waits for a socket, a file or a process.
+    """
+
+    frames: tuple[Frame, ...] = ()
+    op: str = ""
+    talks: bool = False
+
+    @property
+    def where(self) -> str:
+        """The innermost line of the script's own, else of all."""
+        own = [frame for frame in self.frames if _LIBRARY.search(frame.file) is None]
+        return str((own or self.frames)[0]) if self.frames else ""
+
+    @property
+    def stack(self) -> str:
+        """The innermost frames, a line each."""
+        return "\n".join(map(str, self.frames[:FRAMES_MAX]))
+
+
+def place_of(dump: str) -> Place:
+    """Read what faulthandler printed of all threads; the main thread is printed last."""
+    starts = [found.start() for found in _THREAD.finditer(dump)]
+    if not starts:
+        return Place()
+    threads = [dump[begin:end] for begin, end in zip(starts, [*starts[1:], len(dump)], strict=True)]
+    frames = _frames(threads[-1])
+    talks = any(_innermost(thread).endswith(_OUTSIDE) for thread in threads[:-1])
+    return Place(frames, _op(frames), talks)
+
+
+def _frames(thread: str) -> tuple[Frame, ...]:
+    return tuple(Frame(*found.groups()) for found in _FRAME.finditer(thread))
+
+
+def _innermost(thread: str) -> str:
+    found = _FRAME.search(thread)
+    return found[1] if found is not None else ""
+
+
+def _op(frames: Sequence[Frame]) -> str:
+    """The collective: the outermost call into torch's own, so that ``all_gather_object`` is not ``all_gather``."""
+    for frame in reversed(frames):
+        if frame.file.endswith(_C10D) and _COLLECTIVE.match(frame.function):
+            return frame.function
+    if frames and any(part in frames[0].file for part in _INSIDE):
+        return f"{frames[0].function} (data parallel)"
+    if frames and frames[0].file.endswith(_ENGINE[0]) and frames[0].function == _ENGINE[1]:
+        return "backward"
+    return ""
