@@ -7,6 +7,7 @@ the moment at which it gets stuck to the decision. ``--defaults`` runs the named
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -56,14 +57,14 @@ def cases() -> dict[str, bool]:
     """All cases, and whether they hang."""
     found: dict[str, bool] = {}
     lines = LOOP.read_text().splitlines()
-    for mark, line in zip(lines, lines[1:], strict=False):
+    for mark, line in itertools.pairwise(lines):
         if mark in ("@healthy", "@stuck"):
             found[line.removeprefix("def ").partition("(")[0]] = mark == "@stuck"
     return found
 
 
 async def run(case: str, stuck: bool, scale: float) -> Outcome:
-    """One job."""
+    """Run one job."""
     timing = {name: getattr(DEFAULT, name) * scale for name in HANGS}
     with tempfile.TemporaryDirectory(prefix="hangs-") as root:
         home, notes = Path(root) / "home", Path(root) / "notes"
@@ -158,8 +159,8 @@ def main() -> int:
     missed = [one.case for one in found if one.stuck and one.delay_s is None]
     idle = DEFAULT.hang_idle_s * scale
     words = (
-        f"{len(found)} loops, time constants of hangs times {scale:g}; healthy ones show no step for {LONGER * idle:g} s."
-        f" False restarts: {false}; missed: {', '.join(missed) or 'none'}."
+        f"{len(found)} loops, time constants of hangs times {scale:g}; healthy ones show no step for "
+        f"{LONGER * idle:g} s. False restarts: {false}; missed: {', '.join(missed) or 'none'}."
     )
     head = ("loop", "is", "restarts", "alerts", "taken for", "from stuck to decision", "exit code")
     command = " ".join(["python benchmarks/hangs.py", *sys.argv[1:]])

@@ -18,7 +18,7 @@
 | ``progress_sample_s`` | how often a progress sample enters the log |
 | ``pace_window_s`` | the own work of nodes is compared this often; 14 slow windows of 20 make a straggler |
 | ``hang_look_s`` | workers that show no progress for this long are looked at; one stopped for half of it hangs |
-| ``hang_idle_s`` | a rank hangs that makes no progress for this long, waits for a lock or a disk, and keeps peers waiting |
+| ``hang_idle_s`` | so long without progress, a rank hangs that keeps peers waiting, if it waits for a lock or a disk |
 | ``hang_busy_s`` | the same of a rank that waits for what may come from elsewhere: a socket, a file, a process |
 | ``hang_ceiling_s`` | no step for this long is a hang; at least 20 times the longest gap that the job went on from |
 

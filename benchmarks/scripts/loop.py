@@ -76,7 +76,7 @@ def step(opt: torch.optim.Optimizer | None = None) -> None:
 
 
 def served(talk: Callable[[socket.socket], None]) -> socket.socket:
-    """A connection to a server in another process's stead: a thread of rank 1's would be killed with it."""
+    """A connection to a server, which is a process of its own."""
     ours, theirs = socket.create_server(("127.0.0.1", 0)), socket.socket()
     theirs.connect(ours.getsockname())
     peer, _ = ours.accept()
@@ -86,6 +86,12 @@ def served(talk: Callable[[socket.socket], None]) -> socket.socket:
         os._exit(0)
     peer.close()
     return theirs
+
+
+def takes(peer: socket.socket) -> None:
+    """A server that takes whatever comes."""
+    while peer.recv(1 << 16):
+        pass
 
 
 # -- healthy
@@ -150,17 +156,17 @@ def evaluation_elsewhere_polled() -> None:
 def answer_awaited() -> None:
     """Rank 0 waits for the answer of a server; nothing comes before it."""
     if RANK == 0:
-        connection = served(lambda peer: (time.sleep(SECONDS), peer.sendall(b"done")) and None)
-        connection.recv(4)
+
+        def answers(peer: socket.socket) -> None:
+            time.sleep(SECONDS)
+            peer.sendall(b"done")
+
+        served(answers).recv(4)
     dist.barrier()
 
 
 @healthy
 def upload_by_rank_0() -> None:
-    def takes(peer: socket.socket) -> None:
-        while peer.recv(1 << 16):
-            pass
-
     if RANK == 0:
         connection = served(takes)
         for moment in lasts():
@@ -175,7 +181,7 @@ def upload_by_a_thread() -> None:
     """The main thread of rank 0 only waits for the thread that sends."""
 
     def sends() -> None:
-        connection = served(lambda peer: [None for _ in iter(lambda: peer.recv(1 << 16), b"")] and None)
+        connection = served(takes)
         for moment in lasts():
             until(moment)
             connection.sendall(b"x" * 4000)

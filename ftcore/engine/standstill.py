@@ -1,8 +1,8 @@
 """Standing still: from heartbeats to one fact about all ranks, and from that fact to a decision. Pure.
 
 Agents say in their heartbeats what ranks do that complete no step. The master puts that together and records it
-(``workers.stood``) when it comes to mean something else; ``judge_standstill`` then decides from that fact and the folded
-state alone, so that the decision can be replayed. What means what is said by ``faults/standstill.py``.
+(``workers.stood``) when it comes to mean something else; ``judge_standstill`` then decides from that fact and the
+folded state alone, so that the decision can be replayed. ``faults/standstill.py`` says what means what.
 
 House rules: a node that was not heard lately is not known, however it stood before. Nothing is told of a job that is
 paused, or in a recovery: there, others decide when it took too long.
@@ -20,7 +20,6 @@ from ftcore.policies.alert import word_of_standstill
 from ftcore.states.job import JobPhase
 from ftcore.states.model import JobState, WorldState
 from ftcore.timing import Timing
-
 
 LOOK_S = 1.0
 """What thousands of nodes say is put together no more often."""

@@ -48,7 +48,7 @@ _PAIRS = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
 """One rank's send is another's recv: no mismatch."""
 
 _DOES = {
-    "runs": "computes",
+    "runs": "is active",
     "waits": "stands",
     "stopped": "was stopped by a signal",
     "traced": "is stopped by a debugger",
@@ -252,7 +252,7 @@ def _does(stand: Stand, who: str = "") -> str:
 
 
 _PLURAL = {
-    "runs": "compute",
+    "runs": "are active",
     "waits": "stand",
     "stopped": "were stopped by a signal",
     "traced": "are stopped by a debugger",

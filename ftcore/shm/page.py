@@ -19,7 +19,7 @@ died or was stopped in the middle.
 | 10 | ``paced`` | steps whose own work was measured, since the process started; since version 2 |
 | 11 | ``own`` | nanoseconds of own work in those steps: what was not spent in a backward pass, which waits for others |
 | 12 | ``whole`` | nanoseconds that those steps took |
-| 13 | ``active`` | monotonic nanoseconds of the last sign of progress: a step, a backward pass, a report |
+| 13 | ``active`` | monotonic nanoseconds of the last step, backward pass or report; since version 2, as what follows |
 | 14 | ``ended`` | monotonic nanoseconds at which the script came to its end; 0: it has not |
 | 15 | ``timeout`` | nanoseconds of the timeout of its process group; 0: not known |
 
@@ -118,15 +118,18 @@ class PageWriter:
 
     def active(self, mono: int) -> None:
         """Publish a sign of progress."""
-        self._words[_ACTIVE] = mono
+        if self.notes is not None:
+            self._words[_ACTIVE] = mono
 
     def ended(self, mono: int) -> None:
         """Publish that the script came to its end."""
-        self._words[_ENDED] = mono
+        if self.notes is not None:
+            self._words[_ENDED] = mono
 
     def timeout(self, nanoseconds: int) -> None:
         """Publish the timeout of the process group."""
-        self._words[_TIMEOUT] = nanoseconds
+        if self.notes is not None:
+            self._words[_TIMEOUT] = nanoseconds
 
     def write(self, steps: int, step: int, absolute: bool, mono: int, loss: float | None, norm: float | None) -> None:
         """Publish a completed step. See the module's table for the arguments."""
@@ -136,11 +139,12 @@ class PageWriter:
         words[_STEPS] = steps
         words[_STEP] = step
         words[_ABSOLUTE] = absolute
-        words[_MONO] = words[_ACTIVE] = mono
+        words[_MONO] = mono
         doubles[_LOSS] = math.nan if loss is None else loss
         doubles[_GRAD_NORM] = math.nan if norm is None else norm
         if self.notes is not None:  # an older page has nothing there
             words[_PACED], words[_OWN], words[_WHOLE] = self._pace
+            words[_ACTIVE] = mono
         words[_SEQUENCE] = sequence + 1
 
 

@@ -6,7 +6,8 @@
 | whether its main thread has run | its context switches in ``/proc/PID/status`` |
 | bytes of files and pipes | ``/proc/PID/io`` |
 | bytes of the network | the counters of its TCP connections (``sockets.py``) |
-| what its main thread waits for | ``/proc/PID/syscall``; when its sleep ends: the call's argument, from ``/proc/PID/mem`` |
+| what its main thread waits for | ``/proc/PID/syscall`` |
+| when its sleep ends | that call's argument, from ``/proc/PID/mem`` |
 
 House rule: what cannot be read is left out, and never an error; then less is known, and there is more patience.
 """
@@ -115,9 +116,8 @@ def usage(pid: int, sent: Mapping[int, int]) -> Usage:
 
 
 def _switches(pid: int) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        with open(f"/proc/{pid}/status", "rb") as file:
-            return sum(int(line.split()[1]) for line in file if b"ctxt_switches" in line)
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb") as file:
+        return sum(int(line.split()[1]) for line in file if b"ctxt_switches" in line)
     return 0
 
 

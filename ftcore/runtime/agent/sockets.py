@@ -50,11 +50,11 @@ class Connection:
 def connections() -> list[Connection]:
     """All connections of this network namespace; empty where the kernel does not tell."""
     found: list[Connection] = []
-    with contextlib.suppress(OSError, struct.error):
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as link:
-            link.settimeout(_TIMEOUT_S)
-            for family in (socket.AF_INET, socket.AF_INET6):
-                found += _dump(link, family)
+    kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
+    with contextlib.suppress(OSError, struct.error), socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as link:
+        link.settimeout(_TIMEOUT_S)
+        for family in (socket.AF_INET, socket.AF_INET6):
+            found += _dump(link, family)
     return found
 
 

@@ -6,8 +6,11 @@ file. What may be large (environments, arguments) travels in a memfd, so a messa
 | channel | agent says | the other says |
 |---|---|---|
 | warm | ``{"fork": n}`` + n ends; ``{"store": 1}`` + 1 | once ``{"ready": 1, "unsafe": why}`` or ``{"missing": why}`` |
-| parked worker | ``{"start": 1}`` + body, stdout, stderr, page, file for stacks | ``{"parked": pid}``, then ``{"how": ...}`` |
+| parked worker | ``{"start": 1}`` + body, 4 files | ``{"parked": pid}``, then ``{"how": ...}`` |
 | store host | ``{"open": round, "host": name}`` | ``{"serving": pid}``, then ``{"port": n}`` or ``{"error": text}`` |
+
+A parked worker is sent its body, standard output, standard error, its page and its file for stacks, and answers
+``how`` it starts and at which number the last of these is open in it (-1: nowhere).
 
 ``Body`` is what the memfd holds: one worker's share of a launch.
 """

@@ -1,90 +1,129 @@
-"""Workers that neither end nor go on."""
+"""Workers that neither end nor go on, and workers that only look like it."""
 
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 from harness import Ftrun, ftrun, wait_until
 
-SOON = {"hang_idle_s": 1.0, "hang_busy_s": 3.0}
+from ftcore.events.envelope import Event
+
+SOON = {"hang_look_s": 1.0, "hang_idle_s": 3.0, "hang_busy_s": 60.0, "hang_ceiling_s": 100.0}
 
 
-def recovers(job: Ftrun, after: int) -> None:
-    opened = job.wait("incident.opened", after)
-    assert opened.data.fault.root == after
+def begins(job: Ftrun, *argv: str, **more: Any) -> Any:
+    """Two ranks under DDP that have made some steps; stopped without much grace."""
+    path = job.cwd / "policy.yaml"
+    path.write_text("version: 1\nchain:\n- process_restart: {grace: 500ms}\n- stop\n")
+    nodes = "--local-nodes" in argv
+    run = job.start(f"--policy={path}", *(argv or ("--nproc-per-node", "2")), script="ddp.py", preload=False, **more)
+    job.stepped(1, nodes=2 if nodes else 1)
+    steps = job.cwd / "step.0"  # written when the first step is made, which may be told before
+    wait_until(lambda: steps.exists() and len(steps.read_text()) > 1, "ten steps")
+    return run
+
+
+def recovers(job: Ftrun, seen: Event) -> None:
+    opened = job.wait("incident.opened", seen.seq)
+    assert opened.data.fault.root == seen.seq
     resolved = job.wait("incident.resolved", opened.seq)
     assert resolved.data.outcome == "stepped"
-    job.stepped(2)
-    job.finish()
 
 
 def test_a_worker_that_was_stopped_for_good(tmp_path: Path) -> None:
-    """SIGSTOP in mid-training: the hang is told with its rank and times, and the job goes on in a new round."""
+    """SIGSTOP in mid-training, of ranks that wait for each other on two nodes: it is named, and the job goes on."""
     with ftrun(tmp_path, timing=SOON) as job:
-        path = job.cwd / "policy.yaml"
-        path.write_text("version: 1\nchain:\n- process_restart: {grace: 500ms}\n- stop\n")
-        run = job.start(f"--policy={path}", "--nproc-per-node", "2")
-        job.stepped(1)
-        job.steps_on(1, by=20)
-        os.kill(job.pids(1)[1], signal.SIGSTOP)
-        seen = job.wait("fault.observed", source="detector")
-        assert seen.data.kind == "hang"
-        assert (seen.data.rank, seen.data.round) == (1, 1)
-        assert (
-            job.step(1) - 1 <= seen.data.step <= job.step(1)
-        )  # it may have stopped before it told the step it wrote down
-        assert "rank 1 was stopped by a signal" in seen.data.message
-        assert seen.data.values["waited_s"] >= 1.0 > seen.data.values["usual_s"] > 0
-        recovers(job, seen.seq)
-        assert run.end() == 0
-        assert len(job.of("fault.observed")) == 1
-
-
-def test_a_worker_that_waits_for_ever_tells_where(tmp_path: Path) -> None:
-    """A rank that sleeps is found, and the report holds its Python stack, as does its log."""
-    with ftrun(tmp_path, timing=SOON) as job:
-        run = job.start("--nproc-per-node", "2")
-        job.stepped(1)
-        job.steps_on(0, by=20)
-        job.do(0, "def wait_for_godot(): time.sleep(10**6)\nwait_for_godot()")
-        seen = job.wait("fault.observed")
-        assert seen.data.rank == 0
-        assert "rank 0 waits" in seen.data.message
-        assert "in wait_for_godot" in seen.data.message
-        recovers(job, seen.seq)
-        assert run.end() == 0
-        (log,) = job.home.glob("ftcore/logs/job/*/round_1/rank_0/stderr.log")
-        assert "in wait_for_godot" in log.read_text()
-
-
-def test_a_busy_worker_gets_more_time(tmp_path: Path) -> None:
-    """A rank that computes is left alone at the shorter limit: it may be evaluating; its own end of it is no hang."""
-    with ftrun(tmp_path, timing={"hang_idle_s": 1.0, "hang_busy_s": 30.0}) as job:
-        run = job.start("--nproc-per-node", "2")
-        job.stepped(1)
-        job.steps_on(1, by=20)
-        job.do(1, "end = time.monotonic() + 2.5\nwhile time.monotonic() < end: pass")
-        job.steps_on(1, by=5)
-        job.finish()
-        assert run.end() == 0
-        assert not job.of("fault.observed")
-
-
-def test_of_ranks_that_wait_for_each_other_the_stopped_one_is_named(tmp_path: Path) -> None:
-    """Under DDP on two nodes all stand still at once; the node with the stopped rank tells, the other has patience."""
-    with ftrun(tmp_path, timing={"hang_idle_s": 2.0, "hang_busy_s": 60.0}) as job:
-        path = job.cwd / "policy.yaml"
-        path.write_text("version: 1\nchain:\n- process_restart: {grace: 500ms}\n- stop\n")
-        run = job.start(f"--policy={path}", "--local-nodes", "2", script="ddp.py", preload=False)
-        job.stepped(1, nodes=2)
-        steps = job.cwd / "step.0"  # written when the first step is made, which may be told before
-        wait_until(lambda: steps.exists() and len(steps.read_text()) > 1, "ten steps")
+        run = begins(job, "--local-nodes", "2")
         started = next(event for event in job.of("workers.started") if event.data.pids)
         os.kill(started.data.pids[0], signal.SIGSTOP)
-        seen = job.wait("fault.observed", source="detector")
-        assert (seen.data.node, seen.data.kind) == (started.data.node, "hang")
-        resolved = job.wait("incident.resolved", seen.seq)
-        assert resolved.data.outcome == "stepped"
+        seen = job.wait("standstill.judged", verdict="hang")
+        assert (seen.data.cause, seen.data.node) == ("stopped", started.data.node)
+        assert "was stopped by a signal" in seen.data.message
+        recovers(job, seen)
         job.finish()
         assert run.end() == 0
-        assert len(job.of("fault.observed")) == 1
+        assert len(job.of("incident.opened")) == 1
+
+
+def test_a_worker_that_waits_for_ever_is_named_with_its_place(tmp_path: Path) -> None:
+    """A rank that sleeps outside of a collective, and the other that waits for it there."""
+    with ftrun(tmp_path, timing=SOON) as job:
+        run = begins(job)
+        job.do(1, "import time\ndef wait_for_godot(): time.sleep(10**6)\nwait_for_godot()")
+        seen = job.wait("standstill.judged", verdict="hang")
+        assert (seen.data.cause, seen.data.ranks) == ("absent", (1,))
+        assert "rank 1 stands in" in seen.data.message and "all others wait in all_reduce" in seen.data.message
+        assert "(wait_for_godot)" in seen.data.stack
+        recovers(job, seen)
+        job.finish()
+        assert run.end() == 0
+        assert len(job.of("incident.opened")) == 1
+
+
+def test_a_rank_that_waits_while_others_stand_in_a_barrier_is_left_alone(tmp_path: Path) -> None:
+    """Longer than the learned deadline: an alert is raised, status shows it, and no worker is stopped."""
+    with ftrun(tmp_path, timing=SOON) as job:
+        run = begins(job)
+        job.do(0, "import time\nwhile not os.path.exists('answer'): time.sleep(0.3)")
+        seen = job.wait("standstill.judged", verdict="alert")
+        assert "rank 0 stands in" in seen.data.message or "rank 0 is active in" in seen.data.message
+        status = job.ftctl("status")
+        assert "stands still" in status.stdout and "rank 0" in status.stdout
+        job.drop("answer", "")
+        job.wait("workers.went_on", seen.seq)
+        assert "stands still" not in job.ftctl("status").stdout
+        job.finish()
+        assert run.end() == 0
+        assert not job.of("incident.opened")
+        assert "workers are left alone" in run.stderr()
+
+
+def test_a_second_optimizer_is_progress(tmp_path: Path) -> None:
+    """A second phase that never steps the first optimizer again, beyond every limit but the ceiling."""
+    phase = (
+        "import time, torch\n"
+        "model = torch.nn.Linear(2, 1)\noptimizer = torch.optim.Adam(model.parameters())\n"
+        "end = time.monotonic() + 8.0\n"
+        "while time.monotonic() < end: model(torch.ones(2)).sum().backward(); optimizer.step(); time.sleep(0.1)\n"
+    )
+    timing = SOON | {"hang_busy_s": 4.0, "hang_ceiling_s": 5.0}
+    with ftrun(tmp_path, timing=timing) as job:
+        run = begins(job)
+        for rank in (0, 1):
+            job.do(rank, f"{phase}open('over.{rank}', 'w')")
+        wait_until(lambda: all((job.cwd / f"over.{rank}").exists() for rank in (0, 1)), "the second phase to end")
+        job.finish()
+        assert run.end() == 0
+        assert not job.of("incident.opened") and not job.of("standstill.judged")
+
+
+def test_beyond_the_ceiling_no_step_is_a_hang(tmp_path: Path) -> None:
+    """Whatever the workers do: all wait, and none for another."""
+    timing = {"hang_look_s": 0.5, "hang_idle_s": 1.0, "hang_busy_s": 2.0, "hang_ceiling_s": 4.0}
+    with ftrun(tmp_path, timing=timing) as job:
+        run = begins(job)
+        for rank in (0, 1):
+            job.do(rank, "import threading\nthreading.Event().wait()")
+        seen = job.wait("standstill.judged", verdict="hang")
+        assert seen.data.cause == "ceiling"
+        recovers(job, seen)
+        job.finish()
+        assert run.end() == 0
+
+
+def test_scripts_that_have_ended_in_processes_that_have_not(tmp_path: Path) -> None:
+    """All ranks have done their work and do not go: told as that, and not started again."""
+    with ftrun(tmp_path, timing=SOON) as job:
+        stays = "import threading, sys, time\nthreading.Thread(target=time.sleep, args=(10**6,)).start()\nsys.exit(0)"
+        run = job.start("--nproc-per-node", "2", script="count.py")
+        job.stepped(1)
+        for rank in (0, 1):
+            job.do(rank, stays)
+        seen = job.wait("standstill.judged", cause="finished")
+        assert seen.data.verdict == "alert"
+        assert "ranks 0-1 have finished their script but do not end" in seen.data.message
+        assert "have finished their script" in job.ftctl("status").stdout
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 5
+        assert [event.data.kind for event in job.of("incident.opened")] == ["request"]

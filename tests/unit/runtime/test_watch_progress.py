@@ -1,75 +1,100 @@
-"""The hang detector of a node, on real processes and made-up pages and times."""
+"""The watch over a node's workers, on real processes and made-up pages and times."""
 
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from ftcore.ids import Round
-from ftcore.ports import Progress
-from ftcore.runtime.agent.watch_progress import ProgressWatch, Stall, stacks, usage
+from ftcore.events.worker import Stand
+from ftcore.ports import Progress, Signs
+from ftcore.runtime.agent import samples, sockets
+from ftcore.runtime.agent.stackfile import StackFile
+from ftcore.runtime.agent.watch_progress import ProgressWatch
 from ftcore.timing import Timing
 
-TIMING = Timing(hang_idle_s=60.0, hang_busy_s=600.0)
+TIMING = Timing(hang_look_s=10.0, hang_idle_s=60.0, hang_busy_s=600.0)
 STEP_S = 1.0
-WAITS = "import sys, time; print('ready', file=sys.stderr, flush=True); time.sleep(1000)"
-COMPUTES = "while True: pass"
-ANSWERS = """
+READY = "print('ready', flush=True)\n"
+SLEEPS = f"import time\n{READY}time.sleep(1000)"
+LOCKED = f"import threading\n{READY}threading.Event().wait()"
+TIMED = f"import threading\n{READY}threading.Event().wait(1000)"
+COMPUTES = f"{READY}while True: pass"
+READS = f"import sys\n{READY}sys.stdin.read(1)"
+WAITS_FOR_A_CHILD = f"import subprocess\n{READY}subprocess.run(['sleep', '1000'])"
+LISTENS = """
 import sys, time
 from ftcore.runtime.warm.stacks import listen
 def in_the_deep():
-    print("ready", file=sys.stderr, flush=True)
+    print("ready", flush=True)
     time.sleep(1000)
-listen()
+listen(int(sys.argv[1]))
 in_the_deep()
 """
 
 
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
 @contextmanager
-def running(*codes: str) -> Iterator[list[subprocess.Popen[str]]]:
-    made = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for code in codes]
+def running(*codes: str, stacks: list[StackFile] | None = None) -> Iterator[list[subprocess.Popen[str]]]:
+    made = []
+    for number, code in enumerate(codes):
+        fd = stacks[number].fd if stacks else 0
+        argv = [sys.executable, "-c", code, str(fd)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        passed = (fd,) if stacks else ()
+        made.append(subprocess.Popen(argv, text=True, start_new_session=True, pass_fds=passed, **pipes))  # type: ignore[call-overload]
+        if stacks:
+            stacks[number].there = fd
     try:
-        for process, code in zip(made, codes, strict=True):
-            if code == WAITS:
-                assert process.stderr is not None
-                process.stderr.readline()
-            while code == WAITS and state_of(process.pid) != "S":
-                os.sched_yield()
+        for process in made:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
         yield made
     finally:
         for process in made:
-            process.kill()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            assert process.stderr is not None
-            process.stderr.close()
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.close()
+            process.stdout.close()
+
+
+def rests(pid: int) -> None:
+    """Wait until a process does not run any more."""
+    while samples.state(pid) not in ("S", "T"):
+        os.sched_yield()
 
 
 class Node:
-    """Pages and a clock around a watch."""
+    """Pages and a clock around a watch, and the inspector that it asks."""
 
-    def __init__(
-        self, processes: list[subprocess.Popen[str]], size: int | None = None, timing: Timing = TIMING
-    ) -> None:
+    def __init__(self, processes: list[subprocess.Popen[str]], stacks: list[StackFile] | None = None) -> None:
         self.pids = [process.pid for process in processes]
-        self.size = len(self.pids) if size is None else size
-        self.watch = ProgressWatch(timing, len(self.pids))
+        self.stacks = stacks
+        self.told = [Signs()] * len(self.pids)
+        self.watch = ProgressWatch(TIMING, len(self.pids), self)
         self.pages: list[Progress | None] = [None] * len(self.pids)
         self.now = 1000.0
-        self.begin()
+        self.watch.begin(self.pids, 4, self.now)
 
-    def begin(self) -> None:
-        self.watch.begin(self.pids, base_rank=4, size=self.size)
-        self.pages = [None] * len(self.pids)
+    def signs(self) -> tuple[Signs, ...]:
+        return tuple(self.told)
+
+    def ask_stack(self, local_rank: int) -> bool:
+        return self.stacks is not None and self.stacks[local_rank].ask(self.pids[local_rank])
+
+    def stack(self, local_rank: int) -> str:
+        assert self.stacks is not None
+        return self.stacks[local_rank].read()
+
+    def look(self) -> tuple[Stand, ...] | None:
+        asyncio.run(self.watch.look(self.pages, lambda: self.now))
+        return self.watch.news()
 
     def step(self, *local_ranks: int, times: int = 1) -> None:
         for _ in range(times):
@@ -80,151 +105,202 @@ class Node:
                 self.pages[local] = Progress(
                     steps=steps, step=steps, absolute=True, mono=round(self.now * 1e9), loss=None
                 )
-            assert self.watch.look(self.pages, self.now) is None
+            self.look()
 
-    def wait(self, seconds: float) -> Stall | None:
-        """Look all the time; returns the first stall."""
-        until, found = self.now + seconds, None
+    def wait(self, seconds: float) -> tuple[Stand, ...]:
+        """Look all the time; returns what was told last, or nothing."""
+        until, found = self.now + seconds, ()
         while self.now < until:
             self.now += self.watch.look_s
-            stall = self.watch.look(self.pages, self.now)
-            assert stall is None or found is None, "told twice"
-            found = found or stall
+            news = self.look()
+            found = found if news is None else news
         return found
 
 
-def test_workers_that_report_no_step_are_never_told() -> None:
-    """Neither from the start, nor in a later round of a job that had reported steps before."""
-    with running(WAITS) as made:
-        node = Node(made)
-        assert node.wait(8000) is None
-        node.step(times=20)
-        node.begin()
-        assert node.wait(8000) is None
-
-
-def test_idle_workers_of_a_whole_world_hang_soon() -> None:
-    """After a minute without a step: told once, with rank, step, times and what the workers do."""
-    with running(WAITS, WAITS) as made:
+def test_workers_that_make_steps_are_not_looked_at() -> None:
+    """Nor those that make none for less than the time from which on they are."""
+    with running(SLEEPS) as made:
         node = Node(made)
         node.step(times=20)
-        assert node.wait(59) is None
-        stall = node.wait(500)
-        assert stall is not None
-        assert (stall.step, stall.absolute, set(stall.ranks)) == (20, True, {4, 5})
-        assert 60 < stall.waited_s < 62
-        assert stall.usual_s == STEP_S
-        assert "rank 4 waits" in stall.message
-        fact = stall.fact("n0", "life", Round(3), "rank 4:\nstack")
-        assert (fact.source, fact.kind, fact.rank, fact.round, fact.step) == ("detector", "hang", stall.ranks[0], 3, 20)
-        assert set(fact.values) == {"waited_s", "usual_s"}
-        assert fact.message.endswith("rank 4:\nstack")
+        assert node.wait(9.0) == ()
+        assert node.wait(3.0) != ()
 
 
-def test_a_step_ends_the_stall() -> None:
-    """What goes on by itself was no hang: the pause is learned, and the next stall is told anew."""
-    with running(WAITS) as made:
+@pytest.mark.parametrize(
+    ("code", "waits", "ends"),
+    [
+        (SLEEPS, "sleep", True),
+        (TIMED, "lock", True),
+        (LOCKED, "lock", False),
+        (READS, "outside", False),
+        (WAITS_FOR_A_CHILD, "outside", False),
+    ],
+)
+def test_what_a_worker_waits_for_is_known(code: str, waits: str, ends: bool) -> None:
+    """From the kernel: a timer with its end, another thread, something outside."""
+    with running(code) as (made,):
+        rests(made.pid)
+        found = samples.wait_of(made.pid)
+        while code == WAITS_FOR_A_CHILD and found.kind != waits:
+            found = samples.wait_of(made.pid)
+        assert (found.kind, found.ends_at is not None) == (waits, ends)
+        assert not ends or 900 < (found.ends_at or 0.0) - time.monotonic() < 1000
+
+
+def test_who_stands_still_is_told_with_times_and_place() -> None:
+    """The times count from the first sample; the stack comes from the worker itself."""
+    files = [StackFile(), StackFile()]
+    with running(LISTENS, LISTENS, stacks=files) as made:
+        for process in made:
+            rests(process.pid)
+        node = Node(made, files)
+        node.step(times=20)
+        (stand,) = node.wait(21.0)
+        assert (stand.ranks, stand.state, stand.waits, stand.op) == ((4, 5), "waits", "sleep", "")
+        assert "(in_the_deep)" in stand.place and "(in_the_deep)" in stand.stack
+        assert 10.0 <= stand.still_s <= 12.0 and 20.0 <= stand.silent_s <= 22.0 and not stand.overdue  # type: ignore[operator]
+        (stand,) = node.wait(60.0)
+        assert stand.still_s > 50.0 and stand.overdue
+    for file in files:
+        file.close()
+
+
+def test_who_computes_does_not_stand_still() -> None:
+    """It is told, but as one that runs; its own time without a step goes on."""
+    with running(COMPUTES) as made:
         node = Node(made)
         node.step(times=20)
-        assert node.wait(100) is not None
-        node.step(times=20)
-        assert node.wait(150) is None
-        assert node.wait(100) is not None
+        node.wait(11.0)
+        used = samples.usage(made[0].pid, {}).cpu_s
+        while samples.usage(made[0].pid, {}).cpu_s < used + 2.0:
+            os.sched_yield()
+        (stand,) = node.wait(6.0)
+        assert (stand.state, stand.still_s) == ("runs", 0.0) or stand.still_s < 1.0
+        assert stand.silent_s is not None and stand.silent_s >= 15.0
 
 
-def test_idle_workers_may_wait_for_another_node() -> None:
-    """Part of a larger world: another node may be busy, so they get the longer time."""
-    with running(WAITS) as made:
-        node = Node(made, size=8)
-        node.step(times=20)
-        assert node.wait(598) is None
-        assert node.wait(10) is not None
-
-
-def test_a_stopped_worker_is_the_suspect() -> None:
-    """SIGSTOP: told after the shorter time, whatever the others do, and named first."""
-    with running(WAITS, WAITS) as made:
-        node = Node(made, size=8)
-        node.step(times=20)
-        os.kill(node.pids[1], signal.SIGSTOP)
-        os.waitpid(node.pids[1], os.WUNTRACED)
-        stall = node.wait(70)
-        assert stall is not None
-        assert stall.ranks == (5, 4)
-        assert "rank 5 was stopped by a signal; rank 4 waits" in stall.message
-
-
-def test_a_busy_worker_gets_more_time_and_is_the_suspect() -> None:
-    """One rank computes while the other waits for it: that may be an evaluation, until it takes too long."""
-    with running(WAITS, COMPUTES) as made:
-        node = Node(made, timing=Timing(hang_idle_s=12.0, hang_busy_s=30.0))
-        node.step(times=20)
-        stall = None
-        while stall is None:
-            aim = usage(made[1].pid, 0.0).cpu_s + 0.2
-            while usage(made[1].pid, 0.0).cpu_s < aim:
-                os.sched_yield()
-            stall = node.wait(3)
-        assert 30 < stall.waited_s < 34
-        assert stall.ranks == (5, 4)
-
-
-def test_a_worker_that_ended_is_not_waited_for() -> None:
-    """It made its last step; that the others go on is no hang of its own."""
-    with running("pass", WAITS) as made:
+def test_a_stopped_worker_is_told_before_it_is_quiet() -> None:
+    """SIGSTOP: with all the others, from the moment at which it was noticed; it goes on as one that does."""
+    with running(SLEEPS, SLEEPS) as made:
         node = Node(made)
         node.step(times=20)
-        made[0].wait()
-        for _ in range(200):
-            node.step(1)
+        os.kill(made[1].pid, signal.SIGSTOP)
+        os.waitpid(made[1].pid, os.WUNTRACED)
+        found = {stand.ranks: stand for stand in node.wait(6.0)}
+        assert found[5,].state == "stopped" and 5.0 <= found[5,].still_s <= 6.0
+        assert found[4,].state != "stopped"
+        os.kill(made[1].pid, signal.SIGCONT)
+        os.waitpid(made[1].pid, os.WCONTINUED)
+        node.step()
+        assert node.wait(2.0) == ()
+
+
+def test_any_sign_of_progress_counts() -> None:
+    """A backward pass, or the step of another optimizer, without a step that is counted."""
+    with running(SLEEPS) as made:
+        node = Node(made)
+        node.step(times=20)
+        for _ in range(20):
+            assert node.wait(8.0) == ()
+            node.told = [Signs(active=round(node.now * 1e9))]
+        (stand,) = node.wait(12.0)
+        assert stand.silent_s is not None and stand.silent_s < 13.0
+
+
+def test_a_script_that_has_ended_and_a_process_that_has() -> None:
+    """They are told apart."""
+    with running(SLEEPS, READY) as made:
+        made[1].wait()
+        node = Node(made)
+        node.step(0, times=20)
+        node.told = [Signs(ended=round(node.now * 1e9), timeout=30 * 10**9), Signs()]
+        found = {stand.ranks: stand for stand in node.wait(12.0)}
+        assert (found[4,].state, found[5,].state) == ("ended", "gone")
+        assert found[4,].timeout_s == 30.0
+
+
+def test_a_step_ends_the_standstill_and_is_learned() -> None:
+    """Nobody stands any more; the next pause of that length is not overdue, however little it does."""
+    with running(SLEEPS) as made:
+        node = Node(made)
+        node.step(times=20)
+        assert node.wait(100)[0].overdue
+        node.step()
+        assert node.wait(2.0) == ()
+        node.step(times=20)
+        assert not node.wait(150)[0].overdue
 
 
 def test_time_in_which_nobody_looked_does_not_count() -> None:
-    """The node was suspended for an hour: the step gets its full time after it."""
-    with running(WAITS) as made:
+    """The node was suspended for an hour: it counts neither as silence nor as standing still."""
+    with running(SLEEPS) as made:
         node = Node(made)
         node.step(times=20)
+        (stand,) = node.wait(15.0)
         node.now += 3600
-        assert node.watch.look(node.pages, node.now) is None
-        assert node.wait(50) is None
-        assert node.wait(60) is not None
+        node.look()
+        (stand,) = node.wait(20.0)
+        assert stand.silent_s is not None and stand.silent_s < 40.0 and stand.still_s < 40.0 and not stand.overdue
 
 
-def test_workers_print_their_stacks() -> None:
-    """One that listens is asked and its stack found in its output; one that does not is left alone, and lives."""
-    with running(ANSWERS, WAITS) as made:
-        pipe = made[0].stderr
-        assert pipe is not None
-        assert pipe.readline() == "ready\n"
-        os.set_blocking(pipe.fileno(), False)
-        stall = Stall(
-            ranks=(6, 7),
-            local_ranks=(0, 1),
-            pids=(made[0].pid, made[1].pid),
-            step=1,
-            absolute=True,
-            waited_s=1.0,
-            usual_s=1.0,
-            message="",
-        )
-        text = asyncio.run(stacks(stall, lambda local, limit: os.read(pipe.fileno(), limit).decode()))
-        assert text.startswith("rank 6:\n")
-        assert "in in_the_deep" in text
-        assert [process.poll() for process in made] == [None, None]
+def test_another_master_is_told_again() -> None:
+    """What stands, without waiting for another sample."""
+    with running(SLEEPS) as made:
+        node = Node(made)
+        node.step(times=20)
+        found = node.wait(12.0)
+        assert node.watch.news() is None
+        node.watch.forget()
+        assert node.watch.news() == found
 
 
-def test_nobody_to_ask_costs_no_time() -> None:
-    """Workers that cannot tell their stacks, or that are gone, are not waited for."""
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    stall = Stall(
-        ranks=(0,),
-        local_ranks=(0,),
-        pids=(gone.pid,),
-        step=1,
-        absolute=True,
-        waited_s=1.0,
-        usual_s=1.0,
-        message="",
-    )
-    assert asyncio.run(stacks(stall, lambda local, limit: pytest.fail("asked"))) == ""
+def test_a_worker_that_cannot_answer_is_left_alone() -> None:
+    """It does not listen, has another file at that number, or is stopped: no signal is sent."""
+    file = StackFile()
+    with running(SLEEPS, stacks=[file]) as (made,):
+        assert not file.ask(made.pid), "it does not catch the signal"
+    with running(LISTENS, stacks=[file]) as (made,):
+        file.there = 1
+        assert not file.ask(made.pid), "that is its standard output"
+        file.there = file.fd
+        os.kill(made.pid, signal.SIGSTOP)
+        os.waitpid(made.pid, os.WUNTRACED)
+        assert not file.ask(made.pid)
+        os.kill(made.pid, signal.SIGCONT)
+        os.waitpid(made.pid, os.WCONTINUED)
+        rests(made.pid)
+        for _ in range(2):
+            assert file.ask(made.pid)
+            while "in_the_deep" not in file.read():
+                os.sched_yield()
+        assert file.read().count("Current thread") == 1, "the answer before was put away"
+        assert made.poll() is None
+    file.close()
+
+
+def test_bytes_of_connections_are_counted() -> None:
+    """Per connection, both ways; whose they are is told by the socket's inode."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        theirs, _ = server.accept()
+        with theirs:
+            before = sockets.moved()
+            ours.sendall(b"x" * 50_000)
+            assert len(theirs.recv(50_000, socket.MSG_WAITALL)) == 50_000
+            grown = {inode: count - before.get(inode, 0) for inode, count in sockets.moved().items()}
+            assert grown[os.fstat(theirs.fileno()).st_ino] == 50_000
+            (mine,) = (one for one in sockets.connections() if one.inode == os.fstat(ours.fileno()).st_ino)
+            assert (mine.local, mine.remote, mine.retries) == (ours.getsockname(), server.getsockname(), 0)
+
+
+def test_little_is_no_progress_and_a_child_that_runs_is() -> None:
+    """A twentieth of what counts; the child only where its parent waits for something outside."""
+    before = samples.Usage(0.0, "S", 5, 1.0, 1000, 7)
+    after = samples.Usage(10.0, "S", 5, 1.01, 3000, 8)
+    assert not samples.progressed(before, after, samples.Wait("lock"))
+    assert samples.progressed(before, after, samples.Wait("outside"))
+    for more in (
+        samples.Usage(10.0, "S", 6, 1.0, 1000, 7),
+        samples.Usage(10.0, "S", 5, 1.3, 1000, 7),
+        samples.Usage(10.0, "S", 5, 1.0, 60_000, 7),
+    ):
+        assert samples.progressed(before, more, samples.Wait("sleep"))

@@ -21,7 +21,9 @@ def test_the_defaults_hold() -> None:
         ({"orphan_grace_s": 5.0}, "orphan_grace_s"),
         ({"master_idle_s": 3.0}, "master_idle_s"),
         ({"stop_grace_s": 600.0}, "return_window_s"),
+        ({"hang_look_s": 61.0}, "hang_look_s"),
         ({"hang_idle_s": 601.0}, "hang_busy_s"),
+        ({"hang_busy_s": 1801.0}, "hang_ceiling_s"),
     ],
 )
 def test_a_broken_inequality_is_named(changed: dict[str, float], named: str) -> None:

@@ -123,7 +123,7 @@ def test_each_worker_has_its_own_environment_and_session(root: Node) -> None:
         assert {k: v for k, v in env.items() if k not in ours} == launch.envs[rank]
         assert env.keys() >= ours
         assert leads
-        assert fds == 5  # three streams, the page, the directory being listed
+        assert fds == 6  # three streams, the page, the file for stacks, the directory being listed
 
 
 def test_many_workers_start_at_once(root: Node) -> None:

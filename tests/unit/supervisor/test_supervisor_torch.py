@@ -149,6 +149,38 @@ def test_a_script_without_steps_reports_none(node: Node) -> None:
     assert node.supervisor.progress() == (None,)
 
 
+PHASES = """
+import datetime, os, sys, torch, torch.distributed as dist
+dist.init_process_group('gloo', init_method='file://' + os.getcwd() + '/store', rank=0, world_size=1,
+    timeout=datetime.timedelta(seconds=77))
+model, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(2, 4)).sum().backward(); opt.step()
+print('first', flush=True)
+import time; time.sleep(0.05)
+if sys.argv[1] == 'step': torch.optim.Adam(second.parameters()).step()
+else: second(torch.ones(4)).sum().backward()
+sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize("sign", ["step", "backward"])
+def test_every_optimizer_and_every_backward_pass_is_a_sign_of_progress(node: Node, sign: str) -> None:
+    """Steps are counted of the first optimizer alone; the page says as well when the script ended, and its timeout."""
+    node.run(node.ended(node.launch(node.script(PHASES), sign)))
+    (said,) = node.supervisor.progress()
+    (signs,) = node.supervisor.signs()
+    assert said is not None and said.steps == 1
+    assert said.mono + 50e6 <= signs.active <= signs.ended
+    assert signs.timeout == 77 * 10**9
+
+
+def test_a_script_that_fails_has_not_ended_well(node: Node) -> None:
+    """Its page does not say that it came to its end; one that reports nothing has no timeout either."""
+    node.run(node.ended(node.launch(node.script("import sys; sys.exit(3)"))))
+    assert [(one.active, one.ended, one.timeout) for one in node.supervisor.signs()] == [(0, 0, 0)]
+
+
 DDP = """
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group('gloo')

@@ -1,0 +1,155 @@
+"""Standing still: from heartbeats to a fact, and from the fact to a decision."""
+
+from ftcore.engine.standstill import LOOK_S, StandstillWatch
+from ftcore.events.policy import ChainEntry
+from ftcore.events.worker import Stand, StandstillJudged, WorkersStood, WorkersWentOn
+from ftcore.replay import verify
+from ftcore.testing.driver import JobDriver
+
+
+class Job:
+    """Nodes of one rank that tell in heartbeats what they do."""
+
+    def __init__(self) -> None:
+        self.job = JobDriver(2)
+        self.job.start()
+        world = self.job.state.world
+        assert world is not None
+        self.size = world.size
+        self.watch = StandstillWatch(self.job.spec.timing)
+        self.now = 100.0
+
+    def look(self) -> WorkersStood | WorkersWentOn | None:
+        self.now += LOOK_S
+        return self.watch.look(self.job.state, self.now)
+
+    def beat(self, **stands: tuple[Stand, ...] | None) -> WorkersStood | WorkersWentOn | None:
+        for node, told in stands.items():
+            self.watch.heard(node, self.job.state.round, told, self.now + LOOK_S)
+        return self.look()
+
+    def stands(self, *ranks: int, **what: object) -> tuple[Stand, ...]:
+        given: dict[str, object] = {"silent_s": 90.0, "overdue": True}
+        return (Stand(ranks=ranks, count=len(ranks), **(given | what)),)  # type: ignore[arg-type]
+
+
+def test_a_hang_is_recorded_decided_and_recovered_from() -> None:
+    """One fact of all ranks; the decision names rank, node and place; the log is decided again the same way."""
+    job = Job()
+    slots = job.size // 2
+    ranks = tuple(range(slots))
+    peers = (Stand(ranks=ranks, count=slots, op="all_reduce", held_s=20.0, still_s=20.0, silent_s=30.0),)
+    asleep = (
+        Stand(
+            ranks=tuple(rank + slots for rank in ranks),
+            count=slots,
+            place="t.py:5 (load)",
+            waits="sleep",
+            ends_s=1e6,
+            still_s=20.0,
+            silent_s=30.0,
+        ),
+    )
+    assert job.beat(node0=peers) is None
+    fact = job.beat(node0=None, node1=asleep)
+    assert isinstance(fact, WorkersStood)
+    assert job.beat(node0=None, node1=asleep) is None, "told twice"
+    job.job.own(fact)
+    known = job.job.state.incident
+    assert known is not None and known.kind == "fault"
+    assert (known.fault.cls, known.fault.detail, known.fault.nodes, known.fault.ranks) == (
+        "hang",
+        "absent",
+        ("node1",),
+        (slots,),
+    )
+    assert "t.py:5 (load), all others wait in all_reduce" in known.fault.summary
+    job.job.settle()
+    assert job.job.state.phase == "running" and job.job.state.round == 2
+    assert verify(job.job.events).ok
+
+
+def test_an_alert_stops_nobody_and_is_over_with_the_next_step() -> None:
+    """Status has it meanwhile; the gap raises the ceiling to come, and the log is decided again the same way."""
+    job = Job()
+    ranks = tuple(range(job.size))
+    fact = job.beat(node0=job.stands(*ranks, state="runs"), node1=())
+    assert isinstance(fact, WorkersStood)
+    job.job.own(fact)
+    assert job.job.state.incident is None
+    assert job.job.state.standstill is not None and job.job.state.standstill.cause == "silent"
+    job.now += 200.0
+    over = job.beat(node0=(), node1=None)
+    assert over == WorkersWentOn(round=1, gap_s=90.0 + 200.0 + LOOK_S)
+    job.job.own(over)
+    assert job.job.state.standstill is None and job.job.state.longest_gap_s == 291.0
+    assert job.look() is None
+    later = job.beat(node0=job.stands(*ranks, silent_s=1900.0, state="runs"))
+    assert isinstance(later, WorkersStood)
+    job.job.own(later)
+    assert job.job.state.incident is None, "20 times the gap is more than the default ceiling"
+    assert verify(job.job.events).ok
+
+
+def test_the_ceiling_is_doubled_once_it_was_reached() -> None:
+    """It may have been healthy, and only slower than ever: the next time has twice the patience."""
+    job = Job()
+    ranks = tuple(range(job.size))
+    for silent_s, hangs in ((1801.0, True), (1801.0, False), (3601.0, True)):
+        fact = job.beat(node0=job.stands(*ranks, silent_s=silent_s, state="runs"))
+        assert isinstance(fact, WorkersStood)
+        (judged,) = [event.data for event in job.job.own(fact) if isinstance(event.data, StandstillJudged)]
+        assert (judged.verdict == "hang") is hangs
+        job.job.settle()
+        job.beat(node0=(), node1=())
+    assert job.job.state.ceilings == 2
+    assert verify(job.job.events).ok
+
+
+def test_a_node_that_is_silent_is_not_known() -> None:
+    """What it said before its lease ran out does not count."""
+    job = Job()
+    job.watch.heard("node1", 1, job.stands(0, state="stopped", still_s=9.0), job.now)
+    job.now += job.job.spec.timing.node_lease_s
+    job.watch.heard("node0", 1, job.stands(1, overdue=False), job.now)
+    assert job.look() is None
+    assert isinstance(job.beat(node1=job.stands(0, state="stopped", still_s=9.0)), WorkersStood)
+
+
+def test_nothing_is_told_of_a_job_that_is_not_to_train() -> None:
+    """Paused, or in a recovery already."""
+    job = Job()
+    job.job.fail("node0")
+    assert job.beat(node1=job.stands(0, state="stopped", still_s=9.0)) is None
+    job.job.own(WorkersStood(round=1, stands=job.stands(0, state="stopped", still_s=9.0)))
+    assert not [event for event in job.job.events if event.type == "standstill.judged"]
+
+
+def test_another_round_begins_anew() -> None:
+    """What nodes said of an older round is forgotten; what they said of this one before it was known is not."""
+    job = Job()
+    stopped = job.stands(0, state="stopped", still_s=9.0)
+    job.watch.heard("node0", 2, stopped, job.now + LOOK_S)
+    assert job.look() is None
+    job.job.fail("node0")
+    job.job.settle()
+    job.watch.heard("node0", 2, None, job.now + LOOK_S)
+    assert isinstance(job.look(), WorkersStood)
+    job.watch.heard("node0", 1, stopped, job.now + LOOK_S)
+    assert job.look() is None
+
+
+def test_people_are_told_once_of_a_standstill() -> None:
+    """By the chain's own ``alert``, where it names somebody who wants to hear of hangs."""
+    for options, expected in (({"to": ["x"], "on": []}, 1), ({"to": ["x"], "on": ["gpu-hw"]}, 0), ({"to": []}, 0)):
+        job = Job()
+        tells = ChainEntry(policy="alert", options={"severity": "warning", **options})
+        job.job.state.chain = (tells, *job.job.state.chain)
+        for cause in ("runs", "traced"):
+            fact = job.beat(node0=job.stands(*range(job.size), state=cause))
+            job.now += 100.0
+            if fact is not None:
+                job.job.own(fact)
+        told = [event.data for event in job.job.events if event.type == "alert.raised"]
+        assert len(told) == expected
+        assert all("no step for 90 s" in word.text for word in told)
