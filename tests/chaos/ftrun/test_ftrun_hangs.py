@@ -99,12 +99,11 @@ def test_a_second_optimizer_is_progress(tmp_path: Path) -> None:
 
 
 def test_beyond_the_ceiling_no_step_is_a_hang(tmp_path: Path) -> None:
-    """Whatever the workers do: all wait, and none for another."""
+    """One rank polls for what never comes: nothing but the time without a step tells."""
     timing = {"hang_look_s": 0.5, "hang_idle_s": 1.0, "hang_busy_s": 2.0, "hang_ceiling_s": 4.0}
     with ftrun(tmp_path, timing=timing) as job:
         run = begins(job)
-        for rank in (0, 1):
-            job.do(rank, "import threading\nthreading.Event().wait()")
+        job.do(0, "import time\nwhile True: time.sleep(0.05)")
         seen = job.wait("standstill.judged", verdict="hang")
         assert seen.data.cause == "ceiling"
         recovers(job, seen)
