@@ -6,7 +6,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
+
 from ftcore.cli.ctl_output import clean, columns, paint, print_json, wants_colour
+from ftcore.cli.ctl_rehearsal import Met, rehearse
 from ftcore.cli.plugins import policies_named_in
 from ftcore.cli.policy_file import checked, named, read_policy, read_text
 from ftcore.errors import UsageError
@@ -14,7 +17,7 @@ from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.platforms import abilities_of
 from ftcore.policies import presets
-from ftcore.policies.abilities import DECLARED_BY
+from ftcore.policies.abilities import DECLARED_BY, counted
 from ftcore.policies.assumed import read_assumed, said_of
 from ftcore.policies.base import Policy
 from ftcore.policies.chain import BUILT_IN
@@ -104,6 +107,8 @@ def _explain(args: argparse.Namespace) -> int:
     if args.fault not in classes:
         raise UsageError(f"no class of faults is called {args.fault!r}{did_you_mean(args.fault, classes)}")
     places, can, assumed = asked(loaded.chain, args.fault), abilities_of(args.platform), _assumed(args)
+    able = counted((*loaded.declared.abilities, *can), assumed)
+    met = rehearse(loaded, FaultClass(args.fault), able)
     if args.format == "json":
         facts = CLASSES[FaultClass(args.fault)]
         chain = [
@@ -111,13 +116,14 @@ def _explain(args: argparse.Namespace) -> int:
                 **_entry_json(entry, loaded, can, assumed),
                 "asked": place in places,
                 "why_not": _why_not(entry, place, places, args.fault),
+                "meets": [attrs.asdict(one) for one in met[place]],
             }
             for place, entry in enumerate(loaded.chain)
         ]
         head = {"assumed": assumed} if assumed else {}
         print_json({**head, "source": loaded.source, "fault": args.fault, "meaning": facts.meaning, "chain": chain})
         return 0
-    _print_explained(loaded, places, args.fault, can, assumed)
+    _print_explained(loaded, places, args.fault, can, assumed, met)
     return 0
 
 
@@ -147,9 +153,17 @@ def _entry_json(entry: ChainEntry, loaded: PolicyLoaded, can: Sequence[str], ass
 
 
 def _print_explained(
-    loaded: PolicyLoaded, places: list[int], cls: str, can: Sequence[str], assumed: Sequence[str]
+    loaded: PolicyLoaded,
+    places: list[int],
+    cls: str,
+    can: Sequence[str],
+    assumed: Sequence[str],
+    met: Sequence[Sequence[Met]],
 ) -> None:
-    """Plain text, folded to the terminal's width: what is to be read from top to bottom is no table."""
+    """Plain text, folded to the terminal's width: what is to be read from top to bottom is no table.
+
+    Of every entry what it says of such a fault; conditions and options of those that take one.
+    """
     colour, width = wants_colour(), min(columns() or EXPLAIN_COLUMNS, EXPLAIN_COLUMNS)
 
     def tell(text: str, style: str = "", indent: str = "", hang: str = "  ") -> None:
@@ -162,7 +176,7 @@ def _print_explained(
     if assumed:
         tell(said_of(assumed), "warn")
     tell(f"{cls}: {CLASSES[FaultClass(cls)].meaning}", "strong")
-    tell(f"{loaded.source}: asked in this order, until one takes it", "quiet")
+    tell(f"{loaded.source}: asked in this order, until one takes it; the fault of a made-up job of 4 nodes", "quiet")
     for number, place in enumerate(places, start=1):
         entry = loaded.chain[place]
         known = _known(entry, loaded)
@@ -174,6 +188,13 @@ def _print_explained(
         if lack:
             what = "refused at the start" if entry.required else "passed over"
             tell(f"{what} unless there is {', '.join(map(_who, lack))}", "warn", "   ")
+        else:
+            for one in met[place]:
+                if one.verdict != "not asked":
+                    verb = {"take": "takes it", "pass": "passes"}.get(one.verdict, one.verdict)
+                    tell(f"{one.case}: {verb}: {one.reason}", "good" if one.verdict == "take" else "", "   ")
+        if not any(one.verdict in ("take", "ask") for one in met[place]):
+            continue
         for condition in known.conditions:
             tell(f"- {condition}", "", "   ")
         fallback = defaults(known.options)

@@ -10,12 +10,15 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from ftcore.cli import ctl_rehearsal
 from ftcore.cli.ctl_parser import build_parser
 from ftcore.cli.ftctl import main
 from ftcore.cli.policy_file import policy_in_force
 from ftcore.errors import UsageError
+from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies import presets
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
+from ftcore.policies.config import default_chain
 from ftcore.policies.yaml_nodes import BYTES_MAX
 
 GOOD = "version: 1\nchain:\n  - pod_replacement: {faults: [gpu-hw]}\n  - process_restart\n  - stop\n"
@@ -140,7 +143,7 @@ def test_a_file_may_come_through_a_pipe(capsys, monkeypatch):
 def test_explain_is_no_wider_than_a_page(capsys):
     """Whatever the class and the preset; a policy without options has no list of them."""
     for name in presets.names():
-        assert main(["policy", "explain", "--preset", name, "--fault", "numeric"]) == 0
+        assert main(["policy", "explain", "--preset", name, "--fault", "hang"]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert "     grace: 30s            Time between TERM and KILL, for workers to save." in out.splitlines()
@@ -261,3 +264,35 @@ def test_ftrun_tells_it_once_and_starts_nothing(flags, env, message, file, tmp_p
     assert done.stderr.count(message) == 1
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "state").rglob("*.sqlite*"))
+
+
+@pytest.mark.parametrize("cls", list(FaultClass))
+def test_each_made_up_fault_is_read_as_its_class(cls):
+    """What explain shows of a class is a fault of that class, as the engine itself reads it."""
+    for case, cause in ctl_rehearsal.CASES[cls].items():
+        moments = list(ctl_rehearsal._moments(default_chain(), case, cause, ()))
+        assert moments and all(job.incident is not None and job.incident.fault.cls == cls for _, job in moments), case
+
+
+def meets(capsys, cls: str, *argv: str) -> dict[str, list[tuple[str, str]]]:
+    assert main(["policy", "explain", *(argv or ("--preset", "default")), "--fault", cls, "--format", "json"]) == 0
+    chain = json.loads(capsys.readouterr().out)["chain"]
+    return {entry["policy"]: [(one["verdict"], one["reason"]) for one in entry["meets"]] for entry in chain}
+
+
+def test_explain_shows_what_this_fault_meets(file, capsys):
+    """The verdicts are those of the engine: by class, by options, and for the same fault come again."""
+    hang, lost, user = (meets(capsys, cls) for cls in ("hang", "node-lost", "user-code"))
+    assert hang["process_restart"][:2] == [("take", "restart 1 of 20 in 1h"), ("take", "restart 2 of 20 in 1h")]
+    assert lost["process_restart"][0][0] == "pass" and "shrink below" in lost["process_restart"][0][1]
+    assert lost["shrink"] == [("take", "the job goes on with 3 of 4 nodes, without node1")]
+    assert [verdict for verdict, _ in user["process_restart"]] == ["take", "pass"]
+    assert "2 times in a row" in user["process_restart"][1][1]
+    file.write_text(
+        "version: 1\nchain:\n  - process_restart: {same_fault: 3}\n  - evict_straggler: {slower: 2}\n  - stop\n"
+    )
+    assert [verdict for verdict, _ in meets(capsys, "user-code", str(file))["process_restart"]] == ["take", "take"]
+    assert main(["policy", "explain", "--preset", "default", "--fault", "node-lost"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "a node falls silent: takes it: the job goes on with 3 of 4 nodes" in out
+    assert "passes when `max_restarts` in `window`" not in out  # of what passes, conditions are not listed
