@@ -18,7 +18,7 @@ from ftcore.runtime.wire.client import stand_by
 from ftcore.runtime.wire.security import Security
 from ftcore.states.model import MasterState
 
-ANNOUNCE_S = 1.0
+ANNOUNCE_S = 2.0
 """How often a standby tells the leader its address."""
 
 FORGET_S = 10.0
