@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,24 @@ def test_scripts_that_have_ended_in_processes_that_have_not(tmp_path: Path) -> N
         run.process.send_signal(signal.SIGTERM)
         assert run.end() == 5
         assert [event.data.kind for event in job.of("incident.opened")] == ["request"]
+
+
+def test_time_in_which_nothing_ran_is_no_time_without_a_step(tmp_path: Path) -> None:
+    """Everything is stopped for longer than every limit, as in a suspended machine; the workers wake up last."""
+    timing = dict.fromkeys(("hang_look_s", "hang_idle_s", "hang_busy_s", "hang_ceiling_s"), 8.0)
+    with ftrun(tmp_path, timing=timing) as job:
+        run = begins(job)
+        workers = job.pids(1)
+        others = sorted(set(job.processes()) - set(workers))
+        for pid in (*workers, *others):
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(12.0)
+        for pid in others:
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(1.5)  # the agent looks at workers that have made no step for longer than the ceiling
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+        job.steps_on(0, by=100)
+        job.finish()
+        assert run.end() == 0
+        assert not job.of("standstill.judged") and not job.of("incident.opened")
