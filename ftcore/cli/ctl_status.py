@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from ftcore.cli.ctl_hints import hinted
 from ftcore.cli.ctl_output import clean, clock, console, date, print_json, table
 from ftcore.cli.ctl_store import current_state, joined, listed, opened
+from ftcore.engine.nan import REMEDIES
 from ftcore.errors import FtcoreError
 from ftcore.logs import default_store_url, open_store
 from ftcore.policies.words import plural
@@ -136,6 +137,8 @@ async def status(args: argparse.Namespace) -> int:
         )
     if job.step is not None:
         facts.add_row("step", str(job.step) if job.step_absolute else f"{job.step} of this round")
+    if job.nan_since is not None:
+        facts.add_row("loss", Text(f"NaN or infinite since step {job.nan_since}; {REMEDIES}", style="bad"))
     if job.checkpoint is not None:
         facts.add_row("checkpoint", f"of step {job.checkpoint}")
     if job.run:

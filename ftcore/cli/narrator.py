@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from ftcore.cli.ctl_lines import judged
 from ftcore.cli.ctl_output import clean, duration
 from ftcore.commands import CheckHealth, ReleaseNode, ReplaceNodes
+from ftcore.engine.nan import NAN_TITLE
 from ftcore.errors import FtcoreError
 from ftcore.events.action import ActionOrdered
 from ftcore.events.envelope import Event
@@ -25,7 +26,7 @@ from ftcore.events.job import DataSkipped, JobFinished, JobParked, JobRolledBack
 from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeJoined, NodeQuarantined
 from ftcore.events.operator import OperatorCommanded
-from ftcore.events.policy import AlertSent, PolicyConsidered
+from ftcore.events.policy import AlertRaised, AlertSent, PolicyConsidered
 from ftcore.events.upkeep import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
 from ftcore.events.worker import StandstillJudged, WorkersWentOn
 from ftcore.events.world import WorldFormed
@@ -124,6 +125,10 @@ class Narrator:
         if data.fault.root == self._asked or before == data.fault.summary:
             return ""
         return f"now taken to be: {data.fault.summary}"
+
+    def _nan(self, event: Event, data: AlertRaised) -> str:
+        """An alert of its own; those of incidents and of the run's end say what is told here anyway."""
+        return data.text if data.title.endswith(NAN_TITLE) else ""
 
     def _considered(self, event: Event, data: PolicyConsidered) -> str:
         _, kind = self._opened.get(event.incident or "", (0, ""))
@@ -241,6 +246,7 @@ class Narrator:
         WorldFormed: _formed,
         IncidentOpened: _incident,
         IncidentRediagnosed: _rediagnosed,
+        AlertRaised: _nan,
         PolicyConsidered: _considered,
         IncidentEscalated: _escalated,
         IncidentContinued: _continued,

@@ -12,6 +12,7 @@ from ftcore.commands import ReleaseNode
 from ftcore.engine.ending import end_given_up, finish
 from ftcore.engine.health import advance_spares, judge_health
 from ftcore.engine.issue import NAMES_MAX
+from ftcore.engine.nan import warn_of_nan
 from ftcore.engine.notice import notice, notice_calm
 from ftcore.engine.plans import advance_consult, advance_plan
 from ftcore.engine.rounds import (
@@ -62,6 +63,7 @@ def decide(turn: Turn) -> None:
     end_given_up(turn)
     judge_health(turn)
     judge_standstill(turn)
+    warn_of_nan(turn)
     notice(turn, turn.fact.seq)
     _advance(turn)
 

@@ -1,5 +1,8 @@
 """The end of a job: said in the log, and to people where the chain names somebody to tell."""
 
+import attrs
+
+from ftcore.engine.nan import end_of_nan
 from ftcore.engine.turn import Turn
 from ftcore.events.incident import IncidentEscalated, IncidentExhausted
 from ftcore.events.job import JobFinished
@@ -17,6 +20,7 @@ def finish(turn: Turn, finished: JobFinished, incident: str | None = None) -> No
         finished: how.
         incident: the incident that ended it, if one did.
     """
+    finished = attrs.evolve(finished, reason=finished.reason + end_of_nan(turn.state))
     word = word_of_end(turn.state, finished)
     if word is not None:
         turn.emit(word, incident=incident)

@@ -182,6 +182,11 @@ class WorkersUnstartable:
 CURVES = ("loss-spike", "loss-nan", "loss-divergence", "norm", "norm-spike", "norm-nan", "norm-divergence")
 """Kinds of ``fault.observed`` that tell of a figure of the whole job, which each of its ranks may report."""
 
+LASTING_NAN = "loss-nan-lasting"
+"""Kind of ``fault.observed``: the loss was not finite in ``NAN_STEPS`` reported steps in a row; opens no incident."""
+
+NAN_STEPS = 10
+
 ADVISORY = ("straggler", *CURVES, "preemption-notice")
 """Kinds of ``fault.observed`` that do not interrupt the training: what nobody takes is dropped."""
 
@@ -197,8 +202,8 @@ class FaultObserved:
         round: the round that was hit.
         source: who saw it: ``worker``, ``detector``, ``log``, ``kernel``, ``health``, ``platform`` or ``storage``.
         kind: what was seen, as ``uce``, ``collective``, ``hang``, ``straggler``, ``loss-spike``, ``loss-nan``,
-            ``loss-divergence``, ``norm``, ``norm-spike``, ``norm-nan``, ``norm-divergence``, ``preemption-notice``;
-            empty where the message alone tells.
+            ``loss-nan-lasting``, ``loss-divergence``, ``norm``, ``norm-spike``, ``norm-nan``, ``norm-divergence``,
+            ``preemption-notice``; empty where the message alone tells.
         rank: the global rank it is about; -1: the whole node.
         message: the words of whoever saw it.
         step: the last step completed before it.

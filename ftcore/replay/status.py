@@ -114,6 +114,7 @@ class JobStatus:
         exit_code, reason: of the run's end; None while it goes on.
         replicas: which ranks hold the same state, as the policy file says: ``all``, ``none``, or groups of global
             ranks; None: it does not say.
+        nan_since: the first step from which on the loss is NaN or infinite; None: it is not, as far as is known.
         paused: the training waits at a step boundary, or will again after a fault that came in between.
         held: no recovery begins, because somebody wants it so.
         request: the wish that waits for its turn or is being carried out; None: none does.
@@ -141,6 +142,7 @@ class JobStatus:
     exit_code: int | None
     reason: str | None
     replicas: str | tuple[tuple[int, ...], ...] | None
+    nan_since: int | None
     paused: bool
     held: bool
     request: WishInfo | None
@@ -184,6 +186,7 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         exit_code=state.exit_code if state.outcome else None,
         reason=state.reason or None,
         replicas=state.declared.groups or state.declared.replicas or None,
+        nan_since=state.nan.since if state.nan is not None else None,
         paused=state.phase is JobPhase.PAUSED or state.paused_for is not None,
         held=state.held,
         request=None if state.phase in ENDED else _wish(state.stop or state.request),

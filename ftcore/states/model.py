@@ -224,6 +224,21 @@ class IncidentState:
     reason: str = ""
 
 
+@attrs.frozen(kw_only=True)
+class NanState:
+    """The loss is not finite any more.
+
+    Args:
+        seq: the fact that says so.
+        round: the round in which it was seen.
+        since: the first step of the row.
+    """
+
+    seq: int
+    round: int
+    since: int
+
+
 @attrs.define(kw_only=True)
 class ActionState:
     """An order without a result.
@@ -325,6 +340,7 @@ class JobState:
         unchecked: living nodes that are to be checked before they take part, as ``{node: incarnation}``.
         checkpoints: steps whose checkpoint is committed, of the living lineage, newest last.
         curves: the newest trouble with a figure of the whole job, by its kind: round, step and the node that told it.
+        nan: the loss was not finite for many steps in a row, and none is known to be finite since.
         declared: what the policy file says of the job.
         rules: the job's own rules of classification, as its policy file has them.
         hits: lines of output that rules knew, newest last: evidence for the next fault.
@@ -393,6 +409,7 @@ class JobState:
     unchecked: dict[str, str] = attrs.field(factory=dict)
     checkpoints: list[int] = attrs.field(factory=list)
     curves: dict[str, tuple[int, int | None, str]] = attrs.field(factory=dict)
+    nan: NanState | None = None
     hits: list[Report] = attrs.field(factory=list)
     node_faults: dict[str, list[int]] = attrs.field(factory=dict)
     applied: dict[str, int] = attrs.field(factory=dict)

@@ -2,7 +2,7 @@
 
 In a data-parallel job all ranks of a node find the same thing at the same step: one of them is told. A finding is told
 at once where its kind is new in the round; after that a kind is told at most once in ``QUIET_S``, with a count. Rounds
-begin anew, so that what comes again after a rollback is told at once.
+begin anew, so that what comes again after a rollback is told at once. A loss that stays not finite is told once more.
 
 House rules: pure but for what it is given; the caller reads the pages and the clock. Before a worker's failure is told,
 its page is read once more: a NaN that ends a script stands in the log before its end.
@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 
 from ftcore.events.job import CheckpointCommitted
-from ftcore.events.worker import FaultObserved
+from ftcore.events.worker import LASTING_NAN, NAN_STEPS, FaultObserved
 from ftcore.ids import Round
 from ftcore.ports import Progress
 from ftcore.shm.notes import Found, Saved
@@ -75,6 +75,7 @@ class NotesWatch:
         self._kinds: dict[str, _Kind] = {}
         self._ranks: dict[tuple[str, int], int] = {}
         self._saved: dict[int, None] = {}
+        self._bad_steps: tuple[int, set[int]] | None = None
 
     def look(self, pages: Sequence[Progress | None], now: float, incarnation: str) -> list[Told]:
         """Take in what is new on the pages; returns the facts to tell.
@@ -126,10 +127,37 @@ class NotesWatch:
             del self._ranks[next(iter(self._ranks))]
         kind = self._kinds.get(found.kind)
         new = kind is None
+        lasting = found.kind == "loss-nan" and self._is_lasting(found)
         kind = self._kinds.setdefault(found.kind, _Kind(now))
         kind.count += 1
         kind.newest = (local, found)
-        return [self._tell(kind, now, incarnation)] if new else []
+        told = [self._tell(kind, now, incarnation)] if new else []
+        return [*told, self._lasting(local, found, incarnation)] if lasting else told
+
+    def _is_lasting(self, found: Found) -> bool:
+        """Whether this is the ``NAN_STEPS``-th step in a row; it is so once in a row."""
+        if self._bad_steps is None or self._bad_steps[0] != found.since:
+            self._bad_steps = (found.since, set())
+        steps = self._bad_steps[1]
+        if len(steps) >= NAN_STEPS:
+            return False
+        steps.add(found.step)
+        return len(steps) == NAN_STEPS
+
+    def _lasting(self, local: int, found: Found, incarnation: str) -> Told:
+        fact = FaultObserved(
+            node=self._node,
+            incarnation=incarnation,
+            round=self._round,
+            source="detector",
+            kind=LASTING_NAN,
+            rank=self._base_rank + local,
+            message=f"the loss was not finite in {NAN_STEPS} steps in a row, since step {found.since}",
+            step=found.step,
+            absolute=True,
+            values={"since": float(found.since), "count": float(NAN_STEPS)},
+        )
+        return Told(fact, found.mono)
 
     def _tell(self, kind: _Kind, now: float, incarnation: str) -> Told:
         assert kind.newest is not None

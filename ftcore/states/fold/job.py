@@ -39,7 +39,7 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
     state.at_commit, state.committed = False, 0
     state.paused_for = state.health = state.standstill = None
     state.ceilings = 0
-    state.hits, state.curves = [], {}
+    state.hits, state.curves, state.nan = [], {}, None
     state.lacking = {}
     state.abilities = {"file": state.abilities.get("file", ())}  # the policy is loaded before the run is submitted
 
@@ -48,6 +48,8 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
 def _job_progressed(state: JobState, event: Event, data: job.JobProgressed, changes: Changes) -> None:
     if state.world is not None and data.round == state.world.round:
         progress(state, data.round, data.step, state.step_absolute)
+        if data.loss is not None and state.nan is not None and data.step > state.nan.since:
+            state.nan = None
 
 
 @on(job.JobFinished)
@@ -163,6 +165,7 @@ def _checkpoint_committed(state: JobState, event: Event, data: job.CheckpointCom
 
 @on(job.JobRolledBack)
 def _job_rolled_back(state: JobState, event: Event, data: job.JobRolledBack, changes: Changes) -> None:
+    state.nan = None
     state.checkpoints = [step for step in state.checkpoints if step <= data.step]
     state.skips = [skip for skip in state.skips if skip.step <= data.step]
     state.step = state.resume_step = data.step

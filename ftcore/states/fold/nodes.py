@@ -15,7 +15,7 @@ from ftcore.commands import (
 from ftcore.events import node, worker
 from ftcore.events.envelope import Event
 from ftcore.events.node import LOST
-from ftcore.events.worker import ADVISORY, CURVES
+from ftcore.events.worker import ADVISORY, CURVES, LASTING_NAN
 from ftcore.ids import seconds
 from ftcore.states.fold.base import (
     Changes,
@@ -37,6 +37,7 @@ from ftcore.states.job import JobPhase
 from ftcore.states.model import (
     HITS_MAX,
     JobState,
+    NanState,
     NodeState,
     Report,
     Standstill,
@@ -238,6 +239,10 @@ def _workers_unstartable(state: JobState, event: Event, data: worker.WorkersUnst
 def _fault_observed(state: JobState, event: Event, data: worker.FaultObserved, changes: Changes) -> None:
     found = reporter(state, data)
     if found is None or not _in_world(state, found):
+        return
+    if data.kind == LASTING_NAN:
+        if state.nan is None or state.nan.round < data.round:
+            state.nan = NanState(seq=event.seq, round=data.round, since=int(data.values["since"]))
         return
     if data.kind in ADVISORY and not _is_calm(state):
         return

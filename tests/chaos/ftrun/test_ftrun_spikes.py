@@ -3,6 +3,7 @@
 The script and the policy file are those of the how-to, word for word but for what a test says.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -106,3 +107,20 @@ def test_a_loss_that_ends_the_script_is_told_before_its_end(tmp_path: Path) -> N
         assert back.data.step == 120
         assert last_loss(run) < 0.05
         assert len(job.of("incident.opened")) == 1
+
+
+def test_a_loss_that_stays_nan_is_told_by_default(tmp_path: Path) -> None:
+    """No policy file: one alert with both remedies, in the log, on the console, in the status and at the job's end."""
+    with ftrun(tmp_path) as job:
+        job.always(0, "report(step, loss=float('nan'))")
+        run = job.start()
+        alert = job.wait("alert.raised").data
+        status = json.loads(job.ftctl("status", "--job", job.job, "--format", "json").stdout)
+        assert f"since step {status['nan_since']}," in alert.text
+        assert "rollback_and_skip" in job.ftctl("status", "--job", job.job).stdout
+        job.finish()
+        assert run.end() == 0
+        assert "was NaN or infinite from step" in job.wait("job.finished").data.reason
+        assert "rollback_and_skip" in alert.text and "recompute_step" in alert.text
+        assert alert.text in run.stderr()
+        assert len(job.of("alert.raised")) == 1

@@ -3,7 +3,7 @@
 import math
 
 from ftcore.events.job import CheckpointCommitted
-from ftcore.events.worker import FaultObserved
+from ftcore.events.worker import LASTING_NAN, NAN_STEPS, FaultObserved
 from ftcore.ids import Round
 from ftcore.ports import Progress
 from ftcore.runtime.agent.watch_notes import QUIET_S, NotesWatch, Told
@@ -71,7 +71,8 @@ def test_a_kind_is_told_once_a_minute_with_a_count() -> None:
     assert len(node.look(0.0)) == 1
     for step in range(11, 40):
         node.finds(0, "loss-nan", step, since=10, value=math.nan)
-        assert node.look(float(step)) == []
+        kinds = [fact.kind for fact in node.look(float(step)) if isinstance(fact, FaultObserved)]
+        assert kinds == ([LASTING_NAN] if step == 10 + NAN_STEPS - 1 else [])
     node.finds(0, "norm-nan", 40)
     assert len(node.look(40.0)) == 1
     (again,) = node.look(QUIET_S)
@@ -132,3 +133,23 @@ def test_each_checkpoint_is_told_once() -> None:
     node.saves(1, 300)
     assert [fact.step for fact in node.look()] == [300]
     assert node.look() == []
+
+
+def test_a_loss_that_stays_not_finite_is_told_once_more() -> None:
+    """At its tenth step in a row, whichever ranks report it; a row that was broken begins anew."""
+    node = Node(2)
+
+    def told(first: int, last: int, since: int) -> list[FaultObserved]:
+        for step in range(first, last + 1):
+            for rank in (0, 1):
+                node.finds(rank, "loss-nan", step, since, math.nan)
+        return [fact for fact in node.look() if isinstance(fact, FaultObserved) and fact.kind == LASTING_NAN]
+
+    assert told(20, 28, 20) == []
+    assert told(40, 48, 40) == []
+    [once] = told(49, 55, 40)
+    assert (once.step, once.values["since"]) == (49, 40.0)
+    assert told(56, 70, 40) == []
+    node.watch.begin(Round(4), 8)
+    node.found = [[], []]
+    assert len(told(45, 54, 45)) == 1
