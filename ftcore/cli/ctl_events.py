@@ -21,6 +21,7 @@ from ftcore.ids import Seq
 from ftcore.policies.targets import hidden
 from ftcore.ports import EventLog
 from ftcore.replay.select import Bound, Names, Selection, Selector
+from ftcore.replay.words import moment
 
 TYPE_WIDTH = 22
 
@@ -103,7 +104,14 @@ def event_json(event: Event) -> dict[str, Any]:
     """An event with every field of its envelope, those without a value too; of URLs in a policy the scheme alone."""
     fields: dict[str, Any] = msgspec.structs.asdict(event)
     data = payload_to_json(event.data)
+    at = event.at
+    fields["at"] = None if at is None else {**moment("wall", at.wall), "mono_ns": at.mono, "boot": at.boot}
+    fields = {key: value for name, told in fields.items() for key, value in _told(name, told).items()}
     return {**fields, "data": hidden(data) if isinstance(event.data, PolicyLoaded) else data}
+
+
+def _told(name: str, value: Any) -> dict[str, Any]:
+    return moment(name, value) if name == "time" else {name: value}
 
 
 class Lines:

@@ -17,6 +17,7 @@ from ftcore.policies.abilities import LACKS
 from ftcore.policies.words import plural
 from ftcore.replay.explain import Asked, Explainer, Failure, Incident
 from ftcore.replay.reading import read_async
+from ftcore.replay.words import utc
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,7 +68,7 @@ async def incidents(args: argparse.Namespace) -> int:
     for incident in found:
         rows.add_row(
             incident.id,
-            incident.opened[:19].replace("T", " "),
+            _moment(utc(incident.opened))[:19],
             incident.kind,
             Text(incident.resolved_by or _word(incident), style=_STATE_STYLES.get(_word(incident), "warn")),
             incident.cls,
@@ -123,9 +124,9 @@ def _print(incident: Incident, out: "Console", args: argparse.Namespace) -> None
     if incident.root.node is not None:
         rank = f", rank {incident.root.rank}" if incident.root.rank is not None else ""
         head.add_row("root", f"{incident.root.node}{rank}")
-    head.add_row("opened", f"{_moment(incident.opened)} UTC")
+    head.add_row("opened", f"{_moment(utc(incident.opened))} UTC")
     if incident.closed is not None:
-        head.add_row("closed", f"{_moment(incident.closed)} UTC, {incident.outcome}")
+        head.add_row("closed", f"{_moment(utc(incident.closed))} UTC, {incident.outcome}")
     head.add_row("lost", _lost(incident))
     head.add_row("events", f"{incident.events[0]} to {incident.events[1]}")
     out.print(head)
@@ -188,7 +189,7 @@ def _print_failure(failure: Failure, out: "Console") -> None:
         local = f" (local {failure.local_rank})" if failure.local_rank is not None else ""
         who = f"rank {failure.rank}{local} on {failure.node}"
     code = "" if failure.exitcode is None else f", exit code {failure.exitcode}"
-    out.print(f"  {who}{code}, restart {failure.restart}, at {_moment(failure.datetime)} UTC, event {failure.seq}")
+    out.print(f"  {who}{code}, restart {failure.restart}, at {_moment(utc(failure.time))} UTC, event {failure.seq}")
     if failure.message:
         out.print(f"    {clean(failure.message)}", style="bad")
     for line in last_steps(failure.last):

@@ -24,7 +24,6 @@ compares two clocks. Where they differ by more than ``SKEW``, the source's time 
 the master's: the fact of its boot that came the fastest shows how, and what that one took is not in it.
 """
 
-import datetime
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
@@ -51,6 +50,7 @@ from ftcore.ids import SECOND
 from ftcore.policies.chain import left_out
 from ftcore.replay.deeds import STEPS_MAX, Step, deed
 from ftcore.replay.reading import fold_recorded
+from ftcore.replay.words import moment
 from ftcore.states.model import JobState, Report
 
 SKEW: Final = SECOND
@@ -114,9 +114,9 @@ class Failure:
         exitcode: exit code, negative for a signal; None if no process of the job is known to have ended.
         message: the exception from the error file, else the signal, else the last line of output.
         py_callstack: the traceback from the error file, or None.
-        timestamp: seconds since the epoch from the error file, or None.
-        datetime: when its agent noticed, ISO 8601 in UTC; on the master's clock if the agent told none, or its clock
-            differs from the master's.
+        raised: when the exception was raised, by the error file, nanoseconds since the epoch; or None.
+        time: when its agent noticed, nanoseconds since the epoch; on the master's clock if the agent told none, or its
+            clock differs from the master's.
         seq: the fact in the log.
         last: the last steps of the node's workers before it, if it is the fact that tells of them.
     """
@@ -128,8 +128,8 @@ class Failure:
     exitcode: int | None
     message: str | None
     py_callstack: str | None
-    timestamp: int | None
-    datetime: str
+    raised: int | None
+    time: int
     seq: int
     last: tuple[StepTimes, ...] = ()
 
@@ -146,7 +146,7 @@ class Incident:
         summary: one line.
         nodes, ranks: what is named by it, the culprit first.
         root: where it began.
-        opened: ISO 8601 in UTC, the master's clock.
+        opened: nanoseconds since the epoch, the master's clock.
         closed: likewise; None while it is open.
         run: the job's run.
         revisions: readings that made the chain start again.
@@ -169,8 +169,8 @@ class Incident:
     nodes: tuple[str, ...]
     ranks: tuple[int, ...]
     root: Place
-    opened: str
-    closed: str | None
+    opened: int
+    closed: int | None
     run: int
     revisions: int
     resolved_by: str | None
@@ -184,9 +184,20 @@ class Incident:
     events: tuple[int, int]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, under the names of the contract."""
+        """Plain JSON values, under the names of the contract; moments as ``words.moment`` has them."""
         fields = attrs.asdict(self)
-        return {("class" if key == "cls" else key): value for key, value in fields.items()}
+        fields["failures"] = [_with_moments(failure, "raised", "time") for failure in fields["failures"]]
+        return {
+            ("class" if key == "cls" else key): value
+            for key, value in _with_moments(fields, "opened", "closed").items()
+        }
+
+
+def _with_moments(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for key, value in fields.items():
+        told |= moment(key, value) if key in names else {key: value}
+    return told
 
 
 @attrs.define(kw_only=True)
@@ -343,8 +354,8 @@ def _told(case: _Case) -> Incident:
         nodes=fault.nodes,
         ranks=fault.ranks,
         root=Place(node=root[1].node, rank=root[1].rank) if root is not None else Place(node=None, rank=None),
-        opened=_utc(case.opening.time),
-        closed=_utc(case.closing.time) if case.closing is not None else None,
+        opened=case.opening.time,
+        closed=case.closing.time if case.closing is not None else None,
         run=case.run,
         revisions=case.revision,
         resolved_by=end.policy if isinstance(end, IncidentResolved) else None,
@@ -414,8 +425,8 @@ def _failure(event: Event, report: Report, restart: int) -> Failure:
         exitcode=report.exitcode,
         message=_message(report, data),
         py_callstack=error.py_callstack or None if error is not None else None,
-        timestamp=error.timestamp if error is not None else None,
-        datetime=_utc(event.at.wall if event.at is not None else event.time),
+        raised=error.timestamp * SECOND if error is not None and error.timestamp is not None else None,
+        time=event.at.wall if event.at is not None else event.time,
         seq=report.seq,
         last=data.last if isinstance(data, WorkerFailed | FaultObserved) else (),
     )
@@ -429,10 +440,3 @@ def _message(report: Report, data: Any) -> str | None:
         return f"Signal {-report.exitcode} ({signal_name(-report.exitcode)}){pid}"
     lines: Sequence[str] = [line for line in report.tail.splitlines() if line.strip()]
     return lines[-1].strip() if lines else None
-
-
-def _utc(time_ns: int) -> str:
-    """ISO 8601 in UTC with microseconds."""
-    whole, rest = divmod(time_ns, SECOND)
-    moment = datetime.datetime.fromtimestamp(whole, datetime.UTC).replace(microsecond=rest // 1000)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

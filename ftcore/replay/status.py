@@ -4,6 +4,7 @@ from typing import Any
 
 import attrs
 
+from ftcore.replay.words import moment
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import JobState, Request
@@ -155,7 +156,8 @@ class JobStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return attrs.asdict(self)
+        fields = attrs.asdict(self)
+        return {**fields, **moment("time", self.time)}
 
 
 def status_of(state: JobState, job: str = "") -> JobStatus:

@@ -24,6 +24,7 @@ from ftcore.ids import JobName, Seq
 from ftcore.logs import open_store
 from ftcore.logs.archive import ArchiveWriter, read_events
 from ftcore.ports import Candidate
+from ftcore.replay.words import utc
 from ftcore.testing.driver import EPOCH_NS, JobDriver
 
 COMMANDS = (
@@ -168,6 +169,7 @@ def test_events_are_one_object_a_line(store, capsys):
         "seq",
         "id",
         "time",
+        "time_ns",
         "at",
         "type",
         "source",
@@ -204,9 +206,9 @@ def test_an_age_counts_by_the_logs_clock_where_that_is_ahead(store, capsys, monk
     """On a host whose clock is behind, the last events are the youngest all the same."""
     monkeypatch.setattr(time, "time_ns", lambda: 1_600_000_000 * 10**9)
     assert main(["events", "--store", store, "--format", "json"]) == 0
-    times = [json.loads(line)["time"] for line in capsys.readouterr().out.splitlines()]
+    times = [json.loads(line)["time_ns"] for line in capsys.readouterr().out.splitlines()]
     assert main(["events", "--store", store, "--format", "json", "--since", "1ms"]) == 0
-    young = [json.loads(line)["time"] for line in capsys.readouterr().out.splitlines()]
+    young = [json.loads(line)["time_ns"] for line in capsys.readouterr().out.splitlines()]
     assert young == [at for at in times if at >= times[-1] - 10**6] != times
 
 
@@ -598,3 +600,20 @@ def test_every_command_with_a_log_is_completed_in_hints():
     for name, command in commands.items():
         reads = any(action.dest == "store" for action in command._actions)
         assert (completed(f"ftctl {name}", "s:/", None) != f"ftctl {name}") is reads
+
+
+def test_json_has_one_form_of_time(store, capsys):
+    """Every moment stands by RFC 3339 in UTC and, with _ns behind its name, in nanoseconds since the epoch."""
+    status, incidents = run_json(capsys, "--store", store, "status"), run_json(capsys, "--store", store, "incidents")
+    assert main(["events", "--store", store, "--format", "json"]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    places = [(status, "time"), *((event, "time") for event in events)]
+    places += [(event["at"], "wall") for event in events if event["at"] is not None]
+    for incident in incidents:
+        places += [(incident, "opened"), (incident, "closed")]
+        places += [(failure, name) for failure in incident["failures"] for name in ("time", "raised")]
+    for fields, name in places:
+        if fields[name] is None:
+            assert fields[f"{name}_ns"] is None
+        else:
+            assert utc(fields[f"{name}_ns"]) == fields[name] and fields[name].endswith("Z")
