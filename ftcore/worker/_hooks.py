@@ -4,10 +4,11 @@ How long a rank works by itself is the step without its backward passes: there r
 beginning and the end of each pass are stamped, by a wrapper around ``torch.autograd.backward``, for which there is no
 hook.
 
-House rules: a hook of ours never raises into the training step and costs about a microsecond. Only the first optimizer
-seen is counted, so that a script with two of them (a GAN) does not step twice as fast. The Adam family keeps its step
-number in its state and saves it in checkpoints: it is read once, so a resumed run counts on; it is never read from a
-device, which would have to wait for it. Steps of the others, and backward passes, are signs of progress all the same.
+House rules: a hook of ours never raises into the training step and costs a few microseconds. ``torch.compile`` traces
+none of them: traced, they break graphs and warn on every rank. Only the first optimizer seen is counted, so that a
+script with two of them (a GAN) does not step twice as fast. The Adam family keeps its step number in its state and
+saves it in checkpoints: it is read once, so a resumed run counts on; it is never read from a device, which would have
+to wait for it. Steps of the others, and backward passes, are signs of progress all the same.
 """
 
 import functools
@@ -67,30 +68,33 @@ def install() -> None:
     """Count the steps of this process's first optimizer. Does nothing if torch is not loaded yet."""
     if "torch" not in sys.modules:
         return
+    from torch.compiler import disable
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    register_optimizer_step_post_hook(_StepCounter())
+    register_optimizer_step_post_hook(disable(_StepCounter()))
     _stamp_backward()
     _groups.install()
 
 
 def _stamp_backward() -> None:
     from torch import autograd
+    from torch.compiler import disable
 
     plain, page = autograd.backward, progress()
+    active, waited = disable(page.active), disable(page.waited)
 
     @functools.wraps(plain)
     def backward(*args: Any, **kwargs: Any) -> None:
         began = time.monotonic_ns()
-        page.active(began)
+        active(began)
         try:
             plain(*args, **kwargs)
         finally:
             ended = time.monotonic_ns()
-            page.active(ended)
-            page.waited(ended - began)
+            active(ended)
+            waited(ended - began)
 
-    autograd.backward = backward
+    autograd.backward = disable(backward, recursive=False)  # a compiled autograd below it stays one
 
 
 def ended() -> None:
