@@ -288,7 +288,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         submission=_submission(args, spec, slots),
         log_dir=(Path(args.log_dir).absolute() if args.log_dir else places.state_home() / "logs") / args.job,
         state_dir=places.state_home() / "agents" / args.job,
-        env=options.worker_base_env(slots),
+        env=options.worker_base_env(slots, args.signals_to_handle),
         ordinal=args.local_place if local else args.node_rank,
         labels=options.node_labels(parser, args.node_labels),
         lead_delay_s=_lead_delay_s(args, alone=alone),

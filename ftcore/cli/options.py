@@ -401,13 +401,19 @@ def slots(parser: argparse.ArgumentParser, text: str) -> int:
     return os.cpu_count() or 1
 
 
-def worker_base_env(workers: int) -> dict[str, str]:
-    """The environment that so many workers of a node inherit."""
+def worker_base_env(workers: int, signals: str) -> dict[str, str]:
+    """The environment that a node's workers inherit.
+
+    Args:
+        workers: how many.
+        signals: names of the signals that end the job in order, as ``--signals-to-handle`` has them.
+    """
     env = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("PET_") and name not in WITHHELD and (name, value) != QUIET
     }
+    env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signals
     if workers > 1 and "OMP_NUM_THREADS" not in env:
         env["OMP_NUM_THREADS"] = "1"  # torchrun's rule: workers of one node must not fight for its cores
     return env

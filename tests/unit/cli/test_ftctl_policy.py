@@ -91,8 +91,9 @@ def test_check_and_run_tell_what_is_no_mistake_but_not_as_expected(file, tmp_pat
     assert "will stand in the log" in secret and "s3cret" not in out
     assert main(["policy", "check", str(file), "--format", "json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["notes"]) == 2
+    (tmp_path / "nothing.py").write_text("")
     for how in ("--standalone", "--local-nodes=1"):
-        argv = [sys.executable, "-m", "ftcore.cli.ftrun", how, "--policy", str(file), "no_such_script.py"]
+        argv = [sys.executable, "-m", "ftcore.cli.ftrun", how, "--no-preload", "--policy", str(file), "nothing.py"]
         env = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
         told = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False).stderr
         assert told.count("will stand in the log") == told.count("abilities: pause, save: ") == 1

@@ -18,7 +18,8 @@ change that is meant, run ``pytest tests/unit/engine --rewrite`` and read the di
     finish_one N                                 all workers of one node end well
     finish | stop | steps K                      all workers end well; an operator stops the job; steps are made
     leave N | unstartable N | halt N             a node says goodbye; cannot start its workers; stops them by itself
-    park | resume                                a fact cannot be folded; an operator lets the stuck job go on
+    park | contradict N | resume                 a fact cannot be folded; a node has seen another log; an operator lets
+                                                 the stuck job go on
     wait | state                                 time passes to the next deadline; prints the state in brief
 
 Every scenario's log is verified and folded at its end.
@@ -38,7 +39,7 @@ from ftcore import __version__
 from ftcore.cli.ctl_lines import summary
 from ftcore.events import decode, encode
 from ftcore.events.envelope import Event
-from ftcore.events.job import JobParked, JobSpec
+from ftcore.events.job import JobParked, JobSpec, LogContradicted
 from ftcore.events.node import NodeGaveUp, NodeLeft
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import ChainEntry
@@ -178,6 +179,10 @@ class Scenario:
     def _park(self) -> None:
         self.driver.own(JobParked(error="KeyError: 'x'", fact="{}", version=__version__))
 
+    def _contradict(self, node: str) -> None:
+        reason = "its log goes on to event 900; this one ends before"
+        self.driver.own(LogContradicted(node=node, log_id="other", seq=900, digest="00", reason=reason))
+
     def _resume(self) -> None:
         self.driver.own(OperatorCommanded(command="resume", who="user@host"))
 
@@ -252,6 +257,7 @@ job checking incident.escalated
 job checking job.finished/failed
 job checking job.finished/stopped
 job checking job.parked
+job checking log.contradicted
 job failed job.submitted
 job forming incident.rediagnosed
 job forming job.finished/failed
@@ -268,6 +274,7 @@ job starting job.finished/failed
 job starting job.finished/stopped
 job starting job.finished/succeeded
 job starting job.parked
+job starting log.contradicted
 node checking action.ordered/check_health
 node checking action.ordered/release_node
 node checking action.ordered/start_workers
