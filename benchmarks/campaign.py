@@ -254,7 +254,7 @@ def main() -> None:
         "started again by a poll of 10 minutes, or processes are restarted and bad nodes replaced:",
         table(("figure", "published", "simulated", "off"), ants),
         "What-if: hours lost in all incidents that one chain's log predicts for another, and that the other lost in "
-        "its own campaign of the same faults (OPT-175B's mix, 32 nodes, one seed). \"Save, then replace\" and \"swap\" "
+        'its own campaign of the same faults (OPT-175B\'s mix, 32 nodes, one seed). "Save, then replace" and "swap" '
         "assume abilities that no script has in this release:",
         table(("log of", "what if", "predicted", "its own run", "off"), others),
     ]
