@@ -13,9 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from ftcore.timing import DEFAULT
+
+hypothesis.settings.register_profile("ftcore", deadline=None)  # no test judges how long something takes
+hypothesis.settings.load_profile("ftcore")
 
 pytest_plugins = ["etcd_cluster"]
 

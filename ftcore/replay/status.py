@@ -100,7 +100,7 @@ class JobStatus:
 
     Args:
         job: its name.
-        state: state of the job machine; ``unsubmitted`` if the log holds no run.
+        state: state of the job machine; ``unsubmitted`` if the log holds no run yet.
         run: the how-manieth run of this log.
         term: the last master's term.
         master: that master; None before the first.
@@ -171,7 +171,7 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
     open_now = incident is not None and incident.phase not in (IncidentPhase.RESOLVED, IncidentPhase.EXHAUSTED)
     return JobStatus(
         job=job or state.job,
-        state=str(state.phase) if state.run else "unsubmitted",
+        state="unsubmitted" if not state.run and state.phase is JobPhase.ASSEMBLING else str(state.phase),
         run=state.run,
         term=state.term,
         master=None

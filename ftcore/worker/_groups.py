@@ -2,8 +2,8 @@
 
 Gloo's threads take the GIL when they drop a finished collective of a backward pass: torch 2.13 attaches a Python object
 to each. A C++ ``Reducer`` is destroyed with the GIL held. It is the group's last owner once the script has called
-``destroy_process_group``; then the group's destructor joins gloo's threads while they wait for the GIL: the script hangs
-at its end, or aborts. The group's Python object, in contrast, releases the GIL before it destroys.
+``destroy_process_group``; then the group's destructor joins gloo's threads while they wait for the GIL: the script
+hangs at its end, or aborts. The group's Python object, in contrast, releases the GIL before it destroys.
 """
 
 import functools

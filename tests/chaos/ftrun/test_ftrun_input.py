@@ -19,7 +19,7 @@ WRONG = {
     "unknown-flag": (["--nproc-per-nod", "2", "x.py"], "--help"),
     "no-script": ([], "script"),
     "nproc-word": (["--nproc-per-node", "many", "x.py"], "expected a number, cpu, gpu or auto"),
-    "nproc-zero": (["--nproc-per-node", "0", "x.py"], "expected a number"),
+    "nproc-zero": (["--nproc-per-node", "0", "x.py"], "a node runs at least 1 worker"),
     "nnodes": (["--nnodes", "3:2", "x.py"], "MIN:MAX"),
     "nnodes-standalone": (["--standalone", "--nnodes", "2", "x.py"], "--standalone is one node"),
     "local-nodes": (["--local-nodes", "0", "x.py"], "at least 1"),

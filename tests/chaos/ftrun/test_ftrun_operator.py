@@ -133,7 +133,7 @@ def test_a_pause_in_the_middle_of_a_recovery_holds_it(tmp_path: Path) -> None:
         held = job.stepped(2)
         job.do(0, "sys.exit(3)")
         opened = job.wait("incident.opened", held.seq)
-        assert "no recovery begins until" in job.ftctl("status").stdout
+        assert "no recovery begins before" in job.ftctl("status").stdout
         code, told = ask(job, "resume")
         assert (code, told["outcome"]) == (0, "let go"), told
         job.wait("policy.considered", told["seq"])

@@ -169,7 +169,7 @@ def test_help_is_no_error(tmp_path: Path) -> None:
     [
         ((), "missing.py", "missing.py"),
         (("--store", "redis://host/x"), "count.py", "redis"),
-        (("--store", "sqlite://elsewhere/x"), "count.py", "names no path"),
+        (("--store", "sqlite://elsewhere/x"), "count.py", "names the host"),
         (("--nproc-per-node", "0"), "count.py", "at least 1 worker"),
         (("--node-labels", "oops"), "count.py", "--node-labels"),
         (("--tee", "7"), "count.py", "--tee"),

@@ -67,9 +67,13 @@ class Node:
         (self.root / name).write_text(source)
         return name
 
+    def next_round(self) -> Round:
+        """The number of a round that is newer than all before it: stores of older ones are closed."""
+        return Round(next(self._rounds))
+
     def launch(self, *argv: str, workers: int = 1, env: Mapping[str, str] | None = None, **changes: Any) -> Launch:
         """A launch in the node's directory; each worker knows its rank."""
-        round_ = Round(next(self._rounds))
+        round_ = self.next_round()
         envs = tuple(
             {**self.env, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(workers), **(env or {})}
             for rank in range(workers)

@@ -13,7 +13,6 @@ import pytest
 from supervisor_harness import Node
 
 from ftcore.errors import UsageError
-from ftcore.ids import Round
 from ftcore.ports import Progress
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
 
@@ -200,8 +199,8 @@ def test_ddp_trains_over_each_rounds_own_store(node: Node) -> None:
     """Restart after restart, every round meets at its own store, also when the last one was killed in the middle."""
     script = node.script(DDP)
 
-    async def round_(number: int, *args: str) -> None:
-        host, port = await node.supervisor.open_store(Round(number), "127.0.0.1")
+    async def round_(*args: str) -> None:
+        host, port = await node.supervisor.open_store(node.next_round(), "127.0.0.1")
         env = {"MASTER_ADDR": host, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
         launch = node.launch(script, *args, workers=2, env=env)
         pids, how = await node.supervisor.start(launch)
@@ -216,8 +215,8 @@ def test_ddp_trains_over_each_rounds_own_store(node: Node) -> None:
             assert [ended.exitcode for ended in await node.next_exits(2)] == [0, 0], node.supervisor.tail(0, 4000)
             assert [said and said.step for said in node.supervisor.progress()] == [3, 3]
 
-    for number in range(1, 6):
-        node.run(round_(number, *(["stay"] if number < 5 else [])))
+    for args in (*[("stay",)] * 4, ()):
+        node.run(round_(*args))
 
 
 END = """
@@ -296,7 +295,7 @@ def test_a_group_does_not_hang_or_abort_the_end(node: Node, ways: tuple[str, ...
 
 def test_stores_of_rounds_are_apart(node: Node) -> None:
     """A key of one round is unknown to the next; each has a port of its own on the address that was asked for."""
-    ports = [node.run(node.supervisor.open_store(Round(number), "127.0.0.1"))[1] for number in (21, 22)]
+    ports = [node.run(node.supervisor.open_store(node.next_round(), "127.0.0.1"))[1] for _ in range(2)]
     source = (
         "import datetime, sys, torch.distributed as dist\n"
         "wait = datetime.timedelta(seconds=20)\n"
@@ -309,25 +308,26 @@ def test_stores_of_rounds_are_apart(node: Node) -> None:
 
 def test_the_loss_of_a_store_host_is_told(node: Node) -> None:
     """Killed, it is made anew; the rounds whose stores are gone are named, and the next store opens."""
+    rounds = [node.next_round() for _ in range(3)]
 
     async def scene() -> None:
-        for number in (31, 32, 33):
-            await node.supervisor.open_store(Round(number), "127.0.0.1")
+        for round_ in rounds:
+            await node.supervisor.open_store(round_, "127.0.0.1")
         store = node.supervisor._store
         old = store.pid
         os.kill(old, signal.SIGKILL)
         while store.pid in (0, old):
             await asyncio.sleep(0.005)
-        await node.supervisor.open_store(Round(34), "127.0.0.1")
+        await node.supervisor.open_store(node.next_round(), "127.0.0.1")
 
     node.run(scene())
-    assert node.lost == [32, 33]
+    assert node.lost == rounds[1:]
 
 
 def test_a_store_that_cannot_be_opened_says_why(node: Node) -> None:
     """A host name that does not resolve is the user's to mend."""
-    with pytest.raises(UsageError, match=r"no store for round 41 can be opened at a\.\.b"):
-        node.run(node.supervisor.open_store(Round(41), "a..b"))
+    with pytest.raises(UsageError, match=r"no store for round \d+ can be opened at a\.\.b"):
+        node.run(node.supervisor.open_store(node.next_round(), "a..b"))
 
 
 def test_the_agent_imports_no_torch() -> None:
