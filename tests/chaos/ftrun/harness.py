@@ -263,10 +263,10 @@ class Run:
     def stderr(self) -> str:
         return "".join(self._texts["stderr"])
 
-    def end(self) -> int:
+    def end(self, patience_s: float = PATIENCE_S) -> int:
         """Wait for its end; returns its exit code."""
         try:
-            code = self.process.wait(PATIENCE_S)
+            code = self.process.wait(patience_s)
             self.ended = time.time_ns()
         except subprocess.TimeoutExpired:
             raise AssertionError(f"ftrun does not end; it said:\n{self.stderr()}") from None

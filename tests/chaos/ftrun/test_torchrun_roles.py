@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import JOBS, Run
+from harness import JOBS, PATIENCE_S, Run
 from test_torchrun import torchrun
 
 NODES = {"a": ("master", 2), "b": ("trainer", 1), "c": ("trainer", 3), "d": ("ps", 1), "e": ("ps", 2)}
@@ -72,7 +72,8 @@ def test_an_agent_whose_caller_raises_nothing(tmp_path: Path) -> None:
             command = [sys.executable, str(JOBS / "own_agent.py"), job.store, job.job, name, fails]
             job.nodes[name] = Run(subprocess.Popen(command, **job._popen({})))
             job.runs.append(job.nodes[name])
-        assert [run.end() for run in job.nodes.values()] == [1, 1]
+        # Workers are spawned: each of two rounds begins with four imports of torch.
+        assert [run.end(3 * PATIENCE_S) for run in job.nodes.values()] == [1, 1]
         [gave_up] = job.of("node.gave_up")
         assert gave_up.data.node == "a" and "--max-restarts is 0" in gave_up.data.reason
         assert job.of("job.finished")[-1].data.outcome == "failed"
