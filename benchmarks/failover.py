@@ -79,7 +79,7 @@ async def take_over_s(url: str, home: Path) -> float:
     never = str(1 << 40)  # what the filler left is all that there is
     command = [sys.executable, "-m", "ftcore.cli.ftrun", "--store", url, "--job", JOB, "--no-preload"]
     command += ["--snapshot-events", never, "train.py"]
-    environ = os.environ | {"XDG_STATE_HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
+    environ = os.environ | {"XDG_STATE_HOME": str(home)}
     job = subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     killed = 0.0
     try:

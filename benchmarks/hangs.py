@@ -39,7 +39,7 @@ class Outcome:
         stuck: it hangs.
         restarts: incidents of the job.
         alerts: alerts in its log.
-        delay_s: from getting stuck to what was told of it; None: it was not.
+        delay_s: seconds from the stop of progress to the report of it; None: it was not reported.
         cause: what it was taken for.
         code: exit code of ``ftrun``.
     """

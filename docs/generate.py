@@ -250,6 +250,17 @@ def _default(option: Option) -> str:
     return f"`{shown(defaults({'': option})[''], option.kind)}`"
 
 
+def _fault_settings() -> list[str]:
+    return _table(
+        ("class", "detail", "settings"),
+        [
+            (f"`{cls}`", f"`{detail}`" if detail else "all others" if len(named) > 1 else "all", text)
+            for cls, named in taxonomy.SETTINGS.items()
+            for detail, text in named.items()
+        ],
+    )
+
+
 def faults_page() -> str:
     """The taxonomy and the rules of classification."""
     lines = ["# Faults", "", "Classes of faults: what they mean, who is at fault, what to look at.", ""]
@@ -273,15 +284,7 @@ def faults_page() -> str:
         ("class", "advice"),
         [(f"`{cls}`", facts.advice) for cls, facts in CLASSES.items()],
     )
-    lines += ["", "## Settings", "", "The settings that operators reach for.", ""]
-    lines += _table(
-        ("class", "detail", "settings"),
-        [
-            (f"`{cls}`", f"`{detail}`" if detail else "all others" if len(named) > 1 else "all", text)
-            for cls, named in taxonomy.SETTINGS.items()
-            for detail, text in named.items()
-        ],
-    )
+    lines += ["", "## Settings", "", "The settings that operators reach for.", "", *_fault_settings()]
     for title, enumeration in (("Actions", Action), ("Severities", Severity)):
         meanings = _docs_of_members(enumeration)
         lines += ["", f"## {title}", ""]

@@ -270,7 +270,7 @@ def slow_rank_in_backward() -> None:
 
 @healthy
 def stopped_for_a_moment() -> None:
-    """Somebody looks at rank 1 with a tool that stops it, shortly, again and again."""
+    """A tool that inspects rank 1 stops it briefly, again and again."""
     if RANK == 1:
         stopper = f"import os, signal, time\nfor _ in range({int(SECONDS)}):\n os.kill({os.getpid()}, signal.SIGSTOP)"
         stopper += f"; time.sleep(0.3); os.kill({os.getpid()}, signal.SIGCONT); time.sleep(0.7)"
@@ -353,7 +353,7 @@ def server_never_answers() -> None:
 
 @stuck
 def polls_for_ever() -> None:
-    """Rank 0 looks for a file that nobody writes: only the ceiling finds that."""
+    """Rank 0 polls for a file that is never written: only the ceiling finds that."""
     while RANK == 0:
         time.sleep(0.5)
     dist.barrier()

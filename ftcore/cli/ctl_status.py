@@ -13,6 +13,7 @@ from ftcore.policies.words import plural
 from ftcore.replay.status import JobStatus, status_of
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
 _STATE_STYLES = {
@@ -158,28 +159,35 @@ async def status(args: argparse.Namespace) -> int:
     out.print(facts)
     if job.held or job.paused:
         print(f"\ngo on with: {hinted('ftctl resume', args)}")  # not folded: it is to be copied
-    if job.nodes:
-        nodes = table(
-            "NODE",
-            "ORDINAL",
-            "STATE",
-            "RANKS",
-            "ROUND",
-            "HOST",
-            "HEALTH",
-            right=("ORDINAL", "RANKS", "ROUND"),
-            spare=("ORDINAL", "ROUND", "HEALTH"),
+    _print_nodes(out, job)
+    return 0
+
+
+def _print_nodes(out: "Console", job: JobStatus) -> None:
+    if not job.nodes:
+        return
+    from rich.text import Text
+
+    nodes = table(
+        "NODE",
+        "ORDINAL",
+        "STATE",
+        "RANKS",
+        "ROUND",
+        "HOST",
+        "HEALTH",
+        right=("ORDINAL", "RANKS", "ROUND"),
+        spare=("ORDINAL", "ROUND", "HEALTH"),
+    )
+    for node in job.nodes[:NODES_SHOWN]:
+        state = Text(node.state, style=_STATE_STYLES.get(node.state, ""))
+        nodes.add_row(
+            node.node, str(node.ordinal), state, str(node.slots), str(node.round), node.host, node.health or "-"
         )
-        for node in job.nodes[:NODES_SHOWN]:
-            state = Text(node.state, style=_STATE_STYLES.get(node.state, ""))
-            nodes.add_row(
-                node.node, str(node.ordinal), state, str(node.slots), str(node.round), node.host, node.health or "-"
-            )
-        out.print()
-        out.print(nodes)
+    out.print()
+    out.print(nodes)
     if len(job.nodes) > NODES_SHOWN:
         out.print(f"and {plural(len(job.nodes) - NODES_SHOWN, 'more node')}; --format json has them all")
-    return 0
 
 
 def _by_hand(job: JobStatus) -> list[tuple[str, str]]:
