@@ -159,6 +159,9 @@ class TorchrunSupervisor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left if left > 0 else 1.0):
                     await self._changed.wait()
+        for worker in self._workers:
+            if not worker.over and _is_dead(worker.pidfd):
+                self._over(worker)  # the event loop has not come to it yet
         if self._done:
             self._ways.leave("its workers had ended with code 0 when the others began anew")
         return tuple(None if was else worker.code for worker, was in zip(self._workers, before, strict=False))

@@ -6,6 +6,10 @@ from ftcore.events.incident import Fault
 
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
+_WAY_OF_TELLING = re.compile(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*:)| \(reading .+\)(?=@\w+$)")
+"""What differs between an exception that the worker reports and the same one in the traceback that Python prints:
+the module of its class, and the file that was being read."""
+
 
 OF_NO_NODE = ("user-code", "config-env", "oom-gpu", "numeric")
 """Classes of the taxonomy whose cause is the script or the data: they follow the job wherever it runs."""
@@ -30,5 +34,11 @@ def fault_key(fault: Fault) -> str:
 
 
 def is_same(key: str, before: str) -> bool:
-    """Whether a fault is the one before it come again: at the same step, or before any step was completed since."""
+    """Whether a fault is the one before it come again: at the same step, or before any step was completed since.
+
+    Args:
+        key: of the fault, as ``fault_key`` makes it.
+        before: of the fault before it.
+    """
+    key, before = _WAY_OF_TELLING.sub("", key), _WAY_OF_TELLING.sub("", before)
     return key == before or (key.endswith("@None") and key.removesuffix("None") == before[: before.rfind("@") + 1])

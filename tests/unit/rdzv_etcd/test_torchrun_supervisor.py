@@ -211,6 +211,19 @@ def test_stop_asks_torchrun_back_and_kills_after_the_grace() -> None:
     run(body)
 
 
+def test_stop_returns_the_codes_of_workers_whose_end_it_sees_first() -> None:
+    """Workers that die unseen between two turns of the event loop: their codes are read, not left out."""
+
+    async def body(supervisor: TorchrunSupervisor, torchrun: Torchrun) -> None:
+        await started(supervisor, torchrun)
+        for worker in torchrun.workers:
+            worker.kill()
+            os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+        assert await supervisor.stop(0.0) == (-signal.SIGKILL, -signal.SIGKILL)
+
+    run(body)
+
+
 def test_a_torchrun_that_is_gone_leaves_no_worker() -> None:
     """When the channel ends, its workers are killed, and the node is lost; nothing else is said of it."""
 
