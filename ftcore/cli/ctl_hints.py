@@ -5,8 +5,11 @@ Messages of the log, the engine and the stores name a command without knowing ho
 """
 
 import argparse
+import os
 import re
 import shlex
+
+from ftcore.logs import default_store_url
 
 _COMMAND = re.compile(
     r"\bftctl (?=(?:jobs|status|events|incidents|explain|replay|export|salvage|whatif|pause|resume|drain|evict|admit"
@@ -29,6 +32,15 @@ def completed(text: str, store: str | None, job: str | None) -> str:
         return f"ftctl {flags}{f'--job {shlex.quote(job)} ' if job and not named else ''}"
 
     return _COMMAND.sub(complete, text)
+
+
+def elsewhere(store: str) -> str | None:
+    """The store, if ``ftctl`` has to be told of it here; None if it is the one that it takes by itself.
+
+    Args:
+        store: URL of the store.
+    """
+    return None if store == (os.environ.get("FTCORE_STORE") or default_store_url()) else store
 
 
 def hinted(text: str, args: argparse.Namespace) -> str:

@@ -8,6 +8,7 @@ import platform
 import random
 import re
 import resource
+import shlex
 import socket
 import sys
 import time
@@ -19,6 +20,7 @@ import attrs
 import msgspec
 
 from ftcore.cli import options, places
+from ftcore.cli.ctl_hints import completed, elsewhere
 from ftcore.cli.local import LocalNodes
 from ftcore.cli.node import NodeConfig, guarded, run_node
 from ftcore.cli.policy_file import policy_in_force
@@ -83,13 +85,14 @@ def main(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
     """
     configure(args.log_level)
     outcome = guarded(lambda: _run(parser, args, given, warm))
+    reason = completed(outcome.reason, elsewhere(args.store), args.job) if args.job else outcome.reason
     if outcome.exit_code and args.local_parent < 0:
         released = "this node is released, and the job goes on without it: " if outcome.outcome == "released" else ""
-        print(f"ftrun: {released}{outcome.reason}", file=sys.stderr)
+        print(f"ftrun: {released}{reason}", file=sys.stderr)
         if outcome.outcome in ("failed", "stopped"):
             print(f"ftrun: the whole story: {_ftctl(args)} explain --job {args.job}", file=sys.stderr)
     elif outcome.outcome == "refused":
-        print(f"ftrun: {outcome.reason}", file=sys.stderr)
+        print(f"ftrun: {reason}", file=sys.stderr)
     return outcome.exit_code
 
 
@@ -200,8 +203,8 @@ def tells_here(rank: int | None, nodes: int) -> bool:
 
 def _ftctl(args: argparse.Namespace) -> str:
     """``ftctl`` as it finds the job from here."""
-    found = args.store == (os.environ.get("FTCORE_STORE") or default_store_url())
-    return "ftctl" if found else f"ftctl --store {args.store}"
+    store = elsewhere(args.store)
+    return f"ftctl --store {shlex.quote(store)}" if store else "ftctl"
 
 
 def _tell_policy(asked: Submission, abilities: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from ftcore.cli.ctl_hints import elsewhere
 from ftcore.cli.narrator import Narrator
 from ftcore.cli.node import obeyed, signal_code
 from ftcore.errors import FtcoreError
@@ -127,7 +128,7 @@ class LocalNodes:
         preempting: asyncio.Task[None] | None = None
         try:
             await self._server.start()
-            async with Narrator(log) as narrator:
+            async with Narrator(log, job=self._job, store=elsewhere(self._store)) as narrator:
                 self._narrator = narrator
                 narrator.on_admitted = self._admitted
                 preempting = self._loop.create_task(self._preempt_in_time())

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from ftcore.cli.ctl_hints import completed
 from ftcore.cli.ctl_lines import judged
 from ftcore.cli.ctl_output import clean, duration
 from ftcore.commands import CheckHealth, ReleaseNode, ReplaceNodes
@@ -48,6 +49,8 @@ class Narrator:
 
     Args:
         log: the job's log.
+        job: its name; commands that are named in a line get it.
+        store: URL of its store, for the same purpose; None: ``ftctl`` finds it by itself.
 
     Attributes:
         finished: how the run ended; None before.
@@ -56,8 +59,10 @@ class Narrator:
         on_admitted: called with the name of each node that an operator admits again.
     """
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, *, job: str, store: str | None = None) -> None:
         self._log = log
+        self._job = job
+        self._store = store
         self._task: asyncio.Task[None] | None = None
         self._opened: dict[str, tuple[int, str]] = {}
         self._elected = 0
@@ -101,6 +106,7 @@ class Narrator:
         tell = self._tellers.get(type(event.data))
         line = tell(self, event, event.data) if tell is not None else ""
         named = event.incident in self._opened and event.type.startswith(("incident.", "policy."))
+        line = completed(line, self._store, self._job)
         return f"{event.incident}: {line}" if line and named else line
 
     # -- a line each

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import attrs
 
+from ftcore.cli.ctl_hints import elsewhere
 from ftcore.cli.narrator import Narrator
 from ftcore.cli.places import MASTER_SAYS, master_socket, own_dir, private_dir
 from ftcore.errors import FtcoreError
@@ -22,7 +23,7 @@ from ftcore.faults.scan import Hit
 from ftcore.ids import JobName, Round
 from ftcore.logs import open_store
 from ftcore.policies.targets import targets
-from ftcore.ports import Supervisor
+from ftcore.ports import EventLog, Supervisor
 from ftcore.private import make_private
 from ftcore.runtime.agent import processes
 from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
@@ -141,7 +142,7 @@ async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome
             config.agent, log, supervisor, candidates.put_up if config.leads else None, _checker(config, reaper)
         )
         _obey_signals(agent, candidates, obeyed(config.signals), alone=config.alone)
-        async with Narrator(log) if config.tells else contextlib.nullcontext():
+        async with _narrator(config, log) if config.tells else contextlib.nullcontext():
             outcome = await agent.run()
             if outcome.outcome in JOB_ENDED and targets(config.agent.submission.policy.chain):
                 await candidates.ended(LAST_WORDS_S)
@@ -151,6 +152,10 @@ async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome
         reaper.close()
         await log.close()
         await store.close()
+
+
+def _narrator(config: NodeConfig, log: EventLog) -> Narrator:
+    return Narrator(log, job=config.agent.job, store=elsewhere(config.store))
 
 
 def _checker(config: NodeConfig, reaper: Reaper) -> HealthCheck:

@@ -111,9 +111,9 @@ def test_a_node_that_comes_and_goes_is_kept_out_until_it_is_admitted(tmp_path: P
         kept_out = job.wait("node.quarantined", node="b")
         assert "b is kept out" in job.wait("policy.considered", policy="shrink", verdict="take").data.reason
         assert looping.end() == 5
-        assert "ftctl admit b" in looping.stderr() or "quarantined" in looping.stderr(), looping.stderr()
+        assert "--job job admit b" in looping.stderr() or "quarantined" in looping.stderr(), looping.stderr()
         again = job.start(*flags, "--node-id=b")
-        assert again.end() == 5 and "this node is released" in again.stderr() and "ftctl admit b" in again.stderr()
+        assert again.end() == 5 and "this node is released" in again.stderr() and "--job job admit b" in again.stderr()
         rounds = len(job.of("world.formed"))
         job.steps_on()
         assert "kept out" in job.ftctl("status").stdout

@@ -9,7 +9,7 @@ from ftcore.testing.driver import JobDriver
 
 
 def lines(driver: JobDriver) -> list[str]:
-    narrator = Narrator(Any)  # its log is only followed once it is entered
+    narrator = Narrator(Any, job="j")  # its log is only followed once it is entered
     return [line for event in driver.events if (line := narrator.line(event))]
 
 
@@ -51,8 +51,19 @@ def test_a_pause_and_a_resume():
     driver.settle()
     told = lines(driver)[1:]
     assert told[0] == "user@host asks for pause: maintenance"
-    assert "i1: training waits at a step boundary; go on with: ftctl resume" in told
+    assert "i1: training waits at a step boundary; go on with: ftctl --job j resume" in told
     assert told[-1] == "i2: training goes on"
+
+
+def test_commands_in_lines_run_as_they_are_printed():
+    """The store is named where `ftctl` does not take it by itself; the job always."""
+    driver = running(abilities=("pause",))
+    driver.command("pause", why="maintenance")
+    driver.settle()
+    narrator = Narrator(Any, job="a job", store="etcd://h1:2379")
+    told = [line for event in driver.events if (line := narrator.line(event))]
+    [line] = [line for line in told if "ftctl" in line]
+    assert line.endswith("go on with: ftctl --store etcd://h1:2379 --job 'a job' resume")
 
 
 def test_a_wish_that_nobody_takes():
@@ -73,7 +84,7 @@ def test_a_node_that_is_evicted_is_released():
     told = lines(driver)
     assert any(line.startswith("node1 is kept out of this job") for line in told)
     assert any(line.startswith("node1 is released: ") for line in told)
-    narrator = Narrator(Any)
+    narrator = Narrator(Any, job="j")
     for event in driver.events:
         narrator.line(event)
     assert narrator.released == {"node1"}

@@ -57,6 +57,6 @@ def test_a_finite_loss_takes_it_back() -> None:
 def test_it_is_told_on_the_console() -> None:
     """The alert's text is a line of what ``ftrun`` tells."""
     driver = spoiled("node1")
-    narrator = Narrator(Any)  # its log is only followed once it is entered
+    narrator = Narrator(Any, job="j")  # its log is only followed once it is entered
     lines = [narrator.line(event) for event in driver.events]
     assert any("since step 40" in line and "rollback_and_skip" in line for line in lines)
