@@ -14,7 +14,8 @@ from pathlib import Path
 import attrs
 
 BIN = Path(sys.executable).parent
-SCRIPT = Path(__file__).parent / "scripts" / "step.py"
+SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPT = SCRIPTS / "step.py"
 LOST_S = 60.0
 """A launcher that has not brought all ranks back by then has lost the job."""
 
@@ -70,6 +71,16 @@ class Job:
             time.sleep(0.002)
         return None
 
+    def await_one(self, what: str, after: int) -> Mark | None:
+        """The first such mark of any rank after a moment; None if the job is lost."""
+        deadline = time.monotonic() + LOST_S
+        while time.monotonic() < deadline and all(process.poll() is None for process in self.processes):
+            for mark in self.marks():
+                if mark.what == what and mark.mono > after:
+                    return mark
+            time.sleep(0.002)
+        return None
+
 
 def _free_port() -> int:
     with socket.socket() as probe:
@@ -78,10 +89,9 @@ def _free_port() -> int:
 
 
 def commands(
-    launcher: str, nodes: int, workers: int, name: str, options: list[str], args: list[str]
+    launcher: str, nodes: int, workers: int, name: str, options: list[str], script: list[str]
 ) -> list[list[str]]:
     """The command lines of a job: one for ftrun, one per node for torchrun."""
-    script = [str(SCRIPT), *args]
     if launcher == "ftrun":
         world = ["--local-nodes", str(nodes)] if nodes > 1 else ["--standalone"]
         count = ["--nproc-per-node", str(workers), "--max-restarts", "1000"]
@@ -96,9 +106,14 @@ def commands(
 
 @contextlib.contextmanager
 def launched(
-    launcher: str, nodes: int, workers: int, options: list[str] | None = None, args: list[str] | None = None
+    launcher: str,
+    nodes: int,
+    workers: int,
+    options: list[str] | None = None,
+    args: list[str] | None = None,
+    script: Path = SCRIPT,
 ) -> Iterator[Job]:
-    """Run the script; kill everything at the end."""
+    """Run a script; kill everything at the end."""
     with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as place:
         home = Path(place)
         env = {
@@ -112,7 +127,7 @@ def launched(
         started = time.monotonic_ns()
         processes = [
             subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            for command in commands(launcher, nodes, workers, name, options or [], args or [])
+            for command in commands(launcher, nodes, workers, name, options or [], [str(script), *(args or [])])
         ]
         job = Job(processes, home / "marks", nodes * workers, started, home, name)
         try:

@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 
-from launch import Job, launched
+from launch import SCRIPTS, Job, launched
 from results import spread, table, write
 
 WORLDS = ((1, 2), (1, 4), (2, 1))
@@ -41,6 +41,41 @@ def kill_and_time(job: Job, kills: int, settle_s: float = 0.3) -> tuple[list[flo
     return to_group, to_step, 0
 
 
+def own_deaths(job: Job, kills: int) -> tuple[list[float], int]:
+    """Seconds from each SIGKILL of a rank by itself to the first step of all ranks; and how often the job was lost."""
+    to_step: list[float] = []
+    ranks = job.await_all("stepped", 0, set())
+    for _ in range(kills):
+        death = ranks and job.await_one("died", min(mark.mono for mark in ranks.values()))
+        if not ranks or not death:
+            break
+        ranks = job.await_all("stepped", death.mono, {mark.pid for mark in ranks.values()})
+        if ranks:
+            to_step.append((max(mark.mono for mark in ranks.values()) - death.mono) / 1e9)
+    return to_step, kills - len(to_step)
+
+
+def compare_own_deaths(kills: int, peer_kills: int, command: str) -> None:
+    """A script of plain torch in which a rank kills itself and the others raise: ftrun beside torchrun."""
+    rows = []
+    for workers in (2, 4):
+        with launched("ftrun", 1, workers, [], [str(kills), "40"], SCRIPTS / "reduce.py") as job:
+            ours, lost = own_deaths(job, kills)
+        with launched("torchrun", 1, workers, [], [str(peer_kills), "40"], SCRIPTS / "reduce.py") as job:
+            theirs, peer_lost = own_deaths(job, peer_kills)
+        ratio = statistics.median(theirs) / statistics.median(ours) if ours and theirs else float("nan")
+        first = f"{ours[0]:.2f} s" if ours else "-"
+        told = [spread(seconds, "s") if seconds else "-" for seconds in (ours, theirs)]
+        rows.append((f"1 x {workers}", told[0], first, told[1], f"{ratio:.1f}x", f"{lost} / {peer_lost}"))
+    head = ("nodes x workers", "ftrun: to first step", "the first of them", "torchrun", "ratio", "lost")
+    body = (
+        "\n\nA script of plain torch (`scripts/reduce.py`): its own all-reduce, 50 ms of sleep a step; a rank sends"
+        "\nitself SIGKILL at step 40 of its round, the others raise and print tracebacks. From the signal to the moment"
+        "\nwhen every rank had completed a step. Medians, smallest and largest."
+    )
+    write("Recovery from a rank that kills itself", command, table(head, rows) + body)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=10, help="kills per world under ftrun")
@@ -48,8 +83,13 @@ def main() -> int:
     parser.add_argument(
         "--hundred", action="store_true", help="instead: a hundred kills each of 1x2 and 1x4, count losses"
     )
+    parser.add_argument("--own", action="store_true", help="only: a rank of a script of plain torch kills itself")
     args = parser.parse_args()
     command = "python benchmarks/recovery.py" + (" --hundred" if args.hundred else "")
+    if not args.hundred:
+        compare_own_deaths(args.kills, args.peer_kills, f"{command} --own")
+    if args.own:
+        return 0
     if args.hundred:
         rows = []
         for nodes, workers in ((1, 2), (1, 4)):

@@ -93,7 +93,12 @@ def _notice_reports(turn: Turn) -> None:
 
 
 def _read(state: JobState) -> Fault:
-    return correlate(state.reports, state.hits, _rules(msgspec.json.encode(state.rules)), Ranks(state))
+    return correlate(state.reports, state.hits, job_rules(state), Ranks(state))
+
+
+def job_rules(state: JobState) -> tuple[Rule, ...]:
+    """The job's own rules, which reports are read with before the built-in ones."""
+    return _rules(msgspec.json.encode(state.rules))
 
 
 @lru_cache(maxsize=4)

@@ -1,7 +1,9 @@
 """A master that leads, called by agents that are played: what they are told, and when."""
 
 import asyncio
+import queue
 import re
+import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +20,8 @@ from ftcore.events.envelope import EventId, Fact
 from ftcore.events.job import JobSpec
 from ftcore.events.node import NodeJoined, NodeLeft
 from ftcore.events.operator import OperatorCommanded
+from ftcore.events.worker import WorkersStarted
+from ftcore.events.world import StoreOpened
 from ftcore.ids import Seq, seconds
 from ftcore.logs import open_log
 from ftcore.ports import EventLog
@@ -496,5 +500,30 @@ def test_an_agent_is_believed_while_the_store_does_not_answer(tmp_path: Path) ->
             job.log.digest_at = silent  # type: ignore[method-assign]
             job.master._contradictions._known.clear()
             assert await job.master.greet(marked("a", attrs.evolve(mark, seq=Seq(1)))) is None
+
+    run(scenario())
+
+
+def test_the_rules_are_compiled_before_the_first_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of the loop, once all workers run."""
+    compiled = queue.SimpleQueue[threading.Thread]()
+    monkeypatch.setattr(leads, "table", lambda _: compiled.put(threading.current_thread()))
+
+    async def scenario() -> None:
+        async with led("prepared", tmp_path) as job:
+            take = job.master.take_fact
+            (ordered,) = [event.data async for event in job.log.read() if event.type == "action.ordered"]
+            host = ordered.nodes[0]
+            opened = StoreOpened(node=host, incarnation="1", round=1, host="127.0.0.1", port=1, effect=ordered.effect)
+            take(job.sessions[host], Fact(id=EventId(host, "1", 2), data=opened, at=at()))
+            await job.until("world.formed")
+            assert compiled.empty()
+            for node in NODES:
+                started = WorkersStarted(node=node, incarnation="1", round=1, pids=(1,), how="fork")
+                n = 3 if node == host else 2
+                take(job.sessions[node], Fact(id=EventId(node, "1", n), data=started, at=at()))
+            await job.until("round.started")
+            thread = await asyncio.to_thread(compiled.get, True, 50)
+            assert thread is not threading.main_thread()
 
     run(scenario())
