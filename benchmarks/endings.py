@@ -2,6 +2,7 @@
 
 Each job runs two epochs of DDP over gloo and ends in one of three ways, in turn: ``destroy_process_group`` and the end
 of the script, the same with ``sys.exit``, or neither. Processes that only compute keep every core busy meanwhile.
+Ctrl-C ends it early and writes down what was run.
 """
 
 import argparse
@@ -89,11 +90,14 @@ def main() -> int:
     parser.add_argument("--busy", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that compute")
     args = parser.parse_args()
     tallies = {name: Tally() for name in LAUNCHERS}
-    with busy(args.busy):
+    with busy(args.busy), contextlib.suppress(KeyboardInterrupt):
         for number in range(args.jobs):
             for name, command in LAUNCHERS.items():
                 if name == "ftrun" or number < args.peer_jobs:
                     run_one(command, ENDINGS[number % len(ENDINGS)], args.limit, tallies[name])
+            if number % 10 == 9:
+                told = ", ".join(f"{name}: {tally.hung} hung, {tally.failed} failed" for name, tally in tallies.items())
+                print(f"{number + 1} of {args.jobs} jobs; {told}", file=sys.stderr)
     rows = [
         (
             name,
