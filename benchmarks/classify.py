@@ -165,13 +165,14 @@ def rates(count: int) -> str:
         for line in lines[: count // 100]:
             any(pattern.search(line) for pattern in compiled)
 
-    rows = []
-    for name, work, number in (
+    measured: tuple[tuple[str, Callable[[], None], int], ...] = (
         ("live scan, ordinary output", lambda: scan(blocks), len(lines)),
         ("live scan, one line in 1,000 is a hit", lambda: scan(noisy_blocks), noisy.count(b"\n")),
         ("whole-text diagnosis", read, len(texts)),
         ("peer: Python's re, rule by rule", one_by_one, count // 100),
-    ):
+    )
+    rows = []
+    for name, work, number in measured:
         work()
         rows.append((name, spread([number / seconds(work) for _ in range(RUNS)], "lines/s")))
     return table(("what", "rate on one core"), rows)

@@ -92,9 +92,9 @@ def main() -> int:
     tallies = {name: Tally() for name in LAUNCHERS}
     with busy(args.busy), contextlib.suppress(KeyboardInterrupt):
         for number in range(args.jobs):
-            for name, command in LAUNCHERS.items():
+            for name, launcher in LAUNCHERS.items():
                 if name == "ftrun" or number < args.peer_jobs:
-                    run_one(command, ENDINGS[number % len(ENDINGS)], args.limit, tallies[name])
+                    run_one(launcher, ENDINGS[number % len(ENDINGS)], args.limit, tallies[name])
             if number % 10 == 9:
                 told = ", ".join(f"{name}: {tally.hung} hung, {tally.failed} failed" for name, tally in tallies.items())
                 print(f"{number + 1} of {args.jobs} jobs; {told}", file=sys.stderr)

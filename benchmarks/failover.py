@@ -19,8 +19,9 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
+from typing import cast
 
 from results import spread, table, write
 
@@ -83,7 +84,10 @@ async def take_over_s(url: str, home: Path) -> float:
     job = subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     killed = 0.0
     try:
-        async with asyncio.timeout(PATIENCE_S), contextlib.aclosing(log.follow(last)) as events:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            contextlib.aclosing(cast(AsyncGenerator[Event], log.follow(last))) as events,
+        ):
             master = 0
             async for event in events:
                 if event.type == "master.elected":

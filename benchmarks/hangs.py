@@ -75,7 +75,8 @@ async def run(case: str, stuck: bool, scale: float) -> Outcome:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, *argv, *last, env=env, cwd=root, stdout=output, stderr=output
             )
-            store, events = f"sqlite://{home}/ftcore", []
+            store = f"sqlite://{home}/ftcore"
+            events: list[Event] = []
             try:
                 async with asyncio.timeout(LIMIT_S):
                     while process.returncode is None and not _told_finished(events):

@@ -11,18 +11,17 @@ import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
-import grpc.aio
 from results import table, write
 from swarm import child, field, raise_limit, usage
 
+from ftcore.errors import StreamBroken
+from ftcore.ports import Stream
 from ftcore.runtime.wire import frames
-from ftcore.runtime.wire.channel import CONNECT, channel, server
 from ftcore.runtime.wire.security import NONE
+from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.timing import Timing
 
 SIZES = (1000, 10_000)
@@ -61,33 +60,26 @@ def ours(nodes: int, heartbeat_s: float, seconds: float, processes: int) -> tupl
 
 
 def _bare_server(pipe: Connection) -> None:
-    async def connect(incoming: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        async for _ in incoming:
+    async def handle(stream: Stream) -> None:
+        while await stream.read() is not None:
             pass
-        yield b""
 
     async def main() -> None:
-        serving = server(connect)
-        port = serving.add_insecure_port("127.0.0.1:0")
-        await serving.start()
-        pipe.send(port)
-        await serving.wait_for_termination()
+        pipe.send(await GrpcTransport(NONE).listener("127.0.0.1:0", advertise="", handle=handle).start())
+        await asyncio.Event().wait()
 
     raise_limit()
     asyncio.run(main())
 
 
-def _bare_clients(pipe: Connection, port: int, count: int, heartbeat_s: float) -> None:
+def _bare_clients(pipe: Connection, address: str, count: int, heartbeat_s: float) -> None:
     body = frames.encode(frames.Beat(round=1, step=1, absolute=True))
 
     async def beat(number: int) -> None:
         await asyncio.sleep(heartbeat_s * number / count)
         while True:
-            with contextlib.suppress(
-                grpc.aio.AioRpcError
-            ):  # thousands that call at once: some are cut off, and call again
-                async with channel(f"127.0.0.1:{port}", NONE) as opened:
-                    stream: Any = opened.stream_stream(CONNECT)()
+            with contextlib.suppress(StreamBroken):  # thousands that call at once: some are cut off, and call again
+                async with GrpcTransport(NONE).connect(address) as stream:
                     while True:
                         await stream.write(body)
                         await asyncio.sleep(heartbeat_s)
@@ -103,8 +95,8 @@ def _bare_clients(pipe: Connection, port: int, count: int, heartbeat_s: float) -
 def bare(nodes: int, heartbeat_s: float, seconds: float) -> float:
     """CPU share of a server that only reads."""
     with child(_bare_server) as serving:
-        port = serving.recv()
-        with child(_bare_clients, port, nodes, heartbeat_s) as clients:
+        address = serving.recv()
+        with child(_bare_clients, address, nodes, heartbeat_s) as clients:
             clients.recv()
             time.sleep(3 + heartbeat_s + nodes / 500)
             before, began = usage(serving.pid).cpu_s, time.monotonic()

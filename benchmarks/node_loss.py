@@ -57,7 +57,7 @@ class Trial:
 
     @property
     def hosts(self) -> list[Host]:
-        return self.where.hosts[3:]
+        return list(self.where.hosts[3:])
 
     def start(self, number: int) -> None:
         """Start an agent on one of the training hosts."""

@@ -76,35 +76,25 @@ def compare_own_deaths(kills: int, peer_kills: int, command: str) -> None:
     write("Recovery from a rank that kills itself", command, table(head, rows) + body)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=10, help="kills per world under ftrun")
-    parser.add_argument("--peer-kills", type=int, default=4, help="kills per world under torchrun")
-    parser.add_argument(
-        "--hundred", action="store_true", help="instead: a hundred kills each of 1x2 and 1x4, count losses"
-    )
-    parser.add_argument("--own", action="store_true", help="only: a rank of a script of plain torch kills itself")
-    args = parser.parse_args()
-    command = "python benchmarks/recovery.py" + (" --hundred" if args.hundred else "")
-    if not args.hundred:
-        compare_own_deaths(args.kills, args.peer_kills, f"{command} --own")
-    if args.own:
-        return 0
-    if args.hundred:
-        rows = []
-        for nodes, workers in ((1, 2), (1, 4)):
-            with launched("ftrun", nodes, workers) as job:
-                _, steps, lost = kill_and_time(job, 100, settle_s=0.05)
-            rows.append((f"{nodes} x {workers}", len(steps), lost, spread(steps, "s") if steps else "-"))
-        head = ("nodes x workers", "recovered", "lost", "SIGKILL to first step of all ranks")
-        write("A hundred restarts", command, table(head, rows))
-        return 0
+def hundred(command: str) -> None:
+    """A hundred kills each of 1 x 2 and 1 x 4: how many are lost."""
+    rows = []
+    for nodes, workers in ((1, 2), (1, 4)):
+        with launched("ftrun", nodes, workers) as job:
+            _, steps, lost = kill_and_time(job, 100, settle_s=0.05)
+        rows.append((f"{nodes} x {workers}", len(steps), lost, spread(steps, "s") if steps else "-"))
+    head = ("nodes x workers", "recovered", "lost", "SIGKILL to first step of all ranks")
+    write("A hundred restarts", command, table(head, rows))
+
+
+def compare_worlds(kills: int, peer_kills: int, command: str) -> None:
+    """One worker is killed from outside: ftrun beside torchrun."""
     rows = []
     for nodes, workers in WORLDS:
         with launched("ftrun", nodes, workers) as job:
-            group, ours, lost = kill_and_time(job, args.kills, settle_s=2.5)
+            group, ours, lost = kill_and_time(job, kills, settle_s=2.5)
         with launched("torchrun", nodes, workers) as job:
-            peer_group, theirs, peer_lost = kill_and_time(job, args.peer_kills, settle_s=1.0)
+            peer_group, theirs, peer_lost = kill_and_time(job, peer_kills, settle_s=1.0)
         ratio = statistics.median(theirs) / statistics.median(ours) if ours and theirs else float("nan")
         rows.append(
             (
@@ -122,6 +112,24 @@ def main() -> int:
         table(head, rows) + "\n\nSIGKILL of one worker to the moment when every rank had completed a step (or had its"
     )
     write("Recovery from SIGKILL of a worker", command, body + "\nprocess group). Medians, smallest and largest.")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=10, help="kills per world under ftrun")
+    parser.add_argument("--peer-kills", type=int, default=4, help="kills per world under torchrun")
+    parser.add_argument(
+        "--hundred", action="store_true", help="instead: a hundred kills each of 1x2 and 1x4, count losses"
+    )
+    parser.add_argument("--own", action="store_true", help="only: a rank of a script of plain torch kills itself")
+    args = parser.parse_args()
+    command = "python benchmarks/recovery.py" + (" --hundred" if args.hundred else "")
+    if args.hundred:
+        hundred(command)
+        return 0
+    compare_own_deaths(args.kills, args.peer_kills, f"{command} --own")
+    if not args.own:
+        compare_worlds(args.kills, args.peer_kills, command)
     return 0
 
 

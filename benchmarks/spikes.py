@@ -12,6 +12,7 @@ ratio. Because such labels come from a robust score themselves, spikes of known 
 
 import argparse
 import csv
+import functools
 import hashlib
 import math
 import os
@@ -260,10 +261,8 @@ def speed(samples: int) -> str:
         rows.append([name, spread(_rate(work, count), "k/s", 1e-3)])
     for ranks in (8, 1024):
         steps = [dict(enumerate(source.gauss(1.0, 0.02) for _ in range(ranks))) for _ in range(samples // ranks)]
-        work = lambda steps=steps: _stragglers(steps)  # noqa: E731
-        rows.append(
-            [f"stragglers, {ranks} ranks (a sample is one rank's step)", spread(_rate(work, samples), "k/s", 1e-3)]
-        )
+        rate = _rate(functools.partial(_stragglers, steps), samples)
+        rows.append([f"stragglers, {ranks} ranks (a sample is one rank's step)", spread(rate, "k/s", 1e-3)])
     return table(("detector", "samples"), rows)
 
 

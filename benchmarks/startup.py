@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--idle", type=float, default=10.0, metavar="SECONDS")
     args = parser.parse_args()
-    kinds = (("ftrun", []), ("ftrun", ["--no-preload"]), ("torchrun", []))
+    kinds: tuple[tuple[str, list[str]], ...] = (("ftrun", []), ("ftrun", ["--no-preload"]), ("torchrun", []))
     seen: dict[str, list[tuple[float, float, float, float, float]]] = {}
     for _ in range(args.runs):  # interleaved, so that a busy minute hits all alike
         for launcher, options in kinds:

@@ -44,13 +44,13 @@ from ftcore.runtime.logging import configure
 from ftcore.runtime.warm import protocol
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.security import NONE
+from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.timing import Timing
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from etcd_cluster import Cluster
 
 POLICY = "version: 1\nchain:\n  - shrink\n  - process_restart: {max_restarts: 1000}\n  - stop\n"
-NOWHERE = Path(os.devnull) / "outbox"
 """No file can be there, so the outbox stays in memory."""
 
 WAIT_S = 300.0
@@ -79,8 +79,9 @@ class LightAgent:
 
     def _begin_life(self) -> None:
         incarnation = f"{os.getpid():x}-{os.urandom(4).hex()}"
-        self.outbox = Outbox(NOWHERE, self.node, incarnation, lambda: self.link.wake())
-        self.link = Link(
+        self.outbox = Outbox(self.node, incarnation, lambda: self.link.wake())
+        self.link: Link = Link(
+            transport=GrpcTransport(NONE),
             log=self.swarm.log,
             hello=make_hello(
                 job=self.swarm.job,
@@ -449,7 +450,7 @@ class Field:
     @property
     def etcd(self) -> int:
         """etcd's process."""
-        process = self.cluster.members[0]._process
+        process: subprocess.Popen[bytes] | None = self.cluster.members[0]._process
         assert process is not None
         return process.pid
 

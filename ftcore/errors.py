@@ -82,6 +82,21 @@ class Unreachable(FtcoreError):
     exit_code = 3
 
 
+class StreamBroken(Unreachable):
+    """A stream to another process could not be opened, or broke.
+
+    Args:
+        message: what the transport says of it; may be empty.
+        code: the transport's short word for it, as ``UNAVAILABLE``.
+        distrust: why the peer cannot be trusted, as a clause about it (``its certificate ...``); empty if it can.
+    """
+
+    def __init__(self, message: str, code: str = "", distrust: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.distrust = distrust
+
+
 class LogUnavailable(Unreachable):
     """The log store did not answer in time; whether the write landed was not learned.
 

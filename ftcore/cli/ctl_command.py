@@ -78,9 +78,12 @@ async def _asked(log: EventLog, store: str | None, command: str, node: str, why:
             raise Unreachable(f"no master leads {log.job}, so nobody can {what}: is the job still running?")
         from ftcore.cli.places import credentials
         from ftcore.runtime.wire import client
+        from ftcore.runtime.wire.transport import GrpcTransport
 
-        address = leader.candidate.address
-        return await client.command(address, log.job, command, security=credentials(store, log.job), node=node, why=why)
+        security, address = credentials(store, log.job), leader.candidate.address
+        return await client.command(
+            GrpcTransport(security), address, log.job, command, security=security, node=node, why=why
+        )
     except Unreachable:
         state = await current_state(log)
         if state.phase in ENDED:

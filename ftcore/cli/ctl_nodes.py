@@ -10,6 +10,7 @@ from ftcore.cli.places import credentials
 from ftcore.errors import Unreachable
 from ftcore.runtime.wire import client, frames
 from ftcore.runtime.wire.frames import SEEING
+from ftcore.runtime.wire.transport import GrpcTransport
 
 MIB = 1 << 20
 
@@ -25,7 +26,8 @@ async def nodes(args: argparse.Namespace) -> int:
         if leader is None or not leader.alive:
             raise Unreachable(f"no master leads {log.job}, so nobody hears heartbeats: is the job still running?")
         security = credentials(args.store, log.job)
-        found = await client.nodes_seen(leader.candidate.address, log.job, security=security)
+        transport = GrpcTransport(security)
+        found = await client.nodes_seen(transport, leader.candidate.address, log.job, security=security)
     if args.format == "json":
         print_json([_json(seen) for seen in found])
         return 0

@@ -30,6 +30,7 @@ from ftcore.runtime.agent.agent import Outcome
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.wire.client import command
 from ftcore.runtime.wire.security import Security
+from ftcore.runtime.wire.transport import GrpcTransport
 
 AGAIN_S = (0.0, 0.2, 1.0, 2.0, 5.0)
 """Pauses before a node that died at once, again and again, is started anew; then it is given up."""
@@ -333,6 +334,7 @@ class LocalNodes:
                 if leader is not None and leader.alive:
                     who = f"{number.name} to ftrun"
                     await command(
+                        GrpcTransport(self._security),
                         leader.candidate.address,
                         self._job,
                         "stop",

@@ -27,7 +27,7 @@ from ftcore.events.worker import EVIDENCE_BYTES_MAX, FaultObserved, LogMatched
 from ftcore.faults.scan import Hit
 from ftcore.faults.window import StepRing
 from ftcore.ids import Round
-from ftcore.ports import EventLog, Inspector, Launch, Leader, Supervisor
+from ftcore.ports import EventLog, Inspector, Launch, Leader, Supervisor, Transport
 from ftcore.runtime import tasks
 from ftcore.runtime.agent.environment import worker_env
 from ftcore.runtime.agent.errorfile import read_error_file
@@ -42,6 +42,7 @@ from ftcore.runtime.checks.protocol import Said
 from ftcore.runtime.clock import at
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.security import NONE, Security
+from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.states.agent import AgentPhase
 
 FIRST_STEP_LOOK_S = 0.02
@@ -129,6 +130,7 @@ class Agent:
             None for a standby; else nobody leads, and it is given the process id of a leader of this host that fell
             silent and does not count as living, or 0. None: this agent never does.
         checker: checks this node's devices and links; None: this agent cannot.
+        transport: how masters are reached; None: gRPC.
     """
 
     def __init__(
@@ -138,10 +140,12 @@ class Agent:
         supervisor: Supervisor,
         put_up_candidate: Callable[[int | None], None] | None = None,
         checker: HealthCheck | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.config = config
         self._log = log
         self._supervisor = supervisor
+        self._transport = transport or GrpcTransport(config.security)
         self._put_up_candidate = put_up_candidate
         self._checker = checker
         self._checking: asyncio.Task[None] | None = None
@@ -181,6 +185,7 @@ class Agent:
         incarnation = f"{os.getpid():x}-{os.urandom(4).hex()}"
         self._outbox = Outbox(config.node, incarnation, lambda: self._link.wake())
         self._link = Link(
+            transport=self._transport,
             log=self._log,
             hello=make_hello(
                 job=config.job,

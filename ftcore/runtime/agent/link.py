@@ -19,22 +19,19 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import grpc.aio
 import msgspec
 import structlog
 
 from ftcore import __version__
 from ftcore.engine.master import Mark
-from ftcore.errors import FtcoreError, Unreachable
-from ftcore.ports import EventLog, Leader
+from ftcore.errors import FtcoreError, StreamBroken, Unreachable
+from ftcore.ports import EventLog, Leader, Stream, Transport
 from ftcore.runtime import tasks
 from ftcore.runtime.agent import processes
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.wire import frames, opening
-from ftcore.runtime.wire.channel import CONNECT, channel
 from ftcore.runtime.wire.security import Security
 from ftcore.timing import Timing
-from ftcore.tls import trouble
 
 CONNECT_S = 2.0
 """While a master does not answer a hello the store is asked whether it leads still: soon at first, since one that fell
@@ -60,6 +57,7 @@ class Link:
     """One agent's bond with whoever leads.
 
     Args:
+        transport: how masters are reached.
         log: the job's log; only its ``leader`` is read.
         hello: makes the first frame, given the number of facts that were acknowledged, and how far the log is known.
         outbox: the facts to deliver.
@@ -78,6 +76,7 @@ class Link:
     def __init__(
         self,
         *,
+        transport: Transport,
         log: EventLog,
         hello: Callable[[int, Mark | None], frames.Hello],
         outbox: Outbox,
@@ -92,6 +91,7 @@ class Link:
         on_looked: Callable[[bool], None],
         on_leaderless: Callable[[Leader | None], None],
     ) -> None:
+        self._transport = transport
         self._log = log
         self._hello = hello
         self._outbox = outbox
@@ -170,9 +170,8 @@ class Link:
     async def _attempt(self, target: str) -> None:
         """One stream, from hello to its end."""
         welcomed = silent = False
-        async with channel(target, self._security) as opened:
+        async with self._transport.connect(target) as stream:
             try:
-                stream: Any = opened.stream_stream(CONNECT)()
                 hello = self._hello(self._outbox.acked, self._mark)
                 answer = await self._answer(opening.call(stream, self._security, hello.job, hello.node, hello), target)
                 frame = answer.frame
@@ -189,7 +188,7 @@ class Link:
                     self._last = target
                     self._on_welcome(frame)
                     await self._converse(stream, frame)
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError, msgspec.MsgspecError, TimeoutError) as error:
+            except (StreamBroken, msgspec.MsgspecError, TimeoutError) as error:
                 logger.debug("no stream to the master", target=target, error=str(error)[:200])
                 silent = isinstance(error, TimeoutError)
                 if not welcomed:
@@ -209,8 +208,8 @@ class Link:
         """Say so, once for each reason, when a master that leads cannot be reached for long."""
         now = asyncio.get_running_loop().time()
         self._parted = now if self._parted is None else self._parted
-        details = (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else ""
-        found = trouble(details)
+        details = str(error) if isinstance(error, StreamBroken) else ""
+        found = error.distrust if isinstance(error, StreamBroken) else ""
         self._untrusted = self._untrusted + 1 if found else 0
         if found and not self._taken_part and self._untrusted >= UNTRUSTED_MAX:
             self._on_refused(frames.Refused(f"the master at {target} cannot be trusted: {found}", rejoin=False))
@@ -254,7 +253,7 @@ class Link:
         finally:
             await tasks.end([answer])
 
-    async def _converse(self, stream: Any, welcome: frames.Welcome) -> None:
+    async def _converse(self, stream: Stream, welcome: frames.Welcome) -> None:
         self._mark = welcome.mark
         self._outbox.acknowledge(welcome.acked)
         self._sent = welcome.acked
@@ -264,14 +263,13 @@ class Link:
             while True:
                 async with asyncio.timeout(self._timing.patience_s):
                     body = await stream.read()
-                if body is grpc.aio.EOF:
+                if body is None:
                     return
                 self._take(frames.decode_from_master(body))
                 if writer.done():
                     return
         finally:
             await tasks.end([writer])
-            stream.cancel()
 
     def _take(self, frame: frames.FromMaster) -> None:
         if isinstance(frame, frames.Ack | frames.Orders):
@@ -290,7 +288,7 @@ class Link:
         elif isinstance(frame, frames.Refused):
             self._on_refused(frame)
 
-    async def _write(self, stream: Any) -> None:
+    async def _write(self, stream: Stream) -> None:
         """Write what is there: the predecessor's facts once, then ours, packed; a heartbeat where nothing is."""
         if inherited := await self._outbox.inherited():
             await stream.write(frames.encode(frames.Facts(tuple(map(msgspec.Raw, inherited)))))

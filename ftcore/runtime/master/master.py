@@ -43,7 +43,7 @@ from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertRaised
 from ftcore.faults.table import table
 from ftcore.ids import Seq, seconds
-from ftcore.ports import Candidate, EventLog, Leadership
+from ftcore.ports import Candidate, EventLog, Leadership, Transport
 from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
 from ftcore.runtime.master.adviser import Adviser
@@ -62,6 +62,7 @@ from ftcore.runtime.master.standbys import Standbys, announce
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.opening import Turned, other_version
 from ftcore.runtime.wire.security import NONE, Security
+from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.master import MASTER, MasterPhase
 from ftcore.states.model import JobState
@@ -96,9 +97,10 @@ class Master:
 
     Args:
         log: the job's log; closed by the caller.
-        listen: gRPC target to serve on (``unix:/path``, or ``host:0`` for a free port).
+        listen: where to serve (``unix:/path``, or ``host:0`` for a free port).
         advertise: host name or address that others use, for TCP targets.
         security: what is shown to callers, and asked of them.
+        transport: how it is reached; None: gRPC.
         platform: URL of what launches nodes; empty: nothing does.
         timing: time constants for the time before the job's own are known.
         standby: it was started beside a master that leads: it ends if the run has ended. Otherwise it may be there to
@@ -113,6 +115,7 @@ class Master:
         listen: str,
         advertise: str = "",
         security: Security = NONE,
+        transport: Transport | None = None,
         platform: str = "",
         timing: Timing = DEFAULT,
         standby: bool = False,
@@ -123,7 +126,9 @@ class Master:
         self._timing = timing
         self._follower = Follower(log, saw_run=standby)
         self._clock = SystemClock()
-        self._service = Service(self, listen=listen, advertise=advertise, security=security)
+        self._transport = transport or GrpcTransport(security)
+        service = Service(self, self._transport, listen=listen, advertise=advertise, token=security.token)
+        self._listener = service.listener
         self._sessions: dict[str, Session] = {}
         self._sequencer: Sequencer | None = None
         self._alerts = Alerts(self._record)
@@ -172,7 +177,7 @@ class Master:
         Args:
             ready: called with the address once the server answers.
         """
-        address = await self._service.start()
+        address = await self._listener.start()
         ready(address)
         leadership: Leadership | None = None
         keeping = asyncio.create_task(self._keep_address())
@@ -189,13 +194,13 @@ class Master:
             if leadership is not None:
                 with contextlib.suppress(Exception):
                     await leadership.resign()
-            await self._service.stop()
+            await self._listener.stop()
 
     async def _keep_address(self) -> None:
         """A standby's address, too, must be one that agents find at the moment in which it leads."""
         while True:
             await asyncio.sleep(ADDRESS_S)
-            await self._service.restore()
+            await self._listener.restore()
 
     def _step(self, trigger: str) -> None:
         following = MASTER.step(self.phase, trigger)
@@ -210,7 +215,9 @@ class Master:
         Who has not yet folded what was there when it came does not campaign: the role goes to who can lead at once.
         """
         candidate = Candidate(host=socket.gethostname(), pid=os.getpid(), address=address)
-        announcing = asyncio.create_task(announce(self.log.job, address, self._security, lambda: self.state.master))
+        announcing = asyncio.create_task(
+            announce(self._transport, self.log.job, address, self._security, lambda: self.state.master)
+        )
         following = asyncio.create_task(self._follower.follow())
         campaign = asyncio.create_task(self._campaign(candidate))
         try:
@@ -453,7 +460,7 @@ class Master:
         """While nodes are awaited, look for this master as they do; where that fails, they are not to blame."""
         while True:
             await asyncio.sleep(FOUND_S)
-            if self._leases.awaited and not self._service.reachable:
+            if self._leases.awaited and not self._listener.reachable:
                 self._leases.excuse(self._clock.mono())
             elif self._leases.awaited:
                 try:

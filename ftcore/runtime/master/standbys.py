@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from ftcore.errors import FtcoreError
 from ftcore.ids import seconds
+from ftcore.ports import Transport
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.client import stand_by
 from ftcore.runtime.wire.security import Security
@@ -55,12 +56,15 @@ class Standbys:
         return bool(gone)
 
 
-async def announce(job: str, address: str, security: Security, leader: Callable[[], MasterState | None]) -> None:
+async def announce(
+    transport: Transport, job: str, address: str, security: Security, leader: Callable[[], MasterState | None]
+) -> None:
     """Tell whoever leads, again and again, where this standby serves; never ends by itself.
 
     Args:
+        transport: how the leader is reached.
         job: the job.
-        address: gRPC target at which this standby serves.
+        address: the address at which this standby serves.
         security: what is shown to the leader.
         leader: who led last, as the log says.
     """
@@ -69,5 +73,5 @@ async def announce(job: str, address: str, security: Security, leader: Callable[
         if known is not None and known.address != address:
             with contextlib.suppress(FtcoreError):
                 word = frames.Standby(protocol=frames.PROTOCOL, job=job, address=address)
-                await stand_by(known.address, word, security=security, timeout_s=ANNOUNCE_S)
+                await stand_by(transport, known.address, word, security=security, timeout_s=ANNOUNCE_S)
         await asyncio.sleep(ANNOUNCE_S)

@@ -4,16 +4,13 @@ import asyncio
 import getpass
 import os
 import socket
-from typing import Any
 
-import grpc.aio
 import msgspec
 
-from ftcore.errors import NotFound, Refused, Unreachable
+from ftcore.errors import NotFound, Refused, StreamBroken, Unreachable
+from ftcore.ports import Transport
 from ftcore.runtime.wire import frames, opening
-from ftcore.runtime.wire.channel import CONNECT, channel
 from ftcore.runtime.wire.security import Security
-from ftcore.tls import trouble
 
 
 def whoami() -> str:
@@ -26,6 +23,7 @@ def whoami() -> str:
 
 
 async def command(
+    transport: Transport,
     target: str,
     job: str,
     name: str,
@@ -40,10 +38,11 @@ async def command(
     """Give the master a command.
 
     Args:
-        target: the master's gRPC target (``EventLog.leader``).
+        transport: how the master is reached.
+        target: its address (``EventLog.leader``).
         job: the job.
         name: one of ``engine/wishes.py``.
-        security: whose token and certificates are shown.
+        security: whose token is shown.
         node: for ``drain``, ``evict`` and ``admit``.
         why: the reason, for the log.
         who: who asks; this user if empty.
@@ -56,7 +55,7 @@ async def command(
         Refused: it answers that it will not.
     """
     request = frames.Command(job=job, command=name, who=who or whoami(), why=why, exit_code=exit_code, node=node)
-    reply = await _asked(target, job, request, request.who, security, timeout_s)
+    reply = await _asked(transport, target, job, request, request.who, security, timeout_s)
     if not isinstance(reply, frames.CommandReply):
         raise Unreachable(_silence(target, job, "it closed the stream"))
     if reply.unknown:
@@ -66,13 +65,16 @@ async def command(
     return reply
 
 
-async def nodes_seen(target: str, job: str, *, security: Security, timeout_s: float = 10.0) -> list[frames.NodeSeen]:
+async def nodes_seen(
+    transport: Transport, target: str, job: str, *, security: Security, timeout_s: float = 10.0
+) -> list[frames.NodeSeen]:
     """What the heartbeats of all connected nodes tell, by name.
 
     Args:
-        target: the master's gRPC target.
+        transport: how the master is reached.
+        target: its address.
         job: the job.
-        security: whose token and certificates are shown.
+        security: whose token is shown.
         timeout_s: seconds to wait for each answer.
 
     Raises:
@@ -82,7 +84,7 @@ async def nodes_seen(target: str, job: str, *, security: Security, timeout_s: fl
     found: list[frames.NodeSeen] = []
     while True:
         inquiry = frames.Inquiry(protocol=frames.PROTOCOL, job=job, after=found[-1].node if found else "")
-        reply = await _asked(target, job, inquiry, whoami(), security, timeout_s)
+        reply = await _asked(transport, target, job, inquiry, whoami(), security, timeout_s)
         if not isinstance(reply, frames.NodesSeen) or not reply.leading:
             raise Unreachable(_silence(target, job, "it does not lead"))
         found += reply.nodes
@@ -90,45 +92,47 @@ async def nodes_seen(target: str, job: str, *, security: Security, timeout_s: fl
             return found
 
 
-async def stand_by(target: str, word: frames.Standby, *, security: Security, timeout_s: float) -> None:
+async def stand_by(
+    transport: Transport, target: str, word: frames.Standby, *, security: Security, timeout_s: float
+) -> None:
     """Tell a master where a standby of it serves.
 
     Args:
-        target: the master's gRPC target.
+        transport: how the master is reached.
+        target: its address.
         word: what is told.
-        security: whose token and certificates are shown.
+        security: whose token is shown.
         timeout_s: seconds to wait for the answer.
 
     Raises:
         Unreachable: the master does not answer.
         Refused: it does not let us in.
     """
-    await _asked(target, word.job, word, word.address, security, timeout_s)
+    await _asked(transport, target, word.job, word, word.address, security, timeout_s)
 
 
 async def _asked(
-    target: str, job: str, request: opening.Word, who: str, security: Security, timeout_s: float
+    transport: Transport,
+    target: str,
+    job: str,
+    request: opening.Word,
+    who: str,
+    security: Security,
+    timeout_s: float,
 ) -> frames.FromMaster | None:
     """The master's answer to the only word of a stream. Raises ``Unreachable``, ``Refused``."""
-    async with channel(target, security) as opened:
-        stream: Any = opened.stream_stream(CONNECT)()
-        try:
-            async with asyncio.timeout(timeout_s):
-                reply = (await opening.call(stream, security, job, who, request)).frame
-        except TimeoutError as error:
-            raise Unreachable(_silence(target, job, "no answer")) from error
-        except grpc.aio.AioRpcError as error:
-            found = trouble(error.details() or "")
-            why_not = f"cannot be trusted: {found}" if found else ""
-            if not found and security.tls is None and not target.startswith("unix:"):
-                why_not = "does not answer: the job has ended, or it speaks TLS (then set FTCORE_TLS_CA here, too)"
-            raise Unreachable(_silence(target, job, error.code().name, why_not)) from error
-        except msgspec.MsgspecError as error:
-            raise Refused(
-                f"the master of {job} at {target} speaks another protocol: use its version of ftcore"
-            ) from error
-        finally:
-            stream.cancel()
+    try:
+        async with transport.connect(target) as stream, asyncio.timeout(timeout_s):
+            reply = (await opening.call(stream, security, job, who, request)).frame
+    except TimeoutError as error:
+        raise Unreachable(_silence(target, job, "no answer")) from error
+    except StreamBroken as error:
+        why_not = f"cannot be trusted: {error.distrust}" if error.distrust else ""
+        if not why_not and security.tls is None and not target.startswith("unix:"):
+            why_not = "does not answer: the job has ended, or it speaks TLS (then set FTCORE_TLS_CA here, too)"
+        raise Unreachable(_silence(target, job, error.code, why_not)) from error
+    except msgspec.MsgspecError as error:
+        raise Refused(f"the master of {job} at {target} speaks another protocol: use its version of ftcore") from error
     if isinstance(reply, frames.Refused):
         raise Refused(reply.reason)
     return reply

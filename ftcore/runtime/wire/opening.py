@@ -19,12 +19,13 @@ is small or is not looked at, and what is said with a proof is decoded only once
 
 import hmac
 import secrets
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import msgspec
 
 from ftcore import __version__
+from ftcore.ports import Stream
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.security import Security
 
@@ -292,11 +293,11 @@ def _asks_for_token(claims: _Claims) -> Turned:
     )
 
 
-async def call(stream: Any, security: Security, job: str, name: str, word: frames.Hello | Word) -> Answer:
+async def call(stream: Stream, security: Security, job: str, name: str, word: frames.Hello | Word) -> Answer:
     """Open a stream with a word, and read the answer to it.
 
     Args:
-        stream: a gRPC stream, just made.
+        stream: a stream to a master, just made.
         security: whose token is shown and asked for.
         job: the job.
         name: who calls, for the record.
@@ -304,7 +305,7 @@ async def call(stream: Any, security: Security, job: str, name: str, word: frame
 
     Raises:
         msgspec.MsgspecError: the master says what is no frame.
-        grpc.aio.AioRpcError: the stream broke.
+        StreamBroken: the stream broke.
     """
     body = frames.encode(word)
     if not security.token:
@@ -324,5 +325,5 @@ async def call(stream: Any, security: Security, job: str, name: str, word: frame
     return Answer(_frame(await stream.read()), proven=True)
 
 
-def _frame(body: Any) -> frames.FromMaster | None:
-    return frames.decode_from_master(body) if isinstance(body, bytes) else None
+def _frame(body: bytes | None) -> frames.FromMaster | None:
+    return frames.decode_from_master(body) if body is not None else None

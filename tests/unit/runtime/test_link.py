@@ -9,15 +9,17 @@ from ftcore.errors import LogUnavailable
 from ftcore.events.job import JobSpec
 from ftcore.events.node import NodeLeft
 from ftcore.ids import Term
-from ftcore.ports import Candidate, Leader
+from ftcore.ports import Candidate, Handle, Leader, Listener, Stream
 from ftcore.runtime.agent import link as subject
 from ftcore.runtime.agent.link import Link, make_hello
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.clock import at
 from ftcore.runtime.wire import frames
-from ftcore.runtime.wire.channel import server
 from ftcore.runtime.wire.security import NONE
+from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.timing import Timing
+
+TRANSPORT = GrpcTransport(NONE)
 
 
 class Store:
@@ -49,6 +51,13 @@ class Moody:
         return Leader(term=Term(1), candidate=Candidate(host="h", pid=1, address=self.address), alive=True)
 
 
+async def serving(address: str, handle: Handle) -> Listener:
+    """A master that does what it is told to."""
+    listener = TRANSPORT.listener(address, advertise="", handle=handle)
+    await listener.start()
+    return listener
+
+
 def bond(
     store: Any,
     outbox: Outbox,
@@ -58,6 +67,7 @@ def bond(
 ) -> Link:
     submission = frames.submission(JobSpec(argv=("t.py",), nodes_min=1, nodes_max=1))
     return Link(
+        transport=TRANSPORT,
         log=store,
         hello=make_hello(job="j", node="a", incarnation="1", submission=submission, again=False),
         outbox=outbox,
@@ -78,19 +88,18 @@ async def meet_twice(folder: Path) -> int:
     """Let a master end the stream of an agent whose log store is away by then; returns how often they met."""
     met, again = 0, asyncio.Event()
 
-    async def connect(incoming: Any, _: Any) -> Any:
+    async def handle(stream: Stream) -> None:
         nonlocal met
-        await anext(aiter(incoming))  # a stream that ends before it was written to was no meeting
+        if await stream.read() is None:  # a stream that ends before it was written to was no meeting
+            return
         met += 1
-        yield frames.encode(frames.Welcome(term=Term(1), acked=0, mark=Mark("l", 0, "")))
+        await stream.write(frames.encode(frames.Welcome(term=Term(1), acked=0, mark=Mark("l", 0, ""))))
         if met == 2:
             again.set()
             await asyncio.Event().wait()
 
-    master = server(connect)
     address = f"unix:{folder / 'master'}"
-    master.add_insecure_port(address)
-    await master.start()
+    master = await serving(address, handle)
     outbox = Outbox("a", "1", lambda: None)
     link = bond(Store(address), outbox)
     running = asyncio.create_task(link.run())
@@ -102,7 +111,7 @@ async def meet_twice(folder: Path) -> int:
         waiting.cancel()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await master.stop(None)
+        await master.stop()
         await outbox.close()
     return met
 
@@ -117,19 +126,15 @@ async def pass_a_silent_one(folder: Path) -> None:
     outbox = Outbox("a", "1", lambda: None)
     came = asyncio.Event()
 
-    async def silent(_: Any, __: Any) -> Any:
+    async def silent(_: Stream) -> None:
         await asyncio.Event().wait()
-        yield b""
 
-    async def lively(_: Any, __: Any) -> Any:
-        yield frames.encode(frames.Welcome(term=Term(2), acked=0, mark=Mark("l", 0, "")))
+    async def lively(stream: Stream) -> None:
+        await stream.write(frames.encode(frames.Welcome(term=Term(2), acked=0, mark=Mark("l", 0, ""))))
         await asyncio.Event().wait()
 
     addresses = [f"unix:{folder / name}" for name in ("silent", "lively")]
-    masters = [server(silent), server(lively)]
-    for master, address in zip(masters, addresses, strict=True):
-        master.add_insecure_port(address)
-        await master.start()
+    masters = [await serving(addresses[0], silent), await serving(addresses[1], lively)]
 
     class Successive:
         """A log store that names the first master, and at the next question the second."""
@@ -152,7 +157,7 @@ async def pass_a_silent_one(folder: Path) -> None:
             task.cancel()
         await asyncio.gather(running, return_exceptions=True)
         for master in masters:
-            await master.stop(None)
+            await master.stop()
         await outbox.close()
 
 
@@ -167,19 +172,17 @@ async def first_order(folder: Path) -> tuple[list[type], bool]:
     heard: list[type] = []
     ordered = asyncio.Event()
 
-    async def connect(incoming: Any, _: Any) -> Any:
-        async for body in incoming:
+    async def handle(stream: Stream) -> None:
+        while (body := await stream.read()) is not None:
             frame = frames.decode_from_agent(body)
             heard.append(type(frame))
             if isinstance(frame, frames.Hello):
-                yield frames.encode(frames.Welcome(term=Term(1), acked=0, mark=Mark("l", 0, "")))
+                await stream.write(frames.encode(frames.Welcome(term=Term(1), acked=0, mark=Mark("l", 0, ""))))
             elif isinstance(frame, frames.Facts):
-                yield frames.encode(frames.Orders(orders=(), acked=len(frame.facts)))
+                await stream.write(frames.encode(frames.Orders(orders=(), acked=len(frame.facts))))
 
-    master = server(connect)
     address = f"unix:{folder / 'master'}"
-    master.add_insecure_port(address)
-    await master.start()
+    master = await serving(address, handle)
     outbox = Outbox("a", "1", lambda: None)
     outbox.add(NodeLeft(node="a", incarnation="1", reason="test"), at())
     running = asyncio.create_task(bond(Store(address), outbox, ordered=lambda _: ordered.set()).run())
@@ -189,7 +192,7 @@ async def first_order(folder: Path) -> tuple[list[type], bool]:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await master.stop(None)
+        await master.stop()
         await outbox.close()
     return heard, bool(outbox.unacknowledged(0))
 
@@ -239,14 +242,14 @@ async def find_the_next(folder: Path) -> list[str]:
     told = ("first", "second", "next")
     address = {name: f"unix:{folder}/{name}.sock" for name in told}
 
-    def serving(name: str, said: list[Any]) -> Any:
-        async def connect(incoming: Any, _: Any) -> Any:
-            await anext(aiter(incoming))
+    def saying(name: str, said: list[Any]) -> Handle:
+        async def handle(stream: Stream) -> None:
+            await stream.read()
             calls.append(name)
             for frame in said if calls.count(name) == 1 else [frames.NotMaster("")]:
-                yield frames.encode(frame)
+                await stream.write(frames.encode(frame))
 
-        return connect
+        return handle
 
     welcome = frames.Welcome(term=Term(1), acked=0, mark=Mark("l", 0, ""))
     candidates = frames.Candidates((address["next"], address["second"]))
@@ -256,10 +259,7 @@ async def find_the_next(folder: Path) -> list[str]:
         ("second", [frames.NotMaster("")]),
         ("next", [welcome]),
     ):
-        made = server(serving(name, said))
-        made.add_insecure_port(address[name])
-        await made.start()
-        served.append(made)
+        served.append(await serving(address[name], saying(name, said)))
     outbox = Outbox("a", "1", lambda: None)
     link = bond(Silent(), outbox)
     link._hint = address["first"]
@@ -270,7 +270,7 @@ async def find_the_next(folder: Path) -> list[str]:
     await asyncio.gather(running, return_exceptions=True)
     await outbox.close()
     for made in served:
-        await made.stop(None)
+        await made.stop()
     return calls
 
 
