@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from harness import Ftrun, ftrun
+from harness import Ftrun, ftrun, kill
 
 
 def ask(job: Ftrun, *argv: str) -> tuple[int, dict]:
@@ -119,10 +119,11 @@ def test_a_hand_that_only_leaves_a_note(tmp_path: Path) -> None:
 def test_a_pause_in_the_middle_of_a_recovery_holds_it(tmp_path: Path) -> None:
     """The recovery under way goes on, no other begins until somebody resumes."""
     with ftrun(tmp_path) as job:
-        job.on_term(1, "pass")  # it takes the whole grace to stop
-        text = "version: 1\nchain:\n- process_restart: {grace: 5s}\n- stop: {grace: 500ms}\n"
+        job.on_term(1, "pass")  # it stops when the test says so
+        text = "version: 1\nchain:\n- process_restart: {grace: 10m}\n- stop: {grace: 500ms}\n"
         (job.cwd / "policy.yaml").write_text(text)
         run = job.start("--nproc-per-node", "2", "--policy", "policy.yaml")
+        stubborn = job.wait("workers.started").data.pids[1]
         job.stepped(1)
         job.do(0, "sys.exit(3)")
         job.wait("incident.opened")
@@ -130,7 +131,9 @@ def test_a_pause_in_the_middle_of_a_recovery_holds_it(tmp_path: Path) -> None:
         assert (code, told["outcome"]) == (0, "held"), told
         status = json.loads(job.ftctl("status", "--format", "json").stdout)
         assert status["held"] and status["state"] == "recovering"
+        kill(stubborn)
         held = job.stepped(2)
+        stubborn = job.of("workers.started")[-1].data.pids[1]
         job.do(0, "sys.exit(3)")
         opened = job.wait("incident.opened", held.seq)
         assert "no recovery begins before" in job.ftctl("status").stdout
@@ -138,6 +141,7 @@ def test_a_pause_in_the_middle_of_a_recovery_holds_it(tmp_path: Path) -> None:
         assert (code, told["outcome"]) == (0, "let go"), told
         job.wait("policy.considered", told["seq"])
         assert not [event for event in job.of("policy.considered") if opened.seq < event.seq < told["seq"]]
+        kill(stubborn)
         assert job.ftctl("stop").returncode == 0
         assert run.end() == 5
 
