@@ -3,7 +3,8 @@
 Every node checks its devices by itself, then the nodes of each group exchange data. A node that fails by itself is
 known at once; a group that fails only says that one of its members, or the link between them, is bad. So the suspects
 of a failed group are paired anew, each with a node that has passed with somebody: {1,2} {3,4} {5,6} with 5-6 failing
-becomes {1,2} {3,5} {4,6}, and if 4-6 fails as well, 6 is out and 5 is cleared.
+becomes {1,2} {3,5} {4,6}, and if 4-6 fails as well, 6 is out and 5 is cleared. A failed group of three is taken apart
+into its pairs.
 
 - *Cleared*: passed an exchange with anybody.
 - *Faulty*: failed every exchange, in two stages at least, one of them with a cleared node.
@@ -25,6 +26,7 @@ Source of pairing in two rounds: the node check that DLRover's documentation des
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from typing import Final, TypeVar
 
 import attrs
@@ -162,17 +164,17 @@ def judge(stages: Sequence[Stage]) -> Judgement:
             ill[node] = Ill(node=node, verdict=UNKNOWN, reason=f"not checked: {told.unavailable[node]}")
     for node, reason in _slow_twice(told).items():
         ill.setdefault(node, Ill(node=node, verdict=SLOW, reason=reason))
-    links = tuple(
-        BadLink(nodes=group, reason=told.detail_of(group))
-        for group in told.failed_groups
-        if all(node in told.cleared for node in group)
-    )
+    links: dict[frozenset[str], BadLink] = {}
+    for group in told.failed_groups:
+        if all(node in told.cleared for node in group):
+            nodes = told.pair_of(group)
+            links.setdefault(frozenset(nodes), BadLink(nodes=nodes, reason=told.detail_of(group)))
     apart = tuple(
         BadLink(nodes=group, reason=told.detail_of(group))
         for group in told.apart
         if all(node in told.cleared for node in group)
     )
-    return Judgement(ill=tuple(ill.values()), links=links, apart=apart, note=note)
+    return Judgement(ill=tuple(ill.values()), links=tuple(links.values()), apart=apart, note=note)
 
 
 class _Told:
@@ -192,6 +194,7 @@ class _Told:
         self.met: dict[str, set[str]] = {}
         self.failed_groups: list[Group] = []
         self.apart: list[Group] = []
+        self._passed: set[frozenset[str]] = set()
         self._stages_of: dict[Group, list[Stage]] = {}
         passed: dict[str, None] = {}
         for stage in stages:
@@ -203,11 +206,12 @@ class _Told:
                 self.apart += [group for group in stage.groups if _failed_whole(group, stage)]
                 continue
             for group in stage.groups:
-                for node in group:
+                for node in group if len(group) == 2 else ():  # a group of three says little of each of its pairs
                     self.met.setdefault(node, set()).update(group)
                 outcome = _of_group(group, stage)
                 if outcome == PASSED:
                     passed |= dict.fromkeys(group)
+                    self._passed |= {frozenset(two) for two in combinations(group, 2)}
                 elif outcome == FAILED:
                     self.failed_groups.append(group)
                     for node in group:
@@ -236,8 +240,18 @@ class _Told:
 
     def certain(self, node: str) -> list[Group]:
         """The groups in which it failed although all others of them are cleared."""
-        groups = self.failures.get(node, [])
+        groups = self.failing_of(node)
         return [group for group in groups if all(other == node or other in self.cleared for other in group)]
+
+    def failing_of(self, node: str) -> list[Group]:
+        """The groups in which it failed; not those that contain another one of them, which shows no more than that."""
+        groups = self.failures.get(node, [])
+        return [group for group in groups if not any(set(other) < set(group) for other in groups)]
+
+    def pair_of(self, group: Group) -> Group:
+        """The one pair of a failed group that did not pass by itself; the group where that is not known."""
+        pairs = [two for two in combinations(group, 2) if frozenset(two) not in self._passed]
+        return pairs[0] if len(pairs) == 1 else group
 
     def detail_of(self, group: Group) -> str:
         """What was said of a failed group by the first of its members that said something."""
@@ -302,7 +316,7 @@ def _among_themselves(left: Sequence[str], told: _Told) -> list[Group]:
 
 
 def _of_exchange(node: str, told: _Told) -> Ill:
-    failures = told.failures[node]
+    failures = told.failing_of(node)
     others = [other for group in failures for other in group if other != node]
     names = ", ".join(dict.fromkeys(others))
     if len(failures) > 1 and told.certain(node):
