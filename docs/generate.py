@@ -29,7 +29,7 @@ from ftcore.events.registry import EventType
 from ftcore.faults import extra, rule, taxonomy
 from ftcore.faults.context import SETTINGS
 from ftcore.faults.rules import RULES
-from ftcore.faults.taxonomy import CLASSES, UNREADABLE, UNREADABLE_FILE, Action, Severity
+from ftcore.faults.taxonomy import CLASSES, CUT, LINK_CUT, UNREADABLE, UNREADABLE_FILE, Action, Severity
 from ftcore.policies import config, environment, presets, rules, values
 from ftcore.policies.abilities import DECLARED_BY
 from ftcore.policies.base import Option
@@ -264,6 +264,7 @@ def _fault_settings() -> list[str]:
 def faults_page() -> str:
     """The taxonomy and the rules of classification."""
     lines = ["# Faults", "", "Classes of faults: what they mean, who is at fault, what to look at.", ""]
+    details = ((": ".join(UNREADABLE_FILE) + " before any step", UNREADABLE), (": ".join(LINK_CUT), CUT))
     lines += _table(
         ("class", "meaning", "usual causes", "at fault", "comes again after a restart", "severity", "usual action"),
         [
@@ -276,13 +277,13 @@ def faults_page() -> str:
                 str(facts.severity),
                 f"`{facts.action}`",
             )
-            for cls, facts in [*CLASSES.items(), (": ".join(UNREADABLE_FILE) + " before any step", UNREADABLE)]
+            for cls, facts in [*CLASSES.items(), *details]
         ],
     )
     lines += ["", "## Advice", ""]
     lines += _table(
         ("class", "advice"),
-        [(f"`{cls}`", facts.advice) for cls, facts in CLASSES.items()],
+        [(f"`{cls}`", facts.advice) for cls, facts in [*CLASSES.items(), *details]],
     )
     lines += ["", "## Settings", "", "The settings that operators reach for.", "", *_fault_settings()]
     for title, enumeration in (("Actions", Action), ("Severities", Severity)):

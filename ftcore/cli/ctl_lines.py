@@ -121,7 +121,8 @@ def _failed(data: worker.WorkerFailed) -> str:
 
 def _stood(data: worker.WorkersStood) -> str:
     does = [f"{spans(stand.ranks)} {stand.op or stand.state} {stand.still_s:g} s" for stand in data.stands]
-    return f"round {data.round} stands still: {'; '.join(does)}"
+    cuts = [f"{cut.node} gets no answer from {cut.peer} for {cut.silent_s:g} s" for cut in data.cuts]
+    return f"round {data.round} stands still: {'; '.join([*does, *cuts])}"
 
 
 def _of(data: upkeep.SpaceRanLow | upkeep.SpaceRecovered) -> str:

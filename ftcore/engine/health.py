@@ -23,6 +23,7 @@ from ftcore.events.node import NodeQuarantined
 from ftcore.ids import Round
 from ftcore.policies.health import FAULTY, TOGETHER_MIN, Judgement, judge, next_groups, pair, together
 from ftcore.policies.words import plural
+from ftcore.states.faultkey import is_cut
 from ftcore.states.health import Group, HealthState, wanted
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, NodeState
@@ -125,7 +126,9 @@ def _check(turn: Turn, due: list[NodeState], incident: str | None) -> bool | Non
         return True
     if round_ not in state.stores:
         return False
-    _order(turn, together, pair(_interleaved(due, together)), incident)
+    apart = state.incident is not None and is_cut(state.incident.fault)  # whether those pass together is the question
+    names = [node.node for node in together] if apart else _interleaved(due, together)
+    _order(turn, together, pair(names), incident)
     return True
 
 

@@ -22,6 +22,7 @@ from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionOrdered, ActionSuperseded
 from ftcore.events.world import Member
 from ftcore.ids import Round
+from ftcore.states.faultkey import is_cut
 from ftcore.states.model import IncidentState, JobState, NodeState
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
 from ftcore.states.world import Volunteer, form_world
@@ -91,13 +92,20 @@ def order_rest_stop(turn: Turn, known: IncidentState) -> bool:
 
 
 def order_store(turn: Turn, round_: Round, incident: str | None, without: tuple[str, ...] = ()) -> bool:
-    """Have the node that is to have the first ranks serve the round's store, unless that is ordered already."""
+    """Have the node that is to have the first ranks serve the round's store, unless that is ordered already.
+
+    A node that another one cannot reach serves it only if there is no third: a node fails a health check whose store
+    it cannot reach.
+    """
     state = turn.state
     if round_ in state.store_nodes:
         return False
     world = coming_world(state, without)
-    names = (member.node for member in world) if world else (node.node for node in _free(state, without))
-    host = next(iter(names), None)
+    names = [member.node for member in world]
+    apart = state.incident.fault.nodes if state.incident is not None and is_cut(state.incident.fault) else ()
+    if apart or not names:
+        names += [node.node for node in _free(state, without)]
+    host = next((name for name in names if name not in apart), names[0] if names else None)
     if host is None:
         return False
     order(turn, OpenStore(round=round_), (host,), STORE_DEADLINE_S, incident=incident)

@@ -8,13 +8,14 @@ House rules: a node that was not heard lately is not known, however it stood bef
 paused, or in a recovery: there, others decide when it took too long.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from ftcore.engine.ranks import Ranks
 from ftcore.engine.turn import Turn
-from ftcore.events.worker import Stand, StandstillJudged, WorkersStood, WorkersWentOn
+from ftcore.events.worker import Cut, Stand, StandstillJudged, WorkersStood, WorkersWentOn
+from ftcore.faults.cuts import NO_NET, Net, at_odds, cuts_of
 from ftcore.faults.standstill import ALERT, STACK_CHARS_MAX, Judgement, ceiling_s, judge, merged
 from ftcore.policies.alert import word_of_standstill
 from ftcore.states.job import JobPhase
@@ -33,11 +34,13 @@ class _Heard:
         round: the round of its workers.
         at: when, in seconds.
         stands: its ranks that complete no step.
+        net: what its kernel says of their connections.
     """
 
     round: int
     at: float
     stands: tuple[Stand, ...] = ()
+    net: Net = NO_NET
 
 
 class StandstillWatch:
@@ -53,7 +56,7 @@ class StandstillWatch:
         self._told_at = 0.0
         self._since: float | None = None
 
-    def heard(self, node: str, round_: int, stands: Sequence[Stand] | None, now: float) -> None:
+    def heard(self, node: str, round_: int, stands: Sequence[Stand] | None, now: float, net: Net | None = None) -> None:
         """A heartbeat came.
 
         Args:
@@ -61,6 +64,7 @@ class StandstillWatch:
             round_: the round of its workers.
             stands: its ranks that complete no step; None: as it said before.
             now: seconds of a clock that is never stepped.
+            net: what its kernel says of their connections; None: as it said before.
         """
         known = self._nodes.get(node)
         if known is None or known.round != round_:
@@ -68,6 +72,9 @@ class StandstillWatch:
         known.at = now
         if stands is not None and (stands or known.stands):
             known.stands = tuple(stands)
+            self._news = True
+        if net is not None and net != known.net:
+            known.net = net
             self._news = True
 
     def look(self, state: JobState, now: float) -> WorkersStood | WorkersWentOn | None:
@@ -85,27 +92,32 @@ class StandstillWatch:
         if world is None or not self._news or now - self._looked < LOOK_S or not _is_watched(state, world):
             return None
         self._news, self._looked = False, now
-        stands = merged(self._fresh(now))
+        fresh = self._fresh(now)
+        stands = merged(stand for heard in fresh.values() for stand in heard.stands)
         if not stands:
             return self._went_on(now)
-        found = judge(stands, world.size, self._timing, _ceiling_s(state, self._timing))
+        cuts = _cuts(state, world, {node: heard.net for node, heard in fresh.items()})
+        found = judge(stands, world.size, self._timing, _ceiling_s(state, self._timing), cuts)
         silent = [stand.silent_s for stand in stands if stand.silent_s is not None]
         if silent and self._since is None:
             self._since = now - max(silent)
         if not found.verdict or not self._is_news(found, now):
             return None
         self._told, self._told_at = found, now
-        return WorkersStood(round=world.round, stands=tuple(_cut(stand) for stand in stands))
+        return WorkersStood(round=world.round, stands=tuple(_shortened(stand) for stand in stands), cuts=cuts)
 
-    def _fresh(self, now: float) -> Iterator[Stand]:
-        for heard in self._nodes.values():
-            if heard.stands and heard.round == self._round and now - heard.at < self._timing.node_lease_s:
-                yield from heard.stands
+    def _fresh(self, now: float) -> dict[str, _Heard]:
+        """Nodes with ranks that complete no step, of those that were heard lately."""
+        return {
+            node: heard
+            for node, heard in self._nodes.items()
+            if heard.stands and heard.round == self._round and now - heard.at < self._timing.node_lease_s
+        }
 
     def _is_news(self, found: Judgement, now: float) -> bool:
         if found.verdict != self._told.verdict:
             return True
-        same = (found.cause, found.ranks) == (self._told.cause, self._told.ranks)
+        same = _about(found) == _about(self._told)
         return not same and now - self._told_at >= self._timing.hang_idle_s
 
     def _went_on(self, now: float) -> WorkersWentOn | None:
@@ -125,10 +137,10 @@ def judge_standstill(turn: Turn) -> None:
     if not _is_watched(state, world):
         return
     timing = state.spec.timing
-    found = judge(data.stands, world.size, timing, _ceiling_s(state, timing))
+    found = judge(data.stands, world.size, timing, _ceiling_s(state, timing), data.cuts)
     if not found.verdict or (found.verdict == ALERT and state.incident is not None):
         return
-    ranks, nodes = found.ranks, Ranks(state)
+    ranks, nodes, apart = found.ranks, Ranks(state), at_odds(found.cuts, _seats(world))
     word = word_of_standstill(state, found.message) if found.verdict == ALERT and state.standstill is None else None
     if word is not None:
         turn.emit(word)
@@ -137,10 +149,11 @@ def judge_standstill(turn: Turn) -> None:
             round=data.round,
             verdict=found.verdict,
             cause=found.cause,
-            node=nodes[ranks[0]] if ranks and ranks[0] in nodes else "",
+            node=apart[0] if apart else nodes[ranks[0]] if ranks and ranks[0] in nodes else "",
             ranks=ranks,
             message=found.message,
             stack=next((stand.stack for stand in found.to_blame if stand.stack), ""),
+            apart=apart,
         )
     )
 
@@ -156,5 +169,22 @@ def _ceiling_s(state: JobState, timing: Timing) -> float:
     return ceiling_s(timing, state.longest_gap_s, state.ceilings)
 
 
-def _cut(stand: Stand) -> Stand:
+def _about(found: Judgement) -> tuple[str, tuple[int, ...], tuple[tuple[str, str], ...]]:
+    """What it is about, figures aside."""
+    return found.cause, found.ranks, tuple((cut.node, cut.peer) for cut in found.cuts)
+
+
+def _cuts(state: JobState, world: WorldState, nets: Mapping[str, Net]) -> tuple[Cut, ...]:
+    """Members that get no answer from other members; addresses are only looked up if there is one that gets none."""
+    if not any(net.unanswered for net in nets.values()):
+        return ()
+    members = {member.node: state.nodes[member.node].address for member in world.members if member.node in state.nodes}
+    return cuts_of({node: net for node, net in nets.items() if node in members}, members, _seats(world))
+
+
+def _seats(world: WorldState) -> Callable[[str], int]:
+    return lambda node: world.seat(node) or 0
+
+
+def _shortened(stand: Stand) -> Stand:
     return attrs.evolve(stand, stack=stand.stack[:STACK_CHARS_MAX])

@@ -292,6 +292,27 @@ class Stand:
     stack: str = ""
 
 
+@attrs.frozen(kw_only=True)
+class Cut:
+    """A node whose workers get no answer from another node of the world: the kernel sends to it again and again.
+
+    Args:
+        node: the node that gets no answer.
+        peer: the node that it sends to.
+        connections: connections between the two that this is true of.
+        silent_s: seconds, at least, without an answer; of the longest.
+        retries: the most retransmissions of one segment.
+        ranks: global ranks of the node's workers whose connections they are.
+    """
+
+    node: str
+    peer: str
+    connections: int
+    silent_s: float
+    retries: int
+    ranks: tuple[int, ...] = ()
+
+
 @fact("workers.stood")
 @attrs.frozen(kw_only=True)
 class WorkersStood:
@@ -300,10 +321,12 @@ class WorkersStood:
     Args:
         round: the round.
         stands: ranks by what they do; ranks of which nothing is known are in none of them.
+        cuts: nodes whose workers get no answer from other nodes, the first ones.
     """
 
     round: int
     stands: tuple[Stand, ...]
+    cuts: tuple[Cut, ...] = ()
 
 
 @fact("workers.went_on")
@@ -333,6 +356,7 @@ class StandstillJudged:
         ranks: the ranks to blame, the first ones; empty: not known.
         message: who does what, for people.
         stack: Python frames of the first rank to blame, innermost first.
+        apart: nodes that cannot reach each other, ``node`` first; empty for any other cause.
     """
 
     round: int
@@ -342,3 +366,4 @@ class StandstillJudged:
     ranks: tuple[int, ...] = ()
     message: str = ""
     stack: str = ""
+    apart: tuple[str, ...] = ()

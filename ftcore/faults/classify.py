@@ -24,7 +24,7 @@ import attrs
 from ftcore.events.node import LOST
 from ftcore.faults.codes import SHELL_TIMEOUT, signal_name
 from ftcore.faults.rule import COLLATERAL, ROOT, UNSURE, Rule
-from ftcore.faults.taxonomy import FaultClass
+from ftcore.faults.taxonomy import LINK_CUT, FaultClass
 from ftcore.faults.text import MULTI, Diagnosis, TextReader
 from ftcore.states.model import Report
 
@@ -129,6 +129,9 @@ def classify(report: Report, extra: tuple[Rule, ...] = ()) -> Reading:
         return Reading(report, cls, detail, ROOT, f"{report.node}: {report.message}")
     if report.type == "workers.unstartable":
         return Reading(report, F.CONFIG_ENV, "unstartable", ROOT, f"{report.node}: {report.message}")
+    if report.kind == LINK_CUT[1] and report.type in ("standstill.judged", "health.judged"):
+        weight = MEASURED if report.type == "health.judged" else OF_KIND
+        return Reading(report, *LINK_CUT, ROOT, report.message, weight)
     if report.type == "health.judged":
         summary = f"{report.node} failed its health check: {report.message}"
         return Reading(report, F.GPU_HW, "health-check", ROOT, summary, weight=MEASURED)

@@ -7,6 +7,7 @@ lack of steps alone is an alert, and a hang only beyond a ceiling. Earlier, a ha
 |---|---|
 | ``stopped`` | a rank was stopped by a signal, for half of ``hang_look_s`` |
 | ``disk`` | a rank is in uninterruptible sleep and makes no progress, for ``hang_idle_s`` |
+| ``link-cut`` | TCP connections between two nodes are retransmitted without an answer (``cuts.py``), see below |
 | ``timeout`` | a rank is inside a collective for longer than its process group's timeout |
 | ``mismatch`` | all ranks are inside collectives, but not the same one, and none makes progress, for ``hang_idle_s`` |
 | ``absent`` | ranks are inside a collective; every other rank is outside of it and makes no progress |
@@ -21,6 +22,10 @@ How long an absent rank must have made no progress depends on what could still w
 | what may come from elsewhere (a socket, a file, a process), or it is not known what | ``hang_busy_s`` |
 | a timer that ends before the ceiling | it is waited for |
 
+Connections between two nodes are given 1.5 times ``hang_look_s``: a switch, a bond or a route that fails over is back
+by then, and TCP goes on by itself. As long as a rank outside of all collectives is active, it is ``hang_idle_s``: that
+rank may need the link only later. While other ranks complete steps, or nothing is known of them, it is an alert.
+
 A debugger's stop is its user's business and only an alert. Ranks that have all finished their script but not their
 process (``finished``) are an alert of their own: to start them again would not help anybody before the ceiling.
 """
@@ -29,7 +34,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from ftcore.events.worker import Stand
+from ftcore.events.worker import Cut, Stand
+from ftcore.faults.cuts import told
+from ftcore.faults.taxonomy import LINK_CUT
 from ftcore.timing import Timing
 
 ALERT, HANG = "alert", "hang"
@@ -38,6 +45,9 @@ TIMEOUT_MARGIN_S = 15.0
 
 SURVIVED_TIMES = 20.0
 """The ceiling is at least so many times the longest gap that the job went on from by itself."""
+
+FAIL_OVER_TIMES = 1.5
+"""Times ``hang_look_s``: how long the kernel may get no answer from a peer before the way to it counts as cut."""
 
 PATIENCE_DOUBLINGS_MAX = 5
 RANKS_NAMED_MAX = 16
@@ -67,12 +77,14 @@ class Judgement:
         cause: see the module's table; ``silent`` and ``finished`` of an alert.
         to_blame: the ranks to blame, the first group first; empty: not known.
         message: who does what, for people.
+        cuts: nodes that cannot reach each other, of ``link-cut``.
     """
 
     verdict: str
     cause: str = ""
     to_blame: tuple[Stand, ...] = ()
     message: str = ""
+    cuts: tuple[Cut, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -130,7 +142,7 @@ def _put_together(one: Stand, other: Stand) -> Stand:
     )
 
 
-def judge(stands: Sequence[Stand], size: int, timing: Timing, ceiling: float) -> Judgement:
+def judge(stands: Sequence[Stand], size: int, timing: Timing, ceiling: float, cuts: Sequence[Cut] = ()) -> Judgement:
     """What a standstill is to be taken for.
 
     Args:
@@ -138,11 +150,13 @@ def judge(stands: Sequence[Stand], size: int, timing: Timing, ceiling: float) ->
         size: ranks in the world.
         timing: the job's time constants.
         ceiling: see ``ceiling_s``.
+        cuts: nodes whose workers get no answer from other nodes.
     """
     groups = merged(stands)
     known = sum(stand.count for stand in groups) == size
     found = (
         _stopped(groups, timing)
+        or _cut(groups, timing, cuts, known)
         or (_apart(groups, timing, ceiling) if known and size > 1 else None)
         or _timed_out(groups)
         or _ceiling(groups, ceiling)
@@ -158,6 +172,17 @@ def _stopped(groups: Sequence[Stand], timing: Timing) -> Judgement | None:
         if ill:
             return _judgement(HANG, cause, ill, groups)
     return None
+
+
+def _cut(groups: Sequence[Stand], timing: Timing, cuts: Sequence[Cut], known: bool) -> Judgement | None:
+    """Nodes that cannot reach each other, while all ranks wait."""
+    lasting = tuple(cut for cut in cuts if cut.silent_s >= FAIL_OVER_TIMES * timing.hang_look_s)
+    if not lasting:
+        return None
+    active = any(stand.state == "runs" and not stand.op for stand in groups)
+    patient = active and max(cut.silent_s for cut in lasting) < timing.hang_idle_s
+    verdict = HANG if known and not patient else ALERT
+    return Judgement(verdict, LINK_CUT[1], message=f"{told(lasting)} ({_waited(groups)})", cuts=lasting)
 
 
 def _apart(groups: Sequence[Stand], timing: Timing, ceiling: float) -> Judgement | None:
@@ -222,10 +247,13 @@ def _judgement(verdict: str, cause: str, to_blame: Sequence[Stand], groups: Sequ
     rest = [stand for stand in groups if stand not in to_blame]
     does = [_does(stand) for stand in to_blame]
     others = [_does(stand, "all others" if len(rest) == 1 and to_blame else "") for stand in rest]
-    told = ", ".join([*does, *others][:GROUPS_MAX])
+    does_what = ", ".join([*does, *others][:GROUPS_MAX])
+    return Judgement(verdict, cause, tuple(to_blame), f"{_WHY[cause]}{does_what} ({_waited(groups)})")
+
+
+def _waited(groups: Sequence[Stand]) -> str:
     silent = [stand.silent_s for stand in groups if stand.silent_s is not None]
-    waited = f"no step for {max(silent):.0f} s" if silent else f"no progress for {max(s.still_s for s in groups):.0f} s"
-    return Judgement(verdict, cause, tuple(to_blame), f"{_WHY[cause]}{told} ({waited})")
+    return f"no step for {max(silent):.0f} s" if silent else f"no progress for {max(s.still_s for s in groups):.0f} s"
 
 
 _WHY = {"timeout": "a collective is older than its timeout: ", "mismatch": "ranks are inside different collectives: "}

@@ -107,6 +107,20 @@ UNREADABLE = ClassFacts(
 )
 """Facts of ``storage: checkpoint-file`` before any step: reading the file again on any node gives the same."""
 
+LINK_CUT = (FaultClass.NCCL_REMOTE_ERROR, "link-cut")
+"""Class and detail of nodes that cannot reach each other."""
+
+CUT = ClassFacts(
+    "Two nodes cannot reach each other, and both reach the master.",
+    "node",
+    False,
+    "look at the way between the two nodes: cables, switch ports, routes, and firewall rules that were changed",
+    "a cable or a switch port; a route or a firewall rule that was changed; one link of a bond that drops packets",
+    Severity.NODE,
+    Action.REPLACE_NODE,
+)
+"""Facts of ``nccl-remote-error: link-cut``."""
+
 CLASSES: dict[FaultClass, ClassFacts] = {
     F.USER_CODE: ClassFacts(
         "The script raised an exception or crashed.",
@@ -353,4 +367,6 @@ def facts_of(cls: FaultClass, detail: str = "", step: int | None = None) -> Clas
         detail: the finer distinction.
         step: the last step completed before it; None: none was.
     """
+    if (cls, detail) == LINK_CUT:
+        return CUT
     return UNREADABLE if (cls, detail) == UNREADABLE_FILE and step is None else CLASSES[cls]

@@ -22,8 +22,8 @@ class PodReplacement:
     name: ClassVar[str] = POLICY
     doc: ClassVar[str] = "Have the platform launch a node for the place of one that is gone or at fault."
     conditions: ClassVar[tuple[str, ...]] = (
-        "takes a fault whose node is gone, whose class is one of `classes`, or whose node was the culprit "
-        "`node_faults` times in `window`",
+        "takes a fault whose node is gone, whose class is one of `classes`, whose node was the culprit `node_faults` "
+        "times in `window`, or cannot reach another node and no health check is due that decides",
         "takes a request to drain or to evict a node of the world",
         "passes, and says that it holds, if more than `correlated_nodes` nodes, or two and more that are most of the "
         "world, were at fault within `correlated_window`",

@@ -28,6 +28,7 @@ from ftcore.policies.situation import (
     wished_node,
 )
 from ftcore.policies.words import lasting, plural
+from ftcore.states.faultkey import is_cut
 from ftcore.states.model import IncidentState, JobState
 
 POLICY = "pod_replacement"
@@ -155,5 +156,6 @@ def isolates(incident: IncidentState, job: JobState, options: Mapping[str, Any])
     return bool(
         (culprit(incident) and incident.fault.cls in options["classes"])
         or (root is not None and root.source == "health")
+        or is_cut(incident.fault)
         or keeps_failing(incident, job, options["node_faults"], options["window"])
     )

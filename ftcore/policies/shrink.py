@@ -36,8 +36,8 @@ class Shrink:
     name: ClassVar[str] = "shrink"
     doc: ClassVar[str] = "Go on with the nodes that are left, if they are enough."
     conditions: ClassVar[tuple[str, ...]] = (
-        "takes a fault whose node is gone, or is unfit: its class is one of `classes`, or it was the culprit "
-        "`node_faults` times in `window`",
+        "takes a fault whose node is gone, or is unfit: its class is one of `classes`, it was the culprit "
+        "`node_faults` times in `window`, or it cannot reach another node and no health check is due that decides",
         "keeps a node out that it leaves out for what the machine did, or for faults that come back to it (`isolate`), "
         "until somebody admits it",
         "takes a request to drain or to evict a node of the world",

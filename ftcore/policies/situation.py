@@ -11,7 +11,10 @@ from typing import Any
 
 from ftcore.faults.taxonomy import UNREADABLE, ClassFacts, FaultClass, facts_of
 from ftcore.ids import seconds
+from ftcore.policies.base import Ability
 from ftcore.policies.budget import faults_of
+from ftcore.states.faultkey import is_cut
+from ftcore.states.health import wanted
 from ftcore.states.model import IncidentState, JobState, Report
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
 from ftcore.states.worker import WorkerPhase
@@ -171,8 +174,29 @@ def unfit(incident: IncidentState, job: JobState, options: Mapping[str, Any]) ->
     node = culprit(incident)
     if incident.kind != "fault" or not is_alive(job, node) or not is_member(job, node):
         return ()
-    machine = incident.fault.cls in options["classes"]
+    machine = incident.fault.cls in options["classes"] or must_part(incident, job)
     return (node,) if machine or keeps_failing(incident, job, options["node_faults"], options["window"]) else ()
+
+
+def must_part(incident: IncidentState, job: JobState) -> bool:
+    """Whether one of two nodes that cannot reach each other has to leave: no restart helps while both take part.
+
+    If they are checked before the next round, the check says first whether one of them is broken.
+    """
+    if not is_cut(incident.fault):
+        return False
+    root = root_report(incident, job)
+    checked = root is not None and root.source == "health"
+    return checked or job.repeat.count > 1 or not _is_checked_next(incident, job)
+
+
+def _is_checked_next(incident: IncidentState, job: JobState) -> bool:
+    """Whether a restart that is still to be asked for would check the nodes at fault."""
+    entries = [entry for entry in job.chain if entry.policy == "process_restart" and entry.policy not in incident.asked]
+    meant = [entry for entry in entries if not entry.faults or incident.fault.cls in entry.faults]
+    nodes = [job.nodes[name] for name in incident.fault.nodes if name in job.nodes]
+    able = all(node.checks and wanted(job.declared.health, node.accelerators) for node in nodes)
+    return able and job.can(Ability.CHECK) and any(entry.options.get("check") != "never" for entry in meant)
 
 
 def crash_loop(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> tuple[str, ...]:

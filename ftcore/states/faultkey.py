@@ -19,9 +19,18 @@ UNREADABLE_FILE = ("storage", "checkpoint-file")
 """Before any step, this is a file that every node reads in vain."""
 
 
+LINK_CUT = ("nccl-remote-error", "link-cut")
+"""Its summary names the nodes, and behind a colon what shows it, which differs from time to time."""
+
+
 def is_of_no_node(fault: Fault) -> bool:
     """Whether the cause is the script or its files: it follows the job wherever it runs."""
     return fault.cls in OF_NO_NODE or ((fault.cls, fault.detail) == UNREADABLE_FILE and fault.step is None)
+
+
+def is_cut(fault: Fault) -> bool:
+    """Whether it is that of nodes that cannot reach each other."""
+    return (fault.cls, fault.detail) == LINK_CUT
 
 
 def fault_key(fault: Fault) -> str:
@@ -30,7 +39,8 @@ def fault_key(fault: Fault) -> str:
     The step counts as it was reported: a script without absolute steps fails at another count in the first round after
     a resume, and from then on at the same one.
     """
-    return f"{fault.cls}/{fault.detail}/{_NUMBERS.sub('#', fault.summary)}@{fault.step}"
+    said = fault.summary.partition(":")[0] if is_cut(fault) else _NUMBERS.sub("#", fault.summary)
+    return f"{fault.cls}/{fault.detail}/{said}@{fault.step}"
 
 
 def is_same(key: str, before: str) -> bool:

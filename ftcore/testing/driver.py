@@ -88,6 +88,7 @@ class JobDriver:
         health: what a node finds of itself in a health check, if not ``healthy``: ``faulty``, ``failed``,
             ``unavailable``, ``slow``, ``unreachable``: it exchanges data with nobody, or ``apart``: it does in
             pairs, but not with all nodes of its switch at once.
+        cut: pairs of nodes that exchange no data with each other in a health check.
         capacity: how many replacements the platform can launch.
     """
 
@@ -120,6 +121,7 @@ class JobDriver:
         self.external = dict(external or {})
         self.refuses: dict[str, tuple[str, ...]] = {}
         self.health: dict[str, str] = {}
+        self.cut: set[frozenset[str]] = set()
         self.capacity = 1000
         self._launched = 0
         self._launch = launch
@@ -363,7 +365,7 @@ class JobDriver:
         verdict = "healthy" if said in ("slow", "unreachable", "apart") else said
         group = order.command.groups[0] if order.command.groups and order.command.store else ()
         bad = ("unreachable", "apart") if order.command.label else ("unreachable",)
-        broken = any(self.health.get(name) in bad for name in group)
+        broken = any(self.health.get(name) in bad for name in group) or any(two <= set(group) for two in self.cut)
         self.say(
             node,
             HealthChecked(

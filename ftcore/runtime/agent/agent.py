@@ -398,7 +398,8 @@ class Agent:
         about = self._particulars.changes(_now(), self._doing())
         own_s, whole_s = (pulse.pace.own_s, pulse.pace.whole_s) if pulse.pace is not None else (None, None)
         stands = self._progress.news() if self._core.running else None
-        return frames.Beat(pulse.round, pulse.step, pulse.absolute, pulse.loss, about, own_s, whole_s, stands)
+        net = self._progress.net if stands is not None else None
+        return frames.Beat(pulse.round, pulse.step, pulse.absolute, pulse.loss, about, own_s, whole_s, stands, net)
 
     def _doing(self) -> str:
         if self._checking is not None and not self._checking.done():

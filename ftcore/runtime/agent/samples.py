@@ -53,6 +53,7 @@ class Usage:
         cpu_s: seconds of CPU of all.
         moved: bytes of all.
         others: context switches of the main threads of its descendants.
+        inodes: of the sockets of all.
     """
 
     at: float
@@ -61,6 +62,7 @@ class Usage:
     cpu_s: float = 0.0
     moved: int = 0
     others: int = 0
+    inodes: tuple[int, ...] = ()
 
 
 @attrs.frozen
@@ -100,6 +102,7 @@ def usage(pid: int, sent: Mapping[int, int]) -> Usage:
     """
     at, cpu_s, moved, others = time.monotonic(), 0.0, 0, 0
     children: list[int] = []
+    inodes: list[int] = []
     with contextlib.suppress(OSError):
         children = processes.descendants(pid, ())
     for one in (pid, *children):
@@ -110,9 +113,10 @@ def usage(pid: int, sent: Mapping[int, int]) -> Usage:
             with open(f"/proc/{one}/io", "rb") as file:
                 words = file.read().split()
             moved += int(words[1]) + int(words[3])
-        moved += sum(sent.get(inode, 0) for inode in _sockets(one)) if sent else 0
+        inodes += _sockets(one) if sent else []
         others += _switches(one) if one != pid else 0
-    return Usage(at, state(pid), _switches(pid), cpu_s, moved, others)
+    moved += sum(sent.get(inode, 0) for inode in inodes)
+    return Usage(at, state(pid), _switches(pid), cpu_s, moved, others, tuple(inodes))
 
 
 def _switches(pid: int) -> int:

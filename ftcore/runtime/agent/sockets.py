@@ -4,8 +4,10 @@ One dump over netlink tells of all connections of the network namespace; whose t
 """
 
 import contextlib
+import math
 import socket
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 import attrs
@@ -15,7 +17,10 @@ _SOCK_DIAG_BY_FAMILY: Final = 20
 _ROOT_MATCH_REQUEST: Final = 0x301
 _DONE, _ERROR = 3, 2
 _INET_DIAG_INFO: Final = 2
-_STATES: Final = (1 << 1) | (1 << 4) | (1 << 5) | (1 << 8)  # established, and closing with data under way
+_SYN_SENT: Final = 2
+_STATES: Final = sum(1 << state for state in (1, _SYN_SENT, 4, 5, 8))
+"""Established, being opened, and closing with data under way."""
+
 _MESSAGE: Final = struct.Struct("=IHHII")
 _REQUEST: Final = struct.Struct("=BBBBI48s")
 _ID: Final = struct.Struct("=BBBB")
@@ -29,18 +34,23 @@ class Connection:
     Args:
         inode: of its socket.
         local, remote: addresses and ports of its ends.
+        opening: it is not established: the other end has not answered yet.
         unacked: segments that were sent and are not acknowledged.
         retries: how often the oldest of them was sent again in vain.
+        lost_s: seconds, at least, since the oldest of them was sent first: the sum of the timeouts that have passed,
+            by the kernel's exponential back-off; 0 if it was not sent again.
         queued: bytes that wait to be sent or acknowledged.
-        heard_s: seconds since the other end was heard: data or an acknowledgement.
+        heard_s: seconds since the other end was heard: data or an acknowledgement; infinite: never.
         received, acked: bytes received, and bytes of ours that were acknowledged, since it was opened.
     """
 
     inode: int
     local: tuple[str, int]
     remote: tuple[str, int]
+    opening: bool
     unacked: int
     retries: int
+    lost_s: float
     queued: int
     heard_s: float
     received: int
@@ -88,17 +98,20 @@ def _connection(body: bytes) -> Connection:
             info = body[at + 4 : at + length]
         at += (length + 3) & ~3
     info = info.ljust(136, b"\0")
-    unacked = struct.unpack_from("=I", info, 24)[0]
+    rto, unacked = (struct.unpack_from("=I", info, at)[0] for at in (8, 24))
+    retries, backoff = info[2], info[4]
     heard = struct.unpack_from("=II", info, 52)  # last data received, last acknowledgement received: milliseconds ago
     acked, received = struct.unpack_from("=QQ", info, 120)
     return Connection(
         inode=inode,
         local=(ends[0], ports[0]),
         remote=(ends[1], ports[1]),
+        opening=body[1] == _SYN_SENT,
         unacked=unacked,
-        retries=info[2],
+        retries=retries,
+        lost_s=rto * (1 - 0.5**backoff) / 1e6 if retries else 0.0,
         queued=wqueue,
-        heard_s=min(heard) / 1e3,
+        heard_s=math.inf if body[1] == _SYN_SENT else min(heard) / 1e3,
         received=received,
         acked=acked,
     )
@@ -109,6 +122,6 @@ def _address(family: int, packed: bytes) -> str:
     return text.removeprefix("::ffff:")
 
 
-def moved() -> dict[int, int]:
+def moved(found: Iterable[Connection]) -> dict[int, int]:
     """Bytes that each connection has moved since it was opened, both ways, by inode."""
-    return {one.inode: one.received + one.acked for one in connections() if one.inode}
+    return {one.inode: one.received + one.acked for one in found if one.inode}

@@ -1,15 +1,17 @@
 """Watches the workers of a node and tells what those do that show no progress.
 
 A sign of progress is a step, a backward pass or a report (``shm/page.py``). Workers without a sign for ``hang_look_s``
-are looked at: their Python stacks and their counters (``samples.py``), again and again, more and more rarely. What is
-found goes to the master with the heartbeats; what it means is decided there (``faults/standstill.py``).
+are looked at: their Python stacks, their counters (``samples.py``) and their connections (``unanswered.py``), again and
+again, more and more rarely. What is found goes to the master with the heartbeats; what it means is decided there
+(``faults/standstill.py``).
 
 How long steps usually take is learned (``faults/detectors/no_progress.py``): only a step that is overdue by that is
 worth an alert.
 
 House rules: a stack is asked for by a signal, which makes the main thread run. So what a worker has used is compared
-from behind one question to before the next. Time in which nobody looked (the node, or the agent, was stopped) counts
-for nobody.
+from behind one question to before the next. A worker that connects in vain is not asked: the signal would end its
+attempt (``EINTR``), and it would wait before the next. Time in which nobody looked (the node, or the agent, was
+stopped) counts for nobody.
 """
 
 import asyncio
@@ -19,11 +21,13 @@ from typing import Final
 import attrs
 
 from ftcore.events.worker import Stand
+from ftcore.faults.cuts import NO_NET, Net
 from ftcore.faults.detectors.no_progress import NoProgress
 from ftcore.faults.frames import Place, place_of
 from ftcore.faults.standstill import merged
 from ftcore.ports import Inspector, Progress, Signs
 from ftcore.runtime.agent import samples, sockets
+from ftcore.runtime.agent.unanswered import UnansweredWatch
 from ftcore.timing import Timing
 
 LOOKS: Final = 20
@@ -98,6 +102,9 @@ class ProgressWatch:
         self._sampled = 0.0
         self._samples = 0
         self._stands: tuple[Stand, ...] = ()
+        self._unanswered = UnansweredWatch()
+        self.net = NO_NET
+        """What the kernel says of the connections of workers that show no progress."""
         self._news = False
         self.look_s: float = min(timing.hang_look_s / LOOKS, LOOK_S_MAX)
         """How often to look."""
@@ -149,17 +156,17 @@ class ProgressWatch:
             return
         self._sampled, self._samples = at, self._samples + 1
         workers = self._workers
-        await self._sample([workers[local] for local in quiet], quiet, now)
+        net = await self._sample([workers[local] for local in quiet], quiet, now)
         if workers is self._workers:
-            self._set(merged(self._stand(local, now()) for local in quiet))
+            self._set(merged(self._stand(local, now()) for local in quiet), net)
 
-    def _set(self, stands: tuple[Stand, ...]) -> None:
-        self._stands, self._news = stands, True
+    def _set(self, stands: tuple[Stand, ...], net: Net = NO_NET) -> None:
+        self._stands, self.net, self._news = stands, net, True
 
     def _pause_s(self, quiet: Sequence[int]) -> float:
-        """How long until the next sample: soon where somebody was stopped, else less and less often."""
+        """How long until the next sample: soon where something may be told soon, else less and less often."""
         look_s = self._timing.hang_look_s
-        if any(self._workers[local].state in _STOPPED.values() for local in quiet):
+        if self.net.unanswered or any(self._workers[local].state in _STOPPED.values() for local in quiet):
             return look_s / 4
         return float(min(look_s / 2 * (1 << min(self._samples // RARER, 8)), RARELY_S * look_s))
 
@@ -200,20 +207,28 @@ class ProgressWatch:
             if stopped or worker.state == "traced" or now - worker.signed >= look_s
         ]
 
-    async def _sample(self, workers: Sequence[_Watched], quiet: Sequence[int], now: Callable[[], float]) -> None:
+    async def _sample(self, workers: Sequence[_Watched], quiet: Sequence[int], now: Callable[[], float]) -> Net:
         loop = asyncio.get_running_loop()
-        before = await loop.run_in_executor(None, _usages, [worker.pid for worker in workers])
+        before, found = await loop.run_in_executor(None, _usages, [worker.pid for worker in workers])
         waits = [samples.wait_of(worker.pid) for worker in workers]
-        asked = [local for local in quiet if self._inspector is not None and self._inspector.ask_stack(local)]
+        opening = {one.inode for one in found if one.opening and one.retries}
+        connects = [not opening.isdisjoint(used.inodes) for used in before]
+        asked = [local for local, busy in zip(quiet, connects, strict=True) if not busy and self._ask(local)]
         if asked:
             await asyncio.sleep(ANSWER_S)
-        after = await loop.run_in_executor(None, _usages, [worker.pid for worker in workers])
+        after, found = await loop.run_in_executor(None, _usages, [worker.pid for worker in workers])
         for worker, local, used, rested, wait in zip(workers, quiet, before, after, waits, strict=True):
             place = Place()
             if local in asked and self._inspector is not None:
                 place = place_of(self._inspector.stack(local))
             if worker.pid == self._workers[local].pid:
                 self._weigh(worker, place, used, rested, wait, now())
+        first = self._base_rank
+        ranks = {inode: first + local for local, used in zip(quiet, after, strict=True) for inode in used.inodes}
+        return self._unanswered.net(found, ranks, now())
+
+    def _ask(self, local: int) -> bool:
+        return self._inspector is not None and self._inspector.ask_stack(local)
 
     def _weigh(
         self, worker: _Watched, place: Place, used: samples.Usage, rested: samples.Usage, wait: samples.Wait, now: float
@@ -258,6 +273,7 @@ class ProgressWatch:
         )
 
 
-def _usages(pids: Sequence[int]) -> list[samples.Usage]:
-    sent = sockets.moved()
-    return [samples.usage(pid, sent) for pid in pids]
+def _usages(pids: Sequence[int]) -> tuple[list[samples.Usage], list[sockets.Connection]]:
+    found = sockets.connections()
+    sent = sockets.moved(found)
+    return [samples.usage(pid, sent) for pid in pids], found

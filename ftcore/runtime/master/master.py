@@ -679,7 +679,7 @@ class Master:
     def beat(self, session: Session, beat: frames.Beat) -> None:
         """A heartbeat came."""
         session.take(beat)
-        self._standstill.heard(session.node, beat.round, beat.stands, self._clock.mono() / 1e9)
+        self._standstill.heard(session.node, beat.round, beat.stands, self._clock.mono() / 1e9, beat.net)
         if beat.own_s is not None and beat.whole_s is not None:
             self._paces.heard(session.node, beat.round, Pace(beat.own_s, beat.whole_s))
 

@@ -20,6 +20,7 @@ from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyLoaded
 from ftcore.events.worker import Stand
+from ftcore.faults.cuts import Net
 from ftcore.ids import Term
 from ftcore.policies.config import default_chain
 
@@ -250,6 +251,7 @@ class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat", omit_defaults
         own_s: seconds of own work in a step, of the slowest rank, on average since the last heartbeat; None: not known.
         whole_s: seconds that those steps took.
         stands: ranks that complete no step; None: as was said before.
+        net: what the kernel says of their connections; None: as was said before.
     """
 
     round: int
@@ -260,6 +262,7 @@ class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat", omit_defaults
     own_s: float | None = None
     whole_s: float | None = None
     stands: tuple[Stand, ...] | None = None
+    net: Net | None = None
 
 
 class Welcome(msgspec.Struct, frozen=True, tag_field="f", tag="welcome"):

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from ftcore.commands import CheckHealth
 from ftcore.events import health, node
 from ftcore.events.envelope import Event
+from ftcore.events.incident import Fault
+from ftcore.states.faultkey import is_cut
 from ftcore.states.fold.base import Changes, answering, on, report, step_job, step_node
 from ftcore.states.health import NAMES_KEPT, HealthState, Reading, Share, Stage, clock_off_s
 from ftcore.states.model import ActionState, JobState
@@ -99,3 +101,18 @@ def _health_judged(state: JobState, event: Event, data: health.HealthJudged, cha
         member = state.world is not None and state.world.has(name, life)
         if found.health == "faulty" and member and state.incident is not None:
             report(state, event, name, message=ill[name].reason, source="health", kind="faulty")
+    if state.incident is not None and is_cut(state.incident.fault) and all(e.verdict != "faulty" for e in data.ill):
+        _report_cut(state, event, data, state.incident.fault)
+
+
+def _report_cut(state: JobState, event: Event, data: health.HealthJudged, fault: Fault) -> None:
+    """Nodes that cannot reach each other were checked, and none of them is to blame by itself."""
+    unknown = [each.node for each in data.ill if each.verdict == "unknown"]
+    failed = [node for link in data.links if set(link.nodes) <= set(fault.nodes) for node in link.nodes]
+    apart = [name for name in fault.nodes if name in failed] or [name for name in fault.nodes if name in unknown]
+    if len(apart) < 2:
+        return
+    why = "each reaches other nodes: the link is at fault" if failed else "the check cannot tell which one is at fault"
+    message = f"{fault.summary.partition(':')[0]}: {why}; {apart[0]} is to leave"
+    for name in apart:
+        report(state, event, name, message=message, source="health", kind=fault.detail)

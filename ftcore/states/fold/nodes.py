@@ -288,18 +288,19 @@ def _standstill_judged(state: JobState, event: Event, data: worker.StandstillJud
         return
     state.standstill = None
     state.ceilings += data.cause == "ceiling"
-    report(
-        state,
-        event,
-        data.node,
-        data.ranks[0] if data.ranks else -1,
-        round_=data.round,
-        message=data.message,
-        step=state.step,
-        absolute=state.step_absolute,
-        source="detector",
-        kind=data.cause,
-    )
+    for name in data.apart or (data.node,):
+        report(
+            state,
+            event,
+            name,
+            data.ranks[0] if data.ranks else -1,
+            round_=data.round,
+            message=data.message,
+            step=state.step,
+            absolute=state.step_absolute,
+            source="detector",
+            kind=data.cause,
+        )
 
 
 def _is_calm(state: JobState) -> bool:

@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from ftcore.events.incident import Fault
-from ftcore.faults.taxonomy import CLASSES, UNREADABLE, UNREADABLE_FILE, FaultClass, facts_of
+from ftcore.faults.taxonomy import CLASSES, LINK_CUT, UNREADABLE, UNREADABLE_FILE, FaultClass, facts_of
 from ftcore.runtime.warm import files
 from ftcore.states import faultkey
 
 
 def test_one_name_in_both_rooms() -> None:
-    """The fold may not know the taxonomy; both mean the same detail."""
+    """The fold may not know the taxonomy; both mean the same details."""
     assert tuple(map(str, UNREADABLE_FILE)) == faultkey.UNREADABLE_FILE
+    assert tuple(map(str, LINK_CUT)) == faultkey.LINK_CUT
 
 
 @pytest.mark.parametrize(("step", "counted"), [(None, False), (7, True)])

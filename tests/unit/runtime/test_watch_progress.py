@@ -283,10 +283,11 @@ def test_bytes_of_connections_are_counted() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
         theirs, _ = server.accept()
         with theirs:
-            before = sockets.moved()
+            before = sockets.moved(sockets.connections())
             ours.sendall(b"x" * 50_000)
             assert len(theirs.recv(50_000, socket.MSG_WAITALL)) == 50_000
-            grown = {inode: count - before.get(inode, 0) for inode, count in sockets.moved().items()}
+            after = sockets.moved(sockets.connections())
+            grown = {inode: count - before.get(inode, 0) for inode, count in after.items()}
             assert grown[os.fstat(theirs.fileno()).st_ino] == 50_000
             (mine,) = (one for one in sockets.connections() if one.inode == os.fstat(ours.fileno()).st_ino)
             assert (mine.local, mine.remote, mine.retries) == (ours.getsockname(), server.getsockname(), 0)
@@ -304,3 +305,36 @@ def test_little_is_no_progress_and_a_child_that_runs_is() -> None:
         samples.Usage(10.0, "S", 5, 1.0, 60_000, 7),
     ):
         assert samples.progressed(before, more, samples.Wait("sleep"))
+
+
+def test_connections_that_get_no_answer_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the sample, of the worker's rank and while it lasts; a worker that connects in vain is not interrupted."""
+    with running("import socket, time\nmine = socket.socket()\n" + SLEEPS) as made:
+        node = Node(made)
+        (inode,) = samples.usage(made[0].pid, {1: 1}).inodes
+        one = sockets.Connection(
+            inode=inode,
+            local=("10.0.0.1", 4000),
+            remote=("10.0.0.2", 5000),
+            opening=True,
+            unacked=1,
+            retries=3,
+            lost_s=7.0,
+            queued=0,
+            heard_s=60.0,
+            received=0,
+            acked=0,
+        )
+        found = [one]
+        monkeypatch.setattr(sockets, "connections", lambda: list(found))
+        asked: list[int] = []
+        monkeypatch.setattr(node, "ask_stack", lambda local: bool(asked.append(local)))
+        assert node.wait(11.0)
+        (told,) = node.watch.net.unanswered
+        assert (told.address, told.ranks, told.silent_s) == ("10.0.0.2", (4,), 7.0)
+        assert node.watch.net.addresses == ("10.0.0.1",) and not asked
+        node.wait(3.0)
+        assert node.watch.net.unanswered[0].silent_s > 9.0, "it is looked at again soon"
+        found.clear()
+        node.wait(6.0)
+        assert not node.watch.net.unanswered and asked
