@@ -15,6 +15,7 @@ import functools
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from ftcore.worker import _groups
@@ -65,23 +66,72 @@ def _group_timeout_s() -> float | None:
 
 
 def install() -> None:
-    """Count the steps of this process's first optimizer. Does nothing if torch is not loaded yet."""
+    """Count the steps of this process's first optimizer: from now on, or as soon as torch is imported."""
     if "torch" not in sys.modules:
+        sys.meta_path.insert(0, _WhenImported("torch", install))
         return
-    from torch.compiler import disable
+    from torch import autograd
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    register_optimizer_step_post_hook(disable(_StepCounter()))
-    _stamp_backward()
+    counter, plain = _StepCounter(), autograd.backward
+
+    handle = register_optimizer_step_post_hook(counter)
+    stamped = autograd.backward = _stamped(plain, lambda function: function)
+
+    def hide() -> None:
+        from torch.compiler import disable
+
+        handle.remove()
+        register_optimizer_step_post_hook(disable(counter))
+        if autograd.backward is stamped:  # else the script has put something of its own there
+            # recursive=False: a compiled autograd below it stays one.
+            autograd.backward = disable(_stamped(plain, disable), recursive=False)
+
     _groups.install()
+    if "torch._dynamo" in sys.modules:
+        hide()
+    else:  # nothing is traced before this is imported, which takes a second: the script may not need it
+        sys.meta_path.insert(0, _WhenImported("torch._dynamo", hide))
 
 
-def _stamp_backward() -> None:
-    from torch import autograd
-    from torch.compiler import disable
+class _WhenImported:
+    """Calls a function right behind the first import of a module, and leaves nothing behind.
 
-    plain, page = autograd.backward, progress()
-    active, waited = disable(page.active), disable(page.waited)
+    Args:
+        module: the module's whole name.
+        then: the function.
+    """
+
+    def __init__(self, module: str, then: Callable[[], None]) -> None:
+        self._module, self._then = module, then
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """See ``importlib.abc.MetaPathFinder``: what the other finders find, with the hooks behind its execution."""
+        if name != self._module:
+            return None
+        sys.meta_path.remove(self)
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is None or spec.loader is None:
+            sys.meta_path.insert(0, self)
+            return spec
+        loader: Any = spec.loader
+
+        def exec_module(module: Any) -> None:
+            del loader.exec_module
+            loader.exec_module(module)
+            try:
+                self._then()
+            except Exception as error:  # a torch of another version: the script trains all the same
+                print(f"ftcore: cannot count steps with this torch: {type(error).__name__}: {error}", file=sys.stderr)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def _stamped(plain: Any, hide: Callable[[Any], Any]) -> Any:
+    """``torch.autograd.backward`` that stamps the beginning and the end of each pass."""
+    active, waited = hide(progress().active), hide(progress().waited)
 
     @functools.wraps(plain)
     def backward(*args: Any, **kwargs: Any) -> None:
@@ -94,7 +144,7 @@ def _stamp_backward() -> None:
             active(ended)
             waited(ended - began)
 
-    autograd.backward = disable(backward, recursive=False)  # a compiled autograd below it stays one
+    return backward
 
 
 def ended() -> None:

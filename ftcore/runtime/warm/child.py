@@ -2,7 +2,7 @@
 
 A parked worker is complete but for its launch: it has told its process id and waits on its own channel. If the agent
 goes away instead, it exits. What is done here and in ``run`` makes it equal to a fresh ``python -u script``; where that
-is not possible (``_why_exec``) it becomes one, by exec.
+is not possible (``_why_exec``) it becomes a fresh interpreter, by exec (``fresh.py``).
 """
 
 import ctypes
@@ -17,6 +17,8 @@ from ftcore.runtime.warm import protocol
 from ftcore.shm.page import PAGE_FD_ENV
 
 _PR_SET_PDEATHSIG = 1
+_FRESH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fresh.py")
+_ROOT = os.path.abspath(os.path.join(os.path.dirname(_FRESH), "..", "..", ".."))
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -54,21 +56,38 @@ def park(channel: socket.socket, agent: int, between: int, preloaded: frozenset[
     body = protocol.read_body(body_fd)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
-    for fd in (body_fd, stdout, stderr):
-        os.close(fd)
+    os.close(stdout)
+    os.close(stderr)
     os.chdir(body["cwd"])
     loaded = dict(os.environ)
     body["env"][PAGE_FD_ENV] = str(page)
     os.environ.clear()
     os.environ.update(body["env"])
     reason = body["exec_reason"] or _why_exec(body, preloaded)
-    protocol.send(channel, {"how": f"exec: {reason}", "stacks": -1} if reason else {"how": "fork", "stacks": stacks})
+    protocol.send(channel, {"how": f"exec: {reason}" if reason else "fork", "stacks": stacks})
     channel.close()
     _default_signals(python=not reason)
+    body["env"], body["stacks"] = loaded, stacks
     if reason:
         os.set_inheritable(page, True)
         _exec(body)
-    body["env"], body["stacks"] = loaded, stacks
+    os.close(body_fd)
+    return body
+
+
+def take_over(body_fd: int, loaded: frozenset[str]) -> protocol.Body | None:
+    """The launch of a fresh interpreter (``fresh.py``); None: the script is to run without anything of ftcore's.
+
+    Args:
+        body_fd: holds the body; closed here.
+        loaded: top-level modules that a bare interpreter would not have.
+    """
+    body = protocol.read_body(body_fd)
+    os.close(body_fd)
+    os.set_inheritable(body["stacks"], False)
+    if _why_exec(body, loaded):
+        return None
+    os.set_inheritable(int(os.environ[PAGE_FD_ENV]), False)
     return body
 
 
@@ -114,7 +133,8 @@ def first_path(body: protocol.Body) -> str:
     """What python would put first on the module path."""
     if body["module"]:
         return body["cwd"]
-    return os.path.dirname(os.path.realpath(body["argv"][0]))
+    path = os.path.realpath(body["argv"][0])
+    return path if os.path.isdir(path) else os.path.dirname(path)
 
 
 def _default_signals(*, python: bool) -> None:
@@ -133,10 +153,12 @@ def _default_signals(*, python: bool) -> None:
 
 
 def _exec(body: protocol.Body) -> None:
-    if body["no_python"]:
-        args = body["argv"]
-    else:
-        args = [body["python"], "-u", *(["-m"] if body["module"] else []), *body["argv"]]
+    args = body["argv"]
+    if not body["no_python"]:
+        fd = protocol.body_fd(body)
+        for inherited in (fd, body["stacks"]):
+            os.set_inheritable(inherited, True)
+        args = [body["python"], "-u", _FRESH, str(fd), _ROOT, *(["-m"] if body["module"] else []), *args]
     try:
         os.execvp(args[0], args)
     except OSError as error:

@@ -16,8 +16,10 @@ import faulthandler
 import gc
 import importlib
 import importlib.machinery
+import importlib.util
 import io
 import json
+import marshal
 import os
 import sys
 import threading
@@ -31,6 +33,7 @@ from ftcore.runtime.warm import child, files, protocol, stacks, title
 ERROR_FILE_ENV = "TORCHELASTIC_ERROR_FILE"
 _kept: list[object] = []
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_PYC_HEADER = 16
 
 
 def run(body: protocol.Body) -> None:
@@ -90,12 +93,31 @@ def _run_main(body: protocol.Body) -> None:
         return
     sys.argv = [name, *rest]
     path = os.path.join(body["cwd"], name)
-    main.__file__ = path
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-    main.__dict__["__cached__"] = None
+    if _is_container(path):
+        import runpy
+
+        if not sys.flags.safe_path:
+            del sys.path[0]
+        sys.path.insert(0, path)
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+        return
     with open(path, "rb") as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
+        text = file.read()
+    compiled = text[:4] == importlib.util.MAGIC_NUMBER
+    loader = importlib.machinery.SourcelessFileLoader if compiled else importlib.machinery.SourceFileLoader
+    main.__file__ = path
+    main.__loader__ = loader("__main__", path)
+    main.__dict__["__cached__"] = None
+    code = marshal.loads(text[_PYC_HEADER:]) if compiled else compile(text, path, "exec", dont_inherit=True)
     exec(code, main.__dict__)
+
+
+def _is_container(path: str) -> bool:
+    """Whether python runs the ``__main__`` that is in there: it is a directory or an archive."""
+    if os.path.isdir(path):
+        return True
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
 
 
 def _threads(loaded: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from harness import Ftrun, ftrun, wait_until
 
 from ftcore.events.envelope import Event
@@ -47,10 +48,11 @@ def test_a_worker_that_was_stopped_for_good(tmp_path: Path) -> None:
         assert len(job.of("incident.opened")) == 1
 
 
-def test_a_worker_that_waits_for_ever_is_named_with_its_place(tmp_path: Path) -> None:
-    """A rank that sleeps outside of a collective, and the other that waits for it there."""
+@pytest.mark.parametrize("how", [(), ("--no-preload",)], ids=["fork", "exec"])
+def test_a_worker_that_waits_for_ever_is_named_with_its_place(tmp_path: Path, how: tuple[str, ...]) -> None:
+    """A rank that sleeps outside of a collective, and the other that waits for it there, however they were started."""
     with ftrun(tmp_path, timing=SOON) as job:
-        run = begins(job)
+        run = begins(job, "--nproc-per-node", "2", *how)
         job.do(1, "import time\ndef wait_for_godot(): time.sleep(10**6)\nwait_for_godot()")
         seen = job.wait("standstill.judged", verdict="hang")
         assert (seen.data.cause, seen.data.ranks) == ("absent", (1,))

@@ -11,7 +11,7 @@ from supervisor_harness import Node
 from ftcore.errors import UsageError
 from ftcore.runtime.agent import processes, warm_start
 
-PRINT = "import sys; print(sys.argv[1:], sys.stdout.write_through, 'ftcore' in sys.modules)"
+PRINT = "import sys; print(sys.argv[1:], sys.stdout.write_through, 'ftcore.runtime.warm.serve' in sys.modules)"
 
 
 def test_no_preload_means_fresh_interpreters(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
-"""A forked worker is a fresh ``python -u script``: each script here runs under both, and both must say the same."""
+"""A worker, forked or by exec, is a fresh ``python -u script``: each script here runs under both and plain python."""
 
 import json
+import py_compile
 import subprocess
 import sys
+import zipfile
 
 import pytest
 from supervisor_harness import Node
@@ -65,8 +67,13 @@ SCRIPTS = {
 }
 
 
+HOW: dict[str, dict[str, str]] = {"fork": {}, "exec": {"PYTHON_EXEC": sys.executable}}
+"""How workers are started, by what is added to their environment."""
+
+
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_forked_worker_does_what_python_does(root: Node, name: str) -> None:
+def test_a_worker_does_what_python_does(root: Node, name: str, how: str) -> None:
     """Exit code, standard output, standard error and files are those of ``python -u script``."""
     script = root.script(SCRIPTS[name])
     root.script("", "neighbour.py")
@@ -77,11 +84,11 @@ def test_a_forked_worker_does_what_python_does(root: Node, name: str) -> None:
     kept = root.root / "left-open.txt"
     left = kept.read_text() if kept.exists() else None
     kept.unlink(missing_ok=True)
-    forked = root.run(root.ended(root.launch(script, "a", "b c", env={"MARK": "m"})))
-    assert forked.how == "fork"
-    assert forked.codes[0] == plain.returncode
-    assert forked.stdout.splitlines() == plain.stdout.splitlines()
-    assert forked.stderr == plain.stderr
+    worker = root.run(root.ended(root.launch(script, "a", "b c", env={"MARK": "m", **HOW[how]})))
+    assert worker.how.startswith(how)
+    assert worker.codes[0] == plain.returncode
+    assert worker.stdout.splitlines() == plain.stdout.splitlines()
+    assert worker.stderr == plain.stderr
     assert (kept.read_text() if kept.exists() else None) == left
 
 
@@ -91,8 +98,9 @@ MODULES = {
 }
 
 
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", MODULES)
-def test_a_forked_module_does_what_python_does(root: Node, name: str) -> None:
+def test_a_module_does_what_python_does(root: Node, name: str, how: str) -> None:
     """A module or a package runs as under ``python -u -m``, frames of the traceback included."""
     module, source = MODULES[name]
     (root.root / "pkg").mkdir()
@@ -101,14 +109,46 @@ def test_a_forked_module_does_what_python_does(root: Node, name: str) -> None:
     root.script(source, "pkg/mod.py")
     command = [sys.executable, "-u", "-m", module, "a"]
     plain = subprocess.run(command, cwd=root.root, env=root.env, capture_output=True, text=True)
-    forked = root.run(root.ended(root.launch(module, "a", module=True)))
-    assert (forked.codes[0], forked.stdout, forked.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    worker = root.run(root.ended(root.launch(module, "a", module=True, env=HOW[how])))
+    assert (worker.codes[0], worker.stdout, worker.stderr) == (plain.returncode, plain.stdout, plain.stderr)
 
 
-def test_an_uncaught_exception_leaves_an_error_file(root: Node) -> None:
+SAY = "import sys; print(sys.argv, sys.path[0], __name__, __file__, type(__loader__).__name__, __spec__ is None)"
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive.zip", "compiled.pyc"])
+def test_what_python_runs_but_is_no_source_file(root: Node, kind: str) -> None:
+    """A directory, an archive and a compiled script run as under ``python -u``."""
+    folder = root.root / "folder"
+    folder.mkdir()
+    main = folder / "__main__.py"
+    main.write_text(SAY)
+    with zipfile.ZipFile(root.root / "archive.zip", "w") as archive:
+        archive.write(main, "__main__.py")
+    py_compile.compile(str(main), str(root.root / "compiled.pyc"))
+    plain = subprocess.run(
+        [sys.executable, "-u", kind, "a"], cwd=root.root, env=root.env, capture_output=True, text=True
+    )
+    worker = root.run(root.ended(root.launch(kind, "a")))
+    assert worker.how.startswith("exec: the script is ")
+    assert (worker.codes[0], worker.stdout, worker.stderr) == (0, plain.stdout, plain.stderr)
+
+
+def test_an_interpreter_that_has_no_ftcore_runs_the_script_plainly(root: Node) -> None:
+    """``PYTHON_EXEC`` without the packages that ftcore needs: the script runs, its steps are not counted."""
+    other = root.root / "python"
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    other.chmod(0o755)
+    worker = root.run(root.ended(root.launch(root.script(SAY), "a", env={"PYTHON_EXEC": str(other)})))
+    assert worker.codes == (0,), worker.stderr
+    assert worker.stdout.startswith("['script.py', 'a']")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_an_uncaught_exception_leaves_an_error_file(root: Node, how: str) -> None:
     """The error file has torchrun's format, and the call stack starts in the script."""
     script = root.script("def f():\n    raise ValueError('bad')\nf()")
-    ended = root.run(root.ended(root.launch(script)))
+    ended = root.run(root.ended(root.launch(script, env=HOW[how])))
     message = json.loads((ended.log_dir / "error.json").read_text())["message"]
     assert message["message"] == "ValueError: bad"
     assert message["extraInfo"]["py_callstack"] == ended.stderr

@@ -43,7 +43,7 @@ def test_what_cannot_run_is_refused(root: Node, name: str) -> None:
     assert root.run(root.supervisor.stop(0.0)) == ()
 
 
-PRINT = "import sys; print(sys.argv[1:], sys.stdout.write_through, 'ftcore' in sys.modules)"
+PRINT = "import sys; print(sys.argv[1:], sys.stdout.write_through, 'ftcore.runtime.warm.serve' in sys.modules)"
 
 
 def test_a_program_is_executed(root: Node) -> None:

@@ -93,6 +93,9 @@ def test_threads_follow_the_workers_environment(node: Node) -> None:
     assert (ended.how, ended.stdout) == ("fork", "2\n")
 
 
+HOW: dict[str, dict[str, str]] = {"fork": {}, "exec": {"PYTHON_EXEC": sys.executable}}
+"""How workers are started, by what is added to their environment."""
+
 TRAIN = """
 import os, sys, torch
 model = torch.nn.Linear(4, 4)
@@ -113,19 +116,20 @@ for i in range(3):
 
 
 @pytest.mark.parametrize(
-    ("args", "step", "absolute", "loss"),
+    ("args", "step", "absolute", "loss", "how"),
     [
-        (("sgd",), 3, False, None),
-        (("adamw",), 3, True, None),
-        (("adamw", "resume"), 44, True, None),
-        (("adamw", "report"), 102, True, 0.5),
+        (("sgd",), 3, False, None, "fork"),
+        (("adamw",), 3, True, None, "fork"),
+        (("adamw", "resume"), 44, True, None, "fork"),
+        (("adamw", "report"), 102, True, 0.5, "fork"),
+        (("adamw", "resume"), 44, True, None, "exec"),
     ],
 )
 def test_a_plain_script_reports_its_steps(
-    node: Node, args: tuple[str, ...], step: int, absolute: bool, loss: float | None
+    node: Node, args: tuple[str, ...], step: int, absolute: bool, loss: float | None, how: str
 ) -> None:
     """Optimizer steps are counted once per step; Adam's number survives a resume; ``report`` takes over."""
-    launch = node.launch(node.script(TRAIN), *args)
+    launch = node.launch(node.script(TRAIN), *args, env=HOW[how])
     node.run(node.ended(launch))
     (said,) = node.supervisor.progress()
     assert said is not None
@@ -140,6 +144,24 @@ def test_a_plain_script_reports_its_steps(
         whole_s=said.whole_s,
     )
     assert 0 < said.own_s < said.whole_s, "the backward passes are no work of its own"
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_worker_writes_its_stacks_when_asked(node: Node, how: str) -> None:
+    """The stack of a worker that waits is there within its answer, whether it was forked or started by exec."""
+    source = "import time\ndef waits(): time.sleep(10**6)\nprint('up', flush=True)\nwaits()"
+
+    async def scene() -> None:
+        launch = node.launch(node.script(source), env=HOW[how])
+        _, started = await node.supervisor.start(launch)
+        assert started.startswith(how)
+        await node.says(launch, "up")
+        while "in waits" not in node.supervisor.stack(0):
+            node.supervisor.ask_stack(0)
+            await asyncio.sleep(0.05)
+        assert await node.supervisor.stop(0.0)
+
+    node.run(scene())
 
 
 def test_a_script_without_steps_reports_none(node: Node) -> None:
@@ -263,20 +285,23 @@ if 'exit' in sys.argv:
 """
 
 
+ENDS = [
+    ("destroy",),
+    ("destroy", "global"),
+    ("destroy", "new_group", "exit"),
+    ("missing",),
+    ("missing", "global", "exit"),
+    ("missing", "global", "collective"),
+    ("missing", "new_group"),
+]
+
+
 @pytest.mark.parametrize(
-    "ways",
-    [
-        ("destroy",),
-        ("destroy", "global"),
-        ("destroy", "new_group", "exit"),
-        ("missing",),
-        ("missing", "global", "exit"),
-        ("missing", "global", "collective"),
-        ("missing", "new_group"),
-    ],
-    ids=" ".join,
+    ("ways", "how"),
+    [*((ways, "fork") for ways in ENDS), (("destroy",), "exec"), (("missing", "global", "exit"), "exec")],
+    ids=str,
 )
-def test_a_group_does_not_hang_or_abort_the_end(node: Node, ways: tuple[str, ...]) -> None:
+def test_a_group_does_not_hang_or_abort_the_end(node: Node, ways: tuple[str, ...], how: str) -> None:
     """However a script ends, with gloo's threads late, it exits with 0, its objects released and its output flushed."""
     script = node.script(END)
 
@@ -285,11 +310,13 @@ def test_a_group_does_not_hang_or_abort_the_end(node: Node, ways: tuple[str, ...
         host, port = await node.supervisor.open_store(launch.round, "127.0.0.1")
         for env in launch.envs:
             env.update(MASTER_ADDR=host, MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")  # type: ignore[attr-defined]
+            env.update(HOW[how])  # type: ignore[attr-defined]
         ended = await node.ended(launch)
-        assert (ended.codes, ended.how) == ((0, 0), "fork"), ended.stderr
+        assert ended.how.startswith(how)
+        assert ended.codes == (0, 0), ended.stderr
         assert sorted(ended.stdout.split()) == ["flushed", "released"]
 
-    for _ in range(3):
+    for _ in range(3 if how == "fork" else 1):
         node.run(scene())
 
 

@@ -14,14 +14,19 @@ STEPS = 4
 SCRIPT = """
 import json, logging, os, sys, warnings
 from ftcore.shm import page
+from ftcore.worker import _hooks
+if sys.argv[3] == 'early':
+    os.environ['FTCORE_PAGE_FD'] = str(page.create())
+    _hooks.install()
 import torch
+if sys.argv[3] == 'early':
+    assert 'torch._dynamo' not in sys.modules, 'the hooks do not import what takes a second'
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
 kind, form, hooked = sys.argv[1], sys.argv[2], sys.argv[3] == 'hooked'
 if hooked:
     os.environ['FTCORE_PAGE_FD'] = str(page.create())
-    from ftcore.worker import _hooks
     _hooks.install()
 said = []
 class Handler(logging.Handler):
@@ -45,7 +50,7 @@ with warnings.catch_warnings(record=True) as caught:
             model(torch.ones(2, 4)).sum().backward()
         compiled()
 steps = 0
-if hooked:
+if 'FTCORE_PAGE_FD' in os.environ:
     from ftcore.shm.page import PageReader
     steps = PageReader(int(os.environ['FTCORE_PAGE_FD'])).read().steps
 said += [str(one.message) for one in caught]
@@ -66,10 +71,12 @@ def _compiled(script: Path, kind: str, form: str, hooks: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("kind", "form"), [("adam", "optimizer"), ("sgd", "whole")])
-def test_hooks_change_nothing_that_is_compiled(tmp_path: Path, kind: str, form: str) -> None:
-    """Graphs, operations, graph breaks and messages of a compiled step are the same with the hooks and without."""
-    plain, hooked = (_compiled(tmp_path / "step.py", kind, form, hooks) for hooks in ("plain", "hooked"))
+@pytest.mark.parametrize(
+    ("kind", "form", "when"), [("adam", "optimizer", "hooked"), ("sgd", "whole", "hooked"), ("sgd", "whole", "early")]
+)
+def test_hooks_change_nothing_that_is_compiled(tmp_path: Path, kind: str, form: str, when: str) -> None:
+    """Graphs, breaks and messages of a compiled step are the same with hooks, installed before torch or behind it."""
+    plain, hooked = (_compiled(tmp_path / "step.py", kind, form, hooks) for hooks in ("plain", when))
     assert hooked.pop("steps") == STEPS
     assert plain.pop("steps") == 0
     assert hooked == plain

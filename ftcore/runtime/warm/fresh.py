@@ -1,0 +1,49 @@
+"""Entry of a worker that cannot be a fork: ``python -u .../warm/fresh.py BODY_FD ROOT SCRIPT ARGS...``.
+
+It is a fresh interpreter, because the launch differs from what the warm process has loaded, and runs the script as a
+forked worker does (``run.py``): steps are counted once the script has imported torch, stacks are written on request, an
+exception leaves an error file, and the end of the process does not wait for threads that wait for the GIL.
+
+House rules: torch is never imported here. Plain ``python -u SCRIPT`` takes over where this interpreter cannot import
+ftcore (``PYTHON_EXEC`` may name any), or where a module that is loaded here would hide one of the script's own.
+"""
+
+import os
+import sys
+
+FRESH = frozenset(sys.modules)
+
+if not sys.flags.safe_path:
+    del sys.path[0]
+
+
+def _plain() -> None:
+    """Become ``python -u SCRIPT``, or ``python -u -m MODULE``."""
+    dash_m = ["-m"] if sys.argv[3] == "-m" else []
+    os.execv(sys.executable, [sys.executable, "-u", *dash_m, *sys.argv[3 + len(dash_m) :]])
+
+
+def _bootstrap(root: str) -> bool:
+    """Import ftcore from where the agent has it, without leaving a trace on the path that scripts see."""
+    sys.path.insert(0, root)
+    try:
+        import ftcore.runtime.warm.run
+        import ftcore.worker._hooks  # noqa: F401
+    except Exception:  # another version of Python, or one without the packages that ftcore needs
+        return False
+    finally:
+        sys.path.remove(root)
+    return True
+
+
+if __name__ == "__main__":
+    if not _bootstrap(sys.argv[2]):
+        _plain()
+
+    from ftcore.runtime.warm import child, run
+
+    _body = child.take_over(int(sys.argv[1]), frozenset(name for name in sys.modules if "." not in name) - FRESH)
+    if _body is None:
+        _plain()
+    else:
+        run.run(_body)
