@@ -6,6 +6,7 @@ is not possible (``_why_exec``) it becomes a fresh interpreter, by exec (``fresh
 """
 
 import ctypes
+import importlib
 import os
 import signal
 import socket
@@ -75,17 +76,19 @@ def park(channel: socket.socket, agent: int, between: int, preloaded: frozenset[
     return body
 
 
-def take_over(body_fd: int, loaded: frozenset[str]) -> protocol.Body | None:
+def take_over(body_fd: int, fresh: frozenset[str]) -> protocol.Body | None:
     """The launch of a fresh interpreter (``fresh.py``); None: the script is to run without anything of ftcore's.
 
     Args:
         body_fd: holds the body; closed here.
-        loaded: top-level modules that a bare interpreter would not have.
+        fresh: names of the modules that a bare interpreter has loaded.
     """
     body = protocol.read_body(body_fd)
     os.close(body_fd)
     os.set_inheritable(body["stacks"], False)
-    if _why_exec(body, loaded):
+    if body["hooks"]:
+        importlib.import_module(body["hooks"])
+    if _why_exec(body, frozenset(name for name in sys.modules if "." not in name) - fresh):
         return None
     os.set_inheritable(int(os.environ[PAGE_FD_ENV]), False)
     return body

@@ -27,8 +27,7 @@ def _bootstrap(root: str) -> bool:
     """Import ftcore from where the agent has it, without leaving a trace on the path that scripts see."""
     sys.path.insert(0, root)
     try:
-        import ftcore.runtime.warm.run
-        import ftcore.worker._hooks  # noqa: F401
+        import ftcore.runtime.warm.run  # noqa: F401
     except Exception:  # another version of Python, or one without the packages that ftcore needs
         return False
     finally:
@@ -42,7 +41,7 @@ if __name__ == "__main__":
 
     from ftcore.runtime.warm import child, run
 
-    _body = child.take_over(int(sys.argv[1]), frozenset(name for name in sys.modules if "." not in name) - FRESH)
+    _body = child.take_over(int(sys.argv[1]), FRESH)
     if _body is None:
         _plain()
     else:
