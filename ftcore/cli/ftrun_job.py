@@ -317,6 +317,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         log_level=args.log_level,
         platform=args.platform,
         parent=args.local_parent if args.local_parent > 0 else 0,
+        store_port=args.master_port,
         upkeep=upkeep_flags(args.archive, args.keep_events, args.snapshot_events),
         signals=options.signals(parser, args.signals_to_handle),
     )

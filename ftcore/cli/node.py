@@ -63,6 +63,7 @@ class NodeConfig:
         platform: URL of what launches nodes; empty: nothing does.
         parent: process id of the ``ftrun`` that plays the platform, 0 if none: this agent dies with it.
         warm: the warm process, if it was started already.
+        store_port: where the workers' store is served if that port is free; 0: on a free one.
         signals: those that end the node or the job in order.
     """
 
@@ -80,6 +81,7 @@ class NodeConfig:
     parent: int = 0
     upkeep: tuple[str, ...] = ()
     warm: Started | None = None
+    store_port: int = 0
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -103,6 +105,7 @@ def _local(config: NodeConfig, reaper: Reaper, agent: Callable[[], Agent | None]
         env=config.agent.env,
         preload=config.preload,
         nproc=config.agent.slots,
+        store_port=config.store_port,
         output=config.output,
         on_store_lost=store_lost,
         reaper=reaper,

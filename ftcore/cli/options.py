@@ -159,6 +159,14 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="label by which ranks are laid out, so that nodes of one switch are neighbours; the same on every node",
     )
+    _add(
+        group,
+        "--master-port",
+        type=port,
+        default=0,
+        metavar="PORT",
+        help="where the workers' store listens if this port is free, for init_method=tcp://... (default: a free port)",
+    )
     _add(group, "--node-id", help="this node's name (default: the host's)")
     _add(group, "--local-addr", help="address at which other nodes reach this one")
     _add(
@@ -202,6 +210,14 @@ def whole(text: str) -> int:
     """A number of at least zero; raises ``ValueError``, as argparse expects."""
     value = int(text)
     if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def port(text: str) -> int:
+    """A TCP port, or 0 for a free one; raises ``ValueError``, as argparse expects."""
+    value = int(text)
+    if not 0 <= value <= 65535:
         raise ValueError(text)
     return value
 

@@ -72,11 +72,11 @@ FLAGS: dict[str, Flag] = {
     "duplicate_stdout_filters": Flag(_DIFFERS, "lines go to `filtered_stdout.log` in the directory of the round"),
     "duplicate_stderr_filters": Flag(_DIFFERS, "lines go to `filtered_stderr.log` in the directory of the round"),
     "node_rank": Flag(_DIFFERS, "the place among the nodes with every store, not with static rendezvous alone"),
-    "master_addr": Flag(_UNUSED, "each round has a store of its own, on a port of its own"),
+    "master_addr": Flag(_UNUSED, "the store is on the node with the first ranks; `MASTER_ADDR` is its address"),
     "master_port": Flag(
-        _UNUSED,
-        "each round has a store of its own, on a port of its own: a script with `init_method=tcp://...` takes the "
-        "address from `MASTER_ADDR` and `MASTER_PORT`, as `env://` does",
+        _DIFFERS,
+        "the port of the workers' store on the node with the first ranks (default: a free one in each round). Where it "
+        "is in use, a free port is taken and a note says so; `MASTER_PORT` is always right",
     ),
     "local_addr": Flag(_SAME),
     "logs_specs": Flag(

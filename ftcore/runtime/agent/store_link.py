@@ -21,12 +21,23 @@ class StoreLink:
         reaper: waits for it.
         warm: forks it.
         on_lost: called with each round whose store was lost, oldest first.
+        port: where stores are served if it is free; 0: a free port for each.
+        on_note: called with a line for the user where another port was taken.
     """
 
-    def __init__(self, reaper: Reaper, warm: WarmLink, on_lost: Callable[[Round], None]) -> None:
+    def __init__(
+        self,
+        reaper: Reaper,
+        warm: WarmLink,
+        on_lost: Callable[[Round], None],
+        port: int,
+        on_note: Callable[[str], None],
+    ) -> None:
         self._reaper = reaper
         self._warm = warm
         self._on_lost = on_lost
+        self._port = port
+        self._on_note = on_note
         self._host: Parked | None = None
         self._rounds: list[Round] = []
         self._lock = asyncio.Lock()
@@ -43,7 +54,7 @@ class StoreLink:
             for _ in range(TRIES):
                 parked = await self._ensure()
                 try:
-                    protocol.send(parked.channel, {"open": round_, "host": host})
+                    protocol.send(parked.channel, {"open": round_, "host": host, "port": self._port})
                     reply, _ = await receive(parked.channel)
                 except OSError:
                     reply = None
@@ -53,7 +64,10 @@ class StoreLink:
                 if "error" in reply:
                     raise UsageError(f"no store for round {round_} can be opened at {host}: {reply['error']}")
                 self._rounds = [*(kept for kept in self._rounds if kept != round_), round_][-ROUNDS_KEPT:]
-                return int(reply["port"])
+                port = int(reply["port"])
+                if self._port not in (0, port):
+                    self._on_note(f"--master-port {self._port} is in use: round {round_} has its store on port {port}")
+                return port
         raise UsageError(f"no store for round {round_} can be opened: its host process died {TRIES} times")
 
     def close(self) -> None:

@@ -121,6 +121,7 @@ class LocalSupervisor:
             that is read at load time is run by exec instead of fork.
         preload: modules that the warm process imports; None: every launch is run by exec.
         nproc: how many workers to expect; so many are forked ahead.
+        store_port: where stores are served if that port is free; 0: on a free one.
         output: what is shown where.
         on_note: told, for a person, of what could not be done (a log file that cannot be written); default: stderr.
         on_store_lost: told of a round whose store was lost because the store host died.
@@ -139,6 +140,7 @@ class LocalSupervisor:
         env: Mapping[str, str],
         preload: Sequence[str] | None = DEFAULT_PRELOAD,
         nproc: int = 1,
+        store_port: int = 0,
         output: Output | None = None,
         on_note: Callable[[str], None] | None = None,
         on_store_lost: Callable[[Round], None] | None = None,
@@ -163,7 +165,8 @@ class LocalSupervisor:
         self._env = {**env, AGENT_ENV: self._tag}
         self._preloads = preload is not None
         self._warm = WarmLink(self._reaper, env, preload or (), nproc, self._tag, warm)
-        self._store = StoreLink(self._reaper, self._warm, on_store_lost or (lambda _round: None))
+        lost = on_store_lost or (lambda _round: None)
+        self._store = StoreLink(self._reaper, self._warm, lost, store_port, self._on_note)
         self._exits: asyncio.Queue[WorkerExit | None] = asyncio.Queue()
         self._workers: list[_Worker] = []
         self._copies: dict[int, LineCopies] = {}

@@ -1,7 +1,8 @@
-"""The store host: serves one TCPStore per round, each on a port of its own, for the job's first node.
+"""The store host: serves one TCPStore per round, each on a free port or on the one asked for, for the job's first node.
 
 A round never re-uses the store of another: late workers of a dead round would read and write keys of the new one. The
-stores of the last two rounds are kept, so that workers that are about to be stopped see no closed socket first.
+stores of the last two rounds are kept, so that workers that are about to be stopped see no closed socket first. A store
+that is asked for on the port of an older one takes its place.
 
 It is forked from the warm process, so torch is loaded already, and a crash of it costs one round, not the agent.
 """
@@ -22,7 +23,7 @@ _CONNECT_TIMEOUT = datetime.timedelta(seconds=10)
 
 def serve(channel: socket.socket) -> None:
     """Open stores on request until the agent is gone; never returns."""
-    stores: dict[int, Any] = {}
+    stores: dict[int, tuple[Any, int]] = {}
     with contextlib.suppress(OSError, ValueError):  # each rank is a connection
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     protocol.send(channel, {"serving": os.getpid()})
@@ -32,22 +33,30 @@ def serve(channel: socket.socket) -> None:
             os._exit(0)
         try:
             round_ = int(message["open"])
-            stores.pop(round_, None)
-            stores[round_], port = open_server(str(message["host"]))
+            wanted = int(message["port"])
+            for old in [kept for kept, (_, port) in stores.items() if kept == round_ or port == wanted]:
+                del stores[old]
+            stores[round_] = open_server(str(message["host"]), wanted)
             for old in sorted(stores)[:-ROUNDS_KEPT]:
                 del stores[old]
-            reply: dict[str, Any] = {"port": port}
+            reply: dict[str, Any] = {"port": stores[round_][1]}
         except Exception as error:  # torch raises its own types for a name that does not resolve or a refused socket
             reply = {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
         protocol.send(channel, reply)
 
 
-def open_server(host: str) -> tuple[Any, int]:
-    """Serve a TCPStore for as long as it is referred to; returns it and its port. Raises what torch raises."""
+def open_server(host: str, port: int = 0) -> tuple[Any, int]:
+    """Serve a TCPStore for as long as it is referred to; returns it and its port (a free one for 0 or one in use).
+
+    Raises what torch raises.
+    """
     from torch.distributed import TCPStore
 
     socket.getaddrinfo(host, None)  # torch would try a name that nobody knows for as long as it may
-    listener = _listen(host)
+    try:
+        listener = _listen(host, port)
+    except OSError:
+        listener = _listen(host, 0)
     port = listener.getsockname()[1]
     try:
         store = TCPStore(
@@ -65,15 +74,15 @@ def open_server(host: str) -> tuple[Any, int]:
     return store, port
 
 
-def _listen(host: str) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     """Listen on one address if the host is given as one that is local; for a name, on all: ``/etc/hosts`` often maps a
     machine's own name to a loopback address that no other node can reach."""
     try:
         local = "127.0.0.1" if host == "localhost" else str(ipaddress.ip_address(host))
         return socket.create_server(
-            (local, 0), family=socket.AF_INET6 if ":" in local else socket.AF_INET, backlog=1024
+            (local, port), family=socket.AF_INET6 if ":" in local else socket.AF_INET, backlog=1024
         )
-    except (ValueError, OSError):
+    except (ValueError, OSError):  # a name, or an address that is not of this machine
         if socket.has_dualstack_ipv6():
-            return socket.create_server(("", 0), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
-        return socket.create_server(("", 0), backlog=1024)
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
+        return socket.create_server(("", port), backlog=1024)

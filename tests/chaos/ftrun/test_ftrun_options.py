@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import ftrun
+from etcd_cluster import free_ports
+from harness import ftrun, kill
 
 SAY = "print(f'out{RANK}', flush=True); print(f'err{RANK}', file=sys.stderr, flush=True)"
 
@@ -50,13 +51,13 @@ def test_torchruns_other_flags_and_variables_are_taken(tmp_path: Path) -> None:
     """Flags with nothing to set are noted once; underscores and PET_ variables work; the rendezvous id is the job."""
     with ftrun(tmp_path) as job:
         job.env |= {"PET_NPROC_PER_NODE": "2", "PET_MAX_RESTARTS": "1"}
-        flags = "--rdzv_backend=c10d --rdzv-conf timeout=9 --monitor-interval 5 --start-method spawn --master-port 1"
+        flags = "--rdzv_backend=c10d --rdzv-conf timeout=9 --monitor-interval 5 --start-method spawn --master-addr here"
         run = job.start(*flags.split(), "--rdzv_id", "job", "--nnodes=1", job=False)
         job.stepped(1)
         assert len(job.pids(1)) == 2
         job.finish()
         assert run.end() == 0
-        for flag in ("--rdzv-backend", "--rdzv-conf", "--monitor-interval", "--start-method", "--master-port"):
+        for flag in ("--rdzv-backend", "--rdzv-conf", "--monitor-interval", "--start-method", "--master-addr"):
             assert run.stderr().count(f"{flag} has nothing to set here") == 1
 
 
@@ -215,3 +216,31 @@ def test_signals_and_the_shutdown_timeout_of_the_user(tmp_path: Path) -> None:
         taken = [event.data for event in job.of("policy.considered") if event.data.verdict == "take"]
         assert [plan.grace_s for plan in taken] == [1.0]
         assert job.wait("workers.stopped", started.seq).data.exitcodes == (-9,)
+
+
+def test_a_script_finds_its_store_at_the_given_port(tmp_path: Path) -> None:
+    """``init_method=tcp://HOST:PORT`` with ``--master-port PORT`` works as under torchrun, also after a restart."""
+    [port] = free_ports(1)
+    with ftrun(tmp_path) as job:
+        job.env["INIT_METHOD"] = f"tcp://localhost:{port}"
+        run = job.start("--nproc-per-node", "2", "--master-port", str(port), script="ddp.py")
+        job.stepped(1)
+        kill(job.pids(1)[1])
+        job.stepped(2)
+        job.finish()
+        assert run.end() == 0
+        assert {event.data.port for event in job.of("store.opened")} == {port}
+        assert "--master-port" not in run.stderr()
+
+
+def test_a_given_port_that_is_in_use_costs_no_job(tmp_path: Path) -> None:
+    """The store takes a free port and a note says so; workers find it by ``MASTER_PORT``. 65536 is refused."""
+    with socket.create_server(("127.0.0.1", 0)) as other, ftrun(tmp_path) as job:
+        port = other.getsockname()[1]
+        run = job.start("--nproc-per-node", "2", "--master-port", str(port), script="ddp.py")
+        job.stepped(1)
+        job.finish()
+        assert run.end() == 0
+        assert f"--master-port {port} is in use" in run.stderr()
+        refused = job.start("--master-port", "65536")
+        assert refused.end() == 2 and "--master-port" in refused.stderr()

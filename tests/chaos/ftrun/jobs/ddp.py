@@ -14,7 +14,8 @@ HERE = Path.cwd()
 CHECKPOINT = HERE / "checkpoint.pt"
 STOP_AT = int(sys.argv[1]) if len(sys.argv) > 1 else 1 << 30
 
-dist.init_process_group("gloo")
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo", os.environ.get("INIT_METHOD", "env://"), world_size=SIZE, rank=RANK)
 rank = dist.get_rank()
 torch.manual_seed(0)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
