@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from ftcore.events.job import JobProgressed, JobSpec
+from ftcore.events.worker import Cut, Stand, WorkersStood
 from ftcore.events.world import StoreFailed
 from ftcore.ids import Term
 from ftcore.policies.config import parse
@@ -104,4 +105,48 @@ def stopped_and_started_again() -> JobDriver:
     driver.wait()
     driver.settle()
     driver.start()
+    return driver
+
+
+def _stand_apart(driver: JobDriver) -> None:
+    """All ranks wait for each other, and two nodes get no answer from each other."""
+    world = driver.state.world
+    assert world is not None
+    stands = tuple(
+        Stand(
+            ranks=(member.base_rank,),
+            place="train.py:9 (main)",
+            op="all_reduce",
+            waits="lock",
+            still_s=20.0,
+            held_s=20.0,
+            silent_s=20.0,
+            overdue=True,
+            stack="wait (train.py:9)",
+        )
+        for member in world.members
+    )
+    one, other = world.members[0], world.members[1]
+    cuts = tuple(
+        Cut(node=here.node, peer=there.node, connections=2, silent_s=15.5, retries=6, ranks=(here.base_rank,))
+        for here, there in ((one, other), (other, one))
+    )
+    driver.own(WorkersStood(round=driver.state.round, stands=stands, cuts=cuts))
+
+
+@_scenario
+def link_cut_twice() -> JobDriver:
+    """Three nodes go on without one of the pair; the two that are left are both needed and start again."""
+    driver = JobDriver(nodes=3, spec=JobSpec(argv=("train.py",), nodes_min=2, nodes_max=3))
+    driver.start()
+    driver.make_steps(5)
+    _stand_apart(driver)
+    driver.settle()
+    while driver.state.phase == "recovering" and driver.wait():
+        driver.settle()
+    driver.make_steps(5)
+    _stand_apart(driver)
+    driver.settle()
+    driver.finish()
+    driver.settle()
     return driver

@@ -94,6 +94,21 @@ def test_two_hosts_alone_that_cannot_reach_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize(("deaf", "to"), [NODES, NODES[::-1]], ids=["to-the-later", "to-the-earlier"])
+def test_a_link_that_is_cut_one_way(tmp_path: Path, deaf: str, to: str) -> None:
+    """One host hears nothing from the other, which still hears it: the pair is found as with a whole cut."""
+    with fleet(tmp_path, 6, timing=SOON) as job:
+        runs = begin(job, "--nnodes", "2:3")
+        seq = job.events.seen[-1].seq
+        job[deaf].deafen(job[to])
+        opened = names_the_pair(job, seq)
+        job.train_again(opened.seq, 2)
+        assert {host.name for host in job.world()} == {"h4", "h6"}
+        runs.pop("h5").end()
+        job.end(*runs.values())
+
+
+@pytest.mark.timeout(300)
 def test_two_hosts_that_are_both_needed_start_again_until_the_link_is_back(tmp_path: Path) -> None:
     """In the new round the workers cannot even connect, which is found as well; with the link the training goes on."""
     with fleet(tmp_path, 6, timing=SOON) as job:
