@@ -92,12 +92,9 @@ class StandstillWatch:
         if world is None or not self._news or now - self._looked < LOOK_S or not _is_watched(state, world):
             return None
         self._news, self._looked = False, now
-        fresh = self._fresh(now)
-        stands = merged(stand for heard in fresh.values() for stand in heard.stands)
+        stands, cuts, found = self._seen(state, world, now)
         if not stands:
             return self._went_on(now)
-        cuts = _cuts(state, world, {node: heard.net for node, heard in fresh.items()})
-        found = judge(stands, world.size, self._timing, _ceiling_s(state, self._timing), cuts)
         silent = [stand.silent_s for stand in stands if stand.silent_s is not None]
         if silent and self._since is None:
             self._since = now - max(silent)
@@ -105,6 +102,35 @@ class StandstillWatch:
             return None
         self._told, self._told_at = found, now
         return WorkersStood(round=world.round, stands=tuple(_shortened(stand) for stand in stands), cuts=cuts)
+
+    def holds(self, state: JobState, told: WorkersStood | WorkersWentOn, now: float) -> bool:
+        """Whether workers still stand as they did; if not, they are looked at anew.
+
+        Args:
+            state: the folded state.
+            told: what was to be recorded; while the log is out of reach, its turn comes late.
+            now: seconds, as for ``heard``.
+        """
+        world = state.world
+        if isinstance(told, WorkersWentOn) or world is None or world.round != told.round:
+            return True  # it ended, or means nothing any more
+        then = judge(told.stands, world.size, self._timing, _ceiling_s(state, self._timing), told.cuts)
+        if self._seen(state, world, now)[2].verdict == then.verdict:
+            return True
+        if self._told.verdict == then.verdict:
+            self._told, self._news = Judgement(""), True
+        return False
+
+    def _seen(
+        self, state: JobState, world: WorldState, now: float
+    ) -> tuple[tuple[Stand, ...], tuple[Cut, ...], Judgement]:
+        """What the ranks do, who cannot reach whom, and what it is taken for."""
+        fresh = self._fresh(now)
+        stands = merged(stand for heard in fresh.values() for stand in heard.stands)
+        if not stands:
+            return (), (), Judgement("")
+        cuts = _cuts(state, world, {node: heard.net for node, heard in fresh.items()})
+        return stands, cuts, judge(stands, world.size, self._timing, _ceiling_s(state, self._timing), cuts)
 
     def _fresh(self, now: float) -> dict[str, _Heard]:
         """Nodes with ranks that complete no step, of those that were heard lately."""

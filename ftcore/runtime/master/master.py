@@ -41,6 +41,7 @@ from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeLeft, NodeLost
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertRaised
+from ftcore.events.worker import WorkersStood, WorkersWentOn
 from ftcore.faults.table import table
 from ftcore.ids import Seq, seconds
 from ftcore.ports import Candidate, EventLog, Leadership, Transport
@@ -439,7 +440,7 @@ class Master:
                 self._tell_own(slow)
             stood = self._standstill.look(self.state, now / 1e9)
             if stood is not None:
-                self._tell_own(stood)
+                self._tell_stood(stood)
             self._give_signs_of_life(now)
             self._choose_standbys()
             if self._standbys.forget(now):
@@ -509,6 +510,11 @@ class Master:
     def _lost(self, life: tuple[str, str]) -> None:
         self._losing.discard(life)
         self._leases.heard(*life, self._clock.mono())  # if the fact was set aside, it is said again, a lease later
+
+    def _tell_stood(self, stood: WorkersStood | WorkersWentOn) -> None:
+        assert self._sequencer is not None
+        holds = self._standstill.holds
+        self._sequencer.submit(own_fact(stood), lambda: holds(self.state, stood, self._clock.mono() / 1e9))
 
     def _sample_progress(self, now: int) -> None:
         assert self._sequencer is not None

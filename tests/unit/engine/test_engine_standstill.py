@@ -153,3 +153,21 @@ def test_people_are_told_once_of_a_standstill() -> None:
         told = [event.data for event in job.job.events if event.type == "alert.raised"]
         assert len(told) == expected
         assert all("no step for 90 s" in word.text for word in told)
+
+
+def test_what_is_recorded_late_has_to_be_so_still() -> None:
+    """While the log is out of reach workers may go on, or hang; what was found before is looked at anew."""
+    job = Job()
+    ranks = tuple(range(job.size))
+    stopped = job.stands(*ranks, state="stopped", still_s=9.0)
+    fact = job.beat(node0=stopped)
+    assert isinstance(fact, WorkersStood)
+    assert job.watch.holds(job.job.state, fact, job.now)
+    job.watch.heard("node0", 1, job.stands(*ranks, state="runs"), job.now)
+    assert not job.watch.holds(job.job.state, fact, job.now), "it is an alert only"
+    later = job.look()
+    assert isinstance(later, WorkersStood) and later.stands[0].state == "runs"
+    job.watch.heard("node0", 1, (), job.now)
+    assert not job.watch.holds(job.job.state, later, job.now), "they have gone on"
+    assert job.look() is None
+    assert isinstance(job.beat(node0=stopped), WorkersStood)
