@@ -82,7 +82,7 @@ def torchrun(both: bool, bound_s: float) -> float | None:
     with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as name, lan(HOSTS, Path(name)) as where:
         place = Path(name)
         hosts = [where[host] for host in TRAINING]
-        command = [str(BIN / "torchrun"), "--nnodes", "2:3", "--rdzv-backend", "c10d", "--max-restarts", "100"]
+        command = [str(BIN / "torchrun"), "--nnodes", "3", "--rdzv-backend", "c10d", "--max-restarts", "100"]
         command += ["--rdzv-endpoint", f"{hosts[0].name}:{PORT}", str(JOBS / "ddp.py")]
         for host in hosts:
             with (place / f"{host.name}.log").open("ab") as log:

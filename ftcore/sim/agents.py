@@ -23,6 +23,7 @@ from ftcore.sim import frames
 from ftcore.sim.clock import Timer, ns
 from ftcore.sim.hosts import Host, Process
 from ftcore.sim.net import End, Stream
+from ftcore.sim.standing import StandWatch
 from ftcore.sim.training import Ranks
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class SimAgent(Process):
         self._starting: Timer | None = None
         self._stopping: list[Timer] = []
         self._halting = False
+        self._stands = StandWatch(self.timing, LOOK_NS)
         self._begin_life()
         self.after(ns(sim.chance.uniform(0, 0.05)), self._seek)
         self.after(LOOK_NS, self._look)
@@ -241,6 +243,7 @@ class SimAgent(Process):
         self._heard = self.clock.now
         if isinstance(frame, frames.Welcome):
             self._welcomed, self._last = True, self._target
+            self._stands.forget()
             self.do(self.core.welcomed(frame.term))  # type: ignore[arg-type]
             self._acknowledge(frame.acked)
             self._sent = frame.acked
@@ -302,7 +305,8 @@ class SimAgent(Process):
 
     def _pulse(self) -> None:
         if self._welcomed:
-            self._send(frames.Beat(self.core.pulse(self.pages() if self.core.running else ())))
+            stands, net = self._stands.news() if self.core.running else (None, None)
+            self._send(frames.Beat(self.core.pulse(self.pages() if self.core.running else ()), stands, net))
             self._beat_later()
 
     def _beat_later(self) -> None:
@@ -315,6 +319,9 @@ class SimAgent(Process):
             self.do(self.core.looked(self.pages()))
         if self.core.phase == "orphaned":
             self.do(self.core.waited(self.now_s, self.pages()))
+        if self.core.running:
+            gang = self.sim.training.gangs.get(self.ranks.round) if self.ranks is not None else None
+            self._stands.look(self.ranks, gang, self.sim.net, self.clock.now)
         self.after(LOOK_NS, self._look)
 
     def pages(self) -> core.Pages:
@@ -397,7 +404,7 @@ class SimAgent(Process):
         if isinstance(command, PauseWorkers | ResumeWorkers):
             ranks.paused = isinstance(command, PauseWorkers)
         elif isinstance(command, RetryStep):
-            ranks.hung = False
+            ranks.standing = None
         elif isinstance(command, SaveCheckpoint) and ranks.part.group_rank == 0:
             self.sim.training.save(self.sim.training.gangs[ranks.round])
         elif isinstance(command, ParkWorkers):

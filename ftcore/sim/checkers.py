@@ -17,6 +17,9 @@ from ftcore.events.job import JobFinished, JobRolledBack
 from ftcore.events.node import OrderRefused
 from ftcore.events.policy import PolicyConsidered
 from ftcore.events.registry import Kind
+from ftcore.events.worker import StandstillJudged
+from ftcore.faults.standstill import HANG
+from ftcore.sim.clock import ns
 from ftcore.sim.training import Gang
 from ftcore.states.fold import fold
 from ftcore.states.model import JobState, digest
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
     from ftcore.sim.agents import SimAgent
     from ftcore.sim.masters import SimMaster
     from ftcore.sim.protocol import Simulation
+
+
+LATE_S = 1.0
+"""What a node tells, and what a master makes of it, is so late."""
 
 
 class Violation(Exception):
@@ -59,6 +66,9 @@ class Checker:
 
     def stopping(self, agent: "SimAgent", why: str) -> None:
         """An agent is about to stop living workers."""
+
+    def decided(self, group: list[Event]) -> None:
+        """A master has decided what follows from a fact."""
 
     def committed(self, master: "SimMaster") -> None:
         """A master learned that a batch is durable; its state stands right behind it."""
@@ -268,6 +278,26 @@ class OwnFaultsStopNothing(Checker):
             self.fail(f"{agent.node} stops healthy workers: {why}")
 
 
+class HealthyStandstillsAreLeftAlone(Checker):
+    """9. Workers that make any progress, or will by themselves, are stopped for a hang before the ceiling."""
+
+    def decided(self, group: list[Event]) -> None:
+        """A hang is only what is one, or what has shown no step for as long as the ceiling."""
+        for data in (event.data for event in group):
+            if isinstance(data, StandstillJudged) and data.verdict == HANG:
+                self._hangs(data)
+
+    def _hangs(self, data: StandstillJudged) -> None:
+        training, timing = self.sim.training, self.sim.options.spec.timing
+        gang, now = training.gangs[data.round], training.clock.now
+        if data.cause == "ceiling":
+            stepped = max(ranks.mono for ranks in gang.members.values())
+            if now - stepped < ns(timing.hang_ceiling_s):
+                self.fail(f"no step of round {data.round} for {(now - stepped) / 1e9:.1f} s is beyond the ceiling")
+        elif not training.ill(gang) and now - gang.ill_at > ns(LATE_S + timing.node_lease_s + timing.hang_look_s):
+            self.fail(f"healthy workers of round {data.round} hang ({data.cause}): {data.message}")
+
+
 ALL = (
     AcknowledgedFactsStand,
     EffectsFollowTheLog,
@@ -277,4 +307,5 @@ ALL = (
     NothingIsReadTwiceUnsaid,
     ReplayAgrees,
     OwnFaultsStopNothing,
+    HealthyStandstillsAreLeftAlone,
 )

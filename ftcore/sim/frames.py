@@ -8,6 +8,8 @@ import attrs
 from ftcore.commands import ReleaseNode
 from ftcore.engine.agent import Pulse
 from ftcore.engine.orders import Order
+from ftcore.events.worker import Stand
+from ftcore.faults.cuts import Net
 
 
 @attrs.frozen
@@ -30,9 +32,11 @@ class Facts:
 
 @attrs.frozen
 class Beat:
-    """A heartbeat."""
+    """A heartbeat; and what workers do that complete no step, where that changed."""
 
     pulse: Pulse
+    stands: tuple[Stand, ...] | None = None
+    net: Net | None = None
 
 
 @attrs.frozen

@@ -26,6 +26,7 @@ from ftcore.engine.master import (
     wrong_job,
 )
 from ftcore.engine.orders import Order
+from ftcore.engine.standstill import StandstillWatch
 from ftcore.engine.turn import own_fact, sequence
 from ftcore.errors import Conflict, Fenced, LogUnavailable
 from ftcore.events.deadline import DeadlineExpired
@@ -128,6 +129,7 @@ class SimMaster(Process):
         self._submitting = ""
         self._lived = False
         self._watcher: Watcher | None = None
+        self._standstill = StandstillWatch(self.timing)
         self._renewed = 0
         self._follow()
         self._campaign()
@@ -266,7 +268,9 @@ class SimMaster(Process):
             if is_duplicate(self.state, *fact.id):
                 continue
             now = Nanoseconds(self._base + self.clock.now)
-            batch += turn(self.state, sequence(self.state, fact, now=now, term=self.term))
+            made = turn(self.state, sequence(self.state, fact, now=now, term=self.term))
+            self.sim.decided(made)
+            batch += made
         if not batch:
             self.committing = False
             self._catch_up()
@@ -412,6 +416,7 @@ class SimMaster(Process):
         for node, incarnation in self._leases.silent(expected, now):
             self._lose(node, incarnation)
         self._sample(now)
+        self._tell_stood(now)
         self._give_signs_of_life(now)
         if self._sessions:
             self._called = now
@@ -458,6 +463,12 @@ class SimMaster(Process):
         )
         self.submit(own_fact(lost), lambda: self._leases.last_heard(node, incarnation) == heard)
 
+    def _tell_stood(self, now: int) -> None:
+        stood = self._standstill.look(self.state, now / 1e9)
+        if stood is not None:
+            holds = self._standstill.holds
+            self.submit(own_fact(stood), lambda: holds(self.state, stood, self.clock.now / 1e9))
+
     def _sample(self, now: int) -> None:
         world = self.state.world
         sampled_at, sampled_step = self._sampled
@@ -491,6 +502,8 @@ class SimMaster(Process):
                     self._take_facts(session, frame.bodies)
         elif isinstance(frame, frames.Beat):
             session.beat = frame.pulse
+            now_s = self.clock.now / 1e9
+            self._standstill.heard(session.node, frame.pulse.round, frame.stands, now_s, frame.net)
 
     def _take_facts(self, session: Session, bodies: tuple[bytes, ...]) -> None:
         if self._sessions.get(session.node) is not session:

@@ -109,6 +109,7 @@ class Network:
         self.frames = 0
         self._delay_s = delay_s
         self._blocked: dict[tuple[str, str], int] = {}
+        self._since: dict[tuple[str, str], int] = {}
         self.streams: list[Stream] = []
 
     def delay(self) -> int:
@@ -117,6 +118,8 @@ class Network:
 
     def block(self, source: str, target: str, duration_ns: int) -> None:
         """Let nothing pass from one host to another for a while."""
+        if not self.blocks(source, target):
+            self._since[source, target] = self.clock.now
         until = self.clock.now + duration_ns
         self._blocked[source, target] = max(until, self._blocked.get((source, target), 0))
 
@@ -127,6 +130,10 @@ class Network:
     def blocks(self, source: str, target: str) -> bool:
         """Whether nothing passes from one host to another now."""
         return source != target and self._blocked.get((source, target), 0) > self.clock.now
+
+    def silent_s(self, source: str, target: str) -> float:
+        """For how many seconds nothing has passed from one host to another; 0 if something does."""
+        return (self.clock.now - self._since[source, target]) / 1e9 if self.blocks(source, target) else 0.0
 
     def connected(self, one: str, other: str) -> bool:
         """Whether two hosts reach each other, both ways."""

@@ -61,6 +61,9 @@ TUNED: Final = {
 }
 """Options of policies that would make a simulation long for nothing."""
 
+SOON: Final = {"hang_look_s": 1.0, "hang_idle_s": 4.0, "hang_busy_s": 12.0, "hang_ceiling_s": 30.0}
+"""Time constants of hangs, where healthy workers stand still as well."""
+
 
 @attrs.frozen(kw_only=True)
 class Options:
@@ -92,6 +95,7 @@ class Options:
         total: steps of the training.
         checkpoint_every: steps between two checkpoints.
         give_up_s: seconds after which a collective that does not come about ends its process.
+        pauses: healthy workers complete no step now and then.
     """
 
     seed: int
@@ -119,6 +123,7 @@ class Options:
     total: int
     checkpoint_every: int
     give_up_s: float
+    pauses: bool = False
 
     @property
     def harmless(self) -> bool:
@@ -185,7 +190,26 @@ def draw(seed: int, nodes: int | None = None) -> Options:
         checkpoint_every=chance.choice((1, 5, 20)),
         give_up_s=chance.choice((1.0, 5.0)),
     )
-    return _with_spikes(options)
+    return _with_pauses(_with_spikes(options))
+
+
+def _with_pauses(options: Options) -> Options:
+    """Let healthy workers of some jobs stand still; there no collective gives up, and hangs have to be found."""
+    chance = random.Random(f"waits {options.seed}")  # a stream of its own, as that of the shape
+    if chance.random() < 0.8:
+        return options
+    hangs = chance.random() < 0.5 and not options.harmless and "worker_hang" not in options.faults
+    spec = attrs.evolve(options.spec, timing=attrs.evolve(options.spec.timing, **SOON))
+    return attrs.evolve(
+        options,
+        spec=spec,
+        digest=digest_of(msgspec.json.encode(spec)),
+        faults=(*options.faults, "worker_hang") if hangs else options.faults,
+        total=max(options.total, 60),
+        give_up_s=1e6,
+        bound_s=2000.0,
+        pauses=True,
+    )
 
 
 def _with_spikes(options: Options) -> Options:

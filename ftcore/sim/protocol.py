@@ -17,6 +17,7 @@ import attrs
 
 from ftcore.engine import actions as act
 from ftcore.engine.orders import Order, Slice
+from ftcore.events.envelope import Event
 from ftcore.events.job import CheckpointCommitted
 from ftcore.events.registry import Kind
 from ftcore.sim.agents import SimAgent
@@ -190,6 +191,11 @@ class Simulation:
         self.trace(f"{agent.core.incarnation} stops its workers: {why}")
         for checker in self.checkers:
             checker.stopping(agent, why)
+
+    def decided(self, group: list[Event]) -> None:
+        """A master has decided what follows from a fact; nothing of it is durable yet."""
+        for checker in self.checkers:
+            checker.decided(group)
 
     def committed(self, master: SimMaster, batch: list[Any]) -> None:
         """A master's batch is durable."""

@@ -5,6 +5,7 @@ each other, as collectives have it; where one is missing the others wait, and gi
 the newest checkpoint, or from the one that they are told.
 """
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from ftcore.ports import Progress, WorkerExit
 from ftcore.sim.clock import Scheduler, ns
 from ftcore.sim.hosts import Process
 from ftcore.sim.net import Network
+from ftcore.sim.standing import Standing
 
 SIGKILL, SIGTERM, SIGABRT = -9, -15, -6
 
@@ -47,12 +49,31 @@ class Ranks:
     step: int = 0
     mono: int = 0
     paused: bool = False
-    hung: bool = False
+    standing: Standing | None = None
 
     @property
     def whole(self) -> bool:
         """All live and can take part in a step."""
-        return all(self.alive) and not (self.paused or self.hung or self.process.frozen)
+        return all(self.alive) and not (self.paused or self.standing is not None or self.process.frozen)
+
+    def stand(self, standing: Standing) -> None:
+        """Do something else instead of a step, unless one of them hangs."""
+        if self.standing is None or not self.standing.hangs:
+            self.standing = standing
+
+    def standing_of(self, local_rank: int) -> Standing | None:
+        """What a rank does instead of a step; None: it steps, or waits for the others."""
+        standing = self.standing
+        return standing if standing is not None and standing.local_rank in (None, local_rank) else None
+
+    @property
+    def ill(self) -> str:
+        """Why it may rightly be stopped, if there is a reason in it."""
+        if not all(self.alive):
+            return "a worker has ended"
+        if self.process.frozen or self.paused:
+            return "frozen" if self.process.frozen else "paused"
+        return self.standing.name if self.standing is not None and self.standing.hangs else ""
 
     def pages(self) -> tuple[Progress | None, ...]:
         """What their progress pages say."""
@@ -69,6 +90,7 @@ class Gang:
     members: dict[int, Ranks] = attrs.field(factory=dict)
     step: int = -1
     stalled_since: int = -1
+    ill_at: int = 0
     done: bool = False
 
 
@@ -138,6 +160,7 @@ class Training:
         if not any(any(ranks.alive) for ranks in gang.members.values()):
             gang.done = True
             return
+        self._let_go_on(gang)
         if self._moves(gang):
             gang.stalled_since = -1
             self._complete(gang)
@@ -145,6 +168,23 @@ class Training:
             self._stall(gang)
         if not gang.done:
             self._tick_later(gang)
+
+    def _let_go_on(self, gang: Gang) -> None:
+        """Whose healthy standstill is over goes on; what is wrong with the round is remembered."""
+        for ranks in gang.members.values():
+            if ranks.standing is not None and self.clock.now >= ranks.standing.until:
+                ranks.standing = None
+        if self.ill(gang):
+            gang.ill_at = self.clock.now
+
+    def ill(self, gang: Gang) -> str:
+        """Why the round may rightly be taken for one that hangs; empty: it makes steps, or will by itself."""
+        members = list(gang.members.values())
+        if len(members) < gang.nodes:
+            return "not whole"
+        hosts = [ranks.process.host.name for ranks in members]
+        cut = not all(self.net.connected(*pair) for pair in itertools.combinations(hosts, 2))
+        return next(filter(None, (ranks.ill for ranks in members)), "cut" if cut else "")
 
     def _moves(self, gang: Gang) -> bool:
         members = list(gang.members.values())
@@ -192,7 +232,7 @@ class Training:
         for ranks in list(gang.members.values()):
             for local_rank, alive in enumerate(ranks.alive):
                 if alive and not ranks.process.frozen and self.chance.random() < 0.7:
-                    self.end(ranks, local_rank, SIGABRT if ranks.hung else 1)
+                    self.end(ranks, local_rank, SIGABRT if ranks.ill else 1)
 
     # -- ending
 

@@ -3,6 +3,7 @@
 Also how long things take, and what fails that is asked for. ``harms`` keeps all that may rightly stop training.
 """
 
+import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,16 @@ from ftcore.sim.clock import ns
 from ftcore.sim.evidence import KINDS
 from ftcore.sim.hosts import Host
 from ftcore.sim.options import SPIKE
+from ftcore.sim.standing import hang, pause
 from ftcore.sim.store import HOST as STORE
 from ftcore.sim.trace import TraceFault
-from ftcore.sim.training import SIGKILL
+from ftcore.sim.training import SIGKILL, Ranks
 
 if TYPE_CHECKING:
     from ftcore.sim.protocol import Simulation
+
+PAUSE_S = 5.0
+"""Mean seconds between two healthy standstills, where there are any."""
 
 
 class Trouble:
@@ -60,6 +65,9 @@ class Trouble:
             "operator_stop": self._operator_stop,
             "operator": self._operator,
         }
+        self._pauses = random.Random(f"pauses {self.options.seed}")  # a stream of its own
+        if self.options.pauses:
+            self._pause()
         self._drawn = [name for name in self.options.faults if name in self._kinds]
         if self._drawn:
             self._next()
@@ -146,7 +154,7 @@ class Trouble:
 
     # -- of workers and nodes
 
-    def _ranks(self, what: str, act: Callable[[object, int], None]) -> str:
+    def _ranks(self, what: str, act: Callable[[Ranks, int], object]) -> str:
         living = self.sim.training.living()
         if not living:
             return ""
@@ -155,13 +163,32 @@ class Trouble:
         return self.harm(f"{what} of round {ranks.round} on {ranks.process.name}")
 
     def _worker_kill(self) -> str:
-        return self._ranks("killed", lambda ranks, rank: self.sim.training.end(ranks, rank, SIGKILL))  # type: ignore[arg-type]
+        return self._ranks("killed", lambda ranks, rank: self.sim.training.end(ranks, rank, SIGKILL))
 
     def _worker_error(self) -> str:
-        return self._ranks("error", lambda ranks, rank: self.sim.training.end(ranks, rank, 1))  # type: ignore[arg-type]
+        return self._ranks("error", lambda ranks, rank: self.sim.training.end(ranks, rank, 1))
 
     def _worker_hang(self) -> str:
-        return self._ranks("hang", lambda ranks, rank: setattr(ranks, "hung", True))
+        return self._ranks("hang", self._hang)
+
+    def _hang(self, ranks: Ranks, local_rank: int) -> None:
+        """Before a round's first step only a collective that gives up ends a hang that shows no evidence."""
+        if ranks.steps or not self.options.pauses:
+            ranks.stand(hang(self._pauses, local_rank, self.sim.clock.now))
+
+    def _pause(self) -> None:
+        """Healthy workers complete no step for a while: those of a node, one of them, or all."""
+        self.sim.clock.after(ns(self._pauses.expovariate(1 / PAUSE_S)), self._pause)
+        living = [ranks for ranks in self.sim.training.living() if ranks.whole]
+        if not self.on or not living:
+            return
+        one = self._pauses.choice(living)
+        local_rank = self._pauses.choice((None, self._pauses.randrange(one.part.slots)))
+        those = [ranks for ranks in living if ranks.round == one.round] if self._pauses.random() < 0.2 else [one]
+        begun = pause(self._pauses, local_rank, self.sim.clock.now, self.options.spec.timing)
+        for ranks in those:
+            ranks.stand(begun)
+        self.sim.trace(f"PAUSE of round {one.round} on {one.process.name}: {begun.name}")
 
     def _agent_kill(self) -> str:
         agent = self._agent()

@@ -14,11 +14,13 @@ import pytest
 
 from ftcore.engine import agent as core
 from ftcore.engine import orders, rounds
+from ftcore.engine import standstill as watch
 from ftcore.events.incident import IncidentResolved
 from ftcore.events.policy import PolicyConsidered
+from ftcore.faults import standstill
 from ftcore.policies import budget, process_restart
 from ftcore.sim import agents, checkers, masters
-from ftcore.sim.options import SPIKE, draw
+from ftcore.sim.options import SOON, SPIKE, draw
 from ftcore.sim.protocol import run_protocol
 from ftcore.states.fold import base
 
@@ -38,6 +40,15 @@ AWAY: Focus = {
     "ambiguous": 0.0,
 }
 SPIKES: Focus = {"faults": (SPIKE, "worker_kill"), "every_s": 3.0, "total": 10_000, "checkpoint_every": 5}
+SPEC = draw(0).spec
+PAUSES: Focus = {
+    "spec": attrs.evolve(SPEC, timing=attrs.evolve(SPEC.timing, **SOON)),
+    "faults": (),
+    "step_s": 0.1,
+    "total": 10_000,
+    "give_up_s": 1e6,
+    "pauses": True,
+}
 
 planted: list[Any] = []
 
@@ -197,6 +208,26 @@ def an_agent_without_a_master_stops_its_workers(monkeypatch: pytest.MonkeyPatch)
     waited = core.AgentCore.waited
     monkeypatch.setattr(core.AgentCore, "looked_up", lambda self, now, led: setattr(self, "_led_since", now - 60))
     monkeypatch.setattr(core.AgentCore, "waited", lambda self, now, pages: waited(self, now, ()))
+
+
+@plant("HealthyStandstillsAreLeftAlone", PAUSES)
+def every_rank_is_given_the_least_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standstill, "_patience_s", lambda stand, timing, ceiling: timing.hang_look_s)
+
+
+@plant("HealthyStandstillsAreLeftAlone", PAUSES)
+def no_step_is_a_hang_long_before_the_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "ceiling_s", lambda timing, longest_gap_s, earlier: timing.hang_busy_s)
+
+
+@plant("HealthyStandstillsAreLeftAlone", PAUSES)
+def of_ranks_that_do_the_same_the_stillest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_together = standstill._put_together
+    monkeypatch.setattr(
+        standstill,
+        "_put_together",
+        lambda one, other: attrs.evolve(put_together(one, other), still_s=one.still_s + other.still_s),
+    )
 
 
 @plant("Liveness")
