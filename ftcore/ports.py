@@ -382,8 +382,13 @@ class Inspector(Protocol):
     def signs(self) -> tuple[Signs, ...]:
         """What the workers' pages say beside their steps, by local rank."""
 
-    def ask_stack(self, local_rank: int) -> bool:
-        """Ask a worker for the Python stacks of all its threads; whether it can answer."""
+    def ask_stack(self, local_rank: int, every: bool = False) -> bool:
+        """Ask a worker for the Python stack of its main thread; whether it can answer.
+
+        Args:
+            local_rank: the worker.
+            every: ask for the stacks of all its threads; only while none but the main thread may run.
+        """
 
     def stack(self, local_rank: int) -> str:
         """What it has answered by now, as faulthandler prints it."""

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import attrs
 
-_THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
+_MAIN_ALONE = "Stack (most recent"
+_THREAD = re.compile(r"^(?:(?:Current thread|Thread) 0x|Stack \(most recent)", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.{1,1000})", line (\d{1,9}|\?\?\?) in (.{1,300})$', re.MULTILINE)
 FRAMES_MAX = 12
 
@@ -40,12 +41,13 @@ class Place:
     Args:
         frames: of the main thread, innermost first.
         op: the collective that it is inside of; empty: none that is known.
-        talks: another of its threads is inside of a call that waits for a socket, a file or a process.
+        talks: another of its threads is inside of a call that waits for a socket, a file or a process; None: the other
+            threads are not known.
     """
 
     frames: tuple[Frame, ...] = ()
     op: str = ""
-    talks: bool = False
+    talks: bool | None = False
 
     @property
     def where(self) -> str:
@@ -60,14 +62,15 @@ class Place:
 
 
 def place_of(dump: str) -> Place:
-    """Read what faulthandler printed of all threads; the main thread is printed last."""
+    """Read what faulthandler printed, of the main thread or of all; the main thread is printed last."""
     starts = [found.start() for found in _THREAD.finditer(dump)]
     if not starts:
         return Place()
     threads = [dump[begin:end] for begin, end in zip(starts, [*starts[1:], len(dump)], strict=True)]
     frames = _frames(threads[-1])
-    talks = any(_innermost(thread).endswith(_OUTSIDE) for thread in threads[:-1])
-    return Place(frames, _op(frames), talks)
+    if threads[-1].startswith(_MAIN_ALONE):
+        return Place(frames, _op(frames), None)
+    return Place(frames, _op(frames), any(_innermost(thread).endswith(_OUTSIDE) for thread in threads[:-1]))
 
 
 def _frames(thread: str) -> tuple[Frame, ...]:

@@ -177,6 +177,20 @@ def _timespec(pid: int, address: int) -> float:
     return float(seconds + nanoseconds / 1e9)
 
 
+def others_rest(pid: int) -> bool:
+    """Whether all threads of a process but the main one sleep in the kernel."""
+    try:
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+        return all(_rests(f"/proc/{pid}/task/{thread}/stat") for thread in threads if thread != pid)
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _rests(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] in (b"S", b"D")
+
+
 def stat(pid: int) -> list[str]:
     """The fields of /proc/PID/stat behind the name, from the state on. Raises ``OSError``."""
     with open(f"/proc/{pid}/stat", "rb") as file:

@@ -9,7 +9,7 @@ import os
 from typing import Final
 
 from ftcore.runtime.agent import processes
-from ftcore.runtime.warm.stacks import MEMFD, STACKS
+from ftcore.runtime.warm.stacks import ALL_STACKS, MEMFD, STACKS
 
 STACK_BYTES_MAX: Final = 64 << 10
 _UNABLE: Final = "TtZX"
@@ -27,13 +27,14 @@ class StackFile:
         self.fd = os.memfd_create(MEMFD, os.MFD_CLOEXEC)
         self.there = -1
 
-    def ask(self, pid: int) -> bool:
-        """Ask for the stacks; whether the worker can answer."""
-        if self.there < 0 or not _listens(pid, self.there):
+    def ask(self, pid: int, every: bool = False) -> bool:
+        """Ask for the stack of the main thread, or those of every thread; whether the worker can answer."""
+        number = ALL_STACKS if every else STACKS
+        if self.there < 0 or not _listens(pid, self.there, number):
             return False
         os.ftruncate(self.fd, 0)
         os.lseek(self.fd, 0, os.SEEK_SET)
-        processes.kill(pid, STACKS)
+        processes.kill(pid, number)
         return True
 
     def read(self) -> str:
@@ -45,13 +46,13 @@ class StackFile:
         os.close(self.fd)
 
 
-def _listens(pid: int, there: int) -> bool:
-    """Whether the process catches ``STACKS``, which would end it otherwise, into that file, and is not stopped."""
+def _listens(pid: int, there: int, number: int) -> bool:
+    """Whether the process catches this signal, which would end it otherwise, into that file, and is not stopped."""
     with contextlib.suppress(OSError, StopIteration, ValueError, IndexError):
         if not os.readlink(f"/proc/{pid}/fd/{there}").startswith(f"/memfd:{MEMFD}"):
             return False
         with open(f"/proc/{pid}/status", "rb") as file:
             lines = dict(line.split(b":", 1) for line in file if b":" in line)
         caught = int(lines[b"SigCgt"], 16)
-        return lines[b"State"].strip().decode()[0] not in _UNABLE and bool(caught >> (STACKS - 1) & 1)
+        return lines[b"State"].strip().decode()[0] not in _UNABLE and bool(caught >> (number - 1) & 1)
     return False

@@ -10,8 +10,9 @@ worth an alert.
 
 House rules: a stack is asked for by a signal, which makes the main thread run. So what a worker has used is compared
 from behind one question to before the next. A worker that connects in vain is not asked: the signal would end its
-attempt (``EINTR``), and it would wait before the next. Time in which nobody looked (the node, or the agent, was
-stopped) counts for nobody.
+attempt (``EINTR``), and it would wait before the next. The stacks of all threads are only read while no other thread
+runs (``warm/stacks.py``); a worker whose other threads are not known waits for what they may wait for. Time in which
+nobody looked (the node, or the agent, was stopped) counts for nobody.
 """
 
 import asyncio
@@ -213,7 +214,12 @@ class ProgressWatch:
         waits = [samples.wait_of(worker.pid) for worker in workers]
         opening = {one.inode for one in found if one.opening and one.retries}
         connects = [not opening.isdisjoint(used.inodes) for used in before]
-        asked = [local for local, busy in zip(quiet, connects, strict=True) if not busy and self._ask(local)]
+        every = [_shows_all(worker, used, wait) for worker, used, wait in zip(workers, before, waits, strict=True)]
+        asked = [
+            local
+            for local, busy, whole in zip(quiet, connects, every, strict=True)
+            if not busy and self._ask(local, whole)
+        ]
         if asked:
             await asyncio.sleep(ANSWER_S)
         after, found = await loop.run_in_executor(None, _usages, [worker.pid for worker in workers])
@@ -227,14 +233,14 @@ class ProgressWatch:
         ranks = {inode: first + local for local, used in zip(quiet, after, strict=True) for inode in used.inodes}
         return self._unanswered.net(found, ranks, now())
 
-    def _ask(self, local: int) -> bool:
-        return self._inspector is not None and self._inspector.ask_stack(local)
+    def _ask(self, local: int, every: bool) -> bool:
+        return self._inspector is not None and self._inspector.ask_stack(local, every)
 
     def _weigh(
         self, worker: _Watched, place: Place, used: samples.Usage, rested: samples.Usage, wait: samples.Wait, now: float
     ) -> None:
         """Compare a sample with the one before it."""
-        wait = attrs.evolve(wait, kind="outside") if place.talks and wait.kind == "lock" else wait
+        wait = attrs.evolve(wait, kind="outside") if place.talks is not False and wait.kind == "lock" else wait
         first = worker.used is None
         if first or place.frames != worker.place.frames:
             worker.held_since = now
@@ -271,6 +277,12 @@ class ProgressWatch:
             timeout_s=timeout / 1e9 if timeout else None,
             stack=worker.place.stack,
         )
+
+
+def _shows_all(worker: _Watched, used: samples.Usage, wait: samples.Wait) -> bool:
+    """Whether it matters what a worker's other threads do, and none of them runs: it only waits for one of them."""
+    rests = worker.used is not None and not samples.progressed(worker.used, used, wait)
+    return rests and wait.kind == "lock" and samples.others_rest(worker.pid)
 
 
 def _usages(pids: Sequence[int]) -> tuple[list[samples.Usage], list[sockets.Connection]]:

@@ -85,8 +85,8 @@ class Node:
     def signs(self) -> tuple[Signs, ...]:
         return tuple(self.told)
 
-    def ask_stack(self, local_rank: int) -> bool:
-        return self.stacks is not None and self.stacks[local_rank].ask(self.pids[local_rank])
+    def ask_stack(self, local_rank: int, every: bool = False) -> bool:
+        return self.stacks is not None and self.stacks[local_rank].ask(self.pids[local_rank], every)
 
     def stack(self, local_rank: int) -> str:
         assert self.stacks is not None
@@ -273,7 +273,7 @@ def test_a_worker_that_cannot_answer_is_left_alone() -> None:
             assert file.ask(made.pid)
             while "in_the_deep" not in file.read():
                 os.sched_yield()
-        assert file.read().count("Current thread") == 1, "the answer before was put away"
+        assert file.read().count("most recent call first") == 1, "the answer before was put away"
         assert made.poll() is None
     file.close()
 
@@ -328,7 +328,7 @@ def test_connections_that_get_no_answer_are_told(monkeypatch: pytest.MonkeyPatch
         found = [one]
         monkeypatch.setattr(sockets, "connections", lambda: list(found))
         asked: list[int] = []
-        monkeypatch.setattr(node, "ask_stack", lambda local: bool(asked.append(local)))
+        monkeypatch.setattr(node, "ask_stack", lambda local, every: bool(asked.append(local)))
         assert node.wait(11.0)
         (told,) = node.watch.net.unanswered
         assert (told.address, told.ranks, told.silent_s) == ("10.0.0.2", (4,), 7.0)
@@ -338,3 +338,55 @@ def test_connections_that_get_no_answer_are_told(monkeypatch: pytest.MonkeyPatch
         found.clear()
         node.wait(6.0)
         assert not node.watch.net.unanswered and asked
+
+
+THREADS = """
+import socket, sys, threading, time
+from ftcore.runtime.warm.stacks import listen
+def calls(depth=30): return depth and calls(depth - 1)
+def runs():
+    while True: calls()
+def receives():
+    ours, theirs = socket.socketpair()
+    print("ready", flush=True)
+    socket.SocketIO(ours, "r").readinto(bytearray(1))
+def rests():
+    print("ready", flush=True)
+    threading.Event().wait()
+listen(int(sys.argv[1]))
+for _ in range(3 if sys.argv[2] == "runs" else 1):
+    threading.Thread(target=locals()[sys.argv[2]], daemon=True).start()
+if sys.argv[2] == "runs": print("ready", flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(("other", "waits"), [("receives", "outside"), ("rests", "lock")])
+def test_a_worker_that_waits_for_a_thread_waits_for_what_that_one_waits_for(other: str, waits: str) -> None:
+    """The other threads are looked at once the worker rests; until then the longer patience applies."""
+    stack = StackFile()
+    try:
+        with running(THREADS.replace("sys.argv[2]", repr(other)), stacks=[stack]) as made:
+            node = Node(made, [stack])
+            node.step()
+            rests(made[0].pid)
+            (first,) = node.wait(11.0)
+            assert first.waits == "outside"
+            (found,) = node.wait(20.0)
+            assert found.waits == waits
+    finally:
+        stack.close()
+
+
+def test_threads_that_run_are_not_looked_at() -> None:
+    """Their frames change while they are read, which ended the worker with SIGSEGV."""
+    stack = StackFile()
+    try:
+        with running(THREADS.replace("sys.argv[2]", repr("runs")), stacks=[stack]) as made:
+            node = Node(made, [stack])
+            node.step()
+            (found,) = node.wait(60.0)
+            assert (found.state, found.place) != ("", "")
+            assert "Thread 0x" not in stack.read() and "wait" in stack.read()
+    finally:
+        stack.close()
