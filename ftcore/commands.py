@@ -129,6 +129,20 @@ class ReplaceNodes(msgspec.Struct, frozen=True, tag_field="do", tag="replace_nod
     Args:
         nodes: names of the nodes given up.
         isolate: keep their machines from being chosen again.
+        keep: they train until the others are ready: nothing is ended before ``delete_nodes`` says so.
+    """
+
+    nodes: tuple[str, ...]
+    isolate: bool
+    keep: bool = False
+
+
+class DeleteNodes(msgspec.Struct, frozen=True, tag_field="do", tag="delete_nodes"):
+    """The platform's order: end nodes for whose places others were launched while they still trained.
+
+    Args:
+        nodes: their names.
+        isolate: keep their machines from being chosen again.
     """
 
     nodes: tuple[str, ...]
@@ -180,10 +194,12 @@ Command: TypeAlias = (
     | ParkWorkers
     | SaveCheckpoint
     | ReplaceNodes
+    | DeleteNodes
     | CheckHealth
     | AskPolicy
 )
-"""Everything that may be ordered: ``ReplaceNodes`` is the platform's, ``AskPolicy`` the master's, the rest a node's."""
+"""Everything that may be ordered: ``ReplaceNodes`` and ``DeleteNodes`` are the platform's, ``AskPolicy`` the master's,
+the rest a node's."""
 
 IN_WORDS: dict[type[Any], str] = {
     StartWorkers: "start workers",
@@ -196,6 +212,7 @@ IN_WORDS: dict[type[Any], str] = {
     ParkWorkers: "keep their state from one round to the next",
     SaveCheckpoint: "save a checkpoint when told",
     ReplaceNodes: "launch nodes",
+    DeleteNodes: "end nodes",
     CheckHealth: "check devices and links",
     AskPolicy: "ask policies",
 }

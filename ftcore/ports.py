@@ -394,6 +394,14 @@ class Inspector(Protocol):
         """What it has answered by now, as faulthandler prints it."""
 
 
+@runtime_checkable
+class Warmer(Protocol):
+    """A supervisor that prepares starts while nothing runs; one that does not need not have any of it."""
+
+    async def warmed(self) -> bool:
+        """Wait until workers can be started at once; whether they can be, as far as is known."""
+
+
 class Supervisor(Protocol):
     """Starts, watches and stops the workers of one node.
 

@@ -144,7 +144,8 @@ def _print(incident: Incident, out: "Console", args: argparse.Namespace) -> None
             steps.add_row("", duration(step.at), str(step.seq), clean(hinted(step.what, args)))
         out.print(steps)
     out.print("\nHow long it took", style="strong")
-    names = [field.name for field in attrs.fields(type(incident.phases))]
+    every = [field.name for field in attrs.fields(type(incident.phases))]
+    names = [name for name in every if name != "wait" or incident.phases.wait is not None]
     phases = table("", *names, right=tuple(names))
     phases.add_row("", *(duration(getattr(incident.phases, name)) for name in names))
     out.print(phases)

@@ -10,6 +10,7 @@ from ftcore.commands import (
     AskPolicy,
     CheckHealth,
     Command,
+    DeleteNodes,
     OpenStore,
     ParkWorkers,
     PauseWorkers,
@@ -137,7 +138,9 @@ def _retry(command: RetryStep) -> str:
 
 
 def _replace(command: ReplaceNodes) -> str:
-    return f"launch others for {names(command.nodes)}{', whose machines are not to be used' if command.isolate else ''}"
+    keep = ", which train until those are ready" if command.keep else ""
+    isolate = ", whose machines are not to be used" if command.isolate else ""
+    return f"launch others for {names(command.nodes)}{keep}{isolate}"
 
 
 def _check(command: CheckHealth) -> str:
@@ -160,6 +163,7 @@ _ORDERS: dict[type[Any], Callable[[Any], str]] = {
     ParkWorkers: lambda order: f"park the workers of round {order.round}, within {duration(order.grace_s)}",
     SaveCheckpoint: lambda order: f"save the state of round {order.round}",
     ReplaceNodes: _replace,
+    DeleteNodes: lambda order: f"end {names(order.nodes)}",
     CheckHealth: _check,
     AskPolicy: lambda order: f"ask {order.policy} about {order.incident}, revision {order.revision}",
 }
@@ -240,6 +244,16 @@ def _rediagnosed(data: incident.IncidentRediagnosed) -> str:
     return f"{data.fault.cls}: {data.fault.summary} (revision {data.revision}, {plural(reports, 'report')})"
 
 
+def _deferred(data: incident.DepartureDeferred) -> str:
+    ready = f"{plural(data.want, 'node is', 'nodes are')} ready without {'it' if len(data.nodes) == 1 else 'them'}"
+    return f"{names(data.nodes)}: training goes on until {ready}, for up to {duration(data.patience_s)}"
+
+
+def _departed(data: incident.DepartureBegun) -> str:
+    ready = f"ready: {names(data.ready)}" if data.ready else "no other node is ready"
+    return f"{names(data.nodes)}: leaves now; {ready}"
+
+
 def _resolved(data: incident.IncidentResolved) -> str:
     lost = "" if data.steps_lost is None else f", {plural(data.steps_lost, 'step')} lost"
     by = f"by {data.policy}, " if data.policy else ""
@@ -288,6 +302,8 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     incident.IncidentRediagnosed: _rediagnosed,
     incident.IncidentEscalated: lambda data: f"past {data.policy}: {data.reason}",
     incident.IncidentResolved: _resolved,
+    incident.DepartureDeferred: _deferred,
+    incident.DepartureBegun: _departed,
     incident.IncidentExhausted: lambda data: data.reason,
     incident.IncidentContinued: lambda data: f"{data.policy} {data.outcome}; the chain goes on",
     job.CheckpointCommitted: lambda data: f"step {data.step} of round {data.round}{_why(data.where)}",
@@ -303,6 +319,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     job.LogContradicted: lambda data: f"{data.node}: {data.reason}",
     job.JobUnparked: lambda data: f"by {data.who}",
     master.MasterElected: lambda data: f"{data.host} pid {data.pid} leads at {data.address}, ftcore {data.version}",
+    node.NodeWarmed: lambda data: f"{data.node}: can start its workers at once",
     node.NodeJoined: lambda data: f"{data.node} with {plural(data.slots, 'rank')}, {data.host} pid {data.pid}",
     node.NodeLeft: lambda data: f"{data.node}: {data.reason}",
     node.NodeGaveUp: lambda data: f"{data.node}: {data.reason}",

@@ -203,6 +203,9 @@ def _by_hand(job: JobStatus) -> list[tuple[str, str]]:
         wish = job.request
         why = f": {wish.why}" if wish.why else ""
         rows.append(("asked for", f"{wish.command}{f' {wish.node}' if wish.node else ''} by {wish.who}{why}"))
+    if job.leaving:
+        replaced = "leaves once its replacement is" if len(job.leaving) == 1 else "leave once their replacements are"
+        rows.append(("waits", f"{', '.join(job.leaving)} {replaced} ready; training goes on"))
     more = len(job.quarantined) - NODES_SHOWN
     kept_out = [f"{node} ({reason})" for node, reason in list(job.quarantined.items())[:NODES_SHOWN]]
     if kept_out:

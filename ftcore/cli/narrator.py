@@ -16,6 +16,8 @@ from ftcore.events.action import ActionOrdered
 from ftcore.events.envelope import Event
 from ftcore.events.health import HealthJudged
 from ftcore.events.incident import (
+    DepartureBegun,
+    DepartureDeferred,
     IncidentContinued,
     IncidentEscalated,
     IncidentExhausted,
@@ -105,7 +107,7 @@ class Narrator:
         """What is told of an event; empty: nothing."""
         tell = self._tellers.get(type(event.data))
         line = tell(self, event, event.data) if tell is not None else ""
-        named = event.incident in self._opened and event.type.startswith(("incident.", "policy."))
+        named = event.incident in self._opened and event.type.startswith(("departure.", "incident.", "policy."))
         line = completed(line, self._store, self._job)
         return f"{event.incident}: {line}" if line and named else line
 
@@ -144,6 +146,14 @@ class Narrator:
             return f"{data.policy} passes: {data.reason}"
         wait = f", after a pause of {data.wait_s:g} s" if data.wait_s else ""
         return f"{data.policy}: {data.reason}{wait}" if data.plan in ("restart", "in_place") else ""
+
+    def _deferred(self, event: Event, data: DepartureDeferred) -> str:
+        leave = "leaves once its replacement is" if len(data.nodes) == 1 else "leave once their replacements are"
+        patience = duration(data.patience_s)
+        return f"{', '.join(data.nodes[:NAMES_SHOWN])} {leave} ready, training goes on; waits up to {patience}"
+
+    def _departed(self, event: Event, data: DepartureBegun) -> str:
+        return f"{_names(data.ready)} ready" if data.ready else "no other node is ready in time"
 
     def _escalated(self, event: Event, data: IncidentEscalated) -> str:
         return f"{data.policy} did not succeed: {data.reason}"
@@ -254,6 +264,8 @@ class Narrator:
         IncidentRediagnosed: _rediagnosed,
         AlertRaised: _nan,
         PolicyConsidered: _considered,
+        DepartureDeferred: _deferred,
+        DepartureBegun: _departed,
         IncidentEscalated: _escalated,
         IncidentContinued: _continued,
         IncidentResolved: _resolved,

@@ -56,6 +56,7 @@ from ftcore.events.node import (
     NodeGaveUp,
     NodeJoined,
     NodeLeft,
+    NodeWarmed,
     OrderObeyed,
     OrderRefused,
 )
@@ -166,6 +167,12 @@ class AgentCore:
         self._under_way.clear()
         self._queue.clear()
         return [Tell(joined)]
+
+    def warmed(self) -> Actions:
+        """Workers can be started at once from now on: worth to be told while nothing runs."""
+        if self.doing != "standby" or self._finished:
+            return []
+        return [Tell(NodeWarmed(node=self.node, incarnation=self.incarnation))]
 
     def halt(self) -> None:
         """The workers are about to be stopped because this life ends: nothing of them is told any more."""

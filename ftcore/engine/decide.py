@@ -9,6 +9,7 @@ turns the wheel once goes on exactly where the old one stopped.
 from collections.abc import Callable
 
 from ftcore.commands import ReleaseNode
+from ftcore.engine.departure import advance_deferred
 from ftcore.engine.ending import end_given_up, finish
 from ftcore.engine.health import advance_spares, judge_health
 from ftcore.engine.issue import NAMES_MAX
@@ -127,6 +128,7 @@ def _advance_calm(turn: Turn) -> bool:
 _ADVANCE: tuple[tuple[Callable[[Turn], bool], tuple[JobPhase, ...]], ...] = (
     (advance_consult, tuple(JobPhase)),
     (advance_plan, tuple(JobPhase)),
+    (advance_deferred, (JobPhase.RUNNING,)),
     (advance_recovering, (JobPhase.RECOVERING, JobPhase.CHECKING)),
     (advance_assembling, (JobPhase.ASSEMBLING,)),
     (advance_forming, (JobPhase.FORMING,)),

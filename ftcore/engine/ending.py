@@ -34,7 +34,7 @@ def end_given_up(turn: Turn) -> None:
         return
     known, reason = state.incident, f"{data.node} gave up: {data.reason}"
     if known is not None:
-        if known.phase in (IncidentPhase.ACTING, IncidentPhase.VERIFYING):
+        if known.phase in (IncidentPhase.ACTING, IncidentPhase.DEFERRED, IncidentPhase.VERIFYING):
             turn.emit(IncidentEscalated(policy=known.taken, reason=reason), incident=known.id)
         turn.emit(IncidentExhausted(reason=reason), incident=known.id)
     finish(

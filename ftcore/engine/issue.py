@@ -8,6 +8,7 @@ from ftcore.commands import (
     AskPolicy,
     CheckHealth,
     Command,
+    DeleteNodes,
     OpenStore,
     ParkWorkers,
     ReleaseNode,
@@ -22,6 +23,7 @@ from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionOrdered, ActionSuperseded
 from ftcore.events.world import Member
 from ftcore.ids import Round
+from ftcore.policies.base import PlanKind
 from ftcore.states.faultkey import is_cut
 from ftcore.states.model import IncidentState, JobState, NodeState
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
@@ -170,16 +172,32 @@ def order_resume(turn: Turn, pausing: Collection[str] | None) -> None:
         order(turn, ResumeWorkers(round=_newest(state)), names, IN_PLACE_DEADLINE_S)
 
 
-def order_replacements(turn: Turn, known: IncidentState) -> bool:
-    """Ask the platform for other nodes in the places of those given up; not for one that was gone and came back."""
-    terms, nodes = known.terms, turn.state.nodes
+def order_replacements(turn: Turn, known: IncidentState, *, keep: bool = False) -> bool:
+    """Ask the platform for other nodes in the places of those given up; not for one that was gone and came back.
+
+    Args:
+        turn: the turn.
+        known: the incident whose plan it is.
+        keep: those given up train until the others are ready.
+    """
+    terms, nodes, launched = known.terms, turn.state.nodes, turn.state.launched
     out = (*terms.exclude, *terms.quarantine)
-    names = tuple(name for name in terms.replace if name in out or name not in nodes or not nodes[name].alive)
+    given_up = (name for name in terms.replace if name in out or name not in nodes or not nodes[name].alive)
+    names = tuple(name for name in given_up if name not in launched)
     if not names:
         return False
-    command = ReplaceNodes(nodes=names, isolate=bool(terms.quarantine))
+    command = ReplaceNodes(nodes=names, isolate=bool(terms.quarantine), keep=keep)
     order(turn, command, (PLATFORM,), PLATFORM_ANSWER_S, incident=known.id)
     return True
+
+
+def order_deletions(turn: Turn, known: IncidentState) -> bool:
+    """Have the platform end the nodes for whose places others were launched while they trained."""
+    names = tuple(name for name in known.terms.replace if name in turn.state.launched)
+    if names:
+        command = DeleteNodes(nodes=names, isolate=bool(known.terms.quarantine))
+        order(turn, command, (PLATFORM,), PLATFORM_ANSWER_S, incident=known.id)
+    return bool(names)
 
 
 def order_release(turn: Turn, names: tuple[str, ...], reason: str, incident: str | None) -> None:
@@ -188,10 +206,14 @@ def order_release(turn: Turn, names: tuple[str, ...], reason: str, incident: str
 
 
 def supersede(turn: Turn, known: IncidentState) -> None:
-    """Take back the orders of plans that are no longer wanted; orders to stop stand."""
+    """Take back the orders of plans that are no longer wanted; orders to stop stand.
+
+    So does a launch for a node that trained then, while the job goes on: whoever is wanted in that place comes of it.
+    """
     passing = (AskPolicy, StartWorkers, ParkWorkers, CheckHealth, ReplaceNodes, *IN_PLACE)
+    goes_on = known.plan != PlanKind.END
     for ordered in list(turn.state.actions.values()):
-        if isinstance(ordered.command, passing):
+        if isinstance(ordered.command, passing) and not (goes_on and getattr(ordered.command, "keep", False)):
             turn.emit(ActionSuperseded(effect=ordered.effect, reason=f"incident {known.id}"), incident=known.id)
 
 

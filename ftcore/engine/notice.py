@@ -23,9 +23,11 @@ from ftcore.faults.rule import Rule
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import PlanKind
 from ftcore.policies.words import plural
+from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, Report, Request
 from ftcore.states.node import NodePhase
+from ftcore.states.revisions import READY_FIRST, follows
 from ftcore.states.world import usable
 
 _TROUBLED = (JobPhase.FORMING, JobPhase.STARTING, JobPhase.RUNNING, JobPhase.PAUSED)
@@ -44,6 +46,8 @@ def notice(turn: Turn, since: int) -> None:
         _notice_stop(turn, state.stop, since)
     elif any(r.seq >= since and _is_of_run(state, r) for r in state.reports):
         _notice_reports(turn)
+    elif is_deferred(state.incident):
+        _notice_stricter(turn)
     elif state.incident is None and state.phase in _CALM:
         notice_calm(turn)
 
@@ -59,6 +63,21 @@ def _notice_stop(turn: Turn, stop: Request, since: int) -> None:
         )
 
 
+def is_deferred(known: IncidentState | None) -> bool:
+    """Whether the job trains on until others are ready for the places of nodes that leave."""
+    return known is not None and known.phase is IncidentPhase.DEFERRED
+
+
+def _notice_stricter(turn: Turn) -> None:
+    """A node that is about to be drained is to be kept out as well: the chain is asked again about that wish."""
+    known, wish = turn.state.incident, turn.state.request
+    assert known is not None
+    if wish is None or wish.command != "evict" or wish.seq == known.fault.root:
+        return
+    if known.kind == "request" and wish.node in known.terms.exclude:
+        _open_or_amend(turn, "request", _wish(wish))
+
+
 def notice_calm(turn: Turn) -> None:
     """Take up a wish or an opportunity, when nothing else is going on."""
     state = turn.state
@@ -69,15 +88,19 @@ def notice_calm(turn: Turn) -> None:
 
 
 def _take_up(turn: Turn, request: Request) -> None:
-    """Open the wish's incident; one to let go of a node that only stands by needs nobody's plan."""
+    """Open the wish's incident; one to let go of a node that only stands by, or that is gone, needs nobody's plan."""
     _open_or_amend(turn, "request", _wish(request))
     node, known = turn.state.nodes.get(request.node), turn.state.incident
-    if request.command not in ("drain", "evict") or node is None or node.phase is not NodePhase.STANDBY:
+    if request.command not in ("drain", "evict") or node is None:
+        return
+    gone = not node.alive and follows(turn.state, READY_FIRST)
+    if node.phase is not NodePhase.STANDBY and not gone:
         return
     assert known is not None
     if request.command == "evict":
         turn.emit(NodeQuarantined(node=node.node, reason=known.fault.summary), incident=known.id)
-    order_release(turn, (node.node,), known.fault.summary, known.id)
+    if not gone:
+        order_release(turn, (node.node,), known.fault.summary, known.id)
     turn.emit(IncidentResolved(policy="", outcome="released"), incident=known.id)
 
 
@@ -88,7 +111,9 @@ def _notice_reports(turn: Turn) -> None:
     if known is None:
         if state.phase in _TROUBLED and (kind == "fault" or state.phase in _CALM):
             _open_or_amend(turn, kind, _read(state))
-    elif known.plan != PlanKind.END and (kind == "fault" or known.kind == "warning") and not _is_echo(known, reports):
+        return
+    trains = known.kind == "warning" or is_deferred(known)
+    if known.plan != PlanKind.END and (kind == "fault" or trains) and not _is_echo(known, reports):
         _open_or_amend(turn, kind, _read(state))
 
 
@@ -112,7 +137,7 @@ def _rules(recorded: bytes) -> tuple[Rule, ...]:
 
 def _is_echo(known: IncidentState, reports: list[Report]) -> bool:
     """Whether all that was reported since a wish's new round began is how the old round's workers ended."""
-    if known.kind == "fault" or known.plan != PlanKind.RESTART:
+    if known.kind == "fault" or known.plan != PlanKind.RESTART or is_deferred(known):
         return False
     new = [report for report in reports if report.seq > known.taken_at]
     return all(report.type == "worker.failed" and report.round <= known.round for report in new)

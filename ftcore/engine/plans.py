@@ -4,17 +4,9 @@ Each ``advance_*`` function returns whether it decided anything. Plans that form
 """
 
 from ftcore.commands import ADVISER, AskPolicy, PauseWorkers, tag_of
+from ftcore.engine.departure import begin_round, defer
 from ftcore.engine.ending import finish
-from ftcore.engine.issue import (
-    next_round,
-    order,
-    order_in_place,
-    order_park,
-    order_resume,
-    order_stop,
-    order_store,
-    supersede,
-)
+from ftcore.engine.issue import order, order_in_place, order_resume, order_stop, supersede
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionSuperseded
 from ftcore.events.incident import IncidentContinued, IncidentEscalated, IncidentExhausted, IncidentResolved
@@ -119,12 +111,8 @@ def _begin(turn: Turn, known: IncidentState) -> None:
         if not order_in_place(turn, known, terms.command):
             turn.emit(IncidentEscalated(policy=known.taken, reason="no member has living workers"), incident=known.id)
     elif known.plan == PlanKind.RESTART:
-        if terms.survivors == "park":
-            order_park(turn, known)
-        else:
-            order_stop(turn, known.grace_s, known.id)
-        if known.wait_s == 0:
-            order_store(turn, next_round(state), known.id, (*terms.exclude, *terms.avoid))
+        if not defer(turn, known):
+            begin_round(turn, known)
     else:
         order_stop(turn, known.grace_s, known.id)
 

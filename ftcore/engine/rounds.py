@@ -12,6 +12,7 @@ from ftcore.engine.issue import (
     members,
     next_round,
     order,
+    order_deletions,
     order_release,
     order_replacements,
     order_rest_stop,
@@ -81,6 +82,8 @@ def advance_recovering(turn: Turn) -> bool:
         return True
     if known.effect in state.actions:
         return False  # nobody is let go before the platform has promised somebody else
+    if order_deletions(turn, known):
+        return True
     if _exclude(turn, known):
         return True
     checking = check_again(turn, known)
@@ -267,8 +270,9 @@ def _steps_lost(state: JobState, known: IncidentState, stepped: list[NodeState])
 
 def advance_finished(turn: Turn) -> bool:
     """The job has succeeded when every member's workers ended with code 0."""
-    state = turn.state
-    if state.phase is not JobPhase.RUNNING or state.incident is not None or state.world is None:
+    state, known = turn.state, turn.state.incident
+    deferred = known is not None and known.phase is IncidentPhase.DEFERRED
+    if state.phase is not JobPhase.RUNNING or (known is not None and not deferred) or state.world is None:
         return False
     if state.count(NodePhase.FINISHED) < len(state.world.members):
         return False
@@ -276,6 +280,8 @@ def advance_finished(turn: Turn) -> bool:
         node = state.current(member.node, member.incarnation)
         if node is None or node.phase is not NodePhase.FINISHED:
             return False
+    if known is not None:
+        turn.emit(IncidentResolved(policy=known.taken, outcome="ended"), incident=known.id)
     finish(turn, JobFinished(outcome="succeeded", exit_code=0, reason="every worker ended with code 0"))
     return True
 

@@ -18,6 +18,7 @@ from ftcore.events.worker import Cut, Stand, StandstillJudged, WorkersStood, Wor
 from ftcore.faults.cuts import NO_NET, Net, at_odds, cuts_of
 from ftcore.faults.standstill import ALERT, STACK_CHARS_MAX, Judgement, ceiling_s, judge, merged
 from ftcore.policies.alert import word_of_standstill
+from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import JobPhase
 from ftcore.states.model import JobState, WorldState
 from ftcore.timing import Timing
@@ -164,7 +165,7 @@ def judge_standstill(turn: Turn) -> None:
         return
     timing = state.spec.timing
     found = judge(data.stands, world.size, timing, _ceiling_s(state, timing), data.cuts)
-    if not found.verdict or (found.verdict == ALERT and state.incident is not None):
+    if not found.verdict or (found.verdict == ALERT and not _is_calm(state)):
         return
     ranks, nodes, apart = found.ranks, Ranks(state), at_odds(found.cuts, _seats(world))
     word = word_of_standstill(state, found.message) if found.verdict == ALERT and state.standstill is None else None
@@ -189,6 +190,10 @@ def _is_watched(state: JobState, world: WorldState) -> bool:
     known = state.incident
     recovers = known is not None and known.kind == "fault" and known.round >= world.round
     return world.started and state.phase in (JobPhase.RUNNING, JobPhase.RECOVERING) and not recovers
+
+
+def _is_calm(state: JobState) -> bool:
+    return state.incident is None or state.incident.phase is IncidentPhase.DEFERRED
 
 
 def _ceiling_s(state: JobState, timing: Timing) -> float:

@@ -9,6 +9,7 @@ import difflib
 import attrs
 
 from ftcore.engine.issue import NAMES_MAX
+from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import Contradicted, JobState
 from ftcore.states.node import OUTGOING
@@ -68,11 +69,11 @@ def judge(state: JobState, command: str, node: str = "") -> Answer | None:
     if command == "admit":
         return _judge_admission(state, node)
     if command in ABOUT_NODES:
-        return _judge_node(state, node)
+        return _judge_node(state, command, node)
     return _judge_pause(state, command)
 
 
-def _judge_node(state: JobState, node: str) -> Answer | None:
+def _judge_node(state: JobState, command: str, node: str) -> Answer | None:
     known = state.nodes.get(node)
     if known is None:
         names = [found.node for found in state.alive()]
@@ -85,7 +86,17 @@ def _judge_node(state: JobState, node: str) -> Answer | None:
         return Answer(f"{node} takes no part any more: it is {known.phase}", fulfilled=True)
     if known.phase in OUTGOING:
         return Answer(f"{node} is on its way out already", fulfilled=True)
+    if _is_leaving(state, command, node):
+        return Answer(f"{node} leaves once its replacement is ready", fulfilled=True)
     return None
+
+
+def _is_leaving(state: JobState, command: str, node: str) -> bool:
+    """Whether a node trains until another one is ready for its place, and is kept out then, if that is asked for."""
+    known = state.incident
+    if known is None or known.phase is not IncidentPhase.DEFERRED:
+        return False
+    return node in (known.terms.exclude if command == "drain" else known.terms.quarantine)
 
 
 def _judge_admission(state: JobState, node: str) -> Answer | None:

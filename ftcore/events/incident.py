@@ -92,6 +92,37 @@ class IncidentContinued:
     outcome: str
 
 
+@decision("departure.deferred")
+@attrs.frozen(kw_only=True)
+class DepartureDeferred:
+    """Nodes that still train are to leave once others are ready for their places; training goes on meanwhile.
+
+    Args:
+        nodes: names of those that leave.
+        want: nodes of the world to come: so many others must be ready.
+        patience_s: seconds that are waited for them.
+    """
+
+    nodes: tuple[str, ...]
+    want: int
+    patience_s: float
+
+
+@decision("departure.begun")
+@attrs.frozen(kw_only=True)
+class DepartureBegun:
+    """What was deferred is carried out: the workers are stopped for the round without the nodes that leave.
+
+    Args:
+        nodes: names of those that leave.
+        ready: names of nodes that stand by and are ready, at most 64; empty: none was in time, and the plan can do
+            without.
+    """
+
+    nodes: tuple[str, ...]
+    ready: tuple[str, ...]
+
+
 @decision("incident.resolved")
 @attrs.frozen(kw_only=True)
 class IncidentResolved:
@@ -100,7 +131,8 @@ class IncidentResolved:
     Args:
         policy: the policy that did it.
         outcome: ``stepped``, ``settled`` (alive for ``settle_s``, no steps reported), ``finished``, ``ended``, or for
-            requests ``paused``, ``resumed``, ``saved`` or ``released`` (a node that only stood by; nobody's plan).
+            requests ``paused``, ``resumed``, ``saved`` or ``released`` (a node that only stood by, or is gone; nobody's
+            plan).
         steps_lost: completed steps that had to be done again, if both step counts are absolute.
     """
 

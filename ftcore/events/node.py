@@ -29,6 +29,7 @@ class NodeJoined:
         checks: the agent can check devices and links.
         role: role of its workers, where nodes may differ in it (``JobSpec.own_commands``).
         command: what it runs, where nodes may differ in it.
+        warms: its workers cannot be forked yet: ``node.warmed`` tells when they can.
     """
 
     node: str
@@ -44,6 +45,21 @@ class NodeJoined:
     checks: bool = False
     role: str = ""
     command: tuple[str, ...] = ()
+    warms: bool = False
+
+
+@fact("node.warmed")
+@attrs.frozen(kw_only=True)
+class NodeWarmed:
+    """A node that stands by can start its workers at once: its warm process has imported what they need.
+
+    Args:
+        node: the node's name.
+        incarnation: this life of its agent.
+    """
+
+    node: str
+    incarnation: str
 
 
 @fact("node.left")

@@ -22,6 +22,7 @@ class EvictStraggler:
     doc: ClassVar[str] = "Take out a node that keeps the others waiting, if another can take its place."
     conditions: ClassVar[tuple[str, ...]] = (
         "takes a slow node (`straggler`) that needs `slower` times as long as usual or more, since `steps` steps",
+        "lets the slow node train until its replacement is ready",
         "passes if no standby node is there and the platform cannot launch one: a slow node is better than none",
         "passes within `every` of its last eviction, and when `max_evictions` in `window` are spent",
     )

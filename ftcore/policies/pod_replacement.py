@@ -1,7 +1,8 @@
 """``pod_replacement`` (MindIO's RSC, DLRover's relaunch): the platform launches a node for the place of a bad one.
 
 All workers are started again, the healthy nodes stay; the newcomer takes the lost node's ordinal. The plan waits for
-the newcomer, which takes minutes, unless a standby node fills the place at once.
+the newcomer, which takes minutes, unless a standby node fills the place at once. A healthy node that is drained or
+evicted trains meanwhile (``engine/departure.py``).
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ class PodReplacement:
     conditions: ClassVar[tuple[str, ...]] = (
         "takes a fault whose node is gone, whose class is one of `classes`, whose node was the culprit `node_faults` "
         "times in `window`, or cannot reach another node and no health check is due that decides",
-        "takes a request to drain or to evict a node of the world",
+        "takes a request to drain or to evict a node of the world; it trains until its replacement is ready",
         "passes, and says that it holds, if more than `correlated_nodes` nodes, or two and more that are most of the "
         "world, were at fault within `correlated_window`",
         "passes when `max_replacements` in `window` or `per_node` of this node are spent, and during `cool_down`",

@@ -17,6 +17,7 @@ from ftcore.states.faultkey import is_cut
 from ftcore.states.health import wanted
 from ftcore.states.model import IncidentState, JobState, Report
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
+from ftcore.states.revisions import READY_FIRST, follows
 from ftcore.states.worker import WorkerPhase
 from ftcore.states.world import usable
 
@@ -217,6 +218,8 @@ def wished_node(incident: IncidentState, job: JobState) -> str:
     """The node that somebody asked to drain or to evict; empty if nobody did."""
     if incident.kind != "request" or incident.fault.detail not in ("drain", "evict"):
         return ""
+    if follows(job, READY_FIRST):
+        return culprit(incident)  # somebody may have asked for another one since
     return job.request.node if job.request is not None and job.request.node else culprit(incident)
 
 

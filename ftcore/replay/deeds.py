@@ -10,6 +10,7 @@ import attrs
 
 from ftcore.commands import (
     CheckHealth,
+    DeleteNodes,
     ParkWorkers,
     PauseWorkers,
     ReleaseNode,
@@ -20,9 +21,9 @@ from ftcore.commands import (
 )
 from ftcore.events.action import ActionFailed, ActionOrdered
 from ftcore.events.envelope import Event
-from ftcore.events.incident import IncidentContinued, IncidentEscalated
+from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentContinued, IncidentEscalated
 from ftcore.events.job import CheckpointCommitted, DataSkipped, JobRolledBack
-from ftcore.events.node import HealthChecked, NodeQuarantined, OrderRefused, PlatformAnswered
+from ftcore.events.node import HealthChecked, NodeQuarantined, NodeWarmed, OrderRefused, PlatformAnswered
 from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyFaulted
 from ftcore.events.world import RoundPlanned, WorldFormed
 from ftcore.policies.words import plural
@@ -81,6 +82,7 @@ _ORDERS: dict[type[Any], Callable[[Any, str], str]] = {
     ParkWorkers: lambda command, nodes: f"the workers of {nodes} leave their groups and keep their state",
     SaveCheckpoint: lambda command, nodes: "the workers are to save a checkpoint",
     ReplaceNodes: lambda command, nodes: f"the platform is to launch others for {_names(command.nodes)}",
+    DeleteNodes: lambda command, nodes: f"the platform is to end {_names(command.nodes)}",
     CheckHealth: lambda command, nodes: f"{nodes} to check devices and links",
     ReleaseNode: lambda command, nodes: f"{nodes} released" if command.outcome == "released" else "",
 }
@@ -97,6 +99,11 @@ def _formed(data: WorldFormed) -> str:
     return f"round {data.round}: {plural(data.size, 'rank')} on {plural(data.nodes, 'node')}{joined}{gone}"
 
 
+def _departed(data: DepartureBegun) -> str:
+    ready = f"{_names(data.ready)} ready" if data.ready else "no other node is ready"
+    return f"{_names(data.nodes)} leaves now: {ready}"
+
+
 def _why(text: str) -> str:
     return f": {text}" if text else ""
 
@@ -109,6 +116,9 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     PlanApplied: lambda data: f"every node has carried out the plan of {data.policy}",
     IncidentContinued: lambda data: f"{data.policy}: {data.outcome}; the chain goes on",
     IncidentEscalated: lambda data: f"{data.policy} did not succeed: {data.reason}",
+    DepartureDeferred: lambda data: f"training goes on: {_names(data.nodes)} leaves once its replacement is ready",
+    NodeWarmed: lambda data: f"{data.node} can start its workers at once",
+    DepartureBegun: _departed,
     HealthChecked: lambda data: f"{data.node} is {data.verdict}{_why(data.detail)}",
     NodeQuarantined: lambda data: f"{data.node} is kept out of all rounds: {data.reason}",
     CheckpointCommitted: lambda data: f"the checkpoint of step {data.step} is committed",

@@ -6,6 +6,7 @@ Phases, in seconds. Each begins where the one before it ends:
 |---|---|
 | ``detect`` | the fact that opened the incident, by the master's clock; begins with the root's own ``at.wall`` |
 | ``decide`` | the fact that brought the verdict ``take`` of the plan that held |
+| ``wait`` | the fact after which other nodes were ready for the places of those that left; training went on meanwhile |
 | ``stop`` | the fact after which no worker of the old round ran: ``round.planned``, or the job's end |
 | ``rendezvous`` | the fact that fixed the new world (``world.formed``); back-off and waiting for nodes included |
 | ``start`` | the fact after which every worker ran (``round.started``), or had obeyed in place (``plan.applied``) |
@@ -33,6 +34,7 @@ from msgspec import structs
 
 from ftcore.events.envelope import Event
 from ftcore.events.incident import (
+    DepartureBegun,
     Fault,
     IncidentContinued,
     IncidentEscalated,
@@ -66,6 +68,7 @@ class Phases:
 
     detect: float | None = None
     decide: float | None = None
+    wait: float | None = None
     stop: float | None = None
     rendezvous: float | None = None
     start: float | None = None
@@ -216,6 +219,7 @@ class _Case:
     failed: dict[tuple[int, str], tuple[Event, Failure]]
     took: Event | None = None
     steps: list[Step] = attrs.field(factory=list)
+    departed: Event | None = None
     applied: Event | None = None
     planned: Event | None = None
     formed: Event | None = None
@@ -227,7 +231,8 @@ class _Case:
 
     def begin_plan(self, took: Event | None) -> None:
         """A policy took it; None: its plan is over, and the chain is asked on."""
-        self.took, self.applied, self.planned, self.formed, self.started = took, None, None, None, None
+        self.took, self.departed, self.applied = took, None, None
+        self.planned, self.formed, self.started = None, None, None
 
 
 class Explainer:
@@ -301,6 +306,8 @@ class Explainer:
                 case.begin_plan(fact)
         elif isinstance(data, IncidentContinued | IncidentEscalated):
             case.begin_plan(None)
+        elif type(data) is DepartureBegun:
+            case.departed = fact
         elif type(data) is PlanApplied:
             case.applied = fact
         elif type(data) is RoundPlanned:
@@ -394,7 +401,8 @@ def _phases(case: _Case, root: Event | None) -> Phases:
     return Phases(
         detect=detect,
         decide=_between(case.opening, case.took),
-        stop=None if in_place else _between(case.took, stopped),
+        wait=_between(case.took, case.departed),
+        stop=None if in_place else _between(case.departed or case.took, stopped),
         rendezvous=_between(case.planned, case.formed),
         start=_between(case.took, case.applied) if in_place else _between(case.formed, case.started),
         first_step=_between(case.applied or case.started, case.closing) if stepped else None,

@@ -7,11 +7,11 @@ from typing import Any
 
 import attrs
 
-from ftcore.commands import CheckHealth, ReplaceNodes
+from ftcore.commands import CheckHealth, DeleteNodes, ReplaceNodes
 from ftcore.events.action import ActionOrdered
 from ftcore.events.envelope import Event, Unknown
 from ftcore.events.health import HealthJudged
-from ftcore.events.incident import IncidentOpened, IncidentRediagnosed
+from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentOpened, IncidentRediagnosed
 from ftcore.events.registry import Kind, all_types
 from ftcore.events.world import WorldFormed, WorldMembers
 
@@ -172,7 +172,7 @@ def nodes_of(event: Event, members: Collection[str] = ()) -> Iterator[str]:
         if isinstance(data.command, CheckHealth):
             for group in data.command.groups:
                 yield from group
-        elif isinstance(data.command, ReplaceNodes):
+        elif isinstance(data.command, ReplaceNodes | DeleteNodes):
             yield from data.command.nodes
         elif not data.nodes:
             yield from members
@@ -180,6 +180,8 @@ def nodes_of(event: Event, members: Collection[str] = ()) -> Iterator[str]:
         yield from (ill.node for ill in data.ill)
         for nodes in (found.nodes for several in (data.links, data.apart) for found in several):
             yield from nodes
+    elif isinstance(data, DepartureDeferred | DepartureBegun):
+        yield from data.nodes
     elif isinstance(data, IncidentOpened | IncidentRediagnosed):
         yield from data.fault.nodes
     elif isinstance(data, WorldMembers):

@@ -125,6 +125,7 @@ class JobStatus:
         checkpoint: step of the newest committed checkpoint that counts; None: the log knows of none.
         nodes: all nodes by ordinal, those that are gone last.
         standstill: no step is completed at the moment and an alert was raised; None: otherwise.
+        leaving: nodes that train until others are ready for their places, and leave then.
     """
 
     job: str
@@ -153,6 +154,7 @@ class JobStatus:
     checkpoint: int | None
     nodes: tuple[NodeInfo, ...]
     standstill: StandstillInfo | None = None
+    leaving: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -169,6 +171,7 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
     """
     leader, world, incident = state.master, state.world, state.incident
     open_now = incident is not None and incident.phase not in (IncidentPhase.RESOLVED, IncidentPhase.EXHAUSTED)
+    deferred = incident is not None and incident.phase is IncidentPhase.DEFERRED
     return JobStatus(
         job=job or state.job,
         state="unsubmitted" if not state.run and state.phase is JobPhase.ASSEMBLING else str(state.phase),
@@ -209,10 +212,11 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
             for node in sorted(state.nodes.values(), key=lambda node: (not node.alive, node.ordinal, node.node))
         ),
         standstill=None
-        if state.standstill is None or open_now
+        if state.standstill is None or (open_now and not deferred)
         else StandstillInfo(
             since=state.standstill.since, cause=state.standstill.cause, message=state.standstill.message
         ),
+        leaving=incident.terms.exclude if incident is not None and deferred else (),
     )
 
 

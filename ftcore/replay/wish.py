@@ -9,6 +9,8 @@ import attrs
 
 from ftcore.events.envelope import Event
 from ftcore.events.incident import (
+    DepartureBegun,
+    DepartureDeferred,
     IncidentEscalated,
     IncidentExhausted,
     IncidentOpened,
@@ -18,6 +20,7 @@ from ftcore.events.incident import (
 from ftcore.events.job import JobFinished, JobUnparked
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import PolicyConsidered
+from ftcore.policies.situation import listed
 from ftcore.replay.explain import Asked
 
 DONE = {
@@ -95,6 +98,12 @@ class Wish:
             self.policies.append(Asked(name=data.policy, verdict=data.verdict, reason=data.reason))
             verb = "takes it" if data.verdict == "take" else "passed over"
             return f"{data.policy}: {verb}: {data.reason}"
+        if isinstance(data, DepartureDeferred):
+            return f"{self.node or listed(data.nodes)} leaves once its replacement is ready; training goes on"
+        if isinstance(data, DepartureBegun) and data.ready:
+            return f"ready: {listed(data.ready)}; the workers are stopped for the next round"
+        if isinstance(data, IncidentResolved) and data.outcome == "ended" and self.command != "stop":
+            return ""  # the end of the job says it
         if isinstance(data, IncidentEscalated):
             return f"{data.policy}: did not succeed: {data.reason}"
         if isinstance(data, IncidentResolved):

@@ -74,7 +74,10 @@ class SimAgent(Process):
         self._stopping: list[Timer] = []
         self._halting = False
         self._stands = StandWatch(self.timing, LOOK_NS)
+        self._warm = False
         self._begin_life()
+        if (warm_s := sim.warms_in_s()) is not None:
+            self.after(ns(warm_s), self._warmed)
         self.after(ns(sim.chance.uniform(0, 0.05)), self._seek)
         self.after(LOOK_NS, self._look)
 
@@ -104,8 +107,13 @@ class SimAgent(Process):
             labels={SWITCH: self.host.switch} if self.host.switch else {},
             accelerators=self.sim.options.slots,
             checks=CheckHealth in self.core.able,
+            warms=not self._warm,
         )
         self.do(self.core.begin(joined))
+
+    def _warmed(self) -> None:
+        self._warm = True
+        self.do(self.core.warmed())
 
     def tell(self, data: Any, mono: int | None = None) -> None:
         """Put a fact into the outbox."""

@@ -26,6 +26,7 @@ from typing import Any
 from ftcore import __version__
 from ftcore.commands import (
     AskPolicy,
+    DeleteNodes,
     ParkWorkers,
     PauseWorkers,
     ReleaseNode,
@@ -40,6 +41,7 @@ from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event
 from ftcore.events.job import CheckpointCommitted, JobFinished, JobProgressed, JobRolledBack, JobSubmitted
 from ftcore.events.master import MasterElected
+from ftcore.events.node import PlatformAnswered
 from ftcore.events.policy import AbilityDeclared, PlanApplied, PolicyFaulted
 from ftcore.events.world import RoundStarted
 from ftcore.ids import SECOND, seconds
@@ -426,6 +428,9 @@ class Campaign(Machines):
             self._halt()
         if isinstance(command, ReplaceNodes):
             self._after(costs["platform"], lambda: self._replace(command, effect))
+            return
+        if isinstance(command, DeleteNodes):
+            self._after(costs["platform"], lambda: self._own(PlatformAnswered(effect=effect, ok=True)))
             return
         if isinstance(command, AskPolicy):
             faulted = PolicyFaulted(effect=effect, policy=command.policy, error="in a simulation nobody asks it")

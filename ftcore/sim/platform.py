@@ -24,6 +24,9 @@ GONE_MAX = 20
 
 COUNT_NS = ns(1.0)
 
+LEAVE_S = 30.0
+"""What a node that the job tells to leave has to do so."""
+
 
 class Platform:
     """Places, each with at most one agent.
@@ -36,6 +39,7 @@ class Platform:
         self.sim, self.chance = sim, sim.chance
         wanted = sim.options.spec.nodes_max + sim.options.standing_by
         self._agents: list[SimAgent | None] = [None] * wanted
+        self._leaving: list[SimAgent] = []
         self._names = [f"node{place}" for place in range(wanted)]
         self._lives = [0] * wanted
         self.returns_s = (0.2, 3.0)
@@ -52,7 +56,7 @@ class Platform:
 
     def agents(self) -> list[SimAgent]:
         """All agents that live."""
-        return [agent for agent in self._agents if agent is not None]
+        return [*(agent for agent in self._agents if agent is not None), *self._leaving]
 
     def at(self, place: int) -> SimAgent | None:
         """The agent of a place, if one lives."""
@@ -60,14 +64,17 @@ class Platform:
 
     def ended(self, agent: SimAgent) -> None:
         """An agent's process is gone: another one follows, while a run lives."""
-        if agent not in self._agents:
+        if agent not in self.agents():
             return
-        place = self._agents.index(agent)
-        self._agents[place] = None
         if self.sim.options.watched:
             ended = NodeEnded(node=agent.node, reason="its agent ended", pid=self._pid(agent))
             self._gone = [*self._gone[1 - GONE_MAX :], ended]
             self._tell(ended)
+        if agent in self._leaving:
+            self._leaving.remove(agent)  # another one came for its place, or is on its way
+            return
+        place = self._agents.index(agent)
+        self._agents[place] = None
         if agent.outcome == "released":
             self._rename(place)
         delay = self.chance.uniform(*self.returns_s)
@@ -123,8 +130,13 @@ class Platform:
 
     # -- orders
 
-    def replace(self, effect: str, places: Sequence[Occupant]) -> tuple[bool, str, int]:
+    def replace(self, effect: str, places: Sequence[Occupant], keep: bool) -> tuple[bool, str, int]:
         """Take or decline an order; the same one again is answered as before.
+
+        Args:
+            effect: the order.
+            places: who is given up.
+            keep: who is given up goes on until it is deleted.
 
         Returns:
             Whether it was taken, why not, and in how many nanoseconds that is told.
@@ -135,11 +147,18 @@ class Platform:
             self._effects[effect] = (not declined, "no room" if declined else "")
             if not declined:
                 for place in places:
-                    self._give_up(place)
+                    self._give_up(place, keep)
         ok, reason = self._effects[effect]
         return ok, reason, delay
 
-    def _give_up(self, occupant: Occupant) -> None:
+    def delete(self, places: Sequence[Occupant]) -> tuple[bool, str, int]:
+        """End nodes that were kept; returns as ``replace``."""
+        for agent in list(self._leaving):
+            if (agent.node, agent.pid) in {(place.node, place.pid) for place in places}:
+                self.sim.clock.after(ns(LEAVE_S), agent.kill)
+        return True, "", ns(self.chance.uniform(0.05, 5.0))
+
+    def _give_up(self, occupant: Occupant, keep: bool) -> None:
         if occupant.node not in self._names:
             return
         place = self._names.index(occupant.node)
@@ -148,7 +167,11 @@ class Platform:
             return  # filled anew since
         self._rename(place)
         self.sim.trouble.harm(f"the platform replaces {occupant.node}")
-        if agent is not None:
+        if agent is not None and keep:
+            self._agents[place] = None
+            self._leaving.append(agent)
+            self._launch_later(place, self.chance.uniform(0.5, 15.0))
+        elif agent is not None:
             agent.kill()
 
     # -- places

@@ -116,6 +116,7 @@ class Simulation:
         )
         self.trouble = Trouble(self)
         self.platform = Platform(self)
+        self._warming = random.Random(f"warm {options.seed}")  # a stream of its own, as that of the job's shape
         self._healed_at = -1
         self._steps_on = 0
 
@@ -136,6 +137,11 @@ class Simulation:
         """A number for the next agent's life."""
         self._lives += 1
         return self._lives
+
+    def warms_in_s(self) -> float | None:
+        """Seconds until an agent's process can fork workers; None: it never can, until it is told to start some."""
+        share = self._warming.random()
+        return None if share < 0.05 else self._warming.uniform(0.0, 8.0)
 
     def next_pid(self) -> int:
         """A number for the next process."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ftcore.commands import PLATFORM, ReplaceNodes
+from ftcore.commands import PLATFORM, DeleteNodes, ReplaceNodes
 from ftcore.engine.told import told_of
 from ftcore.engine.turn import own_fact
 from ftcore.events.node import PlatformAnswered
@@ -48,15 +48,19 @@ class Watcher:
         state = self._master.state
         for action in list(state.actions.values()):
             if PLATFORM in action.waiting and action.effect not in self._asked:
-                assert isinstance(action.command, ReplaceNodes)
+                assert isinstance(action.command, ReplaceNodes | DeleteNodes)
                 self._asked.add(action.effect)
                 nodes = [state.nodes.get(name) for name in action.command.nodes]
                 places = [Occupant(node=node.node, pid=node.pid) for node in nodes if node is not None]
-                self._ask(action.effect, places)
+                self._ask(action.effect, places, action.command)
         self._declare()
 
-    def _ask(self, effect: str, places: list[Occupant]) -> None:
-        ok, reason, delay = self._sim.platform.replace(effect, places)
+    def _ask(self, effect: str, places: list[Occupant], command: ReplaceNodes | DeleteNodes) -> None:
+        platform = self._sim.platform
+        if isinstance(command, DeleteNodes):
+            ok, reason, delay = platform.delete(places)
+        else:
+            ok, reason, delay = platform.replace(effect, places, command.keep)
         answered = PlatformAnswered(effect=effect, ok=ok, reason=reason)
         self._master.after(delay, lambda: self._master.submit(own_fact(answered)))
 

@@ -20,6 +20,8 @@ class IncidentPhase(StrEnum):
     """A new reading; the chain is asked again from its top."""
     ACTING = "acting"
     """A policy took it; its plan is being carried out."""
+    DEFERRED = "deferred"
+    """A policy took it; training goes on until other nodes are ready for the places of those that leave."""
     VERIFYING = "verifying"
     """The plan is done; waiting for its outcome."""
     ESCALATING = "escalating"
@@ -31,6 +33,7 @@ class IncidentPhase(StrEnum):
 
 
 I = IncidentPhase  # noqa: E741  (the table reads better with one letter, and no other letter is taken)
+_CONSIDERED = (I.OPEN, I.DIAGNOSING, I.ACTING, I.DEFERRED, I.VERIFYING, I.ESCALATING)
 
 INCIDENT = Machine(
     name="incident",
@@ -40,19 +43,21 @@ INCIDENT = Machine(
     finals=(I.RESOLVED, I.EXHAUSTED),
     table=(
         *rows("policy.considered/take", (I.OPEN, I.DIAGNOSING, I.ESCALATING), I.ACTING),
-        *rows("incident.rediagnosed/worse", (I.OPEN, I.DIAGNOSING, I.ACTING, I.VERIFYING, I.ESCALATING), I.DIAGNOSING),
+        Row("departure.deferred", I.ACTING, I.DEFERRED),
+        Row("departure.begun", I.DEFERRED, I.ACTING),
+        *rows("incident.rediagnosed/worse", _CONSIDERED, I.DIAGNOSING),
         Row("round.started", I.ACTING, I.VERIFYING),
         Row("plan.applied/verify", I.ACTING, I.VERIFYING),
         Row("incident.continued", I.ACTING, I.ESCALATING),
-        *rows("incident.escalated", (I.ACTING, I.VERIFYING), I.ESCALATING),
-        *rows("incident.resolved", (I.OPEN, I.ACTING, I.VERIFYING), I.RESOLVED),
+        *rows("incident.escalated", (I.ACTING, I.DEFERRED, I.VERIFYING), I.ESCALATING),
+        *rows("incident.resolved", (I.OPEN, I.ACTING, I.DEFERRED, I.VERIFYING), I.RESOLVED),
         *rows("incident.exhausted", (I.OPEN, I.DIAGNOSING, I.ESCALATING), I.EXHAUSTED),
     ),
     ignored=(
         Ignored("policy.considered/pass", (I.OPEN, I.DIAGNOSING, I.ESCALATING), "a verdict for the record"),
         Ignored(
             "incident.rediagnosed/detail",
-            (I.OPEN, I.DIAGNOSING, I.ACTING, I.VERIFYING, I.ESCALATING),
+            _CONSIDERED,
             "the reading was amended without changing what to do",
         ),
         Ignored("plan.applied/other", (I.ACTING,), "what follows says it: it goes on, or is resolved"),

@@ -72,6 +72,8 @@ JOB = Machine(
         *rows("incident.opened", (P.ASSEMBLING, P.CHECKING, P.FORMING, P.STARTING, P.RUNNING, P.PAUSED), P.RECOVERING),
         *rows("incident.rediagnosed", _MOVING, P.RECOVERING),
         *rows("incident.escalated", _MOVING, P.RECOVERING),
+        Row("departure.deferred", P.RECOVERING, P.RUNNING),
+        Row("departure.begun", P.RUNNING, P.RECOVERING),
         *rows("plan.applied/on", (P.RECOVERING,), P.RUNNING),
         *rows("plan.applied/paused", (P.RECOVERING,), P.PAUSED),
         *rows("incident.resolved/on", (P.RECOVERING,), P.RUNNING),

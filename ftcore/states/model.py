@@ -190,6 +190,7 @@ class IncidentState:
         taken_at: seq of the verdict that took it.
         effect: the plan's own order, if it has one: in place, or to the platform.
         refused: why that order was refused, if it was.
+        deferred: when the plan was deferred until others are ready, in the master's nanoseconds; 0: it was not.
         answers: what policies that are not ftcore's said in this revision, by name.
         round: the round that was hit.
         progress: the newest step known to be completed when it was hit, if any.
@@ -215,6 +216,7 @@ class IncidentState:
     taken_at: int = 0
     effect: str = ""
     refused: str = ""
+    deferred: int = 0
     answers: dict[str, PolicyAnswered] = attrs.field(factory=dict)
     grace_s: float = 0.0
     wait_s: float = 0.0
@@ -338,6 +340,8 @@ class JobState:
         admitted: nodes that an operator let in again and that have not trained since.
         health: the health check under way.
         unchecked: living nodes that are to be checked before they take part, as ``{node: incarnation}``.
+        cold: living nodes that never started workers and cannot fork them yet, as ``{node: incarnation}``.
+        launched: nodes that others were launched for while they train, with the order's effect; until they are ended.
         checkpoints: steps whose checkpoint is committed, of the living lineage, newest last.
         curves: the newest trouble with a figure of the whole job, by its kind: round, step and the node that told it.
         nan: the loss was not finite for many steps in a row, and none is known to be finite since.
@@ -407,6 +411,8 @@ class JobState:
     admitted: list[str] = attrs.field(factory=list)
     health: HealthState | None = None
     unchecked: dict[str, str] = attrs.field(factory=dict)
+    cold: dict[str, str] = attrs.field(factory=dict)
+    launched: dict[str, str] = attrs.field(factory=dict)
     checkpoints: list[int] = attrs.field(factory=list)
     curves: dict[str, tuple[int, int | None, str]] = attrs.field(factory=dict)
     nan: NanState | None = None

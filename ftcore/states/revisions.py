@@ -8,6 +8,7 @@ earlier logs do not have need no revision: decisions that rest on them alone do 
 |---|---|
 | 0 | logs without this record |
 | 1 | a policy that the job is not able to carry out passes in an event once, not in every incident |
+| 2 | a node that trains and is to leave goes once another one is ready for its place, where one can come |
 """
 
 from typing import Final
@@ -16,7 +17,9 @@ from ftcore.states.model import JobState
 
 LACK_ONCE: Final = 1
 
-NEWEST: Final = 1
+READY_FIRST: Final = 2
+
+NEWEST: Final = 2
 """What masters of this ftcore decide by."""
 
 

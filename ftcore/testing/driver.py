@@ -17,6 +17,7 @@ from ftcore import __version__
 from ftcore.commands import (
     AskPolicy,
     CheckHealth,
+    DeleteNodes,
     OpenStore,
     ParkWorkers,
     PauseWorkers,
@@ -42,6 +43,7 @@ from ftcore.events.node import (
     NodeJoined,
     NodeLeft,
     NodeLost,
+    NodeWarmed,
     OrderObeyed,
     OrderRefused,
     PlatformAnswered,
@@ -90,6 +92,7 @@ class JobDriver:
             pairs, but not with all nodes of its switch at once.
         cut: pairs of nodes that exchange no data with each other in a health check.
         capacity: how many replacements the platform can launch.
+        slow_platform: what it launches joins when told to (``join``), not at once.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class JobDriver:
         self.health: dict[str, str] = {}
         self.cut: set[frozenset[str]] = set()
         self.capacity = 1000
+        self.slow_platform = False
         self._launched = 0
         self._launch = launch
 
@@ -187,8 +191,9 @@ class JobDriver:
         ordinal: int | None = None,
         labels: dict[str, str] | None = None,
         pid: int = 100,
+        warms: bool = False,
     ) -> None:
-        """A node (or a new incarnation of it) joins; by default as wide as all, with no place and no labels."""
+        """A node (or a new incarnation of it) joins; by default as wide as all, with no place, no labels, and warm."""
         self._incarnations[node] = self._incarnations.get(node, 0) + 1
         self._silent.discard(node)
         self.say(
@@ -205,8 +210,13 @@ class JobDriver:
                 labels=labels or {},
                 accelerators=self.slots,
                 checks=Ability.CHECK in self.abilities,
+                warms=warms,
             ),
         )
+
+    def warm(self, node: str) -> None:
+        """The node can start its workers at once from now on."""
+        self.say(node, NodeWarmed(node=node, incarnation=self._incarnation(node)))
 
     def fail(self, node: str, *, local_rank: int = 0, exitcode: int = 1, message: str = "", tail: str = "") -> None:
         """A worker of the node fails, after the last step that was made."""
@@ -386,7 +396,11 @@ class JobDriver:
         for name in names if ok else ():
             self.capacity -= 1
             self._launched += 1
-            self.join(f"{name}.{self._launched}")
+            if not self.slow_platform:
+                self.join(f"{name}.{self._launched}")
+
+    def _delete(self, node: str, order: Any) -> None:
+        self.own(PlatformAnswered(effect=order.effect, ok=True))
 
     def _advise(self, node: str, order: Any) -> None:
         name, effect = order.command.policy, order.effect
@@ -451,6 +465,7 @@ class JobDriver:
         ParkWorkers: _in_place,
         CheckHealth: _check,
         ReplaceNodes: _replace,
+        DeleteNodes: _delete,
         AskPolicy: _advise,
     }
 

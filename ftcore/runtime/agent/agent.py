@@ -27,7 +27,7 @@ from ftcore.events.worker import EVIDENCE_BYTES_MAX, FaultObserved, LogMatched
 from ftcore.faults.scan import Hit
 from ftcore.faults.window import StepRing
 from ftcore.ids import Round
-from ftcore.ports import EventLog, Inspector, Launch, Leader, Supervisor, Transport
+from ftcore.ports import EventLog, Inspector, Launch, Leader, Supervisor, Transport, Warmer
 from ftcore.runtime import tasks
 from ftcore.runtime.agent.environment import worker_env
 from ftcore.runtime.agent.errorfile import read_error_file
@@ -163,6 +163,7 @@ class Agent:
         )
         self._notes = NotesWatch(config.node)
         self._ring = StepRing()
+        self._warmer = supervisor if isinstance(supervisor, Warmer) else None
         self._particulars = Particulars(config.address)
         self._rejoin = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
@@ -221,6 +222,7 @@ class Agent:
             checks=self._checker is not None,
             role=spec.role if spec.own_commands else "",
             command=spec.argv if spec.own_commands else (),
+            warms=self._warmer is not None,
         )
         self._do(self._core.begin(joined))
 
@@ -240,6 +242,8 @@ class Agent:
         duties = [asyncio.ensure_future(duty) for duty in work]
         if self._checker is not None and self._checker.accelerators:
             self._spawn(self._checker.watch(self._watched))
+        if self._warmer is not None:
+            self._spawn(self._warm(self._warmer))
         try:
             awaited: list[asyncio.Future[Any]] = [self._ended, *duties]
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
@@ -252,6 +256,11 @@ class Agent:
         finally:
             await tasks.end([*duties, *self._tasks])
             await self._outbox.close()
+
+    async def _warm(self, warmer: Warmer) -> None:
+        if await warmer.warmed():
+            self._warmer = None  # a life that begins from now on is warm when it joins
+            self._do(self._core.warmed())
 
     async def _keep_bond(self) -> None:
         while True:

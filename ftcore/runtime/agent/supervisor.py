@@ -178,6 +178,14 @@ class LocalSupervisor:
         self._changed = asyncio.Event()
         self._sweeping: asyncio.Task[None] | None = None
 
+    async def warmed(self) -> bool:
+        """See ``ports.Warmer``."""
+        try:
+            await self._warm.unsafe()
+        except UsageError:
+            return False  # the next start says why
+        return True
+
     async def start(self, launch: Launch) -> tuple[tuple[int, ...], str]:
         """See ``ports.Supervisor``. What still runs of an older round is stopped first, without grace."""
         await self.stop(0.0)

@@ -3,6 +3,8 @@
 | in the log | at the platform |
 |---|---|
 | ``action.ordered`` of ``replace_nodes`` | cordon (if isolated), launch, then delete, for each node given up |
+| ... that ``keep`` | the same, but nothing is deleted: they train until the others are ready |
+| ``action.ordered`` of ``delete_nodes`` | cordon (if isolated), delete, for each of those |
 | ``platform.answered`` | all of that was taken; or one launch was refused, with the reason |
 | ``node.lost`` | the platform saw its agent end |
 | ``fault.observed``, ``preemption-notice`` | the platform will take the node away |
@@ -21,7 +23,7 @@ from typing import Any
 
 import structlog
 
-from ftcore.commands import PLATFORM, ReplaceNodes
+from ftcore.commands import PLATFORM, Command, DeleteNodes, ReplaceNodes
 from ftcore.engine.told import told_of
 from ftcore.errors import FtcoreError, Refused
 from ftcore.events.node import PlatformAnswered
@@ -141,11 +143,10 @@ class Replacer:
     async def _carry_out(
         self, ordered: ActionState, places: list[tuple[Occupant, float]], left_s: float | None
     ) -> None:
-        assert isinstance(ordered.command, ReplaceNodes)
         last = ["it did not answer"]
         try:
             async with asyncio.timeout(left_s if left_s is None else max(left_s, 0.0)):
-                await self._insist(ordered.effect, places, ordered.command.isolate, last)
+                await self._insist(ordered.effect, places, ordered.command, last)
             answer = PlatformAnswered(effect=ordered.effect, ok=True)
         except Refused as error:
             answer = PlatformAnswered(effect=ordered.effect, ok=False, reason=one_line(str(error), 500))
@@ -154,17 +155,22 @@ class Replacer:
             answer = PlatformAnswered(effect=ordered.effect, ok=False, reason=reason)
         self._tell(answer)
 
-    async def _insist(self, effect: str, places: list[tuple[Occupant, float]], isolate: bool, last: list[str]) -> None:
+    async def _insist(
+        self, effect: str, places: list[tuple[Occupant, float]], command: Command, last: list[str]
+    ) -> None:
         """Carry an order out, however often it takes; raises ``Refused``."""
+        assert isinstance(command, ReplaceNodes | DeleteNodes)
         pause_s = AGAIN_S[0]
+        launches = isinstance(command, ReplaceNodes)
+        keeps = isinstance(command, ReplaceNodes) and command.keep
         while True:
             try:
                 platform = self._open()
-                for place, _ in places if isolate else ():
+                for place, _ in places if command.isolate else ():
                     await platform.cordon(place, "the job does not want its machine again")
-                for number, (place, _) in enumerate(places):
+                for number, (place, _) in enumerate(places if launches else ()):
                     await platform.launch(f"{self._job}/{effect}/{number}", place)
-                for place, grace_s in places:
+                for place, grace_s in () if keeps else places:
                     await platform.delete(place, grace_s)
                 return
             except Refused:
@@ -209,7 +215,7 @@ class Replacer:
 
 def _places(ordered: ActionState, state: JobState) -> list[tuple[Occupant, float]]:
     """The places that an order names, with the seconds that who holds them has to leave."""
-    assert isinstance(ordered.command, ReplaceNodes)
+    assert isinstance(ordered.command, ReplaceNodes | DeleteNodes)
     found = []
     for name in ordered.command.nodes:
         node = state.nodes.get(name)

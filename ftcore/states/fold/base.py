@@ -49,6 +49,9 @@ handlers: dict[type[Any], Handler] = {}
 DIAGNOSIS = "diagnosis"
 """Key of the deadline before which no node is given up: what fell with it may not have been noticed yet."""
 
+DEPARTURE = "departure"
+"""Key of the deadline until which the nodes are awaited that are to be ready before others leave."""
+
 OFFER = "offer"
 """Key of the deadline after which an opportunity that was declined is worth to be looked at again."""
 
@@ -172,6 +175,11 @@ def given_up(state: JobState, found: NodeState) -> bool:
     return found.phase in OUTGOING or found.node in known.terms.exclude
 
 
+def not_launched(state: JobState, effect: str) -> None:
+    """Nobody comes of an order to launch nodes while others train."""
+    state.launched = {node: order for node, order in state.launched.items() if order != effect}
+
+
 def retire(state: JobState, found: NodeState) -> None:
     """A node on its way out leaves its place to whoever replaces it, and waits behind all others.
 
@@ -179,6 +187,7 @@ def retire(state: JobState, found: NodeState) -> None:
     """
     if found.phase in OUTGOING:
         state.unchecked.pop(found.node, None)
+        state.cold.pop(found.node, None)
         formed = state.world.round if state.world is not None else 0
         for round_ in [r for r, host in state.store_nodes.items() if host == found.node and r > formed]:
             del state.store_nodes[round_]

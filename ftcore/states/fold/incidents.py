@@ -7,16 +7,18 @@ from ftcore.events.policy import Terms
 from ftcore.ids import seconds
 from ftcore.states.faultkey import fault_key, is_of_no_node, is_same
 from ftcore.states.fold.base import (
+    DEPARTURE,
     DIAGNOSIS,
     OFFER,
     Changes,
     advised,
     advised_nothing,
+    not_launched,
     on,
     step_incident,
     step_job,
 )
-from ftcore.states.incident import INCIDENT
+from ftcore.states.incident import INCIDENT, IncidentPhase
 from ftcore.states.model import (
     HISTORY_MAX,
     IncidentState,
@@ -25,7 +27,7 @@ from ftcore.states.model import (
 )
 from ftcore.states.node import NodePhase
 
-_ROUND_DEADLINES = ("backoff/", "window/", "return/", "settle/", "outcome/", DIAGNOSIS)
+_ROUND_DEADLINES = ("backoff/", "window/", "return/", "settle/", "outcome/", DEPARTURE, DIAGNOSIS)
 
 ATTEMPTS_MAX = 1024
 """Attempts remembered per policy; a budget larger than this is refused when the policy file is read."""
@@ -90,9 +92,10 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
         if data.kind == "fault" and data.fault.nodes[:1] != open_incident.fault.nodes[:1]:
             _recount_culprit(state, event, open_incident, data.fault)
     else:
+        deferred = open_incident.phase is IncidentPhase.DEFERRED
         step_incident(state, "incident.rediagnosed/worse", changes)
         step_job(state, "incident.rediagnosed", changes)
-        tried = was_tried(state, open_incident)
+        tried = not deferred and was_tried(state, open_incident)
         if tried or open_incident.kind != "fault":
             state.repeat.before = (state.repeat.key, state.repeat.count)
         if not tried:
@@ -138,11 +141,31 @@ def _forget_outcome(state: JobState) -> None:
 
 @on(incident.IncidentEscalated)
 def _incident_escalated(state: JobState, event: Event, data: incident.IncidentEscalated, changes: Changes) -> None:
+    deferred = state.incident is not None and state.incident.phase is IncidentPhase.DEFERRED
     open_incident = step_incident(state, "incident.escalated", changes)
     step_job(state, "incident.escalated", changes)
     if open_incident is not None:
+        if deferred:
+            not_launched(state, open_incident.effect)  # who comes all the same stands by
+            state.streak -= 1  # nothing was interrupted
         open_incident.tried.append(data.policy)
         _forget_plan(state, open_incident)
+
+
+@on(incident.DepartureDeferred)
+def _departure_deferred(state: JobState, event: Event, data: incident.DepartureDeferred, changes: Changes) -> None:
+    open_incident = step_incident(state, "departure.deferred", changes)
+    step_job(state, "departure.deferred", changes)
+    if open_incident is not None:
+        open_incident.deferred = event.time
+    state.deadlines[DEPARTURE] = event.time + seconds(data.patience_s)
+
+
+@on(incident.DepartureBegun)
+def _departure_begun(state: JobState, event: Event, data: incident.DepartureBegun, changes: Changes) -> None:
+    step_incident(state, "departure.begun", changes)
+    step_job(state, "departure.begun", changes)
+    state.deadlines.pop(DEPARTURE, None)
 
 
 @on(incident.IncidentContinued)
@@ -259,6 +282,12 @@ def _policy_faulted(state: JobState, event: Event, data: policy.PolicyFaulted, c
         advised_nothing(state, ordered, f"was asked and failed: {data.error}")
 
 
+def _launch_under_way(state: JobState, terms: Terms) -> str:
+    """The order, given while they trained, that all nodes are replaced by that the plan wants replaced; else empty."""
+    effects = {state.launched.get(name, "") for name in terms.replace}
+    return effects.pop() if len(effects) == 1 else ""
+
+
 @on(policy.PolicyConsidered)
 def _policy_considered(state: JobState, event: Event, data: policy.PolicyConsidered, changes: Changes) -> None:
     open_incident = step_incident(state, f"policy.considered/{data.verdict}", changes)
@@ -273,7 +302,8 @@ def _policy_considered(state: JobState, event: Event, data: policy.PolicyConside
         state.at_commit = state.at_commit or data.at_commit
         return
     open_incident.terms = data.terms if data.terms is not None else Terms()
-    open_incident.taken_at, open_incident.effect, open_incident.refused = event.seq, "", ""
+    open_incident.taken_at, open_incident.refused = event.seq, ""
+    open_incident.effect = _launch_under_way(state, open_incident.terms)
     open_incident.taken, open_incident.plan, open_incident.reason = data.policy, data.plan, data.reason
     open_incident.grace_s, open_incident.wait_s = data.grace_s, data.wait_s
     open_incident.deadline_s = data.deadline_s

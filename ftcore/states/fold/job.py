@@ -9,6 +9,7 @@ from ftcore.states.fold.base import (
     progress,
     step_job,
 )
+from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import (
     HISTORY_MAX,
@@ -40,7 +41,7 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
     state.paused_for = state.health = state.standstill = None
     state.ceilings = 0
     state.hits, state.curves, state.nan = [], {}, None
-    state.lacking = {}
+    state.lacking, state.launched = {}, {}
     state.abilities = {"file": state.abilities.get("file", ())}  # the policy is loaded before the run is submitted
 
 
@@ -115,6 +116,10 @@ def _is_unanswered_pause(state: JobState) -> bool:
     return wish is not None and wish.command == "pause" and (known is None or known.fault.root != wish.seq)
 
 
+def _is_deferred(state: JobState) -> bool:
+    return state.incident is not None and state.incident.phase is IncidentPhase.DEFERRED
+
+
 @on(operator.OperatorCommanded)
 def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCommanded, changes: Changes) -> None:
     request = Request(
@@ -137,8 +142,8 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
         state.request = state.paused_for = None  # taken back before it was answered
     elif data.command == "resume" and (state.held or state.phase is JobPhase.STUCK):
         state.held = False
-    elif data.command == "pause" and state.phase not in (JobPhase.RUNNING, JobPhase.PAUSED):
-        state.held = True  # there is no step to pause at: no recovery begins until it is resumed
+    elif data.command == "pause" and (state.phase not in (JobPhase.RUNNING, JobPhase.PAUSED) or _is_deferred(state)):
+        state.held = True  # no recovery begins, and no node leaves, until it is resumed
     else:
         state.request = request
     if data.command == "resume":

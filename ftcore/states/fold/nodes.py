@@ -22,6 +22,7 @@ from ftcore.states.fold.base import (
     answered,
     answering,
     given_up,
+    not_launched,
     on,
     progress,
     report,
@@ -33,6 +34,7 @@ from ftcore.states.fold.base import (
 )
 from ftcore.states.fold.health import read
 from ftcore.states.health import Reading, wanted
+from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import JobPhase
 from ftcore.states.model import (
     HITS_MAX,
@@ -85,14 +87,23 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
         role=data.role,
     )
     _await_check(state, state.nodes[data.node])
+    state.cold.pop(data.node, None)
     if data.node in state.quarantined:
         step_node(state, state.nodes[data.node], "node.quarantined", changes)
         state.unchecked.pop(data.node, None)
+    elif data.warms:
+        state.cold[data.node] = data.incarnation
     state.offered = 0
     if state.spec is not None and state.phase is JobPhase.ASSEMBLING and "join" not in state.deadlines:
         spec = state.spec
         if usable(state.available(), spec):
             state.deadlines["join"] = event.time + seconds(spec.timing.join_window_s)
+
+
+@on(node.NodeWarmed)
+def _node_warmed(state: JobState, event: Event, data: node.NodeWarmed, changes: Changes) -> None:
+    if state.cold.get(data.node) == data.incarnation:
+        del state.cold[data.node]
 
 
 def _await_check(state: JobState, found: NodeState) -> None:
@@ -122,6 +133,7 @@ def _end_node(state: JobState, found: NodeState, trigger: str, changes: Changes)
     if alive and not found.alive:
         state.vacate(found.ordinal)
         state.unchecked.pop(found.node, None)
+        state.cold.pop(found.node, None)
     step_workers(found, trigger, changes)
     for ordered in state.actions.values():
         if ordered.waiting.get(found.node) == found.incarnation:
@@ -244,7 +256,7 @@ def _fault_observed(state: JobState, event: Event, data: worker.FaultObserved, c
         if state.nan is None or state.nan.round < data.round:
             state.nan = NanState(seq=event.seq, round=data.round, since=int(data.values["since"]))
         return
-    if data.kind in ADVISORY and not _is_calm(state):
+    if data.kind in ADVISORY and not _is_calm(state, data.node):
         return
     if data.kind in CURVES:
         known = state.curves.get(data.kind)
@@ -303,10 +315,13 @@ def _standstill_judged(state: JobState, event: Event, data: worker.StandstillJud
         )
 
 
-def _is_calm(state: JobState) -> bool:
-    """Whether a warning is worth to be kept: beside a fault it says nothing."""
-    if state.incident is not None:
-        return state.incident.kind == "warning"
+def _is_calm(state: JobState, name: str) -> bool:
+    """Whether a warning of a node is worth to be kept: beside a fault it says nothing, nor of a node about to leave."""
+    known = state.incident
+    if known is not None and known.phase is IncidentPhase.DEFERRED:
+        return name not in known.terms.exclude
+    if known is not None:
+        return known.kind == "warning"
     return state.phase in (JobPhase.RUNNING, JobPhase.PAUSED)
 
 
@@ -387,5 +402,8 @@ def _platform_answered(state: JobState, event: Event, data: node.PlatformAnswere
     ordered = state.actions.get(data.effect)
     if ordered is None or ordered.waiting.pop(PLATFORM, None) is None:
         return
-    if not data.ok and state.incident is not None and state.incident.effect == data.effect:
+    if data.ok:
+        return
+    not_launched(state, data.effect)
+    if state.incident is not None and state.incident.effect == data.effect:
         state.incident.refused = f"the platform declined: {data.reason}"

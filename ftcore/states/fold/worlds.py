@@ -9,6 +9,7 @@ from ftcore.commands import (
     PLATFORM,
     AskPolicy,
     CheckHealth,
+    DeleteNodes,
     OpenStore,
     ReleaseNode,
     ReplaceNodes,
@@ -24,6 +25,7 @@ from ftcore.states.fold.base import (
     Changes,
     advised_nothing,
     answered,
+    not_launched,
     on,
     report,
     retire,
@@ -182,6 +184,10 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
             retire(state, state.nodes[name])
     elif isinstance(command, PLANS_OWN) and state.incident is not None and event.incident == state.incident.id:
         state.incident.effect, state.incident.refused = data.effect, ""
+    if isinstance(command, ReplaceNodes) and command.keep:
+        state.launched |= dict.fromkeys(command.nodes, data.effect)
+    elif isinstance(command, DeleteNodes):
+        state.launched = {name: order for name, order in state.launched.items() if name not in command.nodes}
 
 
 def _order_node(
@@ -190,6 +196,7 @@ def _order_node(
     step_node(state, found, trigger, changes)
     found.round = max(found.round, command.round)
     if isinstance(command, StartWorkers):
+        state.cold.pop(found.node, None)
         found.workers = [WorkerPhase.STARTING] * found.slots
         found.stepped = None
 
@@ -197,6 +204,7 @@ def _order_node(
 @on(action.ActionFailed)
 def _action_failed(state: JobState, event: Event, data: action.ActionFailed, changes: Changes) -> None:
     ordered = state.actions.get(data.effect)
+    not_launched(state, data.effect)
     if state.incident is not None and state.incident.effect == data.effect:
         state.incident.refused = data.reason
     elif ordered is not None and isinstance(ordered.command, AskPolicy):
@@ -216,6 +224,7 @@ def _action_superseded(state: JobState, event: Event, data: action.ActionSuperse
     ordered = state.actions.get(data.effect)
     if ordered is not None and isinstance(ordered.command, CheckHealth):
         health.dropped(state, ordered)
+    not_launched(state, data.effect)
     _action_closed(state, event, data, changes)
 
 

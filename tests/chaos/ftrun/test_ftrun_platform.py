@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from harness import JOBS, Ftrun, ftrun, kill, wait_until
 
-from ftcore.commands import ReplaceNodes
+from ftcore.commands import DeleteNodes, ReplaceNodes
 
 CHAIN = """
 version: 1
@@ -81,6 +81,73 @@ def test_a_replaced_node_leaves_no_trace_in_the_result(tmp_path: Path) -> None:
         assert results(undisturbed(result[0], tmp_path / "undisturbed")) == {result}
 
 
+def starts_late(job: Ftrun, root: Path) -> tuple[Path, Path]:
+    """Have agents of replacements start when a file is there; returns that file, and one that says that one waits."""
+    slow, go, waits = root / "slow", root / "go", root / "waits"
+    slow.mkdir()
+    (slow / "sitecustomize.py").write_text(SLOW)
+    job.env |= {"PYTHONPATH": str(slow), "WAIT_FOR": str(go), "WAITS": str(waits)}
+    return go, waits
+
+
+@pytest.mark.timeout(400)
+def test_an_evicted_node_trains_until_its_replacement_is_ready(tmp_path: Path) -> None:
+    """Nothing is stopped while another machine is launched; then the outage is that of a restart, without a launch."""
+    with ftrun(tmp_path) as job:
+        go, waits = starts_late(job, tmp_path)
+        run = job.start("--local-nodes", "2", "--policy", policy(job))
+        job.stepped(1, nodes=2)
+        assert job.ftctl("evict", "node1", "--no-wait", "--job", job.job).returncode == 0
+        deferred = job.wait("departure.deferred", nodes=("node1",))
+        wait_until(waits.exists, "the replacement's agent to start")
+        job.steps_on(rank=0)
+        job.steps_on(rank=1)
+        status = job.ftctl("status", "--job", job.job).stdout
+        assert "node1 leaves once its replacement is ready; training goes on" in " ".join(status.split())
+        again = job.ftctl("drain", "node1", "--job", job.job)
+        assert again.returncode == 0 and "leaves once its replacement is ready" in again.stderr, again.stderr
+        go.touch()
+        begun = job.wait("departure.begun", deferred.seq, ready=("node1.1",))
+        resolved = job.wait("incident.resolved", begun.seq, policy="pod_replacement")
+        events = {event.seq: event for event in job.events.read()}
+        trained = [events[seq].type for seq in range(deferred.seq, begun.seq)]
+        assert trained.count("node.joined") == trained.count("node.warmed") == 1, "joined and warm, then the stop"
+        assert not {"workers.stopped", "worker.failed", "round.planned"} & {*trained}
+        outage = [events[seq] for seq in range(begun.seq, resolved.seq)]
+        assert not [event for event in outage if event.type in ("node.joined", "node.warmed", "health.checked")]
+        assert [event.type for event in outage].count("workers.stopped") == 2
+        assert orders(job) == [("node1",)], "launched once"
+        [ended] = [e for e in job.of("action.ordered") if isinstance(e.data.command, DeleteNodes)]
+        assert begun.seq < ended.seq < resolved.seq and ended.data.command.nodes == ("node1",)
+        assert "node1 leaves once its replacement is ready, training goes on" in run.stderr()
+        told = job.ftctl("explain", "--job", job.job).stdout
+        assert "node1 leaves now: node1.1 ready" in told and "wait" in told, told
+        job.finish()
+        assert run.end() == 0
+
+
+@pytest.mark.timeout(400)
+def test_a_node_that_dies_before_its_replacement_is_ready(tmp_path: Path) -> None:
+    """The recovery begins at once, and waits for the machine that was launched already; then the wish is fulfilled."""
+    with ftrun(tmp_path) as job:
+        go, waits = starts_late(job, tmp_path)
+        run = job.start("--local-nodes", "2", "--policy", policy(job))
+        job.stepped(1, nodes=2)
+        assert job.ftctl("evict", "node1", "--no-wait", "--job", job.job).returncode == 0
+        wait_until(waits.exists, "the replacement's agent to start")
+        kill(job.agent("node1"))
+        lost = job.wait("node.lost", node="node1")
+        job.wait("workers.stopped", lost.seq, node="node0")
+        go.touch()
+        recovered = job.wait("incident.resolved", lost.seq, policy="pod_replacement")
+        job.wait("incident.resolved", recovered.seq, outcome="released")
+        job.stepped(2, nodes=2)
+        assert orders(job) == [("node1",)], "launched once"
+        assert [event.data.node for event in job.of("node.quarantined")] == ["node1"]
+        job.finish()
+        assert run.end() == 0
+
+
 @pytest.mark.timeout(400)
 def test_without_a_machine_the_job_shrinks_and_grows_back(tmp_path: Path) -> None:
     """No machine: fewer nodes train; one is repaired: its place is filled, and the job grows to its size again."""
@@ -105,19 +172,16 @@ def test_without_a_machine_the_job_shrinks_and_grows_back(tmp_path: Path) -> Non
 @pytest.mark.timeout(400)
 def test_a_replacement_that_comes_after_the_end_begins_nothing(tmp_path: Path) -> None:
     """It was launched for a run that ends before its agent is up: it leaves, and so does ``ftrun``."""
-    slow = tmp_path / "slow"
-    slow.mkdir()
-    (slow / "sitecustomize.py").write_text(SLOW)
     with ftrun(tmp_path) as job:
-        job.env |= {"PYTHONPATH": str(slow), "WAIT_FOR": str(tmp_path / "go"), "WAITS": str(tmp_path / "waits")}
+        go, waits = starts_late(job, tmp_path)
         run = job.start("--local-nodes", "2", "--nnodes", "1:2", "--policy", policy(job))
         job.stepped(1, nodes=2)
         assert job.ftctl("evict", "node1", "--no-wait", "--job", job.job).returncode == 0
-        wait_until((tmp_path / "waits").exists, "the replacement's agent to start")
+        wait_until(waits.exists, "the replacement's agent to start")
         run.signal(signal.SIGTERM)
         finished = job.wait("job.finished")
         job.wait("node.left", finished.seq, node="node0")
-        (tmp_path / "go").touch()
+        go.touch()
         assert run.end() == 5
         assert len(job.of("job.submitted")) == 1
         assert not [event for event in job.of("node.joined") if event.data.node == "node1.1"]

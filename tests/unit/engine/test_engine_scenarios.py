@@ -11,7 +11,9 @@ change that is meant, run ``pytest tests/unit/engine --rewrite`` and read the di
     commit step=4                                a checkpoint is safe
     refuse N retry_step | health N faulty        what a node (or *) refuses; what its health check tells
     capacity K                                   how many more nodes the platform can launch
-    submit | start | join N                      the job is asked for; and all its nodes come; one node comes
+    slow                                         what the platform launches comes when a command says so
+    submit | start | join N warms=yes | warm N   the job is asked for; and all its nodes come; one node comes, and
+                                                 cannot fork workers yet; now it can
     settle | settle idle                         orders are obeyed, then every member makes a step (idle: none does)
     fail N exit=-9 local=1 error=... tail=...    a worker fails
     lose N | silence N                           a node is lost; a node answers no more
@@ -113,8 +115,14 @@ class Scenario:
     def _start(self) -> None:
         self.driver.start()
 
-    def _join(self, node: str) -> None:
-        self.driver.join(node)
+    def _slow(self) -> None:
+        self.driver.slow_platform = True
+
+    def _join(self, node: str, warms: str = "") -> None:
+        self.driver.join(node, warms=warms == "yes")
+
+    def _warm(self, node: str) -> None:
+        self.driver.warm(node)
 
     def _settle(self, how: str = "") -> None:
         self.driver.settle(step=how != "idle")
@@ -247,7 +255,6 @@ def test_there_are_scenarios():
 
 
 NOT_TAKEN = """
-incident diagnosing incident.exhausted
 incident diagnosing incident.rediagnosed/worse
 incident escalating incident.rediagnosed/worse
 incident open incident.rediagnosed/worse
@@ -268,7 +275,6 @@ job paused job.finished/succeeded
 job paused job.parked
 job recovering incident.exhausted/paused
 job recovering incident.resolved/paused
-job running job.finished/failed
 job starting incident.escalated
 job starting job.finished/failed
 job starting job.finished/stopped

@@ -15,7 +15,7 @@ from ftcore.testing.driver import JobDriver
 PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:52710"
 CONTRACT = {"id", "kind", "class", "nodes", "ranks", "root", "opened", "resolved_by"}
 CONTRACT |= {"policies", "phases", "steps_lost", "state", "failures", "steps"}
-PHASES = {"detect", "decide", "stop", "rendezvous", "start", "first_step", "total"}
+PHASES = {"detect", "decide", "wait", "stop", "rendezvous", "start", "first_step", "total"}
 FAILURE = {
     "rank",
     "local_rank",
