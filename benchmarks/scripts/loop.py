@@ -5,6 +5,7 @@ case that is healthy takes SECONDS there, and training goes on to step 40. What 
 """
 
 import ctypes
+import hashlib
 import os
 import signal
 import socket
@@ -66,6 +67,13 @@ def compute(seconds: float) -> None:
         with torch.no_grad():
             model(torch.randn(64, 8)).sum()
         time.sleep(0.002)
+
+
+def burn(seconds: float) -> None:
+    """Compute in one call of C, without the GIL; Python frames stand still, nothing is read or written."""
+    rounds, begun = 100_000, time.monotonic()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", rounds)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", min(int(rounds * seconds / (time.monotonic() - begun)), 2**31 - 1))
 
 
 def step(opt: torch.optim.Optimizer | None = None) -> None:
@@ -269,6 +277,14 @@ def slow_rank_in_backward() -> None:
 
 
 @healthy
+def computes_in_one_call() -> None:
+    """Rank 0 burns a processor inside of one call of C; the other one waits for a collective that it began before."""
+    if RANK == 0:
+        burn(SECONDS)
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+
+
+@healthy
 def stopped_for_a_moment() -> None:
     """A tool that inspects rank 1 stops it briefly, again and again."""
     if RANK == 1:
@@ -357,6 +373,14 @@ def polls_for_ever() -> None:
     while RANK == 0:
         time.sleep(0.5)
     dist.barrier()
+
+
+@stuck
+def spins_in_one_call() -> None:
+    """Rank 0 burns a processor inside of one call, as in ``loss.item()``; rank 1, whom it waits for, never comes."""
+    if RANK == 0:
+        burn(10**6)
+    threading.Event().wait()
 
 
 @stuck

@@ -74,6 +74,19 @@ def test_how_long_an_absent_rank_is_waited_for(waits: str, ends_s: float | None,
     assert told(reduces(0, 2, 3), attrs.evolve(absent, still_s=least - 0.1))[0] == "alert"
 
 
+@pytest.mark.parametrize("waits", ["lock", "outside"])
+def test_a_processor_that_burns_inside_one_call_puts_a_hang_off_until_the_ceiling(waits: str) -> None:
+    """It may compute, and its peer wait for that outside of a collective; using a processor is no sign of progress."""
+    spins = stand(0, state="runs", place="t.py:9 (main)", still_s=0.0, held_s=1799.0, silent_s=1799.0)
+    never = stand(1, place="t.py:5 (load)", waits=waits, still_s=1799.0, silent_s=1799.0)
+    found = judge((spins, never), 2, DEFAULT, CEILING)
+    assert (found.verdict, found.cause, found.ranks) == ("alert", "silent", ())
+    assert "rank 0 is active in t.py:9 (main), rank 1 stands in t.py:5 (load)" in found.message
+    late = [attrs.evolve(one, silent_s=1800.0) for one in (spins, never)]
+    assert told(*late, size=2) == ("hang", "ceiling", ())
+    assert told(*late, reduces(2, 3), size=4) == ("hang", "ceiling", (0, 1))
+
+
 def test_who_may_come_by_itself_is_waited_for() -> None:
     """A sleep that ends, a rank that does anything, one of which nothing is known, peers that wait for nobody."""
     others = reduces(0, 2, 3)

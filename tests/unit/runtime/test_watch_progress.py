@@ -179,6 +179,24 @@ def test_who_computes_does_not_stand_still() -> None:
         assert stand.silent_s is not None and stand.silent_s >= 15.0
 
 
+def test_who_computes_inside_one_call_is_told_as_active_in_it() -> None:
+    """Its frames stand still and time without a step goes on, however much of a processor it uses."""
+    code = LISTENS.replace("time.sleep(1000)", "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)")
+    stack = StackFile()
+    try:
+        with running(code, stacks=[stack]) as made:
+            node = Node(made, [stack])
+            node.step()
+            used = samples.usage(made[0].pid, {})
+            while samples.usage(made[0].pid, {}).cpu_s < used.cpu_s + 0.2:
+                os.sched_yield()
+            (found,) = node.wait(90.0)
+            assert found.state == "runs" and "(in_the_deep)" in found.stack
+            assert found.held_s > 60.0 > found.still_s and found.silent_s is not None and found.silent_s > 80.0
+    finally:
+        stack.close()
+
+
 def test_a_stopped_worker_is_told_before_it_is_quiet() -> None:
     """SIGSTOP: with all the others, from the moment at which it was noticed; it goes on as one that does."""
     with running(SLEEPS, SLEEPS) as made:
