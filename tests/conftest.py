@@ -15,6 +15,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from order_of_tests import dealt
 
 from ftcore.timing import DEFAULT
 
@@ -29,8 +30,17 @@ LEFT = pytest.StashKey[list[str]]()
 LONG = os.environ.get("FTCORE_LONG_TESTS") == "1"
 """Long tests run too: see ``make long``."""
 
+PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+"""Processes of pytest-xdist that share the tests."""
+
 END_S = DEFAULT.master_idle_s + 5.0
 """A master whose agents were all killed ends by itself after ``master_idle_s``: that is its right, not a leftover."""
+
+
+@pytest.fixture(scope="session")
+def longer() -> bool:
+    """Whether tests marked ``longer`` try all of their cases."""
+    return LONG
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip long tests unless they are asked for, and begin with what may take longest.
+    """Skip long tests unless they are asked for; every process begins with what may take longest.
 
     The last one to end of several processes is waited for by all.
     """
@@ -61,7 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         mark = item.get_closest_marker("timeout")
         return float(mark.args[0]) if mark is not None and mark.args else 0.0
 
-    items.sort(key=allowed_s, reverse=True)
+    slow = sorted((item for item in items if allowed_s(item)), key=allowed_s, reverse=True)
+    items[:] = dealt(slow, [item for item in items if not allowed_s(item)], PROCESSES)
 
 
 @pytest.hookimpl(trylast=True)
