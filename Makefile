@@ -2,7 +2,7 @@
 #
 #   PYTHON=python3.12 make test     with another interpreter
 #   make test PYTEST_ARGS='-k etcd' a part of the tests
-#   make test PYTEST_JOBS=0         the tests one after another (most of them wait, so three at once suit two cores)
+#   make test PYTEST_JOBS=0         the tests one after another (most of them wait, so four at once suit two cores)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -13,7 +13,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-PYTEST_JOBS ?= 3
+PYTEST_JOBS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt

@@ -102,14 +102,18 @@ def test_the_interval_is_students() -> None:
     assert interval95([1.0, 3.0])[1] - 2 == pytest.approx(12.706, rel=0.001)
 
 
+@pytest.mark.longer
 @pytest.mark.timeout(600)
-def test_agrees_with_ants_figures() -> None:
-    """With one set of assumptions and two chains, Ant's four figures come out within 10 % (8 seeds of 180 days)."""
+def test_agrees_with_ants_figures(longer: bool) -> None:
+    """With one set of assumptions and two chains, Ant's four figures come out within 10 % (8 seeds of 180 days; two
+    seeds are within 15 %).
+    """
+    seeds, within = (8, 0.1) if longer else (2, 0.15)
     found = {}
     for name, text in (("before", STOP), ("after", ELASTIC)):
         runs = [
             simulate(small("ant", nodes=125, days=180.0, seed=seed, policy=parse(text, name)), verified_max=2000)
-            for seed in range(8)
+            for seed in range(seeds)
         ]
         assert all(not run.tally.violations() for run in runs)
         total = 125 * 180 * DAY
@@ -117,8 +121,8 @@ def test_agrees_with_ants_figures() -> None:
             statistics.mean(1 - run.ledger["idle"] / total for run in runs),
             statistics.mean(run.goodput for run in runs),
         )
-    assert found["before"] == pytest.approx((0.608, 0.329), rel=0.1)
-    assert found["after"] == pytest.approx((0.836, 0.589), rel=0.1)
+    assert found["before"] == pytest.approx((0.608, 0.329), rel=within)
+    assert found["after"] == pytest.approx((0.836, 0.589), rel=within)
 
 
 def test_ants_rate_is_93_percent_a_day() -> None:

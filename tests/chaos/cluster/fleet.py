@@ -158,7 +158,7 @@ class Fleet(Ftrun):
         home = self.home / host.name
         home.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "ftcore.cli.ftrun", "--store", self.store, "--job", self.job]
-        command += ["--preload", "torch", *flags, str(harness.JOBS / script)]
+        command += ["--preload", "json" if script == "count.py" else "torch", *flags, str(harness.JOBS / script)]
         popen = self._popen({"env": self.env | {"XDG_STATE_HOME": str(home)} | (env or {})})
         run = Run(host.spawn(command, **popen))
         self.runs.append(run)

@@ -13,8 +13,7 @@ WORLD = 2
 
 def trains(job: Fleet, by: int = 10) -> None:
     """The workers of before live, and make steps."""
-    for rank in range(WORLD):
-        job.steps_on(rank, by)
+    job.all_step_on(WORLD, by)
 
 
 def fail(job: Fleet) -> None:

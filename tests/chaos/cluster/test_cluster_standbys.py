@@ -18,15 +18,13 @@ def test_the_leader_s_host_is_cut_off_from_etcd_alone(tmp_path: Path) -> None:
         runs = [job.start_on(job[name], "--nnodes", "3", "--node-rank", str(rank)) for rank, name in enumerate(NODES)]
         seq = job.stepped(1, nodes=3).seq
         wait_until(lambda: all(job[name].processes(MASTER) for name in NODES), "two standbys")
-        for rank in range(3):
-            job.steps_on(rank, 200)  # the standbys have told where they serve
+        job.all_step_on(3, by=200)  # the standbys have told where they serve
         leader = job.master_host()
         for member in job.etcd.hosts:
             leader.deafen(member)
         elected = job.wait("master.elected", seq)
         assert elected.data.host != leader.name
-        for rank in range(3):
-            job.steps_on(rank, 500)  # longer than every lease
+        job.all_step_on(3, by=500)  # longer than every lease
         assert not job.of("node.lost") and len(job.of("world.formed")) == 1
         for member in job.etcd.hosts:
             leader.undeafen(member)

@@ -21,9 +21,7 @@ def test_ipv6_two_workers_on_each_and_clocks_an_hour_off(tmp_path: Path) -> None
     with fleet(tmp_path, 3, ipv6=True) as job:
         runs = {}
         for name, off in (("h1", -HOUR_S), ("h2", HOUR_S), ("h3", HOUR_S)):
-            runs[name] = job.start_on(
-                job[name], "--nnodes", "2", "--nproc-per-node", "2", "--preload", "json", env=clock(off)
-            )
+            runs[name] = job.start_on(job[name], "--nnodes", "2", "--nproc-per-node", "2", env=clock(off))
             job.wait("node.joined", node=name)
         seq = job.stepped(1, nodes=2).seq
         first = job.master_host()

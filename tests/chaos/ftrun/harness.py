@@ -135,6 +135,12 @@ class Ftrun:
         aim = self.step(rank) + by
         wait_until(lambda: self.step(rank) >= aim, f"rank {rank} to reach step {aim}")
 
+    def all_step_on(self, ranks: int, by: int = 3) -> None:
+        """Wait until each of the first ranks has made some more steps, all at the same time."""
+        aims = [self.step(rank) + by for rank in range(ranks)]
+        for rank, aim in enumerate(aims):
+            wait_until(lambda rank=rank, aim=aim: self.step(rank) >= aim, f"rank {rank} to reach step {aim}")
+
     # -- the log
 
     @property

@@ -99,8 +99,7 @@ def test_files_are_removed_under_a_job(tmp_path: Path, which: tuple[str, ...], v
         if victim == "master":
             kill(job.master())
             job.wait("master.elected", last)
-            for rank in (0, 1):
-                job.steps_on(rank, by=60)  # longer than any lease
+            job.all_step_on(2, by=120)  # longer than any lease
             assert not job.of("node.lost") and len(job.of("world.formed")) == 1
         else:
             kill(job.agent("node1"))
