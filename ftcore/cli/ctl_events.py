@@ -101,8 +101,12 @@ def _show_json(event: Event) -> None:
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    """An event with every field of its envelope, those without a value too; of URLs in a policy the scheme alone."""
+    """An event with every field of its envelope, those without a value too; of URLs in a policy the scheme alone.
+
+    The id is an object here, under a name of its own: ``id`` is a name in all other output.
+    """
     fields: dict[str, Any] = msgspec.structs.asdict(event)
+    fields = {"seq": event.seq, "event_id": event.id._asdict()} | {k: v for k, v in fields.items() if k != "id"}
     data = payload_to_json(event.data)
     at = event.at
     fields["at"] = None if at is None else {**moment("wall", at.wall), "mono_ns": at.mono, "boot": at.boot}

@@ -17,7 +17,7 @@ ftctl simulate --nodes 16 --days 1 --trace spot.tsv --format json | jq .goodput"
 
 WHATIF = """\
 ftctl whatif --policy other.yaml
-ftctl --store file:demo.ftlog whatif --policy other.yaml --format json | jq .total"""
+ftctl --store file:demo.ftlog whatif --policy other.yaml --format json | jq .totals"""
 
 
 def add_futures(commands: Any, command: Callable[..., Any], reading: Callable[..., Any]) -> None:

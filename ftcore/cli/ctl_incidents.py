@@ -128,7 +128,7 @@ def _print(incident: Incident, out: "Console", args: argparse.Namespace) -> None
     if incident.closed is not None:
         head.add_row("closed", f"{_moment(utc(incident.closed))} UTC, {incident.outcome}")
     head.add_row("lost", _lost(incident))
-    head.add_row("events", f"{incident.events[0]} to {incident.events[1]}")
+    head.add_row("events", f"{incident.first_seq} to {incident.last_seq}")
     out.print(head)
     out.print("\nWhat was decided", style="strong")
     verdicts = table("", "POLICY", "VERDICT", "REASON", flexible=("REASON",))
@@ -137,11 +137,11 @@ def _print(incident: Incident, out: "Console", args: argparse.Namespace) -> None
             "", name, Text(verdict, style="good" if verdict == "take" else ""), clean(hinted(reason, args))
         )
     out.print(verdicts)
-    if incident.steps:
+    if incident.timeline:
         out.print("\nWhat was done", style="strong")
         steps = table("", "AFTER", "EVENT", "WHAT", right=("AFTER", "EVENT"), flexible=("WHAT",))
-        for step in incident.steps:
-            steps.add_row("", duration(step.at), str(step.seq), clean(hinted(step.what, args)))
+        for step in incident.timeline:
+            steps.add_row("", duration(step.after_s), str(step.seq), clean(hinted(step.what, args)))
         out.print(steps)
     out.print("\nHow long it took", style="strong")
     every = [field.name for field in attrs.fields(type(incident.phases))]

@@ -151,7 +151,7 @@ def _add_taking_away(commands: Any) -> None:
         commands,
         "replay",
         "Rebuild a job's state at a point of its log, or verify that every decision would be made again.",
-        "ftctl replay\nftctl replay --at 120 --format json | jq .state.nodes\nftctl replay --verify",
+        "ftctl replay\nftctl replay --at 120 --format json | jq .folded.nodes\nftctl replay --verify",
     )
     replay.add_argument("--at", type=position, metavar="SEQ", help="after this event; default: the last one")
     replay.add_argument("--verify", action="store_true", help="decide again from the facts and compare; exit 1 if not")
@@ -173,7 +173,7 @@ def _add_taking_away(commands: Any) -> None:
         commands,
         "salvage",
         "Make a new log of what can be read of a damaged one on this machine; the damaged file is kept.",
-        "ftctl --job demo salvage\nftctl --job demo salvage --format json | jq .lost",
+        "ftctl --job demo salvage\nftctl --job demo salvage --format json | jq .lost_count",
     )
     machines = _command(
         commands,

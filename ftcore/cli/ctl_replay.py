@@ -43,7 +43,7 @@ def _state_json(state: JobState) -> dict[str, Any]:
         "job": state.job,
         "seq": state.seq,
         "digest": digest(state),
-        "state": _shown(state),
+        "folded": _shown(state),
     }
 
 
@@ -67,9 +67,9 @@ def _verified(report: VerifyReport, form: str) -> int:
         verdict = {
             "ok": report.ok,
             "complete": report.complete,
-            "events": report.events,
-            "groups": report.groups,
-            "skipped": report.skipped,
+            "event_count": report.events,
+            "group_count": report.groups,
+            "skipped_count": report.skipped,
             "mismatches": mismatches,
         }
         print_json({**_state_json(report.state), "verify": verdict})

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import uuid
 from pathlib import Path
+from typing import Any
 
 from ftcore.cli.ctl_output import print_json, say
 from ftcore.engine.turn import own_fact, sequence
@@ -23,16 +24,7 @@ async def salvage(args: argparse.Namespace) -> int:
     path, job = await _place(args)
     found, damaged = await asyncio.to_thread(_salvage, path, job)
     if args.format == "json":
-        print_json(
-            {
-                "job": found.job,
-                "salvaged": damaged is not None,
-                "last": found.last,
-                "lost": found.lost,
-                "reason": found.why,
-                "damaged": None if damaged is None else str(damaged),
-            }
-        )
+        print_json(_json(found, damaged))
     elif damaged is None:
         say(f"{path}: all {plural(len(found.events), 'event')} can be read; nothing was changed")
     else:
@@ -41,6 +33,17 @@ async def salvage(args: argparse.Namespace) -> int:
         say(f"events up to {found.last} are in the new log; {lost} behind it lost; the damaged file is now {damaged}")
         say("start the job again with the same command line: it goes on from its last checkpoint")
     return 0
+
+
+def _json(found: Readable, damaged: Path | None) -> dict[str, Any]:
+    return {
+        "job": found.job,
+        "salvaged": damaged is not None,
+        "last_seq": found.last,
+        "lost_count": found.lost,
+        "reason": found.why,
+        "damaged": None if damaged is None else str(damaged),
+    }
 
 
 async def _place(args: argparse.Namespace) -> tuple[Path, JobName]:

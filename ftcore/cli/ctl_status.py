@@ -55,7 +55,7 @@ async def jobs(args: argparse.Namespace) -> int:
         await store.close()
     if args.format == "json":
         broken = [{"job": name, "state": None, "error": why} for name, why in unreadable]
-        print_json([*({**job.to_json(), "nodes": len(job.nodes)} for job in found), *broken])
+        print_json([*(job.to_short_json() for job in found), *broken])
         return 0
     rows = table(
         "JOB",
@@ -91,7 +91,7 @@ def _job_row(job: JobStatus) -> "list[str | Text]":
         str(job.world.round) if job.world else "-",
         str(job.world.size) if job.world else "-",
         _step(job),
-        str(job.incidents),
+        str(job.incident_count),
         str(job.last_seq),
         f"{date(job.time)} {clock(job.time)}" if job.time is not None else "-",
     ]
@@ -133,9 +133,8 @@ async def status(args: argparse.Namespace) -> int:
     for name, text in _by_hand(job):
         facts.add_row(name, Text(clean(text), style="warn"))
     if job.world is not None:
-        facts.add_row(
-            "world", f"round {job.world.round}: {plural(job.world.size, 'rank')} on {plural(job.world.nodes, 'node')}"
-        )
+        members = f"{plural(job.world.size, 'rank')} on {plural(job.world.node_count, 'node')}"
+        facts.add_row("world", f"round {job.world.round}: {members}")
     if job.step is not None:
         facts.add_row("step", str(job.step) if job.step_absolute else f"{job.step} of this round")
     if job.nan_since is not None:
@@ -144,7 +143,7 @@ async def status(args: argparse.Namespace) -> int:
         facts.add_row("checkpoint", f"of step {job.checkpoint}")
     if job.run:
         facts.add_row("can", _abilities(job) or NOTHING_DECLARED)
-    facts.add_row("incidents", f"{job.incidents}, open: {job.incident or 'none'}")
+    facts.add_row("incidents", f"{job.incident_count}, open: {job.incident or 'none'}")
     if job.master is not None:
         life = "" if leader is None else ", alive" if leader.alive else ", gone"
         facts.add_row(

@@ -31,12 +31,12 @@ async def run(args: argparse.Namespace) -> int:
         print_json(
             {
                 **({"assumed": list(assumed)} if assumed else {}),
-                "recorded": reader.recorded_source,
-                "other": other.source,
+                "recorded_source": reader.recorded_source,
+                "other_source": other.source,
                 "not_asked": list(reader.not_asked),
                 "hints": [reader.unable] if reader.unable else [],
                 "incidents": [one.to_json() for one in compared],
-                "total": _total(compared),
+                "totals": _total(compared),
             }
         )
     else:

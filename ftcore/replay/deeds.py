@@ -41,13 +41,13 @@ class Step:
     Args:
         seq: the event.
         type: its type.
-        at: seconds since the incident was opened, by the master's clock.
+        after_s: seconds since the incident was opened, by the master's clock.
         what: in words.
     """
 
     seq: int
     type: str
-    at: float
+    after_s: float
     what: str
 
 

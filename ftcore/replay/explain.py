@@ -160,8 +160,8 @@ class Incident:
         steps_lost: completed steps that had to be done again; None if not known.
         state: state of the incident machine.
         failures: what failed, the first failure first.
-        steps: what was done about it beyond a plain restart, and what came of that, in order.
-        events: first and last seq that belong to it.
+        timeline: what was done about it beyond a plain restart, and what came of that, in order.
+        first_seq, last_seq: of the events that belong to it.
     """
 
     id: str
@@ -183,8 +183,9 @@ class Incident:
     steps_lost: int | None
     state: str
     failures: tuple[Failure, ...]
-    steps: tuple[Step, ...]
-    events: tuple[int, int]
+    timeline: tuple[Step, ...]
+    first_seq: int
+    last_seq: int
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, under the names of the contract; moments as ``words.moment`` has them."""
@@ -280,7 +281,7 @@ class Explainer:
         its_own = event.incident == case.id or (event.incident is None and self._open is case)
         if its_own and (what := deed(event)):
             at = (event.time - case.opening.time) / SECOND
-            case.steps.append(Step(seq=event.seq, type=event.type, at=at, what=what))
+            case.steps.append(Step(seq=event.seq, type=event.type, after_s=at, what=what))
 
     def incidents(self) -> list[Incident]:
         """Every incident that was opened, oldest first."""
@@ -372,8 +373,9 @@ def _told(case: _Case) -> Incident:
         steps_lost=end.steps_lost if isinstance(end, IncidentResolved) else None,
         state=case.state,
         failures=_in_order(case),
-        steps=tuple(case.steps),
-        events=(case.first, case.last),
+        timeline=tuple(case.steps),
+        first_seq=case.first,
+        last_seq=case.last,
     )
 
 

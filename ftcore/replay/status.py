@@ -32,12 +32,12 @@ class WorldInfo:
     Args:
         round: its round.
         size: ranks.
-        nodes: members.
+        node_count: members.
     """
 
     round: int
     size: int
-    nodes: int
+    node_count: int
 
 
 @attrs.frozen(kw_only=True)
@@ -93,6 +93,10 @@ class StandstillInfo:
     cause: str
     message: str
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**moment("alerted", self.since), "kind": self.cause, "message": self.message}
+
 
 @attrs.frozen(kw_only=True)
 class JobStatus:
@@ -107,7 +111,7 @@ class JobStatus:
         world: the newest world; None before the first.
         step: the newest step known to be completed, if any.
         step_absolute: that step counts from the start of the training.
-        incidents: incidents opened in the whole log.
+        incident_count: incidents opened in the whole log.
         incidents_open: how many of them are not closed yet.
         incident: the open one's id.
         last_seq: the event that this is true after.
@@ -136,7 +140,7 @@ class JobStatus:
     world: WorldInfo | None
     step: int | None
     step_absolute: bool
-    incidents: int
+    incident_count: int
     incidents_open: int
     incident: str | None
     last_seq: int
@@ -157,9 +161,20 @@ class JobStatus:
     leaving: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Plain JSON values; groups of ranks that hold the same state have a field of their own."""
         fields = attrs.asdict(self)
+        fields["replicas"], fields["replica_groups"] = self.replicas, None
+        if isinstance(self.replicas, tuple):
+            fields["replicas"], fields["replica_groups"] = "groups", self.replicas
+        if self.standstill is not None:
+            fields["standstill"] = self.standstill.to_json()
         return {**fields, **moment("time", self.time)}
+
+    def to_short_json(self) -> dict[str, Any]:
+        """The same with the number of nodes in place of the nodes."""
+        fields = self.to_json()
+        del fields["nodes"]
+        return {**fields, "node_count": len(self.nodes)}
 
 
 def status_of(state: JobState, job: str = "") -> JobStatus:
@@ -180,10 +195,10 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         master=None
         if leader is None
         else MasterInfo(id=f"{leader.host}:{leader.pid}", host=leader.host, pid=leader.pid, address=leader.address),
-        world=None if world is None else WorldInfo(round=world.round, size=world.size, nodes=len(world.members)),
+        world=None if world is None else WorldInfo(round=world.round, size=world.size, node_count=len(world.members)),
         step=state.step,
         step_absolute=state.step_absolute,
-        incidents=state.incidents,
+        incident_count=state.incidents,
         incidents_open=int(open_now),
         incident=incident.id if incident is not None and open_now else None,
         last_seq=state.seq,

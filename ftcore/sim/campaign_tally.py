@@ -68,12 +68,14 @@ class Told:
     steps_lost: int | None = None
 
     def to_json(self, origin: int) -> dict[str, Any]:
-        """Plain JSON values; ``class`` instead of ``cls``, and the day of the campaign instead of ``opened``.
+        """Plain JSON values; the day of the campaign instead of ``opened``, ``class`` and ``policies_taken`` instead of
+        ``cls`` and ``policies``.
 
         Args:
             origin: when the campaign's clock began, nanoseconds since the epoch.
         """
-        fields = {("class" if key == "cls" else key): value for key, value in attrs.asdict(self).items()}
+        named = {"cls": "class", "policies": "policies_taken"}
+        fields = {named.get(key, key): value for key, value in attrs.asdict(self).items()}
         fields["day"] = round((fields.pop("opened") - origin) / SECOND / 86400, 6)
         return fields
 

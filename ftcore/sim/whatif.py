@@ -77,7 +77,8 @@ class Compared:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; ``class`` instead of ``cls``."""
-        return {("class" if key == "cls" else key): value for key, value in attrs.asdict(self).items()}
+        prices = {"recorded": self.recorded.to_json(), "other": self.other.to_json()}
+        return {"id": self.id, "kind": self.kind, "class": self.cls, **prices}
 
 
 class WhatIf:

@@ -5,6 +5,7 @@ House rule: every price names its sources, and a figure that this log holds is n
 
 import statistics
 from collections.abc import Iterable
+from typing import Any
 
 import attrs
 
@@ -134,6 +135,12 @@ class Price:
     steps_lost: float
     total: float
     source: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        chances = [{"policy": policy, "chance": chance} for policy, chance in self.policies]
+        figures = {"seconds": self.seconds, "steps_lost": self.steps_lost, "total": self.total}
+        return {"chances": chances, **figures, "source": self.source}
 
 
 class Prices:

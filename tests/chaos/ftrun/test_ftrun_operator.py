@@ -59,7 +59,7 @@ def test_the_job_goes_on_without_a_node(tmp_path: Path, wish: str) -> None:
         assert [event.data.node for event in job.of("node.quarantined")] == (["node1"] if wish == "evict" else [])
         job.steps_on()
         status = json.loads(job.ftctl("status", "--format", "json").stdout)
-        assert status["world"]["nodes"] == 1
+        assert status["world"]["node_count"] == 1
         again = job.ftctl(wish, "node1")
         assert again.returncode == 0 and "takes no part any more" in again.stderr
         if wish == "evict":  # let in again, it is started again by whoever plays its machine, and stands by

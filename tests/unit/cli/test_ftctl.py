@@ -156,7 +156,7 @@ def test_incidents_of_every_kind(tmp_path, capsys):
 def test_jobs_is_one_array(store, capsys):
     """``jobs`` gives a list, each job in brief."""
     [job] = run_json(capsys, "jobs", "--store", store)
-    assert (job["job"], job["state"], job["nodes"]) == ("demo", "running", 2)
+    assert (job["job"], job["state"], job["node_count"]) == ("demo", "running", 2)
 
 
 def test_events_are_one_object_a_line(store, capsys):
@@ -167,7 +167,7 @@ def test_events_are_one_object_a_line(store, capsys):
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     fields = {
         "seq",
-        "id",
+        "event_id",
         "time",
         "time_ns",
         "at",
@@ -250,7 +250,7 @@ def test_incidents_and_explain(store, capsys):
 def test_replay_rebuilds_any_point(store, capsys):
     """The state and its digest after an event; at 0 there is nothing yet."""
     made = run_json(capsys, "replay", "--at", "5", "--store", store)
-    assert (made["seq"], made["state"]["phase"], len(made["digest"])) == (5, "assembling", 32)
+    assert (made["seq"], made["folded"]["phase"], len(made["digest"])) == (5, "assembling", 32)
     assert run_json(capsys, "replay", "--at", "0", "--store", store)["seq"] == 0
     assert main(["replay", "--at", "5", "--store", store]) == 0
     assert made["digest"] in capsys.readouterr().out

@@ -21,9 +21,9 @@ def test_json_has_the_contracts_fields(capsys: pytest.CaptureFixture[str]) -> No
     assert said["violations"] == []
     assert set(said["lost"]) == {"checkpoint", "detect", "decide", "restart", "load", "recompute", "idle", "paused"}
     assert sum(said["lost"].values()) + said["productive"] == pytest.approx(8 * 20 * 86400)
-    assert len(said["incidents"]) >= said["faults"] > 0
-    assert {"id", "class", "day", "seconds", "resolved_by", "policies", "steps_lost"} <= set(said["incidents"][0])
-    assert all(set(fared) == {"taken", "resolved", "continued", "escalated"} for fared in said["policies"].values())
+    assert len(said["incidents"]) >= said["fault_count"] > 0
+    assert {"id", "class", "day", "seconds", "resolved_by", "policies_taken", "steps_lost"} <= set(said["incidents"][0])
+    assert all(set(fared) == {"taken", "resolved", "continued", "escalated"} for fared in said["by_policy"].values())
     assert said["costs"]["replace"] == {"seconds": 3600.0, "source": "opt175b"}
 
 
@@ -62,8 +62,8 @@ def test_a_kept_log_is_read_like_any_other(capsys: pytest.CaptureFixture[str], t
     assert status["step"] >= status["checkpoint"] > 0
     assert main(["--store", f"file:{log}", "whatif", "--policy", str(policy), "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["recorded"] == "default"
-    assert said["total"]["other"]["total"] > said["total"]["recorded"]["total"] > 0
+    assert said["recorded_source"] == "default"
+    assert said["totals"]["other"]["total"] > said["totals"]["recorded"]["total"] > 0
     one = said["incidents"][0]
     assert one["recorded"]["source"]
     assert one["other"]["source"]
@@ -124,7 +124,7 @@ def test_a_trace_goes_with_no_profile(capsys: pytest.CaptureFixture[str], tmp_pa
     trace.write_text("seconds\tnode\tkind\n40000\t3\tkilled\n")
     assert main([*given, "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert (said["faults"], said["hints"]) == (1, [])
+    assert (said["fault_count"], said["hints"]) == (1, [])
     trace.write_text("seconds\tnode\tkind\n40000\t3\tkilled\n86401\t0\tkilled\n")
     assert main(given) == 0
     out = capsys.readouterr().out
@@ -190,17 +190,20 @@ def test_a_preset_goes_back_and_skips_only_if_the_script_is_able_to(
     def priced(*more: str) -> str:
         assert main(["--store", f"file:{log}", "whatif", "--policy", str(policy), "--format", "json", *more]) == 0
         [compared] = json.loads(capsys.readouterr().out)["incidents"]
-        return str(compared["other"]["policies"][:1])
+        return str(compared["other"]["chances"][:1])
 
     assert simulated() != "rollback_and_skip"
     assert "rollback_and_skip" not in priced()
-    assert (simulated(*able), priced(*able)) == ("rollback_and_skip", "[['rollback_and_skip', 1.0]]")
+    assert (simulated(*able), priced(*able)) == (
+        "rollback_and_skip",
+        "[{'policy': 'rollback_and_skip', 'chance': 1.0}]",
+    )
     policy.write_text(policy.read_text().replace("# abilities: [save] ", "abilities: [rollback, skip] #"))
     if "abilities: [rollback" not in policy.read_text():
         policy.write_text(
             policy.read_text().replace("version: 1\n", "version: 1\njob: {abilities: [rollback, skip]}\n")
         )
-    assert (simulated(), priced()) == ("rollback_and_skip", "[['rollback_and_skip', 1.0]]")
+    assert (simulated(), priced()) == ("rollback_and_skip", "[{'policy': 'rollback_and_skip', 'chance': 1.0}]")
 
 
 def test_the_file_of_the_default_chain_changes_no_goodput(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -214,7 +217,7 @@ def test_the_file_of_the_default_chain_changes_no_goodput(capsys: pytest.Capture
         assert main([*given, *more]) == 0
         told.append(json.loads(capsys.readouterr().out))
     assert told[0]["goodput"] == told[1]["goodput"] < 0.9
-    assert told[0]["policies"] == told[1]["policies"]
+    assert told[0]["by_policy"] == told[1]["by_policy"]
     assert any("hot_swap" in hint and "--assume" in hint for hint in told[1]["hints"])
 
 
@@ -261,5 +264,5 @@ def test_a_victim_that_is_seen_first_is_no_failed_restart(capsys: pytest.Capture
     log = Path(__file__).parents[2] / "golden" / "logs" / "0.1.0" / "kill_raise_segfault_lose.ftlog"
     assert main(["--store", f"file:{log}", "whatif", "--policy", str(policy), "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)["incidents"]
-    assert told[0]["other"]["policies"] == [["process_restart", 1.0]]
+    assert told[0]["other"]["chances"] == [{"policy": "process_restart", "chance": 1.0}]
     assert [one["other"]["seconds"] for one in told] == [one["recorded"]["seconds"] for one in told]

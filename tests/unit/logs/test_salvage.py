@@ -94,12 +94,12 @@ def test_the_readable_part_becomes_a_new_log(log: Path, kind: str) -> None:
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     after = events(log)
-    last = said["last"]
+    last = said["last_seq"]
     assert 0 < last < first_bad and after[:-1] == before[:last]
     assert before[last].kind == "fact", "a group is kept whole or not at all"
     word = after[-1]
     assert (word.type, word.seq) == ("log.salvaged", last + 1)
-    assert said["lost"] == word.data.lost == len(before) - last and word.data.log_id
+    assert said["lost_count"] == word.data.lost == len(before) - last and word.data.log_id
     assert Path(said["damaged"]) == Path(word.data.damaged)
     assert Path(said["damaged"]).exists()
 

@@ -14,7 +14,7 @@ from ftcore.testing.driver import JobDriver
 
 PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:52710"
 CONTRACT = {"id", "kind", "class", "nodes", "ranks", "root", "opened", "resolved_by"}
-CONTRACT |= {"policies", "phases", "steps_lost", "state", "failures", "steps"}
+CONTRACT |= {"policies", "phases", "steps_lost", "state", "failures", "timeline"}
 PHASES = {"detect", "decide", "wait", "stop", "rendezvous", "start", "first_step", "total"}
 FAILURE = {
     "rank",
@@ -144,7 +144,7 @@ def test_a_fact_that_was_long_under_way_counts_once():
     driver.fail("node1", exitcode=-9)
     driver.settle()
     [incident] = told(driver)
-    opening = incident.events[0]
+    opening = incident.first_seq
     events = []
     for event in driver.events:
         if event.seq == opening:
@@ -168,7 +168,7 @@ def test_a_source_whose_clock_is_off_is_told_on_the_masters(off_s):
     off = []
     for event in driver.events:
         if event.at is not None:
-            early_s = 5 if event.seq == incident.events[0] else 0
+            early_s = 5 if event.seq == incident.first_seq else 0
             wall = event.at.wall + (off_s - early_s) * SECOND
             off.append(
                 msgspec.structs.replace(event, at=At(wall=wall, mono=event.at.mono - early_s * SECOND, boot="boot"))
@@ -255,8 +255,8 @@ def test_a_plan_in_place_has_no_stop_and_no_rendezvous():
     assert phases.start > 0 and phases.first_step > 0
     known = [phases.detect, phases.decide, phases.start, phases.first_step]
     assert phases.total == sum(part for part in known if part is not None)
-    assert [step.type for step in incident.steps] == ["action.ordered", "plan.applied"]
-    assert "computed again in place" in incident.steps[0].what
+    assert [step.type for step in incident.timeline] == ["action.ordered", "plan.applied"]
+    assert "computed again in place" in incident.timeline[0].what
 
 
 def test_a_refused_order_is_told_with_what_came_after():
@@ -267,8 +267,8 @@ def test_a_refused_order_is_told_with_what_came_after():
     driver.settle()
     [incident] = told(driver)
     assert incident.resolved_by == "process_restart"
-    assert [step.type for step in incident.steps][1:3] == ["order.refused", "incident.escalated"]
-    assert "node1 cannot: " in incident.steps[1].what
+    assert [step.type for step in incident.timeline][1:3] == ["order.refused", "incident.escalated"]
+    assert "node1 cannot: " in incident.timeline[1].what
     assert incident.phases.stop is not None and incident.phases.decide > 0
 
 
@@ -291,7 +291,7 @@ def test_a_message_and_a_checkpoint_count_as_deciding():
     driver.settle()
     [incident] = told(driver)
     assert incident.resolved_by == "process_restart"
-    said = [step.type for step in incident.steps]
+    said = [step.type for step in incident.timeline]
     assert said[:2] == ["alert.raised", "incident.continued"] and "checkpoint.committed" in said
     assert incident.phases.decide > 0 and incident.phases.stop is not None
 
@@ -303,7 +303,7 @@ def test_a_node_that_is_kept_out():
     driver.settle()
     [incident] = told(driver)
     assert incident.outcome == "stepped"
-    said = {step.type: step.what for step in incident.steps}
+    said = {step.type: step.what for step in incident.timeline}
     assert "node1 is kept out" in said["node.quarantined"] and "without node1" in said["world.formed"]
 
 
@@ -313,4 +313,4 @@ def test_a_wish_that_nobody_takes():
     driver.command("pause")
     [incident] = told(driver)
     assert (incident.kind, incident.state, incident.resolved_by) == ("request", "exhausted", None)
-    assert (incident.phases.decide, incident.phases.start, incident.steps) == (None, None, ())
+    assert (incident.phases.decide, incident.phases.start, incident.timeline) == (None, None, ())

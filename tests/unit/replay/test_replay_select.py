@@ -83,8 +83,8 @@ def test_the_status_of_a_running_job():
     made = status_of(driven().state).to_json()
     assert {"job", "state", "term", "master", "world", "step", "incidents_open", "last_seq", "replicas"} <= set(made)
     assert made["master"] == {"id": "host:1", "host": "host", "pid": 1, "address": "unix:master"}
-    assert made["world"] == {"round": 2, "size": 2, "nodes": 2}
-    assert (made["state"], made["incidents_open"], made["incidents"]) == ("running", 0, 1)
+    assert made["world"] == {"round": 2, "size": 2, "node_count": 2}
+    assert (made["state"], made["incidents_open"], made["incident_count"]) == ("running", 0, 1)
     assert [node["node"] for node in made["nodes"]] == ["node0", "node1"]
 
 
