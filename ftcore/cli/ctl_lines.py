@@ -120,6 +120,10 @@ def _failed(data: worker.WorkerFailed) -> str:
     return f"{who} {_exit(data.exitcode)}{_at(data.step)}{said}"
 
 
+def _stacks(data: worker.StandstillJudged) -> str:
+    return f"; stacks: {data.stacks}" if data.stacks else ""
+
+
 def _stood(data: worker.WorkersStood) -> str:
     does = [f"{spans(stand.ranks)} {stand.op or stand.state} {stand.still_s:g} s" for stand in data.stands]
     cuts = [f"{cut.node} gets no answer from {cut.peer} for {cut.silent_s:g} s" for cut in data.cuts]
@@ -350,7 +354,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     worker.WorkersStopped: _stopped,
     worker.WorkersStood: _stood,
     worker.WorkersWentOn: lambda e: f"steps are completed again, after {duration(e.gap_s)} without one",
-    worker.StandstillJudged: lambda e: f"{e.verdict} ({e.cause}): {e.message}",
+    worker.StandstillJudged: lambda e: f"{e.verdict} ({e.cause}): {e.message}{_stacks(e)}",
     worker.FaultObserved: _observed,
     upkeep.ArchiveExtended: lambda data: f"events up to {data.floor} are in {data.archive} alone",
     upkeep.ArchiveFailed: lambda data: f"nothing is taken out of the log: {data.error}",

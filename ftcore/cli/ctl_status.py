@@ -130,6 +130,8 @@ async def status(args: argparse.Namespace) -> int:
     if job.standstill is not None:
         since = f"since {date(job.standstill.since)} {clock(job.standstill.since)} UTC"
         facts.add_row("stands still", Text(clean(f"{since}: {job.standstill.message}; no action"), style="warn"))
+        if job.standstill.stacks:
+            facts.add_row("stacks", clean(job.standstill.stacks))
     for name, text in _by_hand(job):
         facts.add_row(name, Text(clean(text), style="warn"))
     if job.world is not None:

@@ -208,10 +208,11 @@ class Narrator:
 
     def _stands(self, event: Event, data: StandstillJudged) -> str:
         if data.verdict == "hang":
-            return ""  # the incident tells it
+            return f"stacks of the workers: {data.stacks}" if data.stacks else ""  # the incident tells the rest
         if data.cause == "finished":
             return f"{data.message}; workers are left alone until the ceiling for hangs"
-        return f"no step is completed, workers are left alone: {data.message}"
+        stacks = f"; stacks: {data.stacks}" if data.stacks else ""
+        return f"no step is completed, workers are left alone: {data.message}{stacks}"
 
     def _went_on(self, event: Event, data: WorkersWentOn) -> str:
         return f"steps are completed again, after {duration(data.gap_s)}"

@@ -168,7 +168,12 @@ def judge_standstill(turn: Turn) -> None:
     if not found.verdict or (found.verdict == ALERT and not _is_calm(state)):
         return
     ranks, nodes, apart = found.ranks, Ranks(state), at_odds(found.cuts, _seats(world))
-    word = word_of_standstill(state, found.message) if found.verdict == ALERT and state.standstill is None else None
+    stacks = next((stand.stacks for stand in (*found.to_blame, *data.stands) if stand.stacks), "")
+    word = (
+        word_of_standstill(state, found.message, stacks)
+        if found.verdict == ALERT and state.standstill is None
+        else None
+    )
     if word is not None:
         turn.emit(word)
     turn.emit(
@@ -180,6 +185,7 @@ def judge_standstill(turn: Turn) -> None:
             ranks=ranks,
             message=found.message,
             stack=next((stand.stack for stand in found.to_blame if stand.stack), ""),
+            stacks=stacks,
             apart=apart,
         )
     )

@@ -275,6 +275,7 @@ class Stand:
         ends_s: until its sleep or timed wait ends by itself; None: no such end is known.
         timeout_s: the timeout of its process group; None: not known.
         stack: its Python frames, innermost first, cut.
+        stacks: the file on its node that holds its whole stacks, of the first rank; empty: there is none.
     """
 
     ranks: tuple[int, ...]
@@ -290,6 +291,7 @@ class Stand:
     ends_s: float | None = None
     timeout_s: float | None = None
     stack: str = ""
+    stacks: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -356,6 +358,8 @@ class StandstillJudged:
         ranks: the ranks to blame, the first ones; empty: not known.
         message: who does what, for people.
         stack: Python frames of the first rank to blame, innermost first.
+        stacks: the file that holds the whole stacks of that rank, or of the first one, on its node; each rank of which
+            something is known has one beside its output.
         apart: nodes that cannot reach each other, ``node`` first; empty for any other cause.
     """
 
@@ -366,4 +370,5 @@ class StandstillJudged:
     ranks: tuple[int, ...] = ()
     message: str = ""
     stack: str = ""
+    stacks: str = ""
     apart: tuple[str, ...] = ()

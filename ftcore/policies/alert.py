@@ -114,7 +114,7 @@ def word_of_end(job: JobState, finished: JobFinished) -> AlertRaised | None:
     )
 
 
-def word_of_standstill(job: JobState, message: str) -> AlertRaised | None:
+def word_of_standstill(job: JobState, message: str, stacks: str) -> AlertRaised | None:
     """What people are told while no step is completed; None if the chain names nobody who wants to hear of hangs."""
     entries = [entry for entry in job.chain if entry.policy == Alert.name and entry.options.get("to")]
     wanted = [entry for entry in entries if not entry.options.get("on") or FaultClass.HANG in entry.options["on"]]
@@ -125,6 +125,7 @@ def word_of_standstill(job: JobState, message: str) -> AlertRaised | None:
         f"{job.job}: {message}",
         f"{step}; workers are left alone, it may be an evaluation, a save or a download",
         f"what they do now: ftctl status --job {job.job}",
+        *([f"their stacks: {stacks}"] if stacks else []),
     )
     return AlertRaised(
         severity=wanted[0].options["severity"], title=f"{job.job}: no step is completed", text="\n".join(lines)

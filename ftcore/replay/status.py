@@ -87,11 +87,13 @@ class StandstillInfo:
         since: when an alert was raised, nanoseconds since the epoch.
         cause: ``silent``, or ``finished``: all ranks have finished their script, and do not end.
         message: who does what.
+        stacks: the file with the stacks of a rank, on its node; empty: there is none.
     """
 
     since: int
     cause: str
     message: str
+    stacks: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -229,7 +231,10 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         standstill=None
         if state.standstill is None or (open_now and not deferred)
         else StandstillInfo(
-            since=state.standstill.since, cause=state.standstill.cause, message=state.standstill.message
+            since=state.standstill.since,
+            cause=state.standstill.cause,
+            message=state.standstill.message,
+            stacks=state.standstill.stacks,
         ),
         leaving=incident.terms.exclude if incident is not None and deferred else (),
     )

@@ -279,12 +279,14 @@ class Standstill:
         since: time of the event that told of it first.
         cause: as ``faults/standstill.py`` names it.
         message: who does what, for people.
+        stacks: the file with the stacks of a rank, on its node.
     """
 
     round: int
     since: int
     cause: str
     message: str
+    stacks: str = ""
 
 
 @attrs.frozen(kw_only=True)

@@ -453,6 +453,9 @@ class Agent:
         log = self._log_id[:LOG_ID_CHARS]
         return self.config.log_dir / log / f"round_{round_}" / f"rank_{rank}"
 
+    def _log_dirs(self, round_: Round, part: Slice) -> tuple[str, ...]:
+        return tuple(str(self._log_dir(round_, part.base_rank + i)) for i in range(part.slots))
+
     def _begin_check(self, action: act.Perform) -> None:
         self._give_up_check()
         self._checking = self._spawn(self._check(action))
@@ -481,7 +484,7 @@ class Agent:
         except UsageError as error:
             self._do(self._core.unstartable(action, str(error)))
             return
-        self._progress.begin(pids, action.part.base_rank, _now())
+        self._progress.begin(pids, action.part.base_rank, _now(), self._log_dirs(action.round, action.part))
         self._notes.begin(action.round, action.part.base_rank)
         self._ring.begin(action.part.base_rank)
         self._do(self._core.started(action, pids, how))
@@ -490,7 +493,7 @@ class Agent:
 
     def _launch(self, round_: Round, part: Slice) -> Launch:
         config, spec = self.config, self.config.submission.spec
-        dirs = tuple(str(self._log_dir(round_, part.base_rank + i)) for i in range(part.slots))
+        dirs = self._log_dirs(round_, part)
         envs = tuple(
             worker_env(
                 config.env,

@@ -16,7 +16,9 @@ nobody looked (the node, or the agent, was stopped) counts for nobody.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import attrs
@@ -37,6 +39,9 @@ LOOKS: Final = 20
 LOOK_S_MAX: Final = 1.0
 ANSWER_S: Final = 0.1
 """How long workers have to write their stacks."""
+
+STACKS_NAME: Final = "stacks.txt"
+"""Beside a worker's output: the last stacks that it was seen with; at most ``stackfile.STACK_BYTES_MAX``."""
 
 RARER: Final = 10
 """Samples after which they are made half as often, and so on."""
@@ -64,6 +69,9 @@ class _Watched:
     still_since: float = 0.0
     held_since: float = 0.0
     overdue: bool = False
+    file: str = ""
+    kept: bool = False
+    shown: bool = False
 
     @property
     def lives(self) -> bool:
@@ -110,18 +118,20 @@ class ProgressWatch:
         self.look_s: float = min(timing.hang_look_s / LOOKS, LOOK_S_MAX)
         """How often to look."""
 
-    def begin(self, pids: Sequence[int], base_rank: int, now: float) -> None:
+    def begin(self, pids: Sequence[int], base_rank: int, now: float, dirs: Sequence[str] = ()) -> None:
         """Workers of a new round run.
 
         Args:
             pids: their process ids, by local rank.
             base_rank: global rank of the first one.
             now: monotonic seconds.
+            dirs: where each worker's output is, and its stacks are kept; empty: they are not.
         """
+        files = [str(Path(one) / STACKS_NAME) for one in dirs] or [""] * len(pids)
         self._base_rank, self._looked, self._samples = base_rank, now, 0
         self._workers = [
-            _Watched(worker.learned, pid, samples.born(pid), signed=now)
-            for worker, pid in zip(self._workers, pids, strict=True)
+            _Watched(worker.learned, pid, samples.born(pid), signed=now, file=file)
+            for worker, pid, file in zip(self._workers, pids, files, strict=True)
         ]
         self._set(())
 
@@ -214,7 +224,10 @@ class ProgressWatch:
         waits = [samples.wait_of(worker.pid) for worker in workers]
         opening = {one.inode for one in found if one.opening and one.retries}
         connects = [not opening.isdisjoint(used.inodes) for used in before]
-        every = [_shows_all(worker, used, wait) for worker, used, wait in zip(workers, before, waits, strict=True)]
+        patient = now() - self._timing.hang_idle_s
+        every = [
+            _shows_all(worker, used, wait, patient) for worker, used, wait in zip(workers, before, waits, strict=True)
+        ]
         asked = [
             local
             for local, busy, whole in zip(quiet, connects, every, strict=True)
@@ -223,12 +236,16 @@ class ProgressWatch:
         if asked:
             await asyncio.sleep(ANSWER_S)
         after, found = await loop.run_in_executor(None, _usages, [worker.pid for worker in workers])
+        kept = {}
         for worker, local, used, rested, wait in zip(workers, quiet, before, after, waits, strict=True):
-            place = Place()
-            if local in asked and self._inspector is not None:
-                place = place_of(self._inspector.stack(local))
+            dump = self._inspector.stack(local) if local in asked and self._inspector is not None else ""
+            place = place_of(dump)
             if worker.pid == self._workers[local].pid:
+                if _is_news(worker, place):
+                    kept[worker.file] = f"rank {self._base_rank + local}, pid {worker.pid}\n{dump}"
+                    worker.kept, worker.shown = True, place.talks is not None
                 self._weigh(worker, place, used, rested, wait, now())
+        await loop.run_in_executor(None, _keep, kept)
         first = self._base_rank
         ranks = {inode: first + local for local, used in zip(quiet, after, strict=True) for inode in used.inodes}
         return self._unanswered.net(found, ranks, now())
@@ -276,13 +293,32 @@ class ProgressWatch:
             ends_s=round(ends_at - now, 1) if ends_at is not None and worker.state == "waits" else None,
             timeout_s=timeout / 1e9 if timeout else None,
             stack=worker.place.stack,
+            stacks=worker.file if worker.kept else "",
         )
 
 
-def _shows_all(worker: _Watched, used: samples.Usage, wait: samples.Wait) -> bool:
-    """Whether it matters what a worker's other threads do, and none of them runs: it only waits for one of them."""
+def _shows_all(worker: _Watched, used: samples.Usage, wait: samples.Wait, patient: float) -> bool:
+    """Whether it matters what a worker's other threads do, and none of them runs.
+
+    It does where the worker waits for one of them, and where people will want to know: it has made no progress since
+    ``patient``.
+    """
     rests = worker.used is not None and not samples.progressed(worker.used, used, wait)
-    return rests and wait.kind == "lock" and samples.others_rest(worker.pid)
+    return rests and (wait.kind == "lock" or worker.signed <= patient) and samples.others_rest(worker.pid)
+
+
+def _is_news(worker: _Watched, place: Place) -> bool:
+    """Whether a worker's stacks are to be kept: from the second sample on, where they say more than what is kept."""
+    if worker.used is None or not place.frames or not worker.file:
+        return False
+    return not worker.kept or place.frames != worker.place.frames or (place.talks is not None and not worker.shown)
+
+
+def _keep(texts: Mapping[str, str]) -> None:
+    """Write the stacks of workers, each in place of what was there."""
+    for file, text in texts.items():
+        with contextlib.suppress(OSError):
+            Path(file).write_text(text)
 
 
 def _usages(pids: Sequence[int]) -> tuple[list[samples.Usage], list[sockets.Connection]]:

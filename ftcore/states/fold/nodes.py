@@ -296,7 +296,9 @@ def _workers_went_on(state: JobState, event: Event, data: worker.WorkersWentOn, 
 def _standstill_judged(state: JobState, event: Event, data: worker.StandstillJudged, changes: Changes) -> None:
     if data.verdict != "hang":
         since = state.standstill.since if state.standstill is not None else event.time
-        state.standstill = Standstill(round=data.round, since=since, cause=data.cause, message=data.message)
+        state.standstill = Standstill(
+            round=data.round, since=since, cause=data.cause, message=data.message, stacks=data.stacks
+        )
         return
     state.standstill = None
     state.ceilings += data.cause == "ceiling"

@@ -73,6 +73,8 @@ def test_a_rank_that_waits_while_others_stand_in_a_barrier_is_left_alone(tmp_pat
         assert "rank 0 stands in" in seen.data.message or "rank 0 is active in" in seen.data.message
         status = job.ftctl("status")
         assert "stands still" in status.stdout and "rank 0" in status.stdout
+        stacks = Path(seen.data.stacks)
+        assert stacks.name == "stacks.txt" and "most recent call first" in stacks.read_text()
         job.drop("answer", "")
         job.wait("workers.went_on", seen.seq)
         assert "stands still" not in job.ftctl("status").stdout

@@ -139,6 +139,19 @@ def test_another_round_begins_anew() -> None:
     assert job.look() is None
 
 
+def test_the_file_with_the_stacks_is_named() -> None:
+    """That of a rank to blame, else of any: by the decision, the status and the alert."""
+    job = Job()
+    tells = ChainEntry(policy="alert", options={"to": ["x"], "on": [], "severity": "warning"})
+    job.job.state.chain = (tells, *job.job.state.chain)
+    fact = job.beat(node0=job.stands(*range(job.size), state="runs", stacks="/logs/rank_0/stacks.txt"))
+    assert isinstance(fact, WorkersStood)
+    told = {event.type: event.data for event in job.job.own(fact)}
+    assert told["standstill.judged"].stacks == "/logs/rank_0/stacks.txt"
+    assert "their stacks: /logs/rank_0/stacks.txt" in told["alert.raised"].text
+    assert job.job.state.standstill is not None and job.job.state.standstill.stacks == "/logs/rank_0/stacks.txt"
+
+
 def test_people_are_told_once_of_a_standstill() -> None:
     """By the chain's own ``alert``, where it names somebody who wants to hear of hangs."""
     for options, expected in (({"to": ["x"], "on": []}, 1), ({"to": ["x"], "on": ["gpu-hw"]}, 0), ({"to": []}, 0)):

@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -73,14 +74,19 @@ def rests(pid: int) -> None:
 class Node:
     """Pages and a clock around a watch, and the inspector that it asks."""
 
-    def __init__(self, processes: list[subprocess.Popen[str]], stacks: list[StackFile] | None = None) -> None:
+    def __init__(
+        self,
+        processes: list[subprocess.Popen[str]],
+        stacks: list[StackFile] | None = None,
+        dirs: Sequence[str] = (),
+    ) -> None:
         self.pids = [process.pid for process in processes]
         self.stacks = stacks
         self.told = [Signs()] * len(self.pids)
         self.watch = ProgressWatch(TIMING, len(self.pids), self)
         self.pages: list[Progress | None] = [None] * len(self.pids)
         self.now = 1000.0
-        self.watch.begin(self.pids, 4, self.now)
+        self.watch.begin(self.pids, 4, self.now, dirs)
 
     def signs(self) -> tuple[Signs, ...]:
         return tuple(self.told)
@@ -392,6 +398,30 @@ def test_a_worker_that_waits_for_a_thread_waits_for_what_that_one_waits_for(othe
             assert first.waits == "outside"
             (found,) = node.wait(20.0)
             assert found.waits == waits
+    finally:
+        stack.close()
+
+
+def test_whole_stacks_are_kept_beside_the_output(tmp_path: Path) -> None:
+    """In a file that the master is told of; of all threads, once the worker rests; the last ones alone."""
+    stack = StackFile()
+    try:
+        with running(THREADS.replace("sys.argv[2]", repr("rests")), stacks=[stack]) as made:
+            node = Node(made, [stack], [str(tmp_path)])
+            node.step()
+            rests(made[0].pid)
+            (first,) = node.wait(11.0)
+            assert first.stacks == ""
+            (found,) = node.wait(20.0)
+            assert found.stacks == str(tmp_path / "stacks.txt")
+            text = (tmp_path / "stacks.txt").read_text()
+            assert text.startswith(f"rank 4, pid {made[0].pid}\n") and text.count("most recent call first") == 2
+            (tmp_path / "stacks.txt").unlink()
+            node.wait(60.0)
+            assert not (tmp_path / "stacks.txt").exists(), "the same again"
+            node.watch.begin(node.pids, 4, node.now, [str(tmp_path / "away")])
+            node.step()
+            node.wait(30.0)
     finally:
         stack.close()
 
