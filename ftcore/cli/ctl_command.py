@@ -60,7 +60,8 @@ async def command(args: argparse.Namespace) -> int:
     elif wish.outcome:
         told.line(f"{'' if wish.outcome == 'done' else f'{wish.outcome}: '}{wish.reason}")
     elif not args.no_wait:
-        told.line(f"no verdict in {args.timeout:g} s; it stays asked for: ftctl events --since {wish.seq} --follow")
+        so_far = wish.waits or f"no verdict in {args.timeout:g} s"
+        told.line(f"{so_far}; it stays asked for: ftctl events --since {wish.seq} --follow")
     return 0 if wish.outcome == "done" or args.no_wait else NOT_DONE
 
 

@@ -50,6 +50,7 @@ class Wish:
         reason: how it came to that, for people.
         incident: the incident that it is, once it was taken up.
         policies: every answer to it, in order.
+        waits: what it waits for, once a policy took it; empty: nothing.
     """
 
     seq: int
@@ -59,6 +60,7 @@ class Wish:
     reason: str = ""
     incident: str | None = None
     policies: list[Asked] = attrs.field(factory=list)
+    waits: str = ""
     _current: bool = False
 
     def feed(self, event: Event) -> str:
@@ -87,6 +89,7 @@ class Wish:
 
     def _read_anew(self, event: Event, data: IncidentOpened | IncidentRediagnosed) -> str:
         was, self._current = self._current, data.fault.root == self.seq
+        self.waits = ""
         if self._current and not was:
             self.incident, self.policies = event.incident, []
         elif was and not self._current:
@@ -99,7 +102,10 @@ class Wish:
             verb = "takes it" if data.verdict == "take" else "passed over"
             return f"{data.policy}: {verb}: {data.reason}"
         if isinstance(data, DepartureDeferred):
-            return f"{self.node or listed(data.nodes)} leaves once its replacement is ready; training goes on"
+            self.waits = f"{self.node or listed(data.nodes)} leaves once its replacement is ready; training goes on"
+            return self.waits
+        if isinstance(data, DepartureBegun | IncidentEscalated):
+            self.waits = ""
         if isinstance(data, DepartureBegun) and data.ready:
             return f"ready: {listed(data.ready)}; the workers are stopped for the next round"
         if isinstance(data, IncidentResolved) and data.outcome == "ended" and self.command != "stop":

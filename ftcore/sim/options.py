@@ -48,6 +48,9 @@ FAULTS: Final = (
     "operator",
 )
 
+DEPARTURE: Final = "departure"
+"""A node that trains is drained or evicted; where it is drawn, other nodes can be launched."""
+
 SPIKE: Final = "loss_spike"
 """The loss jumps: the training goes on, and may be rolled back."""
 
@@ -190,7 +193,27 @@ def draw(seed: int, nodes: int | None = None) -> Options:
         checkpoint_every=chance.choice((1, 5, 20)),
         give_up_s=chance.choice((1.0, 5.0)),
     )
-    return _with_pauses(_with_spikes(options))
+    return _with_departures(_with_pauses(_with_spikes(options)))
+
+
+def _with_departures(options: Options) -> Options:
+    """Let operators have nodes of some jobs replaced that train, again and again, while little else breaks."""
+    chance = random.Random(f"departures {options.seed}")  # a stream of its own, as that of the shape
+    if chance.random() < 0.7 or options.harmless:
+        return options
+    chain, platform = options.policy.chain, (str(Ability.REPLACE), str(Ability.CHECK))
+    if all(entry.policy != "pod_replacement" for entry in chain):
+        chain = (_entry("pod_replacement"), *chain)
+    others = tuple(name for name in options.faults if chance.random() < 0.3)
+    return attrs.evolve(
+        options,
+        faults=(*others, *(DEPARTURE for _ in range(1 + len(others) // 2))),
+        every_s=max(options.every_s, 8.0),
+        safety_s=max(options.safety_s, 60.0),
+        policy=attrs.evolve(options.policy, chain=chain),
+        abilities=(("platform", platform), *(given for given in options.abilities if given[0] != "platform")),
+        total=10_000,
+    )
 
 
 def _with_pauses(options: Options) -> Options:

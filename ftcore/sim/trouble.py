@@ -64,6 +64,7 @@ class Trouble:
             SPIKE: self._loss_spike,
             "operator_stop": self._operator_stop,
             "operator": self._operator,
+            "departure": self._departure,
         }
         self._pauses = random.Random(f"pauses {self.options.seed}")  # a stream of its own
         if self.options.pauses:
@@ -327,6 +328,12 @@ class Trouble:
         agent = self._agent()
         needs_node = command in ABOUT_NODES
         return self.command(command, agent.node if needs_node and agent is not None else "")
+
+    def _departure(self) -> str:
+        world = self.sim.oracle.world
+        if world is None:
+            return ""
+        return self.command(self.chance.choice(("drain", "evict")), self.chance.choice(world.members).node)
 
     # -- how long things take, and what fails
 

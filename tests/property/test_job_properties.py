@@ -85,6 +85,7 @@ class Job(RuleBasedStateMachine):
         )
         self.driver = JobDriver(slots=2, spec=spec, policy=chain(data, budget), abilities=data.draw(ABILITIES))
         self.driver.capacity = data.draw(st.integers(0, 2))
+        self.driver.slow_platform = data.draw(st.booleans())
         self.budget = budget
         self.snapshot_every = data.draw(st.integers(1, 40))
         self.verifier = Verifier()
@@ -98,9 +99,19 @@ class Job(RuleBasedStateMachine):
 
     # -- what happens
 
-    @rule(node=NODES, ordinal=st.one_of(st.none(), st.integers(0, 5)), switch=st.sampled_from(["", "s2", "s10"]))
-    def a_node_joins(self, node: str, ordinal: int | None, switch: str) -> None:
-        self.driver.join(node, ordinal=ordinal, labels={"switch": switch} if switch else {})
+    @rule(
+        node=NODES,
+        ordinal=st.one_of(st.none(), st.integers(0, 5)),
+        switch=st.sampled_from(["", "s2", "s10"]),
+        warms=st.booleans(),
+    )
+    def a_node_joins(self, node: str, ordinal: int | None, switch: str, warms: bool) -> None:
+        self.driver.join(node, ordinal=ordinal, labels={"switch": switch} if switch else {}, warms=warms)
+
+    @precondition(lambda self: self.driver.state.cold)
+    @rule(data=st.data())
+    def a_node_is_warm(self, data: st.DataObject) -> None:
+        self.driver.warm(data.draw(st.sampled_from(sorted(self.driver.state.cold))))
 
     def _alive(self) -> list[str]:
         return [node.node for node in self.driver.state.alive()]
@@ -302,7 +313,7 @@ class Job(RuleBasedStateMachine):
             return
         known = self.driver.state.incident
         if known is not None and not self.driver.state.held:
-            assert known.phase in (IncidentPhase.ACTING, IncidentPhase.VERIFYING)
+            assert known.phase in (IncidentPhase.ACTING, IncidentPhase.DEFERRED, IncidentPhase.VERIFYING)
             assert known.taken
         assert known is None or self.driver.state.phase not in ENDED
 

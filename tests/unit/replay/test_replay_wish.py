@@ -79,3 +79,29 @@ def test_a_stop_is_done_with_the_end_of_the_job():
     driver.settle()
     assert followed(driver, "stop")[0].outcome == "done"
     assert followed(driver, "checkpoint", number=0)[0].outcome == "ended"
+
+
+def test_an_eviction_that_waits_for_a_replacement():
+    """What it waits for is told, and that it is over once another node is ready."""
+    driver = running(abilities=("replace",))
+    driver.slow_platform = True
+    driver.command("evict", node="node1")
+    driver.settle(step=False)
+    wish, lines = followed(driver, "evict")
+    assert wish.outcome == "" and wish.waits == lines[-1]
+    assert wish.waits == "node1 leaves once its replacement is ready; training goes on"
+    driver.join("node1.1")
+    driver.settle()
+    wish, lines = followed(driver, "evict")
+    assert wish.outcome == "done" and wish.waits == "" and "ready: node1.1" in lines[-1]
+
+
+def test_an_eviction_that_the_end_of_the_job_overtakes():
+    """The job ended before another node was ready: nobody was released for the wish."""
+    driver = running(abilities=("replace",))
+    driver.slow_platform = True
+    driver.command("evict", node="node1")
+    driver.settle(step=False)
+    driver.finish()
+    wish, _ = followed(driver, "evict")
+    assert wish.outcome == "ended" and "succeeded" in wish.reason

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ftcore.commands import PLATFORM, ReplaceNodes
+from ftcore.commands import PLATFORM, DeleteNodes, ReplaceNodes
 from ftcore.events.node import NodeLost, PlatformAnswered
 from ftcore.events.policy import AbilityDeclared
 from ftcore.events.worker import FaultObserved
@@ -29,8 +29,8 @@ def a_job() -> JobState:
     return job.state
 
 
-def ordered(state: JobState, *nodes: str, isolate: bool = False) -> None:
-    command = ReplaceNodes(nodes=nodes, isolate=isolate)
+def ordered(state: JobState, *nodes: str, isolate: bool = False, keep: bool = False) -> None:
+    command = ReplaceNodes(nodes=nodes, isolate=isolate, keep=keep)
     state.actions[EFFECT] = ActionState(effect=EFFECT, command=command, waiting={PLATFORM: ""}, ordered=state.time)
 
 
@@ -256,5 +256,27 @@ def test_a_broken_adapter_is_only_told(monkeypatch: pytest.MonkeyPatch) -> None:
             answer = await desk.answer()
         assert not answer.ok and "ZeroDivisionError: a bug" in answer.reason
         assert platform.asked.count(("watch", "")) > 1
+
+    run(work)
+
+
+def test_who_still_trains_is_not_deleted() -> None:
+    """A launch for a node that trains on deletes nothing; the order that follows once others are ready does."""
+
+    async def work() -> None:
+        state, platform = a_job(), MemoryPlatform()
+        ordered(state, "node1", isolate=True, keep=True)
+        desk = Desk(state, platform)
+        desk.attend()
+        assert await desk.answer() == PlatformAnswered(effect=EFFECT, ok=True)
+        assert platform.asked == [("cordon", "node1"), ("launch", "node1@1")]
+        command, effect = DeleteNodes(nodes=("node1",), isolate=True), "delete_nodes.1.6"
+        state.actions = {effect: ActionState(effect=effect, command=command, waiting={PLATFORM: ""}, ordered=0)}
+        desk.told.clear()
+        desk.attend()
+        assert await desk.answer() == PlatformAnswered(effect=effect, ok=True)
+        await desk.replacer.close()
+        assert platform.asked[2:4] == [("cordon", "node1"), ("delete", "node1 in 30 s")]
+        assert len(platform.launched) == 1
 
     run(work)
