@@ -42,7 +42,9 @@ class Torchrun(Ftrun):
 
     def __init__(self, root: Path, store: str = "") -> None:
         super().__init__(root, store, timing={"settle_s": 2.0})
-        site = install(root / "site", "ftcore-entry-points", "0", {}, ENTRY_POINTS)
+        site = root / "site"
+        if not site.exists():
+            install(site, "ftcore-entry-points", "0", {}, ENTRY_POINTS)
         self.env |= {"PYTHONPATH": f"{site}:{ROOT}", "OMP_NUM_THREADS": "1"}
         self.nodes: dict[str, Run] = {}
 
@@ -274,3 +276,31 @@ def test_a_torchrun_killed_before_its_first_look_at_its_workers(tmp_path: Path, 
         assert not job.of("workers.stopped", "b")
         job.finish()
         assert job.nodes["a"].end() == 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.etcd
+def test_one_job_name_in_another_store(tmp_path: Path, own_etcd: Cluster) -> None:
+    """What a torchrun could not tell before it was killed is not told to the log of the same name in another store."""
+    member, flags = own_etcd.members[0], ("--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "5")
+    with torchrun(tmp_path, own_etcd.url("one")) as job:
+        job.node("a", *flags)
+        job.wait("round.started", round=1)
+        member.freeze()
+        kill(job.pids(1)[0])
+        told = lambda: [path for path in job.home.rglob("*.outbox") if b"worker.failed" in path.read_bytes()]  # noqa: E731
+        wait_until(told, "a fact that no master has taken")
+        job.power_off("a", 1)
+        member.thaw()
+        first = job.of("master.elected")[0].data.log_id
+        lives = {event.data.incarnation for event in job.of("node.joined")}
+    with torchrun(tmp_path, own_etcd.url("two")) as job:
+        job.node("a", *flags)
+        job.wait("round.started", round=1)
+        job.steps_on(0)
+        job.finish()
+        assert job.nodes["a"].end() == 0
+        assert told()
+        assert job.of("master.elected")[0].data.log_id != first
+        assert not lives & {event.id.incarnation for event in job.events.read()}
+        assert not {"worker.failed", "incident.opened"} & {event.type for event in job.events.seen}
