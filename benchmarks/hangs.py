@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import attrs
@@ -160,7 +161,8 @@ def main() -> int:
     missed = [one.case for one in found if one.stuck and one.delay_s is None]
     idle = DEFAULT.hang_idle_s * scale
     words = (
-        f"{len(found)} loops, time constants of hangs times {scale:g}; healthy ones show no step for "
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}. {len(found)} loops, "
+        f"time constants of hangs times {scale:g}; healthy ones show no step for "
         f"{LONGER * idle:g} s. False restarts: {false}; missed: {', '.join(missed) or 'none'}."
     )
     head = ("loop", "is", "restarts", "alerts", "taken for", "from stuck to decision", "exit code")

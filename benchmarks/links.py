@@ -38,11 +38,13 @@ class Outage:
     Args:
         found_s: seconds from the cut to the decision that it is one.
         outage_s: seconds from the cut to the first step of all ranks of the next round.
+        script_s: of these, from the start of its workers to that step: the script's own imports and connections.
         left: the node that left.
     """
 
     found_s: float
     outage_s: float
+    script_s: float
     left: str
 
 
@@ -69,7 +71,9 @@ def measure(both: bool) -> Outage:
         left = _left(job)
         runs.pop(left).end()
         job.end(*runs.values())
-        return Outage((judged.time - at) / 1e9, (stepped.time - at) / 1e9, left)
+        started = job.wait("round.started", judged.seq)
+        script_s = (stepped.time - started.time) / 1e9
+        return Outage((judged.time - at) / 1e9, (stepped.time - at) / 1e9, script_s, left)
 
 
 def _left(job: Fleet) -> str:
@@ -126,11 +130,19 @@ def main() -> int:
                 "both ways" if both else "one way",
                 spread([one.found_s for one in found], "s"),
                 spread([one.outage_s for one in found], "s"),
+                spread([one.script_s for one in found], "s"),
                 ", ".join(sorted({one.left for one in found})),
                 f"not within {args.bound:.0f} s" if peer is None else f"{peer:.1f} s",
             )
         )
-    head = ("cut", "ftrun: detected after", "next step after", "who left", "torchrun: next step")
+    head = (
+        "cut",
+        "ftrun: detected after",
+        "next step after",
+        "of which in the script",
+        "who left",
+        "torchrun: next step",
+    )
     day = time.strftime("%Y-%m-%d", time.gmtime())
     body = table(head, rows) + (
         f"\n\n{day}. Three hosts, one rank each; cut is the link between {' and '.join(PAIR)}. Time constants are the "
