@@ -10,6 +10,7 @@ import pytest
 from harness import Ftrun, ftrun, wait_until
 
 from ftcore.events.envelope import Event
+from ftcore.timing import DEFAULT
 
 SOON = {"hang_look_s": 1.0, "hang_idle_s": 3.0, "hang_busy_s": 60.0, "hang_ceiling_s": 100.0}
 
@@ -152,3 +153,20 @@ def test_time_in_which_nothing_ran_is_no_time_without_a_step(tmp_path: Path) -> 
         job.finish()
         assert run.end() == 0
         assert not job.of("standstill.judged") and not job.of("incident.opened")
+
+
+def test_a_job_that_is_frozen_as_a_whole_goes_on(tmp_path: Path) -> None:
+    """With all time constants of hangs a tenth of the defaults, and nine seconds for a minute and a half."""
+    names = ("hang_look_s", "hang_idle_s", "hang_busy_s", "hang_ceiling_s")
+    timing = {name: getattr(DEFAULT, name) / 10 for name in names}
+    with ftrun(tmp_path, timing=timing) as job:
+        run = begins(job)
+        pids = sorted(job.processes())
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in pids:
+                os.kill(pid, number)
+            time.sleep(9.0 if number == signal.SIGSTOP else 0.0)
+        job.steps_on(0, by=100)
+        job.finish()
+        assert run.end() == 0
+        assert not job.of("standstill.judged") and not job.of("incident.opened") and len(job.of("world.formed")) == 1
