@@ -1,6 +1,7 @@
 """A DDP script with a small model: tells when its process group was ready and when its first step was completed.
 
-Each line of the file in ``MARKS`` is ``what rank pid monotonic_ns``; a line is one write, so ranks do not mix.
+Usage: step.py [MIB [every]]. It holds so much memory; with ``every`` it also tells each later step. Each line of the
+file in ``MARKS`` is ``what rank pid monotonic_ns``; a line is one write, so ranks do not mix.
 """
 
 import os
@@ -26,7 +27,7 @@ dist.init_process_group("gloo")
 mark("group")
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)))
 optimizer = torch.optim.AdamW(model.parameters())
-first = True
+first, every = True, "every" in sys.argv[2:]
 while True:
     loss = model(torch.randn(16, 64)).square().mean()
     optimizer.zero_grad()
@@ -35,4 +36,6 @@ while True:
     if first:
         mark("stepped")
         first = False
+    elif every:
+        mark("step")
     time.sleep(0.02)
