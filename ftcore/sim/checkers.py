@@ -5,16 +5,24 @@ A checker compares what the log says with what took place in the simulated world
 
 from typing import TYPE_CHECKING, Any
 
-from ftcore.commands import StartWorkers
+from ftcore.commands import DeleteNodes, ParkWorkers, ReplaceNodes, StartWorkers, StopWorkers
 from ftcore.engine import actions as act
 from ftcore.engine.decide import turn
 from ftcore.engine.orders import Order
-from ftcore.events.action import ActionOrdered
+from ftcore.events.action import ActionFailed, ActionOrdered, ActionSuperseded
 from ftcore.events.codec import decode_fact
 from ftcore.events.envelope import Event
-from ftcore.events.incident import IncidentExhausted, IncidentOpened, IncidentResolved
-from ftcore.events.job import JobFinished, JobRolledBack
-from ftcore.events.node import OrderRefused
+from ftcore.events.incident import (
+    DepartureBegun,
+    DepartureDeferred,
+    IncidentEscalated,
+    IncidentExhausted,
+    IncidentOpened,
+    IncidentRediagnosed,
+    IncidentResolved,
+)
+from ftcore.events.job import JobFinished, JobRolledBack, JobSubmitted
+from ftcore.events.node import NodeJoined, NodeWarmed, OrderRefused, PlatformAnswered
 from ftcore.events.policy import PolicyConsidered
 from ftcore.events.registry import Kind
 from ftcore.events.worker import StandstillJudged
@@ -298,6 +306,55 @@ class HealthyStandstillsAreLeftAlone(Checker):
             self.fail(f"healthy workers of round {data.round} hang ({data.cause}): {data.message}")
 
 
+class DeparturesWait(Checker):
+    """10. A node that trains leaves before another one is ready for its place, or others are launched for it twice."""
+
+    def __init__(self, sim: "Simulation") -> None:
+        super().__init__(sim)
+        self._launched: dict[str, str] = {}
+        self._cold: set[str] = set()
+        self._waits = ""
+
+    def appended(self, event: Event) -> None:
+        """Nothing is stopped while a departure waits; it ends with nodes that are ready, and one launch was enough."""
+        data, incident = event.data, str(event.incident)
+        if isinstance(data, NodeJoined | NodeWarmed):
+            (self._cold.add if isinstance(data, NodeJoined) and data.warms else self._cold.discard)(data.node)
+        elif isinstance(data, DepartureDeferred):
+            self._waits = incident
+        elif isinstance(data, DepartureBegun):
+            self._begins(data)
+        elif isinstance(data, IncidentRediagnosed | IncidentEscalated | IncidentResolved | JobSubmitted):
+            self._waits = ""
+            if not isinstance(data, IncidentRediagnosed | IncidentResolved):
+                self._launched = {}
+        elif isinstance(data, ActionOrdered):
+            self._ordered(data, incident)
+        elif isinstance(data, ActionFailed | ActionSuperseded) or (isinstance(data, PlatformAnswered) and not data.ok):
+            self._launched = {node: effect for node, effect in self._launched.items() if effect != data.effect}
+
+    def _begins(self, data: DepartureBegun) -> None:
+        self._waits = ""
+        known = self.sim.oracle.incident
+        if known is not None and known.terms.replace and not data.ready:
+            self.fail(f"{data.nodes} leave though nobody is ready")
+        if cold := self._cold.intersection(data.ready):
+            self.fail(f"{data.nodes} leave for {cold}, who cannot start workers yet")
+
+    def _ordered(self, data: ActionOrdered, incident: str) -> None:
+        command = data.command
+        if isinstance(command, StopWorkers | ParkWorkers) and incident == self._waits:
+            self.fail(f"{data.effect}, while {incident} waits for others to be ready")
+        elif isinstance(command, ReplaceNodes):
+            if twice := self._launched.keys() & {*command.nodes}:
+                self.fail(f"{data.effect} launches others for {twice}: {self._launched}")
+            self._launched |= dict.fromkeys(command.nodes, data.effect) if command.keep else {}
+        elif isinstance(command, DeleteNodes):
+            self._launched = {node: effect for node, effect in self._launched.items() if node not in command.nodes}
+        elif isinstance(command, StartWorkers) and self.sim.oracle.world is not None:
+            self._cold -= {member.node for member in self.sim.oracle.world.members}
+
+
 ALL = (
     AcknowledgedFactsStand,
     EffectsFollowTheLog,
@@ -308,4 +365,5 @@ ALL = (
     ReplayAgrees,
     OwnFaultsStopNothing,
     HealthyStandstillsAreLeftAlone,
+    DeparturesWait,
 )

@@ -12,17 +12,18 @@ from typing import Any
 import attrs
 import pytest
 
+from ftcore.commands import PLATFORM, ReplaceNodes
 from ftcore.engine import agent as core
-from ftcore.engine import orders, rounds
+from ftcore.engine import departure, issue, orders, rounds
 from ftcore.engine import standstill as watch
 from ftcore.events.incident import IncidentResolved
 from ftcore.events.policy import PolicyConsidered
 from ftcore.faults import standstill
 from ftcore.policies import budget, process_restart
 from ftcore.sim import agents, checkers, masters
-from ftcore.sim.options import SOON, SPIKE, draw
+from ftcore.sim.options import DEPARTURE, SOON, SPIKE, draw
 from ftcore.sim.protocol import run_protocol
-from ftcore.states.fold import base
+from ftcore.states.fold import base, incidents
 
 SEEDS_MAX = 300
 """Seeds in which a planted mistake must show."""
@@ -48,6 +49,15 @@ PAUSES: Focus = {
     "total": 10_000,
     "give_up_s": 1e6,
     "pauses": True,
+}
+DEPARTING = next(options for options in map(draw, count()) if DEPARTURE in options.faults)
+DEPARTURES: Focus = {
+    "policy": DEPARTING.policy,
+    "abilities": DEPARTING.abilities,
+    "faults": (DEPARTURE, DEPARTURE, "worker_kill"),
+    "every_s": 6.0,
+    "safety_s": 60.0,
+    "total": 10_000,
 }
 
 planted: list[Any] = []
@@ -228,6 +238,23 @@ def of_ranks_that_do_the_same_the_stillest_counts(monkeypatch: pytest.MonkeyPatc
         "_put_together",
         lambda one, other: attrs.evolve(put_together(one, other), still_s=one.still_s + other.still_s),
     )
+
+
+@plant("DeparturesWait", DEPARTURES)
+def whoever_has_joined_counts_as_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(departure, "_ready", departure._there)
+
+
+@plant("DeparturesWait", DEPARTURES)
+def a_launch_under_way_is_forgotten_when_the_chain_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incidents, "_launch_under_way", lambda state, terms: "")
+    monkeypatch.setattr(departure, "order_replacements", _order_all_anew)
+
+
+def _order_all_anew(turn: Any, known: Any, *, keep: bool = False) -> bool:
+    command = ReplaceNodes(nodes=known.terms.replace, isolate=False, keep=keep)
+    issue.order(turn, command, (PLATFORM,), issue.PLATFORM_ANSWER_S, incident=known.id)
+    return True
 
 
 @plant("Liveness")
