@@ -298,11 +298,14 @@ class HealthyStandstillsAreLeftAlone(Checker):
     def _hangs(self, data: StandstillJudged) -> None:
         training, timing = self.sim.training, self.sim.options.spec.timing
         gang, now = training.gangs[data.round], training.clock.now
+        late = ns(LATE_S + timing.node_lease_s + timing.hang_look_s)
         if data.cause == "ceiling":
-            stepped = max(ranks.mono for ranks in gang.members.values())
-            if now - stepped < ns(timing.hang_ceiling_s):
-                self.fail(f"no step of round {data.round} for {(now - stepped) / 1e9:.1f} s is beyond the ceiling")
-        elif not training.ill(gang) and now - gang.ill_at > ns(LATE_S + timing.node_lease_s + timing.hang_look_s):
+            stood = now - max(ranks.mono for ranks in gang.members.values())
+            if now - gang.stood_at <= late:  # it has only just gone on
+                stood = max(stood, gang.stood_ns)
+            if stood < ns(timing.hang_ceiling_s):
+                self.fail(f"no step of round {data.round} for {stood / 1e9:.1f} s is beyond the ceiling")
+        elif not training.ill(gang) and now - gang.ill_at > late:
             self.fail(f"healthy workers of round {data.round} hang ({data.cause}): {data.message}")
 
 

@@ -83,7 +83,18 @@ class Ranks:
 
 @attrs.define(eq=False)
 class Gang:
-    """All workers of a round, as far as they run."""
+    """All workers of a round, as far as they run.
+
+    Args:
+        round: the round.
+        nodes: how many nodes it has.
+        members: their workers, by group rank.
+        step: the last step that it completed.
+        stalled_since: since when it completes none; -1: it does.
+        ill_at: when it was last ill, see ``Training.ill``.
+        stood_ns, stood_at: how long it completed no step last, and when that ended.
+        done: it has ended.
+    """
 
     round: int
     nodes: int
@@ -91,6 +102,8 @@ class Gang:
     step: int = -1
     stalled_since: int = -1
     ill_at: int = 0
+    stood_ns: int = 0
+    stood_at: int = 0
     done: bool = False
 
 
@@ -198,6 +211,9 @@ class Training:
             ranks = gang.members[0]
             self.end(ranks, 0, 1)
             return
+        stepped = max(ranks.mono for ranks in gang.members.values())
+        if self.clock.now - stepped > HEALTHY_NS:
+            gang.stood_ns, gang.stood_at = self.clock.now - stepped, self.clock.now
         gang.step += 1
         for ranks in gang.members.values():
             ranks.steps += 1
