@@ -19,6 +19,7 @@ from typing import NoReturn
 import attrs
 import msgspec
 
+from ftcore.cli import lean  # noqa: F401  # isort: skip -- first of all
 from ftcore.cli import options, places
 from ftcore.cli.ctl_hints import completed, elsewhere
 from ftcore.cli.local import LocalNodes

@@ -13,6 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
+from ftcore.cli import lean  # noqa: F401  # isort: skip -- first of all
 from ftcore.cli.places import MASTER_SAYS, credentials
 from ftcore.errors import FtcoreError
 from ftcore.ids import JobName

@@ -20,6 +20,7 @@ from typing import Any
 
 import attrs
 
+from ftcore.cli import lean  # noqa: F401  # isort: skip -- first of all
 from ftcore.cli import places
 from ftcore.cli.ftrun_job import (
     FLUSH_S,

@@ -1,0 +1,22 @@
+"""Imports structlog as if rich were not installed; to be imported first by processes that stay beside the workers.
+
+structlog imports rich, and that Pygments, for tracebacks in colours: 4 MiB in every agent and every master, which print
+none. Whoever imports rich itself afterwards finds it.
+"""
+
+import sys
+from types import ModuleType
+from typing import cast
+
+
+def _without_rich() -> None:
+    if "rich" in sys.modules or "structlog" in sys.modules:
+        return
+    sys.modules["rich"] = cast(ModuleType, None)  # an import of it fails
+    try:
+        import structlog  # noqa: F401
+    finally:
+        del sys.modules["rich"]
+
+
+_without_rich()
