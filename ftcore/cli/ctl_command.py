@@ -35,6 +35,7 @@ _AT_ONCE = {
     "begins until: ftctl resume",
     "let go": "the job is held no longer: recoveries may begin",
     "admitted": DONE["admit"],
+    "resumed": "the nodes stop their workers and begin a new run, from the last checkpoint",
     "taken back": "the pause that was asked for is taken back; training goes on",
 }
 

@@ -131,6 +131,8 @@ def refusal(
     found = state.nodes.get(node)
     mine = found is not None and found.incarnation == incarnation
     of_this_run = again or acked or (launch and launch == state.launch)
+    if state.contradicted is Contradicted.RESUMED:
+        of_this_run = False  # it is of a run that the log does not know
     if state.phase in ENDED and of_this_run and not (mine and found is not None and found.alive):
         # It was away when the run ended, or came too late for it; to join would begin another run, of this node alone.
         came = ReleaseNode(outcome=state.outcome, exit_code=state.exit_code, reason=state.reason)

@@ -24,6 +24,7 @@ HELD = "held"
 LET_GO = "let go"
 TAKEN_BACK = "taken back"
 ADMITTED = "admitted"
+RESUMED = "resumed"
 RECORDED = "recorded"
 
 
@@ -122,7 +123,7 @@ def _judge_pause(state: JobState, command: str) -> Answer | None:
 
 def came_of(command: str, before: tuple[bool, str], state: JobState) -> str:
     """What a wish did by itself, as soon as it was a fact: ``held``, ``let go``, ``taken back``,
-    ``admitted``, or only ``recorded``.
+    ``admitted``, ``resumed`` (from a log that was contradicted, in which the job has ended), or only ``recorded``.
 
     Args:
         command: the wish.
@@ -132,6 +133,8 @@ def came_of(command: str, before: tuple[bool, str], state: JobState) -> str:
     held, waited = before
     if command == "admit":
         return ADMITTED
+    if command == "resume" and state.contradicted is Contradicted.RESUMED:
+        return RESUMED
     if command == "pause" and state.held:
         return HELD
     if command == "resume" and held and not state.held:

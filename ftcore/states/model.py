@@ -319,6 +319,8 @@ class Contradicted(StrEnum):
     """A node has: no run begins and no world is formed before an operator decides."""
     SETTLED = "settled"
     """An operator chose this log: nodes that contradict it stop their workers."""
+    RESUMED = "resumed"
+    """An operator chose this log, in which the job has ended: nodes that contradict it begin the next run."""
 
 
 @attrs.define(kw_only=True)

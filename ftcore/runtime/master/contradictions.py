@@ -86,14 +86,16 @@ class Contradictions:
             # Without a run that lives there is nothing that a newcomer could stand by for, and none may begin.
             no_run = not state.run or state.phase in ENDED
             open_ = state.contradicted is Contradicted.OPEN
-            return frames.Parked(f"the log is contradicted. {ways_out(self._log.job)}") if open_ and no_run else None
+            if not (open_ and no_run):
+                return None
+            return frames.Parked(f"the log is contradicted. {ways_out(self._log.job, state)}")
         what = contradiction(mark, self.mark, await self._digest_at(mark.seq))
         if not what:
             return None
         state = self._state()
-        if state.contradicted is Contradicted.SETTLED:
+        if state.contradicted in (Contradicted.SETTLED, Contradicted.RESUMED):
             return _settled(state, what)
-        reason = f"{what}. {ways_out(self._log.job)}"
+        reason = f"{what}. {ways_out(self._log.job, state)}"
         if state.contradicted is Contradicted.NEVER:
             await self._record(
                 LogContradicted(node=node, log_id=mark.log_id, seq=mark.seq, digest=mark.digest, reason=reason)
@@ -118,17 +120,20 @@ class Contradictions:
 
 def _settled(state: JobState, what: str) -> frames.Refused:
     """An operator chose this log: the agent stops its workers, and takes part in what the log says."""
-    if state.phase not in ENDED:
+    if state.phase not in ENDED or state.contradicted is Contradicted.RESUMED:
         return frames.Refused(f"{what}; the job goes on from this log", rejoin=True)
     reason = f"{what}; in this log the job has {state.phase}: {state.reason}"
     release = ReleaseNode(outcome="stopped", exit_code=state.exit_code or STOPPED, reason=reason)
     return frames.Refused(what, rejoin=False, release=release)
 
 
-def ways_out(job: str) -> str:
+def ways_out(job: str, state: JobState) -> str:
     """What an operator can do with a job whose log is contradicted."""
+    ended = state.phase in ENDED
+    which = f", in which the job has {state.phase}" if ended else ""
+    stop = "stop ftrun on each host" if ended else f"ftctl stop --job {job}"
     return (
         "Workers are left running and none are started. To keep what was trained since, restore the newer log. To go "
-        f"on from this log: ftctl resume --job {job}; all workers are stopped and start again from their last "
-        f"checkpoint. To end the job: ftctl stop --job {job}"
+        f"on from this log{which}: ftctl resume --job {job}; all workers are stopped and start again from their last "
+        f"checkpoint. To end the job: {stop}"
     )

@@ -66,7 +66,7 @@ from ftcore.runtime.wire.security import NONE, Security
 from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.master import MASTER, MasterPhase
-from ftcore.states.model import JobState
+from ftcore.states.model import Contradicted, JobState
 from ftcore.states.revisions import NEWEST
 from ftcore.timing import DEFAULT, Timing
 
@@ -473,8 +473,9 @@ class Master:
     @property
     def _idle_s(self) -> float:
         """How long nobody need call: over a run that has ended nobody is waited for who was only cut off."""
-        timing = self._timing
-        return timing.master_lease_s if self.state.phase in ENDED else timing.master_idle_s
+        timing, state = self._timing, self.state
+        over = state.phase in ENDED and state.contradicted is not Contradicted.OPEN
+        return timing.master_lease_s if over else timing.master_idle_s
 
     def _give_signs_of_life(self, now: int) -> None:
         """Tell every agent something to whom nothing was said lately: what it is owed, which it can wait for.
@@ -558,6 +559,7 @@ class Master:
                 return self._refuse("job", f"this master leads {self.log.job}, not {hello.job}", hello, peer)
             parted = await self._contradictions.answer(hello.node, hello.mark)
             if parted is not None:
+                self._last_called = self._clock.mono()  # who is parked calls again until an operator has decided
                 self._told_of_end(parted)
                 return parted
             found = await self._durable_answer(lambda: self._judge(hello))
@@ -614,7 +616,7 @@ class Master:
 
     def _told_of_end(self, answer: frames.Refused | frames.Parked) -> None:
         """An agent called and learned how the run ended: then nothing else is to be led."""
-        if isinstance(answer, frames.Refused):
+        if isinstance(answer, frames.Refused) and not answer.rejoin:
             self._lived |= self.state.phase in ENDED
             self._check_ended()
 

@@ -26,7 +26,8 @@ from ftcore.states.model import (
 def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, changes: Changes) -> None:
     if state.run:
         step_job(state, "job.submitted", changes)
-        state.contradicted = Contradicted.NEVER
+        resumed = state.contradicted is Contradicted.RESUMED
+        state.contradicted = Contradicted.SETTLED if resumed else Contradicted.NEVER
     state.job, state.run, state.spec, state.digest = data.job, data.run, data.spec, data.digest
     state.launch = data.launch
     state.outcome, state.exit_code, state.reason, state.stop = "", 0, "", None
@@ -131,7 +132,7 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
         node=data.node,
     )
     if data.command in ("resume", "stop") and state.contradicted is Contradicted.OPEN:
-        state.contradicted = Contradicted.SETTLED
+        state.contradicted = Contradicted.RESUMED if state.phase in ENDED else Contradicted.SETTLED
     if data.command == "stop":
         state.stop = request
     elif data.command == "admit":

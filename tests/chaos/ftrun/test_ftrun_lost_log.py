@@ -153,6 +153,51 @@ def test_a_sqlite_log_is_overwritten_with_an_older_copy(tmp_path: Path) -> None:
         resume(lost, 1)
 
 
+@pytest.mark.parametrize("way", ["resume", "stop"])
+def test_a_log_is_overwritten_with_a_copy_in_which_the_job_had_ended(tmp_path: Path, way: str) -> None:
+    """The copy is of the end of an earlier run: nothing is begun or ended for it before an operator has decided."""
+    with checked(Lost(tmp_path)) as lost:
+        first = lost.start("--local-nodes", "2")
+        lost.stepped(1, nodes=2)
+        lost.finish()
+        assert first.end() == 0
+        wait_until(lambda: not lost.processes("ftcore.cli.master"), "the masters to end")
+        log, copy = lost.home / "ftcore/job.db", tmp_path / "copy.db"
+        with sqlite3.connect(log) as source, sqlite3.connect(copy) as target:
+            source.backup(target)
+        (lost.cwd / "finish").unlink()
+        ended = lost.wait("job.finished").seq
+        lost.runs.clear()
+        run = lost.start("--local-nodes", "2")
+        started = lost.wait("workers.stepped", ended).data.round
+        lost.steps_on(0, by=100)
+        lost.steps_on(1)
+        dead = lost.pids(started, "node1")[0]
+        lost.look_away()
+        with sqlite3.connect(copy) as source, sqlite3.connect(log) as target:
+            source.backup(target)
+        os.kill(dead, 9)
+        stuck = lost.stuck()
+        assert "older copy" in stuck.data.reason and stuck.data.seq > ended
+        assert "ftctl resume" in stuck.data.reason and "stop ftrun on each host" in stuck.data.reason
+        begun = lambda: [event for event in lost.now() if event.seq > ended and event.type == "world.formed"]  # noqa: E731
+        assert not begun()
+        if way == "stop":
+            run.signal(signal.SIGTERM)
+            assert run.end() == 5
+            assert not begun()
+            return
+        said = lost.ftctl("resume", "--job", lost.job)
+        assert said.returncode == 0 and "a new run" in said.stderr, said.stderr
+        wait_until(lambda: bool(begun()), "a world of the new run")
+        lost.steps_on(0)
+        lost.steps_on(1)
+        lost.finish()
+        assert run.end() == 0
+        assert [event.data.run for event in lost.now() if event.type == "job.submitted"] == [1, 2]
+        assert len([event for event in lost.now() if event.type == "log.contradicted"]) == 1
+
+
 def test_a_damaged_log_is_salvaged_and_the_same_command_line_goes_on(tmp_path: Path) -> None:
     """The command that meets the damage names the tool; what can be read becomes the log, and the job ends well."""
     with checked(Lost(tmp_path)) as lost:
