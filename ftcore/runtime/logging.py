@@ -4,10 +4,11 @@ A process that people look at says what it has to warn of in the words in which 
 writes to a file, as a master does, has a column for time and level.
 """
 
+import contextlib
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -42,6 +43,28 @@ class PatientStream:
         return getattr(self._stream, name)
 
 
+class UnfailingStream:
+    """Writes to a stream whose disk may be full, or which is closed: a line is lost then, and whoever logs goes on.
+
+    Args:
+        stream: the real one.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text, if that is possible."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered, if that is possible."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+
 def configure(level: str, *, to_file: bool = False) -> None:
     """Set up logging for this process.
 
@@ -61,7 +84,7 @@ def configure(level: str, *, to_file: bool = False) -> None:
             *(in_columns if to_file else [structlog.processors.format_exc_info, prose]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, UnfailingStream(sys.stderr))),
         cache_logger_on_first_use=True,
     )
 

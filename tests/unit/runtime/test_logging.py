@@ -1,30 +1,27 @@
-"""What ftcore's own processes say on stderr."""
+"""Logging of ftcore's own processes."""
 
+import sys
+from collections.abc import Iterator
+
+import pytest
 import structlog
 
 from ftcore.runtime.logging import configure
 
 
-def test_a_warning_reads_as_the_story_does(capsys):
-    """Where people look: one line in the words of the job's story, without columns; details behind it."""
-    try:
-        configure("warning")
-        logger = structlog.get_logger().bind()
-        logger.info("not told")
-        logger.warning("no such node runs", node="n1", at=3)
-        logger.error("it ended")
-    finally:
-        structlog.reset_defaults()
-    told = capsys.readouterr().err
-    assert told == "ftcore: warning: no such node runs (node: n1, at: 3)\nftcore: error: it ended\n"
+@pytest.fixture
+def structured() -> Iterator[None]:
+    """structlog, set up by the test alone."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
-def test_a_file_of_messages_has_the_time(capsys):
-    """A master's stderr is a file that is read later."""
-    try:
-        configure("warning", to_file=True)
-        structlog.get_logger().bind().warning("fenced", term=2)
-    finally:
-        structlog.reset_defaults()
-    told = capsys.readouterr().err
-    assert told[2] == ":" and "[warning" in told and "term=2" in told
+def test_a_log_on_a_full_disk_fails_nobody(structured: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master whose log file cannot be written leads on."""
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        configure("info", to_file=True)
+        structlog.get_logger().error("no space is left")
+        full.buffer.raw.close()
+        structlog.get_logger().error("and the file is closed")
