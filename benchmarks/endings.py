@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import attrs
@@ -38,6 +39,14 @@ class Tally:
     hung: int = 0
     failed: int = 0
 
+    def add(self, seconds: float | None, code: int) -> None:
+        """Count one job."""
+        if seconds is None:
+            self.hung += 1
+        else:
+            self.seconds.append(seconds)
+            self.failed += code != 0
+
 
 def _compute() -> None:
     while True:
@@ -58,8 +67,9 @@ def busy(count: int) -> Iterator[None]:
             burner.join()
 
 
-def run_one(command: list[str], ending: str, limit_s: float, tally: Tally) -> None:
-    """Run one job; one that has not ended within the limit counts as hung, and is stopped."""
+def run_one(name: str, ending: str, limit_s: float) -> tuple[str, float | None, int]:
+    """Run one job; returns its launcher, the seconds to its end (None: it hung, and was stopped), and its exit code."""
+    command = LAUNCHERS[name]
     with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as place:
         env = {**os.environ, "XDG_STATE_HOME": place, "ENDING": ending, "OMP_NUM_THREADS": "1"}
         line = [str(BIN / command[0]), *command[1:], "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
@@ -70,16 +80,14 @@ def run_one(command: list[str], ending: str, limit_s: float, tally: Tally) -> No
         try:
             code = job.wait(limit_s)
         except subprocess.TimeoutExpired:
-            tally.hung += 1
             job.send_signal(signal.SIGTERM)
             try:
                 job.wait(60)
             except subprocess.TimeoutExpired:
                 job.kill()
                 job.wait()
-            return
-        tally.seconds.append(time.monotonic() - began)
-        tally.failed += code != 0
+            return name, None, 0
+        return name, time.monotonic() - began, code
 
 
 def main() -> int:
@@ -88,16 +96,26 @@ def main() -> int:
     parser.add_argument("--peer-jobs", type=int, default=100, help="jobs under each of the others")
     parser.add_argument("--limit", type=float, default=60.0, metavar="SECONDS", help="a job that takes longer hangs")
     parser.add_argument("--busy", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that compute")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="jobs at the same time")
     args = parser.parse_args()
     tallies = {name: Tally() for name in LAUNCHERS}
-    with busy(args.busy), contextlib.suppress(KeyboardInterrupt):
-        for number in range(args.jobs):
-            for name, launcher in LAUNCHERS.items():
-                if name == "ftrun" or number < args.peer_jobs:
-                    run_one(launcher, ENDINGS[number % len(ENDINGS)], args.limit, tallies[name])
-            if number % 10 == 9:
-                told = ", ".join(f"{name}: {tally.hung} hung, {tally.failed} failed" for name, tally in tallies.items())
-                print(f"{number + 1} of {args.jobs} jobs; {told}", file=sys.stderr)
+    wanted = {"ftrun": args.jobs}
+    todo = [
+        (name, ENDINGS[number % len(ENDINGS)])
+        for number in range(args.jobs)
+        for name in LAUNCHERS
+        if number < wanted.get(name, args.peer_jobs)
+    ]
+    with busy(args.busy), ThreadPoolExecutor(args.at_once) as pool:
+        runs = [pool.submit(run_one, name, ending, args.limit) for name, ending in todo]
+        try:
+            for done, run in enumerate(as_completed(runs), start=1):
+                tallies[run.result()[0]].add(*run.result()[1:])
+                if done % 10 == 0:
+                    told = ", ".join(f"{name}: {one.hung} hung, {one.failed} failed" for name, one in tallies.items())
+                    print(f"{done} of {len(todo)} jobs; {told}", file=sys.stderr)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
     rows = [
         (
             name,
@@ -110,6 +128,7 @@ def main() -> int:
     ]
     head = ("launcher", "jobs", "hung", "failed", "command to end")
     command = f"python benchmarks/endings.py --jobs {args.jobs} --peer-jobs {args.peer_jobs} --busy {args.busy}"
+    command += f" --at-once {args.at_once}" if args.at_once > 1 else ""
     note = f"1 node x 2 workers. A job hangs if it has not ended after {args.limit:.0f} s."
     write("Short jobs that end", command, table(head, rows) + "\n\n" + note)
     return 1 if tallies["ftrun"].hung or tallies["ftrun"].failed else 0
