@@ -100,7 +100,7 @@ def main() -> int:
         " old round to the moment when\nevery rank had completed a step in the new one; a plain restart follows"
         " SIGKILL of one worker, in turn with the evictions of\nthe same job. Medians, smallest and largest."
     )
-    write("Eviction of a healthy node", "python benchmarks/evict.py", body)
+    write("Eviction of a healthy node", f"python benchmarks/evict.py --times {args.times}", body)
     return 0
 
 

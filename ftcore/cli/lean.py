@@ -1,7 +1,7 @@
 """Imports structlog as if rich were not installed; to be imported first by processes that stay beside the workers.
 
 structlog imports rich, and that Pygments, for tracebacks in colours: 4 MiB in every agent and every master, which print
-none. Whoever imports rich itself afterwards finds it.
+none. A later import of rich succeeds.
 """
 
 import sys

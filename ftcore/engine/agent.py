@@ -169,7 +169,7 @@ class AgentCore:
         return [Tell(joined)]
 
     def warmed(self) -> Actions:
-        """Workers can be started at once from now on: worth to be told while nothing runs."""
+        """Report that workers can be started at once; only a node on standby reports it."""
         if self.doing != "standby" or self._finished:
             return []
         return [Tell(NodeWarmed(node=self.node, incarnation=self.incarnation))]

@@ -24,8 +24,7 @@ from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentEs
 from ftcore.policies.situation import everyone_lives, is_alive, left, listed
 from ftcore.policies.words import lasting
 from ftcore.states.fold.base import DEPARTURE
-from ftcore.states.incident import IncidentPhase
-from ftcore.states.model import IncidentState, JobState
+from ftcore.states.model import IncidentState, JobState, is_deferred
 from ftcore.states.node import NodePhase
 from ftcore.states.revisions import READY_FIRST, follows
 from ftcore.states.world import usable
@@ -65,14 +64,14 @@ def defer(turn: Turn, known: IncidentState) -> bool:
 def advance_deferred(turn: Turn) -> bool:
     """Begin a deferred departure when its newcomers are ready; give it up when they do not come."""
     state, known = turn.state, turn.state.incident
-    if known is None or known.phase is not IncidentPhase.DEFERRED or state.held:
+    if known is None or not is_deferred(known) or state.held:
         return False
     if known.refused:
         if known.effect in state.actions:
             turn.emit(ActionSuperseded(effect=known.effect, reason=known.refused), incident=known.id)
         turn.emit(IncidentEscalated(policy=known.taken, reason=known.refused), incident=known.id)
     elif known.effect in state.actions:
-        return False  # nobody is let go before the platform has promised somebody else
+        return False  # no node leaves before the platform has accepted the launch
     elif _ready(state, known) >= _wanted(state, known):
         _depart(turn, known, _standing_by(state, known))
     elif DEPARTURE in state.deadlines:

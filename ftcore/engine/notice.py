@@ -23,9 +23,8 @@ from ftcore.faults.rule import Rule
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import PlanKind
 from ftcore.policies.words import plural
-from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
-from ftcore.states.model import IncidentState, JobState, Report, Request
+from ftcore.states.model import IncidentState, JobState, Report, Request, is_deferred
 from ftcore.states.node import NodePhase
 from ftcore.states.revisions import READY_FIRST, follows
 from ftcore.states.world import usable
@@ -61,11 +60,6 @@ def _notice_stop(turn: Turn, stop: Request, since: int) -> None:
         turn.emit(
             IncidentRediagnosed(kind="request", fault=known.fault, revision=known.revision + 1), incident=known.id
         )
-
-
-def is_deferred(known: IncidentState | None) -> bool:
-    """Whether the job trains on until others are ready for the places of nodes that leave."""
-    return known is not None and known.phase is IncidentPhase.DEFERRED
 
 
 def _notice_stricter(turn: Turn) -> None:

@@ -31,7 +31,7 @@ from ftcore.policies.words import plural
 from ftcore.states.fold.base import DIAGNOSIS
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
-from ftcore.states.model import IncidentState, JobState, NodeState
+from ftcore.states.model import IncidentState, JobState, NodeState, is_deferred
 from ftcore.states.node import ACTIVE, OUTGOING, NodePhase
 from ftcore.states.world import digest, next_size, usable
 
@@ -271,8 +271,7 @@ def _steps_lost(state: JobState, known: IncidentState, stepped: list[NodeState])
 def advance_finished(turn: Turn) -> bool:
     """The job has succeeded when every member's workers ended with code 0."""
     state, known = turn.state, turn.state.incident
-    deferred = known is not None and known.phase is IncidentPhase.DEFERRED
-    if state.phase is not JobPhase.RUNNING or (known is not None and not deferred) or state.world is None:
+    if state.phase is not JobPhase.RUNNING or (known is not None and not is_deferred(known)) or state.world is None:
         return False
     if state.count(NodePhase.FINISHED) < len(state.world.members):
         return False

@@ -18,9 +18,8 @@ from ftcore.events.worker import Cut, Stand, StandstillJudged, WorkersStood, Wor
 from ftcore.faults.cuts import NO_NET, Net, at_odds, cuts_of
 from ftcore.faults.standstill import ALERT, STACK_CHARS_MAX, Judgement, ceiling_s, judge, merged
 from ftcore.policies.alert import word_of_standstill
-from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import JobPhase
-from ftcore.states.model import JobState, WorldState
+from ftcore.states.model import JobState, WorldState, is_deferred
 from ftcore.timing import Timing
 
 LOOK_S = 1.0
@@ -199,7 +198,7 @@ def _is_watched(state: JobState, world: WorldState) -> bool:
 
 
 def _is_calm(state: JobState) -> bool:
-    return state.incident is None or state.incident.phase is IncidentPhase.DEFERRED
+    return state.incident is None or is_deferred(state.incident)
 
 
 def _ceiling_s(state: JobState, timing: Timing) -> float:

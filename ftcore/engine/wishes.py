@@ -9,9 +9,8 @@ import difflib
 import attrs
 
 from ftcore.engine.issue import NAMES_MAX
-from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
-from ftcore.states.model import Contradicted, JobState
+from ftcore.states.model import Contradicted, JobState, is_deferred
 from ftcore.states.node import OUTGOING
 
 WISHES = ("pause", "resume", "drain", "evict", "admit", "checkpoint", "stop")
@@ -95,7 +94,7 @@ def _judge_node(state: JobState, command: str, node: str) -> Answer | None:
 def _is_leaving(state: JobState, command: str, node: str) -> bool:
     """Whether a node trains until another one is ready for its place, and is kept out then, if that is asked for."""
     known = state.incident
-    if known is None or known.phase is not IncidentPhase.DEFERRED:
+    if known is None or not is_deferred(known):
         return False
     return node in (known.terms.exclude if command == "drain" else known.terms.quarantine)
 

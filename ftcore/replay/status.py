@@ -7,7 +7,7 @@ import attrs
 from ftcore.replay.words import moment
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
-from ftcore.states.model import JobState, Request
+from ftcore.states.model import JobState, Request, is_deferred
 
 
 @attrs.frozen(kw_only=True)
@@ -188,7 +188,7 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
     """
     leader, world, incident = state.master, state.world, state.incident
     open_now = incident is not None and incident.phase not in (IncidentPhase.RESOLVED, IncidentPhase.EXHAUSTED)
-    deferred = incident is not None and incident.phase is IncidentPhase.DEFERRED
+    deferred = is_deferred(incident)
     return JobStatus(
         job=job or state.job,
         state="unsubmitted" if not state.run and state.phase is JobPhase.ASSEMBLING else str(state.phase),

@@ -44,7 +44,7 @@ class PatientStream:
 
 
 class UnfailingStream:
-    """Writes to a stream whose disk may be full, or which is closed: a line is lost then, and whoever logs goes on.
+    """Writes to a stream whose disk may be full, or which is closed: the line is lost, and no error is raised.
 
     Args:
         stream: the real one.

@@ -18,12 +18,13 @@ from ftcore.states.fold.base import (
     step_incident,
     step_job,
 )
-from ftcore.states.incident import INCIDENT, IncidentPhase
+from ftcore.states.incident import INCIDENT
 from ftcore.states.model import (
     HISTORY_MAX,
     IncidentState,
     JobState,
     Repeat,
+    is_deferred,
 )
 from ftcore.states.node import NodePhase
 
@@ -92,7 +93,7 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
         if data.kind == "fault" and data.fault.nodes[:1] != open_incident.fault.nodes[:1]:
             _recount_culprit(state, event, open_incident, data.fault)
     else:
-        deferred = open_incident.phase is IncidentPhase.DEFERRED
+        deferred = is_deferred(open_incident)
         step_incident(state, "incident.rediagnosed/worse", changes)
         step_job(state, "incident.rediagnosed", changes)
         tried = not deferred and was_tried(state, open_incident)
@@ -141,7 +142,7 @@ def _forget_outcome(state: JobState) -> None:
 
 @on(incident.IncidentEscalated)
 def _incident_escalated(state: JobState, event: Event, data: incident.IncidentEscalated, changes: Changes) -> None:
-    deferred = state.incident is not None and state.incident.phase is IncidentPhase.DEFERRED
+    deferred = is_deferred(state.incident)
     open_incident = step_incident(state, "incident.escalated", changes)
     step_job(state, "incident.escalated", changes)
     if open_incident is not None:

@@ -9,7 +9,6 @@ from ftcore.states.fold.base import (
     progress,
     step_job,
 )
-from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import (
     HISTORY_MAX,
@@ -19,6 +18,7 @@ from ftcore.states.model import (
     Repeat,
     Request,
     Skip,
+    is_deferred,
 )
 
 
@@ -117,8 +117,8 @@ def _is_unanswered_pause(state: JobState) -> bool:
     return wish is not None and wish.command == "pause" and (known is None or known.fault.root != wish.seq)
 
 
-def _is_deferred(state: JobState) -> bool:
-    return state.incident is not None and state.incident.phase is IncidentPhase.DEFERRED
+def _may_pause(state: JobState) -> bool:
+    return state.phase in (JobPhase.RUNNING, JobPhase.PAUSED) and not is_deferred(state.incident)
 
 
 @on(operator.OperatorCommanded)
@@ -143,7 +143,9 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
         state.request = state.paused_for = None  # taken back before it was answered
     elif data.command == "resume" and (state.held or state.phase is JobPhase.STUCK):
         state.held = False
-    elif data.command == "pause" and (state.phase not in (JobPhase.RUNNING, JobPhase.PAUSED) or _is_deferred(state)):
+    elif data.command == "pause" and (
+        state.phase not in (JobPhase.RUNNING, JobPhase.PAUSED) or is_deferred(state.incident)
+    ):
         state.held = True  # no recovery begins, and no node leaves, until it is resumed
     else:
         state.request = request

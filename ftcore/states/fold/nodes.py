@@ -34,7 +34,6 @@ from ftcore.states.fold.base import (
 )
 from ftcore.states.fold.health import read
 from ftcore.states.health import Reading, wanted
-from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import JobPhase
 from ftcore.states.model import (
     HITS_MAX,
@@ -43,6 +42,7 @@ from ftcore.states.model import (
     NodeState,
     Report,
     Standstill,
+    is_deferred,
 )
 from ftcore.states.node import NodePhase
 from ftcore.states.worker import WORKER
@@ -320,7 +320,7 @@ def _standstill_judged(state: JobState, event: Event, data: worker.StandstillJud
 def _is_calm(state: JobState, name: str) -> bool:
     """Whether a warning of a node is worth to be kept: beside a fault it says nothing, nor of a node about to leave."""
     known = state.incident
-    if known is not None and known.phase is IncidentPhase.DEFERRED:
+    if known is not None and is_deferred(known):
         return name not in known.terms.exclude
     if known is not None:
         return known.kind == "warning"
