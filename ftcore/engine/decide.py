@@ -82,7 +82,7 @@ def _decide_stuck(turn: Turn) -> None:
     elif isinstance(data, OperatorCommanded) and data.command == "stop":
         known = turn.state.incident
         if known is not None:
-            turn.emit(IncidentResolved(policy="stop", outcome="ended"), incident=known.id)
+            turn.emit(IncidentResolved(policy=data.command, outcome="ended"), incident=known.id)
         finish(
             turn,
             JobFinished(outcome="stopped", exit_code=data.exit_code, reason=f"{data.who} stopped a stuck job"),

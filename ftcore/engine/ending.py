@@ -7,7 +7,7 @@ from ftcore.engine.turn import Turn
 from ftcore.events.incident import IncidentEscalated, IncidentExhausted
 from ftcore.events.job import JobFinished
 from ftcore.events.node import NodeGaveUp
-from ftcore.policies.alert import word_of_end
+from ftcore.policies.alerting import word_of_end
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED
 

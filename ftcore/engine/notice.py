@@ -22,6 +22,7 @@ from ftcore.faults.extra import extra_rules
 from ftcore.faults.rule import Rule
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import PlanKind
+from ftcore.policies.traits import Trait, having
 from ftcore.policies.words import plural
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, Report, Request, is_deferred
@@ -160,7 +161,7 @@ def _spare(state: JobState) -> int:
     spec, world = state.spec, state.world
     if spec is None or world is None or not state.count(NodePhase.STANDBY):
         return 0
-    if all(entry.policy != "grow" for entry in state.chain):
+    if not having(state.chain, Trait.GROWS):
         return 0
     count = usable(state.ready(), spec)
     return count if count > len(world.members) else 0

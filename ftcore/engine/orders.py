@@ -6,6 +6,7 @@ import msgspec
 from ftcore.commands import CheckHealth, Command, StartWorkers
 from ftcore.events.world import Member
 from ftcore.ids import EffectId, Term
+from ftcore.policies.traits import Trait, having, limit
 from ftcore.states.model import ActionState, JobState, Skip
 
 
@@ -24,7 +25,7 @@ class Slice:
         store_host: host of the round's TCPStore.
         store_port: its port.
         restart_count: rounds of this run before this one.
-        max_restarts: the budget of ``process_restart`` in force; 0 if it is not in the chain.
+        max_restarts: the budget of restarts in force; 0 if the chain makes none.
         resume_step: after a rollback: the step to resume from, although newer checkpoints may lie there.
         skips: what of the data is left out.
     """
@@ -111,7 +112,7 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
     assert world is not None
     host, _, port = world.store.rpartition(":")
     role_base_rank, role_size = world.roles[group_rank] if world.roles else (member.base_rank, world.size)
-    budget = next((entry.options["max_restarts"] for entry in state.chain if entry.policy == "process_restart"), 0)
+    budget = next(map(limit, having(state.chain, Trait.RESTARTS)), 0)
     return Slice(
         group_rank=group_rank,
         base_rank=member.base_rank,
@@ -123,7 +124,7 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
         store_host=host.strip("[]"),
         store_port=int(port),
         restart_count=world.round - state.round_first,
-        max_restarts=int(budget),
+        max_restarts=budget,
         resume_step=state.resume_step,
         skips=tuple(state.skips),
     )

@@ -17,7 +17,7 @@ from ftcore.engine.turn import Turn
 from ftcore.events.worker import Cut, Stand, StandstillJudged, WorkersStood, WorkersWentOn
 from ftcore.faults.cuts import NO_NET, Net, at_odds, cuts_of
 from ftcore.faults.standstill import ALERT, STACK_CHARS_MAX, Judgement, ceiling_s, judge, merged
-from ftcore.policies.alert import word_of_standstill
+from ftcore.policies.alerting import word_of_standstill
 from ftcore.states.job import JobPhase
 from ftcore.states.model import JobState, WorldState, is_deferred
 from ftcore.timing import Timing

@@ -2,27 +2,23 @@
 
 Where it stands in the chain says what it tells of: above all others, of every fault; below the quick remedies, only of
 what they passed on. It never waits for the message to be sent, and never takes part in a recovery.
-
-The end of the job is no incident, so no chain is asked about it: ``word_of_end`` says whether people hear of it. A
-failure bypasses everything that keeps messages few: it comes once, and whoever misses it believes that the job runs.
 """
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ftcore.events.job import JobFinished
-from ftcore.events.policy import AlertRaised, Terms
+from ftcore.events.policy import Terms
 from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.ids import SECOND
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import spent
 from ftcore.policies.situation import asked_by, class_of, culprit, in_a_row
+from ftcore.policies.traits import Trait, declares
 from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
 
-_ENDS = {"failed": "has failed", "stopped": "was stopped", "succeeded": "has succeeded"}
 
-
+@declares(Trait.ALERTS, Trait.CONTINUES, budget="max_alerts")
 class Alert:
     """Tell people of an incident."""
 
@@ -86,50 +82,6 @@ class Alert:
             grace_s=0.0,
             terms=Terms(alert=_message(incident, job), severity=options["severity"]),
         )
-
-
-def word_of_end(job: JobState, finished: JobFinished) -> AlertRaised | None:
-    """What people are told of the end of the job; None if the chain names nobody who wants to hear of it.
-
-    Args:
-        job: the folded state before its end.
-        finished: how it ends.
-    """
-    failed = finished.outcome == "failed"
-    wanted = ("failure", "always") if failed else ("always",)
-    # an entry of a log from before there was this option does not have it: at that time nobody was told
-    if not any(
-        entry.policy == Alert.name and entry.options.get("to") and entry.options.get("on_end") in wanted
-        for entry in job.chain
-    ):
-        return None
-    step = f"after step {job.step}" if job.step is not None else "before any step"
-    lines = (
-        f"{job.job} {_ENDS.get(finished.outcome, 'has ended')}: {finished.reason}",
-        f"{step}, exit code {finished.exit_code}",
-        f"the whole story: ftctl explain --job {job.job}",
-    )
-    return AlertRaised(
-        severity="critical" if failed else "info", title=f"{job.job}: {finished.outcome}", text="\n".join(lines)
-    )
-
-
-def word_of_standstill(job: JobState, message: str, stacks: str) -> AlertRaised | None:
-    """What people are told while no step is completed; None if the chain names nobody who wants to hear of hangs."""
-    entries = [entry for entry in job.chain if entry.policy == Alert.name and entry.options.get("to")]
-    wanted = [entry for entry in entries if not entry.options.get("on") or FaultClass.HANG in entry.options["on"]]
-    if not wanted:
-        return None
-    step = f"after step {job.step}" if job.step is not None else "before any step"
-    lines = (
-        f"{job.job}: {message}",
-        f"{step}; workers are left alone, it may be an evaluation, a save or a download",
-        f"what they do now: ftctl status --job {job.job}",
-        *([f"their stacks: {stacks}"] if stacks else []),
-    )
-    return AlertRaised(
-        severity=wanted[0].options["severity"], title=f"{job.job}: no step is completed", text="\n".join(lines)
-    )
 
 
 def _message(incident: IncidentState, job: JobState) -> str:

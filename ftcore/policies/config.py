@@ -31,6 +31,7 @@ from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
 from ftcore.policies.config_chain import Surroundings, is_null, mapping, read_chain, read_options
 from ftcore.policies.external import NOTHING, External, Offered
 from ftcore.policies.rules import clashes
+from ftcore.policies.traits import Trait, having, traits_of
 from ftcore.policies.values import defaults, read_option, words
 from ftcore.policies.yaml_nodes import (
     Items,
@@ -108,10 +109,6 @@ _ABILITIES: Mapping[str, str] = {
 }
 
 
-FREES_RANKS = ("hot_swap",)
-"""Policies whose ``grace`` is no time between TERM and KILL."""
-
-
 @attrs.frozen(kw_only=True)
 class Checked:
     """What came of reading a policy file.
@@ -141,7 +138,7 @@ def with_grace(loaded: PolicyLoaded, grace_s: int) -> PolicyLoaded:
     chain = []
     for entry in loaded.chain:
         changed = dict(entry.options)
-        if "grace" in changed and entry.policy in BUILT_IN and entry.policy not in FREES_RANKS:
+        if "grace" in changed and entry.policy in BUILT_IN and Trait.PARKS not in traits_of(entry.policy).has:
             changed["grace"] = grace_s
             if 0 < changed.get("patience", 0) < grace_s:
                 changed["patience"] = grace_s  # else the wait for a node would be over before the workers are out
@@ -155,11 +152,11 @@ def with_max_restarts(loaded: PolicyLoaded, max_restarts: int) -> PolicyLoaded:
     Raises:
         UsageError: the chain has no ``process_restart``.
     """
-    if all(entry.policy != "process_restart" for entry in loaded.chain):
+    if not having(loaded.chain, Trait.RESTARTS):
         raise UsageError(f"--max-restarts has no effect: the chain of {loaded.source} has no process_restart")
     chain = tuple(
-        attrs.evolve(entry, options={**entry.options, "max_restarts": max_restarts})
-        if entry.policy == "process_restart"
+        attrs.evolve(entry, options={**entry.options, traits_of(entry.policy).budget: max_restarts})
+        if Trait.RESTARTS in traits_of(entry.policy).has
         else entry
         for entry in loaded.chain
     )

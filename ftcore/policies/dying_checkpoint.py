@@ -16,6 +16,7 @@ from ftcore.ids import Round
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import spent
 from ftcore.policies.situation import anyone_lives, asked_by, class_of, everyone_lives, gone, living_ranks
+from ftcore.policies.traits import Trait, declares
 from ftcore.policies.words import plural
 from ftcore.states.model import IncidentState, JobState
 
@@ -23,6 +24,7 @@ WARNINGS = (FaultClass.SIGNAL_PREEMPTION, FaultClass.GPU_HW, FaultClass.NODE_LOS
 """Classes of warnings that say that ranks are about to be lost."""
 
 
+@declares(Trait.CONTINUES, budget="max_saves")
 class DyingCheckpoint:
     """Save what the survivors hold, then let the chain go on."""
 

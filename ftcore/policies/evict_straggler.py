@@ -11,10 +11,12 @@ from ftcore.events.policy import Terms
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, cooling_s, spent
 from ftcore.policies.situation import culprit, is_alive, is_member, kind_of, members, room, root_report
+from ftcore.policies.traits import Trait, declares
 from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
 
 
+@declares(Trait.COSTS_A_ROUND, budget="max_evictions")
 class EvictStraggler:
     """Put another node into the place of a slow one."""
 

@@ -12,6 +12,7 @@ from ftcore.ids import SECOND, seconds
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, cooling_s
 from ftcore.policies.situation import is_alive, listed, members, room
+from ftcore.policies.traits import Trait, declares, having, limit, named
 from ftcore.policies.words import lasting, plural
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import NodePhase
@@ -22,18 +23,8 @@ STEADY_DOUBLINGS_MAX = 6
 FRESH_S = 1.0
 """A checkpoint is as good as new for so long."""
 
-RESTARTING = (
-    "grow",
-    "shrink",
-    "process_restart",
-    "pod_replacement",
-    "hot_swap",
-    "evict_straggler",
-    "rollback_and_skip",
-)
-"""Policies whose plans cost a round."""
 
-
+@declares(Trait.COSTS_A_ROUND, Trait.GROWS)
 class Grow:
     """Start again with more nodes."""
 
@@ -72,14 +63,14 @@ class Grow:
         """Take what is worth a restart."""
         if job.world is None or job.spec is None:
             return Pass(reason="there is no world that could grow")
-        too_early = cooling_s(job, "shrink", job.spec.timing.join_window_s) > 0
+        too_early = _rest_s(job, Trait.SHRINKS, job.spec.timing.join_window_s) > 0
         shaky, again_s = _shaky(job, options["steady"], forgiven=int(too_early))
         count, now = room(job, shaky), members(job)
         if count <= now:
             if shaky and room(job) > now:
                 return Pass(reason=f"{', '.join(shaky[:4])} failed only lately", again_s=again_s)
             return Pass(reason=f"no larger world than {plural(now, 'node')} can be formed")
-        rest = max(cooling_s(job, name, options["every"]) for name in RESTARTING)
+        rest = _rest_s(job, Trait.COSTS_A_ROUND, options["every"])
         admitted = _admitted(job)
         if rest > 0 and not admitted and not too_early:
             return Pass(
@@ -101,6 +92,11 @@ class Grow:
             deadline_s=options["deadline"],
             terms=Terms(want=count, avoid=shaky, patience_s=job.spec.timing.join_window_s),
         )
+
+
+def _rest_s(job: JobState, trait: Trait, cool_down_s: float) -> float:
+    """Seconds until the last plan of a policy with this trait is ``cool_down_s`` old; 0 if it is older."""
+    return max(cooling_s(job, policy, cool_down_s) for policy in named(trait))
 
 
 def _admitted(job: JobState) -> tuple[str, ...]:
@@ -130,10 +126,8 @@ def _shaky(job: JobState, steady_s: float, forgiven: int) -> tuple[tuple[str, ..
 
 def _restarts_run_out(job: JobState, reserve: float) -> tuple[str, float]:
     """Why restarts are too few for a growth, and the seconds until enough of them are too long ago to count."""
-    for entry in job.chain:
-        if entry.policy != "process_restart" or not reserve:
-            continue
-        most, window = entry.options["max_restarts"], seconds(entry.options["window"])
+    for entry in having(job.chain, Trait.RESTARTS) if reserve else ():
+        most, window = limit(entry), seconds(entry.options["window"])
         made = sorted(time for time in job.attempts.get(entry.policy, ()) if time > job.time - window)
         gone = next(n for n in range(len(made) + 1) if n == len(made) or len(made) - n < (1 - reserve) * most)
         if gone:

@@ -24,10 +24,12 @@ from ftcore.policies.situation import (
     room,
     unfit,
 )
+from ftcore.policies.traits import Trait, declares
 from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
 
 
+@declares(Trait.COSTS_A_ROUND, Trait.PARKS, budget="max_swaps")
 class HotSwap:
     """Start the failed ranks anew while the others wait."""
 

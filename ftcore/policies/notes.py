@@ -10,6 +10,7 @@ from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.feasible import needs
 from ftcore.policies.reach import kinds_of
 from ftcore.policies.targets import is_reference, targets
+from ftcore.policies.traits import Trait, limit, traits_of
 from ftcore.policies.words import lasting
 
 
@@ -33,10 +34,11 @@ def _entry(entry: ChainEntry) -> Iterator[str]:
         )
     if set(entry.faults) != {FaultClass.REQUEST}:
         return
-    if entry.policy == "process_restart":
-        yield "process_restart: faults: [request]: it takes no request, and no fault reaches it this way"
-    elif entry.policy == "alert" and not entry.options["requests"]:
-        yield "alert: faults: [request]: it sends nothing about requests without `requests: true`"
+    has = traits_of(entry.policy).has
+    if Trait.RESTARTS in has:
+        yield f"{entry.policy}: faults: [request]: it takes no request, and no fault reaches it this way"
+    elif Trait.ALERTS in has and not entry.options["requests"]:
+        yield f"{entry.policy}: faults: [request]: it sends nothing about requests without `requests: true`"
 
 
 def _no_remedy(loaded: PolicyLoaded) -> str:
@@ -47,10 +49,9 @@ def _no_remedy(loaded: PolicyLoaded) -> str:
 
 def _remedies(entry: ChainEntry) -> bool:
     """Whether an entry takes some fault and goes on with the job."""
-    if entry.policy in ("stop", "alert", "dying_checkpoint") or set(entry.faults) == {FaultClass.REQUEST}:
+    if traits_of(entry.policy).has & {Trait.ENDS, Trait.CONTINUES} or set(entry.faults) == {FaultClass.REQUEST}:
         return False
-    budgets = (entry.options.get(f"max_{what}") for what in ("restarts", "shrinks", "replacements", "retries", "swaps"))
-    return "fault" in kinds_of(entry) and all(budget != 0 for budget in budgets)
+    return "fault" in kinds_of(entry) and (not traits_of(entry.policy).budget or limit(entry) > 0)
 
 
 def _abilities(loaded: PolicyLoaded) -> str:

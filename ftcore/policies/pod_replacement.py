@@ -11,16 +11,18 @@ from typing import Any, ClassVar
 from ftcore.events.policy import Terms
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, attempts, round_terms
-from ftcore.policies.replacement import OPTIONS, POLICY, judge
+from ftcore.policies.replacement import OPTIONS, judge
 from ftcore.policies.situation import asked_by, listed
+from ftcore.policies.traits import Trait, declares
 from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
 
 
+@declares(Trait.COSTS_A_ROUND, Trait.REPLACES, budget="max_replacements")
 class PodReplacement:
     """Replace the nodes that are gone or at fault."""
 
-    name: ClassVar[str] = POLICY
+    name: ClassVar[str] = "pod_replacement"
     doc: ClassVar[str] = "Have the platform launch a node for the place of one that is gone or at fault."
     conditions: ClassVar[tuple[str, ...]] = (
         "takes a fault whose node is gone, whose class is one of `classes`, whose node was the culprit `node_faults` "
@@ -42,7 +44,7 @@ class PodReplacement:
 
     def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
         """Take it if the judgement finds nodes to replace."""
-        found = judge(incident, job, options)
+        found = judge(incident, job, self.name, options)
         if found.why_not:
             return Pass(reason=found.why_not)
         nodes = (*found.gone, *found.out)

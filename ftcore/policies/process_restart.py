@@ -11,17 +11,16 @@ can do better; if none can, a restart is still the best there is, and its reason
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ftcore.events.policy import Terms
+from ftcore.events.policy import ChainEntry, Terms
 from ftcore.policies.abilities import lacking
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, attempts, round_terms, spent
-from ftcore.policies.replacement import POLICY as REPLACEMENT
 from ftcore.policies.replacement import judge
 from ftcore.policies.situation import (
     class_of,
     crash_loop,
     culprit,
-    entry_below,
+    entries_below,
     facts,
     gone,
     interrupted,
@@ -34,10 +33,12 @@ from ftcore.policies.situation import (
     unreadable,
     unreadable_file,
 )
+from ftcore.policies.traits import Trait, declares, having, limit
 from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
 
 
+@declares(Trait.COSTS_A_ROUND, Trait.RESTARTS, budget="max_restarts")
 class ProcessRestart:
     """Restart the workers in place, within a budget."""
 
@@ -151,36 +152,35 @@ def _place(incident: IncidentState) -> str:
 
 def _better(incident: IncidentState, job: JobState, options: Mapping[str, Any], own: str) -> tuple[str, str]:
     """Which entry below does better for a node at fault; else what kept it from that, for the record."""
-    replacement = entry_below(job, REPLACEMENT, own, incident)
-    but = ""
-    if replacement is not None:
-        found = judge(incident, job, replacement)
+    below, but = entries_below(job, own, incident), ""
+    for replacement in having(below, Trait.REPLACES):
+        found = judge(incident, job, replacement.policy, replacement.options)
         nodes = (*found.gone, *found.out)
         lack = lacking((Ability.REPLACE,), job)
         if nodes and not lack:
-            return f"{listed(nodes)}: a node is at fault; {REPLACEMENT} below replaces it", ""
+            return f"{listed(nodes)}: a node is at fault; {replacement.policy} below replaces it", ""
         if nodes:
             but = f"; a node is at fault ({listed(nodes)}), but nothing here can launch another"
-        elif found.why_not and (gone(incident, job) or unfit(incident, job, replacement)):
+        elif found.why_not and (gone(incident, job) or unfit(incident, job, replacement.options)):
             but = f"; no replacement: {found.why_not}"
-    shrink = entry_below(job, "shrink", own, incident)
+    shrink = next(iter(having(below, Trait.SHRINKS)), None)
     if shrink is None:
         return "", but
-    out = unfit(incident, job, shrink) or crash_loop(incident, job, shrink)
-    enough = max(1, shrink["min_nodes"])
+    out = unfit(incident, job, shrink.options) or crash_loop(incident, job, shrink.options)
+    enough = max(1, shrink.options["min_nodes"])
     if out and room(job, out) >= enough:
-        return f"{listed(out)} is at fault; shrink below leaves it out", ""
+        return f"{listed(out)} is at fault; {shrink.policy} below leaves it out", ""
     if out:
         return "", but + _stays(out)
     lost = gone(incident, job)
     nobody_comes = not options["patience"] and not job.can(Ability.REPLACE)
     if lost and nobody_comes and enough <= room(job) < members(job) and not _shrunk_enough(job, shrink):
-        return f"{listed(lost)} is gone, and nobody can come in its place; shrink below goes on without it", ""
+        return f"{listed(lost)} is gone, and nobody can come in its place; {shrink.policy} below goes on without it", ""
     return "", but
 
 
-def _shrunk_enough(job: JobState, shrink: Mapping[str, Any]) -> str:
-    return spent(job, "shrink", shrink["max_shrinks"], shrink["window"], "times")
+def _shrunk_enough(job: JobState, shrink: ChainEntry) -> bool:
+    return attempts(job, shrink.policy, shrink.options["window"]) >= limit(shrink)
 
 
 def _stays(out: tuple[str, ...]) -> str:
@@ -201,9 +201,9 @@ def _patience_s(incident: IncidentState, job: JobState, options: Mapping[str, An
         return None
     if options["patience"] > 0:
         return float(options["patience"])
-    shrink = entry_below(job, "shrink", own, incident)
+    shrink = next(iter(having(entries_below(job, own, incident), Trait.SHRINKS)), None)
     left = room(job)
-    if job.spec is None or shrink is None or left < max(1, shrink["min_nodes"]) or left >= members(job):
+    if job.spec is None or shrink is None or not max(1, shrink.options["min_nodes"]) <= left < members(job):
         return None
     return job.spec.timing.join_window_s
 

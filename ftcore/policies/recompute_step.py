@@ -17,10 +17,12 @@ from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, spent
 from ftcore.policies.situation import a_worker_ended, class_of, everyone_lives, in_a_row, kind_of
+from ftcore.policies.traits import Trait, declares
 from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
 
 
+@declares(Trait.RECOMPUTES, budget="max_recomputed")
 class RecomputeStep:
     """Go back one step and compute it again."""
 

@@ -1,4 +1,4 @@
-"""Whether nodes should be replaced, and which: the judgement behind ``pod_replacement``.
+"""Whether nodes should be replaced, and which: the judgement behind a policy that replaces.
 
 It stands apart from the policy because a policy above it in the chain, which would rather not restart on a bad node,
 asks whether anything below would do better.
@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from ftcore.faults.taxonomy import FaultClass
-from ftcore.policies.base import Ability, Option
+from ftcore.policies.base import Option
 from ftcore.policies.budget import charged, cooling_s, spent
 from ftcore.policies.situation import (
     culprit,
@@ -30,9 +30,6 @@ from ftcore.policies.situation import (
 from ftcore.policies.words import lasting, plural
 from ftcore.states.faultkey import is_cut
 from ftcore.states.model import IncidentState, JobState
-
-POLICY = "pod_replacement"
-"""Under this name attempts are counted."""
 
 ISOLATE = Option(
     default="auto",
@@ -94,12 +91,13 @@ class Judgement:
     why_not: str = ""
 
 
-def judge(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Judgement:
+def judge(incident: IncidentState, job: JobState, policy: str, options: Mapping[str, Any]) -> Judgement:
     """Find the nodes that should be replaced in an incident.
 
     Args:
         incident: the open incident.
         job: the folded state.
+        policy: under whose name attempts are counted.
         options: every one of ``OPTIONS`` with its value.
     """
     wished = wished_node(incident, job)
@@ -112,15 +110,10 @@ def judge(incident: IncidentState, job: JobState, options: Mapping[str, Any]) ->
     lost, out = gone(incident, job), unfit(incident, job, options)
     if not lost and not out:
         return Judgement(why_not="no node is gone, and the fault is not of a node")
-    why_not = _held(incident, job, options) or _spent(job, (*out, *lost), options)
+    why_not = _held(incident, job, options) or _spent(job, policy, (*out, *lost), options)
     if why_not:
         return Judgement(why_not=why_not)
     return Judgement(gone=lost, out=out, isolate=isolates(incident, job, options))
-
-
-def able(job: JobState) -> bool:
-    """Whether the platform can replace at all."""
-    return job.can(Ability.REPLACE)
 
 
 def _held(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> str:
@@ -135,16 +128,16 @@ def _held(incident: IncidentState, job: JobState, options: Mapping[str, Any]) ->
     return ""
 
 
-def _spent(job: JobState, nodes: tuple[str, ...], options: Mapping[str, Any]) -> str:
-    why = spent(job, POLICY, options["max_replacements"], options["window"], "replacements")
+def _spent(job: JobState, policy: str, nodes: tuple[str, ...], options: Mapping[str, Any]) -> str:
+    why = spent(job, policy, options["max_replacements"], options["window"], "replacements")
     if why:
         return why
     for node in nodes:
-        made = charged(job, POLICY, node, options["window"])
+        made = charged(job, policy, node, options["window"])
         if made >= options["per_node"]:
             times = f"{plural(made, 'time')} in {lasting(options['window'])}"
             return f"{node} was replaced {times} and fails on: its place is at fault"
-    rest = cooling_s(job, POLICY, options["cool_down"])
+    rest = cooling_s(job, policy, options["cool_down"])
     return f"a replacement was made lately; the next is due in {lasting(round(rest))}" if rest > 0 else ""
 
 

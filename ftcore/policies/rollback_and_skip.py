@@ -13,10 +13,12 @@ from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, spent
 from ftcore.policies.situation import class_of, in_a_row, kind_of
+from ftcore.policies.traits import Trait, declares
 from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
 
 
+@declares(Trait.COSTS_A_ROUND, Trait.ROLLS_BACK, budget="max_rollbacks")
 class RollbackAndSkip:
     """Go back before a spike and skip its data."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from ftcore.events.policy import ChainEntry, Declared
+from ftcore.policies.traits import Trait, having
 from ftcore.policies.words import lasting, plural
 
 Values = Mapping[str, Any]
@@ -193,15 +194,15 @@ def clashes(chain: Sequence[ChainEntry], declared: Declared) -> list[Clash]:
 def _two_remedies(chain: Sequence[ChainEntry]) -> list[Clash]:
     """A step computed again keeps its data, a rollback drops it: one detector cannot ask for both (MindIO's rule)."""
     found = []
-    for retry in (entry for entry in chain if entry.policy == "recompute_step"):
-        for back in (entry for entry in chain if entry.policy == "rollback_and_skip"):
+    for retry in having(chain, Trait.RECOMPUTES):
+        for back in having(chain, Trait.ROLLS_BACK):
             both = sorted(set(retry.options["on"]) & set(back.options["on"]))
             apart = retry.faults and back.faults and not set(retry.faults) & set(back.faults)
             if both and not apart:
                 found.append(
                     Clash(
                         policy=back.policy,
-                        text=f"on: {', '.join(both)} stands in recompute_step as well: one computes the step again on "
+                        text=f"on: {', '.join(both)} stands in {retry.policy} as well: one computes the step again on "
                         "the same data, the other one skips the data; give each detector to one of them",
                     )
                 )
@@ -212,9 +213,7 @@ def _retention(chain: Sequence[ChainEntry], declared: Declared) -> list[Clash]:
     """A rollback needs a checkpoint from before the fault; what the file says of checkpoints must leave one."""
     kept, every = declared.checkpoints_kept, declared.checkpoint_every
     found = []
-    for entry in chain:
-        if entry.policy != "rollback_and_skip" or not kept:
-            continue
+    for entry in having(chain, Trait.ROLLS_BACK) if kept else ():
         if kept < 2:
             text = "needs a checkpoint from before the fault, and job: checkpoints_kept: 1 keeps the newest alone, "
             found.append(Clash(policy=entry.policy, text=text + "which may be from after it; keep 2 or more"))

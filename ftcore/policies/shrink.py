@@ -26,10 +26,12 @@ from ftcore.policies.situation import (
     unfit,
     wished_node,
 )
+from ftcore.policies.traits import Trait, declares
 from ftcore.policies.words import plural
 from ftcore.states.model import IncidentState, JobState
 
 
+@declares(Trait.COSTS_A_ROUND, Trait.SHRINKS, budget="max_shrinks")
 class Shrink:
     """Leave out the nodes that are gone or unfit."""
 

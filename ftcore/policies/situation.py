@@ -7,12 +7,15 @@ to others. A healthy node that is replaced costs more than a bad one that is fou
 
 import re
 from collections.abc import Collection, Mapping
+from itertools import dropwhile
 from typing import Any
 
+from ftcore.events.policy import ChainEntry
 from ftcore.faults.taxonomy import UNREADABLE, ClassFacts, FaultClass, facts_of
 from ftcore.ids import seconds
 from ftcore.policies.base import Ability
 from ftcore.policies.budget import faults_of
+from ftcore.policies.traits import Trait, having
 from ftcore.states.faultkey import is_cut
 from ftcore.states.health import wanted
 from ftcore.states.model import IncidentState, JobState, Report
@@ -193,11 +196,10 @@ def must_part(incident: IncidentState, job: JobState) -> bool:
 
 def _is_checked_next(incident: IncidentState, job: JobState) -> bool:
     """Whether a restart that is still to be asked for would check the nodes at fault."""
-    entries = [entry for entry in job.chain if entry.policy == "process_restart" and entry.policy not in incident.asked]
-    meant = [entry for entry in entries if not entry.faults or incident.fault.cls in entry.faults]
+    restarts = [each for each in having(_meant(job, incident), Trait.RESTARTS) if each.policy not in incident.asked]
     nodes = [job.nodes[name] for name in incident.fault.nodes if name in job.nodes]
     able = all(node.checks and wanted(job.declared.health, node.accelerators) for node in nodes)
-    return able and job.can(Ability.CHECK) and any(entry.options.get("check") != "never" for entry in meant)
+    return able and job.can(Ability.CHECK) and any(entry.options.get("check") != "never" for entry in restarts)
 
 
 def crash_loop(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -244,21 +246,21 @@ def hit_at_once(incident: IncidentState, job: JobState, window_s: float) -> tupl
     return tuple(dict.fromkeys([*gone(incident, job), *lately]))
 
 
-def entry_below(job: JobState, policy: str, of: str, incident: IncidentState) -> Mapping[str, Any] | None:
-    """The options of an entry of the chain that stands below another and was not asked yet.
+def entries_below(job: JobState, policy: str, incident: IncidentState) -> list[ChainEntry]:
+    """The entries below a policy that are still to be asked about the incident, in order.
 
     Args:
         job: the folded state, with the chain in force.
-        policy: the entry looked for; one that is not asked about the incident's class does not count.
-        of: the entry below which it must stand.
+        policy: the one that is being asked.
         incident: the open incident.
     """
-    meant = [entry for entry in job.chain if not entry.faults or incident.fault.cls in entry.faults]
-    names = [entry.policy for entry in meant]
-    if policy not in names or of not in names or policy in incident.asked:
-        return None
-    place = names.index(policy)
-    return meant[place].options if place > names.index(of) else None
+    below = dropwhile(lambda entry: entry.policy != policy, _meant(job, incident))
+    return [entry for entry in below if entry.policy != policy and entry.policy not in incident.asked]
+
+
+def _meant(job: JobState, incident: IncidentState) -> list[ChainEntry]:
+    """The entries that are asked about the incident's class at all."""
+    return [entry for entry in job.chain if not entry.faults or incident.fault.cls in entry.faults]
 
 
 def listed(nodes: Collection[str], most: int = 4) -> str:

@@ -13,6 +13,7 @@ from ftcore.events.policy import Terms
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, node_spent, spent
 from ftcore.policies.situation import a_worker_ended, culprit, everyone_lives, kind_of, reports, root_report
+from ftcore.policies.traits import declares
 from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
 
@@ -20,6 +21,7 @@ UCE, COLLECTIVE = "uce", "collective"
 """Kinds of observed faults that this policy is there for."""
 
 
+@declares(budget="max_retries")
 class StepRetry:
     """Repair the state if need be, then compute the step again."""
 

@@ -5,9 +5,11 @@ from typing import Any, ClassVar
 
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.situation import facts, interrupted, unreadable, unreadable_file
+from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
 
 
+@declares(Trait.ENDS)
 class Stop:
     """End the job: on request, or because nothing else took the fault."""
 

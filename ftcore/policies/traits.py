@@ -1,0 +1,94 @@
+"""Traits: what others may have to know of a policy of ftcore, declared beside it and asked for by the trait's name.
+
+House rule: no policy and no engine module asks for a policy by its name. A policy of another package has no traits.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import TypeVar
+
+import attrs
+
+from ftcore.events.policy import ChainEntry
+from ftcore.policies.base import Policy
+
+_P = TypeVar("_P", bound=type[Policy])
+
+
+class Trait(StrEnum):
+    """What a policy does that others ask for."""
+
+    COSTS_A_ROUND = "costs a round"
+    """Its plan stops workers and forms the next round."""
+    RESTARTS = "restarts"
+    """It starts the workers again on the nodes there are; ``--max-restarts`` is its budget."""
+    REPLACES = "replaces"
+    """It has other nodes take the places of those at fault; its options are those of ``replacement.judge``."""
+    SHRINKS = "shrinks"
+    """It leaves nodes out, waits for no others, and goes on with fewer (``min_nodes``)."""
+    GROWS = "grows"
+    """It takes in nodes that stand by."""
+    PARKS = "parks"
+    """Its ``grace`` is the time for ranks to leave their groups, not that between TERM and KILL."""
+    ROLLS_BACK = "rolls back"
+    """It goes back to a checkpoint (``back``, ``before``) and leaves out data (``skip``) after observations ``on``."""
+    RECOMPUTES = "recomputes"
+    """It computes the step again on the same data after observations ``on``."""
+    ALERTS = "alerts"
+    """It sends messages ``to`` people."""
+    CONTINUES = "continues"
+    """Its plan ends no fault: the next entry of the chain is asked behind it."""
+    ENDS = "ends"
+    """It takes whatever reaches it, and ends the job."""
+
+
+@attrs.frozen(kw_only=True)
+class Traits:
+    """What a policy declares of itself for others.
+
+    Args:
+        has: its traits.
+        budget: the option that says how often it may be taken in its ``window``; empty: none.
+    """
+
+    has: frozenset[Trait] = frozenset()
+    budget: str = ""
+
+
+_NONE = Traits()
+_DECLARED: dict[str, Traits] = {}
+
+
+def declares(*has: Trait, budget: str = "") -> Callable[[_P], _P]:
+    """Decorate the class of a policy of ftcore with its traits.
+
+    Args:
+        has: its traits.
+        budget: as in ``Traits``.
+    """
+
+    def enter(policy: _P) -> _P:
+        _DECLARED[policy.name] = Traits(has=frozenset(has), budget=budget)
+        return policy
+
+    return enter
+
+
+def traits_of(policy: str) -> Traits:
+    """The traits of a policy by its name; none, if it is not one of ftcore's."""
+    return _DECLARED.get(policy, _NONE)
+
+
+def named(trait: Trait) -> tuple[str, ...]:
+    """The names of the policies that have a trait."""
+    return tuple(name for name, traits in _DECLARED.items() if trait in traits.has)
+
+
+def having(chain: Iterable[ChainEntry], trait: Trait) -> tuple[ChainEntry, ...]:
+    """The entries of a chain whose policies have a trait, in order."""
+    return tuple(entry for entry in chain if trait in traits_of(entry.policy).has)
+
+
+def limit(entry: ChainEntry) -> int:
+    """How often an entry, whose policy has a budget, may be taken in its ``window``."""
+    return int(entry.options[traits_of(entry.policy).budget])

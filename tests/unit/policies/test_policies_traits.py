@@ -1,0 +1,66 @@
+"""Policies are asked for by what they do, never by name."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ftcore
+from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.traits import Trait, named, traits_of
+
+ROOT = Path(ftcore.__file__).parent
+SETS = ("chain", "environment", "rules", "config_chain")
+"""Modules of ``policies`` that know the set: the chain, MindIO's switches, what options of one policy must not be."""
+MODULES = [
+    *(path for path in sorted((ROOT / "policies").glob("*.py")) if path.stem not in SETS),
+    *sorted((ROOT / "engine").rglob("*.py")),
+]
+WORDS = {"alert", "grow", "shrink", "stop"}
+"""Names that are words of requests and plans as well: there only a comparison with a policy's name counts."""
+
+
+def names_in(path: Path) -> Iterator[str]:
+    """The policies that a module names outside of its prose, other than its own."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and node.value in BUILT_IN.keys() - WORDS - {path.stem}:
+            yield str(node.value)
+        elif isinstance(node, ast.Compare) and "policy" in map(_last, (node.left, *node.comparators)):
+            inside = [each for side in (node.left, *node.comparators) for each in ast.walk(side)]
+            yield from (each.value for each in inside if isinstance(each, ast.Constant) and each.value in WORDS)
+        elif isinstance(node, ast.keyword) and node.arg == "policy" and isinstance(node.value, ast.Constant):
+            yield from (node.value.value,) if node.value.value else ()
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").rpartition(".")[2] in BUILT_IN:
+            yield str(node.module)
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_no_module_names_a_policy(path: Path) -> None:
+    """What others must know of a policy is a trait that it declares."""
+    assert list(names_in(path)) == []
+
+
+def test_a_name_would_be_found(tmp_path: Path) -> None:
+    """The test above sees names in constants, comparisons, arguments and imports."""
+    path = tmp_path / "grow.py"
+    path.write_text(
+        "from ftcore.policies.stop import Stop\n"
+        "a = 'hot_swap'\n"
+        "b = entry.policy == 'stop' or entry.policy in ('alert', 'x')\n"
+        "c = Rule(policy='shrink')\n"
+        "d = wish == 'stop'\n"
+    )
+    assert sorted(names_in(path)) == ["alert", "ftcore.policies.stop", "hot_swap", "shrink", "stop"]
+
+
+def test_every_trait_is_somebodys() -> None:
+    """No trait without a policy, no budget without its option, no traits for a stranger."""
+    assert all(named(trait) for trait in Trait)
+    for name, policy in BUILT_IN.items():
+        assert traits_of(name).budget in ("", *policy.options)
+    assert traits_of("acme_cool_down").has == frozenset()
