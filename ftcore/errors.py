@@ -6,6 +6,12 @@ never exceptions. Each error says what the operator should do next, and carries 
 Programming errors stay ``assert``: they end the process and the next owner folds the log.
 """
 
+STOPPED = 5
+"""Exit code of a job that was stopped and can be started again, and of an agent that was told to leave."""
+
+INTERRUPTED = 130
+"""128 + SIGINT: what a shell reports for a program ended by Ctrl-C."""
+
 
 class FtcoreError(Exception):
     """Base of all errors that ftcore raises on purpose; raise one of the subclasses.

@@ -13,12 +13,13 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from ftcore.cli.ctl_output import clean, paint, print_json, wants_colour
+from ftcore.cli.ctl_output import paint, print_json, wants_colour
 from ftcore.errors import UsageError
 from ftcore.faults.extra import extra_rules
 from ftcore.faults.rule import Rule
 from ftcore.faults.taxonomy import CLASSES, FaultClass, settings_for
 from ftcore.faults.text import Diagnosis, TextReader, classify_text
+from ftcore.policies.words import clean
 
 LINE_BYTES_MAX = 1 << 20
 """Of a line of text; a longer one is read in pieces of this size."""
@@ -76,7 +77,7 @@ def _advice(told: Diagnosis) -> str:
 
 
 def _rules(path: str) -> tuple[Rule, ...]:
-    from ftcore.cli.policy_file import parsed
+    from ftcore.launch.policy_file import parsed
 
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ftcore.cli.ctl_hints import hinted
-from ftcore.cli.ctl_output import clean, print_json, say
+from ftcore.cli.ctl_output import print_json, say
 from ftcore.cli.ctl_store import current_state, opened
 from ftcore.errors import Unreachable, UsageError
 from ftcore.ids import Seq
+from ftcore.launch.hints import hinted
+from ftcore.policies.words import clean
 from ftcore.ports import EventLog
 from ftcore.replay.wish import DONE, Wish
 from ftcore.states.job import ENDED
@@ -78,7 +79,7 @@ async def _asked(log: EventLog, store: str | None, command: str, node: str, why:
         if leader is None or not leader.alive:
             what = _PHRASES.get(command, f"{command} {node or 'it'}")
             raise Unreachable(f"no master leads {log.job}, so nobody can {what}: is the job still running?")
-        from ftcore.cli.places import credentials
+        from ftcore.launch.security import credentials
         from ftcore.runtime.wire import client
         from ftcore.runtime.wire.transport import GrpcTransport
 

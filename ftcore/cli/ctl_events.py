@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from ftcore.cli.ctl_hints import hinted
 from ftcore.cli.ctl_lines import style_of, summary
-from ftcore.cli.ctl_output import clean, clock, columns, date, paint, print_json, say, wants_colour
+from ftcore.cli.ctl_output import clock, columns, date, paint, print_json, say, wants_colour
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound, Truncated
 from ftcore.events.codec import payload_to_json
@@ -18,7 +17,9 @@ from ftcore.events.envelope import Event
 from ftcore.events.policy import PolicyLoaded
 from ftcore.events.registry import Kind
 from ftcore.ids import Seq
+from ftcore.launch.hints import hinted
 from ftcore.policies.targets import hidden
+from ftcore.policies.words import clean
 from ftcore.ports import EventLog
 from ftcore.replay.select import Bound, Names, Selection, Selector
 from ftcore.replay.words import moment

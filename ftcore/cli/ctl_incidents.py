@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ftcore.cli.ctl_hints import hinted
-from ftcore.cli.ctl_output import clean, console, duration, print_json, say, table
+from ftcore.cli.ctl_output import console, print_json, say, table
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound
 from ftcore.events.worker import StepTimes
+from ftcore.launch.hints import hinted
 from ftcore.policies.abilities import LACKS
-from ftcore.policies.words import plural
+from ftcore.policies.words import clean, duration, plural
 from ftcore.replay.explain import Asked, Explainer, Failure, Incident
 from ftcore.replay.reading import read_async
 from ftcore.replay.words import utc

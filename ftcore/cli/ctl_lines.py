@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from ftcore.cli.ctl_output import duration
 from ftcore.commands import (
     AskPolicy,
     CheckHealth,
@@ -43,10 +42,7 @@ from ftcore.events.envelope import Event, Unknown
 from ftcore.events.registry import Kind
 from ftcore.faults.classify import signal_name
 from ftcore.faults.standstill import spans
-from ftcore.policies.words import plural
-
-NAMES_SHOWN = 6
-"""Names in a line; after them only how many more."""
+from ftcore.policies.words import NAMES_SHOWN, duration, judged, plural
 
 _STYLES = {
     "worker.failed": "bad",
@@ -271,22 +267,6 @@ def _checked(data: node.HealthChecked) -> str:
     )
     well = ", ".join(r.name for r in data.results if r.verdict == "passed")
     return f"{data.node}: {data.verdict}{exchange}{_why(data.detail)}{warned}{f'; passed: {well}' if well else ''}"
-
-
-def judged(data: health.HealthJudged) -> str:
-    """Who is not healthy and why, links at fault, and what differs."""
-    said = [f"{each.node} is {each.verdict}: {each.reason}" for each in data.ill[:NAMES_SHOWN]]
-    said += [f"{len(data.ill) - NAMES_SHOWN} more are not plainly healthy"] if len(data.ill) > NAMES_SHOWN else []
-    said += [f"the link {'-'.join(link.nodes)} is at fault: {link.reason}" for link in data.links[:NAMES_SHOWN]]
-    said += [
-        f"{group.label}: its {len(group.nodes) + group.others} nodes fail all together, though not in pairs: "
-        f"{group.reason}"
-        for group in data.apart[:NAMES_SHOWN]
-    ]
-    said += [f"nodes differ in {text}" for text in data.differing]
-    said += [data.note] if data.note else []
-    stages = plural(data.stages, "stage")
-    return f"{plural(data.nodes, 'node')} in {stages}: {'; '.join(said) or 'all healthy'}"
 
 
 def _progressed(data: job.JobProgressed) -> str:

@@ -1,7 +1,6 @@
 """Printing: tables for people, JSON for programs, times in UTC, colour only where it is wanted."""
 
 import datetime
-import math
 import os
 import shutil
 import sys
@@ -101,11 +100,6 @@ def table(
     return Fitted(*headers, right=right, flexible=flexible, spare=spare)
 
 
-def clean(text: str) -> str:
-    """One line without control characters: what a worker wrote must not steer the terminal."""
-    return "".join(char if char.isprintable() else " " for char in text.replace("\r\n", "\n").replace("\n", " | "))
-
-
 def date(time_ns: int) -> str:
     """The day in UTC."""
     return f"{datetime.datetime.fromtimestamp(time_ns // SECOND, datetime.UTC):%Y-%m-%d}"
@@ -115,21 +109,3 @@ def clock(time_ns: int) -> str:
     """The time of day in UTC, with milliseconds."""
     moment = datetime.datetime.fromtimestamp(time_ns // SECOND, datetime.UTC)
     return f"{moment:%H:%M:%S}.{time_ns % SECOND // 1_000_000:03d}"
-
-
-def duration(value: float | None) -> str:
-    """Seconds for people; a dash for what is not known. Half a unit is rounded up."""
-    if value is None:
-        return "-"
-    if value < 0.9995:
-        return f"{_rounded(value * 1000)} ms"
-    if value < 119.95:
-        return f"{_rounded(value * 10) / 10:.1f} s"
-    minutes, rest = divmod(_rounded(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02d}m{rest:02d}s" if hours else f"{minutes}m{rest:02d}s"
-
-
-def _rounded(value: float) -> int:
-    """To whole numbers; two sums of the same parts agree, whatever their last binary digits."""
-    return math.floor(round(value, 4) + 0.5)

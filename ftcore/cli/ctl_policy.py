@@ -8,13 +8,13 @@ from typing import Any
 
 import attrs
 
-from ftcore.cli.ctl_output import clean, columns, paint, print_json, wants_colour
+from ftcore.cli.ctl_output import columns, paint, print_json, wants_colour
 from ftcore.cli.ctl_rehearsal import Met, rehearse
-from ftcore.cli.plugins import policies_named_in
-from ftcore.cli.policy_file import checked, named, read_policy, read_text
 from ftcore.errors import UsageError
 from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.faults.taxonomy import CLASSES, FaultClass
+from ftcore.launch.plugins import policies_named_in
+from ftcore.launch.policy_file import checked, named, read_policy, read_text
 from ftcore.platforms import abilities_of
 from ftcore.policies import presets
 from ftcore.policies.abilities import DECLARED_BY, counted
@@ -28,6 +28,7 @@ from ftcore.policies.notes import notes
 from ftcore.policies.reach import asked, why_not
 from ftcore.policies.schema import schema
 from ftcore.policies.values import defaults
+from ftcore.policies.words import clean
 from ftcore.policies.writing import commented, shown
 from ftcore.policies.yaml_nodes import Problem, Problems, did_you_mean
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from ftcore.cli.ctl_output import clean, print_json, say, written
+from ftcore.cli.ctl_output import print_json, say, written
 from ftcore.cli.ctl_store import current_state, opened
 from ftcore.errors import NotFound
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
 from ftcore.logs.outfile import STDOUT
 from ftcore.policies.targets import hidden
-from ftcore.policies.words import plural
+from ftcore.policies.words import clean, plural
 from ftcore.replay.verify import VerifyReport, verify_async
 from ftcore.states.model import JobState, digest
 

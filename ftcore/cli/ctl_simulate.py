@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ftcore.cli.ctl_output import console, duration, print_json, say, table, written
+from ftcore.cli.ctl_output import console, print_json, say, table, written
 from ftcore.errors import UsageError
 from ftcore.ids import JobName
 from ftcore.logs.archive import ArchiveWriter
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile, same_file
 from ftcore.policies.assumed import read_assumed, said_of
-from ftcore.policies.words import plural
+from ftcore.policies.words import duration, plural
 from ftcore.replay.words import NOBODY
 from ftcore.sim.campaign_plot import plot
 from ftcore.sim.campaign_tally import Told
@@ -145,7 +145,7 @@ def request_of(args: argparse.Namespace) -> Request:
 
 def policy_of(path: str) -> "PolicyLoaded":
     """The chain of a policy file."""
-    from ftcore.cli.policy_file import read_policy
+    from ftcore.launch.policy_file import read_policy
 
     return read_policy(path)
 

@@ -3,13 +3,13 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from ftcore.cli.ctl_hints import hinted
-from ftcore.cli.ctl_output import clean, clock, console, date, print_json, table
+from ftcore.cli.ctl_output import clock, console, date, print_json, table
 from ftcore.cli.ctl_store import current_state, joined, listed, opened
 from ftcore.engine.nan import REMEDIES
 from ftcore.errors import FtcoreError
+from ftcore.launch.hints import hinted
 from ftcore.logs import default_store_url, open_store
-from ftcore.policies.words import plural
+from ftcore.policies.words import clean, plural
 from ftcore.replay.status import JobStatus, status_of
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 import argparse
 from typing import Any
 
-from ftcore.cli.ctl_output import console, duration, print_json, table
+from ftcore.cli.ctl_output import console, print_json, table
 from ftcore.cli.ctl_simulate import policy_of
 from ftcore.cli.ctl_store import opened
 from ftcore.policies.assumed import read_assumed, said_of
-from ftcore.policies.words import plural
+from ftcore.policies.words import duration, plural
 from ftcore.replay.reading import read_async
 from ftcore.replay.words import NOBODY
 from ftcore.sim.cost import Costs

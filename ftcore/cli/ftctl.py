@@ -15,17 +15,15 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TextIO, cast
 
 from ftcore import __version__
-from ftcore.cli.ctl_hints import hinted
 from ftcore.cli.ctl_parser import build_parser
-from ftcore.errors import FtcoreError
+from ftcore.errors import INTERRUPTED, FtcoreError
+from ftcore.launch.environ import silence_grpc
+from ftcore.launch.hints import hinted
 
 Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
 NOT_WRITTEN = 1
 """Exit code where standard output cannot be written, as on a full disk."""
-
-INTERRUPTED = 130
-"""128 + SIGINT: what a shell reports for a program ended by Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,6 +93,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
         argcomplete.autocomplete(parser)
     args = parser.parse_args(argv)
+    silence_grpc()
     from ftcore.runtime.logging import configure  # structlog's console imports rich, when it is there
 
     configure("error")  # to stderr: JSON goes to stdout alone; an old server is the running job's to warn of

@@ -12,6 +12,7 @@ import os
 import sys
 
 from ftcore.cli import options
+from ftcore.launch.environ import worker_base_env
 from ftcore.runtime.agent import warm_start
 
 
@@ -46,7 +47,7 @@ def _begin(parser: argparse.ArgumentParser, args: argparse.Namespace) -> warm_st
     """Start the warm process, if this ``ftrun`` is a node's agent."""
     if args.leadership == "only" or (args.local_nodes is not None and args.local_place < 0):
         return None
-    env = options.worker_base_env(options.slots(parser, args.nproc_per_node), args.signals_to_handle)
+    env = worker_base_env(options.slots(parser, args.nproc_per_node), args.signals_to_handle)
     try:
         return warm_start.start(env, options.preload(parser, args) or ())
     except OSError:

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 import os
 import platform
 import random
@@ -12,27 +11,33 @@ import shlex
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import attrs
-import msgspec
 
-from ftcore.cli import lean  # noqa: F401  # isort: skip -- first of all
-from ftcore.cli import options, places
-from ftcore.cli.ctl_hints import completed, elsewhere
-from ftcore.cli.local import LocalNodes
-from ftcore.cli.node import NodeConfig, guarded, run_node
-from ftcore.cli.policy_file import policy_in_force
+from ftcore.launch import lean  # noqa: F401  # isort: skip -- first of all
+from ftcore.cli import options
 from ftcore.cli.torchrun_flags import Treatment, having
-from ftcore.errors import FtcoreError, UsageError
+from ftcore.errors import INTERRUPTED, FtcoreError, UsageError
 from ftcore.events.job import JobSpec
 from ftcore.ids import Round
-from ftcore.logs import check_job_name, check_store_url, default_store_url, endpoints
+from ftcore.launch import paths
+from ftcore.launch.address import LOCALHOST, address_in, on_this_machine, reachable
+from ftcore.launch.candidacy import Candidacy, archive_dir
+from ftcore.launch.environ import worker_base_env
+from ftcore.launch.hints import completed, elsewhere
+from ftcore.launch.job import base_timing, submitted, tells_here
+from ftcore.launch.local import LocalNodes
+from ftcore.launch.node import NodeConfig, guarded, run_node
+from ftcore.launch.process import end_process, patient_stderr
+from ftcore.launch.security import security_in_force
+from ftcore.logs import check_job_name, check_store_url, default_store_url
 from ftcore.platforms import LOCAL, abilities_of, check_url
+from ftcore.platforms.machines import Place
 from ftcore.platforms.options import parse as parse_local
-from ftcore.policies.environment import VARIABLE
 from ftcore.policies.feasible import passed_over
 from ftcore.policies.notes import notes
 from ftcore.policies.words import plural
@@ -41,38 +46,25 @@ from ftcore.runtime.agent import launchable, processes
 from ftcore.runtime.agent.agent import GOODBYE_S, AgentConfig, Outcome
 from ftcore.runtime.agent.supervisor import LINE_PREFIX, STDERR, STDOUT, Output
 from ftcore.runtime.agent.warm_start import Started
-from ftcore.runtime.logging import PatientStream, configure
-from ftcore.runtime.wire.client import whoami
-from ftcore.runtime.wire.frames import Submission, submission
-from ftcore.runtime.wire.security import CA_ENV, TOKEN_FILE_ENV, Security
+from ftcore.runtime.logging import configure
+from ftcore.runtime.wire.frames import Submission
+from ftcore.runtime.wire.security import Security
 from ftcore.states.world import impossible, next_size, usable
-from ftcore.timing import DEFAULT, Timing
+from ftcore.timing import Timing
 
 FILES, FILES_PER_WORKER = 40, 10
 """Files that an agent holds open, with room: found by trying how few it runs with."""
 
-FLUSH_S = 1.0
-"""How long the end waits for a console that reads slowly."""
-
 JOIN_WINDOW_MAX_S = 86400.0
-
-LOCALHOST = "127.0.0.1"
-_LOOPBACK = ("127.", "::1")
 
 LOCAL_NODE = "node"
 """What the nodes of one machine are called, before their number, unless ``--node-id`` says otherwise."""
-
-TELLERS_MAX = 16
-"""Nodes of a job without node ranks that each tell its story; of more, each would follow the log for all the others."""
 
 PLATFORM_ENV = "FTCORE_PLATFORM"
 """URL of what launches nodes, where ``--platform`` is not given."""
 
 LINE_PREFIX_ENV = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 """torchrun's template of the prefix of lines that are teed."""
-
-TIMING_ENV = "FTCORE_TIMING"
-"""Time constants as a JSON object, for tests of ftcore itself; they become part of the job's spec."""
 
 
 def main(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[str], warm: Started | None) -> int:
@@ -111,10 +103,11 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         nodes_there = [f"{name}{number}" for number in range(args.local_nodes)]
         if strange := [node for node, _ in given_options.preempt if node not in nodes_there]:
             parser.error(f"--platform: preempt={strange[0]}@...: there is no such node, only {', '.join(nodes_there)}")
-        socket_path = places.platform_socket(args.store)
+        socket_path = paths.platform_socket(args.store)
+        given_here = agent_argv(args, given, f"local://{socket_path}")
         nodes = LocalNodes(
             nodes=args.local_nodes,
-            argv=agent_argv(args, given, f"local://{socket_path}"),
+            command=lambda place, launch: local_argv(place, launch, given_here),
             store=args.store,
             job=args.job,
             security=config.agent.security,
@@ -126,7 +119,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         return asyncio.run(nodes.run())
     config = attrs.evolve(_config(parser, args), warm=warm)
     if args.leadership == "only":
-        return _run_master(config)
+        return _run_master(config.candidacy)
     if args.local_parent < 0:
         _tell(args)
         _tell_limits(config.agent.slots)
@@ -197,11 +190,6 @@ def _leave_within_s(parser: argparse.ArgumentParser, text: str | None) -> float 
     return found
 
 
-def tells_here(rank: int | None, nodes: int) -> bool:
-    """Whether this node tells what becomes of the job."""
-    return rank == 0 or (rank is None and nodes <= TELLERS_MAX)
-
-
 def _ftctl(args: argparse.Namespace) -> str:
     """``ftctl`` as it finds the job from here."""
     store = elsewhere(args.store)
@@ -225,7 +213,14 @@ def agent_argv(args: argparse.Namespace, given: Sequence[str], platform: str) ->
     """An agent's command line: the user's, with job, store and platform set behind the flags, before the script."""
     script = len(given) - 1 - len(args.args)
     flags = given[:script] if given[script - 1 : script] != ["--"] else given[: script - 1]
-    return ["ftrun", *flags, "--job", args.job, "--store", args.store, "--platform", platform, *given[script:]]
+    return [*flags, "--job", args.job, "--store", args.store, "--platform", platform, *given[script:]]
+
+
+def local_argv(place: Place, launch: str, given: Sequence[str]) -> list[str]:
+    """The command line that starts the agent of a place of ``--local-nodes``; ``given`` is of ``agent_argv``."""
+    hidden = {"place": place.number, "life": place.life, "parent": os.getpid(), "launch": launch}
+    flags = [word for name, value in hidden.items() for word in (f"--local-{name}", str(value))]
+    return [sys.executable, "-m", "ftcore.cli.ftrun", *flags, *given]
 
 
 def _job_name(args: argparse.Namespace) -> str:
@@ -258,29 +253,13 @@ def _store(args: argparse.Namespace) -> str:
     return url
 
 
-def upkeep_flags(archive: str | None, keep_events: int, snapshot_events: int) -> tuple[str, ...]:
-    """The flags of a candidate that say how the log is kept small.
-
-    Args:
-        archive: directory for old events; empty or None: what ``FTCORE_ARCHIVE`` says, else none.
-        keep_events: how many stay in the store.
-        snapshot_events: how many lie between two snapshots.
-    """
-    where = archive or os.environ.get("FTCORE_ARCHIVE") or ""
-    flags = ["--keep-events", str(keep_events), "--snapshot-events", str(snapshot_events)]
-    return (*flags, *(("--archive", str(Path(where).expanduser().absolute())) if where else ()))
-
-
 def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeConfig:
     """What this node is to do. Leaves nothing on disk where it refuses; only the last of it makes a file, the token."""
     spec = _spec(parser, args)
     slots = options.slots(parser, args.nproc_per_node)
     local = args.local_place >= 0
     alone = spec.nodes_max == 1 and not local
-    on_this_machine = args.store.startswith("sqlite:")
-    address = _reachable(args.local_addr) or (
-        LOCALHOST if alone or local or on_this_machine else own_address(args.store)
-    )
+    address = reachable(args.local_addr) or address_in(args.store, alone=alone or local)
     node = args.node_id or (LOCAL_NODE if local else socket.gethostname().partition(".")[0])
     if local:
         node = f"{node}{args.local_place}" + (f".{args.local_life}" if args.local_life > 0 else "")
@@ -289,10 +268,20 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         node=node,
         slots=slots,
         address=address,
-        submission=_submission(args, spec, slots),
-        log_dir=(Path(args.log_dir).absolute() if args.log_dir else places.state_home() / "logs") / args.job,
-        state_dir=places.state_home() / "agents" / args.job,
-        env=options.worker_base_env(slots, args.signals_to_handle),
+        submission=submitted(
+            spec,
+            args.policy,
+            slots=slots,
+            command=sys.argv,
+            versions={"python": platform.python_version()},
+            platform=args.platform,
+            max_restarts=args.max_restarts,
+            grace_s=args.shutdown_timeout,
+            launch=args.local_launch,
+        ),
+        log_dir=(Path(args.log_dir).absolute() if args.log_dir else paths.state_home() / "logs") / args.job,
+        state_dir=paths.state_home() / "agents" / args.job,
+        env=worker_base_env(slots, args.signals_to_handle),
         ordinal=args.local_place if local else args.node_rank,
         labels=options.node_labels(parser, args.node_labels),
         lead_delay_s=_lead_delay_s(args, alone=alone),
@@ -301,7 +290,17 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
     )
     config = NodeConfig(
         agent=agent,
-        store=args.store,
+        candidacy=Candidacy(
+            store=args.store,
+            job=args.job,
+            keep_events=args.keep_events,
+            snapshot_events=args.snapshot_events,
+            archive=archive_dir(args.archive),
+            advertise=address,
+            platform=args.platform,
+            nodes=spec.nodes_max,
+            log_level=args.log_level,
+        ),
         output=Output(
             redirects=options.stream_map(parser, "--redirects", args.redirects),
             tee=options.stream_map(parser, "--tee", args.tee),
@@ -313,13 +312,8 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         leads=args.leadership != "never",
         alone=alone,
         tells=alone or (not local and tells_here(args.node_rank, spec.nodes_max)),
-        master_listen="" if on_this_machine else "[::]:0",
-        master_log=agent.state_dir / f"{node}.master.log",
-        log_level=args.log_level,
-        platform=args.platform,
         parent=args.local_parent if args.local_parent > 0 else 0,
         store_port=args.master_port,
-        upkeep=upkeep_flags(args.archive, args.keep_events, args.snapshot_events),
         signals=options.signals(parser, args.signals_to_handle),
     )
     if args.local_parent < 0 and args.leadership != "only":
@@ -338,33 +332,9 @@ def _virtual_local_rank(parser: argparse.ArgumentParser, args: argparse.Namespac
 
 
 def _security(args: argparse.Namespace, address: str) -> Security:
-    leads = args.leadership != "never" and not args.store.startswith("sqlite:")
+    leads = args.leadership != "never" and not on_this_machine(args.store)
     here = LOCALHOST if args.local_nodes is not None and not args.local_addr else address
     return security_in_force(args.store, args.job, here if leads else "", "ftrun" if args.local_parent < 0 else "")
-
-
-def security_in_force(store: str, job: str, here: str, who: str) -> Security:
-    """What this node shows to the others.
-
-    Args:
-        store: URL of the log store.
-        job: the job.
-        here: the address at which it may lead; empty: never.
-        who: who says that nothing is asked of who calls; empty: nobody.
-
-    Raises:
-        UsageError: what the environment names cannot be used.
-    """
-    security = places.credentials(store, job, make=True)
-    if security.tls is not None:
-        security.tls.check(here)
-    elif not security.token and who:
-        print(
-            f"{who}: neither {TOKEN_FILE_ENV} nor {CA_ENV} is set: whoever can reach a master's port can join "
-            f"{job} and give it commands",
-            file=sys.stderr,
-        )
-    return security
 
 
 def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace) -> JobSpec:
@@ -401,25 +371,6 @@ def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace) -> JobSpec:
     return spec
 
 
-def _submission(args: argparse.Namespace, spec: JobSpec, slots: int) -> Submission:
-    policy = policy_in_force(
-        args.policy,
-        max_restarts=args.max_restarts,
-        grace_s=args.shutdown_timeout,
-        switches=os.environ.get(VARIABLE, ""),
-        ranks=spec.nodes_max * slots,
-        abilities=abilities_of(args.platform),
-    )
-    return submission(
-        spec,
-        policy,
-        command=sys.argv,
-        versions={"python": platform.python_version()},
-        user=whoami(),
-        launch=args.local_launch,
-    )
-
-
 def _timing(
     parser: argparse.ArgumentParser, join_window_s: float | None = None, shutdown_timeout_s: int | None = None
 ) -> Timing:
@@ -435,22 +386,6 @@ def _timing(
     return attrs.evolve(timing, join_window_s=join_window_s)
 
 
-def base_timing() -> Timing:
-    """The job's time constants: the defaults, or for tests of ftcore itself, what the environment says."""
-    text = os.environ.get(TIMING_ENV)
-    if not text:
-        return DEFAULT
-    try:
-        timing = msgspec.json.decode(text, type=dict[str, float])
-        changed = attrs.evolve(DEFAULT, **timing)
-        changed.check()
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{TIMING_ENV}: found {text!r}; expected a JSON object of time constants in seconds: {error}"
-        ) from error
-    return changed
-
-
 def _lead_delay_s(args: argparse.Namespace, *, alone: bool) -> float | None:
     """How long nobody must lead before this node puts up a candidate: the first at once, the rest in their order."""
     if args.leadership == "never":
@@ -459,75 +394,28 @@ def _lead_delay_s(args: argparse.Namespace, *, alone: bool) -> float | None:
     return 1.0 * place if place is not None else random.uniform(0.0, 3.0)
 
 
-def _reachable(address: str | None) -> str:
-    """``--local-addr`` without the brackets of an IPv6 address.
+def _run_master(candidacy: Candidacy) -> Outcome:
+    from ftcore.launch import master
 
-    Raises:
-        UsageError: it is a name that this host does not know, so no worker could meet at it.
-    """
-    found = (address or "").strip("[]")
-    if found:
-        try:
-            socket.getaddrinfo(found, None)
-        except (socket.gaierror, UnicodeError) as error:
-            if getattr(error, "errno", None) != socket.EAI_AGAIN:
-                raise UsageError(
-                    f"--local-addr: {found!r} does not resolve on this host; expected a name or address at which the "
-                    "other nodes reach it"
-                ) from error
-    return found
-
-
-def own_address(store: str) -> str:
-    """The address of this host by which others most likely reach it.
-
-    With several interfaces the one on the way to the store is on the nodes' network; names are asked only after it,
-    because many a host knows its own name as a loopback address.
-    """
-    for host, port in endpoints(store):
-        with contextlib.suppress(OSError):
-            family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, kind, protocol) as probe:
-                probe.connect(target)  # sends nothing; the kernel only looks for the way
-                found = str(probe.getsockname()[0])
-            if not found.startswith(_LOOPBACK):
-                return found
-    name = socket.getfqdn()
-    try:
-        infos = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return LOCALHOST
-    return next((str(info[4][0]) for info in infos if not str(info[4][0]).startswith(_LOOPBACK)), "") or name
-
-
-def _run_master(config: NodeConfig) -> Outcome:
-    from ftcore.cli import master
-
-    argv = ["--store", config.store, "--job", config.agent.job, "--advertise", config.agent.address]
-    listen = config.master_listen or places.master_socket(config.store)
-    nodes = str(config.agent.submission.spec.nodes_max)
-    code = master.main([*argv, "--listen", listen, "--nodes", nodes, "--log-level", config.log_level, *config.upkeep])
-    return Outcome(exit_code=code, outcome="left", reason="the master ended")
+    return Outcome(exit_code=master.run(candidacy), outcome="left", reason="the master ended")
 
 
 def run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[str], warm: Started | None) -> NoReturn:
     """Run ``ftrun`` as ``main`` does and end the process."""
     code = 1
-    sys.stderr = patient = PatientStream(sys.stderr)  # a terminal that is closed or not read must not stop the job
-    try:
-        code = main(parser, args, given, warm)
-    except FtcoreError as error:
-        print(f"ftrun: {error}", file=sys.stderr)
-        code = error.exit_code
-    except SystemExit as end:  # of the argument parser, which has said why
-        code = end.code if isinstance(end.code, int) else 2
-    except KeyboardInterrupt:
-        print("ftrun: interrupted before the job began", file=sys.stderr)
-        code = 130
-    finally:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
+    with patient_stderr():
+        try:
+            code = main(parser, args, given, warm)
+        except FtcoreError as error:
+            print(f"ftrun: {error}", file=sys.stderr)
+            code = error.exit_code
+        except SystemExit as end:  # of the argument parser, which has said why
+            code = end.code if isinstance(end.code, int) else 2
+        except KeyboardInterrupt:
+            print("ftrun: interrupted before the job began", file=sys.stderr)
+            code = INTERRUPTED
+        except Exception:
+            traceback.print_exc()
         if warm is not None:
             processes.end_child(warm.pid)  # of a job that never began nobody has taken it over
-        patient.drain(FLUSH_S)
-        os._exit(code)  # gRPC's threads have nothing to say any more, and may take seconds to say it
+    end_process(code)

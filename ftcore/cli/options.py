@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from ftcore import __version__
-from ftcore.cli import QUIET
 from ftcore.cli.torchrun_flags import Treatment, having
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
-from ftcore.runtime.wire import WITHHELD
 
 EPILOG = """\
 examples:
@@ -415,24 +413,6 @@ def slots(parser: argparse.ArgumentParser, text: str) -> int:
     if text not in ("cpu", "auto"):
         parser.error(f"--nproc-per-node: found {text!r}; expected a number, cpu, gpu or auto")
     return os.cpu_count() or 1
-
-
-def worker_base_env(workers: int, signals: str) -> dict[str, str]:
-    """The environment that a node's workers inherit.
-
-    Args:
-        workers: how many.
-        signals: names of the signals that end the job in order, as ``--signals-to-handle`` has them.
-    """
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("PET_") and name not in WITHHELD and (name, value) != QUIET
-    }
-    env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signals
-    if workers > 1 and "OMP_NUM_THREADS" not in env:
-        env["OMP_NUM_THREADS"] = "1"  # torchrun's rule: workers of one node must not fight for its cores
-    return env
 
 
 def preload(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Sequence[str] | None:

@@ -1,5 +1,12 @@
 """Durations and numbers as people are told them: in reasons of policies, in messages, in tables."""
 
+import math
+
+from ftcore.events.health import HealthJudged
+
+NAMES_SHOWN = 6
+"""Names in a line; after them only how many more."""
+
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _YEAR_S = 365 * 86400
 _COUNT_MAX = 999
@@ -36,3 +43,42 @@ def plural(count: int, noun: str, many: str = "") -> str:
         many: for several, where an s does not make it.
     """
     return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
+
+
+def clean(text: str) -> str:
+    """One line without control characters: what a worker wrote must not steer the terminal."""
+    return "".join(char if char.isprintable() else " " for char in text.replace("\r\n", "\n").replace("\n", " | "))
+
+
+def duration(value: float | None) -> str:
+    """Seconds for people; a dash for what is not known. Half a unit is rounded up."""
+    if value is None:
+        return "-"
+    if value < 0.9995:
+        return f"{_rounded(value * 1000)} ms"
+    if value < 119.95:
+        return f"{_rounded(value * 10) / 10:.1f} s"
+    minutes, rest = divmod(_rounded(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m{rest:02d}s" if hours else f"{minutes}m{rest:02d}s"
+
+
+def _rounded(value: float) -> int:
+    """To whole numbers; two sums of the same parts agree, whatever their last binary digits."""
+    return math.floor(round(value, 4) + 0.5)
+
+
+def judged(data: HealthJudged) -> str:
+    """Who is not healthy and why, links at fault, and what differs."""
+    said = [f"{each.node} is {each.verdict}: {each.reason}" for each in data.ill[:NAMES_SHOWN]]
+    said += [f"{len(data.ill) - NAMES_SHOWN} more are not plainly healthy"] if len(data.ill) > NAMES_SHOWN else []
+    said += [f"the link {'-'.join(link.nodes)} is at fault: {link.reason}" for link in data.links[:NAMES_SHOWN]]
+    said += [
+        f"{group.label}: its {len(group.nodes) + group.others} nodes fail all together, though not in pairs: "
+        f"{group.reason}"
+        for group in data.apart[:NAMES_SHOWN]
+    ]
+    said += [f"nodes differ in {text}" for text in data.differing]
+    said += [data.note] if data.note else []
+    stages = plural(data.stages, "stage")
+    return f"{plural(data.nodes, 'node')} in {stages}: {'; '.join(said) or 'all healthy'}"

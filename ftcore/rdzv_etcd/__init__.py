@@ -6,7 +6,7 @@ by the job's master, as under ``ftrun``: same agent, same formation, same log. T
 | process | module | does |
 |---|---|---|
 | torchrun | ``handler``, ``agent_view``, ``round_store`` | waits for a world, serves its store, tells how workers end |
-| the process beside it | ``beside``, ``supervisor`` | the agent; knows no torch; lives as long as torchrun |
+| its sidecar | ``sidecar``, ``supervisor`` | the agent; knows no torch; lives as long as torchrun |
 
 They speak over a socket pair (``channel``). torchrun's process never loads gRPC, and never waits for the other one
 while its workers run.

@@ -1,6 +1,6 @@
-"""What torchrun's handler and the process beside it say to each other: JSON datagrams on a socket pair.
+"""What torchrun's handler and its sidecar say to each other: JSON datagrams on a socket pair.
 
-The process beside is given its configuration on standard input, once; after that:
+The sidecar is given its configuration on standard input, once; after that:
 
 | torchrun says | meaning |
 |---|---|
@@ -12,7 +12,7 @@ The process beside is given its configuration on standard input, once; after tha
 | ``{"done": 1}``, ``{"gave_up": reason, "failures": [...]}``, ``{"leaving": reason}`` | starts no more workers |
 | ``{"close": 1}`` | somebody closed the rendezvous: the job is to end |
 
-| the process beside says | meaning |
+| the sidecar says | meaning |
 |---|---|
 | ``{"world": {...}}`` | start the workers: ``round``, ranks, store, variables |
 | ``{"restart": 1}`` | stop the workers and come to the rendezvous |

@@ -1,6 +1,6 @@
 """Inside torchrun: the rendezvous handler. Knows torch and the channel, neither gRPC nor the log.
 
-A thread reads what the process beside says, and opens stores when asked; torchrun's own thread only looks at what was
+A thread reads what the sidecar says, and opens stores when asked; torchrun's own thread only looks at what was
 said last, and waits for it in ``next_rendezvous`` alone. Signals interrupt every wait.
 
 House rules: the user's mistakes and the job's end leave torchrun by ``SystemExit`` with one message and ftcore's exit
@@ -40,7 +40,7 @@ REACH_S = 5.0
 """How long a node tries to reach the store of its world; a host that is gone leads to a new world sooner."""
 
 LIVES = 3
-"""How often in a row the process beside may die before a world came of it."""
+"""How often in a row the sidecar may die before a world came of it."""
 
 LAST_WORDS_S = 15.0
 """How long a torchrun that gave up or leaves waits for that to be in the log."""
@@ -73,8 +73,8 @@ def _exit(message: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
-class _Beside:
-    """One life of the process beside, and what it said last. ``changed`` guards all of it.
+class _Sidecar:
+    """One life of the sidecar, and what it said last. ``changed`` guards all of it.
 
     Args:
         config: for it.
@@ -94,7 +94,7 @@ class _Beside:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ftcore.rdzv_etcd.beside", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "ftcore.rdzv_etcd.sidecar", str(theirs.fileno())],
                 stdin=subprocess.PIPE,
                 env=env,
                 pass_fds=[theirs.fileno()],
@@ -168,13 +168,13 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
     """One torchrun's handler.
 
     Args:
-        config: for the process beside, as far as it is known before torchrun has an agent.
+        config: for the sidecar, as far as it is known before torchrun has an agent.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._config = config
         self._env = {name: value for name, value in os.environ.items() if name != orphans.MARK}
-        self._beside: _Beside | None = None
+        self._sidecar: _Sidecar | None = None
         self._stores: dict[int, Any] = {}
         self._group: Any = None
         self._told_running = True
@@ -201,51 +201,51 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
         """
         ended = agent_view.failures()
         for _ in range(LIVES):
-            beside = self._ensure_beside()
-            beside.say({"next": ended})
-            while (world := self._await_world(beside)) is not None:
-                entered = self._enter(beside, world)
+            sidecar = self._ensure_sidecar()
+            sidecar.say({"next": ended})
+            while (world := self._await_world(sidecar)) is not None:
+                entered = self._enter(sidecar, world)
                 if entered is not None:
                     return entered
             ended = []
-        _exit(f"the process beside torchrun died {LIVES} times in a row; what it said stands above", 1)
+        _exit(f"torchrun's sidecar died {LIVES} times in a row; what it said stands above", 1)
 
-    def _ensure_beside(self) -> _Beside:
-        if self._beside is not None and self._beside.gone:
-            self._beside.close()
-            self._beside = None
-        if self._beside is None:
+    def _ensure_sidecar(self) -> _Sidecar:
+        if self._sidecar is not None and self._sidecar.gone:
+            self._sidecar.close()
+            self._sidecar = None
+        if self._sidecar is None:
             self._group = group = agent_view.worker_group(self) or self._group
             if group is not None:
                 spec = group.spec
                 self._config |= {"slots": spec.local_world_size, "role": spec.role, "max_restarts": spec.max_restarts}
                 self._config |= {"spec": agent_view.asked(spec)}
-            self._beside = _Beside(self._config, self._env, self._stores)
-        return self._beside
+            self._sidecar = _Sidecar(self._config, self._env, self._stores)
+        return self._sidecar
 
-    def _await_world(self, beside: _Beside) -> dict[str, Any] | None:
-        """The next world; None if the process beside has died."""
+    def _await_world(self, sidecar: _Sidecar) -> dict[str, Any] | None:
+        """The next world; None if the sidecar has died."""
         until = float("inf") if self._had_world else time.monotonic() + self._config.get("timeout", float("inf"))
-        with beside.changed:
-            beside.waiting = True
+        with sidecar.changed:
+            sidecar.waiting = True
             try:
-                while beside.world is None:
-                    if beside.end is not None:
-                        _exit(str(beside.end["reason"]), int(beside.end["exit_code"]))
-                    if beside.gone:
+                while sidecar.world is None:
+                    if sidecar.end is not None:
+                        _exit(str(sidecar.end["reason"]), int(sidecar.end["exit_code"]))
+                    if sidecar.gone:
                         return None
-                    if beside.timeout:
-                        raise RendezvousTimeoutError(beside.timeout)
+                    if sidecar.timeout:
+                        raise RendezvousTimeoutError(sidecar.timeout)
                     if time.monotonic() > until:
-                        beside.say({"expired": 1})
+                        sidecar.say({"expired": 1})
                         until = time.monotonic() + self._config["timeout"]
-                    beside.changed.wait(min(1.0, max(0.0, until - time.monotonic())))
-                world, beside.world = beside.world, None
+                    sidecar.changed.wait(min(1.0, max(0.0, until - time.monotonic())))
+                world, sidecar.world = sidecar.world, None
                 return world
             finally:
-                beside.waiting = False
+                sidecar.waiting = False
 
-    def _enter(self, beside: _Beside, world: dict[str, Any]) -> RendezvousInfo | None:
+    def _enter(self, sidecar: _Sidecar, world: dict[str, Any]) -> RendezvousInfo | None:
         """Connect to the world's store; None if it is not reached."""
         host, port = world["store_host"], world["store_port"]
         try:
@@ -254,7 +254,7 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
             )
         except (dist.DistError, OSError, RuntimeError, ValueError) as error:
             first = str(error).strip().partition("\n")[0]
-            beside.say({"unusable": f"the store of round {world['round']} at {host}:{port} is not reached: {first}"})
+            sidecar.say({"unusable": f"the store of round {world['round']} at {host}:{port} is not reached: {first}"})
             return None
         for name, value in world["env"].items():
             if value is None:
@@ -266,55 +266,55 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
         shared = RoundStore(
             dist.PrefixStore("torchrun", store),
             (world["base_rank"], world["size"], world["base_role_rank"], world["role_size"]),
-            lambda: self._wanted(beside),
-            lambda: self._tell_running(beside),
+            lambda: self._wanted(sidecar),
+            lambda: self._tell_running(sidecar),
         )
         return RendezvousInfo(shared, world["group_rank"], world["nodes"], RendezvousStoreInfo(host, port))
 
     @staticmethod
-    def _wanted(beside: _Beside) -> bool:
-        return beside.restart or beside.gone or beside.end is not None
+    def _wanted(sidecar: _Sidecar) -> bool:
+        return sidecar.restart or sidecar.gone or sidecar.end is not None
 
     def num_nodes_waiting(self) -> int:
         """1 if the workers are to be stopped for a new round: torchrun comes back then. Never waits."""
-        beside = self._beside
-        if beside is None:
+        sidecar = self._sidecar
+        if sidecar is None:
             return 0
-        self._tell_running(beside)
-        return int(self._wanted(beside))
+        self._tell_running(sidecar)
+        return int(self._wanted(sidecar))
 
-    def _tell_running(self, beside: _Beside) -> None:
+    def _tell_running(self, sidecar: _Sidecar) -> None:
         """Tell once a round that its workers have begun; torchrun has started them before it calls."""
         if not self._told_running:
             self._told_running = True
-            beside.say({"running": agent_view.pids(self._group)})
+            sidecar.say({"running": agent_view.pids(self._group)})
 
     def is_closed(self) -> bool:
         """The job has ended, or goes on without this node."""
-        return self._beside is not None and self._beside.end is not None
+        return self._sidecar is not None and self._sidecar.end is not None
 
     def set_closed(self) -> None:
         """Have the job end; it can be started again."""
-        if self._beside is not None:
-            self._beside.say({"close": 1})
+        if self._sidecar is not None:
+            self._sidecar.say({"close": 1})
 
     def shutdown(self) -> bool:
         """Tell how this torchrun ends. Who has succeeded waits until the job has: another node may need its store."""
-        beside = self._beside
-        if beside is None:
+        sidecar = self._sidecar
+        if sidecar is None:
             return True
         error, failures = agent_view.raised()
         gave_up = bool(failures)
         if not error and agent_view.failed(self._group):
             error, failures, gave_up = "its workers failed", agent_view.failures(), True
         if gave_up:
-            beside.say({"gave_up": self._why_it_gave_up(failures), "failures": failures})
+            sidecar.say({"gave_up": self._why_it_gave_up(failures), "failures": failures})
         elif error:
-            beside.say({"leaving": error})
+            sidecar.say({"leaving": error})
         else:
-            beside.say({"done": 1})
-        beside.ended(LAST_WORDS_S if error else None)
-        beside.close()
+            sidecar.say({"done": 1})
+        sidecar.ended(LAST_WORDS_S if error else None)
+        sidecar.close()
         return True
 
     def _why_it_gave_up(self, failures: list[dict[str, Any]]) -> str:

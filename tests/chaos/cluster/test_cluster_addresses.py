@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hosts import NET, Host, environ, lan
 
-ASK = "import sys; from ftcore.cli.ftrun_job import own_address; print(*map(own_address, sys.argv[1:]), sep='\\n')"
+ASK = "import sys; from ftcore.launch.address import own_address; print(*map(own_address, sys.argv[1:]), sep='\\n')"
 
 
 def told(host: Host, *stores: str) -> list[str]:

@@ -60,7 +60,7 @@ class Torchrun(Ftrun):
         return run
 
     def power_off(self, name: str, round_: int) -> None:
-        """Kill all of a node at once: torchrun, the process beside it, the workers, a master that it put up."""
+        """Kill all of a node at once: torchrun, its sidecar, the workers, a master that it put up."""
         run, agent = self.nodes[name], self.agent(name)
         masters = [pid for pid in self.processes("ftcore.cli.master") if parent(pid) == agent]
         for pid in (run.pid, agent, *self.pids(round_, name), *masters):
@@ -233,8 +233,8 @@ def test_etcd_is_away_for_minutes(tmp_path: Path, own_etcd: Cluster) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_process_beside_is_killed_and_a_spare_waits(tmp_path: Path) -> None:
-    """Torchrun gets another process beside it when that one dies; a torchrun too many stands by, and ends well when
+def test_the_sidecar_is_killed_and_a_spare_waits(tmp_path: Path) -> None:
+    """Torchrun gets another sidecar when that one dies; a torchrun too many stands by, and ends well when
     the job does. What cannot be used is told in one message."""
     flags = ("--nnodes", "1", "--max-restarts", "5")
     with torchrun(tmp_path) as job:

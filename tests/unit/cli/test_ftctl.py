@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from ftcore.cli import ctl_output
-from ftcore.cli.ctl_hints import completed
 from ftcore.cli.ctl_parser import build_parser
 from ftcore.cli.ctl_types import bound
 from ftcore.cli.ftctl import main
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobSpec
 from ftcore.ids import JobName, Seq
+from ftcore.launch.hints import completed
 from ftcore.logs import open_store
 from ftcore.logs.archive import ArchiveWriter, read_events
 from ftcore.ports import Candidate

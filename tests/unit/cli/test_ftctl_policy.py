@@ -13,9 +13,9 @@ import pytest
 from ftcore.cli import ctl_rehearsal
 from ftcore.cli.ctl_parser import build_parser
 from ftcore.cli.ftctl import main
-from ftcore.cli.policy_file import policy_in_force
 from ftcore.errors import UsageError
 from ftcore.faults.taxonomy import FaultClass
+from ftcore.launch.policy_file import policy_in_force
 from ftcore.policies import presets
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
 from ftcore.policies.config import default_chain

@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 from ftcore.cli import ctl_output
-from ftcore.cli.ctl_output import console, duration, table
+from ftcore.cli.ctl_output import console, table
 from ftcore.cli.ftctl import main
+from ftcore.policies.words import duration
 
 POLICY = "version: 1\nchain:\n  - process_restart\n  - stop\n"
 

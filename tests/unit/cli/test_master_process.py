@@ -5,7 +5,7 @@ import sys
 
 _CODE = """
 import gc
-from ftcore.cli import master
+from ftcore.launch import master
 master._search_garbage_rarely()
 looked_at = []
 gc.callbacks.append(lambda phase, info: looked_at.append(len(gc.get_objects())) if phase == "start" else None)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ftcore.cli.narrator import Narrator
 from ftcore.events.job import JobSpec
+from ftcore.launch.narrator import Narrator
 from ftcore.policies.config import parse
 from ftcore.testing.driver import JobDriver
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from ftcore.cli.narrator import Narrator
 from ftcore.events.job import JobFinished, JobProgressed
 from ftcore.events.policy import AlertRaised
 from ftcore.events.worker import LASTING_NAN
+from ftcore.launch.narrator import Narrator
 from ftcore.replay import verify
 from ftcore.replay.status import status_of
 from ftcore.testing.driver import JobDriver

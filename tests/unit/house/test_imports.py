@@ -34,7 +34,7 @@ def test_import_loads_no_torch(module: str) -> None:
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
-@pytest.mark.parametrize("module", ["ftcore.cli.ftrun_job", "ftcore.cli.master", "ftcore.rdzv_etcd.beside"])
+@pytest.mark.parametrize("module", ["ftcore.cli.ftrun_job", "ftcore.cli.master", "ftcore.rdzv_etcd.sidecar"])
 def test_what_stays_beside_the_workers_loads_no_rich(module: str) -> None:
     """Tables and colours are for those who read: an agent or a master carries none, and rich can be imported after."""
     code = f"import sys, {module}; print([n for n in ('rich', 'pygments') if n in sys.modules]); import rich.console"

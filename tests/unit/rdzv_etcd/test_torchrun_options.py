@@ -9,7 +9,7 @@ import pytest
 from ftcore.engine.master import wrong_job
 from ftcore.errors import UsageError
 from ftcore.events.job import JobSpec
-from ftcore.rdzv_etcd import beside
+from ftcore.rdzv_etcd import sidecar
 from ftcore.rdzv_etcd.options import OPTIONS, check, in_torchruns_words, store_url
 from ftcore.timing import Timing
 
@@ -86,14 +86,19 @@ def test_the_log_is_kept_small_as_by_ftrun(tmp_path: Path, monkeypatch: pytest.M
     """A candidate is told of the archive that was named, or of FTCORE_ARCHIVE's, and how much stays where."""
     given = {"job": "j", "store": f"sqlite://{tmp_path}", "nodes_min": 1, "nodes_max": 1, "local_addr": ""}
     given |= {"command": ["t.py"], "versions": {}}
-    sizes = ("--keep-events", "100000", "--snapshot-events", "50000")
     monkeypatch.delenv("FTCORE_ARCHIVE", raising=False)
-    assert beside._config(given, "a", tmp_path).upkeep == sizes
+
+    def kept() -> tuple[int, int, Path | None]:
+        found = sidecar._config(given, "a", tmp_path).candidacy
+        return found.keep_events, found.snapshot_events, found.archive
+
+    assert kept() == (100_000, 50_000, None)
     monkeypatch.setenv("FTCORE_ARCHIVE", "/elsewhere")
-    assert beside._config(given, "a", tmp_path).upkeep == (*sizes, "--archive", "/elsewhere")
+    assert kept() == (100_000, 50_000, Path("/elsewhere"))
     given |= check({"archive": str(tmp_path), "keep_events": "7"})
-    found = beside._config(given, "a", tmp_path).upkeep
-    assert found == ("--keep-events", "7", *sizes[2:], "--archive", str(tmp_path))
+    assert kept() == (7, 50_000, tmp_path)
+    flags = sidecar._config(given, "a", tmp_path).candidacy.argv()
+    assert [flags[flags.index(flag) + 1] for flag in ("--keep-events", "--archive")] == ["7", str(tmp_path)]
 
 
 @pytest.mark.parametrize(

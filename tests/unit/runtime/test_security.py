@@ -11,11 +11,11 @@ import msgspec
 import pytest
 import trustme
 
-from ftcore.cli import places
 from ftcore.errors import UsageError
 from ftcore.events.caller import CallerRefused
 from ftcore.events.job import JobSpec
 from ftcore.ids import seconds
+from ftcore.launch import paths
 from ftcore.runtime.master.refusals import Refusals
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.opening import OPENING_BYTES_MAX, Admitted, Call, Opening, Turned
@@ -219,24 +219,24 @@ def test_another_user_s_directory_for_sockets_is_not_used(monkeypatch: pytest.Mo
     path = Path(folder.name)
     store = f"sqlite://{path}"
     own = path / ".run"
-    assert places.master_socket(store).startswith(f"unix:{own}/")
+    assert paths.master_socket(store).startswith(f"unix:{own}/")
     assert own.stat().st_mode & 0o777 == 0o700
     own.chmod(0o755)
-    assert places.socket_dir(store) == Path(f"/var/tmp/ftcore-{os.getuid()}")
-    monkeypatch.setattr(places, "SHARED", ())
+    assert paths.socket_dir(store) == Path(f"/var/tmp/ftcore-{os.getuid()}")
+    monkeypatch.setattr(paths, "SHARED", ())
     with pytest.raises(UsageError, match="not private to this user"):
-        places.socket_dir(store)
+        paths.socket_dir(store)
     own.rmdir()
     (path / "real").mkdir(mode=0o700)
     own.symlink_to(path / "real")
     with pytest.raises(UsageError, match="not private to this user"):
-        places.socket_dir(store)
+        paths.socket_dir(store)
     own.unlink()
     if os.getuid() == 0:
         own.mkdir(mode=0o700)
         os.chown(own, 65534, 65534)
         with pytest.raises(UsageError, match="owner 65534"):
-            places.socket_dir(store)
+            paths.socket_dir(store)
     folder.cleanup()
 
 

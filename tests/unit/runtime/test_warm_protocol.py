@@ -1,4 +1,4 @@
-"""The channel between an agent and its helpers, and between torchrun and the process beside it."""
+"""The channel between an agent and its helpers, and between torchrun and its sidecar."""
 
 from ftcore.rdzv_etcd import channel
 from ftcore.runtime.warm import protocol

@@ -4,6 +4,7 @@ import pytest
 
 from ftcore.cli import ftrun_job, options
 from ftcore.errors import UsageError
+from ftcore.launch.job import base_timing
 
 
 def parse(*words: str):
@@ -87,7 +88,7 @@ def test_an_agents_command_line_is_the_users(given, flags, rest):
     """Job, store and platform are those that were settled; what follows the script is not touched."""
     args = parse(*given)
     args.job, args.store = "j", "sqlite:///s"
-    again = parse(*ftrun_job.agent_argv(args, given, "local:///p")[1:])
+    again = parse(*ftrun_job.agent_argv(args, given, "local:///p"))
     assert again.platform == "local:///p"
     assert (again.job, again.store, again.script, again.args) == ("j", "sqlite:///s", "x.py", rest)
     assert again.nnodes == (flags[1] if flags else None)
@@ -98,14 +99,14 @@ def test_time_constants_that_do_not_fit_are_told(text, monkeypatch):
     """``FTCORE_TIMING`` is checked like any input."""
     monkeypatch.setenv("FTCORE_TIMING", text)
     with pytest.raises(UsageError, match="FTCORE_TIMING"):
-        ftrun_job.base_timing()
+        base_timing()
 
 
 def test_time_constants_of_the_environment(monkeypatch):
     """What it does not name keeps its default."""
     monkeypatch.setenv("FTCORE_TIMING", '{"master_idle_s": 4}')
-    assert ftrun_job.base_timing().master_idle_s == 4
-    assert ftrun_job.base_timing().node_lease_s == 2
+    assert base_timing().master_idle_s == 4
+    assert base_timing().node_lease_s == 2
 
 
 def test_slots_without_a_gpu(monkeypatch):

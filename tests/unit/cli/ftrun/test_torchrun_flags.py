@@ -9,8 +9,8 @@ from torch.distributed.argparse_util import check_env, env
 from torch.distributed.run import get_args_parser
 
 from ftcore.cli import ftrun_job, options
-from ftcore.cli.policy_file import policy_in_force
 from ftcore.cli.torchrun_flags import FLAGS, Treatment
+from ftcore.launch.policy_file import policy_in_force
 
 THEIRS = [action for action in get_args_parser()._actions if action.option_strings and action.dest != "help"]
 VALUES = {"nnodes": "1", "max_restarts": "3", "node_rank": "0", "shutdown_timeout": "7", "signals_to_handle": "SIGTERM"}

@@ -10,16 +10,15 @@ import asyncio
 import os
 import secrets
 import signal
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
-from ftcore.cli.ctl_hints import elsewhere
-from ftcore.cli.narrator import Narrator
-from ftcore.cli.node import obeyed, signal_code
-from ftcore.errors import FtcoreError
+from ftcore.errors import STOPPED, FtcoreError, Unreachable, UsageError
 from ftcore.ids import JobName
+from ftcore.launch.hints import elsewhere
+from ftcore.launch.narrator import Narrator
+from ftcore.launch.process import obeyed, signal_code
 from ftcore.logs import open_store
 from ftcore.platforms.local import LocalServer
 from ftcore.platforms.machines import Machines, Place
@@ -40,9 +39,6 @@ TWICE_S = 0.2
 
 STORE_AWAY_S = 1.0
 """Pause before a node is started anew that could not reach the store; the store was there, so it may come back."""
-
-RELEASED = 5
-"""Exit code of an agent that was told to leave: by the job, or by a signal of its own."""
 
 RELEASE_SEEN_S = 0.5
 """How long the log may take to tell whether the job wanted an agent to leave."""
@@ -67,7 +63,7 @@ class LocalNodes:
 
     Args:
         nodes: how many.
-        argv: command line of an agent, to which its place is added.
+        command: the command line of the agent at a place, given the name of this launch, the same for all agents.
         store: URL of the log store.
         job: the job.
         security: what is shown to its master.
@@ -81,7 +77,7 @@ class LocalNodes:
         self,
         *,
         nodes: int,
-        argv: Sequence[str],
+        command: Callable[[Place, str], Sequence[str]],
         store: str,
         job: str,
         security: Security,
@@ -90,7 +86,7 @@ class LocalNodes:
         name: str = "node",
         signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
     ) -> None:
-        self._argv = list(argv)
+        self._command = command
         self._store = store
         self._job = job
         self._obeyed = obeyed(signals)
@@ -188,16 +184,7 @@ class LocalNodes:
             self._all_gone.set()
 
     def _start(self, place: Place) -> None:
-        told = {
-            "--local-place": place.number,
-            "--local-life": place.life,
-            "--local-parent": os.getpid(),
-            "--local-launch": self._launch,
-        }
-        hidden = [word for name, value in told.items() for word in (name, str(value))]
-        files = {1: 1, 2: 2}
-        argv = [sys.executable, "-m", "ftcore.cli.ftrun", *hidden, *self._argv[1:]]
-        pid = processes.spawn(argv, os.environ, files, null=(0,))
+        pid = processes.spawn(self._command(place, self._launch), os.environ, {1: 1, 2: 2}, null=(0,))
         self._machines.started(place, pid)
         self._alive.add(pid)
         self._born[pid] = self._loop.time()
@@ -213,7 +200,7 @@ class LocalNodes:
         self._gone = [*self._gone[1 - GONE_MAX :], ended]
         self._server.tell(ended)
         if self._over or code >= 0:
-            told = self._over or code != RELEASED
+            told = self._over or code != STOPPED
             self._loop.call_later(0.05 if told else RELEASE_SEEN_S, self._settle, pid, name, code)
         else:
             self._settle(pid, name, code)
@@ -221,16 +208,16 @@ class LocalNodes:
     def _settle(self, pid: int, name: str, code: int) -> None:
         """An exit by itself is final if the job has ended, or released or refused the agent; a crash is not."""
         self._settling.discard(pid)
-        self._refused = self._refused or code == 2
+        self._refused = self._refused or code == UsageError.exit_code
         now = self._loop.time()
-        released = code == RELEASED and name in self._narrator.released
+        released = code == STOPPED and name in self._narrator.released
         if self._over or code == 0 or released:
             self._machines.left(pid, now)
-        elif code == 3:
+        elif code == Unreachable.exit_code:
             self._machines.again(pid, now, STORE_AWAY_S)
         else:
             self._succeed(pid, name, code, now)
-        if code == 2:
+        if code == UsageError.exit_code:
             for other in self._alive:
                 processes.kill(other, signal.SIGTERM)
         self._look()

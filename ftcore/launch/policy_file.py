@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ftcore.cli.plugins import offered, policies_named_in, with_installed_rules
 from ftcore.errors import UsageError
 from ftcore.events.policy import PolicyLoaded
+from ftcore.launch.plugins import offered, policies_named_in, with_installed_rules
 from ftcore.policies.config import Checked, check, default_chain, parse, with_grace, with_max_restarts
 from ftcore.policies.environment import apply_switches, switched_on
 from ftcore.policies.feasible import check_abilities

@@ -8,10 +8,6 @@ from pathlib import Path
 from ftcore.errors import UsageError
 from ftcore.logs import own_file
 from ftcore.private import PATH_BYTES_MAX, is_private, make_private, sweep
-from ftcore.runtime.wire.security import Security, from_environ
-
-MASTER_SAYS = "ftcore master: "
-"""How the last line of a candidate's messages begins if it cannot go on."""
 
 SHARED = ("/var/tmp", tempfile.gettempdir())
 """Where a directory for sockets is made if none can be made beside the log."""
@@ -80,20 +76,6 @@ def socket_dir(store: str | None) -> Path:
         sweep(directory)
         return directory
     raise problem or UsageError("no directory for sockets has a path short enough: set TMPDIR to a short one")
-
-
-def credentials(store: str | None, job: str, *, make: bool = False) -> Security:
-    """What this process shows to the others of a job; on one machine the token lies beside the log.
-
-    Args:
-        store: URL of the log store; None: the default one.
-        job: the job.
-        make: make the token of one machine if it is not there.
-
-    Raises:
-        UsageError: what the environment names cannot be used.
-    """
-    return from_environ(own=own_file(store, job, "token"), make=make)
 
 
 def master_socket(store: str | None) -> str:

@@ -6,9 +6,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from ftcore.cli.ctl_hints import completed
-from ftcore.cli.ctl_lines import judged
-from ftcore.cli.ctl_output import clean, duration
 from ftcore.commands import CheckHealth, ReleaseNode, ReplaceNodes
 from ftcore.engine.nan import NAN_TITLE
 from ftcore.errors import FtcoreError
@@ -34,16 +31,14 @@ from ftcore.events.upkeep import ArchiveExtended, ArchiveFailed, SpaceRanLow, Sp
 from ftcore.events.worker import StandstillJudged, WorkersWentOn
 from ftcore.events.world import WorldFormed
 from ftcore.ids import Seq
+from ftcore.launch.hints import completed
 from ftcore.policies.abilities import LACKS
-from ftcore.policies.words import plural
+from ftcore.policies.words import NAMES_SHOWN, clean, duration, judged, plural
 from ftcore.ports import EventLog
 from ftcore.runtime import tasks
 
 AGAIN_S = 1.0
 """Pause before a log that could not be followed is followed again."""
-
-NAMES_SHOWN = 6
-"""Names in a line; after them only how many more."""
 
 
 class Narrator:

@@ -1,4 +1,4 @@
-"""Imports structlog as if rich were not installed; to be imported first by processes that stay beside the workers.
+"""To be imported first by processes that stay beside the workers: silences gRPC, and leaves rich out.
 
 structlog imports rich, and that Pygments, for tracebacks in colours: 4 MiB in every agent and every master, which print
 none. A later import of rich succeeds.
@@ -7,6 +7,8 @@ none. A later import of rich succeeds.
 import sys
 from types import ModuleType
 from typing import cast
+
+from ftcore.launch.environ import silence_grpc
 
 
 def _without_rich() -> None:
@@ -19,4 +21,5 @@ def _without_rich() -> None:
         del sys.modules["rich"]
 
 
+silence_grpc()
 _without_rich()

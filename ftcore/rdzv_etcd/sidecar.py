@@ -1,4 +1,4 @@
-"""The process beside torchrun: the node's agent, with torchrun as its supervisor. Run by ``handler``, never by hand.
+"""Torchrun's sidecar: the node's agent, with torchrun as its supervisor. Run by ``handler``, never by hand.
 
 It ends with torchrun, whichever way that goes, and a moment after the job. It puts up candidates for the master role
 as every agent does; those are processes of their own and outlive it.
@@ -20,24 +20,18 @@ from typing import Any
 
 import attrs
 
-from ftcore.cli import lean  # noqa: F401  # isort: skip -- first of all
-from ftcore.cli import places
-from ftcore.cli.ftrun_job import (
-    FLUSH_S,
-    LOCALHOST,
-    base_timing,
-    own_address,
-    security_in_force,
-    tells_here,
-    upkeep_flags,
-)
-from ftcore.cli.node import NodeConfig, run_node
-from ftcore.cli.policy_file import policy_in_force
+from ftcore.launch import lean  # noqa: F401  # isort: skip -- first of all
 from ftcore.errors import FtcoreError, UsageError
 from ftcore.events.job import JobSpec
 from ftcore.ids import JobName
+from ftcore.launch import paths
+from ftcore.launch.address import address_in, on_this_machine
+from ftcore.launch.candidacy import Candidacy, archive_dir
+from ftcore.launch.job import base_timing, submitted, tells_here
+from ftcore.launch.node import NodeConfig, guarded, run_node
+from ftcore.launch.process import end_process, patient_stderr
+from ftcore.launch.security import security_in_force
 from ftcore.logs import check_job_name, open_store
-from ftcore.policies.environment import VARIABLE
 from ftcore.policies.words import plural
 from ftcore.ports import Supervisor
 from ftcore.rdzv_etcd import channel
@@ -46,12 +40,10 @@ from ftcore.rdzv_etcd.orphans import Children
 from ftcore.rdzv_etcd.supervisor import TorchrunSupervisor, Ways
 from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
 from ftcore.runtime.agent.reaper import Reaper
-from ftcore.runtime.agent.supervisor import Output
-from ftcore.runtime.logging import PatientStream, configure
+from ftcore.runtime.logging import configure
 from ftcore.runtime.master.keeper import Sizes
 from ftcore.runtime.master.sequencer import refold
-from ftcore.runtime.wire.client import whoami
-from ftcore.runtime.wire.frames import Submission, submission
+from ftcore.runtime.wire.frames import Submission
 from ftcore.states.job import ENDED
 from ftcore.states.world import impossible
 
@@ -65,25 +57,20 @@ UNHEARD_S = 5.0
 """How long a torchrun that gave up waits for a master that takes it."""
 
 
-def main() -> int:
-    """Run the process beside torchrun; returns its exit code, which nobody reads."""
+def main() -> None:
+    """Run torchrun's sidecar."""
     peer = socket.socket(fileno=int(sys.argv[1]))
-    sys.stderr = patient = PatientStream(sys.stderr)  # a terminal that is closed or not read must not stop the job
-    peer.set_inheritable(False)  # a master that outlives this process would hide its end from torchrun
-    given = json.load(sys.stdin)
-    configure(str(given.get("log_level", "warning")))
-    try:
-        outcome = asyncio.run(_run(given, peer))
-        end = attrs.asdict(outcome)
-    except FtcoreError as error:
-        end = {"outcome": "refused", "exit_code": error.exit_code, "reason": str(error)}
-    if end["outcome"] == "refused":
-        end["reason"] = in_torchruns_words(end["reason"], given["store"])
-    if end["outcome"] in ("failed", "stopped"):
-        end["reason"] += f"; the whole story: ftctl --store {given['store']} explain --job {given['job']}"
-    channel.send(peer, {"end": end})
-    patient.drain(FLUSH_S)
-    return 0
+    with patient_stderr():
+        peer.set_inheritable(False)  # a master that outlives this process would hide its end from torchrun
+        given = json.load(sys.stdin)
+        configure(str(given.get("log_level", "warning")))
+        outcome = guarded(lambda: asyncio.run(_run(given, peer)))
+        reason = outcome.reason
+        if outcome.outcome == "refused":
+            reason = in_torchruns_words(reason, given["store"])
+        if outcome.outcome in ("failed", "stopped"):
+            reason += f"; the whole story: ftctl --store {given['store']} explain --job {given['job']}"
+        channel.send(peer, {"end": attrs.asdict(outcome) | {"reason": reason}})
 
 
 async def _run(given: dict[str, Any], peer: socket.socket) -> Outcome:
@@ -91,7 +78,7 @@ async def _run(given: dict[str, Any], peer: socket.socket) -> Outcome:
         check_job_name(given["job"])
     except UsageError as error:
         raise UsageError(f"--rdzv-id: {error}") from error
-    state_dir = places.own_dir(places.state_home() / "agents" / given["job"], "the agents' own files")
+    state_dir = paths.own_dir(paths.state_home() / "agents" / given["job"], "the agents' own files")
     with _name(given.get("node_id"), state_dir) as name:
         return await run_node(_config(given, name, state_dir), lambda *made: _supervise(given, peer, *made))
 
@@ -129,9 +116,8 @@ def _supervise(
 
 
 def _config(given: dict[str, Any], name: str, state_dir: Path) -> NodeConfig:
-    on_this_machine = given["store"].startswith("sqlite:")
-    most = given["nodes_max"]
-    address = given["local_addr"] or (LOCALHOST if on_this_machine or most == 1 else own_address(given["store"]))
+    store, most = given["store"], given["nodes_max"]
+    address = given["local_addr"] or address_in(store, alone=most == 1)
     agent = AgentConfig(
         job=given["job"],
         node=name,
@@ -142,24 +128,20 @@ def _config(given: dict[str, Any], name: str, state_dir: Path) -> NodeConfig:
         state_dir=state_dir,
         env={},
         ordinal=given.get("node_rank"),
-        security=security_in_force(given["store"], given["job"], "" if on_this_machine else address, "ftcore"),
+        security=security_in_force(store, given["job"], "" if on_this_machine(store) else address, "ftcore"),
         lead_delay_s=0.0 if most == 1 else random.uniform(0.0, min(LEAD_S_MAX, LEAD_S_PER_NODE * most)),
     )
-    return NodeConfig(
-        agent=agent,
-        store=given["store"],
-        output=Output(),
-        preload=None,
-        leads=True,
-        alone=False,
-        tells=tells_here(given.get("node_rank"), most),
-        master_listen="" if on_this_machine else "[::]:0",
-        master_log=state_dir / f"{name}.master.log",
+    candidacy = Candidacy(
+        store=store,
+        job=given["job"],
+        keep_events=given.get("keep_events", SIZES.keep),
+        snapshot_events=given.get("snapshot_events", SIZES.snapshot),
+        archive=archive_dir(given.get("archive")),
+        advertise=address,
+        nodes=most,
         log_level=str(given.get("log_level", "warning")),
-        upkeep=upkeep_flags(
-            given.get("archive"), given.get("keep_events", SIZES.keep), given.get("snapshot_events", SIZES.snapshot)
-        ),
     )
+    return NodeConfig(agent=agent, candidacy=candidacy, tells=tells_here(given.get("node_rank"), most))
 
 
 def _submission(given: dict[str, Any]) -> Submission:
@@ -180,13 +162,9 @@ def _submission(given: dict[str, Any]) -> Submission:
     )
     if why := impossible(spec):
         raise UsageError(why)
-    policy = policy_in_force(
-        given.get("policy"),
-        max_restarts=None,
-        switches=os.environ.get(VARIABLE, ""),
-        ranks=spec.nodes_max * given.get("slots", 1),
+    return submitted(
+        spec, given.get("policy"), slots=given.get("slots", 1), command=given["command"], versions=given["versions"]
     )
-    return submission(spec, policy, command=given["command"], versions=given["versions"], user=whoami())
 
 
 @contextlib.contextmanager
@@ -214,7 +192,7 @@ def _name(wanted: str | None, state_dir: Path) -> Iterator[str]:
 
 async def _why_no_world(config: NodeConfig, waited_s: float) -> str:
     """Why torchrun has waited in vain; empty if the job runs and this node stands by."""
-    store = open_store(config.store)
+    store = open_store(config.candidacy.store)
     try:
         log = await store.open(JobName(config.agent.job))
         try:
@@ -233,6 +211,5 @@ async def _why_no_world(config: NodeConfig, waited_s: float) -> str:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)  # gRPC's threads have nothing to say any more, and may take seconds to say it
+    main()
+    end_process(0)

@@ -6,25 +6,24 @@ things, a node whose job has ended waits for its own master, which ends when the
 
 import asyncio
 import contextlib
-import os
 import signal
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import attrs
 
-from ftcore.cli.ctl_hints import elsewhere
-from ftcore.cli.narrator import Narrator
-from ftcore.cli.places import MASTER_SAYS, master_socket, own_dir, private_dir
 from ftcore.errors import FtcoreError
 from ftcore.faults.extra import extra_rules
 from ftcore.faults.scan import Hit
 from ftcore.ids import JobName, Round
+from ftcore.launch.candidacy import Candidacy
+from ftcore.launch.candidates import Candidates
+from ftcore.launch.hints import elsewhere
+from ftcore.launch.narrator import Narrator
+from ftcore.launch.paths import own_dir, private_dir
+from ftcore.launch.process import obeyed, signal_code
 from ftcore.logs import open_store
 from ftcore.policies.targets import targets
 from ftcore.ports import EventLog, Supervisor
-from ftcore.private import make_private
 from ftcore.runtime.agent import processes
 from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
 from ftcore.runtime.agent.health import HealthCheck, accelerators
@@ -46,21 +45,16 @@ JOB_ENDED = ("succeeded", "failed", "stopped")
 
 @attrs.frozen(kw_only=True)
 class NodeConfig:
-    """What ``ftrun`` was told about this node.
+    """What a node does in a job.
 
     Args:
         agent: the agent's own configuration.
-        store: URL of the log store.
+        candidacy: of the candidates for the master role that this node starts.
         output: where the workers' lines are shown.
         preload: modules for the warm process; None: no preload.
-        leads: this node may put up candidates for the master role.
+        leads: this node may put up candidates.
         alone: this agent is the whole job: a signal ends the job, not only the node.
         tells: what becomes of the job is told here, from the log.
-        master_listen: gRPC target for a candidate; empty: a socket of this machine.
-        master_log: file for a candidate's messages.
-        log_level: of a candidate.
-        upkeep: flags that tell a candidate how to keep the log small.
-        platform: URL of what launches nodes; empty: nothing does.
         parent: process id of the ``ftrun`` that plays the platform, 0 if none: this agent dies with it.
         warm: the warm process, if it was started already.
         store_port: where the workers' store is served if that port is free; 0: on a free one.
@@ -68,18 +62,13 @@ class NodeConfig:
     """
 
     agent: AgentConfig
-    store: str
-    output: Output
-    preload: Sequence[str] | None
-    leads: bool
-    alone: bool
-    master_listen: str
-    master_log: Path
-    log_level: str
-    platform: str = ""
+    candidacy: Candidacy
+    output: Output = attrs.field(factory=Output)
+    preload: Sequence[str] | None = None
+    leads: bool = True
+    alone: bool = False
     tells: bool = False
     parent: int = 0
-    upkeep: tuple[str, ...] = ()
     warm: Started | None = None
     store_port: int = 0
     signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -119,7 +108,7 @@ async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome
     """Run the node until the job has ended or the node is told to leave.
 
     Args:
-        config: what ``ftrun`` was told about this node.
+        config: what the node does.
         supervise: makes the supervisor.
 
     Raises:
@@ -128,13 +117,18 @@ async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome
     if config.parent:
         processes.die_with_parent(config.parent)
     reaper = Reaper()
-    store = open_store(config.store)
+    store = open_store(config.candidacy.store)
     log = await store.open(JobName(config.agent.job), create=True)
     await log.last_seq()  # a store that does not answer is told now; later it would only be waited for
     own_dir(config.agent.state_dir, "the agents' own files")
     private_dir(config.agent.log_dir)
     agent: Agent | None = None
-    candidates = Candidates(config, reaper, lambda reason: agent.cannot_lead(reason) if agent is not None else None)
+    candidates = Candidates(
+        config.candidacy,
+        config.agent.state_dir / f"{config.agent.node}.master.log",
+        reaper,
+        lambda reason: agent.cannot_lead(reason) if agent is not None else None,
+    )
     if config.leads and config.agent.lead_delay_s == 0:
         leader = await log.leader()
         if leader is None or not leader.alive:
@@ -158,7 +152,7 @@ async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome
 
 
 def _narrator(config: NodeConfig, log: EventLog) -> Narrator:
-    return Narrator(log, job=config.agent.job, store=elsewhere(config.store))
+    return Narrator(log, job=config.agent.job, store=elsewhere(config.candidacy.store))
 
 
 def _checker(config: NodeConfig, reaper: Reaper) -> HealthCheck:
@@ -167,7 +161,7 @@ def _checker(config: NodeConfig, reaper: Reaper) -> HealthCheck:
     return HealthCheck(reaper, agent.env, context, agent.slots)
 
 
-def _obey_signals(agent: Agent, candidates: "Candidates", signals: Sequence[signal.Signals], *, alone: bool) -> None:
+def _obey_signals(agent: Agent, candidates: Candidates, signals: Sequence[signal.Signals], *, alone: bool) -> None:
     loop = asyncio.get_running_loop()
     seen: list[int] = []
 
@@ -188,137 +182,9 @@ def _obey_signals(agent: Agent, candidates: "Candidates", signals: Sequence[sign
         loop.add_signal_handler(number, obey, number)
 
 
-def obeyed(signals: Sequence[signal.Signals]) -> tuple[signal.Signals, ...]:
-    """Those of the signals that ask ``ftrun`` to end: not SIGHUP under ``nohup``, which has it ignored."""
-    hung_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-    return tuple(number for number in signals if number != signal.SIGHUP or hung_up)
-
-
-def signal_code(number: signal.Signals) -> int:
-    """The exit code of an ``ftrun`` that a signal ended."""
-    return 130 if number == signal.SIGINT else 5
-
-
 def _leave_if_ignored(agent: Agent, number: signal.Signals) -> None:
     if not agent.following:
         agent.leave(f"{number.name}, and no master to tell", signal_code(number))
-
-
-class Candidates:
-    """Puts up processes that want the master role; they outlive this one.
-
-    Args:
-        config: of the node.
-        reaper: waits for them.
-        on_useless: told why one ended that cannot use the log.
-    """
-
-    def __init__(self, config: NodeConfig, reaper: Reaper, on_useless: Callable[[str], None]) -> None:
-        self._config = config
-        self._on_useless = on_useless
-        self._reaper = reaper
-        self._living: set[int] = set()
-        self._none_left = asyncio.Event()
-        self._none_left.set()
-
-    def put_up(self, silent: int | None) -> None:
-        """Start a candidate, unless one of ours lives.
-
-        Args:
-            silent: process id of one that led and is heard of no more: it may be frozen, and does not count; 0: nobody
-                leads; None: somebody does, and a standby is wanted.
-        """
-        if self._living - {silent}:
-            return
-        config = self._config
-        try:
-            said = written(config.master_log)
-            pid = spawn_master(
-                store=config.store,
-                job=config.agent.job,
-                listen=config.master_listen,
-                advertise=config.agent.address,
-                log_level=config.log_level,
-                log=config.master_log,
-                env=os.environ,
-                platform=config.platform,
-                standby=silent is None,
-                nodes=config.agent.submission.spec.nodes_max,
-                upkeep=config.upkeep,
-            )
-        except OSError as error:  # whatever was taken from this machine, its workers train on
-            self._on_useless(f"cannot start a master: {error}")
-            return
-        self._living.add(pid)
-        self._none_left.clear()
-        self._reaper.watch(pid, lambda code, mono: self._ended(pid, code, said))
-
-    async def ended(self, timeout_s: float) -> None:
-        """Wait until every candidate that was put up here has ended, but no longer than so many seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._none_left.wait()
-
-    def let_go(self) -> None:
-        """Have nobody wait for them any longer."""
-        self._none_left.set()
-
-    def _ended(self, pid: int, code: int, said: int) -> None:
-        self._living.discard(pid)
-        if not self._living:
-            self._none_left.set()
-        if code in (1, 2):
-            self._on_useless(last_words(self._config.master_log, said))
-
-
-def written(log: Path) -> int:
-    """How many bytes a file of messages has."""
-    try:
-        return log.stat().st_size
-    except OSError:
-        return 0
-
-
-def last_words(log: Path, after: int) -> str:
-    """What a candidate said when it ended.
-
-    Args:
-        log: the file with the messages of this node's candidates, those of other jobs of that name too.
-        after: bytes that were in it before this candidate was started.
-    """
-    try:
-        lines = log.read_bytes()[after:].decode(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    said = [line for line in lines[-5:] if line.startswith(MASTER_SAYS)]
-    return said[-1].removeprefix(MASTER_SAYS) if said else f"the master ended unexpectedly; see {log}"
-
-
-def spawn_master(
-    *,
-    store: str,
-    job: str,
-    listen: str,
-    advertise: str,
-    log_level: str,
-    log: Path,
-    env: Mapping[str, str],
-    platform: str = "",
-    standby: bool = False,
-    nodes: int = 1,
-    upkeep: Sequence[str] = (),
-) -> int:
-    """Start a candidate in a session of its own; returns its process id."""
-    argv = [sys.executable, "-m", "ftcore.cli.master", "--store", store, "--job", job]
-    argv += ["--listen", listen or master_socket(store), "--advertise", advertise, "--log-level", log_level]
-    argv += ["--nodes", str(nodes), *(["--platform", platform] if platform else [])]
-    argv += [*upkeep, *(["--standby"] if standby else [])]
-    make_private(log.parent)
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        return processes.spawn(argv, env, {1: fd, 2: fd}, null=(0,))
-    finally:
-        os.close(fd)
 
 
 def guarded(work: Callable[[], Outcome]) -> Outcome:

@@ -1,0 +1,66 @@
+"""The address at which other nodes reach this host."""
+
+import contextlib
+import socket
+
+from ftcore.errors import UsageError
+from ftcore.logs import endpoints
+
+LOCALHOST = "127.0.0.1"
+_LOOPBACK = ("127.", "::1")
+
+
+def on_this_machine(store: str) -> bool:
+    """Whether the store at a URL, and so every node of its jobs, is on this machine."""
+    return store.startswith("sqlite:")
+
+
+def address_in(store: str, *, alone: bool) -> str:
+    """The address of this host for the jobs in a store.
+
+    Args:
+        store: its URL.
+        alone: no other host takes part.
+    """
+    return LOCALHOST if alone or on_this_machine(store) else own_address(store)
+
+
+def own_address(store: str) -> str:
+    """The address of this host by which others most likely reach it.
+
+    With several interfaces the one on the way to the store is on the nodes' network; names are asked only after it,
+    because many a host knows its own name as a loopback address.
+    """
+    for host, port in endpoints(store):
+        with contextlib.suppress(OSError):
+            family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(target)  # sends nothing; the kernel only looks for the way
+                found = str(probe.getsockname()[0])
+            if not found.startswith(_LOOPBACK):
+                return found
+    name = socket.getfqdn()
+    try:
+        infos = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return LOCALHOST
+    return next((str(info[4][0]) for info in infos if not str(info[4][0]).startswith(_LOOPBACK)), "") or name
+
+
+def reachable(address: str | None) -> str:
+    """``--local-addr`` without the brackets of an IPv6 address.
+
+    Raises:
+        UsageError: it is a name that this host does not know, so no worker could meet at it.
+    """
+    found = (address or "").strip("[]")
+    if found:
+        try:
+            socket.getaddrinfo(found, None)
+        except (socket.gaierror, UnicodeError) as error:
+            if getattr(error, "errno", None) != socket.EAI_AGAIN:
+                raise UsageError(
+                    f"--local-addr: {found!r} does not resolve on this host; expected a name or address at which the "
+                    "other nodes reach it"
+                ) from error
+    return found
