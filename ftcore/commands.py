@@ -7,7 +7,7 @@ Commands address a set of nodes; what a single node needs beyond the command (it
 the folded state when the order is sent, never recorded per node.
 """
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -200,23 +200,6 @@ Command: TypeAlias = (
 )
 """Everything that may be ordered: ``ReplaceNodes`` and ``DeleteNodes`` are the platform's, ``AskPolicy`` the master's,
 the rest a node's."""
-
-IN_WORDS: dict[type[Any], str] = {
-    StartWorkers: "start workers",
-    StopWorkers: "stop workers",
-    OpenStore: "open a store",
-    ReleaseNode: "leave",
-    PauseWorkers: "wait at a step boundary when told",
-    ResumeWorkers: "go on after a pause",
-    RetryStep: "compute a step again in place",
-    ParkWorkers: "keep their state from one round to the next",
-    SaveCheckpoint: "save a checkpoint when told",
-    ReplaceNodes: "launch nodes",
-    DeleteNodes: "end nodes",
-    CheckHealth: "check devices and links",
-    AskPolicy: "ask policies",
-}
-"""What each command asks for, for people."""
 
 IN_PLACE = (PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint)
 """Commands that leave the processes of a round where they are."""

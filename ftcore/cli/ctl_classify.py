@@ -19,7 +19,7 @@ from ftcore.faults.extra import extra_rules
 from ftcore.faults.rule import Rule
 from ftcore.faults.taxonomy import CLASSES, FaultClass, settings_for
 from ftcore.faults.text import Diagnosis, TextReader, classify_text
-from ftcore.policies.words import clean
+from ftcore.wording import clean
 
 LINE_BYTES_MAX = 1 << 20
 """Of a line of text; a longer one is read in pieces of this size."""

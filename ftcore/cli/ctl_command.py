@@ -15,10 +15,10 @@ from ftcore.cli.ctl_store import current_state, opened
 from ftcore.errors import Unreachable, UsageError
 from ftcore.ids import Seq
 from ftcore.launch.hints import hinted
-from ftcore.policies.words import clean
 from ftcore.ports import EventLog
-from ftcore.replay.wish import DONE, Wish
+from ftcore.replay.wish import Wish
 from ftcore.states.job import ENDED
+from ftcore.wording import DONE, clean
 
 if TYPE_CHECKING:
     from ftcore.runtime.wire.frames import CommandReply

@@ -19,10 +19,9 @@ from ftcore.events.registry import Kind
 from ftcore.ids import Seq
 from ftcore.launch.hints import hinted
 from ftcore.policies.targets import hidden
-from ftcore.policies.words import clean
 from ftcore.ports import EventLog
 from ftcore.replay.select import Bound, Names, Selection, Selector
-from ftcore.replay.words import moment
+from ftcore.wording import clean, moment
 
 TYPE_WIDTH = 22
 

@@ -14,10 +14,9 @@ from ftcore.errors import NotFound
 from ftcore.events.worker import StepTimes
 from ftcore.launch.hints import hinted
 from ftcore.policies.abilities import LACKS
-from ftcore.policies.words import clean, duration, plural
 from ftcore.replay.explain import Asked, Explainer, Failure, Incident
 from ftcore.replay.reading import read_async
-from ftcore.replay.words import utc
+from ftcore.wording import clean, format_elapsed, plural, utc
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,7 +71,7 @@ async def incidents(args: argparse.Namespace) -> int:
             incident.kind,
             Text(incident.resolved_by or _word(incident), style=_STATE_STYLES.get(_word(incident), "warn")),
             incident.cls,
-            duration(incident.phases.total),
+            format_elapsed(incident.phases.total),
             "-" if incident.steps_lost is None else str(incident.steps_lost),
             clean(incident.summary),
         )
@@ -141,13 +140,13 @@ def _print(incident: Incident, out: "Console", args: argparse.Namespace) -> None
         out.print("\nWhat was done", style="strong")
         steps = table("", "AFTER", "EVENT", "WHAT", right=("AFTER", "EVENT"), flexible=("WHAT",))
         for step in incident.timeline:
-            steps.add_row("", duration(step.after_s), str(step.seq), clean(hinted(step.what, args)))
+            steps.add_row("", format_elapsed(step.after_s), str(step.seq), clean(hinted(step.what, args)))
         out.print(steps)
     out.print("\nHow long it took", style="strong")
     every = [field.name for field in attrs.fields(type(incident.phases))]
     names = [name for name in every if name != "wait" or incident.phases.wait is not None]
     phases = table("", *names, right=tuple(names))
-    phases.add_row("", *(duration(getattr(incident.phases, name)) for name in names))
+    phases.add_row("", *(format_elapsed(getattr(incident.phases, name)) for name in names))
     out.print(phases)
     if incident.failures:
         out.print("\nWhat failed, the first failure first", style="strong")
@@ -207,7 +206,7 @@ def last_steps(last: Sequence[StepTimes]) -> list[str]:
     first, others = last[0], last[1:]
     times = " ".join(f"{each:.0f}" for each in _each(first)[-STEP_TIMES:])
     times = f"; the last steps took {times} ms" if times else ""
-    lines = [f"rank {first.rank} completed step {first.step} {duration(first.ago_ms / 1000)} before{times}"]
+    lines = [f"rank {first.rank} completed step {first.step} {format_elapsed(first.ago_ms / 1000)} before{times}"]
     if others:
         steps = [other.step for other in others]
         span = f"step {steps[0]}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}"

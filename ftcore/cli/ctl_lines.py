@@ -1,26 +1,11 @@
 """One line for people about each type of event."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
 
-from ftcore.commands import (
-    AskPolicy,
-    CheckHealth,
-    Command,
-    DeleteNodes,
-    OpenStore,
-    ParkWorkers,
-    PauseWorkers,
-    ReleaseNode,
-    ReplaceNodes,
-    ResumeWorkers,
-    RetryStep,
-    SaveCheckpoint,
-    StartWorkers,
-    StopWorkers,
-)
+from ftcore.commands import CheckHealth, Command
 from ftcore.events import (
     action,
     anomaly,
@@ -42,7 +27,19 @@ from ftcore.events.envelope import Event, Unknown
 from ftcore.events.registry import Kind
 from ftcore.faults.classify import signal_name
 from ftcore.faults.standstill import spans
-from ftcore.policies.words import NAMES_SHOWN, duration, judged, plural
+from ftcore.wording import (
+    NAMES_SHOWN,
+    back_off,
+    because,
+    format_elapsed,
+    judged,
+    listed,
+    order_text,
+    plural,
+    sentence,
+    size_text,
+    stacks_in,
+)
 
 _STYLES = {
     "worker.failed": "bad",
@@ -95,10 +92,9 @@ def _plain(data: Any) -> str:
     return msgspec.json.encode(payload_to_json(data)).decode()
 
 
-def names(several: tuple[str, ...]) -> str:
+def names(several: Collection[str]) -> str:
     """A few names, and how many more."""
-    more = len(several) - NAMES_SHOWN
-    return " ".join(several[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return listed(several, NAMES_SHOWN, " ")
 
 
 def _at(step: int | None) -> str:
@@ -116,10 +112,6 @@ def _failed(data: worker.WorkerFailed) -> str:
     return f"{who} {_exit(data.exitcode)}{_at(data.step)}{said}"
 
 
-def _stacks(data: worker.StandstillJudged) -> str:
-    return f"; stacks: {data.stacks}" if data.stacks else ""
-
-
 def _stood(data: worker.WorkersStood) -> str:
     does = [f"{spans(stand.ranks)} {stand.op or stand.state} {stand.still_s:g} s" for stand in data.stands]
     cuts = [f"{cut.node} gets no answer from {cut.peer} for {cut.silent_s:g} s" for cut in data.cuts]
@@ -130,58 +122,17 @@ def _of(data: upkeep.SpaceRanLow | upkeep.SpaceRecovered) -> str:
     return f": {data.used >> 20} of {data.limit >> 20} MiB" if data.limit else f": {data.used >> 20} MiB"
 
 
-def _retry(command: RetryStep) -> str:
-    ranks = f" of ranks {names(tuple(map(str, command.ranks)))}" if command.ranks else ""
-    state = {"replica": f", the state{ranks} from replicas", "snapshot": ", the state from before it"}
-    tolerate = ", tolerating its trouble" if command.tolerate else ""
-    return f"compute step {command.step} again{state.get(command.restore, '')}{tolerate}"
-
-
-def _replace(command: ReplaceNodes) -> str:
-    keep = ", which train until those are ready" if command.keep else ""
-    isolate = ", whose machines are not to be used" if command.isolate else ""
-    return f"launch others for {names(command.nodes)}{keep}{isolate}"
-
-
-def _check(command: CheckHealth) -> str:
-    groups = ", ".join("-".join(group) for group in command.groups[:NAMES_SHOWN])
-    more = f" and {len(command.groups) - NAMES_SHOWN} more" if len(command.groups) > NAMES_SHOWN else ""
-    label = f"under each {command.label}, " if command.label else ""
-    return (
-        f"check health before round {command.round}, stage {command.stage}: {label}{groups or 'each by itself'}{more}"
-    )
-
-
-_ORDERS: dict[type[Any], Callable[[Any], str]] = {
-    StartWorkers: lambda order: f"start the workers of round {order.round}",
-    StopWorkers: lambda order: f"stop the workers of round {order.round}, grace {duration(order.grace_s)}",
-    OpenStore: lambda order: f"open a store for round {order.round}",
-    ReleaseNode: lambda order: f"leave: {order.outcome}, exit code {order.exit_code}",
-    PauseWorkers: lambda order: f"pause the workers of round {order.round}",
-    ResumeWorkers: lambda order: f"let the workers of round {order.round} go on",
-    RetryStep: _retry,
-    ParkWorkers: lambda order: f"park the workers of round {order.round}, within {duration(order.grace_s)}",
-    SaveCheckpoint: lambda order: f"save the state of round {order.round}",
-    ReplaceNodes: _replace,
-    DeleteNodes: lambda order: f"end {names(order.nodes)}",
-    CheckHealth: _check,
-    AskPolicy: lambda order: f"ask {order.policy} about {order.incident}, revision {order.revision}",
-}
-
-
 def _all(command: Command) -> str:
     return "all that are checked" if isinstance(command, CheckHealth) else "all members"
 
 
 def _ordered(data: action.ActionOrdered) -> str:
-    what = _ORDERS[type(data.command)](data.command)
-    limit = "" if data.deadline_s is None else f" (within {duration(data.deadline_s)})"
-    return f"{names(data.nodes) or _all(data.command)}: {what}{limit}"
+    limit = "" if data.deadline_s is None else f" (within {format_elapsed(data.deadline_s)})"
+    return f"{names(data.nodes) or _all(data.command)}: {order_text(data.command)}{limit}"
 
 
 def _considered(data: policy.PolicyConsidered) -> str:
-    wait = f", after a back-off of {duration(data.wait_s)}" if data.wait_s else ""
-    verdict = f"takes it ({data.plan}{wait})" if data.verdict == "take" else "passes"
+    verdict = f"takes it ({data.plan}{back_off(data.wait_s, ', ')})" if data.verdict == "take" else "passes"
     return f"{data.policy} {verdict}: {data.reason}"
 
 
@@ -206,12 +157,11 @@ def _rolled_back(data: job.JobRolledBack) -> str:
 def _formed(data: world.WorldFormed) -> str:
     joined = f", joined: {names(data.joined)}" if data.joined else ""
     gone = f", gone: {names(data.gone)}" if data.gone else ""
-    size = f"{plural(data.size, 'rank')} on {plural(data.nodes, 'node')}"
-    return f"round {data.round}: {size}, store {data.store}{joined}{gone}"
+    return f"round {data.round}: {size_text(data)}, store {data.store}{joined}{gone}"
 
 
 def _planned(data: world.RoundPlanned) -> str:
-    wait = f" in {duration(data.wait_s)}" if data.wait_s else ""
+    wait = f" in {format_elapsed(data.wait_s)}" if data.wait_s else ""
     return f"round {data.round}{wait}: waits for {plural(data.want, 'node')}"
 
 
@@ -224,11 +174,7 @@ def _submitted(data: job.JobSubmitted) -> str:
 
 def _stopped(data: worker.WorkersStopped) -> str:
     codes = " ".join("ended" if code is None else str(code) for code in data.exitcodes[:NAMES_SHOWN])
-    return f"{data.node}: none of round {data.round} runs; exit codes {codes or 'none'}{_why(data.reason)}"
-
-
-def _why(reason: str) -> str:
-    return f": {reason}" if reason else ""
+    return f"{data.node}: none of round {data.round} runs; exit codes {codes or 'none'}{because(data.reason)}"
 
 
 def _turned_away(data: caller.CallerRefused) -> str:
@@ -246,7 +192,7 @@ def _rediagnosed(data: incident.IncidentRediagnosed) -> str:
 
 def _deferred(data: incident.DepartureDeferred) -> str:
     ready = f"{plural(data.want, 'node is', 'nodes are')} ready without {'it' if len(data.nodes) == 1 else 'them'}"
-    return f"{names(data.nodes)}: training goes on until {ready}, for up to {duration(data.patience_s)}"
+    return f"{names(data.nodes)}: training goes on until {ready}, for up to {format_elapsed(data.patience_s)}"
 
 
 def _departed(data: incident.DepartureBegun) -> str:
@@ -263,10 +209,10 @@ def _resolved(data: incident.IncidentResolved) -> str:
 def _checked(data: node.HealthChecked) -> str:
     exchange = f", exchange {data.exchange}" if data.exchange else ""
     warned = "".join(
-        f"; {r.name} {r.verdict}{_why(r.detail)}" for r in data.results if r.verdict in ("failed", "warned")
+        f"; {r.name} {r.verdict}{because(r.detail)}" for r in data.results if r.verdict in ("failed", "warned")
     )
     well = ", ".join(r.name for r in data.results if r.verdict == "passed")
-    return f"{data.node}: {data.verdict}{exchange}{_why(data.detail)}{warned}{f'; passed: {well}' if well else ''}"
+    return f"{data.node}: {data.verdict}{exchange}{because(data.detail)}{warned}{f'; passed: {well}' if well else ''}"
 
 
 def _progressed(data: job.JobProgressed) -> str:
@@ -289,8 +235,8 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     incident.DepartureDeferred: _deferred,
     incident.DepartureBegun: _departed,
     incident.IncidentExhausted: lambda data: data.reason,
-    incident.IncidentContinued: lambda data: f"{data.policy} {data.outcome}; the chain goes on",
-    job.CheckpointCommitted: lambda data: f"step {data.step} of round {data.round}{_why(data.where)}",
+    incident.IncidentContinued: sentence,
+    job.CheckpointCommitted: lambda data: f"step {data.step} of round {data.round}{because(data.where)}",
     job.JobRolledBack: _rolled_back,
     job.DataSkipped: lambda data: f"{data.amount} {data.unit} after step {data.step}: {data.reason}",
     job.JobSubmitted: _submitted,
@@ -313,16 +259,18 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     health.HealthJudged: lambda data: f"before round {data.round}: {judged(data)}",
     node.OrderObeyed: lambda data: f"{data.node}: {data.effect}{_at(data.step)}",
     node.OrderRefused: lambda data: f"{data.node}: {data.effect}: {data.reason}",
-    node.PlatformAnswered: lambda data: f"{data.effect} {'taken' if data.ok else 'declined'}{_why(data.reason)}",
+    node.PlatformAnswered: lambda data: f"{data.effect} {'taken' if data.ok else 'declined'}{because(data.reason)}",
     operator.OperatorCommanded: lambda data: (
-        f"{data.command}{f' {data.node}' if data.node else ''} by {data.who}{_why(data.why)}"
+        f"{data.command}{f' {data.node}' if data.node else ''} by {data.who}{because(data.why)}"
     ),
     policy.AbilityDeclared: lambda data: f"{data.source}: {', '.join(data.abilities) or 'none'}",
     policy.PlanApplied: lambda data: f"{data.policy}: {data.then}",
     policy.PolicyAnswered: lambda data: f"{data.policy} says {data.verdict}: {data.reason}",
     policy.PolicyFaulted: lambda data: f"{data.policy}: {data.error}",
     policy.AlertRaised: lambda data: f"{data.severity}: {data.text.partition(chr(10))[0]}",
-    policy.AlertSent: lambda data: f"alert of event {data.alert} {'sent' if data.ok else 'not sent'}{_why(data.error)}",
+    policy.AlertSent: lambda data: (
+        f"alert of event {data.alert} {'sent' if data.ok else 'not sent'}{because(data.error)}"
+    ),
     policy.PolicyConsidered: _considered,
     policy.PolicyLoaded: lambda data: f"{data.source}: {' > '.join(entry.policy for entry in data.chain)}",
     worker.WorkersStarted: lambda data: (
@@ -333,13 +281,13 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     worker.WorkersFinished: lambda data: f"{data.node}: round {data.round}, all ended with code 0{_at(data.step)}",
     worker.WorkersStopped: _stopped,
     worker.WorkersStood: _stood,
-    worker.WorkersWentOn: lambda e: f"steps are completed again, after {duration(e.gap_s)} without one",
-    worker.StandstillJudged: lambda e: f"{e.verdict} ({e.cause}): {e.message}{_stacks(e)}",
+    worker.WorkersWentOn: sentence,
+    worker.StandstillJudged: lambda e: f"{e.verdict} ({e.cause}): {e.message}{stacks_in(e)}",
     worker.FaultObserved: _observed,
     upkeep.ArchiveExtended: lambda data: f"events up to {data.floor} are in {data.archive} alone",
     upkeep.ArchiveFailed: lambda data: f"nothing is taken out of the log: {data.error}",
-    upkeep.SpaceRanLow: lambda data: f"the log's store {'is full' if data.full else 'is nearly full'}{_of(data)}",
-    upkeep.SpaceRecovered: lambda data: f"the log's store has room again{_of(data)}",
+    upkeep.SpaceRanLow: lambda data: f"{sentence(data)}{_of(data)}",
+    upkeep.SpaceRecovered: lambda data: f"{sentence(data)}{_of(data)}",
     worker.LogMatched: _matched,
     worker.WorkersUnstartable: lambda data: f"{data.node}: round {data.round}: {data.error}",
     world.StoreOpened: lambda data: f"{data.node}: round {data.round} at {data.host}:{data.port}",

@@ -8,10 +8,10 @@ from ftcore.cli.ctl_output import console, print_json, table
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import Unreachable
 from ftcore.launch.security import credentials
-from ftcore.policies.words import clean
 from ftcore.runtime.wire import client, frames
 from ftcore.runtime.wire.frames import SEEING
 from ftcore.runtime.wire.transport import GrpcTransport
+from ftcore.wording import clean
 
 MIB = 1 << 20
 

@@ -28,9 +28,9 @@ from ftcore.policies.notes import notes
 from ftcore.policies.reach import asked, why_not
 from ftcore.policies.schema import schema
 from ftcore.policies.values import defaults
-from ftcore.policies.words import clean
 from ftcore.policies.writing import commented, shown
 from ftcore.policies.yaml_nodes import Problem, Problems, did_you_mean
+from ftcore.wording import clean
 
 EXPLAIN_COLUMNS = 80
 """Width of what ``explain`` prints: what is read like a page is not wider than one."""

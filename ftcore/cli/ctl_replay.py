@@ -13,9 +13,9 @@ from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
 from ftcore.logs.outfile import STDOUT
 from ftcore.policies.targets import hidden
-from ftcore.policies.words import clean, plural
 from ftcore.replay.verify import VerifyReport, verify_async
 from ftcore.states.model import JobState, digest
+from ftcore.wording import clean, plural
 
 MISMATCH = 1
 

@@ -14,9 +14,9 @@ from ftcore.events.job import LogSalvaged
 from ftcore.ids import JobName
 from ftcore.logs import log_file, open_store
 from ftcore.logs.sqlite_salvage import Readable, held, readable, replace
-from ftcore.policies.words import plural
 from ftcore.runtime.clock import SystemClock
 from ftcore.states.model import JobState
+from ftcore.wording import plural
 
 
 async def salvage(args: argparse.Namespace) -> int:

@@ -17,8 +17,6 @@ from ftcore.ids import JobName
 from ftcore.logs.archive import ArchiveWriter
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile, same_file
 from ftcore.policies.assumed import read_assumed, said_of
-from ftcore.policies.words import duration, plural
-from ftcore.replay.words import NOBODY
 from ftcore.sim.campaign_plot import plot
 from ftcore.sim.campaign_tally import Told
 from ftcore.sim.campaign_training import CAUSES, PRODUCTIVE
@@ -27,6 +25,7 @@ from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
 from ftcore.sim.simulate import Outcome, Request, check, interval95, simulate
 from ftcore.sim.trace import parse as parse_trace
+from ftcore.wording import NOBODY, format_elapsed, plural
 
 if TYPE_CHECKING:
     from ftcore.events.envelope import Event
@@ -195,7 +194,7 @@ class _Progress:
         self._said = now
         which = f"seed {self._number + 1} of {self._seeds}, " if self._seeds > 1 else ""
         left = (now - self._began) * (self._days - day) / day if day > 0 else 0.0
-        sys.stderr.write(f"ftctl: {which}day {day:.1f} of {self._days:g}, about {duration(left)} left\n")
+        sys.stderr.write(f"ftctl: {which}day {day:.1f} of {self._days:g}, about {format_elapsed(left)} left\n")
         sys.stderr.flush()
 
 
@@ -283,8 +282,8 @@ def _print_incidents(outcome: Outcome) -> None:
             cls,
             by,
             str(count),
-            duration(statistics.median(times) if times else None),
-            duration(max(times, default=None)),
+            format_elapsed(statistics.median(times) if times else None),
+            format_elapsed(max(times, default=None)),
             f"{sum(lost):,}" if lost else "-",
         )
     out.print(rows)

@@ -19,7 +19,7 @@ from ftcore.errors import UsageError
 from ftcore.faults.detectors import Finding, LossDetector, NormSpike, NormThreshold
 from ftcore.faults.detectors.loss import LIMIT
 from ftcore.faults.detectors.suggest import NormalRun, Suggestion
-from ftcore.policies.words import plural
+from ftcore.wording import plural
 
 LINE_BYTES_MAX = 65536
 STEP_MAX = 2**63 - 1

@@ -4,13 +4,13 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ftcore.cli.ctl_output import clock, console, date, print_json, table
-from ftcore.cli.ctl_store import current_state, joined, listed, opened
+from ftcore.cli.ctl_store import current_state, jobs_shown, joined, opened
 from ftcore.engine.nan import REMEDIES
 from ftcore.errors import FtcoreError
 from ftcore.launch.hints import hinted
 from ftcore.logs import default_store_url, open_store
-from ftcore.policies.words import clean, plural
 from ftcore.replay.status import JobStatus, status_of
+from ftcore.wording import because, clean, leaves_once_ready, listed, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +44,7 @@ async def jobs(args: argparse.Namespace) -> int:
     found: list[JobStatus] = []
     unreadable: list[tuple[str, str]] = []
     try:
-        for name in await listed(store, args):
+        for name in await jobs_shown(store, args):
             try:
                 log = joined(await store.open(name), args)
                 found.append(status_of(await current_state(log), name))
@@ -202,15 +202,13 @@ def _by_hand(job: JobStatus) -> list[tuple[str, str]]:
         rows.append(("paused", "training waits at a step boundary"))
     if job.request is not None:
         wish = job.request
-        why = f": {wish.why}" if wish.why else ""
-        rows.append(("asked for", f"{wish.command}{f' {wish.node}' if wish.node else ''} by {wish.who}{why}"))
+        whom = f" {wish.node}" if wish.node else ""
+        rows.append(("asked for", f"{wish.command}{whom} by {wish.who}{because(wish.why)}"))
     if job.leaving:
-        replaced = "leaves once its replacement is" if len(job.leaving) == 1 else "leave once their replacements are"
-        rows.append(("waits", f"{', '.join(job.leaving)} {replaced} ready; training goes on"))
-    more = len(job.quarantined) - NODES_SHOWN
-    kept_out = [f"{node} ({reason})" for node, reason in list(job.quarantined.items())[:NODES_SHOWN]]
+        rows.append(("waits", leaves_once_ready(job.leaving)))
+    kept_out = [f"{node} ({reason})" for node, reason in job.quarantined.items()]
     if kept_out:
-        rows.append(("kept out", ", ".join(kept_out) + (f" and {more} more" if more > 0 else "")))
+        rows.append(("kept out", listed(kept_out, NODES_SHOWN)))
     return rows
 
 

@@ -85,7 +85,7 @@ def among(names: list[JobName], args: argparse.Namespace) -> JobName:
     return JobName(args.job)
 
 
-async def listed(store: LogStore, args: argparse.Namespace) -> list[JobName]:
+async def jobs_shown(store: LogStore, args: argparse.Namespace) -> list[JobName]:
     """The jobs that ``ftctl jobs`` shows: all of the store, or the one that ``--job`` names.
 
     Raises:

@@ -7,13 +7,12 @@ from ftcore.cli.ctl_output import console, print_json, table
 from ftcore.cli.ctl_simulate import policy_of
 from ftcore.cli.ctl_store import opened
 from ftcore.policies.assumed import read_assumed, said_of
-from ftcore.policies.words import duration, plural
 from ftcore.replay.reading import read_async
-from ftcore.replay.words import NOBODY
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
 from ftcore.sim.whatif import Compared, WhatIf
 from ftcore.sim.whatif_prices import Price
+from ftcore.wording import NOBODY, format_elapsed, plural
 
 
 async def run(args: argparse.Namespace) -> int:
@@ -89,10 +88,10 @@ def _print(compared: list[Compared], recorded: str, other: str) -> None:
             one.id,
             one.cls,
             _named(one.recorded),
-            duration(one.recorded.seconds),
+            format_elapsed(one.recorded.seconds),
             _steps(one.recorded),
             _named(one.other),
-            duration(one.other.seconds),
+            format_elapsed(one.other.seconds),
             _steps(one.other),
             one.other.source,
         )
@@ -100,8 +99,8 @@ def _print(compared: list[Compared], recorded: str, other: str) -> None:
     total = _total(compared)
     before, after = total["recorded"], total["other"]
     out.print(
-        f"\nin all {duration(before['total'])} lost as recorded, {duration(after['total'])} expected with {other} "
-        f"({duration(before['seconds'])} and {duration(after['seconds'])} of standing still, "
+        f"\nin all {format_elapsed(before['total'])} lost as recorded, {format_elapsed(after['total'])} expected with "
+        f"{other} ({format_elapsed(before['seconds'])} and {format_elapsed(after['seconds'])} of standing still, "
         f"{before['steps_lost']:,.0f} and {after['steps_lost']:,.0f} steps again)"
     )
 

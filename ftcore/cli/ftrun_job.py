@@ -40,7 +40,6 @@ from ftcore.platforms.machines import Place
 from ftcore.platforms.options import parse as parse_local
 from ftcore.policies.feasible import passed_over
 from ftcore.policies.notes import notes
-from ftcore.policies.words import plural
 from ftcore.ports import Launch
 from ftcore.runtime.agent import launchable, processes
 from ftcore.runtime.agent.agent import GOODBYE_S, AgentConfig, Outcome
@@ -51,6 +50,7 @@ from ftcore.runtime.wire.frames import Submission
 from ftcore.runtime.wire.security import Security
 from ftcore.states.world import impossible, next_size, usable
 from ftcore.timing import Timing
+from ftcore.wording import plural
 
 FILES, FILES_PER_WORKER = 40, 10
 """Files that an agent holds open, with room: found by trying how few it runs with."""

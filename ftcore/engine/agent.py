@@ -19,7 +19,6 @@ from typing import Any, TypeAlias, cast
 import attrs
 
 from ftcore.commands import (
-    IN_WORDS,
     CheckHealth,
     Command,
     OpenStore,
@@ -74,6 +73,7 @@ from ftcore.ids import Round, Term
 from ftcore.ports import Progress, WorkerExit
 from ftcore.states.agent import AGENT, AgentPhase
 from ftcore.timing import Timing
+from ftcore.wording import order_text
 
 Pages: TypeAlias = Sequence[Progress | None]
 
@@ -398,7 +398,7 @@ class AgentCore:
 
     def _obey_in_place(self, order: Order, command: Command) -> Actions:
         if type(command) not in self.able or isinstance(command, ReplaceNodes):
-            return self._refuse(order.effect, f"this agent and its workers cannot {IN_WORDS[type(command)]}")
+            return self._refuse(order.effect, f"this agent and its workers cannot {order_text(command)}")
         holds = self.running or (self.parked and isinstance(command, SaveCheckpoint))
         if not isinstance(command, CheckHealth) and not (holds and round_of(command) == self.round):
             return self._refuse(order.effect, f"no workers of round {round_of(command)} run here")

@@ -21,13 +21,13 @@ from ftcore.engine.issue import (
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionSuperseded
 from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentEscalated
-from ftcore.policies.situation import everyone_lives, is_alive, left, listed
-from ftcore.policies.words import lasting
+from ftcore.policies.situation import everyone_lives, is_alive, left
 from ftcore.states.fold.base import DEPARTURE
 from ftcore.states.model import IncidentState, JobState, is_deferred
 from ftcore.states.node import NodePhase
 from ftcore.states.revisions import READY_FIRST, follows
 from ftcore.states.world import usable
+from ftcore.wording import format_duration, listed
 
 
 def begin_round(turn: Turn, known: IncidentState) -> None:
@@ -140,4 +140,5 @@ def _in_vain(state: JobState, known: IncidentState) -> str:
         if names
     ]
     there = f" ({'; '.join(why)})" if why else ""
-    return f"no node was ready for the place of {listed(known.terms.exclude)} in {lasting(round(waited / 1e9))}{there}"
+    patience = format_duration(round(waited / 1e9))
+    return f"no node was ready for the place of {listed(known.terms.exclude)} in {patience}{there}"

@@ -22,12 +22,12 @@ from ftcore.events.health import BadGroup, BadLink, HealthJudged, Ill
 from ftcore.events.node import NodeQuarantined
 from ftcore.ids import Round
 from ftcore.policies.health import FAULTY, TOGETHER_MIN, Judgement, judge, next_groups, pair, together
-from ftcore.policies.words import plural
 from ftcore.states.faultkey import is_cut
 from ftcore.states.health import Group, HealthState, wanted
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, NodeState
 from ftcore.states.node import NodePhase
+from ftcore.wording import plural
 
 ANSWER_S = 30.0
 """What an agent gets beyond the budget of a check, to end it and to tell."""

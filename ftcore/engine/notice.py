@@ -23,12 +23,12 @@ from ftcore.faults.rule import Rule
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import PlanKind
 from ftcore.policies.traits import Trait, having
-from ftcore.policies.words import plural
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, Report, Request, is_deferred
 from ftcore.states.node import NodePhase
 from ftcore.states.revisions import READY_FIRST, follows
 from ftcore.states.world import usable
+from ftcore.wording import plural
 
 _TROUBLED = (JobPhase.FORMING, JobPhase.STARTING, JobPhase.RUNNING, JobPhase.PAUSED)
 """Phases in which reports open an incident: not before a round is planned, not once the end is decided."""

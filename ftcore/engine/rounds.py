@@ -27,13 +27,13 @@ from ftcore.events.node import NodeQuarantined
 from ftcore.events.world import MEMBERS_PER_EVENT, RoundPlanned, RoundStarted, WorldFormed, WorldMembers
 from ftcore.ids import Round
 from ftcore.policies.base import PlanKind
-from ftcore.policies.words import plural
 from ftcore.states.fold.base import DIAGNOSIS
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, NodeState, is_deferred
 from ftcore.states.node import ACTIVE, OUTGOING, NodePhase
 from ftcore.states.world import digest, next_size, usable
+from ftcore.wording import plural
 
 
 def advance_actions(turn: Turn) -> bool:

@@ -12,6 +12,7 @@ from ftcore.engine.issue import NAMES_MAX
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import Contradicted, JobState, is_deferred
 from ftcore.states.node import OUTGOING
+from ftcore.wording import listed
 
 WISHES = ("pause", "resume", "drain", "evict", "admit", "checkpoint", "stop")
 """Every command of ``operator.commanded``."""
@@ -78,9 +79,8 @@ def _judge_node(state: JobState, command: str, node: str) -> Answer | None:
     if known is None:
         names = [found.node for found in state.alive()]
         near = difflib.get_close_matches(node, names) if len(names) > NAMES_MAX else []
-        more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        there = f"there are: {', '.join(names[:NAMES_MAX])}{more}" if names else "none takes part now"
+        there = f"there are: {listed(names, NAMES_MAX)}" if names else "none takes part now"
         return Answer(f"no node {node!r}; {hint}{there}", unknown=True)
     if not known.alive:
         return Answer(f"{node} takes no part any more: it is {known.phase}", fulfilled=True)

@@ -33,9 +33,24 @@ from ftcore.events.world import WorldFormed
 from ftcore.ids import Seq
 from ftcore.launch.hints import completed
 from ftcore.policies.abilities import LACKS
-from ftcore.policies.words import NAMES_SHOWN, clean, duration, judged, plural
 from ftcore.ports import EventLog
 from ftcore.runtime import tasks
+from ftcore.wording import (
+    DONE,
+    back_off,
+    be,
+    because,
+    clean,
+    format_elapsed,
+    judged,
+    named,
+    plural,
+    sentence,
+    stacks_in,
+)
+
+_WISHES = {"paused": "pause", "resumed": "resume", "saved": "checkpoint"}
+"""What an operator asked for, by the outcome of an incident that fulfils it."""
 
 AGAIN_S = 1.0
 """Pause before a log that could not be followed is followed again."""
@@ -139,33 +154,21 @@ class Narrator:
             return ""  # as it would at every fault; `ftctl explain` has it
         if data.verdict == "pass":
             return f"{data.policy} passes: {data.reason}"
-        wait = f", after a pause of {data.wait_s:g} s" if data.wait_s else ""
-        return f"{data.policy}: {data.reason}{wait}" if data.plan in ("restart", "in_place") else ""
+        takes = f"{data.policy}: {data.reason}{back_off(data.wait_s, ', ')}"
+        return takes if data.plan in ("restart", "in_place") else ""
 
     def _deferred(self, event: Event, data: DepartureDeferred) -> str:
-        leave = "leaves once its replacement is" if len(data.nodes) == 1 else "leave once their replacements are"
-        patience = duration(data.patience_s)
-        return f"{', '.join(data.nodes[:NAMES_SHOWN])} {leave} ready, training goes on; waits up to {patience}"
-
-    def _departed(self, event: Event, data: DepartureBegun) -> str:
-        return f"{_names(data.ready)} ready" if data.ready else "no other node is ready in time"
-
-    def _escalated(self, event: Event, data: IncidentEscalated) -> str:
-        return f"{data.policy} did not succeed: {data.reason}"
+        return f"{sentence(data)}, for up to {format_elapsed(data.patience_s)}"
 
     def _continued(self, event: Event, data: IncidentContinued) -> str:
-        return f"{data.policy} has saved the state; the next policies are asked" if data.outcome == "saved" else ""
+        return sentence(data) if data.outcome == "saved" else ""
 
     def _resolved(self, event: Event, data: IncidentResolved) -> str:
         if data.outcome == "ended":
             return ""
         opened, _ = self._opened.get(event.incident or "", (event.time, ""))
         took = (event.time - opened) / 1e9
-        fulfilled = {
-            "paused": "training waits at a step boundary; go on with: ftctl resume",
-            "resumed": "training goes on",
-            "saved": "a checkpoint is saved",
-        }.get(data.outcome)
+        fulfilled = DONE.get(_WISHES.get(data.outcome, ""))
         lost = f", {plural(data.steps_lost, 'step')} lost" if data.steps_lost else ""
         return fulfilled or f"resolved by {data.policy} in {took:.2f} s{lost}"
 
@@ -178,20 +181,20 @@ class Narrator:
         if data.command == "admit":
             self.released.discard(data.node)
             self.on_admitted(data.node)
-        why = f": {data.why}" if data.why else ""
-        return f"{data.who} asks for {data.command}{f' of {data.node}' if data.node else ''}{why}"
+        whom = f" of {data.node}" if data.node else ""
+        return f"{data.who} asks for {data.command}{whom}{because(data.why)}"
 
     def _ordered(self, event: Event, data: ActionOrdered) -> str:
         if isinstance(data.command, ReplaceNodes):
-            return f"the platform is to launch another for {', '.join(data.command.nodes[:NAMES_SHOWN])}"
+            return sentence(data)
         if isinstance(data.command, CheckHealth) and data.command.stage == 1:
             nodes = data.nodes or tuple(node for group in data.command.groups for node in group)
             what = f"checked before round {data.command.round}: devices, links, configuration"
-            return f"{_names(nodes)} {what}; up to {duration(data.command.within_s)} a stage"
+            return f"{named(nodes)} {be(nodes)} {what}; up to {format_elapsed(data.command.within_s)} a stage"
         if not isinstance(data.command, ReleaseNode) or data.command.outcome != "released":
             return ""
         self.released.update(data.nodes)
-        return f"{_names(data.nodes)} released: {data.command.reason}"
+        return sentence(data)
 
     def _joined(self, event: Event, data: NodeJoined) -> str:
         self.released.discard(data.node)
@@ -199,32 +202,25 @@ class Narrator:
 
     def _quarantined(self, event: Event, data: NodeQuarantined) -> str:
         self.released.add(data.node)
-        return f"{data.node} is kept out of this job from now on: {data.reason}"
+        return sentence(data)
 
     def _stands(self, event: Event, data: StandstillJudged) -> str:
         if data.verdict == "hang":
             return f"stacks of the workers: {data.stacks}" if data.stacks else ""  # the incident tells the rest
         if data.cause == "finished":
             return f"{data.message}; workers are left alone until the ceiling for hangs"
-        stacks = f"; stacks: {data.stacks}" if data.stacks else ""
-        return f"no step is completed, workers are left alone: {data.message}{stacks}"
-
-    def _went_on(self, event: Event, data: WorkersWentOn) -> str:
-        return f"steps are completed again, after {duration(data.gap_s)}"
+        return f"no step is completed, workers are left alone: {data.message}{stacks_in(data)}"
 
     def _judged(self, event: Event, data: HealthJudged) -> str:
         if not (data.ill or data.links or data.apart or data.differing or data.note):
             return f"{plural(data.nodes, 'node')} checked: all healthy"
         return f"health: {judged(data)}"
 
-    def _rolled_back(self, event: Event, data: JobRolledBack) -> str:
-        return f"training goes back to the checkpoint of step {data.step}: {data.reason}"
-
-    def _skipped(self, event: Event, data: DataSkipped) -> str:
-        return f"{data.amount} {data.unit} of data after step {data.step} are left out: {data.reason}"
-
     def _alerted(self, event: Event, data: AlertSent) -> str:
-        return "" if data.ok else f"people could not be told (alert of event {data.alert}): {data.error}"
+        return "" if data.ok else sentence(data)
+
+    def _as_everywhere(self, event: Event, data: object) -> str:
+        return sentence(data)
 
     def _not_archived(self, event: Event, data: ArchiveFailed) -> str:
         self._archive_fails = True
@@ -235,10 +231,7 @@ class Narrator:
         return f"the log is archived in {data.archive} again" if failed else ""
 
     def _low_on_space(self, event: Event, data: SpaceRanLow) -> str:
-        return f"the log's store {'was full' if data.full else 'is nearly full'}; training goes on, make room"
-
-    def _has_space(self, event: Event, data: SpaceRecovered) -> str:
-        return "the log's store has room again"
+        return f"{sentence(data)}; training goes on, make room"
 
     def _finished(self, event: Event, data: JobFinished) -> str:
         self.finished = data
@@ -261,8 +254,8 @@ class Narrator:
         AlertRaised: _nan,
         PolicyConsidered: _considered,
         DepartureDeferred: _deferred,
-        DepartureBegun: _departed,
-        IncidentEscalated: _escalated,
+        DepartureBegun: _as_everywhere,
+        IncidentEscalated: _as_everywhere,
         IncidentContinued: _continued,
         IncidentResolved: _resolved,
         IncidentExhausted: _exhausted,
@@ -272,22 +265,16 @@ class Narrator:
         NodeQuarantined: _quarantined,
         HealthJudged: _judged,
         StandstillJudged: _stands,
-        WorkersWentOn: _went_on,
-        JobRolledBack: _rolled_back,
-        DataSkipped: _skipped,
+        WorkersWentOn: _as_everywhere,
+        JobRolledBack: _as_everywhere,
+        DataSkipped: _as_everywhere,
         AlertSent: _alerted,
         ArchiveFailed: _not_archived,
         ArchiveExtended: _archived,
         SpaceRanLow: _low_on_space,
-        SpaceRecovered: _has_space,
+        SpaceRecovered: _as_everywhere,
         JobFinished: _finished,
         JobParked: _parked,
         LogContradicted: _contradicted,
         MasterElected: _leads,
     }
-
-
-def _names(several: tuple[str, ...]) -> str:
-    more = len(several) - NAMES_SHOWN
-    names = ", ".join(several[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return f"{names} {'is' if len(several) == 1 else 'are'}"

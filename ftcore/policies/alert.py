@@ -14,8 +14,8 @@ from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import spent
 from ftcore.policies.situation import asked_by, class_of, culprit, in_a_row
 from ftcore.policies.traits import Trait, declares
-from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
+from ftcore.wording import format_duration
 
 
 @declares(Trait.ALERTS, Trait.CONTINUES, budget="max_alerts")
@@ -72,7 +72,7 @@ class Alert:
         if last is not None and (incident.kind == "warning" or in_a_row(incident, job) > 1):
             ago = (job.time - last) / SECOND
             if ago < options["every"]:
-                return Pass(reason=f"nothing new, and people were told {lasting(round(ago))} ago")
+                return Pass(reason=f"nothing new, and people were told {format_duration(round(ago))} ago")
         why = spent(job, self.name, options["max_alerts"], options["window"], "messages")
         if why:
             return Pass(reason=why)

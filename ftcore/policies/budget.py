@@ -11,8 +11,8 @@ from typing import Any
 
 from ftcore.ids import SECOND, seconds
 from ftcore.policies.base import Option
-from ftcore.policies.words import lasting, plural
 from ftcore.states.model import IncidentState, JobState
+from ftcore.wording import format_duration, plural
 
 BACKOFF_DOUBLINGS_MAX = 30
 """2 ** 30 times any base is beyond every cap; more would only make big numbers."""
@@ -60,7 +60,7 @@ def spent(job: JobState, policy: str, limit: float, window_s: float, what: str) 
     made = attempts(job, policy, window_s)
     if made < limit:
         return ""
-    return f"budget spent: {made} of {limit:g} {what} in the last {lasting(window_s)}"
+    return f"budget spent: {made} of {limit:g} {what} in the last {format_duration(window_s)}"
 
 
 def faults_of(job: JobState, node: str, window_s: float) -> int:
@@ -92,7 +92,7 @@ def node_spent(job: JobState, policy: str, node: str, limit: float, window_s: fl
     made = charged(job, policy, node, window_s) if node else 0
     if not node or made < limit:
         return ""
-    return f"{node} was helped {plural(made, 'time')} in {lasting(window_s)}, and no more are allowed"
+    return f"{node} was helped {plural(made, 'time')} in {format_duration(window_s)}, and no more are allowed"
 
 
 def _culprit_at(job: JobState, time: int) -> str:

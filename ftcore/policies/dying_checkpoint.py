@@ -17,8 +17,8 @@ from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import spent
 from ftcore.policies.situation import anyone_lives, asked_by, class_of, everyone_lives, gone, living_ranks
 from ftcore.policies.traits import Trait, declares
-from ftcore.policies.words import plural
 from ftcore.states.model import IncidentState, JobState
+from ftcore.wording import plural
 
 WARNINGS = (FaultClass.SIGNAL_PREEMPTION, FaultClass.GPU_HW, FaultClass.NODE_LOST)
 """Classes of warnings that say that ranks are about to be lost."""

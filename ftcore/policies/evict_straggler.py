@@ -12,8 +12,8 @@ from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, cooling_s, spent
 from ftcore.policies.situation import culprit, is_alive, is_member, kind_of, members, room, root_report
 from ftcore.policies.traits import Trait, declares
-from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
+from ftcore.wording import format_duration
 
 
 @declares(Trait.COSTS_A_ROUND, budget="max_evictions")
@@ -61,9 +61,8 @@ class EvictStraggler:
             return Pass(reason=f"no node for the place of {node}: none stands by, none can be launched")
         rest = cooling_s(job, self.name, options["every"])
         if rest > 0:
-            return Pass(
-                reason=f"a slow node was evicted lately; the next may be in {lasting(round(rest))}", again_s=rest
-            )
+            after = format_duration(round(rest))
+            return Pass(reason=f"a slow node was evicted lately; the next may be in {after}", again_s=rest)
         why = spent(job, self.name, options["max_evictions"], options["window"], "evictions")
         if why:
             return Pass(reason=why)

@@ -23,9 +23,9 @@ from ftcore.events.policy import PolicyAnswered, PolicyFaulted, PolicyLoaded, Te
 from ftcore.faults.extra import extra_rules
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Policy, Take
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.words import lasting, plural
 from ftcore.states.model import JobState, to_json
 from ftcore.states.world import usable
+from ftcore.wording import format_duration, plural
 
 GROUP = "ftcore.policies"
 """The group of entry points whose objects are policies."""
@@ -46,7 +46,7 @@ ALERT_CHARS_MAX = 4000
 NAMES_MAX = 10_000
 SECONDS_MAX = 30 * 86400.0
 """No plan waits longer: whoever wants that wants the job to end."""
-_SECONDS_TOLD = f"{SECONDS_MAX:.0f} ({lasting(SECONDS_MAX)})"
+_SECONDS_TOLD = f"{SECONDS_MAX:.0f} ({format_duration(SECONDS_MAX)})"
 
 THEN: Mapping[type[Any], tuple[str, ...]] = {
     PauseWorkers: ("pause",),

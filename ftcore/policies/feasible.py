@@ -12,7 +12,7 @@ from ftcore.policies.base import Ability
 from ftcore.policies.config import SAID_BY_SCRIPT
 from ftcore.policies.reach import needs_of
 from ftcore.policies.traits import Trait, traits_of
-from ftcore.policies.words import plural
+from ftcore.wording import plural
 
 
 def needs(entry: ChainEntry) -> tuple[Ability, ...]:

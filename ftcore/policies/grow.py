@@ -11,11 +11,11 @@ from ftcore.events.policy import Terms
 from ftcore.ids import SECOND, seconds
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, cooling_s
-from ftcore.policies.situation import is_alive, listed, members, room
+from ftcore.policies.situation import is_alive, members, room
 from ftcore.policies.traits import Trait, declares, having, limit, named
-from ftcore.policies.words import lasting, plural
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import NodePhase
+from ftcore.wording import format_duration, listed, plural
 
 STEADY_DOUBLINGS_MAX = 6
 """A node that fails again and again is left out at most this often doubled: 64 times `steady`."""
@@ -74,7 +74,7 @@ class Grow:
         admitted = _admitted(job)
         if rest > 0 and not admitted and not too_early:
             return Pass(
-                reason=f"the last restart was only lately; the next growth is due in {lasting(round(rest))}",
+                reason=f"the last restart was only lately; the next growth is due in {format_duration(round(rest))}",
                 again_s=rest,
             )
         why, again_s = _restarts_run_out(job, options["reserve"])
@@ -82,7 +82,8 @@ class Grow:
             return Pass(reason=why, again_s=again_s)
         wait_s = 0.0 if too_early else _until_saved(job, options["checkpoint"])
         if wait_s > 0:
-            reason = f"waits for the next checkpoint, at most {lasting(round(wait_s))}: a restart now would cost steps"
+            most = format_duration(round(wait_s))
+            reason = f"waits for the next checkpoint, at most {most}: a restart now would cost steps"
             return Pass(reason=reason, again_s=wait_s, at_commit=True)
         return Take(
             plan=PlanKind.RESTART,

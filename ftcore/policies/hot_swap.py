@@ -12,21 +12,10 @@ from ftcore.events.policy import Terms
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, node_spent, spent
-from ftcore.policies.situation import (
-    a_worker_ended,
-    anyone_lives,
-    class_of,
-    culprit,
-    facts,
-    gone,
-    listed,
-    members,
-    room,
-    unfit,
-)
+from ftcore.policies.situation import a_worker_ended, anyone_lives, class_of, culprit, facts, gone, members, room, unfit
 from ftcore.policies.traits import Trait, declares
-from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
+from ftcore.wording import format_duration, listed
 
 
 @declares(Trait.COSTS_A_ROUND, Trait.PARKS, budget="max_swaps")
@@ -96,7 +85,7 @@ class HotSwap:
         return Take(
             plan=PlanKind.RESTART,
             reason=f"the ranks that live wait for a new process {where}; "
-            f"{attempt} of {options['max_swaps']} in {lasting(options['window'])}",
+            f"{attempt} of {options['max_swaps']} in {format_duration(options['window'])}",
             grace_s=options["grace"],
             deadline_s=options["deadline"],
             attempt=attempt,

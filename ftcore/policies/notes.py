@@ -11,7 +11,7 @@ from ftcore.policies.feasible import needs
 from ftcore.policies.reach import kinds_of
 from ftcore.policies.targets import is_reference, targets
 from ftcore.policies.traits import Trait, limit, traits_of
-from ftcore.policies.words import lasting
+from ftcore.wording import format_duration
 
 
 def notes(loaded: PolicyLoaded) -> list[str]:
@@ -29,8 +29,8 @@ def _entry(entry: ChainEntry) -> Iterator[str]:
     deadline, grace = entry.options.get("deadline"), entry.options.get("grace")
     if deadline and grace and deadline < grace:
         yield (
-            f"{entry.policy}: deadline ({lasting(deadline)}) is below grace ({lasting(grace)}): a new start gets less "
-            "time to complete a step than the workers get to stop"
+            f"{entry.policy}: deadline ({format_duration(deadline)}) is below grace ({format_duration(grace)}): a new "
+            "start gets less time to complete a step than the workers get to stop"
         )
     if set(entry.faults) != {FaultClass.REQUEST}:
         return

@@ -12,10 +12,10 @@ from ftcore.events.policy import Terms
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, attempts, round_terms
 from ftcore.policies.replacement import OPTIONS, judge
-from ftcore.policies.situation import asked_by, listed
+from ftcore.policies.situation import asked_by
 from ftcore.policies.traits import Trait, declares
-from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
+from ftcore.wording import format_duration, listed
 
 
 @declares(Trait.COSTS_A_ROUND, Trait.REPLACES, budget="max_replacements")
@@ -54,7 +54,7 @@ class PodReplacement:
         return Take(
             plan=PlanKind.RESTART,
             reason=f"{who}replaces {listed(nodes)}{kept_out}; "
-            f"{attempt} of {options['max_replacements']} in {lasting(options['window'])}",
+            f"{attempt} of {options['max_replacements']} in {format_duration(options['window'])}",
             attempt=attempt,
             **round_terms(job, incident, options),
             terms=Terms(

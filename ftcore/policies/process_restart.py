@@ -25,7 +25,6 @@ from ftcore.policies.situation import (
     gone,
     interrupted,
     is_member,
-    listed,
     members,
     room,
     root_report,
@@ -34,8 +33,8 @@ from ftcore.policies.situation import (
     unreadable_file,
 )
 from ftcore.policies.traits import Trait, declares, having, limit
-from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
+from ftcore.wording import format_duration, listed
 
 
 @declares(Trait.COSTS_A_ROUND, Trait.RESTARTS, budget="max_restarts")
@@ -111,9 +110,10 @@ class ProcessRestart:
             but = f"; goes back to the checkpoint of step {older}: {unreadable_file(incident, job)} cannot be read"
         patience_s = _patience_s(incident, job, options, self.name)
         waits = _waits(incident, job, patience_s)
+        window = format_duration(options["window"])
         return Take(
             plan=PlanKind.RESTART,
-            reason=f"restart {attempt} of {options['max_restarts']} in {lasting(options['window'])}{but}{waits}",
+            reason=f"restart {attempt} of {options['max_restarts']} in {window}{but}{waits}",
             attempt=attempt,
             **round_terms(job, incident, options),
             terms=Terms(patience_s=patience_s, check=_check(incident, job, options), rollback_to=older),
@@ -216,7 +216,7 @@ def _waits(incident: IncidentState, job: JobState, patience_s: float | None) -> 
     timing = job.spec.timing
     if patience_s is None:
         patience_s = timing.join_window_s if left else timing.return_window_s
-    return f"; waits {lasting(patience_s)} for {listed(lost)} to come back, or for another node"
+    return f"; waits {format_duration(patience_s)} for {listed(lost)} to come back, or for another node"
 
 
 def _check(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> str:

@@ -18,8 +18,8 @@ from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, spent
 from ftcore.policies.situation import a_worker_ended, class_of, everyone_lives, in_a_row, kind_of
 from ftcore.policies.traits import Trait, declares
-from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
+from ftcore.wording import format_duration
 
 
 @declares(Trait.RECOMPUTES, budget="max_recomputed")
@@ -71,7 +71,7 @@ class RecomputeStep:
         return Take(
             plan=PlanKind.IN_PLACE,
             reason=f"computes step {step + 1} again from the state before it{again}; "
-            f"{attempt} of {options['max_recomputed']} in {lasting(options['window'])}",
+            f"{attempt} of {options['max_recomputed']} in {format_duration(options['window'])}",
             grace_s=0.0,
             deadline_s=options["deadline"],
             attempt=attempt,

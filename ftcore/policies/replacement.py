@@ -21,15 +21,14 @@ from ftcore.policies.situation import (
     hit_at_once,
     is_member,
     keeps_failing,
-    listed,
     members,
     root_report,
     unfit,
     wished_node,
 )
-from ftcore.policies.words import lasting, plural
 from ftcore.states.faultkey import is_cut
 from ftcore.states.model import IncidentState, JobState
+from ftcore.wording import format_duration, listed, plural
 
 ISOLATE = Option(
     default="auto",
@@ -121,9 +120,10 @@ def _held(incident: IncidentState, job: JobState, options: Mapping[str, Any]) ->
     hit = hit_at_once(incident, job, options["correlated_window"])
     world = members(job)
     if len(hit) > options["correlated_nodes"] or (len(hit) > 1 and 2 * len(hit) > world > 0):
+        window = format_duration(options["correlated_window"])
         return (
-            f"held: {len(hit)} nodes were at fault within {lasting(options['correlated_window'])} ({listed(hit)}); so "
-            "many at once have a cause in common, which no replacement removes: look at the network, storage and power"
+            f"held: {len(hit)} nodes were at fault within {window} ({listed(hit)}); so many at once have a cause in "
+            "common, which no replacement removes: look at the network, storage and power"
         )
     return ""
 
@@ -135,10 +135,10 @@ def _spent(job: JobState, policy: str, nodes: tuple[str, ...], options: Mapping[
     for node in nodes:
         made = charged(job, policy, node, options["window"])
         if made >= options["per_node"]:
-            times = f"{plural(made, 'time')} in {lasting(options['window'])}"
+            times = f"{plural(made, 'time')} in {format_duration(options['window'])}"
             return f"{node} was replaced {times} and fails on: its place is at fault"
     rest = cooling_s(job, policy, options["cool_down"])
-    return f"a replacement was made lately; the next is due in {lasting(round(rest))}" if rest > 0 else ""
+    return f"a replacement was made lately; the next is due in {format_duration(round(rest))}" if rest > 0 else ""
 
 
 def isolates(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> bool:

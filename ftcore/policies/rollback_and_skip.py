@@ -14,8 +14,8 @@ from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, spent
 from ftcore.policies.situation import class_of, in_a_row, kind_of
 from ftcore.policies.traits import Trait, declares
-from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
+from ftcore.wording import format_duration
 
 
 @declares(Trait.COSTS_A_ROUND, Trait.ROLLS_BACK, budget="max_rollbacks")
@@ -81,7 +81,7 @@ class RollbackAndSkip:
         return Take(
             plan=PlanKind.RESTART,
             reason=f"goes back from step {step} to {target}{left_out}{wider}; "
-            f"{attempt} of {options['max_rollbacks']} in {lasting(options['window'])}",
+            f"{attempt} of {options['max_rollbacks']} in {format_duration(options['window'])}",
             grace_s=options["grace"],
             deadline_s=options["deadline"],
             attempt=attempt,

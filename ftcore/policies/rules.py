@@ -11,7 +11,7 @@ import attrs
 
 from ftcore.events.policy import ChainEntry, Declared
 from ftcore.policies.traits import Trait, having
-from ftcore.policies.words import lasting, plural
+from ftcore.wording import format_duration, plural
 
 Values = Mapping[str, Any]
 
@@ -168,7 +168,7 @@ def broken_rules(policy: str, values: Values, given: Sequence[str]) -> list[tupl
 def _shown(values: Values) -> Mapping[str, Any]:
     """The values as messages show them: durations in units."""
     return {
-        name: value if not isinstance(value, float) else f"{value:g}" if name == "slower" else lasting(value)
+        name: value if not isinstance(value, float) else f"{value:g}" if name == "slower" else format_duration(value)
         for name, value in values.items()
     }
 

@@ -14,21 +14,10 @@ from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import ROUND_OPTIONS, round_terms, spent
 from ftcore.policies.replacement import ISOLATE, isolates
-from ftcore.policies.situation import (
-    asked_by,
-    crash_loop,
-    gone,
-    is_member,
-    left,
-    listed,
-    members,
-    room,
-    unfit,
-    wished_node,
-)
+from ftcore.policies.situation import asked_by, crash_loop, gone, is_member, left, members, room, unfit, wished_node
 from ftcore.policies.traits import Trait, declares
-from ftcore.policies.words import plural
 from ftcore.states.model import IncidentState, JobState
+from ftcore.wording import listed, plural
 
 
 @declares(Trait.COSTS_A_ROUND, Trait.SHRINKS, budget="max_shrinks")

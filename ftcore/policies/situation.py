@@ -261,10 +261,3 @@ def entries_below(job: JobState, policy: str, incident: IncidentState) -> list[C
 def _meant(job: JobState, incident: IncidentState) -> list[ChainEntry]:
     """The entries that are asked about the incident's class at all."""
     return [entry for entry in job.chain if not entry.faults or incident.fault.cls in entry.faults]
-
-
-def listed(nodes: Collection[str], most: int = 4) -> str:
-    """Names of nodes for people: the first few, then how many more."""
-    names = list(nodes)
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -14,8 +14,8 @@ from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, node_spent, spent
 from ftcore.policies.situation import a_worker_ended, culprit, everyone_lives, kind_of, reports, root_report
 from ftcore.policies.traits import declares
-from ftcore.policies.words import lasting
 from ftcore.states.model import IncidentState, JobState
+from ftcore.wording import format_duration
 
 UCE, COLLECTIVE = "uce", "collective"
 """Kinds of observed faults that this policy is there for."""
@@ -76,7 +76,7 @@ class StepRetry:
         return Take(
             plan=PlanKind.IN_PLACE,
             reason=f"computes step {step + 1} once more; {how}; "
-            f"{attempt} of {options['max_retries']} in {lasting(options['window'])}",
+            f"{attempt} of {options['max_retries']} in {format_duration(options['window'])}",
             grace_s=0.0,
             deadline_s=options["deadline"],
             attempt=attempt,

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftcore.policies.base import Option
-from ftcore.policies.words import lasting
 from ftcore.policies.yaml_nodes import Items, Keys, Node, Problems, Scalar, did_you_mean, found, plain, short
+from ftcore.wording import format_duration
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 DURATION_PATTERN = r"([0-9]{1,15}(\.[0-9]{1,9})? ?(ms|s|m|h|d)?|([0-9]{1,9}[dhms]){2,4})"
@@ -67,7 +67,7 @@ def read_option(node: Node, where: str, option: Option, problems: Problems) -> A
         return None
     if option.kind in ("int", "number", "duration"):
         if value < option.minimum or (option.maximum is not None and value > option.maximum):
-            told = lasting if option.kind == "duration" else "{:.12g}".format
+            told = format_duration if option.kind == "duration" else "{:.12g}".format
             upper = f" and at most {told(option.maximum)}" if option.maximum is not None else ""
             problems.add(node.line, f"{where}: found {found(node)}; expected at least {told(option.minimum)}{upper}")
             return None

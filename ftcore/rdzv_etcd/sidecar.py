@@ -32,7 +32,6 @@ from ftcore.launch.node import NodeConfig, guarded, run_node
 from ftcore.launch.process import end_process, patient_stderr
 from ftcore.launch.security import security_in_force
 from ftcore.logs import check_job_name, open_store
-from ftcore.policies.words import plural
 from ftcore.ports import Supervisor
 from ftcore.rdzv_etcd import channel
 from ftcore.rdzv_etcd.options import in_torchruns_words
@@ -46,6 +45,7 @@ from ftcore.runtime.master.sequencer import refold
 from ftcore.runtime.wire.frames import Submission
 from ftcore.states.job import ENDED
 from ftcore.states.world import impossible
+from ftcore.wording import plural
 
 SIZES = Sizes()
 

@@ -50,10 +50,10 @@ from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
 from ftcore.faults.classify import signal_name
 from ftcore.ids import SECOND
 from ftcore.policies.chain import left_out
-from ftcore.replay.deeds import STEPS_MAX, Step, deed
 from ftcore.replay.reading import fold_recorded
-from ftcore.replay.words import moment
+from ftcore.replay.timeline import STEPS_MAX, Step
 from ftcore.states.model import JobState, Report
+from ftcore.wording import moment, sentence
 
 SKEW: Final = SECOND
 """Wall clocks that differ by more are not compared."""
@@ -279,7 +279,7 @@ class Explainer:
         if case is None or len(case.steps) == STEPS_MAX:
             return
         its_own = event.incident == case.id or (event.incident is None and self._open is case)
-        if its_own and (what := deed(event)):
+        if its_own and (what := sentence(event.data)):
             at = (event.time - case.opening.time) / SECOND
             case.steps.append(Step(seq=event.seq, type=event.type, after_s=at, what=what))
 

@@ -14,6 +14,7 @@ from ftcore.events.health import HealthJudged
 from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentOpened, IncidentRediagnosed
 from ftcore.events.registry import Kind, all_types
 from ftcore.events.world import WorldFormed, WorldMembers
+from ftcore.wording import listed
 
 NAMED_MAX = 10
 """Names that a message about an unknown one lists."""
@@ -154,8 +155,7 @@ def _near(word: str, known: list[str]) -> str:
     near = difflib.get_close_matches(word, known, n=1)
     if near:
         return f"; did you mean {near[0]}?"
-    more = f" and {len(known) - NAMED_MAX} more" if len(known) > NAMED_MAX else ""
-    return f"; there are: {', '.join(known[:NAMED_MAX])}{more}" if known else "; the log holds none"
+    return f"; there are: {listed(known, NAMED_MAX)}" if known else "; the log holds none"
 
 
 def nodes_of(event: Event, members: Collection[str] = ()) -> Iterator[str]:

@@ -4,10 +4,10 @@ from typing import Any
 
 import attrs
 
-from ftcore.replay.words import moment
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import JobState, Request, is_deferred
+from ftcore.wording import moment
 
 
 @attrs.frozen(kw_only=True)

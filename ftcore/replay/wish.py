@@ -20,19 +20,8 @@ from ftcore.events.incident import (
 from ftcore.events.job import JobFinished, JobUnparked
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import PolicyConsidered
-from ftcore.policies.situation import listed
 from ftcore.replay.explain import Asked
-
-DONE = {
-    "pause": "training waits at a step boundary; go on with: ftctl resume",
-    "resume": "training goes on",
-    "drain": "the job goes on without {node}, which is released",
-    "evict": "the job goes on without {node}, which is released and kept out",
-    "admit": "{node} is kept out no longer: it takes part once its ftrun is started again",
-    "checkpoint": "a checkpoint is saved",
-    "stop": "the job has stopped; the same command starts it again",
-}
-"""By wish, what is true once it is fulfilled."""
+from ftcore.wording import DONE, leaves_once_ready, listed, sentence
 
 
 @attrs.define(kw_only=True)
@@ -102,7 +91,7 @@ class Wish:
             verb = "takes it" if data.verdict == "take" else "passed over"
             return f"{data.policy}: {verb}: {data.reason}"
         if isinstance(data, DepartureDeferred):
-            self.waits = f"{self.node or listed(data.nodes)} leaves once its replacement is ready; training goes on"
+            self.waits = leaves_once_ready((self.node,) if self.node else data.nodes)
             return self.waits
         if isinstance(data, DepartureBegun | IncidentEscalated):
             self.waits = ""
@@ -111,7 +100,7 @@ class Wish:
         if isinstance(data, IncidentResolved) and data.outcome == "ended" and self.command != "stop":
             return ""  # the end of the job says it
         if isinstance(data, IncidentEscalated):
-            return f"{data.policy}: did not succeed: {data.reason}"
+            return sentence(data)
         if isinstance(data, IncidentResolved):
             if self.command != "stop":  # which is done when the job has ended
                 self.outcome, self.reason = "done", DONE[self.command].format(node=self.node)

@@ -30,7 +30,6 @@ from ftcore.policies.abilities import counted
 from ftcore.policies.base import Ability
 from ftcore.policies.config import default_chain
 from ftcore.policies.feasible import unable
-from ftcore.policies.words import plural
 from ftcore.sim.campaign import DAY_S, Campaign
 from ftcore.sim.campaign_machines import Setting
 from ftcore.sim.campaign_tally import VERIFIED_MAX, Fared, Tally
@@ -41,6 +40,7 @@ from ftcore.sim.evidence import KILLED, KINDS
 from ftcore.sim.profiles import Profile
 from ftcore.sim.trace import Trace, TraceFault
 from ftcore.timing import Timing
+from ftcore.wording import plural
 
 NODES_MAX = 100_000
 DAYS_MAX = 3660.0

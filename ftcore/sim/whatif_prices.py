@@ -12,8 +12,8 @@ import attrs
 from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.ids import SECOND
 from ftcore.policies.base import PlanKind
-from ftcore.replay.words import NOBODY
 from ftcore.sim.cost import Costs
+from ftcore.wording import NOBODY
 
 SAMPLES_MIN = 3
 """From so many cases on, what a policy did in this log counts for more than an assumption."""

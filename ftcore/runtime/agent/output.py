@@ -17,8 +17,8 @@ import select
 import threading
 from collections.abc import Callable, Sequence
 
-from ftcore.policies.words import plural
 from ftcore.runtime.agent.log_watch import Tap
+from ftcore.wording import plural
 
 PIPE_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 18

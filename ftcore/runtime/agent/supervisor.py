@@ -29,7 +29,6 @@ import attrs
 from ftcore.errors import UsageError
 from ftcore.faults.rule import Rule
 from ftcore.ids import Round
-from ftcore.policies.words import plural
 from ftcore.ports import Launch, Progress, Signs, WorkerExit
 from ftcore.runtime.agent import launchable, processes
 from ftcore.runtime.agent.guard import Guard
@@ -43,6 +42,7 @@ from ftcore.runtime.agent.warm_start import AGENT_ENV, Started, new_tag
 from ftcore.runtime.warm import protocol
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
 from ftcore.shm import page
+from ftcore.wording import plural
 
 ERROR_FILE_ENV: Final = "TORCHELASTIC_ERROR_FILE"
 HOOKS: Final = "ftcore.worker._hooks"

@@ -20,10 +20,10 @@ from typing import Any
 import attrs
 
 from ftcore.errors import UsageError
-from ftcore.policies.words import plural
 from ftcore.runtime.agent import processes, warm_start
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.warm import protocol
+from ftcore.wording import plural
 
 TRIES = 3
 RETRY_S = 1.0

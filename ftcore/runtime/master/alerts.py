@@ -24,9 +24,9 @@ from ftcore.events.envelope import Event
 from ftcore.events.policy import AlertRaised, AlertSent, ChainEntry
 from ftcore.ids import SECOND
 from ftcore.policies.targets import targets
-from ftcore.policies.words import plural
 from ftcore.runtime import alert
 from ftcore.runtime.wire import without_secrets
+from ftcore.wording import plural
 
 QUEUE_MAX = 32
 """Messages that wait."""

@@ -119,7 +119,7 @@ def test_an_evicted_node_trains_until_its_replacement_is_ready(tmp_path: Path) -
         assert orders(job) == [("node1",)], "launched once"
         [ended] = [e for e in job.of("action.ordered") if isinstance(e.data.command, DeleteNodes)]
         assert begun.seq < ended.seq < resolved.seq and ended.data.command.nodes == ("node1",)
-        assert "node1 leaves once its replacement is ready, training goes on" in run.stderr()
+        assert "node1 leaves once its replacement is ready; training goes on" in run.stderr()
         told = job.ftctl("explain", "--job", job.job).stdout
         assert "node1 leaves now: node1.1 ready" in told and "wait" in told, told
         job.finish()

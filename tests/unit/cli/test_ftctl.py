@@ -24,8 +24,8 @@ from ftcore.launch.hints import completed
 from ftcore.logs import open_store
 from ftcore.logs.archive import ArchiveWriter, read_events
 from ftcore.ports import Candidate
-from ftcore.replay.words import utc
 from ftcore.testing.driver import EPOCH_NS, JobDriver
+from ftcore.wording import utc
 
 COMMANDS = (
     "jobs",

@@ -7,7 +7,7 @@ from pathlib import Path
 from ftcore.cli import ctl_output
 from ftcore.cli.ctl_output import console, table
 from ftcore.cli.ftctl import main
-from ftcore.policies.words import duration
+from ftcore.wording import format_elapsed
 
 POLICY = "version: 1\nchain:\n  - process_restart\n  - stop\n"
 
@@ -49,8 +49,10 @@ def test_without_room_text_is_folded_first(capsys, monkeypatch):
 
 def test_one_time_is_told_in_one_way():
     """Sums of the same parts in another order are told alike; a unit is never told as full of the one below."""
-    assert duration(1126.5) == duration(1126.4999999999998) == duration(1126.5000000000002) == "18m47s"
-    assert [duration(value) for value in (0.9996, 119.96, 3599.6)] == ["1.0 s", "2m00s", "1h00m00s"]
+    assert (
+        format_elapsed(1126.5) == format_elapsed(1126.4999999999998) == format_elapsed(1126.5000000000002) == "18m47s"
+    )
+    assert [format_elapsed(value) for value in (0.9996, 119.96, 3599.6)] == ["1.0 s", "2m00s", "1h00m00s"]
 
 
 def test_incidents_and_prices_on_80_columns(capsys, monkeypatch, tmp_path: Path):
@@ -71,12 +73,15 @@ def test_incidents_and_prices_on_80_columns(capsys, monkeypatch, tmp_path: Path)
         outcome = one["resolved_by"] or "dropped|exhausted|acting|open"
         [line] = [line for line in lines if re.match(rf"{one['id']} +{opened}  ({outcome}) ", line)]
         lost = "-" if one["steps_lost"] is None else one["steps_lost"]
-        assert re.search(rf" {duration(one['phases']['total'])} +{lost}  ", line)
+        assert re.search(rf" {format_elapsed(one['phases']['total'])} +{lost}  ", line)
     assert lines[0].split() == ["ID", "OPENED", "(UTC)", "OUTCOME", "TOTAL", "LOST", "WHAT"]
     lines = shown(capsys, log, "whatif", "--policy", str(policy))
     for one in told["whatif"]["incidents"]:
         [line] = [line for line in lines if line.startswith(f"{one['id']} ")]
-        assert f" {duration(one['recorded']['seconds'])} " in line and f" {duration(one['other']['seconds'])}" in line
+        assert (
+            f" {format_elapsed(one['recorded']['seconds'])} " in line
+            and f" {format_elapsed(one['other']['seconds'])}" in line
+        )
 
 
 def shown(capsys, log: Path, *argv: str) -> list[str]:

@@ -98,7 +98,7 @@ def test_plans_in_place_refusals_and_saves():
     driver.observe("node1", "uce", message="uncorrectable memory error")
     driver.settle()
     told = lines(driver)
-    assert "i1: dying_checkpoint has saved the state; the next policies are asked" in told
+    assert "i1: dying_checkpoint saved; the chain goes on" in told
     assert any(line.startswith("i1: step_retry did not succeed: node0: ") for line in told)
     assert told[-1].startswith("i1: resolved by process_restart")
 

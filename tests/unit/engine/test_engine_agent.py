@@ -273,7 +273,7 @@ def test_what_the_supervisor_cannot_do_is_refused(agent):
     """So are orders for the platform, whatever the supervisor says, and orders to workers that do not run."""
     for command, why in (
         (PauseWorkers(round=Round(1)), "no workers of round 1 run here"),
-        (ReplaceNodes(nodes=("b",), isolate=False), "cannot launch nodes"),
+        (ReplaceNodes(nodes=("b",), isolate=False), "cannot launch another for b"),
     ):
         (refused,) = told(agent.obey(order(command, f"do.{why}")))
         assert isinstance(refused, OrderRefused)
@@ -281,7 +281,7 @@ def test_what_the_supervisor_cannot_do_is_refused(agent):
     incapable = core.AgentCore("a", 2, TIMING)
     incapable.begin(joined("1"))
     (refused,) = told(incapable.obey(order(PauseWorkers(round=Round(1)), "pause")))
-    assert refused.reason == "this agent and its workers cannot wait at a step boundary when told"
+    assert refused.reason == "this agent and its workers cannot pause the workers of round 1"
 
 
 def test_what_leaves_processes_in_place_is_performed_and_answered(running):

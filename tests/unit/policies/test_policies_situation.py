@@ -5,7 +5,7 @@ from policy_cases import incident, running
 
 from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.policies.situation import keeps_failing, unfit
-from ftcore.policies.words import lasting
+from ftcore.wording import format_duration
 
 FOLLOWS_THE_JOB = [cls for cls in FaultClass if CLASSES[cls].at_fault in ("data", "user", "nobody")]
 
@@ -49,4 +49,4 @@ def test_what_a_process_did_counts_for_its_node(cls):
 )
 def test_durations_are_told_in_units_that_fit(seconds, told):
     """As a policy file has them."""
-    assert lasting(seconds) == told
+    assert format_duration(seconds) == told

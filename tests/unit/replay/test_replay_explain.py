@@ -256,7 +256,7 @@ def test_a_plan_in_place_has_no_stop_and_no_rendezvous():
     known = [phases.detect, phases.decide, phases.start, phases.first_step]
     assert phases.total == sum(part for part in known if part is not None)
     assert [step.type for step in incident.timeline] == ["action.ordered", "plan.applied"]
-    assert "computed again in place" in incident.timeline[0].what
+    assert ": compute step " in incident.timeline[0].what
 
 
 def test_a_refused_order_is_told_with_what_came_after():
