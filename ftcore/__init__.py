@@ -10,7 +10,7 @@ torch.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from ftcore.version import __version__
 
 if TYPE_CHECKING:
     from ftcore.events import Event

@@ -14,11 +14,11 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TextIO, cast
 
-from ftcore import __version__
 from ftcore.cli.ctl_parser import build_parser
 from ftcore.errors import INTERRUPTED, FtcoreError
 from ftcore.launch.environ import silence_grpc
 from ftcore.launch.hints import hinted
+from ftcore.version import __version__
 
 Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 

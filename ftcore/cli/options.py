@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ftcore import __version__
 from ftcore.cli.torchrun_flags import Treatment, having
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
+from ftcore.version import __version__
 
 EPILOG = """\
 examples:

@@ -20,13 +20,13 @@ from functools import cache
 import attrs
 import msgspec
 
-from ftcore import __version__
 from ftcore.errors import LogCorrupt
 from ftcore.events.codec import decode, digest_of, encode
 from ftcore.events.envelope import Event
 from ftcore.ids import Seq
 from ftcore.ports import EventLog, Snapshot
 from ftcore.states.model import JobState, to_json
+from ftcore.version import __version__
 
 FORMAT = 1
 """The format that this ftcore writes, and the only one that it reads."""

@@ -13,7 +13,6 @@ time advances by ``tick_s`` with every fact, and to the next deadline on ``wait`
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ftcore import __version__
 from ftcore.commands import (
     AskPolicy,
     CheckHealth,
@@ -68,6 +67,7 @@ from ftcore.states.fold import next_deadline
 from ftcore.states.job import ENDED
 from ftcore.states.model import JobState, to_json
 from ftcore.states.revisions import NEWEST
+from ftcore.version import __version__
 
 EPOCH_NS = 1_700_000_000_000_000_000
 

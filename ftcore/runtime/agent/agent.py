@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import attrs
 import structlog
 
-from ftcore import __version__
 from ftcore.commands import CheckHealth
 from ftcore.engine import actions as act
 from ftcore.engine import agent as core
@@ -44,6 +43,7 @@ from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.security import NONE, Security
 from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.states.agent import AgentPhase
+from ftcore.version import __version__
 
 FIRST_STEP_LOOK_S = 0.02
 """How often the pages are looked at until every worker has made its first step."""

@@ -22,7 +22,6 @@ from typing import Any
 import msgspec
 import structlog
 
-from ftcore import __version__
 from ftcore.engine.master import Mark
 from ftcore.errors import FtcoreError, StreamBroken, Unreachable
 from ftcore.ports import EventLog, Leader, Stream, Transport
@@ -32,6 +31,7 @@ from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.wire import frames, opening
 from ftcore.runtime.wire.security import Security
 from ftcore.timing import Timing
+from ftcore.version import __version__
 
 CONNECT_S = 2.0
 """While a master does not answer a hello the store is asked whether it leads still: soon at first, since one that fell

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import ftcore
 from ftcore.runtime.agent import processes
 from ftcore.runtime.warm import protocol
 
@@ -20,7 +19,7 @@ AGENT_ENV: Final = "FTCORE_AGENT"
 """In the environment of all that an agent runs: its tag, by which the guard finds what survived it."""
 
 _MAIN = Path(protocol.__file__).with_name("__main__.py")
-_ROOT = Path(ftcore.__file__).parent.parent
+_ROOT = Path(protocol.__file__).parents[3]
 
 
 class Started(NamedTuple):

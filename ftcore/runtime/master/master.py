@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import structlog
 
-from ftcore import __version__
 from ftcore.engine.master import (
     Leases,
     Refusal,
@@ -69,6 +68,7 @@ from ftcore.states.master import MASTER, MasterPhase
 from ftcore.states.model import Contradicted, JobState
 from ftcore.states.revisions import NEWEST
 from ftcore.timing import DEFAULT, Timing
+from ftcore.version import __version__
 
 ADDRESS_S = 0.5
 """How often a master looks whether callers still find its address."""

@@ -17,7 +17,6 @@ from typing import TypeVar
 import attrs
 import structlog
 
-from ftcore import __version__
 from ftcore.engine.decide import turn
 from ftcore.engine.turn import own_fact, sequence
 from ftcore.errors import LogFull, LogUnavailable, UnknownEvent
@@ -30,6 +29,7 @@ from ftcore.states.fold import fold, is_duplicate
 from ftcore.states.job import JobPhase
 from ftcore.states.model import JobState
 from ftcore.states.snapshot import recall
+from ftcore.version import __version__
 
 BATCH_EVENTS_MAX = 1024
 BATCH_BYTES_MAX = 256 << 10

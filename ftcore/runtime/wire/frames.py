@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from ftcore import __version__
 from ftcore.commands import ReleaseNode
 from ftcore.engine.master import Mark
 from ftcore.engine.orders import Order
@@ -23,6 +22,7 @@ from ftcore.events.worker import Stand
 from ftcore.faults.cuts import Net
 from ftcore.ids import Term
 from ftcore.policies.config import default_chain
+from ftcore.version import __version__
 
 PROTOCOL = 2
 """Raised when a frame changes so that the other side would misread it."""

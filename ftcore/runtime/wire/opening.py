@@ -24,10 +24,10 @@ from typing import Final
 import attrs
 import msgspec
 
-from ftcore import __version__
 from ftcore.ports import Stream
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.security import Security
+from ftcore.version import __version__
 
 KNOCK_BYTES_MAX: Final = 16 << 10
 """Bound of what a stranger may say first where a token is asked for."""

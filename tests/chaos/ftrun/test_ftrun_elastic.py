@@ -30,7 +30,7 @@ def env_of(job: Ftrun, rank: int) -> dict[str, str]:
     return found
 
 
-OTHER_VERSION = "import ftcore; ftcore.__version__ = '9.0.0'; from ftcore.cli.ftrun import run; run()"
+OTHER_VERSION = "from ftcore import version; version.__version__ = '9.0.0'; from ftcore.cli.ftrun import run; run()"
 
 
 def test_nodes_of_unequal_width_train_together_over_ipv6(tmp_path: Path) -> None:
