@@ -12,8 +12,8 @@ from results import spread, table, write
 
 from ftcore.engine.decide import turn
 from ftcore.events.registry import Kind
-from ftcore.sim.options import draw
-from ftcore.sim.protocol import Simulation
+from ftcore.sim.protocol.options import draw
+from ftcore.sim.protocol.simulation import Simulation
 from ftcore.states.model import JobState
 
 SEEDS = 300

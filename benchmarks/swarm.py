@@ -40,6 +40,7 @@ from ftcore.ports import EventLog, Progress, WorkerExit
 from ftcore.runtime.agent.link import Link, make_hello
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.clock import at
+from ftcore.runtime.host import HERE
 from ftcore.runtime.logging import configure
 from ftcore.runtime.warm import protocol
 from ftcore.runtime.wire import frames
@@ -81,6 +82,7 @@ class LightAgent:
         incarnation = f"{os.getpid():x}-{os.urandom(4).hex()}"
         self.outbox = Outbox(self.node, incarnation, lambda: self.link.wake())
         self.link: Link = Link(
+            host=HERE,
             transport=GrpcTransport(NONE),
             log=self.swarm.log,
             hello=make_hello(

@@ -14,11 +14,12 @@ INSIST_S = 0.5
 
 async def end(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Cancel tasks and wait until they have ended; what they raise is theirs and is dropped."""
-    pending = set(tasks)
+    pending = list(dict.fromkeys(tasks))  # in the order given, always: a simulation of them can be repeated
     while pending:
         for task in pending:
             task.cancel()
-        done, pending = await asyncio.wait(pending, timeout=INSIST_S)
+        done, _ = await asyncio.wait(pending, timeout=INSIST_S)
         for task in done:
             if not task.cancelled():
                 task.exception()
+        pending = [task for task in pending if task not in done]

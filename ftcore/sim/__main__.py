@@ -1,11 +1,17 @@
-"""``python -m ftcore.sim``: simulate seeds in protocol fidelity; see ``protocol.py``."""
+"""``python -m ftcore.sim``: simulate seeds in protocol fidelity; see ``protocol/``."""
 
 import argparse
+import itertools
 import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 
-from ftcore.sim.protocol import Result, run_protocol
+from ftcore.sim.protocol.simulation import Result, run_protocol
+
+SHARE = 20
+"""Seeds that a process is given at once."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,18 +21,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=1, help="how many seeds, one after the other (default 1)")
     parser.add_argument("--minutes", type=float, default=0.0, help="go on with further seeds for so long")
     parser.add_argument("--nodes", type=int, default=None, help="nodes of the job (default: drawn from the seed)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the work (default 1)")
     parser.add_argument("--trace", action="store_true", help="print all that happens")
     args = parser.parse_args(argv)
-    begun, seed, failed = time.monotonic(), args.seed, 0
-    while seed < args.seed + args.count or time.monotonic() - begun < 60 * args.minutes:
-        result = run_protocol(seed, nodes=args.nodes, show=print if args.trace else None)
-        failed += bool(result.violation)
+    begun = time.monotonic()
+    seeds = itertools.takewhile(
+        lambda seed: seed < args.seed + args.count or time.monotonic() - begun < 60 * args.minutes,
+        itertools.count(args.seed),
+    )
+    if args.trace or args.jobs == 1:
+        results: Iterator[Result] = (
+            run_protocol(seed, nodes=args.nodes, show=print if args.trace else None) for seed in seeds
+        )
+    else:
+        results = _shared(seeds, args.nodes, args.jobs)
+    ran = failed = 0
+    for result in results:
+        ran, failed = ran + 1, failed + bool(result.violation)
         if args.trace or result.violation or args.count == 1:
             print(shown(result), flush=True)
-        seed += 1
+        if sys.stderr.isatty() and ran % SHARE == 0:
+            print(f"\r{ran} schedules, {failed} with a violation", end="", file=sys.stderr)
     took = time.monotonic() - begun
-    print(f"{seed - args.seed} schedules in {took:.1f} s, {failed} with a violation", file=sys.stderr)
+    if sys.stderr.isatty():
+        print("\r", end="", file=sys.stderr)
+    print(f"{ran} schedules in {took:.1f} s, {failed} with a violation", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _shared(seeds: Iterator[int], nodes: int | None, jobs: int) -> Iterator[Result]:
+    """The results of seeds, each process with some of them at a time, in the order of the seeds."""
+    with ProcessPoolExecutor(jobs) as pool:
+        waiting: deque[Future[list[Result]]] = deque()
+        while some := list(itertools.islice(seeds, SHARE)):
+            waiting.append(pool.submit(_simulate, some, nodes))
+            if len(waiting) > 2 * jobs:
+                yield from waiting.popleft().result()
+        for rest in waiting:
+            yield from rest.result()
+
+
+def _simulate(seeds: list[int], nodes: int | None) -> list[Result]:
+    return [run_protocol(seed, nodes=nodes) for seed in seeds]
 
 
 def shown(result: Result) -> str:

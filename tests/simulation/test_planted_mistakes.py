@@ -1,8 +1,7 @@
 """Every checker of the simulator finds mistakes that are planted in the code it watches, in a bounded number of seeds.
 
-A mutation replaces a function or a constant of production code (the engine, the fold, the policies), or of the
-simulator's master and agent where the order of their work is what is wrong. A checker that no mutation can trigger
-proves nothing.
+A mutation replaces a function or a constant of production code: master, sequencer, agent, engine, fold, policies. A
+checker that no mutation can trigger proves nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,12 +19,13 @@ from ftcore.events.incident import IncidentResolved
 from ftcore.events.policy import PolicyConsidered
 from ftcore.faults import standstill
 from ftcore.policies import budget, process_restart
-from ftcore.sim import agents, checkers, masters
-from ftcore.sim.options import DEPARTURE, SOON, SPIKE, draw
-from ftcore.sim.protocol import run_protocol
+from ftcore.runtime.master import deadlines, master, sequencer
+from ftcore.sim.protocol import checkers, node, supervisor
+from ftcore.sim.protocol.options import DEPARTURE, SOON, SPIKE, draw
+from ftcore.sim.protocol.simulation import run_protocol
 from ftcore.states.fold import base, incidents
 
-SEEDS_MAX = 300
+SEEDS_MAX = 500
 """Seeds in which a planted mistake must show."""
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -88,33 +88,34 @@ def fold_differently(monkeypatch: pytest.MonkeyPatch, payload: type, change: Cal
 
 @plant("AcknowledgedFactsStand", WRITES)
 def facts_are_acknowledged_before_they_are_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    append = masters.SimMaster._append
+    take_fact = master.Master.take_fact
 
-    def early(self: Any, batch: Any, *rest: Any) -> None:
-        for event in batch:
-            if event.id.source != "master":
-                self._durable[event.id.source] = (event.id.incarnation, event.id.n)
-        append(self, batch, *rest)
+    def early(self: Any, session: Any, fact: Any) -> None:
+        session.acked = fact.id.n
+        self._durable[fact.id.source] = (fact.id.incarnation, fact.id.n)
+        take_fact(self, session, fact)
 
-    monkeypatch.setattr(masters.SimMaster, "_append", early)
+    monkeypatch.setattr(master.Master, "take_fact", early)
 
 
 @plant("AcknowledgedFactsStand", WRITES)
 def duplicates_are_appended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masters, "is_duplicate", lambda state, source, incarnation, n: False)
+    monkeypatch.setattr(sequencer, "is_duplicate", lambda state, source, incarnation, n: False)
 
 
 @plant("EffectsFollowTheLog")
 def orders_are_sent_before_they_are_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    append = masters.SimMaster._append
+    append = sequencer.Sequencer._append
 
-    def early(self: Any, batch: Any, *rest: Any) -> None:
-        for (node, _), given in masters.answers_to(self.state, batch).orders.items():
-            if node in self._sessions:
-                self._sessions[node].order(given)
-        append(self, batch, *rest)
+    async def early(self: Any, part: Any, expected: Any) -> None:
+        leader = self._committed.__self__
+        events = [event for group in part for event in group.events]
+        for (name, _), given in master.answers_to(self.state, events).orders.items():
+            if name in leader._sessions:
+                leader._sessions[name].order(given)
+        await append(self, part, expected)
 
-    monkeypatch.setattr(masters.SimMaster, "_append", early)
+    monkeypatch.setattr(sequencer.Sequencer, "_append", early)
 
 
 @plant("EffectsFollowTheLog")
@@ -133,10 +134,10 @@ def agents_obey_old_rounds_and_orders_seen_before(monkeypatch: pytest.MonkeyPatc
 @plant("OneRoundTrains")
 def workers_survive_their_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     def leave_running(self: Any) -> tuple[()]:
-        self._starting, self.ranks = None, None
+        self.ranks = None
         return ()
 
-    monkeypatch.setattr(agents.SimAgent, "_end_ranks", leave_running)
+    monkeypatch.setattr(supervisor.SimSupervisor, "_end", leave_running)
 
 
 @plant("OneRoundTrains", {"faults": ("agent_kill",), "every_s": 1.0, "total": 10_000})
@@ -145,7 +146,7 @@ def workers_outlive_their_agent(monkeypatch: pytest.MonkeyPatch) -> None:
         self.sim.net.cut(self)
         self.sim.platform.ended(self)
 
-    monkeypatch.setattr(agents.SimAgent, "died", died)
+    monkeypatch.setattr(node.Node, "died", died)
 
 
 @plant("IncidentsEnd")
@@ -210,7 +211,7 @@ def a_decision_depends_on_more_than_the_log(monkeypatch: pytest.MonkeyPatch) -> 
 
 @plant("OwnFaultsStopNothing", AWAY)
 def a_new_master_grants_no_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masters, "due", lambda deadline, led_since, lease_s: deadline)
+    monkeypatch.setattr(deadlines, "due", lambda deadline, led_since, lease_s: deadline)
 
 
 @plant("OwnFaultsStopNothing", AWAY)
@@ -265,7 +266,7 @@ def agents_report_neither_ends_nor_failed_starts(monkeypatch: pytest.MonkeyPatch
 
 @plant("Liveness")
 def orders_are_not_repeated_to_agents_that_call_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masters, "unanswered", lambda state, node, incarnation: [])
+    monkeypatch.setattr(master, "unanswered", lambda state, node, incarnation: [])
 
 
 @pytest.mark.parametrize(("mutation", "checker", "focus"), planted)

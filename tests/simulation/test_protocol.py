@@ -9,8 +9,8 @@ import pytest
 from reproduced import assert_reproduced
 
 from ftcore.sim.__main__ import main
-from ftcore.sim.options import draw
-from ftcore.sim.protocol import Result, Simulation, run_protocol
+from ftcore.sim.protocol.options import draw
+from ftcore.sim.protocol.simulation import Result, Simulation, run_protocol
 
 SEEDS = Path(__file__).with_name("seeds.txt")
 PAST = [int(line.split()[0]) for line in SEEDS.read_text().splitlines() if line and not line.startswith("#")]
@@ -57,7 +57,8 @@ def test_fifty_nodes() -> None:
 
 def test_a_seed_is_the_whole_story() -> None:
     """The same seed gives the same trace, also in a process where sets have another order; other seeds give others."""
-    code = "from ftcore.sim.protocol import run_protocol; print(*(run_protocol(seed).digest for seed in range(12)))"
+    module = "ftcore.sim.protocol.simulation"
+    code = f"from {module} import run_protocol; print(*(run_protocol(seed).digest for seed in range(12)))"
     for hash_seed in ("1", "2"):
         env = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)

@@ -17,8 +17,8 @@ from ftcore.policies.config import default_chain
 from ftcore.sim.campaign import Campaign
 from ftcore.sim.campaign_machines import Setting
 from ftcore.sim.cost import Costs
-from ftcore.sim.options import draw
-from ftcore.sim.protocol import Simulation
+from ftcore.sim.protocol.options import draw
+from ftcore.sim.protocol.simulation import Simulation
 from ftcore.sim.trace import TraceFault
 
 SPEC = JobSpec(argv=("train.py",), nodes_min=3, nodes_max=4)

@@ -7,11 +7,9 @@ here, and what comes of it is told to the core.
 
 import asyncio
 import contextlib
-import os
-import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import attrs
 import structlog
@@ -26,11 +24,12 @@ from ftcore.events.worker import EVIDENCE_BYTES_MAX, FaultObserved, LogMatched
 from ftcore.faults.scan import Hit
 from ftcore.faults.window import StepRing
 from ftcore.ids import Round
-from ftcore.ports import EventLog, Inspector, Launch, Leader, Supervisor, Transport, Warmer
+from ftcore.ports import EventLog, Host, Inspector, Journal, Launch, Leader, Performer, Supervisor, Transport, Warmer
 from ftcore.runtime import tasks
+from ftcore.runtime.agent import samples
 from ftcore.runtime.agent.environment import worker_env
 from ftcore.runtime.agent.errorfile import read_error_file
-from ftcore.runtime.agent.health import HealthCheck
+from ftcore.runtime.agent.journal import FileJournal
 from ftcore.runtime.agent.link import Link, make_hello
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.agent.particulars import Particulars
@@ -39,6 +38,7 @@ from ftcore.runtime.agent.watch_notes import NotesWatch
 from ftcore.runtime.agent.watch_progress import ProgressWatch
 from ftcore.runtime.checks.protocol import Said
 from ftcore.runtime.clock import at
+from ftcore.runtime.host import HERE
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.security import NONE, Security
 from ftcore.runtime.wire.transport import GrpcTransport
@@ -119,6 +119,40 @@ class Outcome:
     reason: str
 
 
+@attrs.frozen(kw_only=True)
+class AgentParts:
+    """What an agent stands on beside its log and its supervisor; another world has others.
+
+    Args:
+        host: its machine.
+        kernel: tells of the workers' processes.
+        journal: opens the journal of its outbox, given the path of its file.
+        performers: carry out orders that leave the processes in place, by type of command; ``CheckHealth`` is not
+            among them, see ``Agent``.
+        make_core: makes what decides.
+    """
+
+    host: Host = HERE
+    kernel: samples.Kernel = samples
+    journal: Callable[[Path], Journal] = FileJournal
+    performers: Mapping[type[Any], Performer] = attrs.field(factory=dict)
+    make_core: Callable[..., core.AgentCore] = core.AgentCore
+
+
+class Checker(Protocol):
+    """Checks a node's devices and links; see ``HealthCheck``."""
+
+    @property
+    def accelerators(self) -> int:
+        """How many accelerators the node has."""
+
+    async def run(self, command: CheckHealth, effect: str) -> act.Findings:
+        """Carry a check out; raises ``OSError`` if it cannot be made."""
+
+    async def watch(self, told: Callable[[Said], None]) -> None:
+        """Watch the accelerators until cancelled."""
+
+
 class Agent:
     """One node's agent.
 
@@ -131,6 +165,7 @@ class Agent:
             silent and does not count as living, or 0. None: this agent never does.
         checker: checks this node's devices and links; None: this agent cannot.
         transport: how masters are reached; None: gRPC.
+        parts: what else it stands on.
     """
 
     def __init__(
@@ -139,10 +174,13 @@ class Agent:
         log: EventLog,
         supervisor: Supervisor,
         put_up_candidate: Callable[[int | None], None] | None = None,
-        checker: HealthCheck | None = None,
+        checker: Checker | None = None,
         transport: Transport | None = None,
+        parts: AgentParts | None = None,
     ) -> None:
         self.config = config
+        self._parts = parts = parts or AgentParts()
+        self._host = parts.host
         self._log = log
         self._supervisor = supervisor
         self._transport = transport or GrpcTransport(config.security)
@@ -151,24 +189,23 @@ class Agent:
         self._checking: asyncio.Task[None] | None = None
         self._timing = config.submission.spec.timing
         leads = put_up_candidate is not None
-        self._core = core.AgentCore(
+        self._core = parts.make_core(
             config.node,
             config.slots,
             self._timing,
-            able=(CheckHealth,) if checker is not None else (),
+            able=(*parts.performers, *((CheckHealth,) if checker is not None else ())),
             lead_delay_s=config.lead_delay_s if leads else None,
         )
-        self._progress = ProgressWatch(
-            self._timing, config.slots, supervisor if isinstance(supervisor, Inspector) else None
-        )
+        inspector = supervisor if isinstance(supervisor, Inspector) else None
+        self._progress = ProgressWatch(self._timing, config.slots, inspector, parts.kernel)
         self._notes = NotesWatch(config.node)
         self._ring = StepRing()
         self._warmer = supervisor if isinstance(supervisor, Warmer) else None
-        self._particulars = Particulars(config.address)
+        self._particulars = Particulars(config.address, self._host)
         self._rejoin = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._farewell_grace_s = self._timing.stop_grace_s
         if config.leave_within_s is not None:
             self._farewell_grace_s = max(0.0, config.leave_within_s - GOODBYE_S)
@@ -183,9 +220,10 @@ class Agent:
     def _begin_life(self) -> None:
         """A new incarnation: new identity, nothing obeyed, first fact ``node.joined``."""
         config = self.config
-        incarnation = f"{os.getpid():x}-{os.urandom(4).hex()}"
+        incarnation = f"{self._host.pid:x}-{self._host.unique()[:8]}"
         self._outbox = Outbox(config.node, incarnation, lambda: self._link.wake())
         self._link = Link(
+            host=self._host,
             transport=self._transport,
             log=self._log,
             hello=make_hello(
@@ -212,8 +250,8 @@ class Agent:
             node=config.node,
             incarnation=incarnation,
             slots=config.slots,
-            host=socket.gethostname(),
-            pid=os.getpid(),
+            host=self._host.name,
+            pid=self._host.pid,
             address=config.address,
             version=__version__,
             ordinal=config.ordinal,
@@ -364,7 +402,10 @@ class Agent:
                 line=hit.line,
                 count=hit.count,
             )
-            self._outbox.add(fact, at(None))
+            self._record(fact)
+
+    def _record(self, data: Any, mono: int | None = None) -> None:
+        self._outbox.add(data, at(mono, self._host))
 
     def _watched(self, said: Said) -> None:
         """The accelerators were looked at, and the kernel had something to say of them."""
@@ -377,24 +418,25 @@ class Agent:
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._finished)
         return task
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and task.exception() is not None and not self._ended.done():
             self._ended.set_exception(task.exception() or AssertionError)
 
     # -- the bond
 
     def _leaderless(self, silent: Leader | None) -> None:
-        here = silent is not None and silent.candidate.host == socket.gethostname()
+        here = silent is not None and silent.candidate.host == self._host.name
         self._do(self._core.leaderless(_now(), silent.candidate.pid if silent is not None and here else 0))
 
     def _welcomed(self, frame: frames.Welcome) -> None:
         self._log_id = frame.mark.log_id
-        self._outbox.open(self.config.state_dir / frame.mark.log_id / f"{self.config.node}.outbox")
+        path = self.config.state_dir / frame.mark.log_id / f"{self.config.node}.outbox"
+        self._outbox.open(lambda: self._parts.journal(path))
         self._particulars.forget()
         self._progress.forget()
         self._do(self._core.welcomed(frame.term))
@@ -431,7 +473,7 @@ class Agent:
             self._doers[type(action)](self, action)
 
     def _tell(self, action: act.Tell) -> None:
-        self._outbox.add(action.data, at(action.mono))
+        self._record(action.data, action.mono)
 
     def _tell_failure(self, action: act.TellFailure) -> None:
         self._tell_notes()
@@ -447,7 +489,7 @@ class Agent:
             last=self._ring.window(action.mono, data.rank, used),
             log_dir=str(Path(error_file).parent) if error_file else "",  # a launcher may keep its logs elsewhere
         )
-        self._outbox.add(evidence, at(action.mono))
+        self._record(evidence, action.mono)
 
     def _log_dir(self, round_: int, rank: int) -> Path:
         log = self._log_id[:LOG_ID_CHARS]
@@ -456,15 +498,26 @@ class Agent:
     def _log_dirs(self, round_: Round, part: Slice) -> tuple[str, ...]:
         return tuple(str(self._log_dir(round_, part.base_rank + i)) for i in range(part.slots))
 
-    def _begin_check(self, action: act.Perform) -> None:
-        self._give_up_check()
-        self._checking = self._spawn(self._check(action))
+    def _perform(self, action: act.Perform) -> None:
+        if isinstance(action.command, CheckHealth):
+            self._give_up_check()
+            self._checking = self._spawn(self._check(action, action.command))
+        else:
+            self._spawn(self._perform_in_place(action))
 
-    async def _check(self, action: act.Perform) -> None:
-        assert self._checker is not None and isinstance(action.command, CheckHealth)
+    async def _perform_in_place(self, action: act.Perform) -> None:
+        try:
+            step = await self._parts.performers[type(action.command)].perform(action.command, action.effect)
+        except Refused as error:
+            self._do(self._core.failed_to(action, str(error)))
+        else:
+            self._do(self._core.performed(action, step))
+
+    async def _check(self, action: act.Perform, command: CheckHealth) -> None:
+        assert self._checker is not None
         begun = asyncio.get_running_loop().time()
         try:
-            found = await self._checker.run(action.command, action.effect)
+            found = await self._checker.run(command, action.effect)
         except OSError as error:  # out of descriptors or memory: that must not keep anybody from training
             found = act.Findings(verdict="unavailable", detail=f"the check cannot be made: {error}")
         took_s = round(asyncio.get_running_loop().time() - begun, 3)
@@ -545,7 +598,7 @@ class Agent:
         self._ring.take(pages)
         for told in self._notes.look(pages, _now(), self._core.incarnation):
             fact = self._with_window(told.fact, told.mono) if isinstance(told.fact, FaultObserved) else told.fact
-            self._outbox.add(fact, at(told.mono))
+            self._record(fact, told.mono)
 
     def _with_window(self, fact: FaultObserved, mono: int | None) -> FaultObserved:
         mono = int(_now() * 1e9) if mono is None else mono
@@ -601,7 +654,7 @@ class Agent:
         act.Start: _begin_start,
         act.Stop: _begin_stop,
         act.Open: _begin_open,
-        act.Perform: _begin_check,
+        act.Perform: _perform,
         act.Leave: _leave,
         act.Rejoin: _join_anew,
         act.GiveUp: _give_up,

@@ -15,7 +15,6 @@ the workers with it.
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -24,9 +23,8 @@ import structlog
 
 from ftcore.engine.master import Mark
 from ftcore.errors import FtcoreError, StreamBroken, Unreachable
-from ftcore.ports import EventLog, Leader, Stream, Transport
+from ftcore.ports import EventLog, Host, Leader, Stream, Transport
 from ftcore.runtime import tasks
-from ftcore.runtime.agent import processes
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.wire import frames, opening
 from ftcore.runtime.wire.security import Security
@@ -57,6 +55,7 @@ class Link:
     """One agent's bond with whoever leads.
 
     Args:
+        host: the machine that it is on.
         transport: how masters are reached.
         log: the job's log; only its ``leader`` is read.
         hello: makes the first frame, given the number of facts that were acknowledged, and how far the log is known.
@@ -76,6 +75,7 @@ class Link:
     def __init__(
         self,
         *,
+        host: Host,
         transport: Transport,
         log: EventLog,
         hello: Callable[[int, Mark | None], frames.Hello],
@@ -91,6 +91,7 @@ class Link:
         on_looked: Callable[[bool], None],
         on_leaderless: Callable[[Leader | None], None],
     ) -> None:
+        self._host = host
         self._transport = transport
         self._log = log
         self._hello = hello
@@ -125,7 +126,7 @@ class Link:
     async def run(self) -> None:
         """Keep the bond until cancelled."""
         while True:
-            if not processes.can_open(DESCRIPTORS):
+            if not self._host.can_open(DESCRIPTORS):
                 self.say("no master is called", f"fewer than {DESCRIPTORS} file descriptors are left to this agent")
                 await asyncio.sleep(self._timing.reconnect_s)
                 continue
@@ -134,7 +135,7 @@ class Link:
             if target:
                 await self._attempt(target)
             if not self._hint:
-                await asyncio.sleep(self._timing.reconnect_s * random.uniform(0.2, 1.0))
+                await asyncio.sleep(self._timing.reconnect_s * self._host.uniform(0.2, 1.0))
 
     async def _find(self) -> str:
         """Who leads, as the store says; where it does not answer, the next of those that may lead or know who does."""
@@ -240,7 +241,7 @@ class Link:
         patience_s = self._timing.reconnect_s
         try:
             while not answer.done():
-                await asyncio.wait([answer], timeout=patience_s * random.uniform(0.8, 1.0))
+                await asyncio.wait([answer], timeout=patience_s * self._host.uniform(0.8, 1.0))
                 patience_s = min(2 * patience_s, CONNECT_S)
                 if answer.done():
                     break

@@ -8,16 +8,15 @@ heartbeats carry nothing of it. None of it enters the log: it lives in the maste
 House rule: what cannot be read is left out, and never an error.
 """
 
-import contextlib
-import glob
 import os
-import socket
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
+from ftcore.ports import Host
+from ftcore.runtime.host import HERE
 from ftcore.runtime.wire import frames
 
 LOOK_S: Final = 10.0
@@ -34,23 +33,16 @@ class Particulars:
 
     Args:
         address: at which other nodes reach it.
-        net_dev: the kernel's counters.
-        gpus: the driver's descriptions of devices.
+        host: the machine that it is on.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        net_dev: str = "/proc/net/dev",
-        gpus: str = "/proc/driver/nvidia/gpus/*/information",
-    ) -> None:
-        self._net_dev = net_dev
+    def __init__(self, address: str, host: Host = HERE) -> None:
+        self._host = host
         self._about = frames.Particulars(
-            host=socket.gethostname(),
+            host=host.name,
             address=address,
             pod=next((os.environ[name] for name in POD_ENV if os.environ.get(name)), ""),
-            devices=tuple(_model(path) for path in sorted(glob.glob(gpus))),
+            devices=host.devices(),
         )
         self._hits: Counter[str] = Counter()
         self._gauges: dict[str, frames.Gauge] = {}
@@ -85,7 +77,7 @@ class Particulars:
         net: dict[str, tuple[int, int, int]] = {}
         if now - self._looked >= LOOK_S:
             self._looked = now
-            read = interfaces(self._net_dev)
+            read = self._host.interfaces()
             net = {name: counts for name, counts in read.items() if self._told_net.get(name) != counts}
             self._told_net.update(net)
         hits = {cls: count for cls, count in self._hits.items() if self._told_hits.get(cls) != count}
@@ -98,25 +90,3 @@ class Particulars:
         about, self._whole = (self._about if self._whole else frames.Particulars()), False
         told = msgspec.structs.replace(about, net=net, hits=hits, phase=phase, gauges=gauges, blind=blind)
         return told if told != frames.Particulars() else None
-
-
-def interfaces(path: str) -> dict[str, tuple[int, int, int]]:
-    """By interface that was ever used, loopback excepted: bytes received and sent, errors and drops of both ways."""
-    found: dict[str, tuple[int, int, int]] = {}
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        with open(path, encoding="ascii", errors="replace") as file:
-            lines = file.readlines()[2:]
-        for line in lines[:64]:
-            name, _, rest = line.partition(":")
-            counts = [int(word) for word in rest.split()]
-            if name.strip() != "lo" and (counts[0] or counts[8]):
-                found[name.strip()] = (counts[0], counts[8], sum(counts[2:4]) + sum(counts[10:12]))
-    return found
-
-
-def _model(path: str) -> str:
-    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if line.startswith("Model:"):
-                return line.partition(":")[2].strip()
-    return "unknown"

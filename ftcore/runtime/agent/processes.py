@@ -131,20 +131,6 @@ def end_child(pid: int) -> None:
             os.waitpid(pid, 0)
 
 
-def can_open(count: int) -> bool:
-    """Whether this process can open so many more files."""
-    probes: list[int] = []
-    try:
-        for _ in range(count):
-            probes.append(os.dup(0))
-    except OSError:
-        return False
-    finally:
-        for fd in probes:
-            os.close(fd)
-    return True
-
-
 def _all() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 

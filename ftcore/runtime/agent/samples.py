@@ -16,12 +16,12 @@ import contextlib
 import os
 import struct
 import time
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
 
 import attrs
 
-from ftcore.runtime.agent import processes
+from ftcore.runtime.agent import processes, sockets
 
 BUSY_SHARE: Final = 0.02
 """Of one processor: what background threads use is less."""
@@ -78,6 +78,25 @@ class Wait:
     ends_at: float | None = None
 
 
+class Kernel(Protocol):
+    """What a kernel tells of processes; this module is that of this machine's."""
+
+    def born(self, pid: int) -> str:
+        """See ``born``."""
+
+    def state(self, pid: int) -> str:
+        """See ``state``."""
+
+    def wait_of(self, pid: int) -> Wait:
+        """See ``wait_of``."""
+
+    def others_rest(self, pid: int) -> bool:
+        """See ``others_rest``."""
+
+    def usages(self, pids: Sequence[int]) -> tuple[list[Usage], list[sockets.Connection]]:
+        """See ``usages``."""
+
+
 def progressed(before: Usage, after: Usage, wait: Wait) -> bool:
     """Whether a process did anything between two moments.
 
@@ -91,6 +110,13 @@ def progressed(before: Usage, after: Usage, wait: Wait) -> bool:
         or (after.moved - before.moved) / seconds >= BUSY_BYTES_S
         or (wait.kind in ("outside", "") and after.others != before.others)
     )
+
+
+def usages(pids: Sequence[int]) -> tuple[list[Usage], list[sockets.Connection]]:
+    """What processes have used by now, and the connections of this host."""
+    found = sockets.connections()
+    sent = sockets.moved(found)
+    return [usage(pid, sent) for pid in pids], found
 
 
 def usage(pid: int, sent: Mapping[int, int]) -> Usage:

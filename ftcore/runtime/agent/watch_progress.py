@@ -29,7 +29,7 @@ from ftcore.faults.detectors.no_progress import NoProgress
 from ftcore.faults.frames import Place, place_of
 from ftcore.faults.standstill import merged
 from ftcore.ports import Inspector, Progress, Signs
-from ftcore.runtime.agent import samples, sockets
+from ftcore.runtime.agent import samples
 from ftcore.runtime.agent.unanswered import UnansweredWatch
 from ftcore.timing import Timing
 
@@ -73,10 +73,6 @@ class _Watched:
     kept: bool = False
     shown: bool = False
 
-    @property
-    def lives(self) -> bool:
-        return self.born != "" and samples.born(self.pid) == self.born
-
     def shift(self, seconds: float) -> None:
         """Time has passed in which nobody looked."""
         self.signed += seconds
@@ -98,10 +94,18 @@ class ProgressWatch:
         timing: the job's time constants.
         slots: workers of the node.
         inspector: reads the workers' signs and stacks; None: there are none.
+        kernel: tells of processes.
     """
 
-    def __init__(self, timing: Timing, slots: int, inspector: Inspector | None = None) -> None:
+    def __init__(
+        self,
+        timing: Timing,
+        slots: int,
+        inspector: Inspector | None = None,
+        kernel: samples.Kernel = samples,
+    ) -> None:
         self._timing = timing
+        self._kernel = kernel
         self._inspector = inspector
         self._workers = [
             _Watched(NoProgress(floor_s=timing.hang_idle_s, cap_s=timing.hang_ceiling_s)) for _ in range(slots)
@@ -130,7 +134,7 @@ class ProgressWatch:
         files = [str(Path(one) / STACKS_NAME) for one in dirs] or [""] * len(pids)
         self._base_rank, self._looked, self._samples = base_rank, now, 0
         self._workers = [
-            _Watched(worker.learned, pid, samples.born(pid), signed=now, file=file)
+            _Watched(worker.learned, pid, self._kernel.born(pid), signed=now, file=file)
             for worker, pid, file in zip(self._workers, pids, files, strict=True)
         ]
         self._set(())
@@ -162,8 +166,7 @@ class ProgressWatch:
             if self._stands:
                 self._set(())
             return
-        pause_s = self._pause_s(quiet)
-        if self._samples and at - self._sampled < pause_s:
+        if self._samples and at - self._sampled < self._pause_s(quiet):
             return
         self._sampled, self._samples = at, self._samples + 1
         workers = self._workers
@@ -202,7 +205,7 @@ class ProgressWatch:
     def _quiet(self, now: float) -> list[int]:
         """Who shows no progress; if one is stopped, all, to tell who waits for it."""
         look_s = self._timing.hang_look_s
-        states = [samples.state(worker.pid) if worker.lives else "X" for worker in self._workers]
+        states = [self._kernel.state(worker.pid) if self._lives(worker) else "X" for worker in self._workers]
         stopped = False
         for worker, state in zip(self._workers, states, strict=True):
             known = _STOPPED.get(state, "")
@@ -220,14 +223,13 @@ class ProgressWatch:
 
     async def _sample(self, workers: Sequence[_Watched], quiet: Sequence[int], now: Callable[[], float]) -> Net:
         loop = asyncio.get_running_loop()
-        before, found = await loop.run_in_executor(None, _usages, [worker.pid for worker in workers])
-        waits = [samples.wait_of(worker.pid) for worker in workers]
+        before, found = await loop.run_in_executor(None, self._kernel.usages, [worker.pid for worker in workers])
+        waits = [self._kernel.wait_of(worker.pid) for worker in workers]
         opening = {one.inode for one in found if one.opening and one.retries}
         connects = [not opening.isdisjoint(used.inodes) for used in before]
         patient = now() - self._timing.hang_idle_s
-        every = [
-            _shows_all(worker, used, wait, patient) for worker, used, wait in zip(workers, before, waits, strict=True)
-        ]
+        seen = zip(workers, before, waits, strict=True)
+        every = [self._shows_all(worker, used, wait, patient) for worker, used, wait in seen]
         asked = [
             local
             for local, busy, whole in zip(quiet, connects, every, strict=True)
@@ -235,7 +237,7 @@ class ProgressWatch:
         ]
         if asked:
             await asyncio.sleep(ANSWER_S)
-        after, found = await loop.run_in_executor(None, _usages, [worker.pid for worker in workers])
+        after, found = await loop.run_in_executor(None, self._kernel.usages, [worker.pid for worker in workers])
         kept = {}
         for worker, local, used, rested, wait in zip(workers, quiet, before, after, waits, strict=True):
             dump = self._inspector.stack(local) if local in asked and self._inspector is not None else ""
@@ -249,6 +251,18 @@ class ProgressWatch:
         first = self._base_rank
         ranks = {inode: first + local for local, used in zip(quiet, after, strict=True) for inode in used.inodes}
         return self._unanswered.net(found, ranks, now())
+
+    def _lives(self, worker: _Watched) -> bool:
+        return worker.born != "" and self._kernel.born(worker.pid) == worker.born
+
+    def _shows_all(self, worker: _Watched, used: samples.Usage, wait: samples.Wait, patient: float) -> bool:
+        """Whether it matters what a worker's other threads do, and none of them runs.
+
+        It does where the worker waits for one of them, and where people will want to know: it has made no progress
+        since ``patient``.
+        """
+        rests = worker.used is not None and not samples.progressed(worker.used, used, wait)
+        return rests and (wait.kind == "lock" or worker.signed <= patient) and self._kernel.others_rest(worker.pid)
 
     def _ask(self, local: int, every: bool) -> bool:
         return self._inspector is not None and self._inspector.ask_stack(local, every)
@@ -268,7 +282,7 @@ class ProgressWatch:
             worker.state = "disk" if used.state == "D" else "runs" if ran or used.state == "R" else "waits"
         if worker.signs.ended and worker.state in ("waits", "runs"):
             worker.state = "ended"
-        if not worker.lives:
+        if not self._lives(worker):
             worker.state = "gone"
         worker.used, worker.place, worker.wait = rested, place, wait
         deadline = worker.learned.deadline()
@@ -297,16 +311,6 @@ class ProgressWatch:
         )
 
 
-def _shows_all(worker: _Watched, used: samples.Usage, wait: samples.Wait, patient: float) -> bool:
-    """Whether it matters what a worker's other threads do, and none of them runs.
-
-    It does where the worker waits for one of them, and where people will want to know: it has made no progress since
-    ``patient``.
-    """
-    rests = worker.used is not None and not samples.progressed(worker.used, used, wait)
-    return rests and (wait.kind == "lock" or worker.signed <= patient) and samples.others_rest(worker.pid)
-
-
 def _is_news(worker: _Watched, place: Place) -> bool:
     """Whether a worker's stacks are to be kept: from the second sample on, where they say more than what is kept."""
     if worker.used is None or not place.frames or not worker.file:
@@ -319,9 +323,3 @@ def _keep(texts: Mapping[str, str]) -> None:
     for file, text in texts.items():
         with contextlib.suppress(OSError):
             Path(file).write_text(text)
-
-
-def _usages(pids: Sequence[int]) -> tuple[list[samples.Usage], list[sockets.Connection]]:
-    found = sockets.connections()
-    sent = sockets.moved(found)
-    return [samples.usage(pid, sent) for pid in pids], found

@@ -14,7 +14,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -36,7 +36,54 @@ ANSWER_BYTES_MAX = 256 << 10
 SAID_BYTES_MAX = 2048
 """Kept of what a policy prints, for the message if its process ends."""
 
+ARGV = (sys.executable, "-P", "-m", "ftcore.runtime.advise", "ask")
+"""The command that is given a question."""
+
+Ask = Callable[[bytes], Coroutine[Any, Any, bytes]]
+
 logger = structlog.get_logger()
+
+
+async def ask(body: bytes, argv: tuple[str, ...] = ARGV) -> bytes:
+    """The line that a process answers to a question.
+
+    Raises:
+        OSError: the process cannot be started.
+        ValueError: it gave no answer; says why.
+    """
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env=without_secrets(os.environ),
+        start_new_session=True,
+        limit=ANSWER_BYTES_MAX,
+    )
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    said = bytearray()
+    listening = asyncio.create_task(_listen(process.stderr, said))
+    try:
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(body)
+            await process.stdin.drain()
+        try:
+            line = await process.stdout.readline()
+        except ValueError:
+            raise ValueError(f"answered more than {ANSWER_BYTES_MAX} bytes") from None
+        if not line.endswith(b"\n"):
+            code = await process.wait()
+            await asyncio.wait([listening], timeout=0.2)
+            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            raise ValueError(f"its process ended with {how} and no answer{_last_line(said)}")
+        return line
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.stdin.close()
+        await tasks.end([listening])
+        await process.wait()
 
 
 class Adviser:
@@ -44,14 +91,14 @@ class Adviser:
 
     Args:
         tell: takes the facts that come of it.
-        argv: the command that is given a question.
+        ask: asks one question, as ``ask`` does.
     """
 
-    def __init__(self, tell: Callable[[Any], Any], argv: tuple[str, ...] = ()) -> None:
+    def __init__(self, tell: Callable[[Any], Any], ask: Ask = ask) -> None:
         self._tell = tell
-        self._argv = argv or (sys.executable, "-P", "-m", "ftcore.runtime.advise", "ask")
+        self._question = ask
         self._asked: dict[str, asyncio.Task[None]] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: dict[asyncio.Task[None], None] = {}
 
     def attend(self, state: JobState, now: int) -> None:
         """Ask what is to be asked, and drop what no longer is.
@@ -91,15 +138,15 @@ class Adviser:
         """End all questions."""
         for effect in list(self._asked):
             self._drop(effect)
-        await tasks.end(set(self._ending))
+        await tasks.end(self._ending)
 
     def _drop(self, effect: str) -> bool:
         """Forget a question; returns whether it was still being thought about."""
         task = self._asked.pop(effect, None)
         if task is None or task.done():
             return False
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._ending[task] = None
+        task.add_done_callback(lambda ended: self._ending.pop(ended, None))
         return task.cancel()
 
     def _say_fault(self, effect: str, policy: str, error: str) -> None:
@@ -111,7 +158,7 @@ class Adviser:
             return  # its order fails in a moment
         try:
             async with asyncio.timeout(left_s):
-                body = await self._ask(msgspec.json.encode(question) + b"\n")
+                body = await self._question(msgspec.json.encode(question) + b"\n")
             answer = _read(body, question, state)
         except TimeoutError:
             self._say_fault(question.effect, question.policy, f"did not answer in {left_s:.1f} s")
@@ -119,47 +166,6 @@ class Adviser:
             self._say_fault(question.effect, question.policy, one_line(str(error), 500))
         else:
             self._tell(answer)
-
-    async def _ask(self, body: bytes) -> bytes:
-        """The line that a process answers to a question.
-
-        Raises:
-            OSError: the process cannot be started.
-            ValueError: it gave no answer; says why.
-        """
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *self._argv,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            env=without_secrets(os.environ),
-            start_new_session=True,
-            limit=ANSWER_BYTES_MAX,
-        )
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        said = bytearray()
-        listening = asyncio.create_task(_listen(process.stderr, said))
-        try:
-            with contextlib.suppress(ConnectionError):
-                process.stdin.write(body)
-                await process.stdin.drain()
-            try:
-                line = await process.stdout.readline()
-            except ValueError:
-                raise ValueError(f"answered more than {ANSWER_BYTES_MAX} bytes") from None
-            if not line.endswith(b"\n"):
-                code = await process.wait()
-                await asyncio.wait([listening], timeout=0.2)
-                how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-                raise ValueError(f"its process ended with {how} and no answer{_last_line(said)}")
-            return line
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.stdin.close()
-            await tasks.end([listening])
-            await process.wait()
 
 
 def _is_asked(entry: ChainEntry, command: AskPolicy, cls: str) -> bool:

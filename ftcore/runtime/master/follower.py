@@ -5,13 +5,12 @@ and how long the log is matters to nobody who waits for a master.
 """
 
 import asyncio
-import time
 
 from ftcore.errors import Truncated
 from ftcore.events.envelope import Event
 from ftcore.ids import Seq, Term
-from ftcore.ports import EventLog
-from ftcore.runtime.clock import UNKNOWN, boot_id
+from ftcore.ports import EventLog, Host
+from ftcore.runtime.host import HERE
 from ftcore.runtime.master.alerts import Unsent
 from ftcore.runtime.master.sequencer import take_in
 from ftcore.states.job import ENDED
@@ -25,6 +24,7 @@ class Follower:
     Args:
         log: the job's log.
         saw_run: the run that is under way is known to have begun; see ``follow``.
+        host: the machine that it is on.
 
     Attributes:
         state: what was folded by now.
@@ -32,7 +32,7 @@ class Follower:
         caught_up: what was there when ``follow`` began is folded.
     """
 
-    def __init__(self, log: EventLog, *, saw_run: bool) -> None:
+    def __init__(self, log: EventLog, *, saw_run: bool, host: Host = HERE) -> None:
         self.state = JobState()
         self.unsent = Unsent()
         self.caught_up = asyncio.Event()
@@ -40,6 +40,7 @@ class Follower:
         self._told: tuple[Term, int] | None = None
         self._log = log
         self._saw_run = saw_run
+        self._host = host
 
     @property
     def ahead(self) -> int | None:
@@ -70,7 +71,7 @@ class Follower:
                 async for event in self._log.follow(Seq(self.state.seq)):
                     self._take_in(event)
                     if self.caught_up.is_set():
-                        ahead = event.time - time.monotonic_ns()  # at least: the event is a little older
+                        ahead = event.time - self._host.mono()  # at least: the event is a little older
                         self._ahead = ahead if self._ahead is None else max(self._ahead, ahead)
                     if self._is_over(begun):
                         return
@@ -117,7 +118,7 @@ class Follower:
     def _take_in(self, event: Event) -> None:
         take_in(self.state, event)
         self.unsent.feed(event)
-        if event.at is not None and event.at.boot == boot_id() != UNKNOWN:
+        if event.at is not None and event.at.boot == self._host.boot != "":
             ahead = event.time - event.at.mono  # at most: the fact was under way a little
             again = self._told is not None and self._told[0] == event.term
             self._told = (event.term, min(ahead, self._told[1]) if again and self._told is not None else ahead)

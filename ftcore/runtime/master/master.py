@@ -6,14 +6,12 @@ the start, so that agents who ask a standby are told who leads. See ``states/mas
 
 import asyncio
 import contextlib
-import os
 import resource
-import socket
-import uuid
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from typing import Any, TypeVar
 
+import attrs
 import structlog
 
 from ftcore.engine.master import (
@@ -43,11 +41,13 @@ from ftcore.events.policy import AlertRaised
 from ftcore.events.worker import WorkersStood, WorkersWentOn
 from ftcore.faults.table import table
 from ftcore.ids import Seq, seconds
-from ftcore.ports import Candidate, EventLog, Leadership, Transport
+from ftcore.platforms import open_platform
+from ftcore.ports import Candidate, EventLog, Host, Leadership, Platform, Transport
 from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
-from ftcore.runtime.master.adviser import Adviser
-from ftcore.runtime.master.alerts import ALERTS_S, Alerts
+from ftcore.runtime.host import HERE
+from ftcore.runtime.master.adviser import Adviser, Ask, ask
+from ftcore.runtime.master.alerts import ALERTS_S, Alerts, Send, send
 from ftcore.runtime.master.contradictions import Contradictions
 from ftcore.runtime.master.deadlines import Deadlines
 from ftcore.runtime.master.follower import Follower
@@ -93,6 +93,23 @@ T = TypeVar("T")
 logger = structlog.get_logger()
 
 
+@attrs.frozen(kw_only=True)
+class MasterParts:
+    """What a master stands on beside its log and its transport; another world has others.
+
+    Args:
+        host: its machine.
+        open_platform: opens the platform at a URL, for a job.
+        send: sends an alert.
+        ask: asks a policy that is not ftcore's own.
+    """
+
+    host: Host = HERE
+    open_platform: Callable[[str, str], Platform] = open_platform
+    send: Send = send
+    ask: Ask = ask
+
+
 class Master:
     """A candidate for the master role of one job.
 
@@ -107,6 +124,7 @@ class Master:
         standby: it was started beside a master that leads: it ends if the run has ended. Otherwise it may be there to
             begin a new run of a log that has ended.
         upkeep: how the log is kept small; None: with snapshots alone.
+        parts: what else it stands on.
     """
 
     def __init__(
@@ -121,18 +139,21 @@ class Master:
         timing: Timing = DEFAULT,
         standby: bool = False,
         upkeep: Upkeep | None = None,
+        parts: MasterParts | None = None,
     ) -> None:
+        parts = parts or MasterParts()
+        self._host = parts.host
         self.log = log
         self.phase: MasterPhase = MasterPhase.CANDIDATE
         self._timing = timing
-        self._follower = Follower(log, saw_run=standby)
-        self._clock = SystemClock()
+        self._follower = Follower(log, saw_run=standby, host=self._host)
+        self._clock = SystemClock(host=self._host)
         self._transport = transport or GrpcTransport(security)
         service = Service(self, self._transport, listen=listen, advertise=advertise, token=security.token)
         self._listener = service.listener
         self._sessions: dict[str, Session] = {}
         self._sequencer: Sequencer | None = None
-        self._alerts = Alerts(self._record)
+        self._alerts = Alerts(self._record, parts.send)
         self._leases = Leases(seconds(timing.node_lease_s), seconds(LOOK_S))
         self._expected: frozenset[tuple[str, str]] | None = None
         self._paces = NodePaces(timing.pace_window_s)
@@ -154,8 +175,10 @@ class Master:
         self._operators = Operators(
             log.job, lambda: self.state, lambda: self.leading, self._durable_answer, self._record
         )
-        self._adviser = Adviser(self._tell_own)
-        self._replacer = Replacer(platform, log.job, self._tell_own, lambda: self.state) if platform else None
+        self._adviser = Adviser(self._tell_own, parts.ask)
+        self._replacer = (
+            Replacer(platform, log.job, self._tell_own, lambda: self.state, parts.open_platform) if platform else None
+        )
         self._ended = asyncio.Event()
         self._identified = asyncio.Event()
         self._contradictions = Contradictions(log, lambda: self.state, self._record)
@@ -215,7 +238,7 @@ class Master:
 
         Who has not yet folded what was there when it came does not campaign: the role goes to who can lead at once.
         """
-        candidate = Candidate(host=socket.gethostname(), pid=os.getpid(), address=address)
+        candidate = Candidate(host=self._host.name, pid=self._host.pid, address=address)
         announcing = asyncio.create_task(
             announce(self._transport, self.log.job, address, self._security, lambda: self.state.master)
         )
@@ -241,7 +264,7 @@ class Master:
         self._step("log.ended.at")
         await self._follower.finish()
         await self._contradictions.begin()
-        self._clock = SystemClock(self.state.time, self._follower.ahead)
+        self._clock = SystemClock(self.state.time, self._follower.ahead, self._host)
         self._last_called = self._clock.mono()
         self._durable = dict(self.state.sources)
         self._sequencer = Sequencer(self.log, self.state, leadership.term, self._clock, self._committed)
@@ -253,14 +276,14 @@ class Master:
             return  # the run ended while the last master handed over
         self._lived = self.state.run > 0 and self.state.phase not in ENDED
         elected = MasterElected(
-            host=socket.gethostname(),
-            pid=os.getpid(),
+            host=self._host.name,
+            pid=self._host.pid,
             address=address,
             version=__version__,
             decides=NEWEST,
-            log_id="" if self.state.log_id else uuid.uuid4().hex,
+            log_id="" if self.state.log_id else self._host.unique(),
         )
-        durable = self._sequencer.submit(Fact(id=EventId(OWN, "", 0), data=elected, at=at()))
+        durable = self._sequencer.submit(Fact(id=EventId(OWN, "", 0), data=elected, at=at(host=self._host)))
         if elected.log_id:
             durable.add_done_callback(lambda _: self._identified.set())
         else:

@@ -80,7 +80,7 @@ class Replacer:
         self._make = make
         self._platform: Platform | None = None
         self._asked: dict[str, asyncio.Task[None]] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: dict[asyncio.Task[None], None] = {}
         self._able: bool | None = None
         self._declared: tuple[int, bool | None] = (0, None)
         self._declared_at = 0.0
@@ -115,8 +115,8 @@ class Replacer:
         self._changed.set()
         for effect in [effect for effect in self._asked if effect not in state.actions]:
             task = self._asked.pop(effect)
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._ending[task] = None
+            task.add_done_callback(lambda ended: self._ending.pop(ended, None))
             task.cancel()
         for ordered in list(state.actions.values()):
             if PLATFORM in ordered.waiting and ordered.effect not in self._asked:

@@ -12,7 +12,8 @@ from ftcore.events.master import MasterElected
 from ftcore.logs import open_log
 from ftcore.ports import Candidate, EventLog
 from ftcore.runtime import tasks
-from ftcore.runtime.clock import SystemClock, at, boot_id
+from ftcore.runtime.clock import SystemClock, at
+from ftcore.runtime.host import HERE
 from ftcore.runtime.master.follower import Follower
 from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.states.job import JobPhase
@@ -61,7 +62,7 @@ def test_a_candidate_that_came_too_late_knows_it_by_its_agent() -> None:
     async def scenario() -> None:
         log, sequencer, behind = await led("late")
         leading = asyncio.create_task(sequencer.run())
-        for boot, known in (("another", False), (boot_id(), True)):
+        for boot, known in (("another", False), (HERE.boot, True)):
             here = msgspec.structs.replace(at(), boot=boot)
             last = await sequencer.submit(Fact(id=EventId("master", "", 0), data=ELECTED, at=here))
             follower = Follower(log, saw_run=False)

@@ -14,6 +14,7 @@ from ftcore.runtime.agent import link as subject
 from ftcore.runtime.agent.link import Link, make_hello
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.clock import at
+from ftcore.runtime.host import HERE
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.security import NONE
 from ftcore.runtime.wire.transport import GrpcTransport
@@ -67,6 +68,7 @@ def bond(
 ) -> Link:
     submission = frames.submission(JobSpec(argv=("t.py",), nodes_min=1, nodes_max=1))
     return Link(
+        host=HERE,
         transport=TRANSPORT,
         log=store,
         hello=make_hello(job="j", node="a", incarnation="1", submission=submission, again=False),

@@ -11,13 +11,14 @@ from ftcore.events.codec import decode_fact
 from ftcore.events.node import NodeLeft
 from ftcore.events.operator import OperatorCommanded
 from ftcore.runtime.agent import outbox as subject
+from ftcore.runtime.agent.journal import FileJournal
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.clock import at
 
 
 def outbox(path: Path, life: str) -> Outbox:
     made = Outbox("a", life, lambda: None)
-    made.open(path)
+    made.open(lambda: FileJournal(path))
     return made
 
 
@@ -162,9 +163,9 @@ def test_facts_of_one_log_never_reach_another(tmp_path):
     second = Outbox("a", "2", lambda: None)
     second.add(left("2"), at())
     assert asyncio.run(second.inherited()) == []
-    second.open(tmp_path / "log2" / "o")
+    second.open(lambda: FileJournal(tmp_path / "log2" / "o"))
     assert asyncio.run(second.inherited()) == []
-    second.open(tmp_path / "log1" / "o")
+    second.open(lambda: FileJournal(tmp_path / "log1" / "o"))
     assert asyncio.run(second.inherited()) == []
     close(second)
     assert inherited(outbox(tmp_path / "log2" / "o", "3")) == [("2", 1)]

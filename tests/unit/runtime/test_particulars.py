@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from ftcore.runtime.agent.particulars import LOOK_S, Particulars, interfaces
+from ftcore.runtime.agent.particulars import LOOK_S, Particulars
+from ftcore.runtime.host import SystemHost
 from ftcore.runtime.wire import frames
 
 NET_DEV = """Inter-|   Receive                                                |  Transmit
@@ -12,14 +13,17 @@ NET_DEV = """Inter-|   Receive                                                | 
   eth1: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
 """
 
+NOWHERE = SystemHost(net_dev=Path("/nowhere"), gpus=Path("/nowhere"))
+
 
 def test_a_heartbeat_tells_what_is_new_and_no_more(tmp_path: Path, monkeypatch):
     """All at first and to a new master, then what has changed; with nothing new a heartbeat is as small as it was."""
     monkeypatch.setenv("POD_NAME", "pod-7")
-    net, gpu = tmp_path / "dev", tmp_path / "information"
+    net, gpu = tmp_path / "dev", tmp_path / "gpus" / "0" / "information"
+    gpu.parent.mkdir(parents=True)
     net.write_text(NET_DEV.format(1000))
     gpu.write_text("Model: \t\t NVIDIA H100\nIRQ: 1\n")
-    node = Particulars("10.0.0.1", net_dev=str(net), gpus=str(gpu))
+    node = Particulars("10.0.0.1", SystemHost(net_dev=net, gpus=tmp_path / "gpus"))
     first = node.changes(0.0)
     assert first is not None
     assert (first.address, first.pod, first.devices) == ("10.0.0.1", "pod-7", ("NVIDIA H100",))
@@ -44,15 +48,15 @@ def test_a_heartbeat_tells_what_is_new_and_no_more(tmp_path: Path, monkeypatch):
 def test_what_cannot_be_read_is_left_out(tmp_path: Path):
     """No counters, no devices, garbage: nothing is told of them."""
     (tmp_path / "dev").write_text("a\nb\neth0: x y z\n")
-    assert interfaces(str(tmp_path / "dev")) == interfaces("/nowhere") == {}
-    told = Particulars("h", net_dev="/nowhere", gpus="/nowhere/*").changes(0.0)
+    assert SystemHost(net_dev=tmp_path / "dev").interfaces() == NOWHERE.interfaces() == {}
+    told = Particulars("h", NOWHERE).changes(0.0)
     assert told is not None
     assert (told.net, told.devices) == ({}, ())
 
 
 def test_what_a_node_does_and_its_gauges_are_told_when_they_change():
     """A phase and each device's gauges once, then only what is new; why there are none, until there are."""
-    node = Particulars("h", net_dev="/nowhere", gpus="/nowhere/*")
+    node = Particulars("h", NOWHERE)
     node.gauged({}, "no driver answers")
     first = node.changes(0.0, "standby")
     assert first is not None and (first.phase, first.blind) == ("standby", "no driver answers")

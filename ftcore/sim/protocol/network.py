@@ -13,22 +13,30 @@ from typing import Any
 
 import attrs
 
-from ftcore.sim.clock import Scheduler, ns
-from ftcore.sim.hosts import Process
+from ftcore.sim.protocol.clock import Scheduler, ns
+from ftcore.sim.protocol.hosts import Process
 
 POLL_NS = ns(0.05)
 """How often a blocked stream tries again."""
 
-_BROKEN = object()
+_BROKEN, _FINISHED = object(), object()
 
 
 @attrs.define(eq=False)
 class End:
-    """One end of a stream: who hears, and how."""
+    """One end of a stream: who hears, and how.
+
+    Args:
+        process: who hears.
+        heard: told of a frame.
+        broken: told that the stream broke.
+        finished: told that the other end has said all that it had to say.
+    """
 
     process: Process
-    heard: Callable[[Any], None]
+    heard: Callable[[bytes], None]
     broken: Callable[[], None]
+    finished: Callable[[], None]
 
 
 class Stream:
@@ -40,10 +48,16 @@ class Stream:
         self.open = True
         self._ways: dict[int, _Way] = {id(client): _Way(net, client, server), id(server): _Way(net, server, client)}
 
-    def send(self, sender: End, frame: Any) -> None:
+    def send(self, sender: End, frame: bytes) -> None:
         """Send a frame to the other end."""
         if self.open:
             self._ways[id(sender)].put(frame)
+
+    def finish(self, sender: End) -> None:
+        """Close it behind what was sent: nothing of that is lost."""
+        if self.open:
+            self.open = False
+            self._ways[id(sender)].put(_FINISHED)
 
     def close(self) -> None:
         """Break it: each end learns of it behind what is under way to it, which may be lost as well."""
@@ -85,6 +99,8 @@ class _Way:
             target = self._target
             if frame is _BROKEN:
                 target.process.wake_for(target.broken)
+            elif frame is _FINISHED:
+                target.process.wake_for(target.finished)
             else:
                 self._net.frames += 1
                 target.process.wake_for(functools.partial(target.heard, frame))

@@ -12,12 +12,12 @@ from typing import Any
 
 import attrs
 
-from ftcore.engine.orders import Slice
 from ftcore.ports import Progress, WorkerExit
-from ftcore.sim.clock import Scheduler, ns
-from ftcore.sim.hosts import Process
-from ftcore.sim.net import Network
-from ftcore.sim.standing import Standing
+from ftcore.shm.notes import FINDINGS_MAX, SAVES_MAX, Found, Saved
+from ftcore.sim.protocol.clock import Scheduler, ns
+from ftcore.sim.protocol.hosts import Process
+from ftcore.sim.protocol.network import Network
+from ftcore.sim.protocol.standing import Standing
 
 SIGKILL, SIGTERM, SIGABRT = -9, -15, -6
 
@@ -28,6 +28,23 @@ MEETING_NS = ns(120.0)
 """Workers wait this long for others to come to the round's store: long beyond the time that their node has to start."""
 
 
+@attrs.frozen(kw_only=True)
+class Place:
+    """A node's place in a round, as its workers' environment tells them.
+
+    Args:
+        group_rank: of the node.
+        base_rank: global rank of its first worker.
+        slots: its workers.
+        nodes: nodes of the round.
+    """
+
+    group_rank: int
+    base_rank: int
+    slots: int
+    nodes: int
+
+
 @attrs.define(eq=False)
 class Ranks:
     """One node's workers of a round.
@@ -35,14 +52,15 @@ class Ranks:
     Args:
         process: the agent that runs them; they end with it.
         round: their round.
-        part: the node's slice.
+        part: the node's place.
         exited: told of each end that nobody asked for.
         alive: by local rank.
+        findings, saves: what they leave on their pages.
     """
 
     process: Process
     round: int
-    part: Slice
+    part: Place
     exited: Callable[[WorkerExit], None]
     alive: list[bool]
     steps: int = 0
@@ -50,6 +68,8 @@ class Ranks:
     mono: int = 0
     paused: bool = False
     standing: Standing | None = None
+    findings: list[Found] = attrs.field(factory=list)
+    saves: list[Saved] = attrs.field(factory=list)
 
     @property
     def whole(self) -> bool:
@@ -75,10 +95,23 @@ class Ranks:
             return "frozen" if self.process.frozen else "paused"
         return self.standing.name if self.standing is not None and self.standing.hangs else ""
 
-    def pages(self) -> tuple[Progress | None, ...]:
-        """What their progress pages say."""
-        page = Progress(steps=self.steps, step=self.step, absolute=True, mono=self.mono, loss=1.0)
+    def pages(self, uptime_ns: int) -> tuple[Progress | None, ...]:
+        """What their progress pages say, by their host's clock."""
+        page = Progress(
+            steps=self.steps,
+            step=self.step,
+            absolute=True,
+            mono=self.mono + uptime_ns,
+            loss=1.0,
+            findings=tuple(self.findings[-FINDINGS_MAX:]),
+            saves=tuple(self.saves[-SAVES_MAX:]),
+        )
         return tuple(page if self.steps else None for _ in self.alive)
+
+    def spike(self, uptime_ns: int) -> None:
+        """The loss of the last step was far off; a detector in each worker has found that."""
+        mono, number = self.mono + uptime_ns, len(self.findings) + 1
+        self.findings.append(Found(number, "loss-spike", self.step, self.step, mono, 9.1, 2.4, 14.0, 5.0))
 
 
 @attrs.define(eq=False)
@@ -119,7 +152,6 @@ class Training:
         every: steps between two checkpoints.
         give_up_s: seconds after which a collective that does not come about ends its process.
         poison: a step at which a rank fails every time; 0: none.
-        saved: told of each checkpoint, by the process of rank 0.
         stepped: told of each step that a round completes.
     """
 
@@ -134,7 +166,6 @@ class Training:
         every: int,
         give_up_s: float,
         poison: int,
-        saved: Callable[[Process, int, int], None],
         stepped: Callable[[Gang], None],
     ) -> None:
         self.clock, self.net, self.chance = clock, net, chance
@@ -144,7 +175,7 @@ class Training:
         self.gangs: dict[int, Gang] = {}
         self.resumed: list[tuple[int, int]] = []
         self.best = 0
-        self._saved, self._stepped = saved, stepped
+        self._stepped = stepped
 
     # -- beginning
 
@@ -231,7 +262,8 @@ class Training:
         """Write a checkpoint of the step that was completed last."""
         if gang.step not in self.checkpoints:
             self.checkpoints.append(gang.step)
-        self._saved(gang.members[0].process, gang.round, gang.step)
+        saves = gang.members[0].saves
+        saves.append(Saved(len(saves) + 1, gang.step, "simulated", 0.0, 0))
 
     def _finish(self, ranks: Ranks) -> None:
         for local_rank in range(ranks.part.slots):

@@ -3,6 +3,7 @@
 A checker compares what the log says with what took place in the simulated world. It raises ``Violation``.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ftcore.commands import DeleteNodes, ParkWorkers, ReplaceNodes, StartWorkers, StopWorkers
@@ -27,15 +28,15 @@ from ftcore.events.policy import PolicyConsidered
 from ftcore.events.registry import Kind
 from ftcore.events.worker import StandstillJudged
 from ftcore.faults.standstill import HANG
-from ftcore.sim.clock import ns
-from ftcore.sim.training import Gang
+from ftcore.sim.protocol.clock import ns
+from ftcore.sim.protocol.training import Gang
 from ftcore.states.fold import fold
 from ftcore.states.model import JobState, digest
 
 if TYPE_CHECKING:
-    from ftcore.sim.agents import SimAgent
-    from ftcore.sim.masters import SimMaster
-    from ftcore.sim.protocol import Simulation
+    from ftcore.sim.protocol.master import MasterProcess
+    from ftcore.sim.protocol.node import Node
+    from ftcore.sim.protocol.simulation import Simulation
 
 
 LATE_S = 1.0
@@ -66,19 +67,19 @@ class Checker:
     def acknowledged(self, node: str, incarnation: str, n: int, bodies: list[bytes]) -> None:
         """An agent was told that these facts are durable."""
 
-    def obeyed(self, agent: "SimAgent", order: Order, actions: act.Actions) -> None:
+    def obeyed(self, node: "Node", order: Order, actions: act.Actions) -> None:
         """An agent got an order and does this."""
 
     def stepped(self, gang: Gang) -> None:
         """A round completed a step."""
 
-    def stopping(self, agent: "SimAgent", why: str) -> None:
+    def stopping(self, node: "Node") -> None:
         """An agent is about to stop living workers."""
 
-    def decided(self, group: list[Event]) -> None:
+    def decided(self, group: Sequence[Event]) -> None:
         """A master has decided what follows from a fact."""
 
-    def committed(self, master: "SimMaster") -> None:
+    def committed(self, master: "MasterProcess") -> None:
         """A master learned that a batch is durable; its state stands right behind it."""
 
     def ended(self) -> None:
@@ -132,14 +133,14 @@ class EffectsFollowTheLog(Checker):
             lives = {name: state.nodes[name].incarnation for name in names if name in state.nodes}
             self._addressed[event.data.effect] = lives
 
-    def obeyed(self, agent: "SimAgent", order: Order, actions: act.Actions) -> None:
+    def obeyed(self, node: "Node", order: Order, actions: act.Actions) -> None:
         """Whoever does something was ordered to, in this life, by nobody older."""
         if not actions or all(isinstance(a, act.Tell) and isinstance(a.data, OrderRefused) for a in actions):
             return
-        life = agent.core.incarnation
+        life = node.life
         if order.effect not in self._addressed:
             self.fail(f"{life} does {order.effect}, which is not in the log")
-        if self._addressed[order.effect].get(agent.node) != life:
+        if self._addressed[order.effect].get(node.node) != life:
             self.fail(f"{life} does {order.effect}, which was ordered from {self._addressed[order.effect]}")
         if order.term < self._terms.get(life, 0):
             self.fail(f"{life} obeys term {order.term} after term {self._terms[life]}")
@@ -263,10 +264,11 @@ class ReplayAgrees(Checker):
         if made != event:
             self.fail(f"decided again it is {made}, recorded is {event}")
 
-    def committed(self, master: "SimMaster") -> None:
+    def committed(self, master: "MasterProcess") -> None:
         """The live master's state is that of the log."""
-        if master.state.seq == self.sim.oracle.seq and digest(master.state) != digest(self.sim.oracle):
-            self.fail(f"{master.address} has another state at seq {master.state.seq} than the log")
+        state = master.master.state if master.master is not None else self.sim.oracle
+        if state.seq == self.sim.oracle.seq and digest(state) != digest(self.sim.oracle):
+            self.fail(f"{master.address} has another state at seq {state.seq} than the log")
 
     def ended(self) -> None:
         """The fold of the whole log gives the state that decisions were made from."""
@@ -280,16 +282,16 @@ class ReplayAgrees(Checker):
 class OwnFaultsStopNothing(Checker):
     """8. A fault in ftcore itself stops healthy training."""
 
-    def stopping(self, agent: "SimAgent", why: str) -> None:
+    def stopping(self, node: "Node") -> None:
         """Where nothing but ftcore and its store broke, workers that make steps are never stopped."""
-        if self.sim.options.harmless and not self.sim.trouble.harms and self.sim.training.healthy(agent.ranks):
-            self.fail(f"{agent.node} stops healthy workers: {why}")
+        if self.sim.options.harmless and not self.sim.trouble.harms and self.sim.training.healthy(node.ranks):
+            self.fail(f"{node.node} stops healthy workers")
 
 
 class HealthyStandstillsAreLeftAlone(Checker):
     """9. Workers that make any progress, or will by themselves, are stopped for a hang before the ceiling."""
 
-    def decided(self, group: list[Event]) -> None:
+    def decided(self, group: Sequence[Event]) -> None:
         """A hang is only what is one, or what has shown no step for as long as the ceiling."""
         for data in (event.data for event in group):
             if isinstance(data, StandstillJudged) and data.verdict == HANG:

@@ -3,26 +3,26 @@
 Also how long things take, and what fails that is asked for. ``harms`` keeps all that may rightly stop training.
 """
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ftcore.engine.turn import own_fact
 from ftcore.engine.wishes import ABOUT_NODES
-from ftcore.events.operator import OperatorCommanded
-from ftcore.events.worker import FaultObserved
-from ftcore.sim.agents import SimAgent
-from ftcore.sim.clock import ns
+from ftcore.errors import FtcoreError
+from ftcore.runtime.wire import client
 from ftcore.sim.evidence import KINDS
-from ftcore.sim.hosts import Host
-from ftcore.sim.options import SPIKE
-from ftcore.sim.standing import hang, pause
-from ftcore.sim.store import HOST as STORE
+from ftcore.sim.protocol.clock import ns
+from ftcore.sim.protocol.hosts import Host, Process
+from ftcore.sim.protocol.node import Node
+from ftcore.sim.protocol.options import SPIKE
+from ftcore.sim.protocol.standing import hang, pause
+from ftcore.sim.protocol.store import HOST as STORE
+from ftcore.sim.protocol.training import SIGKILL, Ranks
 from ftcore.sim.trace import TraceFault
-from ftcore.sim.training import SIGKILL, Ranks
 
 if TYPE_CHECKING:
-    from ftcore.sim.protocol import Simulation
+    from ftcore.sim.protocol.simulation import Simulation
 
 PAUSE_S = 5.0
 """Mean seconds between two healthy standstills, where there are any."""
@@ -44,6 +44,14 @@ class Trouble:
         self._kinds: dict[str, Callable[[], str]] = {
             "master_kill": self._master_kill,
             "master_freeze": self._master_freeze,
+            "master_dies_between": self._master_dies_between,
+            "store_full": self._store_full,
+            "archive_away": self._archive_away,
+            "socket_removed": self._socket_removed,
+            "clock_stepped": self._clock_stepped,
+            "agent_dies_between": self._agent_dies_between,
+            "stall": self._stall,
+            "store_of_round_lost": self._store_of_round_lost,
             "store_down": self._store_down,
             "store_slow": self._store_slow,
             "stream_break": self._stream_break,
@@ -88,11 +96,11 @@ class Trouble:
         sim = self.sim
         sim.net.heal()
         sim.store.down_until = min(sim.store.down_until, sim.clock.now)
-        sim.store.slow, sim.store.ambiguous = 1.0, 0.0
+        sim.store.slow, sim.store.ambiguous, sim.store.full, sim.archive.broken = 1.0, 0.0, False, False
         sim.training.poison = 0
         sim.bad_switches.clear()
         for host in sim.hosts:
-            host.up, host.bad, host.disk_full = True, False, False
+            host.up, host.bad, host.disk_full, host.stalls = True, False, False, False
 
     def _next(self) -> None:
         self.sim.clock.after(ns(self.chance.expovariate(1 / self.options.every_s)), self._strike)
@@ -108,9 +116,9 @@ class Trouble:
     def _some(self, longest_s: float) -> int:
         return ns(self.chance.uniform(0.05, 1.0) ** 2 * longest_s)
 
-    def _agent(self) -> SimAgent | None:
-        agents = self.sim.platform.agents()
-        return self.chance.choice(agents) if agents else None
+    def _node(self) -> Node | None:
+        nodes = self.sim.platform.nodes()
+        return self.chance.choice(nodes) if nodes else None
 
     # -- of ftcore itself
 
@@ -129,6 +137,54 @@ class Trouble:
         master = self.chance.choice(masters)
         master.freeze(self._some(15.0))
         return master.address
+
+    def _master_dies_between(self) -> str:
+        """Killed or frozen between any two of its callbacks."""
+        masters = self.sim.living_masters()
+        return self._between(self.chance.choice(masters), 15.0) if masters else ""
+
+    def _between(self, process: Process, longest_s: float) -> str:
+        count, frozen = self.chance.randint(1, 300), self.chance.random() < 0.4
+        duration = self._some(longest_s)
+        process.loop.after_callbacks(count, (lambda: process.freeze(duration)) if frozen else process.kill)
+        return f"{process.name} {'freezes' if frozen else 'is killed'} behind {count} callbacks"
+
+    def _store_full(self) -> str:
+        store = self.sim.store
+        store.full = not store.full
+        store.used = 80 if store.full else self.chance.choice((10, 75))
+        return "full" if store.full else "has room"
+
+    def _archive_away(self) -> str:
+        self.sim.archive.broken = not self.sim.archive.broken
+        return "away" if self.sim.archive.broken else "back"
+
+    def _socket_removed(self) -> str:
+        listeners = sorted(self.sim.board.listeners)
+        if not listeners:
+            return ""
+        address = self.chance.choice(listeners)
+        self.sim.board.listeners[address].reachable = False
+        return address
+
+    def _clock_stepped(self) -> str:
+        host = self.chance.choice(self.sim.hosts)
+        host.skew_ns += self.chance.choice((-1, 1)) * ns(self.chance.choice((1.0, 3600.0)))
+        return f"{host.name}, which is now off by {host.skew_ns / 1e9:g} s"
+
+    def _stall(self) -> str:
+        """Threads of a host hang: work that is given to one, a disk."""
+        host = self.chance.choice(self.sim.hosts)
+        host.stalls = not host.stalls
+        return f"threads of {host.name} {'stall' if host.stalls else 'go on'}"
+
+    def disk_ns(self) -> int:
+        """How long a disk takes."""
+        return ns(self.chance.uniform(0.0, 0.01))
+
+    async def sleep(self, most_s: float) -> None:
+        """Something takes a while."""
+        await asyncio.sleep(self.chance.uniform(0.001, most_s))
 
     def dies_at_write(self) -> bool:
         """Whether the master is killed between two writes, here."""
@@ -192,25 +248,39 @@ class Trouble:
         self.sim.trace(f"PAUSE of round {one.round} on {one.process.name}: {begun.name}")
 
     def _agent_kill(self) -> str:
-        agent = self._agent()
-        if agent is None:
+        node = self._node()
+        if node is None:
             return ""
-        agent.kill()
-        return self.harm(agent.name)
+        node.kill()
+        return self.harm(node.name)
 
     def _agent_freeze(self) -> str:
-        agent = self._agent()
-        if agent is None:
+        node = self._node()
+        if node is None:
             return ""
-        agent.freeze(self._some(10.0))
-        return self.harm(agent.name)
+        node.freeze(self._some(10.0))
+        return self.harm(node.name)
+
+    def _agent_dies_between(self) -> str:
+        """Killed or frozen between any two of its callbacks."""
+        node = self._node()
+        return self.harm(self._between(node, 10.0)) if node is not None else ""
+
+    def _store_of_round_lost(self) -> str:
+        """The process that serves a round's store ends."""
+        living = [ranks for ranks in self.sim.training.living() if ranks.part.group_rank == 0]
+        if not living:
+            return ""
+        ranks = living[-1]
+        node = ranks.process
+        assert isinstance(node, Node)
+        if node.agent is not None:
+            node.loop.call_soon(node.agent.store_lost, ranks.round)
+        return self.harm(f"of round {ranks.round} on {node.name}")
 
     def _host_crash(self) -> str:
         host = self.chance.choice(self.sim.hosts)
-        host.up = False
-        host.outboxes.clear()
-        for process in list(host.processes):
-            process.kill()
+        host.crash()
         self.sim.clock.after(self._some(40.0), lambda: setattr(host, "up", True))
         return self.harm(host.name)
 
@@ -255,60 +325,46 @@ class Trouble:
         return self.harm(f"{switch} is {'bad' if self.sim.bad_switches else 'good'}")
 
     def _preemption(self) -> str:
-        agent = self._agent()
-        if agent is None:
+        node = self._node()
+        if node is None:
             return ""
         within_s = self.chance.choice((0.5, 5.0, 30.0))
-        self.sim.platform.warn(agent, within_s)
+        self.sim.platform.warn(node, within_s)
         if self.chance.random() < 0.8:  # else it thinks better of it
-            agent.wake_for(lambda: agent.preempted(within_s))
-        return self.harm(f"{agent.name} within {within_s:g} s")
+            node.preempted(within_s)
+        return self.harm(f"{node.name} within {within_s:g} s")
 
     def _loss_spike(self) -> str:
-        """Every rank computes the same loss, so the node of any rank reports it."""
+        """Every rank computes the same loss."""
         living = [ranks for ranks in self.sim.training.living() if ranks.steps]
         if not living:
             return ""
         ranks = self.chance.choice(living)
-        agent = ranks.process
-        assert isinstance(agent, SimAgent)
-        seen = FaultObserved(
-            node=agent.node,
-            incarnation=agent.core.incarnation,
-            round=ranks.round,
-            source="detector",
-            kind="loss-spike",
-            rank=ranks.part.base_rank,
-            step=ranks.step,
-            absolute=True,
-        )
-        agent.wake_for(lambda: agent.tell(seen))
-        return self.harm(f"after step {ranks.step}, seen on {agent.name}")
+        for other in self.sim.training.gangs[ranks.round].members.values():
+            other.spike(other.process.host.uptime_ns)
+        return self.harm(f"after step {ranks.step} of round {ranks.round}")
 
     # -- by a trace
 
     def follow(self, trace: Sequence[TraceFault]) -> None:
         """Let the faults of a trace happen; those that end a process or take a machine away are known here."""
         self.on = False
-        self.sim.platform.returns_s = (4.0, 5.0)  # what is lost is noticed before another one comes ...
+        self.sim.platform.returns_s = (7.0, 8.0)  # what is lost is noticed, by a new master even, before that ...
         self._stubborn = 1.0  # ... and that one is there before the others have stopped, whatever the seed
         for fault in trace:
             self.sim.clock.after(ns(fault.time_s), lambda fault=fault: self._strike_by(fault))  # type: ignore[misc]
 
     def _strike_by(self, fault: TraceFault) -> None:
         kind = KINDS[fault.kind]
-        agent = self.sim.platform.at(fault.node)
+        node = self.sim.platform.at(fault.node)
         self.sim.trace(f"FAULT {self.harm(f'{fault.kind} at place {fault.node}')}")
-        if agent is None:
+        if node is None:
             return
-        if kind.shows == "crash" and agent.ranks is not None:
-            agent.evidence = (kind.message, kind.tail)
-            self.sim.training.end(agent.ranks, 0, kind.exitcode)
+        if kind.shows == "crash" and node.ranks is not None:
+            node.evidence = (kind.message, kind.tail)
+            self.sim.training.end(node.ranks, 0, kind.exitcode)
         elif kind.shows == "lost":
-            agent.host.up = False
-            agent.host.outboxes.clear()
-            for process in list(agent.host.processes):
-                process.kill()
+            node.host.crash()
 
     # -- people
 
@@ -317,17 +373,29 @@ class Trouble:
         master = next((master for master in self.sim.living_masters() if master.leading), None)
         if master is None or master.frozen:
             return ""
-        master.submit(own_fact(OperatorCommanded(command=command, who="sim@sim", node=node)))
+        self.sim.people.loop.create_task(self._ask(master.address, command, node))
         return self.harm(f"{command} {node}".strip())
+
+    async def _ask(self, address: str, command: str, node: str) -> None:
+        sim = self.sim
+        try:
+            reply = await client.command(
+                sim.transport_of(sim.people), address, "job", command, security=sim.security, node=node, who="sim@sim"
+            )
+        except FtcoreError as error:
+            sim.trace(f"PEOPLE {command} {node}: {error}")
+        else:
+            sim.trace(f"PEOPLE {command} {node}: {reply.message} {reply.outcome}")
+            self.harm(f"{command} {node}")
 
     def _operator_stop(self) -> str:
         return self.command("stop") if self.chance.random() < 0.2 else "thought better of it"
 
     def _operator(self) -> str:
         command = self.chance.choice(("pause", "resume", "resume", "checkpoint", "drain", "evict", "admit"))
-        agent = self._agent()
+        node = self._node()
         needs_node = command in ABOUT_NODES
-        return self.command(command, agent.node if needs_node and agent is not None else "")
+        return self.command(command, node.node if needs_node and node is not None else "")
 
     def _departure(self) -> str:
         world = self.sim.oracle.world
@@ -337,31 +405,31 @@ class Trouble:
 
     # -- how long things take, and what fails
 
-    def start_ns(self, agent: SimAgent) -> int:
+    def start_s(self) -> float:
         """How long starting the workers takes."""
-        return ns(self.chance.uniform(0.05, 3.0 if self.chance.random() < 0.2 else 0.5))
+        return self.chance.uniform(0.05, 3.0 if self.chance.random() < 0.2 else 0.5)
 
-    def unstartable(self, agent: SimAgent) -> bool:
+    def unstartable(self, node: Node) -> bool:
         """Whether what is to be started there cannot be."""
-        bad = agent.host.bad or (self.has("unstartable") and self.chance.random() < 0.2)
+        bad = node.host.bad or (self.has("unstartable") and self.chance.random() < 0.2)
         return bad and self.chance.random() < 0.5
 
-    def started(self, agent: SimAgent) -> None:
+    def started(self, node: Node) -> None:
         """Workers run: on a bad host one of them fails soon."""
-        ranks = agent.ranks
-        if agent.host.bad and ranks is not None and self.chance.random() < 0.8:
+        ranks = node.ranks
+        if node.host.bad and ranks is not None and self.chance.random() < 0.8:
             delay = ns(self.chance.uniform(0.0, 3.0))
-            agent.after(delay, lambda: self.sim.training.end(ranks, 0, SIGKILL if agent.host.bad else 1))
-            self.harm(f"bad host {agent.host.name}")
+            node.after(delay, lambda: self.sim.training.end(ranks, 0, SIGKILL if node.host.bad else 1))
+            self.harm(f"bad host {node.host.name}")
 
-    def stop_ns(self, grace_s: float) -> int:
+    def stop_s(self, grace_s: float) -> float:
         """How long stopping the workers takes."""
         stubborn = self.chance.random() < self._stubborn
-        return ns(grace_s + 0.1 if stubborn else min(grace_s, self.chance.uniform(0.0, 0.5)))
+        return grace_s + 0.1 if stubborn else min(grace_s, self.chance.uniform(0.0, 0.5))
 
-    def perform_ns(self) -> int:
+    def perform_s(self) -> float:
         """How long something takes that leaves the processes in place."""
-        return ns(self.chance.uniform(0.01, 1.0))
+        return self.chance.uniform(0.01, 1.0)
 
     def fails(self) -> bool:
         """Whether something that leaves the processes in place fails."""

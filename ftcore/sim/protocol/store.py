@@ -9,16 +9,20 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ftcore.errors import Conflict, Fenced, LogUnavailable
-from ftcore.events.codec import decode, encode
+from ftcore.errors import Conflict, Fenced, FtcoreError, LogFull, LogUnavailable
+from ftcore.events.codec import GENESIS, chain, decode
 from ftcore.events.envelope import Event
-from ftcore.ports import Candidate
-from ftcore.sim.clock import Scheduler, ns
-from ftcore.sim.hosts import Process
-from ftcore.sim.net import Network
+from ftcore.ids import JobName, Seq, Term
+from ftcore.logs.rules import truncated
+from ftcore.ports import SNAPSHOTS_KEPT, Candidate, Floor, Leader, Snapshot, Space
+from ftcore.sim.protocol.clock import Scheduler, ns
+from ftcore.sim.protocol.hosts import Process
+from ftcore.sim.protocol.network import Network
 
 HOST = "@store"
 """The store's name in the network."""
+
+JOB = JobName("job")
 
 PATIENCE_S = 1.5
 """A request that was not answered by then has failed, as far as its sender knows."""
@@ -39,13 +43,18 @@ class Store:
         self.clock, self.net, self.chance = clock, net, chance
         self.ambiguous = ambiguous
         self.slow = 1.0
+        self.full = False
+        self.used = 0
         self.down_until = 0
         self.bodies: list[bytes] = []
         self.events: list[Event] = []
         self.term = 0
-        self.leader: Candidate | None = None
+        self.candidate: Candidate | None = None
+        self.floor = Floor(seq=Seq(0), digest=GENESIS.hex())
+        self.snapshots: list[Snapshot] = []
+        self._digests = [GENESIS]
         self._lease = ns(lease_s)
-        self._holder = ""
+        self._holder: object = None
         self._until = 0
 
     # -- as processes meet it
@@ -81,7 +90,7 @@ class Store:
             return
         try:
             result = work()
-        except (Fenced, Conflict) as error:
+        except FtcoreError as error:
             result = error
         if answered and not self.net.blocks(HOST, name):
             asker.after(self.net.delay(), lambda: settle(result))
@@ -90,47 +99,89 @@ class Store:
 
     def append(self, bodies: Sequence[bytes], term: int, expected: int) -> None:
         """See ``EventLog.append``."""
-        if term < 1 or term != self.term:
-            raise Fenced(f"term {term} may not append, the term is {self.term}")
+        self._check(term)
         last = len(self.bodies)
+        if self.full:
+            raise LogFull("no space")
         if last == expected:
             self.bodies += bodies
             self.events += map(decode, bodies)
+            for body in bodies:
+                self._digests.append(chain(self._digests[-1], body))
         elif self.bodies[expected : expected + len(bodies)] != list(bodies):
             raise Conflict(f"the log ends at {last}, not at {expected}", last)
 
-    def read(self, after: int) -> list[Event]:
-        """The events behind a seq."""
-        return self.events[after:]
+    def _check(self, term: int) -> None:
+        if term < 1 or term != self.term:
+            raise Fenced(f"term {term} may not write, the term is {self.term}")
 
-    def acquire(self, holder: str, candidate: Candidate) -> int:
+    def read(self, after: int, until: int | None = None) -> list[Event]:
+        """The events behind a seq."""
+        return self.events[self._behind(after) : until]
+
+    def stored(self, after: int, until: int) -> list[bytes]:
+        """The same as they are stored."""
+        return self.bodies[self._behind(after) : until]
+
+    def _behind(self, after: int) -> int:
+        if after < self.floor.seq:
+            raise truncated(JOB, Seq(after), self.floor)
+        return after
+
+    def digest_at(self, seq: int) -> str:
+        """See ``EventLog.digest_at``."""
+        return self._digests[seq].hex() if self.floor.seq <= seq <= len(self.bodies) else ""
+
+    def truncate(self, until: int, term: int, archive: str) -> Floor:
+        """See ``EventLog.truncate``; checkers still see everything."""
+        self._check(term)
+        until = min(until, len(self.bodies) - 1)
+        if until > self.floor.seq:
+            self.floor = Floor(seq=Seq(until), digest=self._digests[until].hex(), archive=archive)
+        return self.floor
+
+    def save_snapshot(self, snapshot: Snapshot, term: int) -> None:
+        """See ``EventLog.save_snapshot``."""
+        self._check(term)
+        if self.full:
+            raise LogFull("no space")
+        others = [kept for kept in self.snapshots if kept.seq != snapshot.seq]
+        self.snapshots = sorted([*others, snapshot], key=lambda kept: kept.seq)[-SNAPSHOTS_KEPT:]
+
+    def snapshot(self, until: int | None) -> Snapshot | None:
+        """See ``EventLog.snapshot``."""
+        return next((kept for kept in reversed(self.snapshots) if until is None or kept.seq <= until), None)
+
+    def space(self) -> Space:
+        """See ``EventLog.space``."""
+        return Space(used=100 if self.full else self.used, limit=100, full=self.full)
+
+    def acquire(self, holder: object, candidate: Candidate) -> int:
         """The term won, or 0 if somebody else leads."""
-        if self._holder != holder:
-            if self._holder and self.clock.now < self._until:
+        if self._holder is not holder:
+            if self._holder is not None and self.clock.now < self._until:
                 return 0
             self._holder = holder
             self.term += 1
-            self.leader = candidate
+            self.candidate = candidate
         self._until = self.clock.now + self._lease
         return self.term
 
-    def renew(self, holder: str) -> bool:
+    def renew(self, holder: object) -> bool:
         """Whether the leadership is still held; its lease begins anew."""
-        if self._holder != holder:
+        if self._holder is not holder:
             return False
         self._until = self.clock.now + self._lease
         return True
 
-    def resign(self, holder: str) -> None:
+    def resign(self, holder: object) -> None:
         """Free the leadership."""
-        if self._holder == holder:
-            self._holder = ""
+        if self._holder is holder:
+            self._holder = None
 
-    def who_leads(self) -> tuple[Candidate | None, bool]:
-        """The last leader, and whether it holds its lease."""
-        return self.leader, bool(self._holder) and self.clock.now < self._until
-
-
-def bodies_of(events: Sequence[Event]) -> list[bytes]:
-    """The bytes of events, as a store keeps them."""
-    return [encode(event) for event in events]
+    def leader(self) -> Leader | None:
+        """See ``EventLog.leader``."""
+        if self.candidate is None:
+            return None
+        alive = self._holder is not None and self.clock.now < self._until
+        return Leader(term=Term(self.term), candidate=self.candidate, alive=alive)

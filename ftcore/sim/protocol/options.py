@@ -13,7 +13,7 @@ import msgspec
 from ftcore.engine.health import SWITCH
 from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
-from ftcore.events.policy import ChainEntry, PolicyLoaded
+from ftcore.events.policy import ChainEntry, Declared, PolicyLoaded
 from ftcore.policies.base import Ability
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
 from ftcore.timing import Timing
@@ -26,6 +26,12 @@ OWN_FAULTS: Final = (
     "store_slow",
     "stream_break",
     "disk_full",
+    "master_dies_between",
+    "store_full",
+    "archive_away",
+    "socket_removed",
+    "clock_stepped",
+    "stall",
 )
 """Faults of ftcore and of what it stands on: none of them may stop training that is healthy."""
 
@@ -36,6 +42,8 @@ FAULTS: Final = (
     "worker_hang",
     "agent_kill",
     "agent_freeze",
+    "agent_dies_between",
+    "store_of_round_lost",
     "host_crash",
     "host_freeze",
     "partition",
@@ -47,6 +55,9 @@ FAULTS: Final = (
     "operator_stop",
     "operator",
 )
+
+PLATFORM: Final = "platform"
+"""Who declares that nodes can be launched."""
 
 DEPARTURE: Final = "departure"
 """A node that trains is drained or evicted; where it is drawn, other nodes can be launched."""
@@ -64,7 +75,7 @@ TUNED: Final = {
 }
 """Options of policies that would make a simulation long for nothing."""
 
-SOON: Final = {"hang_look_s": 1.0, "hang_idle_s": 4.0, "hang_busy_s": 12.0, "hang_ceiling_s": 30.0}
+SOON: Final = {"hang_look_s": 2.0, "hang_idle_s": 4.0, "hang_busy_s": 12.0, "hang_ceiling_s": 30.0}
 """Time constants of hangs, where healthy workers stand still as well."""
 
 
@@ -93,12 +104,14 @@ class Options:
         counted: it tells how many nodes it could launch.
         lead_delay_s: how long nobody must lead before an agent puts up a candidate.
         capable: workers can pause, park, retry and save.
-        abilities: what is declared, by source.
+        abilities: what the job can do, by who declares it.
         step_s: seconds of a step.
         total: steps of the training.
         checkpoint_every: steps between two checkpoints.
         give_up_s: seconds after which a collective that does not come about ends its process.
         pauses: healthy workers complete no step now and then.
+        keeps_log: masters archive and truncate the log.
+        token: the job's secret; empty: it has none.
     """
 
     seed: int
@@ -127,6 +140,19 @@ class Options:
     checkpoint_every: int
     give_up_s: float
     pauses: bool = False
+    keeps_log: bool = False
+    token: str = ""
+
+    @property
+    def platform(self) -> bool:
+        """Masters are told of a platform."""
+        return any(source == PLATFORM for source, _ in self.abilities)
+
+    @property
+    def loaded(self) -> PolicyLoaded:
+        """The chain, with the abilities that the file declares for the script."""
+        names = (name for source, given in self.abilities if source != PLATFORM for name in given)
+        return attrs.evolve(self.policy, declared=Declared(abilities=tuple(dict.fromkeys(names))))
 
     @property
     def harmless(self) -> bool:
@@ -192,6 +218,11 @@ def draw(seed: int, nodes: int | None = None) -> Options:
         total=chance.choice((20, 60, 10_000)),
         checkpoint_every=chance.choice((1, 5, 20)),
         give_up_s=chance.choice((1.0, 5.0)),
+    )
+    options = attrs.evolve(
+        options,
+        keeps_log=shape.random() < 0.5,
+        token="secret" if shape.random() < 0.3 else "",
     )
     return _with_departures(_with_pauses(_with_spikes(options)))
 

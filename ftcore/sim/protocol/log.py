@@ -1,0 +1,249 @@
+"""The simulated store as one process has it: the port ``EventLog``, asked over the network."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ftcore.errors import Unreachable
+from ftcore.events.codec import chain
+from ftcore.events.envelope import Event
+from ftcore.ids import JobName, Seq, Term
+from ftcore.logs.rules import encode_group
+from ftcore.ports import Candidate, Floor, Leader, Snapshot, Space
+from ftcore.sim.protocol.clock import ns
+from ftcore.sim.protocol.hosts import Process, settle
+from ftcore.sim.protocol.store import JOB, Store
+
+FOLLOW_S = 0.25
+"""How often a follower asks for what is new, on average."""
+
+CAMPAIGN_S = 0.3
+"""How often a candidate asks for the role."""
+
+Written = Callable[[Sequence[Event]], bool]
+"""Told of a batch that is about to be written, or was; whether the process survives that."""
+
+
+class SimLog:
+    """One process's handle on the log; see ``ports.EventLog``.
+
+    Args:
+        store: the store.
+        process: who asks.
+        chance: when it asks.
+        lease_s, renew_s: how long a leadership is held without being renewed, and how often it is.
+        writes, wrote: told of a batch before it is sent, and behind its acknowledgement.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        process: Process,
+        chance: random.Random,
+        *,
+        lease_s: float,
+        renew_s: float,
+        writes: Written = lambda batch: True,
+        wrote: Written = lambda batch: True,
+    ) -> None:
+        self._store, self._process, self._chance = store, process, chance
+        self._lease_s, self._renew_s = lease_s, renew_s
+        self._writes, self._wrote = writes, wrote
+        self._asked: tuple[Seq, int] = (Seq(0), 0)
+
+    @property
+    def job(self) -> JobName:
+        """See ``ports.EventLog``."""
+        return JOB
+
+    async def _ask(self, work: Callable[[], Any], *, reads: bool = False) -> Any:
+        answered: asyncio.Future[Any] = self._process.loop.create_future()
+        self._store.ask(self._process, work, partial(settle, answered), reads=reads)
+        came = await answered
+        if isinstance(came, Exception):
+            raise came
+        return came
+
+    async def _dies(self) -> None:
+        """The process is killed here."""
+        self._process.kill()
+        await self._process.loop.create_future()
+
+    async def append(self, events: Sequence[Event], *, term: Term, expected_seq: Seq) -> None:
+        """See ``ports.EventLog``."""
+        bodies = encode_group(events, expected_seq)
+        if self._asked != (expected_seq, len(bodies)):  # not the same once more
+            self._asked = (expected_seq, len(bodies))
+            if not self._writes(events):
+                await self._dies()
+        await self._ask(lambda: self._store.append(bodies, term, expected_seq))
+        if not self._wrote(events):
+            await self._dies()
+
+    async def last_seq(self) -> Seq:
+        """See ``ports.EventLog``."""
+        return Seq(await self._ask(lambda: len(self._store.bodies), reads=True))
+
+    async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
+        """See ``ports.EventLog``."""
+        for event in await self._ask(lambda: self._store.read(after, until), reads=True):
+            yield event
+
+    async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
+        """See ``ports.EventLog``."""
+        while True:
+            try:
+                for event in await self._ask(partial(self._store.read, after), reads=True):
+                    after = event.seq
+                    yield event
+            except Unreachable:
+                pass
+            await asyncio.sleep(FOLLOW_S * self._chance.uniform(0.2, 2.0))
+
+    async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
+        """See ``ports.EventLog``."""
+        yield await self._ask(lambda: self._store.stored(after, until), reads=True)
+
+    async def floor(self) -> Floor:
+        """See ``ports.EventLog``."""
+        floor: Floor = await self._ask(lambda: self._store.floor, reads=True)
+        return floor
+
+    async def digest_at(self, seq: Seq) -> str:
+        """See ``ports.EventLog``."""
+        return str(await self._ask(lambda: self._store.digest_at(seq), reads=True))
+
+    async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
+        """See ``ports.EventLog``."""
+        floor: Floor = await self._ask(lambda: self._store.truncate(until, term, archive))
+        return floor
+
+    async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
+        """See ``ports.EventLog``."""
+        await self._ask(lambda: self._store.save_snapshot(snapshot, term))
+
+    async def snapshot(self, until: Seq | None = None) -> Snapshot | None:
+        """See ``ports.EventLog``."""
+        found: Snapshot | None = await self._ask(lambda: self._store.snapshot(until), reads=True)
+        return found
+
+    async def reclaim(self) -> None:
+        """See ``ports.EventLog``."""
+
+    async def space(self) -> Space | None:
+        """See ``ports.EventLog``."""
+        space: Space = await self._ask(self._store.space, reads=True)
+        return space
+
+    async def campaign(self, candidate: Candidate) -> "SimLeadership":
+        """See ``ports.EventLog``."""
+        holder = object()
+        while True:
+            asked = self._process.clock.now
+            try:
+                term = await self._ask(lambda: self._store.acquire(holder, candidate))
+            except Unreachable:
+                term = 0
+            if term:
+                return SimLeadership(
+                    self._store, self._process, holder, Term(term), asked, self._lease_s, self._renew_s
+                )
+            await asyncio.sleep(CAMPAIGN_S)
+
+    async def leader(self) -> Leader | None:
+        """See ``ports.EventLog``."""
+        found: Leader | None = await self._ask(self._store.leader, reads=True)
+        return found
+
+    async def close(self) -> None:
+        """See ``ports.EventLog``."""
+
+
+class SimLeadership:
+    """A term that was won; see ``ports.Leadership``. It is renewed beside all that the process's loop does.
+
+    Args:
+        store: the store.
+        process: who leads.
+        holder: its mark at the store.
+        term: the term.
+        asked: when it was asked for.
+        lease_s, renew_s: as for ``SimLog``.
+    """
+
+    def __init__(
+        self, store: Store, process: Process, holder: object, term: Term, asked: int, lease_s: float, renew_s: float
+    ) -> None:
+        self.term = term
+        self._store, self._process, self._holder = store, process, holder
+        self._lease, self._every = ns(lease_s), ns(renew_s)
+        self._renewed = asked
+        self._lost: asyncio.Future[str] = process.loop.create_future()
+        process.after(self._every, self._renew)
+
+    async def lost(self) -> str:
+        """See ``ports.Leadership``."""
+        return await asyncio.shield(self._lost)
+
+    async def resign(self) -> None:
+        """See ``ports.Leadership``."""
+        self._lose("resigned")
+        self._store.ask(self._process, lambda: self._store.resign(self._holder), lambda came: None)
+
+    def _lose(self, reason: str) -> None:
+        if not self._lost.done():
+            self._lost.set_result(reason)
+
+    def _renew(self) -> None:
+        if self._lost.done():
+            return
+        asked = self._process.clock.now
+        if asked - self._renewed >= self._lease:
+            self._lose("it cannot be shown to be held")
+            return
+
+        def renewed(came: Any) -> None:
+            if came is False:
+                self._lose("somebody else leads")
+            elif came is True:
+                self._renewed = max(self._renewed, asked)
+
+        self._store.ask(self._process, lambda: self._store.renew(self._holder), renewed)
+        self._process.after(self._every, self._renew)
+
+
+class SimArchive:
+    """An archive on a disk of its own; see ``ports.Archive``. It outlives every process."""
+
+    where = "simulated"
+
+    def __init__(self) -> None:
+        self._pieces: dict[int, tuple[int, str, tuple[bytes, ...]]] = {}
+        self.broken = False
+
+    def _check(self) -> None:
+        if self.broken:
+            raise Unreachable("the archive is away")
+
+    def prepare(self, make: bool) -> None:
+        """See ``ports.Archive``."""
+        self._check()
+
+    def reaches(self, seq: Seq) -> Seq | None:
+        """See ``ports.Archive``."""
+        self._check()
+        return next((Seq(last) for last, (after, _, _) in self._pieces.items() if after < seq <= last), None)
+
+    def digest_at(self, last: Seq) -> str:
+        """See ``ports.Archive``."""
+        return self._pieces[last][1]
+
+    def add(self, after: Seq, previous: bytes, bodies: Sequence[bytes]) -> None:
+        """See ``ports.Archive``."""
+        self._check()
+        digest = previous
+        for body in bodies:
+            digest = chain(digest, body)
+        self._pieces[after + len(bodies)] = (after, digest.hex(), tuple(bodies))
