@@ -32,10 +32,9 @@ from ftcore.faults.rules import RULES
 from ftcore.faults.taxonomy import CLASSES, CUT, LINK_CUT, UNREADABLE, UNREADABLE_FILE, Action, Severity
 from ftcore.policies import config, environment, presets, rules, values
 from ftcore.policies.abilities import DECLARED_BY
-from ftcore.policies.base import Option
 from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.options import Option, Rule, described
 from ftcore.policies.schema import schema
-from ftcore.policies.values import defaults
 from ftcore.policies.writing import shown
 from ftcore.sim.cost import DEFAULTS as COSTS
 from ftcore.sim.evidence import KINDS
@@ -196,9 +195,10 @@ def policies_page() -> str:
     lines += ["## The file", ""]
     lines += _table(("key", "meaning"), [(f"`{key}`", meaning) for key, meaning in config.MEANINGS.items()])
     lines += ["", "Kinds of values:", ""]
-    lines += _table(("kind", "what may stand there"), [(f"`{kind}`", text) for kind, text in values.EXPECTED.items()])
+    lines += _table(("kind", "what may stand there"), [(f"`{kind}`", text) for kind, (_, text) in values.KINDS.items()])
     lines += ["", "Settings that contradict each other are refused:", ""]
-    lines += [f"- {_rule(rule)}" for rule in rules.RULES]
+    lines += [f"- {_rule(rule)}" for rule in rules.SHARED]
+    lines += [f"- `{name}`: {_rule(rule)}" for name, each in BUILT_IN.items() for rule in rules.own_rules(each.options)]
     lines += ["", "## Presets", ""]
     chains = {name: " -> ".join(f"`{e.policy}`" for e in config.preset(name).chain) for name in presets.names()}
     lines += _table(
@@ -227,17 +227,15 @@ def policies_page() -> str:
         lines += [f"Asked about: {', '.join(policy.kinds)}."]
         if policy.needs:
             lines += [f"Needs: {', '.join(f'`{ability}`' for ability in policy.needs)}."]
-        rows = [
-            (f"`{key}`", option.kind, _default(option), _markdown(option.doc)) for key, option in policy.options.items()
-        ]
+        options = described(policy.options).items()
+        rows = [(f"`{key}`", option.kind, _default(option), _markdown(option.doc)) for key, option in options]
         lines += ["", *_table(("option", "kind", "default", "meaning"), rows)]
     return "\n".join(lines) + "\n"
 
 
-def _rule(rule: rules.Rule) -> str:
+def _rule(rule: Rule) -> str:
     """A rule without the values that it would name."""
-    text = re.sub(r" ?\(\{\w+\}(?: s)?\)|\{\w+\} s ", "", rule.text)
-    return f"`{rule.policy}`: {text}" if rule.policy else text
+    return re.sub(r" ?\(\{\w+\}(?: s)?\)|\{\w+\} s ", "", rule.text)
 
 
 def _policy_file() -> list[str]:
@@ -247,7 +245,7 @@ def _policy_file() -> list[str]:
 
 
 def _default(option: Option) -> str:
-    return f"`{shown(defaults({'': option})[''], option.kind)}`"
+    return f"`{shown(option.default, option.kind)}`"
 
 
 def _fault_settings() -> list[str]:

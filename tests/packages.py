@@ -4,13 +4,18 @@ import shutil
 import tomllib
 from pathlib import Path
 
-TAKE = 'return Take(plan=PlanKind.RESTART, reason="odd enough", grace_s=1.0, wait_s=options["rest"])'
+TAKE = 'return Take(plan=PlanKind.RESTART, reason="odd enough", grace_s=1.0, wait_s=options.rest)'
 
 _ODD = """
 import os, subprocess, sys, time
 from pathlib import Path
+from typing import Annotated
 from ftcore.events.policy import Terms
-from ftcore.policies.base import Option, Pass, PlanKind, Take
+from ftcore.policies.base import Pass, PlanKind, Take
+from ftcore.policies.options import Options, span
+
+class OddOptions(Options):
+    rest: Annotated[float, span("How long is waited.")] = 0.5
 
 class Odd:
     name = "acme_odd"
@@ -18,7 +23,7 @@ class Odd:
     conditions = ("does what the test says",)
     kinds = ("fault",)
     needs = ()
-    options = {"rest": Option(default=0.5, kind="duration", doc="How long is waited.")}
+    options = OddOptions
 
     def considers(self, incident, job, options):
         with Path("asked").open("a") as file:

@@ -25,9 +25,9 @@ from ftcore.policies.config import preset
 from ftcore.policies.external import External
 from ftcore.policies.feasible import missing, needs
 from ftcore.policies.notes import notes
+from ftcore.policies.options import described
 from ftcore.policies.reach import asked, why_not
 from ftcore.policies.schema import schema
-from ftcore.policies.values import defaults
 from ftcore.policies.writing import commented, shown
 from ftcore.policies.yaml_nodes import Problem, Problems, did_you_mean
 from ftcore.wording import clean
@@ -198,10 +198,9 @@ def _print_explained(
             continue
         for condition in known.conditions:
             tell(f"- {condition}", "", "   ")
-        fallback = defaults(known.options)
-        for key, option in known.options.items():
+        for key, option in (known.options if isinstance(known, External) else described(known.options)).items():
             set_to = f"{key}: {shown(entry.options[key], option.kind)}"
-            style = "strong" if entry.options[key] != fallback[key] else ""
+            style = "strong" if entry.options[key] != option.default else ""
             meaning = option.doc.replace("`", "")
             if len(set_to) < OPTION_COLUMNS:
                 tell(f"{set_to:<{OPTION_COLUMNS}}{meaning}", style, "     ", " " * OPTION_COLUMNS)

@@ -12,14 +12,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import attrs
 import msgspec
 
 from ftcore.errors import UsageError
 from ftcore.events.policy import PolicyLoaded
-from ftcore.policies.base import Option
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config_chain import numeric_details
 from ftcore.policies.external import GROUP, RULES_GROUP, External, Offered, RuleSource, one_line, with_rules
@@ -56,7 +54,7 @@ def policies_named_in(text: str) -> dict[str, External]:
             raise UsageError(f"{' and '.join(owners)} offers a policy {name}, which is the name of one of ftcore's")
         if len(owners) > 1:
             raise UsageError(f"{' and '.join(owners)} both offer a policy {name}; uninstall one of them")
-    return {each.name: _repaired(each) for each in _look("describe", names, list[External])}
+    return {each.name: each for each in _look("describe", names, list[External])}
 
 
 def offered() -> Offered:
@@ -108,12 +106,3 @@ def _look(what: str, names: Sequence[str], kind: type[_T]) -> _T:
     except msgspec.MsgspecError:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise UsageError(f"{about} cannot be loaded: exit code {done.returncode}; {one_line(said)}") from None
-
-
-def _repaired(external: External) -> External:
-    """JSON has one kind of number; a whole one is whole again."""
-
-    def whole(option: Option) -> Any:
-        return attrs.evolve(option, default=int(option.default)) if option.kind == "int" else option  # type: ignore[arg-type]
-
-    return attrs.evolve(external, options={name: whole(option) for name, option in external.options.items()})

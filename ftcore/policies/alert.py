@@ -4,18 +4,41 @@ Where it stands in the chain says what it tells of: above all others, of every f
 what they passed on. It never waits for the message to be sent, and never takes part in a recovery.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from ftcore.events.policy import Terms
 from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.ids import SECOND
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
+from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import spent
+from ftcore.policies.options import Options, Text, number, says, span
 from ftcore.policies.situation import asked_by, class_of, culprit, in_a_row
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
 from ftcore.wording import format_duration
+
+
+class AlertOptions(Options):
+    """What ``alert`` may be told."""
+
+    to: Annotated[
+        tuple[Text, ...],
+        says(
+            "Whom to tell: `env:NAME` or `file:/PATH`, which hold URLs of apprise and are read when a message is "
+            "sent, or such URLs themselves, which then stand in the log; nobody: it passes.",
+            words="targets",
+        ),
+    ] = ()
+    on: Annotated[tuple[FaultClass, ...], says("Classes of faults to tell of; none named: all.")] = ()
+    requests: Annotated[bool, says("Tell of what people asked for as well.")] = False
+    on_end: Annotated[
+        Literal["failure", "always", "never"],
+        says("Which end of the job is told of, whatever `on`, `every` and `max_alerts` say."),
+    ] = "failure"
+    severity: Annotated[Literal["info", "warning", "critical"], says("How grave it is called.")] = "warning"
+    every: Annotated[float, span("Time in which the same fault, and any warning, is not told of again.")] = 600.0
+    max_alerts: Annotated[int, number("Messages in `window`.", minimum=1, maximum=1000)] = 12
+    window: Annotated[float, span("The time over which messages are counted.", minimum=1)] = 3600.0
 
 
 @declares(Trait.ALERTS, Trait.CONTINUES, budget="max_alerts")
@@ -33,54 +56,29 @@ class Alert:
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault", "warning", "request")
     needs: ClassVar[tuple[Ability, ...]] = ()
-    options: ClassVar[Mapping[str, Option]] = {
-        "to": Option(
-            default=(),
-            kind="texts",
-            doc="Whom to tell: `env:NAME` or `file:/PATH`, which hold URLs of apprise and are read when a message is "
-            "sent, or such URLs themselves, which then stand in the log; nobody: it passes.",
-        ),
-        "on": Option(
-            default=(), kind="texts", choices=tuple(FaultClass), doc="Classes of faults to tell of; none named: all."
-        ),
-        "requests": Option(default=False, kind="bool", doc="Tell of what people asked for as well."),
-        "on_end": Option(
-            default="failure",
-            kind="choice",
-            choices=("failure", "always", "never"),
-            doc="Which end of the job is told of, whatever `on`, `every` and `max_alerts` say.",
-        ),
-        "severity": Option(
-            default="warning", kind="choice", choices=("info", "warning", "critical"), doc="How grave it is called."
-        ),
-        "every": Option(
-            default=600, kind="duration", doc="Time in which the same fault, and any warning, is not told of again."
-        ),
-        "max_alerts": Option(default=12, kind="int", minimum=1, maximum=1000, doc="Messages in `window`."),
-        "window": Option(default=3600, kind="duration", minimum=1, doc="The time over which messages are counted."),
-    }
+    options: ClassVar[type[Options]] = AlertOptions
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: AlertOptions) -> Verdict:
         """Take what people want to know, not more often than they want to."""
-        if not options["to"]:
+        if not options.to:
             return Pass(reason="nobody is named to be told")
-        if incident.kind == "request" and not options["requests"]:
+        if incident.kind == "request" and not options.requests:
             return Pass(reason="requests are not told of")
-        if incident.kind != "request" and options["on"] and incident.fault.cls not in options["on"]:
+        if incident.kind != "request" and options.on and incident.fault.cls not in options.on:
             return Pass(reason=f"{incident.fault.cls} is not told of")
         last = max(job.attempts.get(self.name, ()), default=None)
         if last is not None and (incident.kind == "warning" or in_a_row(incident, job) > 1):
             ago = (job.time - last) / SECOND
-            if ago < options["every"]:
+            if ago < options.every:
                 return Pass(reason=f"nothing new, and people were told {format_duration(round(ago))} ago")
-        why = spent(job, self.name, options["max_alerts"], options["window"], "messages")
+        why = spent(job, self.name, options.max_alerts, options.window, "messages")
         if why:
             return Pass(reason=why)
         return Take(
             plan=PlanKind.TELL,
-            reason=f"tells {len(options['to'])} of it",
+            reason=f"tells {len(options.to)} of it",
             grace_s=0.0,
-            terms=Terms(alert=_message(incident, job), severity=options["severity"]),
+            terms=Terms(alert=_message(incident, job), severity=options.severity),
         )
 
 

@@ -6,7 +6,7 @@ A failure bypasses everything that keeps messages few: it comes once, and whoeve
 from ftcore.events.job import JobFinished
 from ftcore.events.policy import AlertRaised, ChainEntry
 from ftcore.faults.taxonomy import FaultClass
-from ftcore.policies.traits import Trait, having
+from ftcore.policies.traits import Trait, having, options_of
 from ftcore.states.model import JobState
 
 _ENDS = {"failed": "has failed", "stopped": "was stopped", "succeeded": "has succeeded"}
@@ -37,7 +37,7 @@ def word_of_end(job: JobState, finished: JobFinished) -> AlertRaised | None:
 
 def word_of_standstill(job: JobState, message: str, stacks: str) -> AlertRaised | None:
     """What people are told while no step is completed; None if the chain names nobody who wants to hear of hangs."""
-    wanted = [each for each in _telling(job) if not each.options.get("on") or FaultClass.HANG in each.options["on"]]
+    wanted = [each for each in map(options_of, _telling(job)) if not each.on or FaultClass.HANG in each.on]
     if not wanted:
         return None
     step = f"after step {job.step}" if job.step is not None else "before any step"
@@ -47,11 +47,9 @@ def word_of_standstill(job: JobState, message: str, stacks: str) -> AlertRaised 
         f"what they do now: ftctl status --job {job.job}",
         *([f"their stacks: {stacks}"] if stacks else []),
     )
-    return AlertRaised(
-        severity=wanted[0].options["severity"], title=f"{job.job}: no step is completed", text="\n".join(lines)
-    )
+    return AlertRaised(severity=wanted[0].severity, title=f"{job.job}: no step is completed", text="\n".join(lines))
 
 
 def _telling(job: JobState) -> list[ChainEntry]:
     """The entries that send messages to somebody."""
-    return [entry for entry in having(job.chain, Trait.ALERTS) if entry.options.get("to")]
+    return [entry for entry in having(job.chain, Trait.ALERTS) if options_of(entry).to]

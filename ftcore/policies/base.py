@@ -5,13 +5,13 @@ reason). It performs nothing, remembers nothing and reads nothing but its argume
 folded state, so they survive the master. Every answer becomes a ``policy.considered`` event.
 """
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 
 from ftcore.events.policy import Terms
+from ftcore.policies.options import Options
 from ftcore.states.model import IncidentState, JobState
 
 
@@ -111,28 +111,6 @@ class Ask:
 Verdict: TypeAlias = Take | Pass
 
 
-@attrs.frozen(kw_only=True)
-class Option:
-    """One option of a policy, as a user may set it.
-
-    Args:
-        default: its value where the file says nothing.
-        kind: ``int``, ``duration`` (seconds as a number, or text like ``90s``, ``5m``, ``1h``), ``number``, ``bool``,
-            ``choice`` (one of ``choices``), ``text`` or ``texts`` (a list).
-        doc: one sentence.
-        minimum: the smallest value that makes sense, for numbers.
-        maximum: the largest, or None.
-        choices: for ``choice``: what may be chosen.
-    """
-
-    default: float | str | bool | tuple[str, ...]
-    kind: str
-    doc: str
-    minimum: float = 0
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-
-
 class Policy(Protocol):
     """A policy: a name, its options, what it needs, and the question.
 
@@ -148,14 +126,14 @@ class Policy(Protocol):
     doc: ClassVar[str]
     conditions: ClassVar[tuple[str, ...]]
     kinds: ClassVar[tuple[str, ...]]
-    options: ClassVar[Mapping[str, Option]]
+    options: ClassVar[type[Options]]
     needs: ClassVar[tuple[Ability, ...]]
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: Any) -> Verdict:
         """Take the incident or pass it on.
 
         Args:
             incident: the open incident; must not be changed.
             job: the folded state at the present event, whose ``time`` is now; must not be changed.
-            options: every option of ``options`` with its value.
+            options: the record of its options, with the values of the chain.
         """

@@ -6,38 +6,37 @@ same. Nothing here knows a policy.
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from ftcore.ids import SECOND, seconds
-from ftcore.policies.base import Option
+from ftcore.policies.options import Options, span
 from ftcore.states.model import IncidentState, JobState
 from ftcore.wording import format_duration, plural
 
 BACKOFF_DOUBLINGS_MAX = 30
 """2 ** 30 times any base is beyond every cap; more would only make big numbers."""
 
-ROUND_OPTIONS: Mapping[str, Option] = {
-    "backoff": Option(
-        default=1,
-        kind="duration",
-        doc="Wait before the second attempt without progress; doubles with each further.",
-    ),
-    "backoff_max": Option(default=60, kind="duration", doc="The longest wait."),
-    "grace": Option(default=10, kind="duration", doc="Time between TERM and KILL of a worker."),
-    "deadline": Option(
-        default=1800, kind="duration", doc="Time from the new start to its first completed step; 0: no limit."
-    ),
-}
-"""Options of every policy whose plan is a new round."""
+
+class StartOptions(Options):
+    """Options of every policy that starts the workers anew."""
+
+    grace: Annotated[float, span("Time between TERM and KILL of a worker.")] = 10.0
+    deadline: Annotated[float, span("Time from the new start to its first completed step; 0: no limit.")] = 1800.0
 
 
-def round_terms(job: JobState, incident: IncidentState, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Grace, back-off and deadline of a plan whose policy has ``ROUND_OPTIONS``."""
+class RoundOptions(StartOptions):
+    """Those of a policy that starts them again and again: with back-off."""
+
+    backoff: Annotated[float, span("Wait before the second attempt without progress; doubles with each further.")] = 1.0
+    backoff_max: Annotated[float, span("The longest wait.")] = 60.0
+
+
+def round_terms(job: JobState, incident: IncidentState, options: RoundOptions) -> dict[str, Any]:
+    """Grace, back-off and deadline of a plan whose policy has ``RoundOptions``."""
     return {
-        "grace_s": options["grace"],
-        "wait_s": backoff_s(job, incident.id, options["backoff"], options["backoff_max"]),
-        "deadline_s": options["deadline"],
+        "grace_s": options.grace,
+        "wait_s": backoff_s(job, incident.id, options.backoff, options.backoff_max),
+        "deadline_s": options.deadline,
     }
 
 

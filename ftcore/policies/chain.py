@@ -18,6 +18,7 @@ from ftcore.policies.dying_checkpoint import DyingCheckpoint
 from ftcore.policies.evict_straggler import EvictStraggler
 from ftcore.policies.grow import Grow
 from ftcore.policies.hot_swap import HotSwap
+from ftcore.policies.options import defaults, described, filled
 from ftcore.policies.pod_replacement import PodReplacement
 from ftcore.policies.process_restart import ProcessRestart
 from ftcore.policies.recompute_step import RecomputeStep
@@ -70,6 +71,11 @@ without capacity must not be the end: what it declines is restarted on the nodes
 ``recompute_step``, ``rollback_and_skip`` and ``alert`` stand in it only where somebody asks for them: what is abnormal
 in a loss, and who wants to hear of it, is not for a default to say.
 """
+
+
+def fresh(policy: str) -> ChainEntry:
+    """An entry of one of ftcore's policies with its defaults."""
+    return ChainEntry(policy=policy, options=defaults(described(BUILT_IN[policy].options)))
 
 
 ANSWER_S = 10.0
@@ -173,7 +179,7 @@ def _ask(policy: Policy | None, entry: ChainEntry, incident: IncidentState, job:
     if lack is not None:
         return lack
     if policy is not None:
-        return policy.considers(incident, job, with_defaults(policy, entry))
+        return policy.considers(incident, job, filled(policy.options, entry.options))
     answer = incident.answers.get(entry.policy)
     return _verdict_of(answer) if answer is not None else Ask(within_s=ANSWER_S)
 
@@ -191,8 +197,3 @@ def _verdict_of(answer: PolicyAnswered) -> Verdict:
         exit_code=answer.exit_code,
         terms=answer.terms if answer.terms is not None else Terms(),
     )
-
-
-def with_defaults(policy: Policy, entry: ChainEntry) -> dict[str, object]:
-    """The entry's options; those that its log did not know yet have their defaults."""
-    return {**{key: option.default for key, option in policy.options.items()}, **entry.options}

@@ -16,7 +16,7 @@ work together, or has no effect, is an error here, not at three in the morning. 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import attrs
 
@@ -26,13 +26,14 @@ from ftcore.events.policy import ChainEntry, Declared, PolicyLoaded
 from ftcore.faults.extra import Mistake, mistakes
 from ftcore.policies import presets
 from ftcore.policies.abilities import counted
-from ftcore.policies.base import Ability, Option
-from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
+from ftcore.policies.base import Ability
+from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER, fresh
 from ftcore.policies.config_chain import Surroundings, is_null, mapping, read_chain, read_options
 from ftcore.policies.external import NOTHING, External, Offered
+from ftcore.policies.options import Options, described, says, span
 from ftcore.policies.rules import clashes
 from ftcore.policies.traits import Trait, having, traits_of
-from ftcore.policies.values import defaults, read_option, words
+from ftcore.policies.values import read_option, words
 from ftcore.policies.yaml_nodes import (
     Items,
     Keys,
@@ -46,33 +47,38 @@ from ftcore.policies.yaml_nodes import (
     read_tree,
     short,
 )
-from ftcore.states.health import MODES
 
 SCHEMA_VERSION = 1
 
-HEALTH: Mapping[str, Option] = {
-    "health": Option(
-        default="auto",
-        kind="choice",
-        choices=MODES,
-        doc="when nodes check their devices and links. `suspect`: before the first start, before a newcomer takes "
-        "part, and before a restart after a fault that may be a node's; `always`: before every start; `never`; `auto`: "
-        "`suspect` on nodes with accelerators, else `never`",
-    ),
-    "check_s": Option(
-        default="60s", kind="duration", minimum=1, maximum=3600, doc="how long one stage of such a check may take"
-    ),
-}
-"""What a file says of health checks, in its section ``job``."""
+
+class JobOptions(Options):
+    """What a file says of health checks, in its section ``job``."""
+
+    health: Annotated[
+        Literal["auto", "always", "suspect", "never"],
+        says(
+            "when nodes check their devices and links. `suspect`: before the first start, before a newcomer takes "
+            "part, and before a restart after a fault that may be a node's; `always`: before every start; `never`; "
+            "`auto`: `suspect` on nodes with accelerators, else `never`; default: `auto`"
+        ),
+    ] = "auto"
+    check_s: Annotated[
+        float, span("how long one stage of such a check may take; default: `60s`", minimum=1, maximum=3600)
+    ] = 60.0
+
+
+HEALTH = described(JobOptions)
 
 MEANINGS: Mapping[str, str] = {
     "version": "version of this form of file; required",
     "preset": "a chain that comes with ftcore; without `preset` and `chain`, the default one",
+    "job": "what nobody but the user knows of the job",
     "job: replicas": "which ranks hold the same state: `none`, `all`, or groups of global ranks, as `[[0, 4], [1, 5]]`",
     "job: abilities": "what the script can do when it is told to",
     "job: checkpoint_every": "steps between two checkpoints, where a rollback has to find one",
     "job: checkpoints_kept": "checkpoints that are kept, the newest included",
-    **{f"job: {key}": f"{option.doc}; default: `{option.default}`" for key, option in HEALTH.items()},
+    **{f"job: {key}": option.doc for key, option in HEALTH.items()},
+    "faults": "how faults are told apart",
     "faults: rules": "rules of this job's own, read before the built-in ones: see [faults](faults.md)",
     "options": "options to change in the chain of the preset, or in the default one: `policy: {option: value}`",
     "chain": "the policies in order of priority, each as `- policy` or `- policy: {option: value}`; the last is `stop`",
@@ -128,8 +134,7 @@ def default_chain(max_restarts: int | None = None) -> PolicyLoaded:
     Args:
         max_restarts: ``--max-restarts``, if it was given.
     """
-    chain = tuple(ChainEntry(policy=name, options=defaults(BUILT_IN[name].options)) for name in DEFAULT_ORDER)
-    loaded = PolicyLoaded(source="default", text="", digest=digest_of(b""), chain=chain)
+    loaded = PolicyLoaded(source="default", text="", digest=digest_of(b""), chain=tuple(map(fresh, DEFAULT_ORDER)))
     return loaded if max_restarts is None else with_max_restarts(loaded, max_restarts)
 
 

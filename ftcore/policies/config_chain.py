@@ -13,13 +13,14 @@ from ftcore.events.worker import CURVES
 from ftcore.faults.extra import extra_rules
 from ftcore.faults.rules import RULES
 from ftcore.faults.taxonomy import FaultClass
-from ftcore.policies.base import Ability, Option
+from ftcore.policies.base import Ability
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.external import External, Offered
+from ftcore.policies.external import External, Offered, options_of
+from ftcore.policies.options import defaults
 from ftcore.policies.reach import asked, ends, kinds_of, needs_of
 from ftcore.policies.rules import broken_rules, clashes
 from ftcore.policies.targets import wrong_target
-from ftcore.policies.values import defaults, read_option, words
+from ftcore.policies.values import read_option, words
 from ftcore.policies.yaml_nodes import Items, Keys, Node, Problems, Scalar, did_you_mean, found, short
 
 _CLASSES = dict.fromkeys(map(str, FaultClass), "")
@@ -28,9 +29,6 @@ _ENTRY_EXPECTED = "expected `- policy` or `- policy: {option: value}`, one polic
 
 COMMON_KEYS = ("faults", "optional")
 """Of every entry, beside its policy's options."""
-
-_KINDS_IN = (("rollback_and_skip", "on"), ("recompute_step", "on"))
-"""Options that hold kinds of observations."""
 
 
 @attrs.frozen(kw_only=True)
@@ -82,7 +80,7 @@ def read_options(
     for entry in base:
         if entry.policy in node.entries:
             line, options = node.entries[entry.policy]
-            read = _entry(entry, line, options, around, problems, BUILT_IN[entry.policy].options)
+            read = _entry(entry, line, options, around, problems)
             changed.append(read.entry or entry)
         else:
             changed.append(entry)
@@ -134,14 +132,14 @@ def _read_entry(item: Node, around: Surroundings, problems: Problems) -> _Read:
         names = dict.fromkeys([*BUILT_IN, *around.external, *around.offered.names])
         problems.add(item.line, f"chain: no policy is called {short(name)}{did_you_mean(name, names)}")
         return _Read(line=item.line, entry=None)
-    fresh = ChainEntry(policy=name, options=defaults(known.options))
+    fresh = ChainEntry(policy=name, options=defaults(options_of(name, around.external)))
     if isinstance(known, External):
         if known.error:
             problems.add(item.line, f"chain: {name}, from {known.origin}, cannot be used: {known.error}")
             return _Read(line=item.line, entry=None)
         needs = tuple(map(str, known.needs))
         fresh = attrs.evolve(fresh, external=known.origin, kinds=tuple(known.kinds), needs=needs)
-    return _entry(fresh, item.line, options, around, problems, known.options)
+    return _entry(fresh, item.line, options, around, problems)
 
 
 def _not_indented(item: Keys, problems: Problems) -> tuple[str, Node] | None:
@@ -159,18 +157,11 @@ def _not_indented(item: Keys, problems: Problems) -> tuple[str, Node] | None:
     return name, Keys(line=line, entries=options)
 
 
-def _entry(
-    base: ChainEntry,
-    line: int,
-    node: Node | None,
-    around: Surroundings,
-    problems: Problems,
-    declared: Mapping[str, Option],
-) -> _Read:
+def _entry(base: ChainEntry, line: int, node: Node | None, around: Surroundings, problems: Problems) -> _Read:
     """An entry with what the file sets in it; it is required unless the file calls it optional."""
     if node is None or is_null(node):
         return _Read(line=line, entry=attrs.evolve(base, required=True))
-    name = base.policy
+    name, declared = base.policy, options_of(base.policy, around.external)
     given = mapping(node, name, (*declared, *COMMON_KEYS), problems)
     if given is None:
         return _Read(line=line, entry=base, wrong=frozenset(COMMON_KEYS))
@@ -178,7 +169,7 @@ def _entry(
     for key, option in declared.items():
         if key in given:
             value = read_option(given[key], f"{name}: {key}", option, problems)
-            if value is None or _has_strange_words(name, key, given[key], around, problems):
+            if value is None or _has_strange_words(given[key], f"{name}: {key}", option.words, around, problems):
                 wrong.add(key)
             else:
                 values[key] = value
@@ -192,27 +183,27 @@ def _entry(
         wrong.add("optional")
     if not base.external:
         certain = {key: value for key, value in values.items() if key not in wrong}
-        for key, text in broken_rules(name, certain, list(given)):
+        for key, text in broken_rules(BUILT_IN[name].options, certain, list(given)):
             problems.add(given[key].line if key else line, f"{name}: {text}")
     required = not (isinstance(optional, Scalar) and optional.value is True)
     entry = attrs.evolve(base, options=values, faults=faults or (), required=required)
     return _Read(line=line, entry=entry, wrong=frozenset(wrong))
 
 
-def _has_strange_words(policy: str, key: str, node: Node, around: Surroundings, problems: Problems) -> bool:
+def _has_strange_words(node: Node, where: str, words: str, around: Surroundings, problems: Problems) -> bool:
     """Tell of words in a list that nothing would ever answer to."""
     before = len(problems)
     for item in node.items if isinstance(node, Items) else ():
         word = item.value if isinstance(item, Scalar) and isinstance(item.value, str) else ""
-        if (policy, key) == ("alert", "to"):
+        if words == "targets":
             why = wrong_target(word)
             if why:
-                problems.add(item.line, f"{policy}: {key}: {why}")
-        elif (policy, key) in _KINDS_IN and word not in (known := _kinds(around.rules)):
+                problems.add(item.line, f"{where}: {why}")
+        elif words == "kinds" and word not in (known := _kinds(around.rules)):
             known = (*known, *around.offered.details())
             if word not in known:
                 text = f"no detector and no rule tells of {short(word)}{did_you_mean(word, known)}"
-                problems.add(item.line, f"{policy}: {key}: {text}")
+                problems.add(item.line, f"{where}: {text}")
     return len(problems) > before
 
 

@@ -6,15 +6,15 @@ chain's business, so the plan never ends an incident; it only makes it cheap. Be
 replicas are needed, as nobody is missing.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from ftcore.commands import SaveCheckpoint
 from ftcore.events.policy import Terms
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.ids import Round
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
+from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import spent
+from ftcore.policies.options import Options, number, says, span
 from ftcore.policies.situation import anyone_lives, asked_by, class_of, everyone_lives, gone, living_ranks
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
@@ -22,6 +22,20 @@ from ftcore.wording import plural
 
 WARNINGS = (FaultClass.SIGNAL_PREEMPTION, FaultClass.GPU_HW, FaultClass.NODE_LOST)
 """Classes of warnings that say that ranks are about to be lost."""
+
+
+class DyingCheckpointOptions(Options):
+    """What ``dying_checkpoint`` may be told."""
+
+    before: Annotated[
+        tuple[Literal["drain", "evict", "stop"], ...], says("Requests before which a checkpoint is saved.")
+    ] = ("drain", "evict")
+    on_hang: Annotated[
+        bool, says("Try it though ranks stand still; one that cannot be freed costs the whole `deadline`.")
+    ] = False
+    deadline: Annotated[float, span("Time for the save; then the chain goes on without it.", minimum=1)] = 300.0
+    max_saves: Annotated[int, number("Saves allowed in `window`.", minimum=1, maximum=1000)] = 60
+    window: Annotated[float, span("The time over which saves are counted.", minimum=1)] = 3600.0
 
 
 @declares(Trait.CONTINUES, budget="max_saves")
@@ -41,38 +55,21 @@ class DyingCheckpoint:
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault", "warning", "drain", "evict", "stop", "checkpoint")
     needs: ClassVar[tuple[Ability, ...]] = (Ability.SAVE,)
-    options: ClassVar[Mapping[str, Option]] = {
-        "before": Option(
-            default=("drain", "evict"),
-            kind="texts",
-            choices=("drain", "evict", "stop"),
-            doc="Requests before which a checkpoint is saved.",
-        ),
-        "on_hang": Option(
-            default=False,
-            kind="bool",
-            doc="Try it though ranks stand still; one that cannot be freed costs the whole `deadline`.",
-        ),
-        "deadline": Option(
-            default=300, kind="duration", minimum=1, doc="Time for the save; then the chain goes on without it."
-        ),
-        "max_saves": Option(default=60, kind="int", minimum=1, maximum=1000, doc="Saves allowed in `window`."),
-        "window": Option(default=3600, kind="duration", minimum=1, doc="The time over which saves are counted."),
-    }
+    options: ClassVar[type[Options]] = DyingCheckpointOptions
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: DyingCheckpointOptions) -> Verdict:
         """Take what can be saved and is worth it."""
         trouble = incident.kind in ("fault", "warning")
         wish = "" if trouble else incident.fault.detail
         if incident.kind == "warning" and incident.fault.cls not in WARNINGS:
             return Pass(reason=f"nothing is about to be lost: {incident.fault.cls}")
-        if not trouble and wish != "checkpoint" and wish not in options["before"]:
+        if not trouble and wish != "checkpoint" and wish not in options.before:
             return Pass(reason=f"nothing is saved before: {wish or incident.fault.cls}")
-        if class_of(incident) is FaultClass.HANG and not options["on_hang"]:
+        if class_of(incident) is FaultClass.HANG and not options.on_hang:
             return Pass(reason="ranks that stand still save nothing (`on_hang` is off)")
         why_not = _cannot(incident, job) or ("" if wish == "checkpoint" else _need_not(incident, job))
         if not why_not and wish != "checkpoint":
-            why_not = spent(job, self.name, options["max_saves"], options["window"], "saves")
+            why_not = spent(job, self.name, options.max_saves, options.window, "saves")
         if why_not:
             return Pass(reason=why_not)
         assert job.world is not None
@@ -80,7 +77,7 @@ class DyingCheckpoint:
             plan=PlanKind.IN_PLACE,
             reason=_reason(incident, job, wish),
             grace_s=0.0,
-            deadline_s=options["deadline"],
+            deadline_s=options.deadline,
             terms=Terms(
                 command=SaveCheckpoint(round=Round(job.world.round), ranks=_savers(job)),
                 then="resolve" if wish == "checkpoint" else "continue",

@@ -25,9 +25,8 @@ import attrs
 from ftcore.errors import UsageError
 from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.policies.base import Ability
-from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.chain import fresh
 from ftcore.policies.rules import clashes
-from ftcore.policies.values import defaults
 from ftcore.policies.yaml_nodes import did_you_mean, short
 
 VARIABLE = "FTCORE_POLICIES"
@@ -136,10 +135,10 @@ def _switch(chain: list[ChainEntry], name: str, on: bool) -> None:
     option = _RETRY_OPTIONS.get(name)
     here = [place for place, entry in enumerate(chain) if entry.policy == policy]
     if not here and on:
-        options = defaults(BUILT_IN[policy].options)
+        entry = attrs.evolve(fresh(policy), required=True)
         if option is not None:  # the other half of step_retry stays off unless it is switched on as well
-            options |= {half: half == option for half in _RETRY_OPTIONS.values()}
-        chain.insert(_place(chain, policy), ChainEntry(policy=policy, options=options, required=True))
+            entry.options.update({half: half == option for half in _RETRY_OPTIONS.values()})
+        chain.insert(_place(chain, policy), entry)
         return
     for place in reversed(here):
         entry = chain[place]

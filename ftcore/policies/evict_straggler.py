@@ -4,16 +4,49 @@ A synchronous job is as fast as its slowest rank. The detector names only who wa
 worth a restart depends on how slow, and on another node being there to take the place.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 from ftcore.events.policy import Terms
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
-from ftcore.policies.budget import attempts, cooling_s, spent
+from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
+from ftcore.policies.budget import StartOptions, attempts, cooling_s, spent
+from ftcore.policies.options import Options, Rule, number, says, span
 from ftcore.policies.situation import culprit, is_alive, is_member, kind_of, members, room, root_report
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
 from ftcore.wording import format_duration
+
+
+class EvictStragglerOptions(StartOptions):
+    """What ``evict_straggler`` may be told."""
+
+    slower: Annotated[float, number("How many times as long as usual it needs, where that is told.", minimum=1)] = 1.1
+    steps: Annotated[int, number("Steps since it was named first, where that is told; beyond the detector's own.")] = 0
+    every: Annotated[float, span("Time after an eviction in which no other is made.")] = 3600.0
+    max_evictions: Annotated[int, number("Evictions allowed in `window`.", minimum=1, maximum=1000)] = 5
+    window: Annotated[float, span("The time over which evictions are counted.", minimum=1)] = 86400.0
+    isolate: Annotated[bool, says("Keep the machine from being chosen again.")] = True
+    patience: Annotated[float, span("How long is waited for the newcomer.", minimum=1)] = 1800.0
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            options=("max_evictions", "every", "window"),
+            broken=lambda o: o.every * o.max_evictions > o.window,
+            text="max_evictions ({max_evictions}) in window ({window}) is never reached: every ({every}) allows fewer",
+            given=("max_evictions",),
+        ),
+        Rule(
+            options=("slower",),
+            broken=lambda o: o.slower <= 1,
+            text="slower ({slower}) is the usual pace: every node would count as slow; expected more than 1, as 1.1",
+            given=("slower",),
+        ),
+        Rule(
+            options=("every",),
+            broken=lambda o: o.every <= 0,
+            text="every (0s) lets one eviction follow another before its effect shows; expected a duration over 0",
+            given=("every",),
+        ),
+    )
 
 
 @declares(Trait.COSTS_A_ROUND, budget="max_evictions")
@@ -30,25 +63,9 @@ class EvictStraggler:
     )
     kinds: ClassVar[tuple[str, ...]] = ("warning",)
     needs: ClassVar[tuple[Ability, ...]] = ()
-    options: ClassVar[Mapping[str, Option]] = {
-        "slower": Option(
-            default=1.1, kind="number", minimum=1, doc="How many times as long as usual it needs, where that is told."
-        ),
-        "steps": Option(
-            default=0, kind="int", doc="Steps since it was named first, where that is told; beyond the detector's own."
-        ),
-        "every": Option(default=3600, kind="duration", doc="Time after an eviction in which no other is made."),
-        "max_evictions": Option(default=5, kind="int", minimum=1, maximum=1000, doc="Evictions allowed in `window`."),
-        "window": Option(default=86400, kind="duration", minimum=1, doc="The time over which evictions are counted."),
-        "isolate": Option(default=True, kind="bool", doc="Keep the machine from being chosen again."),
-        "patience": Option(default=1800, kind="duration", minimum=1, doc="How long is waited for the newcomer."),
-        "grace": Option(default=10, kind="duration", doc="Time between TERM and KILL of a worker."),
-        "deadline": Option(
-            default=1800, kind="duration", doc="Time from the new start to its first completed step; 0: no limit."
-        ),
-    }
+    options: ClassVar[type[Options]] = EvictStragglerOptions
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: EvictStragglerOptions) -> Verdict:
         """Take a slow node that is worth a restart."""
         node = culprit(incident)
         if kind_of(incident, job) != "straggler" or not is_alive(job, node) or not is_member(job, node):
@@ -59,37 +76,39 @@ class EvictStraggler:
         launch = job.can(Ability.REPLACE)
         if not launch and room(job, (node,)) < members(job):
             return Pass(reason=f"no node for the place of {node}: none stands by, none can be launched")
-        rest = cooling_s(job, self.name, options["every"])
+        rest = cooling_s(job, self.name, options.every)
         if rest > 0:
-            after = format_duration(round(rest))
-            return Pass(reason=f"a slow node was evicted lately; the next may be in {after}", again_s=rest)
-        why = spent(job, self.name, options["max_evictions"], options["window"], "evictions")
+            return Pass(
+                reason=f"a slow node was evicted lately; the next may be in {format_duration(round(rest))}",
+                again_s=rest,
+            )
+        why = spent(job, self.name, options.max_evictions, options.window, "evictions")
         if why:
             return Pass(reason=why)
         park = job.can(Ability.PARK) and job.can(Ability.REPLICAS)
         return Take(
             plan=PlanKind.RESTART,
             reason=f"{node} keeps the others waiting; another node takes its place",
-            grace_s=options["grace"],
-            deadline_s=options["deadline"],
-            attempt=attempts(job, self.name, options["window"]) + 1,
+            grace_s=options.grace,
+            deadline_s=options.deadline,
+            attempt=attempts(job, self.name, options.window) + 1,
             terms=Terms(
                 survivors="park" if park else "stop",
                 exclude=(node,),
-                quarantine=(node,) if options["isolate"] else (),
+                quarantine=(node,) if options.isolate else (),
                 replace=(node,) if launch else (),
-                patience_s=options["patience"],
+                patience_s=options.patience,
             ),
         )
 
 
-def _how_slow(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> str:
+def _how_slow(incident: IncidentState, job: JobState, options: EvictStragglerOptions) -> str:
     """Why it is not slow enough, by the figures of who saw it: empty if it is, or nothing was told."""
     root = root_report(incident, job)
     told = root.values if root is not None else {}
     value, usual = told.get("value", 0.0), told.get("usual", 0.0)
-    if usual > 0 and value < usual * options["slower"]:
-        return f"needs {value / usual:.2f} times the usual time; {options['slower']:g} times is worth an eviction"
-    if root is not None and root.step is not None and root.step - told.get("since", root.step) < options["steps"]:
-        return f"is slow since step {told.get('since', root.step):.0f}; it is evicted after {options['steps']} steps"
+    if usual > 0 and value < usual * options.slower:
+        return f"needs {value / usual:.2f} times the usual time; {options.slower:g} times is worth an eviction"
+    if root is not None and root.step is not None and root.step - told.get("since", root.step) < options.steps:
+        return f"is slow since step {told.get('since', root.step):.0f}; it is evicted after {options.steps} steps"
     return ""

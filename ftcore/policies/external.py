@@ -21,8 +21,9 @@ from ftcore.commands import IN_PLACE, PauseWorkers, ResumeWorkers, RetryStep, Sa
 from ftcore.errors import UsageError
 from ftcore.events.policy import PolicyAnswered, PolicyFaulted, PolicyLoaded, Terms
 from ftcore.faults.extra import extra_rules
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Policy, Take
+from ftcore.policies.base import Ability, Pass, PlanKind, Policy, Take
 from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.options import Option, Options, described, filled
 from ftcore.states.model import JobState, to_json
 from ftcore.states.world import usable
 from ftcore.wording import format_duration, plural
@@ -37,7 +38,6 @@ INCIDENTS = ("fault", "warning", "request", "opportunity", "interrupted")
 WISHES = ("stop", "pause", "resume", "checkpoint", "drain", "evict", "grow")
 """What a policy may deal with: kinds of incidents, and what a request may ask for."""
 
-OPTION_KINDS = ("int", "duration", "number", "bool", "choice", "text", "texts")
 RESERVED = ("faults", "optional")
 """Keys of every entry of a chain; no option may be called so."""
 
@@ -66,7 +66,8 @@ class External:
     Args:
         name: its name in the chain: that of its entry point.
         origin: distribution and version that it comes from.
-        doc, conditions, kinds, needs, options: as in ``policies.base.Policy``.
+        doc, conditions, kinds, needs: as in ``policies.base.Policy``.
+        options: what it may be told, by name.
         error: why it cannot be used; then nothing else is known of it.
     """
 
@@ -119,8 +120,18 @@ def declare(policy: Any, name: str, origin: str) -> External:
         conditions=tuple(made.conditions),
         kinds=tuple(made.kinds),
         needs=tuple(Ability(need) for need in made.needs),
-        options=dict(made.options),
+        options=described(made.options),
     )
+
+
+def options_of(policy: str, external: Mapping[str, External]) -> Mapping[str, Option]:
+    """What a policy may be told, by its name.
+
+    Args:
+        policy: one of ftcore's or of ``external``.
+        external: the others, by name.
+    """
+    return described(BUILT_IN[policy].options) if policy in BUILT_IN else external[policy].options
 
 
 def instance(policy: Any) -> Any:
@@ -161,36 +172,15 @@ def _of_scope(policy: Any) -> str:
 
 def _of_options(policy: Any) -> str:
     options = getattr(policy, "options", None)
-    if not isinstance(options, Mapping):
-        return f"its `options` are {_shown(options)}, expected a mapping of names to Option"
-    for name, option in options.items():
-        if not isinstance(name, str) or _NAME.fullmatch(name) is None or name in RESERVED:
+    if not isinstance(options, type) or not issubclass(options, Options):
+        return f"its `options` are {_shown(options)}, expected a subclass of ftcore.policies.options.Options"
+    for name in options.__struct_fields__:
+        if _NAME.fullmatch(name) is None or name in RESERVED:
             return f"the option {name!r} needs another name: lower-case letters, digits and _, none of {RESERVED}"
-        problem = _of_option(option) if isinstance(option, Option) else f"is {_shown(option)}, expected an Option"
-        if problem:
-            return f"the option {name} {problem}"
-    return ""
-
-
-def _of_option(option: Option) -> str:
-    if option.kind not in OPTION_KINDS:
-        return f"is of kind {option.kind!r}; there are {', '.join(OPTION_KINDS)}"
-    if not _is_line(option.doc):
-        return "has no `doc`"
-    value = option.default
-    if option.kind in ("int", "duration", "number"):
-        if isinstance(value, bool) or not isinstance(value, int if option.kind == "int" else int | float):
-            return f"has the default {value!r}, which is no {option.kind}"
-        if value < option.minimum or (option.maximum is not None and value > option.maximum):
-            return f"has the default {value!r} outside its own limits"
-    elif option.kind == "choice":
-        if value not in option.choices:
-            return f"has the default {value!r}, which is none of its choices"
-    elif option.kind == "texts":
-        if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
-            return f"has the default {value!r}; expected a tuple of texts"
-    elif not isinstance(value, bool if option.kind == "bool" else str):
-        return f"has the default {value!r}, which is no {option.kind}"
+    try:
+        described(options)
+    except TypeError as error:
+        return str(error)
     return ""
 
 
@@ -275,13 +265,12 @@ def put(policy: Policy, state: bytes, options: Mapping[str, Any], effect: str) -
     """
     job = read_state(state)
     assert job.incident is not None
-    given = {**{key: option.default for key, option in policy.options.items()}, **options}
-    kept, before = dict(given), to_json(job)
+    given, before = filled(policy.options, options), to_json(job)
     try:
         verdict = policy.considers(job.incident, job, given)
     except (Exception, SystemExit) as error:
         return PolicyFaulted(effect=effect, policy=policy.name, error=f"raised {describe(error)}")
-    if given != kept or not _is_as(job, before):
+    if given != filled(policy.options, options) or not _is_as(job, before):
         return PolicyFaulted(effect=effect, policy=policy.name, error="changed what it was given")
     try:
         answer = _answer(verdict, policy.name, effect)

@@ -4,15 +4,15 @@ The way back from ``shrink``, and the use of nodes that come late. It costs a re
 restarts are running out, and not for a node that has just failed.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 from ftcore.events.policy import Terms
 from ftcore.ids import SECOND, seconds
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
-from ftcore.policies.budget import ROUND_OPTIONS, cooling_s
+from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
+from ftcore.policies.budget import RoundOptions, cooling_s
+from ftcore.policies.options import Options, number, span
 from ftcore.policies.situation import is_alive, members, room
-from ftcore.policies.traits import Trait, declares, having, limit, named
+from ftcore.policies.traits import Trait, declares, having, limit, named, options_of
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import NodePhase
 from ftcore.wording import format_duration, listed, plural
@@ -22,6 +22,24 @@ STEADY_DOUBLINGS_MAX = 6
 
 FRESH_S = 1.0
 """A checkpoint is as good as new for so long."""
+
+
+class GrowOptions(RoundOptions):
+    """What ``grow`` may be told."""
+
+    every: Annotated[float, span("Time between two growths, and after a restart.")] = 600.0
+    steady: Annotated[float, span("Time for which a node that was at fault is not taken in.")] = 600.0
+    reserve: Annotated[
+        float,
+        number("Share of the restarts of `process_restart` that must be left; 0: they are not looked at.", maximum=1),
+    ] = 0.5
+    checkpoint: Annotated[
+        float,
+        span(
+            "Where the script tells of its checkpoints, it grows right behind one; but the next is not waited for"
+            " once the last is so old. 0: it is never waited for."
+        ),
+    ] = 1800.0
 
 
 @declares(Trait.COSTS_A_ROUND, Trait.GROWS)
@@ -40,47 +58,30 @@ class Grow:
     )
     kinds: ClassVar[tuple[str, ...]] = ("opportunity",)
     needs: ClassVar[tuple[Ability, ...]] = ()
-    options: ClassVar[Mapping[str, Option]] = {
-        "every": Option(default=600, kind="duration", doc="Time between two growths, and after a restart."),
-        "steady": Option(default=600, kind="duration", doc="Time for which a node that was at fault is not taken in."),
-        "reserve": Option(
-            default=0.5,
-            kind="number",
-            minimum=0,
-            maximum=1,
-            doc="Share of the restarts of `process_restart` that must be left; 0: they are not looked at.",
-        ),
-        "checkpoint": Option(
-            default=1800,
-            kind="duration",
-            doc="Where the script tells of its checkpoints, it grows right behind one; but the next is not waited for "
-            "once the last is so old. 0: it is never waited for.",
-        ),
-        **ROUND_OPTIONS,
-    }
+    options: ClassVar[type[Options]] = GrowOptions
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: GrowOptions) -> Verdict:
         """Take what is worth a restart."""
         if job.world is None or job.spec is None:
             return Pass(reason="there is no world that could grow")
         too_early = _rest_s(job, Trait.SHRINKS, job.spec.timing.join_window_s) > 0
-        shaky, again_s = _shaky(job, options["steady"], forgiven=int(too_early))
+        shaky, again_s = _shaky(job, options.steady, forgiven=int(too_early))
         count, now = room(job, shaky), members(job)
         if count <= now:
             if shaky and room(job) > now:
                 return Pass(reason=f"{', '.join(shaky[:4])} failed only lately", again_s=again_s)
             return Pass(reason=f"no larger world than {plural(now, 'node')} can be formed")
-        rest = _rest_s(job, Trait.COSTS_A_ROUND, options["every"])
+        rest = _rest_s(job, Trait.COSTS_A_ROUND, options.every)
         admitted = _admitted(job)
         if rest > 0 and not admitted and not too_early:
             return Pass(
                 reason=f"the last restart was only lately; the next growth is due in {format_duration(round(rest))}",
                 again_s=rest,
             )
-        why, again_s = _restarts_run_out(job, options["reserve"])
+        why, again_s = _restarts_run_out(job, options.reserve)
         if why:
             return Pass(reason=why, again_s=again_s)
-        wait_s = 0.0 if too_early else _until_saved(job, options["checkpoint"])
+        wait_s = 0.0 if too_early else _until_saved(job, options.checkpoint)
         if wait_s > 0:
             most = format_duration(round(wait_s))
             reason = f"waits for the next checkpoint, at most {most}: a restart now would cost steps"
@@ -89,8 +90,8 @@ class Grow:
             plan=PlanKind.RESTART,
             reason=f"{plural(count, 'node')} instead of {now} can train"
             + (f"; {listed(admitted)} was admitted again" if admitted else ""),
-            grace_s=options["grace"],
-            deadline_s=options["deadline"],
+            grace_s=options.grace,
+            deadline_s=options.deadline,
             terms=Terms(want=count, avoid=shaky, patience_s=job.spec.timing.join_window_s),
         )
 
@@ -128,7 +129,7 @@ def _shaky(job: JobState, steady_s: float, forgiven: int) -> tuple[tuple[str, ..
 def _restarts_run_out(job: JobState, reserve: float) -> tuple[str, float]:
     """Why restarts are too few for a growth, and the seconds until enough of them are too long ago to count."""
     for entry in having(job.chain, Trait.RESTARTS) if reserve else ():
-        most, window = limit(entry), seconds(entry.options["window"])
+        most, window = limit(entry), seconds(options_of(entry).window)
         made = sorted(time for time in job.attempts.get(entry.policy, ()) if time > job.time - window)
         gone = next(n for n in range(len(made) + 1) if n == len(made) or len(made) - n < (1 - reserve) * most)
         if gone:

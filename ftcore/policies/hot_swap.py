@@ -5,17 +5,46 @@ on one that the platform launches) joins them in the next round and takes its st
 from storage, and no completed step is lost.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 from ftcore.events.policy import Terms
 from ftcore.faults.taxonomy import FaultClass
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
+from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, node_spent, spent
-from ftcore.policies.situation import a_worker_ended, anyone_lives, class_of, culprit, facts, gone, members, room, unfit
+from ftcore.policies.options import Options, Rule, never_reached, number, says, span
+from ftcore.policies.situation import (
+    NodeFaults,
+    a_worker_ended,
+    anyone_lives,
+    class_of,
+    culprit,
+    facts,
+    gone,
+    members,
+    room,
+    unfit,
+)
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
 from ftcore.wording import format_duration, listed
+
+
+class HotSwapOptions(Options):
+    """What ``hot_swap`` may be told."""
+
+    max_nodes: Annotated[int, number("Nodes that may be missing at once.", minimum=1)] = 1
+    classes: Annotated[
+        tuple[FaultClass, ...], says("Classes of faults for which the node is left out though it lives.")
+    ] = (FaultClass.GPU_HW,)
+    node_faults: NodeFaults = 3
+    patience: Annotated[float, span("How long the parked ranks wait for the newcomer.", minimum=1)] = 300.0
+    max_swaps: Annotated[int, number("Swaps allowed in `window`.", minimum=1, maximum=1000)] = 10
+    per_node: Annotated[int, number("Swaps for faults of one node in `window`.", minimum=1)] = 3
+    window: Annotated[float, span("The time over which is counted.", minimum=1)] = 3600.0
+    grace: Annotated[float, span("Time in which a rank must be free of its groups; then it is stopped.")] = 10.0
+    deadline: Annotated[float, span("Time from the new start to its first completed step; 0: no limit.")] = 300.0
+
+    rules: ClassVar[tuple[Rule, ...]] = (never_reached("per_node", "max_swaps"),)
 
 
 @declares(Trait.COSTS_A_ROUND, Trait.PARKS, budget="max_swaps")
@@ -37,64 +66,38 @@ class HotSwap:
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault",)
     needs: ClassVar[tuple[Ability, ...]] = (Ability.PARK, Ability.REPLICAS)
-    options: ClassVar[Mapping[str, Option]] = {
-        "max_nodes": Option(default=1, kind="int", minimum=1, doc="Nodes that may be missing at once."),
-        "classes": Option(
-            default=("gpu-hw",),
-            kind="texts",
-            choices=tuple(FaultClass),
-            doc="Classes of faults for which the node is left out though it lives.",
-        ),
-        "node_faults": Option(
-            default=3,
-            kind="int",
-            doc="A node that was the culprit this often in `window`, and more often than all others together, is left "
-            "out; 0: never.",
-        ),
-        "patience": Option(
-            default=300, kind="duration", minimum=1, doc="How long the parked ranks wait for the newcomer."
-        ),
-        "max_swaps": Option(default=10, kind="int", minimum=1, maximum=1000, doc="Swaps allowed in `window`."),
-        "per_node": Option(default=3, kind="int", minimum=1, doc="Swaps for faults of one node in `window`."),
-        "window": Option(default=3600, kind="duration", minimum=1, doc="The time over which is counted."),
-        "grace": Option(
-            default=10, kind="duration", doc="Time in which a rank must be free of its groups; then it is stopped."
-        ),
-        "deadline": Option(
-            default=300, kind="duration", doc="Time from the new start to its first completed step; 0: no limit."
-        ),
-    }
+    options: ClassVar[type[Options]] = HotSwapOptions
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: HotSwapOptions) -> Verdict:
         """Take what the other ranks can sit out."""
         lost, out = gone(incident, job), unfit(incident, job, options)
         missing = (*lost, *out)
         why = (
             _no_remedy(incident, job)
-            or _not_swappable(incident, job, missing, options["max_nodes"])
-            or spent(job, self.name, options["max_swaps"], options["window"], "swaps")
-            or node_spent(job, self.name, culprit(incident), options["per_node"], options["window"])
+            or _not_swappable(incident, job, missing, options.max_nodes)
+            or spent(job, self.name, options.max_swaps, options.window, "swaps")
+            or node_spent(job, self.name, culprit(incident), options.per_node, options.window)
         )
         if why:
             return Pass(reason=why)
         launch = job.can(Ability.REPLACE)
         if missing and not launch and room(job, out) < members(job):
             return Pass(reason=f"no node for the place of {listed(missing)}: none stands by, none can be launched")
-        attempt = attempts(job, self.name, options["window"]) + 1
+        attempt = attempts(job, self.name, options.window) + 1
         where = f"for the place of {listed(missing)}" if missing else f"on {culprit(incident)}"
         return Take(
             plan=PlanKind.RESTART,
             reason=f"the ranks that live wait for a new process {where}; "
-            f"{attempt} of {options['max_swaps']} in {format_duration(options['window'])}",
-            grace_s=options["grace"],
-            deadline_s=options["deadline"],
+            f"{attempt} of {options.max_swaps} in {format_duration(options.window)}",
+            grace_s=options.grace,
+            deadline_s=options.deadline,
             attempt=attempt,
             terms=Terms(
                 survivors="park",
                 exclude=out,
                 quarantine=out,
                 replace=missing if launch else (),
-                patience_s=options["patience"],
+                patience_s=options.patience,
             ),
         )
 

@@ -10,7 +10,7 @@ from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.feasible import needs
 from ftcore.policies.reach import kinds_of
 from ftcore.policies.targets import is_reference, targets
-from ftcore.policies.traits import Trait, limit, traits_of
+from ftcore.policies.traits import Trait, limit, options_of, traits_of
 from ftcore.wording import format_duration
 
 
@@ -37,7 +37,7 @@ def _entry(entry: ChainEntry) -> Iterator[str]:
     has = traits_of(entry.policy).has
     if Trait.RESTARTS in has:
         yield f"{entry.policy}: faults: [request]: it takes no request, and no fault reaches it this way"
-    elif Trait.ALERTS in has and not entry.options["requests"]:
+    elif Trait.ALERTS in has and not options_of(entry).requests:
         yield f"{entry.policy}: faults: [request]: it sends nothing about requests without `requests: true`"
 
 

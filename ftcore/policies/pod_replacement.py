@@ -5,17 +5,23 @@ the newcomer, which takes minutes, unless a standby node fills the place at once
 evicted trains meanwhile (``engine/departure.py``).
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 from ftcore.events.policy import Terms
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
-from ftcore.policies.budget import ROUND_OPTIONS, attempts, round_terms
-from ftcore.policies.replacement import OPTIONS, judge
+from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
+from ftcore.policies.budget import attempts, round_terms
+from ftcore.policies.options import Options, span
+from ftcore.policies.replacement import ReplacementOptions, judge
 from ftcore.policies.situation import asked_by
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
 from ftcore.wording import format_duration, listed
+
+
+class PodReplacementOptions(ReplacementOptions):
+    """What ``pod_replacement`` may be told."""
+
+    patience: Annotated[float, span("How long is waited for the newcomers; then the plan failed.", minimum=1)] = 1800.0
 
 
 @declares(Trait.COSTS_A_ROUND, Trait.REPLACES, budget="max_replacements")
@@ -34,33 +40,27 @@ class PodReplacement:
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault", "drain", "evict")
     needs: ClassVar[tuple[Ability, ...]] = (Ability.REPLACE,)
-    options: ClassVar[Mapping[str, Option]] = {
-        **OPTIONS,
-        "patience": Option(
-            default=1800, kind="duration", minimum=1, doc="How long is waited for the newcomers; then the plan failed."
-        ),
-        **ROUND_OPTIONS,
-    }
+    options: ClassVar[type[Options]] = PodReplacementOptions
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: PodReplacementOptions) -> Verdict:
         """Take it if the judgement finds nodes to replace."""
         found = judge(incident, job, self.name, options)
         if found.why_not:
             return Pass(reason=found.why_not)
         nodes = (*found.gone, *found.out)
         who = f"{asked_by(incident, job)}; " if incident.kind == "request" else ""
-        attempt = attempts(job, self.name, options["window"]) + 1
+        attempt = attempts(job, self.name, options.window) + 1
         kept_out = " and keeps them out" if found.isolate else ""
         return Take(
             plan=PlanKind.RESTART,
             reason=f"{who}replaces {listed(nodes)}{kept_out}; "
-            f"{attempt} of {options['max_replacements']} in {format_duration(options['window'])}",
+            f"{attempt} of {options.max_replacements} in {format_duration(options.window)}",
             attempt=attempt,
             **round_terms(job, incident, options),
             terms=Terms(
                 exclude=nodes if found.isolate else found.out,
                 quarantine=nodes if found.isolate else (),
                 replace=nodes,
-                patience_s=options["patience"],
+                patience_s=options.patience,
             ),
         )

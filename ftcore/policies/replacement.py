@@ -7,15 +7,16 @@ Many nodes that fail at once are not many bad nodes: a switch, a file system or 
 cost the healthy ones, and bring the same fault on the next ones; so replacements are held and people are told.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import attrs
 
 from ftcore.faults.taxonomy import FaultClass
-from ftcore.policies.base import Option
-from ftcore.policies.budget import charged, cooling_s, spent
+from ftcore.policies.budget import RoundOptions, charged, cooling_s, spent
+from ftcore.policies.options import Rule, never_reached, number, says, span, takes_nothing
 from ftcore.policies.situation import (
+    Blame,
+    NodeFaults,
     culprit,
     gone,
     hit_at_once,
@@ -30,47 +31,49 @@ from ftcore.states.faultkey import is_cut
 from ftcore.states.model import IncidentState, JobState
 from ftcore.wording import format_duration, listed, plural
 
-ISOLATE = Option(
-    default="auto",
-    kind="choice",
-    choices=("auto", "always", "never"),
-    doc="Keep a replaced machine from being chosen again; `auto`: for a fault of the machine, faults that come "
-    "back to it, or on request.",
-)
+Isolate = Annotated[
+    Literal["auto", "always", "never"],
+    says(
+        "Keep a replaced machine from being chosen again; `auto`: for a fault of the machine, faults that come back to "
+        "it, or on request."
+    ),
+]
 """Option of every policy that leaves nodes out."""
 
-OPTIONS: Mapping[str, Option] = {
-    "classes": Option(
-        default=("gpu-hw",),
-        kind="texts",
-        choices=tuple(FaultClass),
-        doc="Classes of faults for which the node is replaced.",
-    ),
-    "node_faults": Option(
-        default=3,
-        kind="int",
-        doc="A node that was the culprit this often in `window`, and more often than all others together, is replaced "
-        "whatever the class; 0: never.",
-    ),
-    "isolate": ISOLATE,
-    "max_replacements": Option(default=20, kind="int", maximum=1000, doc="Replacements allowed in `window`."),
-    "per_node": Option(
-        default=3,
-        kind="int",
-        minimum=1,
-        doc="Replacements of one node in `window`; a place that fails on is not cured by another one.",
-    ),
-    "window": Option(default=86400, kind="duration", minimum=1, doc="The time over which is counted."),
-    "cool_down": Option(default=0, kind="duration", doc="Time after a replacement in which no other is made."),
-    "correlated_nodes": Option(
-        default=3,
-        kind="int",
-        minimum=1,
-        doc="More nodes at fault at once are not replaced; nor are two and more that are most of the world.",
-    ),
-    "correlated_window": Option(default=60, kind="duration", doc="What `at once` means."),
-}
-"""Options of the judgement; the policy adds those of its plan."""
+
+class Isolating(Blame, Protocol):
+    """Options that say whether the machine of a node that is left out may be chosen again."""
+
+    isolate: Literal["auto", "always", "never"]
+
+
+class ReplacementOptions(RoundOptions):
+    """Options of a policy that replaces: those of the judgement, and of the new round."""
+
+    classes: Annotated[tuple[FaultClass, ...], says("Classes of faults for which the node is replaced.")] = (
+        FaultClass.GPU_HW,
+    )
+    node_faults: NodeFaults = 3
+    isolate: Isolate = "auto"
+    max_replacements: Annotated[int, number("Replacements allowed in `window`.", maximum=1000)] = 20
+    per_node: Annotated[
+        int,
+        number("Replacements of one node in `window`; a place that fails on is not cured by another one.", minimum=1),
+    ] = 3
+    window: Annotated[float, span("The time over which is counted.", minimum=1)] = 86400.0
+    cool_down: Annotated[float, span("Time after a replacement in which no other is made.")] = 0.0
+    correlated_nodes: Annotated[
+        int,
+        number(
+            "More nodes at fault at once are not replaced; nor are two and more that are most of the world.", minimum=1
+        ),
+    ] = 3
+    correlated_window: Annotated[float, span("What `at once` means.")] = 60.0
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        never_reached("per_node", "max_replacements"),
+        takes_nothing("max_replacements", "max_replacements: 0"),
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -90,7 +93,7 @@ class Judgement:
     why_not: str = ""
 
 
-def judge(incident: IncidentState, job: JobState, policy: str, options: Mapping[str, Any]) -> Judgement:
+def judge(incident: IncidentState, job: JobState, policy: str, options: ReplacementOptions) -> Judgement:
     """Find the nodes that should be replaced in an incident.
 
     Args:
@@ -103,7 +106,7 @@ def judge(incident: IncidentState, job: JobState, policy: str, options: Mapping[
     if wished:
         if not is_member(job, wished):
             return Judgement(why_not=f"{wished} is no member of the world: there is nothing to replace")
-        return Judgement(out=(wished,), isolate=incident.fault.detail == "evict" and options["isolate"] != "never")
+        return Judgement(out=(wished,), isolate=incident.fault.detail == "evict" and options.isolate != "never")
     if incident.kind != "fault":
         return Judgement(why_not="no node is to be replaced")
     lost, out = gone(incident, job), unfit(incident, job, options)
@@ -115,12 +118,12 @@ def judge(incident: IncidentState, job: JobState, policy: str, options: Mapping[
     return Judgement(gone=lost, out=out, isolate=isolates(incident, job, options))
 
 
-def _held(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> str:
+def _held(incident: IncidentState, job: JobState, options: ReplacementOptions) -> str:
     """Why so many nodes at once are not replaced; empty if they are few."""
-    hit = hit_at_once(incident, job, options["correlated_window"])
+    hit = hit_at_once(incident, job, options.correlated_window)
     world = members(job)
-    if len(hit) > options["correlated_nodes"] or (len(hit) > 1 and 2 * len(hit) > world > 0):
-        window = format_duration(options["correlated_window"])
+    if len(hit) > options.correlated_nodes or (len(hit) > 1 and 2 * len(hit) > world > 0):
+        window = format_duration(options.correlated_window)
         return (
             f"held: {len(hit)} nodes were at fault within {window} ({listed(hit)}); so many at once have a cause in "
             "common, which no replacement removes: look at the network, storage and power"
@@ -128,27 +131,27 @@ def _held(incident: IncidentState, job: JobState, options: Mapping[str, Any]) ->
     return ""
 
 
-def _spent(job: JobState, policy: str, nodes: tuple[str, ...], options: Mapping[str, Any]) -> str:
-    why = spent(job, policy, options["max_replacements"], options["window"], "replacements")
+def _spent(job: JobState, policy: str, nodes: tuple[str, ...], options: ReplacementOptions) -> str:
+    why = spent(job, policy, options.max_replacements, options.window, "replacements")
     if why:
         return why
     for node in nodes:
-        made = charged(job, policy, node, options["window"])
-        if made >= options["per_node"]:
-            times = f"{plural(made, 'time')} in {format_duration(options['window'])}"
+        made = charged(job, policy, node, options.window)
+        if made >= options.per_node:
+            times = f"{plural(made, 'time')} in {format_duration(options.window)}"
             return f"{node} was replaced {times} and fails on: its place is at fault"
-    rest = cooling_s(job, policy, options["cool_down"])
+    rest = cooling_s(job, policy, options.cool_down)
     return f"a replacement was made lately; the next is due in {format_duration(round(rest))}" if rest > 0 else ""
 
 
-def isolates(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> bool:
+def isolates(incident: IncidentState, job: JobState, options: Isolating) -> bool:
     """Whether the culprit's machine must not be chosen again, by the option and the evidence."""
-    if options["isolate"] != "auto":
-        return bool(options["isolate"] == "always")
+    if options.isolate != "auto":
+        return bool(options.isolate == "always")
     root = root_report(incident, job)
     return bool(
-        (culprit(incident) and incident.fault.cls in options["classes"])
+        (culprit(incident) and incident.fault.cls in options.classes)
         or (root is not None and root.source == "health")
         or is_cut(incident.fault)
-        or keeps_failing(incident, job, options["node_faults"], options["window"])
+        or keeps_failing(incident, job, options.node_faults, options.window)
     )

@@ -5,17 +5,51 @@ What PaLM did (about 100 steps back, 200 to 500 batches left out: Chowdhery et a
 ``back`` and ``skip``. A spike that comes again after a rollback is answered by a wider one.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from ftcore.events.policy import Terms
+from ftcore.events.worker import CURVES
 from ftcore.faults.taxonomy import FaultClass
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
-from ftcore.policies.budget import attempts, spent
+from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
+from ftcore.policies.budget import StartOptions, attempts, spent
+from ftcore.policies.options import Options, Rule, Text, number, says, span, takes_nothing
 from ftcore.policies.situation import class_of, in_a_row, kind_of
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
 from ftcore.wording import format_duration
+
+
+class RollbackAndSkipOptions(StartOptions):
+    """What ``rollback_and_skip`` may be told."""
+
+    on: Annotated[tuple[Text, ...], says("Kinds of observations that it deals with.", words="kinds")] = tuple(
+        kind for kind in CURVES if kind != "norm"
+    )
+    back: Annotated[
+        Literal["steps", "latest"], says("Back by `before` steps, or to the latest checkpoint before the fault.")
+    ] = "steps"
+    before: Annotated[int, number("Steps to go back at least, for `back: steps`.")] = 100
+    skip: Annotated[int, number("How much of the data is left out; 0: none.")] = 200
+    skip_unit: Annotated[Literal["batches", "tokens"], says("What `skip` counts.")] = "batches"
+    again: Annotated[float, span("Time in which another rollback is a wider one.")] = 3600.0
+    max_rollbacks: Annotated[int, number("Rollbacks allowed in `window`.", minimum=1, maximum=1000)] = 5
+    window: Annotated[float, span("The time over which rollbacks are counted.", minimum=1)] = 86400.0
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            options=("before", "back"),
+            broken=lambda o: o.back == "latest",
+            text="before ({before}) has no effect with back: latest",
+            given=("before",),
+        ),
+        Rule(
+            options=("skip_unit", "skip"),
+            broken=lambda o: o.skip == 0,
+            text="skip_unit has no effect with skip: 0",
+            given=("skip_unit",),
+        ),
+        takes_nothing("on", "nothing in `on`"),
+    )
 
 
 @declares(Trait.COSTS_A_ROUND, Trait.ROLLS_BACK, budget="max_rollbacks")
@@ -33,66 +67,44 @@ class RollbackAndSkip:
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault", "warning")
     needs: ClassVar[tuple[Ability, ...]] = (Ability.ROLLBACK,)
-    options: ClassVar[Mapping[str, Option]] = {
-        "on": Option(
-            default=("loss-spike", "loss-nan", "loss-divergence", "norm-spike", "norm-nan", "norm-divergence"),
-            kind="texts",
-            doc="Kinds of observations that it deals with.",
-        ),
-        "back": Option(
-            default="steps",
-            kind="choice",
-            choices=("steps", "latest"),
-            doc="Back by `before` steps, or to the latest checkpoint before the fault.",
-        ),
-        "before": Option(default=100, kind="int", doc="Steps to go back at least, for `back: steps`."),
-        "skip": Option(default=200, kind="int", doc="How much of the data is left out; 0: none."),
-        "skip_unit": Option(default="batches", kind="choice", choices=("batches", "tokens"), doc="What `skip` counts."),
-        "again": Option(default=3600, kind="duration", doc="Time in which another rollback is a wider one."),
-        "max_rollbacks": Option(default=5, kind="int", minimum=1, maximum=1000, doc="Rollbacks allowed in `window`."),
-        "window": Option(default=86400, kind="duration", minimum=1, doc="The time over which rollbacks are counted."),
-        "grace": Option(default=10, kind="duration", doc="Time between TERM and KILL of a worker."),
-        "deadline": Option(
-            default=1800, kind="duration", doc="Time from the new start to its first completed step; 0: no limit."
-        ),
-    }
+    options: ClassVar[type[Options]] = RollbackAndSkipOptions
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: RollbackAndSkipOptions) -> Verdict:
         """Take what a checkpoint from before it can undo."""
-        if class_of(incident) is not FaultClass.NUMERIC or kind_of(incident, job) not in options["on"]:
-            return Pass(reason=f"not one of: {', '.join(options['on'])}")
+        if class_of(incident) is not FaultClass.NUMERIC or kind_of(incident, job) not in options.on:
+            return Pass(reason=f"not one of: {', '.join(options.on)}")
         step = incident.fault.step
         if step is None or not incident.fault.absolute:
             return Pass(reason="at which step of the training it came is not known")
-        if options["skip"] > 0 and not job.can(Ability.SKIP):
+        if options.skip > 0 and not job.can(Ability.SKIP):
             return Pass(reason="data is to be left out, and the script did not declare `skip`; or set `skip: 0`")
-        why = spent(job, self.name, options["max_rollbacks"], options["window"], "rollbacks")
+        why = spent(job, self.name, options.max_rollbacks, options.window, "rollbacks")
         if why:
             return Pass(reason=why)
-        times = max(attempts(job, self.name, options["again"]) + 1, in_a_row(incident, job))
-        latest = step - (options["before"] * times if options["back"] == "steps" else 0)
+        times = max(attempts(job, self.name, options.again) + 1, in_a_row(incident, job))
+        latest = step - (options.before * times if options.back == "steps" else 0)
         target = max((kept for kept in job.checkpoints if kept <= latest), default=None)
         if target is None:
             return Pass(reason=_nothing_kept(job, latest))
         skip = _amount(options, times, step - target)
-        attempt = attempts(job, self.name, options["window"]) + 1
+        attempt = attempts(job, self.name, options.window) + 1
         wider = f", {times} times as wide as the first" if times > 1 else ""
-        left_out = f" and leaves out {skip} {options['skip_unit']}" if skip else ""
+        left_out = f" and leaves out {skip} {options.skip_unit}" if skip else ""
         return Take(
             plan=PlanKind.RESTART,
             reason=f"goes back from step {step} to {target}{left_out}{wider}; "
-            f"{attempt} of {options['max_rollbacks']} in {format_duration(options['window'])}",
-            grace_s=options["grace"],
-            deadline_s=options["deadline"],
+            f"{attempt} of {options.max_rollbacks} in {format_duration(options.window)}",
+            grace_s=options.grace,
+            deadline_s=options.deadline,
             attempt=attempt,
-            terms=Terms(rollback_to=target, skip=skip, skip_unit=options["skip_unit"]),
+            terms=Terms(rollback_to=target, skip=skip, skip_unit=options.skip_unit),
         )
 
 
-def _amount(options: Mapping[str, Any], times: int, back: int) -> int:
+def _amount(options: RollbackAndSkipOptions, times: int, back: int) -> int:
     """What is left out: as told, but never so little that the batches of the fault itself are read again."""
-    amount = int(options["skip"]) * times
-    return max(amount, back + 1) if amount and options["skip_unit"] == "batches" else amount
+    amount = int(options.skip) * times
+    return max(amount, back + 1) if amount and options.skip_unit == "batches" else amount
 
 
 def _nothing_kept(job: JobState, latest: int) -> str:

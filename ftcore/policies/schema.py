@@ -4,173 +4,104 @@ Whatever the parser takes the schema takes; what speaks of several keys at once 
 the job can do) only the parser knows.
 """
 
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from ftcore.faults.extra import KEYS, NOT_FOR_RULES, RULES_MAX, TEXT_CHARS_MAX
 from ftcore.faults.rule import ROLES
 from ftcore.faults.taxonomy import Action, FaultClass
-from ftcore.policies import presets, values
-from ftcore.policies.base import Option, Policy
+from ftcore.policies import presets
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.config import HEALTH, SAID_BY_SCRIPT, SCHEMA_VERSION
+from ftcore.policies.config import MEANINGS, SAID_BY_SCRIPT, JobOptions
 
 URI = "http://json-schema.org/draft-07/schema#"
 
 
 def schema() -> dict[str, Any]:
     """The schema of a policy file, as plain data for ``json.dumps``."""
-    return {
-        "$schema": URI,
-        "title": "ftcore policy file",
-        "type": "object",
-        "required": ["version"],
-        "additionalProperties": False,
-        "not": {"required": ["chain"], "anyOf": [{"required": ["preset"]}, {"required": ["options"]}]},
-        "properties": {
-            "version": {"const": SCHEMA_VERSION, "description": "Version of this form of file."},
-            "preset": {
-                "description": "A chain that comes with ftcore; without it the default one is in force.",
-                "anyOf": [{"const": name, "description": presets.doc(name)} for name in presets.names()],
-            },
-            "job": _job(),
-            "faults": _faults(),
-            "options": {
-                "description": "Options to change in the chain of the preset, by policy; the order stays.",
-                "type": ["object", "null"],
-                "additionalProperties": False,
-                "properties": {name: _entry(policy) for name, policy in BUILT_IN.items()},
-            },
-            "chain": {
-                "description": "The policies, highest priority first; the last one is stop.",
-                "type": "array",
-                "minItems": 1,
-                "items": {
-                    "anyOf": [
-                        {"type": "string", "enum": list(BUILT_IN)},
-                        {
-                            "type": "object",
-                            "minProperties": 1,
-                            "maxProperties": 1,
-                            "additionalProperties": False,
-                            "properties": {name: _entry(policy) for name, policy in BUILT_IN.items()},
-                        },
-                    ]
-                },
-            },
-        },
+    entries = {name: _entry(name) | None for name in BUILT_IN}
+    keys = {
+        "version": Literal[1],
+        "preset": _one_of(presets.names()),
+        "job": _job() | None,
+        "faults": _faults() | None,
+        "options": _record("Changes", entries) | None,
+        "chain": _list(_one_of(BUILT_IN) | _record("Entry", entries)),
     }
+    record = _record("File", keys, MEANINGS, doc="A policy file of ftcore.", required=("version",))
+    [file], parts = msgspec.json.schema_components([record])
+    parts["Entry"] |= {"minProperties": 1, "maxProperties": 1}
+    parts["File"]["not"] = {"required": ["chain"], "anyOf": [{"required": ["preset"]}, {"required": ["options"]}]}
+    for option in (option for part in parts.values() for option in part.get("properties", {}).values()):
+        if "pattern" in option:
+            option["type"] = ["number", "string"]
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"$schema": URI, **file, "$defs": parts}))
+    return plain
 
 
-def _job() -> dict[str, Any]:
-    rank = {"type": "integer", "minimum": 0}
-    count = {"type": "integer", "minimum": 1}
-    return {
-        "description": "What nobody but the user knows of the job.",
-        "type": ["object", "null"],
-        "additionalProperties": False,
-        "properties": {
-            "replicas": {
-                "description": "Which ranks hold the same state: all, none, or groups such as [[0, 4], [1, 5]].",
-                "anyOf": [
-                    {"enum": ["none", "all"]},
-                    {
-                        "type": "array",
-                        "minItems": 1,
-                        "items": {"type": "array", "minItems": 2, "uniqueItems": True, "items": rank},
-                    },
-                ],
-            },
-            "abilities": {
-                "description": "What the script can do when it is told to, where it does not declare it itself.",
-                **_words([str(ability) for ability in SAID_BY_SCRIPT]),
-            },
-            "checkpoint_every": {"description": "Steps between two checkpoints.", **count},
-            "checkpoints_kept": {"description": "Checkpoints kept, the newest included.", **count},
-            **{key: _option(option) for key, option in HEALTH.items()},
-        },
+def _job() -> Any:
+    group = _list(Annotated[int, Meta(ge=0)], least=2, unique=True)
+    count = Annotated[int, Meta(ge=1)]
+    keys = {
+        "replicas": _one_of(("none", "all")) | _list(group),
+        "abilities": _words(map(str, SAID_BY_SCRIPT)),
+        "checkpoint_every": count,
+        "checkpoints_kept": count,
     }
+    return _record("Job", keys, {key: MEANINGS[f"job: {key}"] for key in keys}, base=JobOptions)
 
 
-def _faults() -> dict[str, Any]:
-    classes = [str(cls) for cls in FaultClass if cls not in NOT_FOR_RULES]
-    known: dict[str, dict[str, Any]] = {
-        "pattern": {"type": "string", "description": "RE2, searched for in each line of output."},
-        "class": {"enum": classes},
-        "role": {"enum": list(ROLES)},
-        "action": {"enum": [str(action) for action in Action]},
+def _faults() -> Any:
+    text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
+    known = {
+        "pattern": Annotated[str, Meta(description="RE2, searched for in each line of output.")],
+        "class": _one_of(cls for cls in FaultClass if cls not in NOT_FOR_RULES),
+        "role": _one_of(ROLES),
+        "action": _one_of(Action),
     }
-    text = {"type": "string", "maxLength": TEXT_CHARS_MAX}
-    return {
-        "description": "How faults are told apart.",
-        "type": ["object", "null"],
-        "additionalProperties": False,
-        "properties": {
-            "rules": {
-                "description": "Rules of this job, read before the built-in ones.",
-                "type": "array",
-                "maxItems": RULES_MAX,
-                "items": {
-                    "type": "object",
-                    "required": ["pattern", "class"],
-                    "additionalProperties": False,
-                    "properties": {key: known.get(key, text) for key in KEYS},
-                },
-            }
-        },
-    }
+    rule = _record("Rule", {key: known.get(key, text) for key in KEYS}, required=("pattern", "class"))
+    return _record("Faults", {"rules": _list(rule, least=0, most=RULES_MAX)}, {"rules": MEANINGS["faults: rules"]})
 
 
-def _entry(policy: Policy) -> dict[str, Any]:
-    return {
-        "description": policy.doc,
-        "type": ["object", "null"],
-        "additionalProperties": False,
-        "properties": {
-            **{key: _option(option) for key, option in policy.options.items()},
-            "faults": {
-                "description": "Classes of faults that it is asked about; default: all.",
-                **_words([str(cls) for cls in FaultClass]),
-            },
-            "optional": {
-                "description": "Passed over where the job cannot carry it out; default: refused at the start.",
-                "type": "boolean",
-            },
-        },
-    }
+def _entry(policy: str) -> Any:
+    keys = {"faults": _words(FaultClass), "optional": bool}
+    meanings = {key: MEANINGS[f"chain: POLICY: {key}"] for key in keys}
+    return _record(policy, keys, meanings, doc=BUILT_IN[policy].doc, base=BUILT_IN[policy].options)
 
 
-def _words(known: list[str]) -> dict[str, Any]:
-    return {
-        "anyOf": [{"enum": known}, {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"enum": known}}],
-    }
+def _one_of(words: Iterable[str]) -> Any:
+    return Literal[tuple(map(str, words))]
 
 
-def _option(option: Option) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "description": option.doc.replace("`", ""),
-        "default": list(option.default) if isinstance(option.default, tuple) else option.default,
-    }
-    bounds: dict[str, Any] = {"minimum": option.minimum}
-    if option.maximum is not None:
-        bounds["maximum"] = option.maximum
-    match option.kind:
-        case "duration":
-            number = {"type": "number", **bounds}
-            return {**told, "anyOf": [number, {"type": "string", "pattern": f"^{values.DURATION_PATTERN}$"}]}
-        case "int":
-            return {**told, "type": "integer", **bounds}
-        case "number":
-            return {**told, "type": "number", **bounds}
-        case "bool":
-            return {**told, "type": "boolean"}
-        case "choice":
-            return {**told, "enum": [str(word) for word in option.choices]}
-        case "texts":
-            item = {"enum": [str(word) for word in option.choices]} if option.choices else _text()
-            return {**told, "type": "array", "items": item}
-        case _:
-            return {**told, **_text()}
+def _words(known: Iterable[str]) -> Any:
+    one = _one_of(known)
+    return one | _list(one, unique=True)
 
 
-def _text() -> dict[str, Any]:
-    return {"type": "string", "maxLength": values.TEXT_CHARS_MAX}
+def _list(item: Any, least: int = 1, most: int | None = None, unique: bool = False) -> Any:
+    return Annotated[
+        list[item],
+        Meta(min_length=least, max_length=most, extra_json_schema={"uniqueItems": True} if unique else None),
+    ]
+
+
+def _record(
+    name: str,
+    keys: Mapping[str, Any],
+    meanings: Mapping[str, str] | None = None,
+    *,
+    doc: str = "",
+    required: Collection[str] = (),
+    base: type[msgspec.Struct] = msgspec.Struct,
+) -> Any:
+    """A record type whose keys are all known; those that are not required may be left out."""
+    told = {key: Annotated[kind, Meta(description=meanings[key])] for key, kind in keys.items()} if meanings else keys
+    fields = [
+        (key, kind) if key in required else (key, kind | UnsetType, msgspec.field(default=UNSET))
+        for key, kind in told.items()
+    ]
+    namespace = {"__doc__": doc}
+    return msgspec.defstruct(name, fields, bases=(base,), forbid_unknown_fields=True, kw_only=True, namespace=namespace)

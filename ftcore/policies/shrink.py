@@ -6,18 +6,44 @@ multiple of the job's node unit), and the script loads its checkpoint for the sm
 A standby node that fills the place of a bad one makes the same plan the better one: nothing shrinks at all.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 from ftcore.events.policy import Terms
 from ftcore.faults.taxonomy import FaultClass
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
-from ftcore.policies.budget import ROUND_OPTIONS, round_terms, spent
-from ftcore.policies.replacement import ISOLATE, isolates
-from ftcore.policies.situation import asked_by, crash_loop, gone, is_member, left, members, room, unfit, wished_node
+from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
+from ftcore.policies.budget import RoundOptions, round_terms, spent
+from ftcore.policies.options import Options, Rule, number, says, span, takes_nothing
+from ftcore.policies.replacement import Isolate, isolates
+from ftcore.policies.situation import (
+    NodeFaults,
+    asked_by,
+    crash_loop,
+    gone,
+    is_member,
+    left,
+    members,
+    room,
+    unfit,
+    wished_node,
+)
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
 from ftcore.wording import listed, plural
+
+
+class ShrinkOptions(RoundOptions):
+    """What ``shrink`` may be told."""
+
+    min_nodes: Annotated[int, number("Nodes below which it passes, if that is more than the job's own minimum.")] = 0
+    classes: Annotated[tuple[FaultClass, ...], says("Classes of faults for which the node at fault is left out.")] = (
+        FaultClass.GPU_HW,
+    )
+    node_faults: NodeFaults = 5
+    isolate: Isolate = "auto"
+    max_shrinks: Annotated[int, number("Times allowed in `window`.", maximum=1000)] = 20
+    window: Annotated[float, span("The time over which is counted.", minimum=1)] = 3600.0
+
+    rules: ClassVar[tuple[Rule, ...]] = (takes_nothing("max_shrinks", "max_shrinks: 0"),)
 
 
 @declares(Trait.COSTS_A_ROUND, Trait.SHRINKS, budget="max_shrinks")
@@ -37,29 +63,9 @@ class Shrink:
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault", "drain", "evict")
     needs: ClassVar[tuple[Ability, ...]] = ()
-    options: ClassVar[Mapping[str, Option]] = {
-        "min_nodes": Option(
-            default=0, kind="int", doc="Nodes below which it passes, if that is more than the job's own minimum."
-        ),
-        "classes": Option(
-            default=("gpu-hw",),
-            kind="texts",
-            choices=tuple(FaultClass),
-            doc="Classes of faults for which the node at fault is left out.",
-        ),
-        "node_faults": Option(
-            default=5,
-            kind="int",
-            doc="A node that was the culprit this often in `window`, and more often than all others together, is left "
-            "out; 0: never.",
-        ),
-        "isolate": ISOLATE,
-        "max_shrinks": Option(default=20, kind="int", maximum=1000, doc="Times allowed in `window`."),
-        "window": Option(default=3600, kind="duration", minimum=1, doc="The time over which is counted."),
-        **ROUND_OPTIONS,
-    }
+    options: ClassVar[type[Options]] = ShrinkOptions
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: ShrinkOptions) -> Verdict:
         """Take what leaves enough nodes."""
         wished = wished_node(incident, job)
         if incident.kind == "request" and not wished:
@@ -71,9 +77,9 @@ class Shrink:
         if not lost and not out:
             return Pass(reason="no node is gone, and none has to be left out")
         count = room(job, out)
-        if count == 0 or count < options["min_nodes"]:
-            return Pass(reason=_too_few(job, out, options["min_nodes"]))
-        why = spent(job, self.name, options["max_shrinks"], options["window"], "times")
+        if count == 0 or count < options.min_nodes:
+            return Pass(reason=_too_few(job, out, options.min_nodes))
+        why = spent(job, self.name, options.max_shrinks, options.window, "times")
         if why:
             return Pass(reason=why)
         assert job.spec is not None
@@ -92,9 +98,9 @@ class Shrink:
         )
 
 
-def _isolates(incident: IncidentState, job: JobState, options: Mapping[str, Any], wished: str) -> bool:
+def _isolates(incident: IncidentState, job: JobState, options: ShrinkOptions, wished: str) -> bool:
     if wished:
-        return incident.fault.detail == "evict" and options["isolate"] != "never"
+        return incident.fault.detail == "evict" and options.isolate != "never"
     return isolates(incident, job, options)
 
 

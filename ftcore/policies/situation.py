@@ -6,16 +6,17 @@ to others. A healthy node that is replaced costs more than a bad one that is fou
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from itertools import dropwhile
-from typing import Any
+from typing import Annotated, Protocol
 
 from ftcore.events.policy import ChainEntry
 from ftcore.faults.taxonomy import UNREADABLE, ClassFacts, FaultClass, facts_of
 from ftcore.ids import seconds
 from ftcore.policies.base import Ability
 from ftcore.policies.budget import faults_of
-from ftcore.policies.traits import Trait, having
+from ftcore.policies.options import number
+from ftcore.policies.traits import Trait, having, options_of
 from ftcore.states.faultkey import is_cut
 from ftcore.states.health import wanted
 from ftcore.states.model import IncidentState, JobState, Report
@@ -29,6 +30,24 @@ _READING = re.compile(r"\(reading (.+)\)$", re.MULTILINE)
 
 GONE_REPORTS = ("node.lost", "node.left", "node.joined")
 """Types of reports that say that a node's agent is gone."""
+
+
+NodeFaults = Annotated[
+    int,
+    number(
+        "A node that was the culprit this often in `window`, and more often than all others together, is left out, "
+        "whatever the class; 0: never."
+    ),
+]
+"""Option of every policy that leaves nodes out."""
+
+
+class Blame(Protocol):
+    """Options that say when a node is left out: for classes of faults, or as ``keeps_failing`` says."""
+
+    classes: tuple[FaultClass, ...]
+    node_faults: int
+    window: float
 
 
 def asked_by(incident: IncidentState, job: JobState) -> str:
@@ -167,7 +186,7 @@ def keeps_failing(incident: IncidentState, job: JobState, times: int, window_s: 
     return own >= times and 2 * own > sum(faults_of(job, other, window_s) for other in job.node_faults)
 
 
-def unfit(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> tuple[str, ...]:
+def unfit(incident: IncidentState, job: JobState, options: Blame) -> tuple[str, ...]:
     """The culprit's node, if it lives but must not take part in the next round; with the reasons that options give.
 
     Args:
@@ -178,8 +197,8 @@ def unfit(incident: IncidentState, job: JobState, options: Mapping[str, Any]) ->
     node = culprit(incident)
     if incident.kind != "fault" or not is_alive(job, node) or not is_member(job, node):
         return ()
-    machine = incident.fault.cls in options["classes"] or must_part(incident, job)
-    return (node,) if machine or keeps_failing(incident, job, options["node_faults"], options["window"]) else ()
+    machine = incident.fault.cls in options.classes or must_part(incident, job)
+    return (node,) if machine or keeps_failing(incident, job, options.node_faults, options.window) else ()
 
 
 def must_part(incident: IncidentState, job: JobState) -> bool:
@@ -199,10 +218,10 @@ def _is_checked_next(incident: IncidentState, job: JobState) -> bool:
     restarts = [each for each in having(_meant(job, incident), Trait.RESTARTS) if each.policy not in incident.asked]
     nodes = [job.nodes[name] for name in incident.fault.nodes if name in job.nodes]
     able = all(node.checks and wanted(job.declared.health, node.accelerators) for node in nodes)
-    return able and job.can(Ability.CHECK) and any(entry.options.get("check") != "never" for entry in restarts)
+    return able and job.can(Ability.CHECK) and any(options_of(entry).check != "never" for entry in restarts)
 
 
-def crash_loop(incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> tuple[str, ...]:
+def crash_loop(incident: IncidentState, job: JobState, options: Blame) -> tuple[str, ...]:
     """The culprit's node, if faults come back to it, whether its agent lives now or will come back in a moment.
 
     Args:
@@ -213,7 +232,7 @@ def crash_loop(incident: IncidentState, job: JobState, options: Mapping[str, Any
     node = culprit(incident)
     if incident.kind != "fault" or not is_member(job, node):
         return ()
-    return (node,) if keeps_failing(incident, job, options["node_faults"], options["window"]) else ()
+    return (node,) if keeps_failing(incident, job, options.node_faults, options.window) else ()
 
 
 def wished_node(incident: IncidentState, job: JobState) -> str:

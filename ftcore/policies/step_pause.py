@@ -3,14 +3,23 @@
 Processes, groups and device memory stay; nothing is restarted in either direction.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 from ftcore.commands import PauseWorkers, ResumeWorkers
 from ftcore.events.policy import Terms
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
+from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
+from ftcore.policies.options import Options, span
 from ftcore.policies.situation import asked_by
 from ftcore.states.model import IncidentState, JobState
+
+
+class StepPauseOptions(Options):
+    """What ``step_pause`` may be told."""
+
+    deadline: Annotated[
+        float,
+        span("Time for every worker to reach a step boundary; then the request has failed and is dropped.", minimum=1),
+    ] = 600.0
 
 
 class StepPause:
@@ -25,16 +34,9 @@ class StepPause:
     )
     kinds: ClassVar[tuple[str, ...]] = ("pause", "resume")
     needs: ClassVar[tuple[Ability, ...]] = (Ability.PAUSE,)
-    options: ClassVar[Mapping[str, Option]] = {
-        "deadline": Option(
-            default=600,
-            kind="duration",
-            minimum=1,
-            doc="Time for every worker to reach a step boundary; then the request has failed and is dropped.",
-        ),
-    }
+    options: ClassVar[type[Options]] = StepPauseOptions
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: StepPauseOptions) -> Verdict:
         """Take the requests pause and resume."""
         wish = incident.fault.detail
         if incident.kind != "request" or wish not in ("pause", "resume"):
@@ -47,6 +49,6 @@ class StepPause:
             plan=PlanKind.IN_PLACE,
             reason=asked_by(incident, job),
             grace_s=0.0,
-            deadline_s=options["deadline"],
+            deadline_s=options.deadline,
             terms=Terms(command=command, then="pause" if wish == "pause" else "resolve"),
         )

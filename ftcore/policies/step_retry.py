@@ -5,13 +5,13 @@ rank: it takes that state from a rank that holds the same. A collective that fai
 but the step: the group is set up again. Both end in seconds, with no step lost.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 from ftcore.commands import RetryStep
 from ftcore.events.policy import Terms
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
+from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, node_spent, spent
+from ftcore.policies.options import Options, Rule, never_reached, number, says, span
 from ftcore.policies.situation import a_worker_ended, culprit, everyone_lives, kind_of, reports, root_report
 from ftcore.policies.traits import declares
 from ftcore.states.model import IncidentState, JobState
@@ -19,6 +19,28 @@ from ftcore.wording import format_duration
 
 UCE, COLLECTIVE = "uce", "collective"
 """Kinds of observed faults that this policy is there for."""
+
+
+class StepRetryOptions(Options):
+    """What ``step_retry`` may be told."""
+
+    uce: Annotated[bool, says("Deal with memory errors of devices.")] = True
+    hcce: Annotated[bool, says("Deal with failed collectives.")] = True
+    same_fault: Annotated[int, number("A fault seen this often in a row at the same step is passed on.", minimum=2)] = 2
+    max_retries: Annotated[int, number("Retries allowed in `window`.", minimum=1, maximum=1000)] = 20
+    per_node: Annotated[int, number("Retries for faults of one node in `window`.", minimum=1)] = 5
+    window: Annotated[float, span("The time over which retries are counted.", minimum=1)] = 3600.0
+    deadline: Annotated[float, span("Time for the step to be completed; then the retry failed.", minimum=1)] = 120.0
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            options=("uce", "hcce"),
+            broken=lambda o: not o.uce and not o.hcce,
+            text="with uce and hcce off it takes nothing; leave the entry out",
+        ),
+        never_reached("same_fault", "max_retries", beyond=1),
+        never_reached("per_node", "max_retries"),
+    )
 
 
 @declares(budget="max_retries")
@@ -36,21 +58,9 @@ class StepRetry:
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault",)
     needs: ClassVar[tuple[Ability, ...]] = (Ability.RETRY,)
-    options: ClassVar[Mapping[str, Option]] = {
-        "uce": Option(default=True, kind="bool", doc="Deal with memory errors of devices."),
-        "hcce": Option(default=True, kind="bool", doc="Deal with failed collectives."),
-        "same_fault": Option(
-            default=2, kind="int", minimum=2, doc="A fault seen this often in a row at the same step is passed on."
-        ),
-        "max_retries": Option(default=20, kind="int", minimum=1, maximum=1000, doc="Retries allowed in `window`."),
-        "per_node": Option(default=5, kind="int", minimum=1, doc="Retries for faults of one node in `window`."),
-        "window": Option(default=3600, kind="duration", minimum=1, doc="The time over which retries are counted."),
-        "deadline": Option(
-            default=120, kind="duration", minimum=1, doc="Time for the step to be completed; then the retry failed."
-        ),
-    }
+    options: ClassVar[type[Options]] = StepRetryOptions
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: StepRetryOptions) -> Verdict:
         """Take what a living worker reported and a second try may cure."""
         what = kind_of(incident, job)
         if what not in (UCE, COLLECTIVE):
@@ -58,14 +68,14 @@ class StepRetry:
         step = incident.fault.step if incident.fault.step is not None else job.step
         why = (
             _switched_off(what, options)
-            or _unfit(incident, job, what, options["same_fault"])
-            or spent(job, self.name, options["max_retries"], options["window"], "retries")
-            or node_spent(job, self.name, culprit(incident), options["per_node"], options["window"])
+            or _unfit(incident, job, what, options.same_fault)
+            or spent(job, self.name, options.max_retries, options.window, "retries")
+            or node_spent(job, self.name, culprit(incident), options.per_node, options.window)
         )
         if why or job.world is None or step is None:
             return Pass(reason=why or "the step that failed is not known")
         repair = what == UCE
-        attempt = attempts(job, self.name, options["window"]) + 1
+        attempt = attempts(job, self.name, options.window) + 1
         command = RetryStep(
             round=job.world.round,  # type: ignore[arg-type]
             step=step + 1,
@@ -76,17 +86,17 @@ class StepRetry:
         return Take(
             plan=PlanKind.IN_PLACE,
             reason=f"computes step {step + 1} once more; {how}; "
-            f"{attempt} of {options['max_retries']} in {format_duration(options['window'])}",
+            f"{attempt} of {options.max_retries} in {format_duration(options.window)}",
             grace_s=0.0,
-            deadline_s=options["deadline"],
+            deadline_s=options.deadline,
             attempt=attempt,
             terms=Terms(command=command, then="verify"),
         )
 
 
-def _switched_off(what: str, options: Mapping[str, Any]) -> str:
+def _switched_off(what: str, options: StepRetryOptions) -> str:
     switch = "uce" if what == UCE else "hcce"
-    return "" if options[switch] else f"`{switch}` is switched off"
+    return "" if getattr(options, switch) else f"`{switch}` is switched off"
 
 
 def _unfit(incident: IncidentState, job: JobState, what: str, same_fault: int) -> str:

@@ -1,12 +1,18 @@
 """``stop``: end the job and say what to fix; the mandatory end of every chain."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
+from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
+from ftcore.policies.options import Options, span
 from ftcore.policies.situation import facts, interrupted, unreadable, unreadable_file
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
+
+
+class StopOptions(Options):
+    """What ``stop`` may be told."""
+
+    grace: Annotated[float, span("Time between TERM and KILL, for workers to save.")] = 30.0
 
 
 @declares(Trait.ENDS)
@@ -23,18 +29,16 @@ class Stop:
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault", "stop", "interrupted")
     needs: ClassVar[tuple[Ability, ...]] = ()
-    options: ClassVar[Mapping[str, Option]] = {
-        "grace": Option(default=30, kind="duration", doc="Time between TERM and KILL, for workers to save."),
-    }
+    options: ClassVar[type[Options]] = StopOptions
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: StopOptions) -> Verdict:
         """Take it, unless it is a wish other than to stop."""
         if incident.kind == "request" and job.stop is not None:
             why = f": {job.stop.why}" if job.stop.why else ""
             return Take(
                 plan=PlanKind.END,
                 reason=f"{job.stop.who} asked for it{why}",
-                grace_s=options["grace"],
+                grace_s=options.grace,
                 outcome="stopped",
                 exit_code=job.stop.exit_code,
             )
@@ -46,7 +50,7 @@ class Stop:
         return Take(
             plan=PlanKind.END,
             reason=f"{what}{fault.summary} ({fault.cls}); {facts(incident).advice}",
-            grace_s=options["grace"],
+            grace_s=options.grace,
             outcome="failed",
             exit_code=1,
         )

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from ftcore.events.policy import ChainEntry
-from ftcore.policies.traits import Trait, having
+from ftcore.policies.traits import Trait, having, options_of
 
 ENV, FILE = "env:", "file:"
 
@@ -22,7 +22,7 @@ _URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*)://[^\s\"'\\\],}]+")
 
 def targets(chain: tuple[ChainEntry, ...]) -> tuple[str, ...]:
     """Whom a chain's alerts go to."""
-    return tuple(dict.fromkeys(to for entry in having(chain, Trait.ALERTS) for to in entry.options.get("to", ())))
+    return tuple(dict.fromkeys(to for entry in having(chain, Trait.ALERTS) for to in options_of(entry).to))
 
 
 def is_reference(target: str) -> bool:

@@ -5,12 +5,13 @@ House rule: no policy and no engine module asks for a policy by its name. A poli
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
 from ftcore.events.policy import ChainEntry
 from ftcore.policies.base import Policy
+from ftcore.policies.options import Options, filled
 
 _P = TypeVar("_P", bound=type[Policy])
 
@@ -49,10 +50,12 @@ class Traits:
     Args:
         has: its traits.
         budget: the option that says how often it may be taken in its ``window``; empty: none.
+        options: the record of its options.
     """
 
     has: frozenset[Trait] = frozenset()
     budget: str = ""
+    options: type[Options] = Options
 
 
 _NONE = Traits()
@@ -68,7 +71,7 @@ def declares(*has: Trait, budget: str = "") -> Callable[[_P], _P]:
     """
 
     def enter(policy: _P) -> _P:
-        _DECLARED[policy.name] = Traits(has=frozenset(has), budget=budget)
+        _DECLARED[policy.name] = Traits(has=frozenset(has), budget=budget, options=policy.options)
         return policy
 
     return enter
@@ -91,4 +94,9 @@ def having(chain: Iterable[ChainEntry], trait: Trait) -> tuple[ChainEntry, ...]:
 
 def limit(entry: ChainEntry) -> int:
     """How often an entry, whose policy has a budget, may be taken in its ``window``."""
-    return int(entry.options[traits_of(entry.policy).budget])
+    return int(getattr(options_of(entry), traits_of(entry.policy).budget))
+
+
+def options_of(entry: ChainEntry) -> Any:
+    """The options of an entry, as the record of its policy, which has a trait."""
+    return filled(traits_of(entry.policy).options, entry.options)

@@ -10,7 +10,7 @@ from ftcore.events.policy import ChainEntry
 from ftcore.policies import presets
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config import SAID_BY_SCRIPT, SCHEMA_VERSION, preset
-from ftcore.policies.values import defaults
+from ftcore.policies.options import described
 from ftcore.states.health import MODES
 
 COLUMNS = 100
@@ -63,11 +63,10 @@ def _entry(entry: ChainEntry) -> Iterator[str]:
         yield "      optional: true"
     if entry.faults:
         yield f"      faults: [{', '.join(entry.faults)}]"
-    fresh = defaults(policy.options)
-    for key, option in policy.options.items():
+    for key, option in described(policy.options).items():
         value = f"{key}: {shown(entry.options[key], option.kind)}"
         yield from _comment(option.doc.replace("`", ""), 6)
-        yield f"      {'# ' if entry.options[key] == fresh[key] else ''}{value}"
+        yield f"      {'# ' if entry.options[key] == option.default else ''}{value}"
 
 
 def shown(value: Any, kind: str) -> str:

@@ -22,13 +22,13 @@ import attrs
 
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobSpec
-from ftcore.events.policy import ChainEntry, PolicyAnswered, PolicyConsidered, PolicyFaulted
+from ftcore.events.policy import PolicyAnswered, PolicyConsidered, PolicyFaulted
 from ftcore.faults.taxonomy import FaultClass
-from ftcore.policies.base import Ability, Option
-from ftcore.policies.chain import BUILT_IN, deals_with
+from ftcore.policies.base import Ability
+from ftcore.policies.chain import BUILT_IN, deals_with, fresh
 from ftcore.policies.config import default_chain
 from ftcore.policies.external import WISHES, declare, put, read_state
-from ftcore.policies.values import defaults
+from ftcore.policies.options import Option, described
 from ftcore.states.fold import fold
 from ftcore.states.model import JobState, Request, to_json
 from ftcore.testing.driver import JobDriver
@@ -90,7 +90,7 @@ class PolicyContract:
         """Each option at its limits, or at every choice, with the others at their defaults."""
 
         def look() -> None:
-            for options in _variants(self.policy.options):
+            for options in _variants(described(self.policy.options)):
                 for moment in self._moments(variants=False):
                     self._ask(moment, options)
 
@@ -151,7 +151,7 @@ def _variants(options: Mapping[str, Option]) -> Iterator[dict[str, Any]]:
 @functools.cache
 def _recorded() -> tuple[Moment, ...]:
     """Moments at which made-up jobs asked their chain: the states before each verdict."""
-    chain = tuple(ChainEntry(policy=name, options=defaults(BUILT_IN[name].options)) for name in _EVERYBODY)
+    chain = tuple(map(fresh, _EVERYBODY))
     loaded = attrs.evolve(default_chain(), source="test", chain=chain)
     found: dict[bytes, Moment] = {}
     for abilities in ((), tuple(Ability)):

@@ -11,6 +11,7 @@ from ftcore.events.job import JobSpec
 from ftcore.events.policy import ChainEntry, Terms
 from ftcore.policies.base import Ability, Pass, PlanKind, Take
 from ftcore.policies.config import default_chain
+from ftcore.policies.options import Options
 from ftcore.replay import verify
 from ftcore.states.model import digest
 from ftcore.testing.driver import JobDriver
@@ -67,7 +68,7 @@ class Drawn:
     conditions = ("by chance",)
     kinds = ("fault", "warning", "request", "opportunity")
     needs = ()
-    options: dict[str, Any] = {}  # noqa: RUF012  (a constant)
+    options = Options
 
     def __init__(self, verdicts: list[Any]) -> None:
         self.verdicts = verdicts

@@ -20,11 +20,11 @@ from ftcore.events import decode, encode
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.job import JobParked, JobSpec
 from ftcore.events.operator import OperatorCommanded
-from ftcore.events.policy import ChainEntry, PolicyLoaded
+from ftcore.events.policy import PolicyLoaded
 from ftcore.events.world import StoreFailed
 from ftcore.ids import Term
 from ftcore.policies.base import Ability
-from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.chain import BUILT_IN, fresh
 from ftcore.policies.config import default_chain
 from ftcore.replay import Explainer, Verifier, fold_log, read
 from ftcore.states.fold import fold, is_duplicate
@@ -54,10 +54,10 @@ def chain(data: st.DataObject, budget: int) -> PolicyLoaded:
         return default_chain(max_restarts=budget)
     entries = []
     for name in [*chosen, "stop"]:
-        options = {key: option.default for key, option in BUILT_IN[name].options.items()}
+        entry = fresh(name)
         if name == "process_restart":
-            options["max_restarts"] = budget
-        entries.append(ChainEntry(policy=name, options=options))
+            entry.options["max_restarts"] = budget
+        entries.append(entry)
     return attrs.evolve(default_chain(), source="any", chain=tuple(entries))
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from ftcore.errors import UsageError
 from ftcore.faults.taxonomy import FaultClass
-from ftcore.policies.base import Option
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.config import KEYS, check, parse
 from ftcore.policies.environment import POLICIES, apply_switches
+from ftcore.policies.options import Option, described
 from ftcore.policies.schema import schema
 from ftcore.policies.writing import shown
 from ftcore.policies.yaml_nodes import Problems, plain, read_tree
@@ -59,7 +59,7 @@ def entries(draw: st.DrawFn) -> Any:
     policy = BUILT_IN.get(name)
     if policy is None or draw(st.booleans()):
         return name
-    options = {key: values(option) for key, option in policy.options.items()}
+    options = {key: values(option) for key, option in described(policy.options).items()}
     common = {"faults": mostly(classes), "optional": st.booleans()}
     return {name: draw(st.fixed_dictionaries({}, optional={**options, **common}))}
 

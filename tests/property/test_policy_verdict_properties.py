@@ -16,8 +16,9 @@ from ftcore.commands import PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoi
 from ftcore.events.incident import Fault
 from ftcore.events.worker import ADVISORY
 from ftcore.faults.taxonomy import FaultClass
-from ftcore.policies.base import Option, Pass, PlanKind, Take
+from ftcore.policies.base import Pass, PlanKind, Take
 from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.options import Option, described, filled
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.model import IncidentState, JobState, to_json
 
@@ -52,8 +53,8 @@ def values_of(option: Option) -> Iterator[Any]:
         yield option.maximum if option.maximum is not None else 10**6
 
 
-def check(name: str, about: IncidentState, job: JobState, options: dict[str, Any]) -> None:
-    before = to_json(job), repr(about)
+def check(name: str, about: IncidentState, job: JobState, given: dict[str, Any]) -> None:
+    before, options = (to_json(job), repr(about)), filled(BUILT_IN[name].options, given)
     verdict = BUILT_IN[name].considers(about, job, options)
     assert verdict == BUILT_IN[name].considers(about, job, options)
     assert (to_json(job), repr(about)) == before
@@ -111,7 +112,8 @@ class Asked(Job):
         tried: list[str],
     ) -> None:
         job = self.driver.state
-        options = {key: data.draw(st.sampled_from(list(values_of(o)))) for key, o in BUILT_IN[name].options.items()}
+        described_ = described(BUILT_IN[name].options)
+        options = {key: data.draw(st.sampled_from(list(values_of(o)))) for key, o in described_.items()}
         root = data.draw(st.sampled_from([1, *(report.seq for report in job.reports)]))
         fault = Fault(
             cls=cls,
@@ -149,5 +151,5 @@ TestAsked.settings = settings(
 
 def test_every_kind_of_option_has_its_ends():
     """A new kind of option is asked about as well."""
-    kinds = {option.kind for policy in BUILT_IN.values() for option in policy.options.values()}
+    kinds = {option.kind for policy in BUILT_IN.values() for option in described(policy.options).values()}
     assert kinds <= {"int", "number", "duration", "bool", "choice", "texts"}

@@ -15,7 +15,7 @@ from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import ChainEntry, Declared, PolicyLoaded
 from ftcore.policies.base import Ability
-from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
+from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER, fresh
 from ftcore.timing import Timing
 
 OWN_FAULTS: Final = (
@@ -321,9 +321,6 @@ def draw_chain(chance: random.Random) -> PolicyLoaded:
 
 
 def _entry(name: str) -> ChainEntry:
-    options = {key: _value(option.default, option.kind) for key, option in BUILT_IN[name].options.items()}
-    return ChainEntry(policy=name, options=options | {key: TUNED[key] for key in TUNED.keys() & options.keys()})
-
-
-def _value(default: object, kind: str) -> object:
-    return float(default) if kind in ("duration", "number") else default  # type: ignore[arg-type]
+    entry = fresh(name)
+    entry.options.update({key: TUNED[key] for key in TUNED.keys() & entry.options.keys()})
+    return entry

@@ -47,7 +47,7 @@ from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import ChainEntry
 from ftcore.events.registry import Kind
 from ftcore.events.worker import WorkersFinished, WorkersStopped, WorkersUnstartable
-from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.chain import fresh
 from ftcore.policies.config import default_chain
 from ftcore.replay import verify
 from ftcore.states.fold import fold
@@ -204,7 +204,7 @@ class Scenario:
 
 def _entry(name: str, given: dict[str, str]) -> ChainEntry:
     """An entry with its defaults, and the options given as ``name.option=value`` in YAML."""
-    options = {key: option.default for key, option in BUILT_IN[name].options.items()}
+    options = fresh(name).options
     for key, value in given.items():
         policy, _, option = key.partition(".")
         if policy == name:

@@ -7,21 +7,24 @@ from ftcore.events.job import JobSpec
 from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.ids import seconds
 from ftcore.policies.base import Verdict
-from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
+from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER, fresh
+from ftcore.policies.options import filled
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.model import IncidentState, JobState, Report, Request
 from ftcore.testing.driver import JobDriver
 
 
-def options_of(name: str, **given: Any) -> dict[str, Any]:
-    """Every option of a policy: its default, or what is given."""
-    assert set(given) <= set(BUILT_IN[name].options), given
-    return {**{key: option.default for key, option in BUILT_IN[name].options.items()}, **given}
+def entry(name: str, **given: Any) -> ChainEntry:
+    """An entry with its defaults, or what is given."""
+    made = fresh(name)
+    assert set(given) <= set(made.options), given
+    made.options.update(given)
+    return made
 
 
 def chain(*names: str, **options: dict[str, Any]) -> PolicyLoaded:
     """A chain of these policies; options by policy."""
-    entries = tuple(ChainEntry(policy=name, options=options_of(name, **options.get(name, {}))) for name in names)
+    entries = tuple(entry(name, **options.get(name, {})) for name in names)
     return PolicyLoaded(source="test", text="", digest="digest", chain=entries)
 
 
@@ -121,7 +124,7 @@ def request(job: JobState, command: str, node: str = "") -> IncidentState:
 
 def ask(name: str, about: IncidentState, job: JobState, **options: Any) -> Verdict:
     """What a policy answers."""
-    return BUILT_IN[name].considers(about, job, options_of(name, **options))
+    return BUILT_IN[name].considers(about, job, filled(BUILT_IN[name].options, entry(name, **options).options))
 
 
 def ago(job: JobState, seconds_: float) -> int:

@@ -2,7 +2,7 @@
 
 import attrs
 import pytest
-from policy_cases import ago, ask, chain, incident, options_of, request, running
+from policy_cases import ago, ask, chain, entry, incident, request, running
 
 from ftcore.events.master import MasterElected
 from ftcore.events.policy import AbilityDeclared, PolicyConsidered
@@ -10,6 +10,7 @@ from ftcore.policies.abilities import DECLARED_BY, lacking
 from ftcore.policies.base import Ability, Pass, Take
 from ftcore.policies.budget import attempts, charged, cooling_s, faults_of, node_spent, spent
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER, consult
+from ftcore.policies.options import described
 from ftcore.replay import Explainer, read, verify
 from ftcore.states.model import JobState, to_json
 from ftcore.testing.driver import JobDriver
@@ -29,7 +30,7 @@ def test_all_thirteen_policies_are_there():
         assert policy.doc.endswith(".")
         assert policy.conditions
         assert policy.kinds
-        assert all(option.doc.endswith(".") for option in policy.options.values())
+        assert all(option.doc.endswith(".") for option in described(policy.options).values())
 
 
 def test_the_default_chain_ends_with_stop_and_leaves_out_what_must_be_asked_for():
@@ -204,7 +205,7 @@ def test_a_cool_down_counts_from_the_newest_attempt():
 def test_the_helper_refuses_options_that_are_not_there():
     """A test that sets an option of the past would test nothing."""
     with pytest.raises(AssertionError):
-        options_of("stop", patience=1)
+        entry("stop", patience=1)
     assert chain("stop").chain[0].options == {"grace": 30}
 
 

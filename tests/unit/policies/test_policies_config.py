@@ -4,7 +4,9 @@ import pytest
 
 from ftcore.errors import UsageError
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.config import default_chain, parse, with_max_restarts
+from ftcore.policies.config import HEALTH, default_chain, parse, with_max_restarts
+from ftcore.policies.options import filled
+from ftcore.states.health import MODES
 
 GOOD = """\
 version: 1
@@ -24,7 +26,7 @@ def test_a_file_sets_what_it_names_and_defaults_the_rest():
     assert [entry.policy for entry in loaded.chain] == ["process_restart", "stop"]
     options = loaded.chain[0].options
     assert (options["max_restarts"], options["window"], options["backoff"], options["grace"]) == (3, 3600, 0.5, 2.5)
-    assert options["backoff_max"] == BUILT_IN["process_restart"].options["backoff_max"].default
+    assert options["backoff_max"] == BUILT_IN["process_restart"].options().backoff_max
     assert (loaded.source, loaded.text) == ("p.yaml", GOOD)
 
 
@@ -133,3 +135,15 @@ def test_the_command_line_wins_over_the_file():
     assert loaded.source == "p.yaml with --max-restarts 7"
     with pytest.raises(UsageError, match=r"--max-restarts has no effect: the chain of p has no process_restart"):
         with_max_restarts(parse("version: 1\nchain: [stop]", "p"), 7)
+
+
+def test_an_entry_of_another_version_is_read_as_its_record():
+    """What its log did not know has its default, what this version does not know is left out."""
+    record = filled(BUILT_IN["process_restart"].options, {"max_restarts": 5000, "of_the_future": 1})
+    assert (record.max_restarts, record.window) == (5000, 3600.0)
+    assert not hasattr(record, "of_the_future")
+
+
+def test_the_modes_of_health_checks_are_those_of_the_fold():
+    """One list for the file, one for the state."""
+    assert HEALTH["health"].choices == MODES

@@ -1,15 +1,16 @@
 """Every policy of ftcore keeps the contract that is asked of everybody else's; and the contract notices offenders."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
+import msgspec
 import pytest
 
 from ftcore.errors import UsageError
 from ftcore.events.policy import Terms
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Policy, Take, Verdict
+from ftcore.policies.base import Ability, Pass, PlanKind, Policy, Take, Verdict
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.external import declare
+from ftcore.policies.options import Options, number, says, span
 from ftcore.states.model import IncidentState, JobState
 from ftcore.testing.policy import PolicyContract
 
@@ -22,6 +23,11 @@ for _policy in BUILT_IN.values():
     globals()[f"Test{_policy.name}"] = _contract(_policy)
 
 
+class GoodOptions(Options):
+    rest: Annotated[float, span("How long.", maximum=60)] = 5.0
+    on: Annotated[bool, says("Whether.")] = True
+
+
 class Good:
     """What the offenders below are made from."""
 
@@ -30,14 +36,11 @@ class Good:
     conditions: ClassVar[tuple[str, ...]] = ("takes everything",)
     kinds: ClassVar[tuple[str, ...]] = ("fault",)
     needs: ClassVar[tuple[Ability, ...]] = ()
-    options: ClassVar[Mapping[str, Option]] = {
-        "rest": Option(default=5, kind="duration", maximum=60, doc="How long."),
-        "on": Option(default=True, kind="bool", doc="Whether."),
-    }
+    options: ClassVar[type[Options]] = GoodOptions
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: Any) -> Verdict:
         """Take all."""
-        return Take(plan=PlanKind.RESTART, reason="why not", grace_s=1.0, wait_s=options["rest"])
+        return Take(plan=PlanKind.RESTART, reason="why not", grace_s=1.0, wait_s=options.rest)
 
 
 class TestGood(PolicyContract):
@@ -45,17 +48,17 @@ class TestGood(PolicyContract):
 
 
 class Raises(Good):
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: Any) -> Verdict:
         raise KeyError(incident.fault.cls)
 
 
 class RaisesSometimes(Good):
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
-        return Pass(reason=f"{1 / options['rest']}")
+    def considers(self, incident: IncidentState, job: JobState, options: Any) -> Verdict:
+        return Pass(reason=f"{1 / options.rest}")
 
 
 class Mutates(Good):
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: Any) -> Verdict:
         job.attempts.setdefault("acme", []).append(1)
         return Pass(reason="no")
 
@@ -64,18 +67,18 @@ class Remembers(Good):
     def __init__(self) -> None:
         self.asked = 0
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: Any) -> Verdict:
         self.asked += 1
         return Pass(reason=f"asked {self.asked} times")
 
 
 class AnswersNothing(Good):
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: Any) -> Verdict:
         return None  # type: ignore[return-value]
 
 
 class NamesStrangers(Good):
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: Any) -> Verdict:
         return Take(plan=PlanKind.RESTART, reason="out", grace_s=1.0, terms=Terms(exclude=("node99",)))
 
 
@@ -99,29 +102,39 @@ def test_the_contract_notices_offenders(offender: type[Good], test: str, says: s
     assert says in str(raised.value)
 
 
+def record(**options: tuple[Any, Any]) -> Any:
+    """A record of options: type and default by name."""
+    fields = [(name, kind, default) for name, (kind, default) in options.items()]
+    return msgspec.defstruct("Record", fields, bases=(Options,))
+
+
 @pytest.mark.parametrize(
-    ("field", "value", "says"),
+    ("field", "value", "told"),
     [
         ("name", "other", "they must agree"),
         ("doc", "", "expected one sentence"),
         ("conditions", (), "expected sentences"),
         ("kinds", ("faults",), "its `kinds` are ('faults',)"),
         ("needs", ("wings",), "expected abilities"),
-        ("options", {"faults": Option(default=1, kind="int", doc="x")}, "needs another name"),
-        ("options", {"n": Option(default=1.5, kind="int", doc="x")}, "is no int"),
-        ("options", {"n": Option(default=5, kind="int", doc="x", maximum=4)}, "outside its own limits"),
-        ("options", {"n": Option(default="a", kind="choice", doc="x", choices=("b",))}, "none of its choices"),
-        ("options", {"n": Option(default=1, kind="whole", doc="x")}, "of kind 'whole'"),
-        ("options", {"n": 3}, "expected an Option"),
+        ("options", record(faults=(Annotated[int, number("x")], 1)), "needs another name"),
+        (
+            "options",
+            record(n=(Annotated[int, number("x")], 1.5)),
+            "n has a default that it does not take: Expected `int`",
+        ),
+        ("options", record(n=(Annotated[int, number("x", maximum=4)], 5)), "does not take: Expected `int` <= 4"),
+        ("options", record(n=(Annotated[Literal["b"], says("x")], "a")), "does not take: Invalid enum value 'a'"),
+        ("options", record(n=(int, 1)), "n has no sentence"),
+        ("options", {"n": 3}, "expected a subclass of ftcore.policies.options.Options"),
         ("considers", None, "no method `considers`"),
     ],
 )
-def test_a_declaration_that_cannot_be_right_is_refused(field: str, value: object, says: str) -> None:
+def test_a_declaration_that_cannot_be_right_is_refused(field: str, value: object, told: str) -> None:
     """What a policy declares is looked at; the message names the field."""
     offender = type("Offender", (Good,), {field: value})
     with pytest.raises(UsageError) as raised:
         declare(offender, "acme", "acme 1.0")
-    assert says in str(raised.value)
+    assert told in str(raised.value)
 
 
 def test_a_name_of_ftcore_is_taken() -> None:
@@ -139,5 +152,5 @@ def test_the_contract_tells_what_is_declared_wrongly():
     class TestOdd(PolicyContract):
         policy = Odd()
 
-    with pytest.raises(UsageError, match="the option x is 5, expected an Option"):
+    with pytest.raises(UsageError, match=r"expected a subclass of ftcore\.policies\.options\.Options"):
         TestOdd().test_every_value_of_an_option_is_survived()

@@ -1,21 +1,26 @@
 """Policies that are not ftcore's own, in the engine: asked by an order, answered by a fact, replayed from the log."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from ftcore.commands import ADVISER, AskPolicy
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyConsidered, Terms
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
+from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.config import check, parse
 from ftcore.policies.external import External, declare, with_rules
+from ftcore.policies.options import Options, span
 from ftcore.replay import fold_log, read, verify
 from ftcore.sim.whatif import WhatIf
 from ftcore.states.model import IncidentState, JobState, digest
 from ftcore.testing.driver import JobDriver
 
 CHAIN = "version: 1\nchain:\n  - acme: {rest: 7s}\n  - process_restart\n  - stop\n"
+
+
+class AcmeOptions(Options):
+    rest: Annotated[float, span("How long.")] = 5.0
 
 
 class Acme:
@@ -26,13 +31,13 @@ class Acme:
     conditions = ("takes exit code 7",)
     kinds: tuple[str, ...] = ("fault",)
     needs: tuple[Ability, ...] = ()
-    options = {"rest": Option(default=5, kind="duration", doc="How long.")}  # noqa: RUF012  (a constant)
+    options = AcmeOptions
 
     def considers(self, incident: IncidentState, job: JobState, options: Any) -> Verdict:
         """Take exit code 7."""
         if job.reports[0].exitcode != 7:
             return Pass(reason="no 7")
-        return Take(plan=PlanKind.RESTART, reason="a 7", grace_s=1.0, wait_s=options["rest"])
+        return Take(plan=PlanKind.RESTART, reason="a 7", grace_s=1.0, wait_s=options.rest)
 
 
 def driver(policy: type[Acme] = Acme, text: str = CHAIN, **given: Any) -> JobDriver:

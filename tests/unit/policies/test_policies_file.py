@@ -12,8 +12,9 @@ from ftcore.policies.config import check, default_chain, parse, preset
 from ftcore.policies.config_chain import COMMON_KEYS
 from ftcore.policies.external import Offered
 from ftcore.policies.notes import notes
+from ftcore.policies.options import DURATION_PATTERN, described
 from ftcore.policies.presets import names
-from ftcore.policies.values import DURATION_PATTERN, duration
+from ftcore.policies.values import duration
 from ftcore.policies.yaml_nodes import BYTES_MAX
 
 HEAD = "version: 1\n"
@@ -311,7 +312,7 @@ def test_words_of_yaml_1_1_are_text():
 @pytest.mark.parametrize("policy", BUILT_IN.values(), ids=lambda policy: policy.name)
 def test_every_option_has_a_sound_default(policy):
     """A default is of its own kind, lies within its bounds, and has a sentence; no option has a name that all have."""
-    for key, option in policy.options.items():
+    for key, option in described(policy.options).items():
         assert option.doc.endswith(".")
         assert key not in COMMON_KEYS
         if option.kind in ("int", "duration", "number"):

@@ -13,9 +13,8 @@ from ftcore.policies import presets
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
 from ftcore.policies.config import default_chain, parse, preset
 from ftcore.policies.reach import asked
-from ftcore.policies.rules import RULES, broken_rules
+from ftcore.policies.rules import SHARED, broken_rules, own_rules
 from ftcore.policies.schema import schema
-from ftcore.policies.values import defaults
 from ftcore.policies.writing import commented
 
 NAMES = presets.names()
@@ -46,7 +45,9 @@ def test_a_preset_uses_what_there_is(name):
         assert loaded.chain[asked(loaded.chain, str(cls))[-1]].policy == "stop"
     assert presets.doc(name).endswith(".")
     for entry in loaded.chain:
-        assert broken_rules(entry.policy, entry.options, list(entry.options)) == [] or name == "falcon"
+        assert (
+            broken_rules(BUILT_IN[entry.policy].options, entry.options, list(entry.options)) == [] or name == "falcon"
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,7 +78,7 @@ def test_every_line_behind_a_hash_may_be_set(name):
         assert "no effect with back: latest" in str(error)
 
 
-KEYS = {key for policy in BUILT_IN.values() for key in policy.options}
+KEYS = {key for policy in BUILT_IN.values() for key in policy.options.__struct_fields__}
 
 
 def test_default_is_the_chain_without_a_file():
@@ -111,14 +112,15 @@ def test_palm_and_falcon_go_back_as_they_did():
     assert (falcon["back"], falcon["skip"], falcon["skip_unit"]) == ("latest", 10**9, "tokens")
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.text[:40])
-def test_every_rule_speaks_of_options_that_there_are(rule):
+@pytest.mark.parametrize("policy", BUILT_IN.values(), ids=lambda policy: policy.name)
+def test_every_rule_speaks_of_options_that_there_are(policy):
     """A rule whose options were renamed would never speak again."""
-    holders = [p for p in BUILT_IN.values() if rule.policy in ("", p.name) and set(rule.options) <= set(p.options)]
-    assert holders
-    for policy in holders:
-        assert not rule.broken(defaults(policy.options))
-        rule.text.format(**policy.options)
+    names = set(policy.options.__struct_fields__)
+    assert all(any(set(rule.options) <= set(p.options.__struct_fields__) for p in BUILT_IN.values()) for rule in SHARED)
+    for rule in (*own_rules(policy.options), *(rule for rule in SHARED if set(rule.options) <= names)):
+        assert set(rule.options) <= names
+        assert not rule.broken(policy.options())
+        rule.text.format(**dict.fromkeys(names, "x"))
 
 
 def test_the_schema_is_one():

@@ -4,6 +4,7 @@ import pytest
 from policy_cases import incident, running
 
 from ftcore.faults.taxonomy import CLASSES, FaultClass
+from ftcore.policies.hot_swap import HotSwapOptions
 from ftcore.policies.situation import keeps_failing, unfit
 from ftcore.wording import format_duration
 
@@ -17,7 +18,7 @@ def test_what_the_data_or_the_script_did_counts_for_no_node(cls):
     for _ in range(5):
         about = incident(job, cls)
     assert not keeps_failing(about, job, 3, 3600.0)
-    assert unfit(about, job, {"classes": (), "node_faults": 3, "window": 3600.0}) == ()
+    assert unfit(about, job, HotSwapOptions(classes=(), node_faults=3, window=3600.0)) == ()
 
 
 @pytest.mark.parametrize("cls", [FaultClass.OOM_HOST, FaultClass.UNKNOWN, FaultClass.HANG])
@@ -27,7 +28,7 @@ def test_what_a_process_did_counts_for_its_node(cls):
     for _ in range(3):
         about = incident(job, cls)
     assert keeps_failing(about, job, 3, 3600.0)
-    assert unfit(about, job, {"classes": (), "node_faults": 3, "window": 3600.0}) == ("node1",)
+    assert unfit(about, job, HotSwapOptions(classes=(), node_faults=3, window=3600.0)) == ("node1",)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.traits import Trait, named, traits_of
 
 ROOT = Path(ftcore.__file__).parent
-SETS = ("chain", "environment", "rules", "config_chain")
-"""Modules of ``policies`` that know the set: the chain, MindIO's switches, what options of one policy must not be."""
+SETS = ("chain", "environment")
+"""Modules of ``policies`` that say which policies there are: the chain, and MindIO's switches."""
 MODULES = [
     *(path for path in sorted((ROOT / "policies").glob("*.py")) if path.stem not in SETS),
     *sorted((ROOT / "engine").rglob("*.py")),
@@ -62,5 +62,5 @@ def test_every_trait_is_somebodys() -> None:
     """No trait without a policy, no budget without its option, no traits for a stranger."""
     assert all(named(trait) for trait in Trait)
     for name, policy in BUILT_IN.items():
-        assert traits_of(name).budget in ("", *policy.options)
+        assert traits_of(name).budget in ("", *policy.options.__struct_fields__)
     assert traits_of("acme_cool_down").has == frozenset()

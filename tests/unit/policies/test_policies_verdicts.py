@@ -11,8 +11,6 @@ from ftcore.states.incident import IncidentPhase
 from ftcore.states.model import IncidentState, JobState, Repeat, Request
 from ftcore.testing.driver import JobDriver
 
-OPTIONS = {name: {key: option.default for key, option in policy.options.items()} for name, policy in BUILT_IN.items()}
-
 
 def incident(cls: str = "signal-preemption", *, kind: str = "fault", step: int | None = 5, **more) -> IncidentState:
     fault = Fault(cls=cls, detail="", nodes=("n",), ranks=(0,), root=1, summary="rank 0 on n: it broke", step=step)
@@ -31,7 +29,7 @@ def incident(cls: str = "signal-preemption", *, kind: str = "fault", step: int |
 
 
 def ask(name: str, asked_about: IncidentState, job: JobState):
-    return BUILT_IN[name].considers(asked_about, job, OPTIONS[name])
+    return BUILT_IN[name].considers(asked_about, job, BUILT_IN[name].options())
 
 
 def test_a_first_fault_is_restarted_at_once():

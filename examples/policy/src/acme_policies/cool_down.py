@@ -4,13 +4,22 @@ A restart at once would be the next failure, and another machine of the same row
 known by the rule in ``rules.py``: it gives the fault its detail.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 from acme_policies.rules import TOO_HOT
-from ftcore.policies.base import Ability, Option, Pass, PlanKind, Take, Verdict
+from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, spent
+from ftcore.policies.options import Options, number, span
 from ftcore.states.model import IncidentState, JobState
+
+
+class CoolDownOptions(Options):
+    """What a policy file may set."""
+
+    rest: Annotated[float, span("How long is waited.", maximum=86400)] = 300.0
+    max_rests: Annotated[int, number("Rests allowed in `window`.", minimum=1, maximum=100)] = 3
+    window: Annotated[float, span("The time over which rests are counted.", minimum=1)] = 86400.0
+    deadline: Annotated[float, span("Time for the first step after it.", maximum=86400)] = 1800.0
 
 
 class CoolDown:
@@ -24,25 +33,20 @@ class CoolDown:
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault",)
     needs: ClassVar[tuple[Ability, ...]] = ()
-    options: ClassVar[Mapping[str, Option]] = {
-        "rest": Option(default=300, kind="duration", maximum=86400, doc="How long is waited."),
-        "max_rests": Option(default=3, kind="int", minimum=1, maximum=100, doc="Rests allowed in `window`."),
-        "window": Option(default=86400, kind="duration", minimum=1, doc="The time over which rests are counted."),
-        "deadline": Option(default=1800, kind="duration", maximum=86400, doc="Time for the first step after it."),
-    }
+    options: ClassVar[type[Options]] = CoolDownOptions
 
-    def considers(self, incident: IncidentState, job: JobState, options: Mapping[str, Any]) -> Verdict:
+    def considers(self, incident: IncidentState, job: JobState, options: CoolDownOptions) -> Verdict:
         """Take what is too hot."""
         if incident.fault.detail != TOO_HOT:
             return Pass(reason="nothing says that it was the heat")
-        why = spent(job, self.name, options["max_rests"], options["window"], "rests")
+        why = spent(job, self.name, options.max_rests, options.window, "rests")
         if why:
             return Pass(reason=why)
-        number = attempts(job, self.name, options["window"]) + 1
+        count = attempts(job, self.name, options.window) + 1
         return Take(
             plan=PlanKind.RESTART,
-            reason=f"too hot: rest {number} of {options['max_rests']}, {options['rest']:g} s",
+            reason=f"too hot: rest {count} of {options.max_rests}, {options.rest:g} s",
             grace_s=10.0,
-            wait_s=options["rest"],
-            deadline_s=options["deadline"],
+            wait_s=options.rest,
+            deadline_s=options.deadline,
         )
