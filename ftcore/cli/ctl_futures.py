@@ -28,6 +28,21 @@ def add_futures(commands: Any, command: Callable[..., Any], reading: Callable[..
         command: adds a command without a log.
         reading: adds a command that reads a log.
     """
+    _add_simulate(commands, command)
+    whatif = reading(
+        commands,
+        "whatif",
+        "Tell what another policy would have cost: each incident of the log decided again under another chain.",
+        WHATIF,
+    )
+    whatif.add_argument("--policy", required=True, metavar="FILE", help="the other policy file")
+    whatif.add_argument(
+        "--profile", metavar="NAME", help="take from this profile what the log does not tell; see simulate"
+    )
+    add_assume(whatif)
+
+
+def _add_simulate(commands: Any, command: Callable[..., Any]) -> None:
     simulate = command(
         commands,
         "simulate",
@@ -71,17 +86,6 @@ def add_futures(commands: Any, command: Callable[..., Any], reading: Callable[..
     )
     add_assume(simulate)
     simulate.add_argument("--format", choices=FORMATS, default="table", help="default: table")
-    whatif = reading(
-        commands,
-        "whatif",
-        "Tell what another policy would have cost: each incident of the log decided again under another chain.",
-        WHATIF,
-    )
-    whatif.add_argument("--policy", required=True, metavar="FILE", help="the other policy file")
-    whatif.add_argument(
-        "--profile", metavar="NAME", help="take from this profile what the log does not tell; see simulate"
-    )
-    add_assume(whatif)
 
 
 def add_assume(parser: argparse.ArgumentParser) -> None:

@@ -12,8 +12,9 @@ from ftcore.errors import NotFound, UsageError
 from ftcore.events import encode
 from ftcore.events.job import LogSalvaged
 from ftcore.ids import JobName
-from ftcore.logs import log_file, open_store
+from ftcore.logs import open_store
 from ftcore.logs.sqlite_salvage import Readable, held, readable, replace
+from ftcore.logs.stores import log_file
 from ftcore.runtime.clock import SystemClock
 from ftcore.states.model import JobState
 from ftcore.wording import plural

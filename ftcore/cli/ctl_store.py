@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ftcore.errors import NotFound, UsageError
 from ftcore.ids import JobName, Seq
-from ftcore.logs import check_job_name, default_store_url, missing_path, open_store
+from ftcore.logs import check_job_name, default_store_url, open_store
 from ftcore.logs.archived import JoinedLog
+from ftcore.logs.stores import missing_path
 from ftcore.ports import EventLog, LogStore
 from ftcore.replay.reading import Folder, read_async
 from ftcore.states.model import JobState

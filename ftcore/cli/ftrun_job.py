@@ -34,7 +34,8 @@ from ftcore.launch.local import LocalNodes
 from ftcore.launch.node import NodeConfig, guarded, run_node
 from ftcore.launch.process import end_process, patient_stderr
 from ftcore.launch.security import security_in_force
-from ftcore.logs import check_job_name, check_store_url, default_store_url
+from ftcore.logs import check_job_name, default_store_url
+from ftcore.logs.stores import check_store_url
 from ftcore.platforms import LOCAL, abilities_of, check_url
 from ftcore.platforms.machines import Place
 from ftcore.platforms.options import parse as parse_local
@@ -260,12 +261,9 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
     local = args.local_place >= 0
     alone = spec.nodes_max == 1 and not local
     address = reachable(args.local_addr) or address_in(args.store, alone=alone or local)
-    node = args.node_id or (LOCAL_NODE if local else socket.gethostname().partition(".")[0])
-    if local:
-        node = f"{node}{args.local_place}" + (f".{args.local_life}" if args.local_life > 0 else "")
     agent = AgentConfig(
         job=args.job,
-        node=node,
+        node=_node_name(args),
         slots=slots,
         address=address,
         submission=submitted(
@@ -301,13 +299,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
             nodes=spec.nodes_max,
             log_level=args.log_level,
         ),
-        output=Output(
-            redirects=options.stream_map(parser, "--redirects", args.redirects),
-            tee=options.stream_map(parser, "--tee", args.tee),
-            local_ranks_filter=options.ranks(parser, args.local_ranks_filter),
-            line_prefix=os.environ.get(LINE_PREFIX_ENV) or LINE_PREFIX,
-            copied={STDOUT: args.duplicate_stdout_filters, STDERR: args.duplicate_stderr_filters},
-        ),
+        output=_output(parser, args),
         preload=options.preload(parser, args),
         leads=args.leadership != "never",
         alone=alone,
@@ -319,6 +311,22 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
     if args.local_parent < 0 and args.leadership != "only":
         _check_script(spec)
     return attrs.evolve(config, agent=attrs.evolve(agent, security=_security(args, address)))
+
+
+def _node_name(args: argparse.Namespace) -> str:
+    if args.local_place < 0:
+        return args.node_id or socket.gethostname().partition(".")[0]
+    return f"{args.node_id or LOCAL_NODE}{args.local_place}" + (f".{args.local_life}" if args.local_life > 0 else "")
+
+
+def _output(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Output:
+    return Output(
+        redirects=options.stream_map(parser, "--redirects", args.redirects),
+        tee=options.stream_map(parser, "--tee", args.tee),
+        local_ranks_filter=options.ranks(parser, args.local_ranks_filter),
+        line_prefix=os.environ.get(LINE_PREFIX_ENV) or LINE_PREFIX,
+        copied={STDOUT: args.duplicate_stdout_filters, STDERR: args.duplicate_stderr_filters},
+    )
 
 
 def _virtual_local_rank(parser: argparse.ArgumentParser, args: argparse.Namespace, slots: int) -> bool:

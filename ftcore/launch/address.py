@@ -4,7 +4,7 @@ import contextlib
 import socket
 
 from ftcore.errors import UsageError
-from ftcore.logs import endpoints
+from ftcore.logs.stores import endpoints
 
 LOCALHOST = "127.0.0.1"
 _LOOPBACK = ("127.", "::1")

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from ftcore.errors import UsageError
-from ftcore.logs import own_file
+from ftcore.logs.stores import own_file
 from ftcore.private import PATH_BYTES_MAX, is_private, make_private, sweep
 
 SHARED = ("/var/tmp", tempfile.gettempdir())

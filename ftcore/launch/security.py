@@ -2,7 +2,7 @@
 
 import sys
 
-from ftcore.logs import own_file
+from ftcore.logs.stores import own_file
 from ftcore.runtime.wire.security import CA_ENV, TOKEN_FILE_ENV, Security, from_environ
 
 

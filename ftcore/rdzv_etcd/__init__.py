@@ -11,20 +11,10 @@ by the job's master, as under ``ftrun``: same agent, same formation, same log. T
 They speak over a socket pair (``channel``). torchrun's process never loads gRPC, and never waits for the other one
 while its workers run.
 
-House rules: torchrun loads this module whatever its backend is, so nothing is imported here. Everything that is read
-of torchrun is read in ``agent_view``; what is missing there costs detail in the log, never the training.
+House rules: torchrun loads this module whatever its backend is, so nothing is imported here but ``entry``. Everything
+that is read of torchrun is read in ``agent_view``; what is missing there costs detail in the log, never the training.
 """
 
-from typing import Any
+from ftcore.rdzv_etcd.entry import create_handler, handlers
 
-
-def handlers() -> Any:
-    """The entry point: torchrun calls it without arguments, for what makes a handler from ``RendezvousParameters``."""
-    return create_handler
-
-
-def create_handler(params: Any) -> Any:
-    """Make the handler of one torchrun. Ends the process with a message if the parameters cannot be used."""
-    from ftcore.rdzv_etcd.handler import make
-
-    return make(params)
+__all__ = ["create_handler", "handlers"]

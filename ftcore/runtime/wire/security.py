@@ -29,7 +29,7 @@ import grpc
 import structlog
 
 from ftcore.errors import UsageError
-from ftcore.runtime.wire import TOKEN_ENV
+from ftcore.runtime.wire.withheld import TOKEN_ENV
 
 TOKEN_FILE_ENV = "FTCORE_TOKEN_FILE"
 CA_ENV, CERT_ENV, KEY_ENV = "FTCORE_TLS_CA", "FTCORE_TLS_CERT", "FTCORE_TLS_KEY"

@@ -78,7 +78,8 @@ def test_entry_point_costs_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(eval(done.stdout))
-    assert {name for name in loaded if name.startswith("ftcore")} == {"ftcore", "ftcore.version", "ftcore.rdzv_etcd"}
+    own = {"ftcore", "ftcore.version", "ftcore.rdzv_etcd", "ftcore.rdzv_etcd.entry"}
+    assert {name for name in loaded if name.startswith("ftcore")} == own
     assert not loaded & {"torch", "grpc", "attrs", "msgspec", "asyncio"}
 
 

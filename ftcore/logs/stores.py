@@ -1,0 +1,168 @@
+"""Stores of event logs, by URL.
+
+| URL | what it is |
+|---|---|
+| ``memory://NAME`` | in this process, gone with it; the reference implementation |
+| ``sqlite:///DIR`` | a directory on a local disk, one file per job, ``<job>.db`` |
+| ``sqlite:///FILE.db`` | one file (``.db`` or ``.sqlite``) that holds exactly one job's log |
+| ``etcd://HOST:PORT,HOST:PORT/PREFIX`` | an etcd cluster |
+| ``file:///FILE.ftlog`` | a read-only archive, as ``ftctl export`` writes it |
+| ``file:///DIR`` | a directory of archived jobs, as a master with ``--archive`` writes it; read-only |
+
+The paths of ``sqlite:`` and ``file:`` may be relative (``sqlite:x``, ``sqlite:///./x``); nothing in them is
+percent-decoded. House rule: an adapter is imported only when a URL asks for it, so that a job on one machine needs
+neither gRPC nor protobuf.
+"""
+
+import difflib
+import os
+from pathlib import Path
+
+from ftcore.errors import UsageError
+from ftcore.ids import JobName
+from ftcore.ports import EventLog, LogStore
+from ftcore.timing import DEFAULT, Timing
+
+SCHEMES = ("memory", "sqlite", "etcd", "file")
+
+
+def default_store_url() -> str:
+    """The store used where none is named: the user's own state directory."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    # The XDG specification: a relative path in the variable is invalid and to be ignored.
+    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    return f"sqlite://{base / 'ftcore'}"
+
+
+async def open_log(url: str | None, job: str, *, create: bool = False) -> EventLog:
+    """The log of one job in the store at a URL; see ``open_store`` and ``LogStore.open``.
+
+    Closing the log releases the store, too.
+    """
+    return await open_store(url).open(JobName(job), create=create)
+
+
+def open_store(url: str | None, timing: Timing = DEFAULT) -> LogStore:
+    """The store at a URL; ``default_store_url()`` if None. Nothing is connected to or created yet.
+
+    Args:
+        url: where it is.
+        timing: lease and renewal of leaderships won in etcd; elsewhere a dead leader is known at once.
+
+    Raises:
+        UsageError: the URL is not one of those in the module's table.
+    """
+    url = default_store_url() if url is None else url
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme not in SCHEMES:
+        raise UsageError(_unknown_scheme(url, scheme if colon else ""))
+    if scheme == "etcd":
+        from ftcore.logs.etcd import EtcdStore
+
+        return EtcdStore.from_url(url, timing=timing)
+    if scheme == "memory":
+        from ftcore.logs.memory import MemoryStore
+
+        return MemoryStore(rest.removeprefix("//"))
+    path = _path(url, scheme, rest)
+    if scheme == "sqlite":
+        from ftcore.logs.sqlite import SqliteStore
+
+        return SqliteStore(path)
+    from ftcore.logs.archived import ArchiveStore
+
+    return ArchiveStore(path)
+
+
+def check_store_url(url: str) -> None:
+    """Raise ``UsageError`` if this is not the URL of a log store; opens and makes nothing."""
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme not in SCHEMES:
+        raise UsageError(_unknown_scheme(url, scheme if colon else ""))
+    if scheme in ("sqlite", "file"):
+        _path(url, scheme, rest)
+    endpoints(url)
+
+
+def endpoints(url: str) -> list[tuple[str, int]]:
+    """Hosts and ports of the servers behind a URL; none for a store without servers.
+
+    Raises:
+        UsageError: the URL is not one of an etcd cluster, though it begins like one.
+    """
+    if not url.startswith("etcd:"):
+        return []
+    from ftcore.logs.etcd import servers
+
+    return servers(url)
+
+
+def own_file(url: str | None, job: str, suffix: str) -> Path | None:
+    """Where a file of that suffix lies beside a job's log; None if the log is not on this machine alone."""
+    log = log_file(url, job)
+    return None if log is None else log.with_name(f"{log.name}.{suffix}")
+
+
+def log_file(url: str | None, job: str) -> Path | None:
+    """The file with a job's log, whether it is there or not; None if the log is not on this machine alone."""
+    url = default_store_url() if url is None else url
+    scheme, _, rest = url.partition(":")
+    if scheme != "sqlite":
+        return None
+    from ftcore.logs.sqlite import file_of
+
+    return file_of(_path(url, scheme, rest), job)
+
+
+def missing_path(url: str) -> Path | None:
+    """The file or directory of an SQLite store that does not exist; None where it does, and for every other store.
+
+    A store is made with its first job, so opening one that does not exist is no mistake for ``ftrun``, but is for a
+    reader.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme != "sqlite":
+        return None
+    path = _path(url, scheme, rest)
+    try:
+        return None if path.exists() else path
+    except OSError:  # it cannot be looked at; opening it tells why
+        return None
+
+
+def _path(url: str, scheme: str, rest: str) -> Path:
+    """The path that a URL names, with one slash at its beginning if it is absolute: four, as SQLAlchemy writes, do too.
+
+    Raises:
+        UsageError: it names none, with the reason.
+    """
+    forms = f"write {scheme}:///absolute/path or {scheme}:relative/path"
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host not in ("", "localhost"):
+            raise UsageError(f"{url!r} names the host {host!r}, and a {scheme}: store is on this machine: {forms}")
+        rest = path if path.startswith(("./", "../", "~")) else slash + path
+    if "?" in rest or "#" in rest:
+        odd = rest[min(place for place in (rest.find("?"), rest.find("#")) if place >= 0) :]
+        raise UsageError(f"{url!r}: a {scheme}: store takes no options, found {odd!r}: {forms}")
+    if not rest.strip("/") or "\0" in rest:
+        raise UsageError(f"{url!r} names no path: {forms}")
+    if rest.startswith("/"):
+        rest = "/" + rest.lstrip("/")
+    try:
+        return Path(rest).expanduser().absolute()
+    except RuntimeError as error:
+        raise UsageError(f"{url!r}: {error}") from error
+
+
+def _unknown_scheme(url: str, scheme: str) -> str:
+    near = difflib.get_close_matches(scheme.lower(), SCHEMES, n=1)
+    if scheme.lower() in ("http", "https"):
+        hint = f"did you mean etcd{url[len(scheme) :]}?"
+    elif near:
+        hint = f"did you mean {near[0]}{url[len(scheme) :]!s}?"
+    elif not scheme:
+        hint = f"did you mean sqlite:{url}?"
+    else:
+        hint = f"known are {', '.join(f'{known}:' for known in SCHEMES)}"
+    return f"{url!r} is not the URL of a log store: {hint}"

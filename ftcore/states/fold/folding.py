@@ -1,0 +1,66 @@
+"""Folding one event, and what is read of a folded state."""
+
+from ftcore.errors import UnknownEvent
+from ftcore.events.envelope import Event, Unknown
+from ftcore.states.fold import health, incidents, job, nodes, worlds  # noqa: F401  (declares the handlers)
+from ftcore.states.fold.base import Changes, handlers
+from ftcore.states.model import ActionState, JobState
+
+
+def fold(state: JobState, event: Event) -> Changes:
+    """Fold one event into a state, in place.
+
+    Args:
+        state: the state after ``event.seq - 1``; owned by the caller, changed.
+        event: the next event of the log.
+
+    Returns:
+        What each machine made of it.
+
+    Raises:
+        UnknownEvent: a type or version that this ftcore does not know, and that may not be ignored.
+    """
+    assert event.seq == state.seq + 1, f"event {event.seq} after {state.seq}"
+    changes: Changes = []
+    data = event.data
+    if not state.poisoned:
+        if type(data) is Unknown:
+            _check_ignorable(event)
+        else:
+            handler = handlers.get(type(data))
+            if handler is not None:
+                handler(state, event, data, changes)
+    state.seq = event.seq
+    state.time = event.time
+    if event.term > state.term:
+        state.term = event.term
+    if event.id.source != "master":
+        state.sources[event.id.source] = (event.id.incarnation, event.id.n)
+    return changes
+
+
+def is_duplicate(state: JobState, source: str, incarnation: str, n: int) -> bool:
+    """Whether a fact with that identity was folded before."""
+    last = state.sources.get(source)
+    return last is not None and last[0] == incarnation and n <= last[1]
+
+
+def pending(state: JobState) -> list[ActionState]:
+    """Orders without a result, oldest first: what a new master issues again under the same effect ids."""
+    return list(state.actions.values())
+
+
+def next_deadline(state: JobState) -> tuple[str, int] | None:
+    """The key and time (nanoseconds since the epoch) of the deadline that comes first."""
+    if not state.deadlines:
+        return None
+    key = min(state.deadlines, key=lambda name: (state.deadlines[name], name))
+    return key, state.deadlines[key]
+
+
+def _check_ignorable(event: Event) -> None:
+    if not event.ignorable:
+        raise UnknownEvent(
+            f"event {event.seq} is a {event.type} v{event.v}, which this ftcore does not know and may not skip: "
+            f"read this log with an ftcore that knows {event.type} v{event.v}"
+        )
