@@ -114,6 +114,12 @@ def is_known(state: JobState, node: str, incarnation: str) -> bool:
     return found is not None and found.incarnation == incarnation
 
 
+def takes_part(state: JobState, node: str, incarnation: str) -> bool:
+    """Whether this life of the node has joined and is not over."""
+    found = state.nodes.get(node)
+    return found is not None and found.alive and found.incarnation == incarnation
+
+
 def refusal(
     state: JobState, node: str, incarnation: str, acked: int, occupied: bool, again: bool = False, launch: str = ""
 ) -> Refusal | None:

@@ -197,7 +197,7 @@ class Agent:
             lead_delay_s=config.lead_delay_s if leads else None,
         )
         inspector = supervisor if isinstance(supervisor, Inspector) else None
-        self._progress = ProgressWatch(self._timing, config.slots, inspector, parts.kernel)
+        self._progress = ProgressWatch(self._timing, config.slots, inspector, parts.kernel, parts.host)
         self._notes = NotesWatch(config.node)
         self._ring = StepRing()
         self._warmer = supervisor if isinstance(supervisor, Warmer) else None

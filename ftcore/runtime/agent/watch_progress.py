@@ -10,7 +10,8 @@ worth an alert.
 
 House rules: a stack is asked for by a signal, which makes the main thread run. So what a worker has used is compared
 from behind one question to before the next. A worker that connects in vain is not asked: the signal would end its
-attempt (``EINTR``), and it would wait before the next. The stacks of all threads are only read while no other thread
+attempt (``EINTR``), and it would wait before the next. Samples are not evenly spaced: what a worker does regularly must
+not fall between question and answer each time. The stacks of all threads are only read while no other thread
 runs (``warm/stacks.py``); a worker whose other threads are not known waits for what they may wait for. Time in which
 nobody looked (the node, or the agent, was stopped) counts for nobody.
 """
@@ -28,9 +29,10 @@ from ftcore.faults.cuts import NO_NET, Net
 from ftcore.faults.detectors.no_progress import NoProgress
 from ftcore.faults.frames import Place, place_of
 from ftcore.faults.standstill import merged
-from ftcore.ports import Inspector, Progress, Signs
+from ftcore.ports import Host, Inspector, Progress, Signs
 from ftcore.runtime.agent import samples
 from ftcore.runtime.agent.unanswered import UnansweredWatch
+from ftcore.runtime.host import HERE
 from ftcore.timing import Timing
 
 LOOKS: Final = 20
@@ -48,6 +50,9 @@ RARER: Final = 10
 
 RARELY_S: Final = 6.0
 """Times ``hang_look_s``: the longest time between two samples."""
+
+UNEVEN: Final = (0.7, 1.3)
+"""Times the time between two samples."""
 
 _STOPPED: Final = {"T": "stopped", "t": "traced"}
 
@@ -95,6 +100,7 @@ class ProgressWatch:
         slots: workers of the node.
         inspector: reads the workers' signs and stacks; None: there are none.
         kernel: tells of processes.
+        host: the machine that it is on.
     """
 
     def __init__(
@@ -103,9 +109,11 @@ class ProgressWatch:
         slots: int,
         inspector: Inspector | None = None,
         kernel: samples.Kernel = samples,
+        host: Host = HERE,
     ) -> None:
         self._timing = timing
         self._kernel = kernel
+        self._host = host
         self._inspector = inspector
         self._workers = [
             _Watched(NoProgress(floor_s=timing.hang_idle_s, cap_s=timing.hang_ceiling_s)) for _ in range(slots)
@@ -114,6 +122,7 @@ class ProgressWatch:
         self._looked: float | None = None
         self._sampled = 0.0
         self._samples = 0
+        self._uneven = 1.0
         self._stands: tuple[Stand, ...] = ()
         self._unanswered = UnansweredWatch()
         self.net = NO_NET
@@ -166,9 +175,9 @@ class ProgressWatch:
             if self._stands:
                 self._set(())
             return
-        if self._samples and at - self._sampled < self._pause_s(quiet):
+        if self._samples and at - self._sampled < self._uneven * self._pause_s(quiet):
             return
-        self._sampled, self._samples = at, self._samples + 1
+        self._sampled, self._samples, self._uneven = at, self._samples + 1, self._host.uniform(*UNEVEN)
         workers = self._workers
         net = await self._sample([workers[local] for local in quiet], quiet, now)
         if workers is self._workers:

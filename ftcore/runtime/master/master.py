@@ -22,6 +22,7 @@ from ftcore.engine.master import (
     is_known,
     listens_to,
     refusal,
+    takes_part,
     unanswered,
     wants_run,
     wrong_job,
@@ -398,9 +399,9 @@ class Master:
         if session is not None and session.incarnation == incarnation:
             session.end()
 
-    def _tell_own(self, data: Any) -> None:
+    def _tell_own(self, data: Any, holds: Callable[[], bool] = lambda: True) -> None:
         assert self._sequencer is not None
-        self._sequencer.submit(own_fact(data))
+        self._sequencer.submit(own_fact(data), holds)
 
     def _serve_newcomers(self) -> None:
         """Repeat to agents that connected the orders that they have not answered.
@@ -528,7 +529,9 @@ class Master:
         )
         self._losing.add(life)
         heard = self._leases.last_heard(*life)
-        told = self._sequencer.submit(own_fact(lost), lambda: self._leases.last_heard(*life) == heard)
+        told = self._sequencer.submit(
+            own_fact(lost), lambda: self._leases.last_heard(*life) == heard and takes_part(self.state, *life)
+        )
         told.add_done_callback(lambda _: self._lost(life))
 
     def _lost(self, life: tuple[str, str]) -> None:
@@ -648,10 +651,9 @@ class Master:
         session = self._sessions.get(hello.node)
         if not self.leading or session is None or session.incarnation == hello.incarnation:
             return False
-        node = self.state.nodes.get(hello.node)
         quiet = self._clock.mono() - self._leases.last_heard(session.node, session.incarnation)
-        alive = node is not None and node.alive and node.incarnation == session.incarnation
-        return alive and quiet < seconds(2 * self._timing.heartbeat_s)
+        there = takes_part(self.state, session.node, session.incarnation)
+        return there and quiet < seconds(2 * self._timing.heartbeat_s)
 
     def _submit_or_join(self, submission: frames.Submission) -> bool:
         """A newcomer: begin a run if none lives, else it must want the same job; whether it may take part."""
@@ -718,12 +720,13 @@ class Master:
         """A fact came from an agent; it is acknowledged when it is durable.
 
         Only a node's newest stream is listened to: what is still under way on an older one comes again on this one, and
-        a late fact of a life that is over would be taken for new.
+        a late fact of a life that is over would be taken for new. Whether its life is over is asked when its turn
+        comes: while the log takes nothing, an agent that calls again hands on what its predecessor left once more.
         """
         assert self._sequencer is not None
-        newest = self._sessions.get(session.node) is session
-        if newest and listens_to(self.state, session.node, session.incarnation, fact.id.incarnation):
-            self._sequencer.submit(fact)
+        if self._sessions.get(session.node) is session:
+            node, caller, life = session.node, session.incarnation, fact.id.incarnation
+            self._sequencer.submit(fact, lambda: listens_to(self.state, node, caller, life))
 
     def stands_by(self, standby: frames.Standby) -> frames.Candidates:
         """A standby tells where it serves; agents are told of one that is new."""

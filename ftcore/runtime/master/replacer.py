@@ -60,7 +60,7 @@ class Replacer:
     Args:
         url: of the platform.
         job: the job.
-        tell: takes the facts that come of it.
+        tell: takes the facts that come of it, and what is asked when their turn comes: whether they are still so.
         state: the folded state, which may run ahead of the log: only looked at for what harms nobody.
         make: opens the platform at a URL.
     """
@@ -69,7 +69,7 @@ class Replacer:
         self,
         url: str,
         job: str,
-        tell: Callable[[Any], Any],
+        tell: Callable[..., Any],
         state: Callable[[], JobState],
         make: Callable[[str, str], Platform] = open_platform,
     ) -> None:
@@ -190,7 +190,7 @@ class Replacer:
             return
         told = told_of(self._state(), happening)
         if told is not None:
-            self._tell(told)
+            self._tell(told, lambda: told_of(self._state(), happening) == told)
 
     async def _declare(self) -> None:
         """Say in each run what the platform can do, and when that changes."""

@@ -24,7 +24,7 @@ from ftcore.events.worker import WorkersStarted
 from ftcore.events.world import StoreOpened
 from ftcore.ids import Seq, seconds
 from ftcore.logs import open_log
-from ftcore.ports import EventLog
+from ftcore.ports import EventLog, NodeEnded
 from ftcore.runtime.agent.link import make_hello
 from ftcore.runtime.clock import at
 from ftcore.runtime.master import deadlines as timed
@@ -32,6 +32,7 @@ from ftcore.runtime.master import master as leads
 from ftcore.runtime.master import sequencer
 from ftcore.runtime.master.deadlines import Deadlines
 from ftcore.runtime.master.master import Master
+from ftcore.runtime.master.replacer import Replacer
 from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
@@ -157,6 +158,48 @@ def test_an_agent_is_told_of_its_loss_once_it_is_durable(tmp_path: Path) -> None
             assert answer.rejoin
             assert is_ended(job.sessions["b"])
             assert "node.lost" in [event.type async for event in job.log.read()]
+
+    run(scenario())
+
+
+def test_what_a_predecessor_left_is_written_once(tmp_path: Path) -> None:
+    """An agent that calls again while the log takes nothing hands it on once more, before its own first fact."""
+
+    async def scenario() -> None:
+        async with led("inherited", tmp_path) as job:
+            job.hold()
+            job.master._lose("b", "1", "its agent ended")
+            await job.appending.wait()
+            inherited = Fact(id=EventId("a", "1", 2), data=NodeLeft(node="a", incarnation="1", reason="left"), at=at())
+            for _ in range(2):
+                session = Session("a", "2")
+                job.master.attach(session)
+                for fact in (inherited, joined("a", "2")):
+                    job.master.take_fact(session, fact)
+            job.go()
+            await job.master._record(OperatorCommanded(command="stop", who="test"))
+            told = [(event.id.incarnation, event.id.n) async for event in job.log.read() if event.id.source == "a"]
+            assert [fact for fact in told if fact[1]] == [("1", 1), ("1", 2), ("2", 1)]
+
+    run(scenario())
+
+
+def test_a_loss_that_was_told_twice_is_written_once(tmp_path: Path) -> None:
+    """While the log takes nothing, lease and platform may both tell of the end of one life."""
+
+    async def scenario() -> None:
+        async with led("twice", tmp_path) as job:
+            job.hold()
+            job.master._lose("a", "1", "no frame for 2 s")
+            await job.appending.wait()
+            platform = Replacer("test:", "job", job.master._tell_own, lambda: job.master.state)
+            for _ in range(2):
+                platform._take(NodeEnded(node="b", reason="its pod has ended", pid=1))
+                job.master._lose("b", "1", "no frame for 2 s")
+            job.go()
+            await job.master._record(OperatorCommanded(command="stop", who="test"))
+            lost = [event.data.node async for event in job.log.read() if event.type == "node.lost"]
+            assert lost == ["a", "b"]
 
     run(scenario())
 

@@ -41,7 +41,12 @@ class Desk:
         self.told: list[Any] = []
         self.state = state
         self.platform = platform
-        self.replacer = Replacer("test:", "job", self.told.append, lambda: self.state, lambda url, job: platform)
+
+        def tell(data: Any, holds: Callable[[], bool] = lambda: True) -> None:
+            if holds():
+                self.told.append(data)
+
+        self.replacer = Replacer("test:", "job", tell, lambda: self.state, lambda url, job: platform)
 
     def attend(self) -> None:
         self.replacer.attend(self.state, self.state.time)

@@ -18,6 +18,7 @@ from ftcore.ports import Progress, Signs
 from ftcore.runtime.agent import samples, sockets
 from ftcore.runtime.agent.stackfile import StackFile
 from ftcore.runtime.agent.watch_progress import ProgressWatch
+from ftcore.runtime.host import SystemHost
 from ftcore.timing import Timing
 
 TIMING = Timing(hang_look_s=10.0, hang_idle_s=60.0, hang_busy_s=600.0)
@@ -71,6 +72,13 @@ def rests(pid: int) -> None:
         os.sched_yield()
 
 
+class Even(SystemHost):
+    """Its random numbers are all in the middle."""
+
+    def uniform(self, low: float, high: float) -> float:
+        return (low + high) / 2
+
+
 class Node:
     """Pages and a clock around a watch, and the inspector that it asks."""
 
@@ -83,7 +91,7 @@ class Node:
         self.pids = [process.pid for process in processes]
         self.stacks = stacks
         self.told = [Signs()] * len(self.pids)
-        self.watch = ProgressWatch(TIMING, len(self.pids), self)
+        self.watch = ProgressWatch(TIMING, len(self.pids), self, host=Even())
         self.pages: list[Progress | None] = [None] * len(self.pids)
         self.now = 1000.0
         self.watch.begin(self.pids, 4, self.now, dirs)
