@@ -32,7 +32,7 @@ from ftcore.policies.config_chain import Surroundings, is_null, mapping, read_ch
 from ftcore.policies.external import NOTHING, External, Offered
 from ftcore.policies.options import Options, described, says, span
 from ftcore.policies.rules import clashes
-from ftcore.policies.traits import Trait, having, traits_of
+from ftcore.policies.traits import Trait, has, having, traits_of
 from ftcore.policies.values import read_option, words
 from ftcore.policies.yaml_nodes import (
     Items,
@@ -143,7 +143,7 @@ def with_grace(loaded: PolicyLoaded, grace_s: int) -> PolicyLoaded:
     chain = []
     for entry in loaded.chain:
         changed = dict(entry.options)
-        if "grace" in changed and entry.policy in BUILT_IN and Trait.PARKS not in traits_of(entry.policy).has:
+        if "grace" in changed and entry.policy in BUILT_IN and not has(entry, Trait.PARKS):
             changed["grace"] = grace_s
             if 0 < changed.get("patience", 0) < grace_s:
                 changed["patience"] = grace_s  # else the wait for a node would be over before the workers are out
@@ -161,7 +161,7 @@ def with_max_restarts(loaded: PolicyLoaded, max_restarts: int) -> PolicyLoaded:
         raise UsageError(f"--max-restarts has no effect: the chain of {loaded.source} has no process_restart")
     chain = tuple(
         attrs.evolve(entry, options={**entry.options, traits_of(entry.policy).budget: max_restarts})
-        if Trait.RESTARTS in traits_of(entry.policy).has
+        if has(entry, Trait.RESTARTS)
         else entry
         for entry in loaded.chain
     )

@@ -17,9 +17,10 @@ from ftcore.policies.base import Ability
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.external import External, Offered, options_of
 from ftcore.policies.options import defaults
-from ftcore.policies.reach import asked, ends, kinds_of, needs_of
+from ftcore.policies.reach import asked, kinds_of, needs_of
 from ftcore.policies.rules import broken_rules, clashes
 from ftcore.policies.targets import wrong_target
+from ftcore.policies.traits import Trait, has, having
 from ftcore.policies.values import read_option, words
 from ftcore.policies.yaml_nodes import Items, Keys, Node, Problems, Scalar, did_you_mean, found, short
 
@@ -222,7 +223,7 @@ def _check_reach(entries: Sequence[_Read], problems: Problems) -> None:
     """Every entry is asked about some incident, no class finds a policy twice, and every incident has an end."""
     clear = [(read.line, read.entry) for read in entries if read.entry is not None and "faults" not in read.wrong]
     lines, chain = [line for line, _ in clear], [entry for _, entry in clear]
-    end = next((place for place, entry in enumerate(chain) if ends(entry) and not entry.faults), None)
+    end = next((place for place, entry in enumerate(chain) if has(entry, Trait.ENDS) and not entry.faults), None)
     last = entries[-1]
     if end is None and last.entry is not None and "faults" not in last.wrong:
         problems.add(
@@ -250,7 +251,7 @@ def _check_reach(entries: Sequence[_Read], problems: Problems) -> None:
 
 def _why_never(chain: Sequence[ChainEntry], place: int) -> str:
     kinds = kinds_of(chain[place])
-    if any(map(ends, chain[:place])):
+    if having(chain[:place], Trait.ENDS):
         return f"for {', '.join(chain[place].faults) or 'all faults'} `stop` comes before it"
     return f"it deals with {', '.join(kinds)}, which {', '.join(chain[place].faults)} is not"
 

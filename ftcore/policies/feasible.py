@@ -11,14 +11,14 @@ from ftcore.policies.abilities import CARRIED_OUT, DECLARED_BY, counted
 from ftcore.policies.base import Ability
 from ftcore.policies.config import SAID_BY_SCRIPT
 from ftcore.policies.reach import needs_of
-from ftcore.policies.traits import Trait, options_of, traits_of
+from ftcore.policies.traits import Trait, has, options_of
 from ftcore.wording import plural
 
 
 def needs(entry: ChainEntry) -> tuple[Ability, ...]:
     """What an entry needs with the options that it has, beyond what its policy always needs."""
     wanted = needs_of(entry)
-    if Trait.ROLLS_BACK in traits_of(entry.policy).has and options_of(entry).skip > 0:
+    if has(entry, Trait.ROLLS_BACK) and options_of(entry).skip > 0:
         wanted = (*wanted, Ability.SKIP)
     return wanted
 

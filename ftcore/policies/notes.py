@@ -10,7 +10,7 @@ from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.feasible import needs
 from ftcore.policies.reach import kinds_of
 from ftcore.policies.targets import is_reference, targets
-from ftcore.policies.traits import Trait, limit, options_of, traits_of
+from ftcore.policies.traits import Trait, has, limit, options_of, traits_of
 from ftcore.wording import format_duration
 
 
@@ -34,10 +34,9 @@ def _entry(entry: ChainEntry) -> Iterator[str]:
         )
     if set(entry.faults) != {FaultClass.REQUEST}:
         return
-    has = traits_of(entry.policy).has
-    if Trait.RESTARTS in has:
+    if has(entry, Trait.RESTARTS):
         yield f"{entry.policy}: faults: [request]: it takes no request, and no fault reaches it this way"
-    elif Trait.ALERTS in has and not options_of(entry).requests:
+    elif has(entry, Trait.ALERTS) and not options_of(entry).requests:
         yield f"{entry.policy}: faults: [request]: it sends nothing about requests without `requests: true`"
 
 
@@ -49,7 +48,7 @@ def _no_remedy(loaded: PolicyLoaded) -> str:
 
 def _remedies(entry: ChainEntry) -> bool:
     """Whether an entry takes some fault and goes on with the job."""
-    if traits_of(entry.policy).has & {Trait.ENDS, Trait.CONTINUES} or set(entry.faults) == {FaultClass.REQUEST}:
+    if has(entry, Trait.ENDS) or has(entry, Trait.CONTINUES) or set(entry.faults) == {FaultClass.REQUEST}:
         return False
     return "fault" in kinds_of(entry) and (not traits_of(entry.policy).budget or limit(entry) > 0)
 

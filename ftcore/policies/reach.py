@@ -6,7 +6,7 @@ from ftcore.events.policy import ChainEntry
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.traits import Trait, traits_of
+from ftcore.policies.traits import Trait, has
 
 TROUBLES = ("fault", "warning")
 """Kinds of incidents of every class but ``request``; all other words of a policy's ``kinds`` are wishes."""
@@ -24,11 +24,6 @@ def needs_of(entry: ChainEntry) -> tuple[Ability, ...]:
     return policy.needs if policy is not None else tuple(map(Ability, entry.needs))
 
 
-def ends(entry: ChainEntry) -> bool:
-    """Whether an entry takes whatever reaches it."""
-    return Trait.ENDS in traits_of(entry.policy).has
-
-
 def asked(chain: Sequence[ChainEntry], cls: str) -> list[int]:
     """Places of the entries that are asked about a class, up to the one that takes whatever reaches it.
 
@@ -41,7 +36,7 @@ def asked(chain: Sequence[ChainEntry], cls: str) -> list[int]:
         if why_not(entry, cls):
             continue
         places.append(place)
-        if ends(entry):
+        if has(entry, Trait.ENDS):
             break
     return places
 

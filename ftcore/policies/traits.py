@@ -3,7 +3,7 @@
 House rule: no policy and no engine module asks for a policy by its name. A policy of another package has no traits.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -24,23 +24,35 @@ class Trait(StrEnum):
     RESTARTS = "restarts"
     """It starts the workers again on the nodes there are; ``--max-restarts`` is its budget."""
     REPLACES = "replaces"
-    """It has other nodes take the places of those at fault; its options are those of ``replacement.judge``."""
+    """It has other nodes take the places of those at fault, as ``replacement.judge`` says."""
     SHRINKS = "shrinks"
-    """It leaves nodes out, waits for no others, and goes on with fewer (``min_nodes``)."""
+    """It leaves nodes out, waits for no others, and goes on with fewer."""
     GROWS = "grows"
     """It takes in nodes that stand by."""
     PARKS = "parks"
     """Its ``grace`` is the time for ranks to leave their groups, not that between TERM and KILL."""
     ROLLS_BACK = "rolls back"
-    """It goes back to a checkpoint (``back``, ``before``) and leaves out data (``skip``) after observations ``on``."""
+    """It goes back to a checkpoint and leaves out data after what it observes."""
     RECOMPUTES = "recomputes"
-    """It computes the step again on the same data after observations ``on``."""
+    """It computes the step again on the same data after what it observes."""
     ALERTS = "alerts"
-    """It sends messages ``to`` people."""
+    """It sends messages to people."""
     CONTINUES = "continues"
     """Its plan ends no fault: the next entry of the chain is asked behind it."""
     ENDS = "ends"
     """It takes whatever reaches it, and ends the job."""
+
+
+PROMISED: Mapping[Trait, tuple[str, ...]] = {
+    Trait.RESTARTS: ("check", "window"),
+    Trait.REPLACES: ("classes", "node_faults", "per_node", "window"),
+    Trait.SHRINKS: ("min_nodes", "classes", "node_faults", "window"),
+    Trait.PARKS: ("grace",),
+    Trait.ROLLS_BACK: ("on", "back", "before", "skip"),
+    Trait.RECOMPUTES: ("on",),
+    Trait.ALERTS: ("to", "on", "on_end", "requests", "severity"),
+}
+"""The options that every policy with a trait has, for those who ask for it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -62,16 +74,16 @@ _NONE = Traits()
 _DECLARED: dict[str, Traits] = {}
 
 
-def declares(*has: Trait, budget: str = "") -> Callable[[_P], _P]:
+def declares(*traits: Trait, budget: str = "") -> Callable[[_P], _P]:
     """Decorate the class of a policy of ftcore with its traits.
 
     Args:
-        has: its traits.
+        traits: what it has.
         budget: as in ``Traits``.
     """
 
     def enter(policy: _P) -> _P:
-        _DECLARED[policy.name] = Traits(has=frozenset(has), budget=budget, options=policy.options)
+        _DECLARED[policy.name] = Traits(has=frozenset(traits), budget=budget, options=policy.options)
         return policy
 
     return enter
@@ -82,6 +94,11 @@ def traits_of(policy: str) -> Traits:
     return _DECLARED.get(policy, _NONE)
 
 
+def has(entry: ChainEntry, trait: Trait) -> bool:
+    """Whether the policy of an entry has a trait."""
+    return trait in traits_of(entry.policy).has
+
+
 def named(trait: Trait) -> tuple[str, ...]:
     """The names of the policies that have a trait."""
     return tuple(name for name, traits in _DECLARED.items() if trait in traits.has)
@@ -89,7 +106,7 @@ def named(trait: Trait) -> tuple[str, ...]:
 
 def having(chain: Iterable[ChainEntry], trait: Trait) -> tuple[ChainEntry, ...]:
     """The entries of a chain whose policies have a trait, in order."""
-    return tuple(entry for entry in chain if trait in traits_of(entry.policy).has)
+    return tuple(entry for entry in chain if has(entry, trait))
 
 
 def limit(entry: ChainEntry) -> int:

@@ -1,6 +1,7 @@
 """Policies are asked for by what they do, never by name."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 import ftcore
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.traits import Trait, named, traits_of
+from ftcore.policies.traits import PROMISED, Trait, named, traits_of
 
 ROOT = Path(ftcore.__file__).parent
 SETS = ("chain", "environment")
@@ -45,6 +46,16 @@ def test_no_module_names_a_policy(path: Path) -> None:
     assert list(names_in(path)) == []
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_no_policy_reads_options_of_another(name: str) -> None:
+    """But those that a trait promises. What several policies call the same is not looked at."""
+    counted = Counter(option for policy in BUILT_IN.values() for option in policy.options.__struct_fields__)
+    known = {*BUILT_IN[name].options.__struct_fields__, *(option for names in PROMISED.values() for option in names)}
+    foreign = {option for option, count in counted.items() if count == 1} - known
+    tree = ast.parse((ROOT / "policies" / f"{name}.py").read_text())
+    assert foreign & {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} == set()
+
+
 def test_a_name_would_be_found(tmp_path: Path) -> None:
     """The test above sees names in constants, comparisons, arguments and imports."""
     path = tmp_path / "grow.py"
@@ -59,8 +70,10 @@ def test_a_name_would_be_found(tmp_path: Path) -> None:
 
 
 def test_every_trait_is_somebodys() -> None:
-    """No trait without a policy, no budget without its option, no traits for a stranger."""
+    """No trait without a policy, no promise and no budget without its option, no traits for a stranger."""
     assert all(named(trait) for trait in Trait)
     for name, policy in BUILT_IN.items():
-        assert traits_of(name).budget in ("", *policy.options.__struct_fields__)
+        traits = traits_of(name)
+        promised = {option for trait in traits.has for option in PROMISED.get(trait, ())}
+        assert {traits.budget, *promised} - {""} <= {*policy.options.__struct_fields__}
     assert traits_of("acme_cool_down").has == frozenset()
