@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from ftcore.errors import STOPPED, FtcoreError, Unreachable, UsageError
-from ftcore.ids import JobName
+from ftcore.events.job import JobFinished
 from ftcore.launch.hints import elsewhere
 from ftcore.launch.narrator import Narrator
 from ftcore.launch.process import obeyed, signal_code
-from ftcore.logs import open_store
+from ftcore.logs.stores import opened
 from ftcore.platforms.local import LocalServer
 from ftcore.platforms.machines import Machines, Place
 from ftcore.platforms.options import LocalOptions
@@ -116,8 +116,18 @@ class LocalNodes:
         Raises:
             FtcoreError: the store cannot be used.
         """
-        store = open_store(self._store)
-        log = await store.open(JobName(self._job), create=True)
+        async with opened(self._store, self._job, create=True) as log:
+            finished = await self._play(log)
+        if finished is not None:
+            return Outcome(exit_code=finished.exit_code, outcome=finished.outcome, reason=finished.reason)
+        if self._signals:
+            reason = f"ended by {self._signal.name} before the job's own end; it can be started again"
+            return Outcome(exit_code=signal_code(self._signal), outcome="stopped", reason=reason)
+        code = next((code for code in self._codes if code), 1)
+        reason = "an agent could not go on; its message is above"
+        return Outcome(exit_code=code if code > 0 else 1, outcome="failed", reason=reason)
+
+    async def _play(self, log: EventLog) -> JobFinished | None:
         self._loop = asyncio.get_running_loop()
         self._reaper = Reaper()
         for number in self._obeyed:
@@ -131,7 +141,7 @@ class LocalNodes:
                 preempting = self._loop.create_task(self._preempt_in_time())
                 self._look()
                 await self._all_gone.wait()
-                finished = narrator.finished
+                return narrator.finished
         finally:
             self._closed = True
             if preempting is not None:
@@ -140,16 +150,6 @@ class LocalNodes:
                 processes.kill(pid, signal.SIGKILL)
             await self._server.close()
             self._reaper.close()
-            await log.close()
-            await store.close()
-        if finished is not None:
-            return Outcome(exit_code=finished.exit_code, outcome=finished.outcome, reason=finished.reason)
-        if self._signals:
-            reason = f"ended by {self._signal.name} before the job's own end; it can be started again"
-            return Outcome(exit_code=signal_code(self._signal), outcome="stopped", reason=reason)
-        code = next((code for code in self._codes if code), 1)
-        reason = "an agent could not go on; its message is above"
-        return Outcome(exit_code=code if code > 0 else 1, outcome="failed", reason=reason)
 
     @property
     def _over(self) -> bool:

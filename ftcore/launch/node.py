@@ -14,14 +14,14 @@ import attrs
 from ftcore.errors import FtcoreError
 from ftcore.faults.extra import extra_rules
 from ftcore.faults.scan import Hit
-from ftcore.ids import JobName, Round
+from ftcore.ids import Round
 from ftcore.launch.candidacy import Candidacy
 from ftcore.launch.candidates import Candidates
 from ftcore.launch.hints import elsewhere
 from ftcore.launch.narrator import Narrator
 from ftcore.launch.paths import own_dir, private_dir
 from ftcore.launch.process import obeyed, signal_code
-from ftcore.logs import open_store
+from ftcore.logs.stores import opened
 from ftcore.policies.targets import targets
 from ftcore.ports import EventLog, Supervisor
 from ftcore.runtime.agent import processes
@@ -116,12 +116,18 @@ async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome
     """
     if config.parent:
         processes.die_with_parent(config.parent)
-    reaper = Reaper()
-    store = open_store(config.candidacy.store)
-    log = await store.open(JobName(config.agent.job), create=True)
-    await log.last_seq()  # a store that does not answer is told now; later it would only be waited for
-    own_dir(config.agent.state_dir, "the agents' own files")
-    private_dir(config.agent.log_dir)
+    async with opened(config.candidacy.store, config.agent.job, create=True) as log:
+        await log.last_seq()  # a store that does not answer is told now; later it would only be waited for
+        own_dir(config.agent.state_dir, "the agents' own files")
+        private_dir(config.agent.log_dir)
+        reaper = Reaper()
+        try:
+            return await _run_agent(config, supervise, log, reaper)
+        finally:
+            reaper.close()
+
+
+async def _run_agent(config: NodeConfig, supervise: Supervise, log: EventLog, reaper: Reaper) -> Outcome:
     agent: Agent | None = None
     candidates = Candidates(
         config.candidacy,
@@ -146,9 +152,6 @@ async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome
             return outcome
     finally:
         await supervisor.close()
-        reaper.close()
-        await log.close()
-        await store.close()
 
 
 def _narrator(config: NodeConfig, log: EventLog) -> Narrator:

@@ -14,8 +14,10 @@ percent-decoded. House rule: an adapter is imported only when a URL asks for it,
 neither gRPC nor protobuf.
 """
 
+import contextlib
 import difflib
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ftcore.errors import UsageError
@@ -40,6 +42,16 @@ async def open_log(url: str | None, job: str, *, create: bool = False) -> EventL
     Closing the log releases the store, too.
     """
     return await open_store(url).open(JobName(job), create=create)
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str | None, job: str, *, create: bool = False) -> AsyncIterator[EventLog]:
+    """The log of one job in the store at a URL, closed afterwards with the store; see ``open_log``."""
+    store = open_store(url)
+    try:
+        yield await store.open(JobName(job), create=create)
+    finally:
+        await store.close()
 
 
 def open_store(url: str | None, timing: Timing = DEFAULT) -> LogStore:

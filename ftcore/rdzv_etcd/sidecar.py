@@ -23,7 +23,6 @@ import attrs
 from ftcore.launch import lean  # noqa: F401  # isort: skip -- first of all
 from ftcore.errors import FtcoreError, UsageError
 from ftcore.events.job import JobSpec
-from ftcore.ids import JobName
 from ftcore.launch import paths
 from ftcore.launch.address import address_in, on_this_machine
 from ftcore.launch.candidacy import Candidacy, archive_dir
@@ -31,7 +30,8 @@ from ftcore.launch.job import base_timing, submitted, tells_here
 from ftcore.launch.node import NodeConfig, guarded, run_node
 from ftcore.launch.process import end_process, patient_stderr
 from ftcore.launch.security import security_in_force
-from ftcore.logs import check_job_name, open_store
+from ftcore.logs import check_job_name
+from ftcore.logs.stores import opened
 from ftcore.ports import Supervisor
 from ftcore.rdzv_etcd import channel
 from ftcore.rdzv_etcd.options import in_torchruns_words
@@ -192,17 +192,11 @@ def _name(wanted: str | None, state_dir: Path) -> Iterator[str]:
 
 async def _why_no_world(config: NodeConfig, waited_s: float) -> str:
     """Why torchrun has waited in vain; empty if the job runs and this node stands by."""
-    store = open_store(config.candidacy.store)
     try:
-        log = await store.open(JobName(config.agent.job))
-        try:
+        async with opened(config.candidacy.store, config.agent.job) as log:
             state = await refold(log)
-        finally:
-            await log.close()
     except FtcoreError as error:
         return f"no world after {waited_s:g} s: {error}"
-    finally:
-        await store.close()
     spec = config.agent.submission.spec
     if state.world is not None and state.phase not in ENDED:
         return ""

@@ -1,5 +1,8 @@
 """ftrun's command line: torchrun's words mean what they mean there."""
 
+import subprocess
+import sys
+
 import pytest
 
 from ftcore.cli import ftrun_job, options
@@ -157,3 +160,20 @@ def test_labels_and_sizes_are_read():
     assert options.node_labels(parser, "switch=s1, rack=r=2") == {"switch": "s1", "rack": "r=2"}
     assert options.node_sizes(parser, "8,2,4,2") == (2, 4, 8)
     assert (options.node_labels(parser, None), options.node_sizes(parser, "")) == ({}, ())
+
+
+def test_a_node_that_only_leads_hands_on_its_platform(tmp_path, monkeypatch):
+    """Its master launches nodes, as that of any other node does."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    args = parse("--leadership", "only", "x.py")
+    args.job, args.store, args.platform = "j", f"sqlite://{tmp_path}", "local:"
+    candidacy = ftrun_job._config(options.build_parser(), args).candidacy
+    assert candidacy.argv()[candidacy.argv().index("--platform") + 1] == "local:"
+
+
+def test_an_internal_error_leaves_a_traceback():
+    """The exit code alone would say nothing."""
+    code = "from ftcore.cli import ftrun_job as job; job.main = lambda *_: 1 / 0; job.run(None, None, [], None)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
