@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ftcore.policies.options import TEXT_CHARS_MAX, Option, Text
+from ftcore.policies.options import TEXT_CHARS_MAX, Option
 from ftcore.policies.yaml_nodes import Items, Keys, Node, Problems, Scalar, did_you_mean, found, plain, short
 from ftcore.wording import format_duration
 
@@ -27,8 +27,8 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "duration": (float, "a duration such as 30, 90s, 5m or 1h30m"),
     "bool": (bool, "true or false"),
     "choice": (str, "one of the words that its meaning names"),
-    "text": (Text, f"text of at most {TEXT_CHARS_MAX} characters"),
-    "texts": (list[Text], f"a list of texts of at most {TEXT_CHARS_MAX} characters"),
+    "text": (str, "text"),
+    "texts": (list[str], "a list of texts"),
 }
 """By kind of option, its type in a file, and what a message expects."""
 
@@ -68,6 +68,9 @@ def read_option(node: Node, where: str, option: Option, problems: Problems) -> A
             near = did_you_mean(str(plain(item)), option.choices)
             problems.add(item.line, f"{where}: {found(item)} is not known{near}")
         return None if wrong else value
+    elif any(len(text) > TEXT_CHARS_MAX for text in (value if option.kind == "texts" else [str(value)])):
+        problems.add(node.line, f"{where}: found a text longer than {TEXT_CHARS_MAX} characters")
+        return None
     return value
 
 
