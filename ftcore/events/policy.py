@@ -30,6 +30,10 @@ class ChainEntry:
     kinds: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
+    def is_for(self, cls: str) -> bool:
+        """Whether it is asked about a class of faults."""
+        return not self.faults or cls in self.faults
+
 
 @attrs.frozen(kw_only=True)
 class Declared:

@@ -104,16 +104,10 @@ def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState)
         Each answer as it is given; the last one is the ``Take``, if any policy took it, or the ``Ask`` of a policy
         that is not ftcore's own and has not answered yet.
     """
-    for entry in chain:
-        if entry.policy in incident.asked or _another_is_meant(chain, entry, incident):
-            continue
-        policy = BUILT_IN.get(entry.policy)
-        kinds = policy.kinds if policy is not None else entry.kinds
-        if kinds and not deals_with(kinds, incident, job):
-            continue
+    for entry in _dealing(chain, incident, job):
         if _is_known_to_lack(entry, incident, job):
             continue
-        verdict = _ask(policy, entry, incident, job)
+        verdict = _ask(entry, incident, job)
         yield Answer(policy=entry.policy, verdict=verdict)
         if not isinstance(verdict, Pass):
             return
@@ -121,33 +115,49 @@ def consult(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState)
 
 def left_out(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState) -> list[tuple[str, Pass]]:
     """The entries that ``consult`` leaves out because the log holds already what the job is missing, in order."""
-    found = []
+    known = (entry for entry in _dealing(chain, incident, job) if _is_known_to_lack(entry, incident, job))
+    return [(entry.policy, lack) for entry in known if (lack := _lack(entry, job)) is not None]
+
+
+def _dealing(chain: Sequence[ChainEntry], incident: IncidentState, job: JobState) -> Iterator[ChainEntry]:
+    """The entries that deal with the incident and were not asked yet; of several of one policy that for its class."""
+    cls = incident.fault.cls
+    meant = {entry.policy for entry in chain if entry.is_for(cls)}
     for entry in chain:
-        if entry.policy in incident.asked or _another_is_meant(chain, entry, incident):
+        if entry.policy in incident.asked or (entry.policy in meant and not entry.is_for(cls)):
             continue
-        policy = BUILT_IN.get(entry.policy)
-        kinds = policy.kinds if policy is not None else entry.kinds
-        if (not kinds or deals_with(kinds, incident, job)) and _is_known_to_lack(entry, incident, job):
-            found.append((entry.policy, _lack(entry, job)))
-    return [(policy, lack) for policy, lack in found if lack is not None]
+        kinds = kinds_of(entry)
+        if not kinds or deals_with(kinds, incident, job):
+            yield entry
 
 
 def _is_known_to_lack(entry: ChainEntry, incident: IncidentState, job: JobState) -> bool:
     if incident.kind == "request" or entry.policy not in job.lacking or not follows(job, LACK_ONCE):
         return False
     lack = _lack(entry, job)
-    return _is_for(entry, incident) and lack is not None and lack.lacks == job.lacking[entry.policy]
+    return entry.is_for(incident.fault.cls) and lack is not None and lack.lacks == job.lacking[entry.policy]
 
 
 def _lack(entry: ChainEntry, job: JobState) -> Pass | None:
     """The answer of an entry that the job is not able to carry out; None if it is able to."""
-    policy = BUILT_IN.get(entry.policy)
-    needs = policy.needs if policy is not None else tuple(map(Ability, entry.needs))
+    needs = needs_of(entry)
     reason = lacking(needs, job)
     if not reason:
         return None
     lacks = tuple(str(ability) for ability in needs if not job.can(ability))
     return Pass(reason=reason, lacks=lacks if follows(job, LACK_ONCE) else ())
+
+
+def kinds_of(entry: ChainEntry) -> Sequence[str]:
+    """What an entry's policy deals with, be it ftcore's or not."""
+    policy = BUILT_IN.get(entry.policy)
+    return policy.kinds if policy is not None else entry.kinds
+
+
+def needs_of(entry: ChainEntry) -> tuple[Ability, ...]:
+    """What an entry's policy always needs, be it ftcore's or not."""
+    policy = BUILT_IN.get(entry.policy)
+    return policy.needs if policy is not None else tuple(map(Ability, entry.needs))
 
 
 def deals_with(kinds: Sequence[str], incident: IncidentState, job: JobState) -> bool:
@@ -159,21 +169,11 @@ def deals_with(kinds: Sequence[str], incident: IncidentState, job: JobState) -> 
     )
 
 
-def _is_for(entry: ChainEntry, incident: IncidentState) -> bool:
-    return not entry.faults or incident.fault.cls in entry.faults
-
-
-def _another_is_meant(chain: Sequence[ChainEntry], entry: ChainEntry, incident: IncidentState) -> bool:
-    """Whether the policy stands in the chain for this class a second time, with options of its own."""
-    return not _is_for(entry, incident) and any(
-        other.policy == entry.policy and _is_for(other, incident) for other in chain
-    )
-
-
-def _ask(policy: Policy | None, entry: ChainEntry, incident: IncidentState, job: JobState) -> Verdict | Ask:
+def _ask(entry: ChainEntry, incident: IncidentState, job: JobState) -> Verdict | Ask:
+    policy = BUILT_IN.get(entry.policy)
     if policy is None and not entry.external:
         return Pass(reason="this version of ftcore has no such policy")
-    if not _is_for(entry, incident):
+    if not entry.is_for(incident.fault.cls):
         return Pass(reason=f"is asked about {', '.join(entry.faults)} alone")
     lack = _lack(entry, job)
     if lack is not None:

@@ -14,10 +14,10 @@ from ftcore.faults.extra import extra_rules
 from ftcore.faults.rules import RULES
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability
-from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.chain import BUILT_IN, kinds_of, needs_of
 from ftcore.policies.external import External, Offered, options_of
 from ftcore.policies.options import defaults
-from ftcore.policies.reach import asked, kinds_of, needs_of
+from ftcore.policies.reach import asked
 from ftcore.policies.rules import broken_rules, clashes
 from ftcore.policies.targets import wrong_target
 from ftcore.policies.traits import Trait, has, having

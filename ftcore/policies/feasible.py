@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.policies.abilities import CARRIED_OUT, DECLARED_BY, counted
 from ftcore.policies.base import Ability
+from ftcore.policies.chain import needs_of
 from ftcore.policies.config import SAID_BY_SCRIPT
-from ftcore.policies.reach import needs_of
 from ftcore.policies.traits import Trait, has, options_of
 from ftcore.wording import plural
 

@@ -11,8 +11,9 @@ from ftcore.events.policy import Terms
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import attempts, node_spent, spent
-from ftcore.policies.options import Options, Rule, never_reached, number, says, span
+from ftcore.policies.options import Options, Rule, never_reached, number, span
 from ftcore.policies.situation import (
+    Classes,
     NodeFaults,
     a_worker_ended,
     anyone_lives,
@@ -33,9 +34,7 @@ class HotSwapOptions(Options):
     """What ``hot_swap`` may be told."""
 
     max_nodes: Annotated[int, number("Nodes that may be missing at once.", minimum=1)] = 1
-    classes: Annotated[
-        tuple[FaultClass, ...], says("Classes of faults for which the node is left out though it lives.")
-    ] = (FaultClass.GPU_HW,)
+    classes: Classes = (FaultClass.GPU_HW,)
     node_faults: NodeFaults = 3
     patience: Annotated[float, span("How long the parked ranks wait for the newcomer.", minimum=1)] = 300.0
     max_swaps: Annotated[int, number("Swaps allowed in `window`.", minimum=1, maximum=1000)] = 10

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.faults.taxonomy import FaultClass
+from ftcore.policies.chain import kinds_of
 from ftcore.policies.feasible import needs
-from ftcore.policies.reach import kinds_of
 from ftcore.policies.targets import is_reference, targets
 from ftcore.policies.traits import Trait, has, limit, options_of, traits_of
 from ftcore.wording import format_duration

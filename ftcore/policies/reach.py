@@ -4,24 +4,11 @@ from collections.abc import Sequence
 
 from ftcore.events.policy import ChainEntry
 from ftcore.faults.taxonomy import FaultClass
-from ftcore.policies.base import Ability
-from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.chain import kinds_of
 from ftcore.policies.traits import Trait, has
 
 TROUBLES = ("fault", "warning")
 """Kinds of incidents of every class but ``request``; all other words of a policy's ``kinds`` are wishes."""
-
-
-def kinds_of(entry: ChainEntry) -> Sequence[str]:
-    """What an entry's policy deals with, be it ftcore's or not."""
-    policy = BUILT_IN.get(entry.policy)
-    return policy.kinds if policy is not None else entry.kinds
-
-
-def needs_of(entry: ChainEntry) -> tuple[Ability, ...]:
-    """What an entry's policy always needs, be it ftcore's or not."""
-    policy = BUILT_IN.get(entry.policy)
-    return policy.needs if policy is not None else tuple(map(Ability, entry.needs))
 
 
 def asked(chain: Sequence[ChainEntry], cls: str) -> list[int]:
@@ -43,7 +30,7 @@ def asked(chain: Sequence[ChainEntry], cls: str) -> list[int]:
 
 def why_not(entry: ChainEntry, cls: str) -> str:
     """Why an entry is never asked about a class; empty if it is."""
-    if entry.faults and cls not in entry.faults:
+    if not entry.is_for(cls):
         return f"it is kept to: {', '.join(entry.faults)}"
     kinds = kinds_of(entry)
     wishes = [kind for kind in kinds if kind not in TROUBLES]

@@ -16,6 +16,7 @@ from ftcore.policies.budget import RoundOptions, charged, cooling_s, spent
 from ftcore.policies.options import Rule, never_reached, number, says, span, takes_nothing
 from ftcore.policies.situation import (
     Blame,
+    Classes,
     NodeFaults,
     culprit,
     gone,
@@ -50,9 +51,7 @@ class Isolating(Blame, Protocol):
 class ReplacementOptions(RoundOptions):
     """Options of a policy that replaces: those of the judgement, and of the new round."""
 
-    classes: Annotated[tuple[FaultClass, ...], says("Classes of faults for which the node is replaced.")] = (
-        FaultClass.GPU_HW,
-    )
+    classes: Classes = (FaultClass.GPU_HW,)
     node_faults: NodeFaults = 3
     isolate: Isolate = "auto"
     max_replacements: Annotated[int, number("Replacements allowed in `window`.", maximum=1000)] = 20

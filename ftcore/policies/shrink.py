@@ -12,9 +12,10 @@ from ftcore.events.policy import Terms
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import RoundOptions, round_terms, spent
-from ftcore.policies.options import Options, Rule, number, says, span, takes_nothing
+from ftcore.policies.options import Options, Rule, number, span, takes_nothing
 from ftcore.policies.replacement import Isolate, isolates
 from ftcore.policies.situation import (
+    Classes,
     NodeFaults,
     asked_by,
     crash_loop,
@@ -35,9 +36,7 @@ class ShrinkOptions(RoundOptions):
     """What ``shrink`` may be told."""
 
     min_nodes: Annotated[int, number("Nodes below which it passes, if that is more than the job's own minimum.")] = 0
-    classes: Annotated[tuple[FaultClass, ...], says("Classes of faults for which the node at fault is left out.")] = (
-        FaultClass.GPU_HW,
-    )
+    classes: Classes = (FaultClass.GPU_HW,)
     node_faults: NodeFaults = 5
     isolate: Isolate = "auto"
     max_shrinks: Annotated[int, number("Times allowed in `window`.", maximum=1000)] = 20

@@ -15,7 +15,7 @@ from ftcore.faults.taxonomy import UNREADABLE, ClassFacts, FaultClass, facts_of
 from ftcore.ids import seconds
 from ftcore.policies.base import Ability
 from ftcore.policies.budget import faults_of
-from ftcore.policies.options import number
+from ftcore.policies.options import number, says
 from ftcore.policies.traits import Trait, having, options_of
 from ftcore.states.faultkey import is_cut
 from ftcore.states.health import wanted
@@ -32,6 +32,7 @@ GONE_REPORTS = ("node.lost", "node.left", "node.joined")
 """Types of reports that say that a node's agent is gone."""
 
 
+Classes = Annotated[tuple[FaultClass, ...], says("Classes of faults for which the node at fault is left out.")]
 NodeFaults = Annotated[
     int,
     number(
@@ -39,7 +40,7 @@ NodeFaults = Annotated[
         "whatever the class; 0: never."
     ),
 ]
-"""Option of every policy that leaves nodes out."""
+"""Options of every policy that leaves nodes out."""
 
 
 class Blame(Protocol):
@@ -279,4 +280,4 @@ def entries_below(job: JobState, policy: str, incident: IncidentState) -> list[C
 
 def _meant(job: JobState, incident: IncidentState) -> list[ChainEntry]:
     """The entries that are asked about the incident's class at all."""
-    return [entry for entry in job.chain if not entry.faults or incident.fault.cls in entry.faults]
+    return [entry for entry in job.chain if entry.is_for(incident.fault.cls)]

@@ -409,11 +409,7 @@ class JobDriver:
             why = "nobody here can ask it" if policy is None else "the incident is over"
             self.own(PolicyFaulted(effect=effect, policy=name, error=why))
             return
-        entry = next(
-            entry
-            for entry in self.state.chain
-            if entry.policy == name and (not entry.faults or known.fault.cls in entry.faults)
-        )
+        entry = next(entry for entry in self.state.chain if entry.policy == name and entry.is_for(known.fault.cls))
         self.own(put(policy, to_json(self.state), entry.options, effect))
 
     def _start(self, node: str, order: Any) -> None:
