@@ -3,6 +3,8 @@
 House rule: no policy and no engine module asks for a policy by its name. A policy of another package has no traits.
 """
 
+import functools
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -89,9 +91,16 @@ def declares(*traits: Trait, budget: str = "") -> Callable[[_P], _P]:
     return enter
 
 
+@functools.cache
+def _declared() -> Mapping[str, Traits]:
+    """What all policies declare when they are imported; by name, as the chain imports whoever asks."""
+    importlib.import_module("ftcore.policies.chain")
+    return _DECLARED
+
+
 def traits_of(policy: str) -> Traits:
     """The traits of a policy by its name; none, if it is not one of ftcore's."""
-    return _DECLARED.get(policy, _NONE)
+    return _declared().get(policy, _NONE)
 
 
 def has(entry: ChainEntry, trait: Trait) -> bool:
@@ -101,7 +110,7 @@ def has(entry: ChainEntry, trait: Trait) -> bool:
 
 def named(trait: Trait) -> tuple[str, ...]:
     """The names of the policies that have a trait."""
-    return tuple(name for name, traits in _DECLARED.items() if trait in traits.has)
+    return tuple(name for name, traits in _declared().items() if trait in traits.has)
 
 
 def having(chain: Iterable[ChainEntry], trait: Trait) -> tuple[ChainEntry, ...]:

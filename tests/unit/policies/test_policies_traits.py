@@ -1,6 +1,8 @@
 """Policies are asked for by what they do, never by name."""
 
 import ast
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +69,14 @@ def test_a_name_would_be_found(tmp_path: Path) -> None:
         "d = wish == 'stop'\n"
     )
     assert sorted(names_in(path)) == ["alert", "ftcore.policies.stop", "hot_swap", "shrink", "stop"]
+
+
+@pytest.mark.parametrize("module", ["ftcore.policies.targets", "ftcore.engine.orders", "ftcore.policies.grow"])
+def test_traits_are_known_whoever_asks_first(module: str) -> None:
+    """A process that imports no chain has the same answers as one that does."""
+    code = f"import {module}; from ftcore.policies.traits import Trait, named; print(*named(Trait.RESTARTS))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "process_restart"
 
 
 def test_every_trait_is_somebodys() -> None:
