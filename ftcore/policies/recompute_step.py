@@ -34,7 +34,7 @@ class RecomputeStepOptions(Options):
     rules: ClassVar[tuple[Rule, ...]] = (takes_nothing("on", "nothing in `on`"),)
 
 
-@declares(Trait.RECOMPUTES, budget="max_recomputed")
+@declares(Trait.RECOMPUTES)
 class RecomputeStep:
     """Go back one step and compute it again."""
 

@@ -63,7 +63,7 @@ class Traits:
 
     Args:
         has: its traits.
-        budget: the option that says how often it may be taken in its ``window``; empty: none.
+        budget: the option that says how often it may be taken in its ``window``; empty: none, or not all is counted.
         options: the record of its options.
     """
 

@@ -23,6 +23,7 @@ from ftcore.events.incident import (
 )
 from ftcore.events.policy import ChainEntry, PolicyConsidered, PolicyLoaded
 from ftcore.ids import SECOND
+from ftcore.policies.traits import limit, traits_of
 from ftcore.replay.verify import Verifier
 
 VERIFIED_MAX = 200_000
@@ -32,9 +33,6 @@ OPEN_MAX_S = 7 * 86400.0
 """An incident open for this long has been forgotten: no deadline and no duration of a campaign comes near it."""
 
 VIOLATIONS_MAX = 20
-
-BUDGETS = ("max_restarts", "max_replacements", "max_swaps", "max_saves", "max_retries", "max_rollbacks")
-"""Options that say how often a policy may be taken in its ``window``."""
 
 
 @attrs.define(kw_only=True)
@@ -196,8 +194,7 @@ class Tally:
         if entry is None:
             self._violate(f"event {event.seq}: {data.policy} is taken and not in the chain")
             return
-        budget = next((entry.options[name] for name in BUDGETS if name in entry.options), None)
-        if budget is not None and data.attempt is not None and data.attempt > budget:
+        if traits_of(data.policy).budget and data.attempt is not None and data.attempt > limit(entry):
             window = entry.options.get("window", 0.0)
             self._violate(f"event {event.seq}: {data.policy} is taken {data.attempt} times in {window:g} s")
 
