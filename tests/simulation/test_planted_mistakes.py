@@ -19,7 +19,8 @@ from ftcore.events.incident import IncidentResolved
 from ftcore.events.policy import PolicyConsidered
 from ftcore.faults import standstill
 from ftcore.policies import budget, process_restart
-from ftcore.runtime.master import deadlines, master, sequencer
+from ftcore.runtime.agent import outbox
+from ftcore.runtime.master import deadlines, keeper, master, sequencer
 from ftcore.sim.protocol import checkers, node, supervisor
 from ftcore.sim.protocol.options import DEPARTURE, SOON, SPIKE, draw
 from ftcore.sim.protocol.simulation import run_protocol
@@ -39,6 +40,14 @@ AWAY: Focus = {
     "step_s": 0.5,
     "total": 10_000,
     "ambiguous": 0.0,
+}
+KEPT_SMALL: Focus = {
+    **WRITES,
+    "keeps_log": True,
+    "total": 10_000,
+    "safety_s": 60.0,
+    "step_s": 0.1,
+    "checkpoint_every": 1,
 }
 SPIKES: Focus = {"faults": (SPIKE, "worker_kill"), "every_s": 3.0, "total": 10_000, "checkpoint_every": 5}
 SPEC = draw(0).spec
@@ -101,6 +110,23 @@ def facts_are_acknowledged_before_they_are_durable(monkeypatch: pytest.MonkeyPat
 @plant("AcknowledgedFactsStand", WRITES)
 def duplicates_are_appended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequencer, "is_duplicate", lambda state, source, incarnation, n: False)
+
+
+@plant("AcknowledgedFactsStand", KEPT_SMALL)
+def a_file_of_the_archive_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_disk, files = keeper.Keeper._on_disk, count(1)
+
+    async def careless(self: Any, work: Any, *args: Any) -> Any:
+        skipped = work.__name__ == "add" and not next(files) % 5
+        return None if skipped else await on_disk(self, work, *args)
+
+    monkeypatch.setattr(keeper.Keeper, "_on_disk", careless)
+
+
+@plant("ReplayAgrees", KEPT_SMALL)
+def a_snapshot_forgets_whose_facts_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = keeper.pack
+    monkeypatch.setattr(keeper, "pack", lambda state, tail: pack(attrs.evolve(state, sources={}), tail))
 
 
 @plant("EffectsFollowTheLog")
@@ -262,6 +288,18 @@ def _order_all_anew(turn: Any, known: Any, *, keep: bool = False) -> bool:
 def agents_report_neither_ends_nor_failed_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core.AgentCore, "unstartable", lambda self, start, error: [])
     monkeypatch.setattr(core.AgentCore, "exited", lambda self, ended, pages: [])
+
+
+@plant("Liveness")
+def an_agent_forgets_what_it_has_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    unacknowledged = outbox.Outbox.unacknowledged
+
+    def careless(self: Any, after: int) -> Any:
+        found = unacknowledged(self, after)
+        self._facts = []
+        return found
+
+    monkeypatch.setattr(outbox.Outbox, "unacknowledged", careless)
 
 
 @plant("Liveness")

@@ -107,6 +107,12 @@ class AcknowledgedFactsStand(Checker):
         self._newest[life] = event.id.n
         self._data[event.id] = event.data
 
+    def ended(self) -> None:
+        """What was taken out of the live log is in the archive, all of it."""
+        floor, archived = self.sim.store.floor.seq, self.sim.archive.bodies
+        if archived[:floor] != self.sim.store.bodies[:floor]:
+            self.fail(f"the live log begins behind {floor}, and the archive holds {len(archived)} events")
+
     def acknowledged(self, node: str, incarnation: str, n: int, bodies: list[bytes]) -> None:
         """What an agent may forget is in the log as it was told."""
         for fact in map(decode_fact, bodies):
@@ -302,6 +308,7 @@ class HealthyStandstillsAreLeftAlone(Checker):
         gang, now = training.gangs[data.round], training.clock.now
         late = ns(LATE_S + timing.node_lease_s + timing.hang_look_s)
         if data.cause == "ceiling":
+            self.sim.trouble.harm("no step for as long as the ceiling")
             stood = now - max(ranks.mono for ranks in gang.members.values())
             if now - gang.stood_at <= late:  # it has only just gone on
                 stood = max(stood, gang.stood_ns)

@@ -4,13 +4,20 @@ Also how long things take, and what fails that is asked for. ``harms`` keeps all
 """
 
 import asyncio
+import contextlib
+import functools
 import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import attrs
+
 from ftcore.engine.wishes import ABOUT_NODES
 from ftcore.errors import FtcoreError
-from ftcore.runtime.wire import client
+from ftcore.faults.scan import Hit
+from ftcore.runtime.agent.link import make_hello
+from ftcore.runtime.wire import client, frames
+from ftcore.runtime.wire.frames import submission
 from ftcore.sim.evidence import KINDS
 from ftcore.sim.protocol.clock import ns
 from ftcore.sim.protocol.hosts import Host, Process
@@ -48,7 +55,10 @@ class Trouble:
             "store_full": self._store_full,
             "archive_away": self._archive_away,
             "socket_removed": self._socket_removed,
+            "stranger": self._stranger,
             "clock_stepped": self._clock_stepped,
+            "signal": self._signal,
+            "known_line": self._known_line,
             "agent_dies_between": self._agent_dies_between,
             "stall": self._stall,
             "store_of_round_lost": self._store_of_round_lost,
@@ -167,6 +177,27 @@ class Trouble:
         self.sim.board.listeners[address].reachable = False
         return address
 
+    def _stranger(self) -> str:
+        """Somebody calls a master who has no business with it."""
+        address = self.chance.choice(sorted(self.sim.board.listeners) or [""])
+        spec = attrs.evolve(self.options.spec, argv=("other.py",))
+        hello = make_hello(
+            job=self.chance.choice(("job", "other")),
+            node="stranger",
+            incarnation="1",
+            submission=submission(spec, self.options.loaded),
+            again=False,
+        )(0, None)
+        word = self.chance.choice((b"what?", frames.encode(hello), frames.encode(frames.Ack(1))))
+        self.sim.people.loop.create_task(self._call(address, word))
+        return f"says {len(word)} bytes to {address}"
+
+    async def _call(self, address: str, word: bytes) -> None:
+        with contextlib.suppress(FtcoreError, TimeoutError):
+            async with self.sim.transport_of(self.sim.people).connect(address) as stream, asyncio.timeout(20.0):
+                await stream.write(word)
+                await stream.read()
+
     def _clock_stepped(self) -> str:
         host = self.chance.choice(self.sim.hosts)
         host.skew_ns += self.chance.choice((-1, 1)) * ns(self.chance.choice((1.0, 3600.0)))
@@ -265,6 +296,35 @@ class Trouble:
         """Killed or frozen between any two of its callbacks."""
         node = self._node()
         return self.harm(self._between(node, 10.0)) if node is not None else ""
+
+    def _signal(self) -> str:
+        """Somebody ends ``ftrun`` on one node; once in a while the whole job is to end, or its launcher gives up."""
+        node = self._node()
+        if node is None or node.agent is None:
+            return ""
+        agent, what = node.agent, self.chance.choices(("leave", "leave twice", "stop", "give up"), (10, 5, 1, 1))[0]
+        if what.startswith("leave"):
+            node.loop.call_soon(agent.leave, "SIGTERM")
+        if what == "leave twice":
+            node.loop.call_later(self.chance.uniform(0.1, 2.0), functools.partial(agent.leave, "again", grace_s=0.0))
+        elif what == "stop":
+            node.loop.call_soon(agent.ask_to_stop, "SIGINT to ftrun", 130)
+        elif what == "give up":
+            node.loop.call_soon(agent.give_up, "made up: no restarts are left", 1)
+        return self.harm(f"{what}: {node.name}")
+
+    def _known_line(self) -> str:
+        """A worker prints what a rule knows."""
+        living = self.sim.training.living()
+        if not living:
+            return ""
+        ranks = self.chance.choice(living)
+        node = ranks.process
+        assert isinstance(node, Node)
+        if node.agent is not None:
+            hit = Hit(rule="made-up", cls="network", line="made up", count=1)
+            node.loop.call_soon(node.agent.matched, ranks.round, ranks.part.base_rank, hit)
+        return f"of round {ranks.round} on {node.name}"
 
     def _store_of_round_lost(self) -> str:
         """The process that serves a round's store ends."""
@@ -392,10 +452,25 @@ class Trouble:
         return self.command("stop") if self.chance.random() < 0.2 else "thought better of it"
 
     def _operator(self) -> str:
+        if self.chance.random() < 0.2:
+            return self._look()
         command = self.chance.choice(("pause", "resume", "resume", "checkpoint", "drain", "evict", "admit"))
         node = self._node()
         needs_node = command in ABOUT_NODES
         return self.command(command, node.node if needs_node and node is not None else "")
+
+    def _look(self) -> str:
+        """``ftctl status --nodes``."""
+        master = next((master for master in self.sim.living_masters() if master.leading), None)
+        if master is not None:
+            self.sim.people.loop.create_task(self._inquire(master.address))
+        return "looks at the nodes"
+
+    async def _inquire(self, address: str) -> None:
+        sim = self.sim
+        with contextlib.suppress(FtcoreError):
+            found = await client.nodes_seen(sim.transport_of(sim.people), address, "job", security=sim.security)
+            sim.trace(f"PEOPLE see {len(found)} nodes")
 
     def _departure(self) -> str:
         world = self.sim.oracle.world

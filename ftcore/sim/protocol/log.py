@@ -1,6 +1,7 @@
 """The simulated store as one process has it: the port ``EventLog``, asked over the network."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -16,11 +17,11 @@ from ftcore.sim.protocol.clock import ns
 from ftcore.sim.protocol.hosts import Process, settle
 from ftcore.sim.protocol.store import JOB, Store
 
-FOLLOW_S = 0.25
-"""How often a follower asks for what is new, on average."""
+FOLLOW_S = 2.0
+"""So long a follower waits to be woken before it asks for what is new, on average."""
 
 CAMPAIGN_S = 0.3
-"""How often a candidate asks for the role."""
+"""So long a candidate waits that the store did not answer."""
 
 Written = Callable[[Sequence[Event]], bool]
 """Told of a batch that is about to be written, or was; whether the process survives that."""
@@ -99,8 +100,18 @@ class SimLog:
                     after = event.seq
                     yield event
             except Unreachable:
-                pass
-            await asyncio.sleep(FOLLOW_S * self._chance.uniform(0.2, 2.0))
+                await asyncio.sleep(CAMPAIGN_S)
+                continue
+            if after >= len(self._store.bodies):
+                await self._woken(FOLLOW_S * self._chance.uniform(0.2, 2.0))
+
+    async def _woken(self, timeout_s: float) -> None:
+        """Wait for something to happen at the store."""
+        event = asyncio.Event()
+        self._store.wake_for(self._process, event)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
 
     async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
         """See ``ports.EventLog``."""
@@ -145,12 +156,13 @@ class SimLog:
             try:
                 term = await self._ask(lambda: self._store.acquire(holder, candidate))
             except Unreachable:
-                term = 0
-            if term:
+                await asyncio.sleep(CAMPAIGN_S)
+                continue
+            if term > 0:
                 return SimLeadership(
                     self._store, self._process, holder, Term(term), asked, self._lease_s, self._renew_s
                 )
-            await asyncio.sleep(CAMPAIGN_S)
+            await self._woken(-term / 1e9 + CAMPAIGN_S * self._chance.random())
 
     async def leader(self) -> Leader | None:
         """See ``ports.EventLog``."""
@@ -222,6 +234,15 @@ class SimArchive:
     def __init__(self) -> None:
         self._pieces: dict[int, tuple[int, str, tuple[bytes, ...]]] = {}
         self.broken = False
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """All events that it holds, up to the first gap."""
+        found: list[bytes] = []
+        begins = {after: bodies for after, _, bodies in self._pieces.values()}
+        while len(found) in begins:
+            found += begins[len(found)]
+        return found
 
     def _check(self) -> None:
         if self.broken:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ftcore.errors import FtcoreError
+from ftcore.events.policy import PolicyAnswered
 from ftcore.policies.external import Question, Reply
 from ftcore.ports import Candidate
 from ftcore.runtime import alert
@@ -84,4 +85,5 @@ class MasterProcess(Process):
         await self.sim.trouble.sleep(5.0)
         if self.sim.trouble.fails():
             raise ValueError("made up: its process ended")
-        return msgspec.json.encode(Reply(faulted=f"made up: {question.policy} knows nothing")) + b"\n"
+        answered = PolicyAnswered(effect=question.effect, policy=question.policy, verdict="pass", reason="made up")
+        return msgspec.json.encode(Reply(answered=answered)) + b"\n"

@@ -30,6 +30,7 @@ OWN_FAULTS: Final = (
     "store_full",
     "archive_away",
     "socket_removed",
+    "stranger",
     "clock_stepped",
     "stall",
 )
@@ -43,6 +44,8 @@ FAULTS: Final = (
     "agent_kill",
     "agent_freeze",
     "agent_dies_between",
+    "signal",
+    "known_line",
     "store_of_round_lost",
     "host_crash",
     "host_freeze",
@@ -61,6 +64,9 @@ PLATFORM: Final = "platform"
 
 DEPARTURE: Final = "departure"
 """A node that trains is drained or evicted; where it is drawn, other nodes can be launched."""
+
+ADVICE: Final = "advice"
+"""A policy of another package; it takes nothing."""
 
 SPIKE: Final = "loss_spike"
 """The loss jumps: the training goes on, and may be rolled back."""
@@ -224,7 +230,20 @@ def draw(seed: int, nodes: int | None = None) -> Options:
         keeps_log=shape.random() < 0.5,
         token="secret" if shape.random() < 0.3 else "",
     )
-    return _with_departures(_with_pauses(_with_spikes(options)))
+    return _with_departures(_with_pauses(_with_spikes(_with_others(options))))
+
+
+def _with_others(options: Options) -> Options:
+    """Let the chains of some jobs tell people, or ask a policy of another package."""
+    chance = random.Random(f"others {options.seed}")  # a stream of its own, as that of the shape
+    chain = options.policy.chain
+    if chance.random() < 0.3:
+        entry = _entry("alert")
+        entry.options.update(to=("file:/simulated",), on_end="always")
+        chain = (entry, *(other for other in chain if other.policy != "alert"))
+    if chance.random() < 0.2:
+        chain = (ChainEntry(policy=ADVICE, options={}, external="simulated 1.0"), *chain)
+    return attrs.evolve(options, policy=attrs.evolve(options.policy, chain=chain))
 
 
 def _with_departures(options: Options) -> Options:

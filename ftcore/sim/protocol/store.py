@@ -5,6 +5,7 @@ the end, and the same one twice is once. What may go wrong is what went wrong wi
 answers late, the answer is lost although the write landed, or the write lands after its sender has given it up.
 """
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -56,6 +57,7 @@ class Store:
         self._lease = ns(lease_s)
         self._holder: object = None
         self._until = 0
+        self._waiting: list[tuple[Process, asyncio.Event]] = []
 
     # -- as processes meet it
 
@@ -95,6 +97,16 @@ class Store:
         if answered and not self.net.blocks(HOST, name):
             asker.after(self.net.delay(), lambda: settle(result))
 
+    def wake_for(self, process: Process, event: asyncio.Event) -> None:
+        """Have an event of a process set when events were appended, or the leadership is free."""
+        self._waiting.append((process, event))
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for process, event in waiting:
+            if not self.net.blocks(HOST, process.host.name):
+                process.after(self.net.delay(), event.set)
+
     # -- the work itself
 
     def append(self, bodies: Sequence[bytes], term: int, expected: int) -> None:
@@ -108,6 +120,7 @@ class Store:
             self.events += map(decode, bodies)
             for body in bodies:
                 self._digests.append(chain(self._digests[-1], body))
+            self._wake()
         elif self.bodies[expected : expected + len(bodies)] != list(bodies):
             raise Conflict(f"the log ends at {last}, not at {expected}", last)
 
@@ -157,10 +170,10 @@ class Store:
         return Space(used=100 if self.full else self.used, limit=100, full=self.full)
 
     def acquire(self, holder: object, candidate: Candidate) -> int:
-        """The term won, or 0 if somebody else leads."""
+        """The term won; if somebody else leads, how many nanoseconds that lasts at least, as a negative number."""
         if self._holder is not holder:
             if self._holder is not None and self.clock.now < self._until:
-                return 0
+                return self.clock.now - self._until
             self._holder = holder
             self.term += 1
             self.candidate = candidate
@@ -178,6 +191,7 @@ class Store:
         """Free the leadership."""
         if self._holder is holder:
             self._holder = None
+            self._wake()
 
     def leader(self) -> Leader | None:
         """See ``EventLog.leader``."""
