@@ -258,12 +258,12 @@ def no_step_is_a_hang_long_before_the_ceiling(monkeypatch: pytest.MonkeyPatch) -
 
 
 @plant("HealthyStandstillsAreLeftAlone", PAUSES)
-def of_ranks_that_do_the_same_the_stillest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def ranks_that_do_the_same_count_as_still_as_long_as_they_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
     put_together = standstill._put_together
     monkeypatch.setattr(
         standstill,
         "_put_together",
-        lambda one, other: attrs.evolve(put_together(one, other), still_s=one.still_s + other.still_s),
+        lambda one, other: attrs.evolve(put_together(one, other), still_s=min(one.held_s, other.held_s)),
     )
 
 

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
-import msgspec
 import pytest
 
-from ftcore.events.codec import digest_of
 from ftcore.events.envelope import Event
 from ftcore.events.incident import IncidentEscalated, IncidentOpened, IncidentResolved
 from ftcore.events.job import JobFinished, JobSpec
@@ -71,7 +69,6 @@ def by_protocol(trace: Sequence[TraceFault], abilities: dict[str, tuple[str, ...
         draw(0),
         spec=SPEC,
         policy=default_chain(),
-        digest=digest_of(msgspec.json.encode(SPEC)),
         slots=2,
         faults=(),
         safety_s=trace[-1].time_s + 120,

@@ -584,7 +584,7 @@ class Agent:
         while True:
             await asyncio.sleep(self._progress.look_s)
             if self._core.running:
-                await self._progress.look(self._supervisor.progress(), _now)
+                await self._progress.look(self._supervisor.progress, _now)
 
     async def _watch_notes(self) -> None:
         while True:

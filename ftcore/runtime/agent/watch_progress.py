@@ -157,18 +157,16 @@ class ProgressWatch:
         news, self._news = self._news, False
         return self._stands if news else None
 
-    async def look(self, pages: Sequence[Progress | None], now: Callable[[], float]) -> None:
+    async def look(self, pages: Callable[[], Sequence[Progress | None]], now: Callable[[], float]) -> None:
         """Look at the workers, and sample those that show no progress.
 
         Args:
-            pages: what their pages say, by local rank.
+            pages: tells what their pages say, by local rank.
             now: tells monotonic seconds, of the pages' clock.
         """
         at = now()
         self._excuse(at)
-        signs = self._inspector.signs() if self._inspector is not None else ()
-        for local, (worker, page) in enumerate(zip(self._workers, pages, strict=False)):
-            self._take(worker, page, signs[local] if local < len(signs) else Signs(), at)
+        self._take_all(pages(), at)
         quiet = self._quiet(at)
         if not quiet:
             self._samples = 0
@@ -179,9 +177,17 @@ class ProgressWatch:
             return
         self._sampled, self._samples, self._uneven = at, self._samples + 1, self._host.uniform(*UNEVEN)
         workers = self._workers
+        signed = [worker.signed for worker in workers]
         net = await self._sample([workers[local] for local in quiet], quiet, now)
         if workers is self._workers:
-            self._set(merged(self._stand(local, now()) for local in quiet), net)
+            self._take_all(pages(), now())  # a sample takes its time where a host hardly answers
+            lasting = [local for local in quiet if workers[local].signed == signed[local]]
+            self._set(merged(self._stand(local, now()) for local in lasting), net if lasting else NO_NET)
+
+    def _take_all(self, pages: Sequence[Progress | None], now: float) -> None:
+        signs = self._inspector.signs() if self._inspector is not None else ()
+        for local, (worker, page) in enumerate(zip(self._workers, pages, strict=False)):
+            self._take(worker, page, signs[local] if local < len(signs) else Signs(), now)
 
     def _set(self, stands: tuple[Stand, ...], net: Net = NO_NET) -> None:
         self._stands, self.net, self._news = stands, net, True

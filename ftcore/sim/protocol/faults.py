@@ -4,20 +4,12 @@ Also how long things take, and what fails that is asked for. ``harms`` keeps all
 """
 
 import asyncio
-import contextlib
 import functools
 import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import attrs
-
-from ftcore.engine.wishes import ABOUT_NODES
-from ftcore.errors import FtcoreError
 from ftcore.faults.scan import Hit
-from ftcore.runtime.agent.link import make_hello
-from ftcore.runtime.wire import client, frames
-from ftcore.runtime.wire.frames import submission
 from ftcore.sim.evidence import KINDS
 from ftcore.sim.protocol.clock import ns
 from ftcore.sim.protocol.hosts import Host, Process
@@ -55,7 +47,7 @@ class Trouble:
             "store_full": self._store_full,
             "archive_away": self._archive_away,
             "socket_removed": self._socket_removed,
-            "stranger": self._stranger,
+            "stranger": sim.people.stranger,
             "clock_stepped": self._clock_stepped,
             "signal": self._signal,
             "known_line": self._known_line,
@@ -80,9 +72,9 @@ class Trouble:
             "bad_switch": self._bad_switch,
             "preemption": self._preemption,
             SPIKE: self._loss_spike,
-            "operator_stop": self._operator_stop,
-            "operator": self._operator,
-            "departure": self._departure,
+            "operator_stop": sim.people.stop,
+            "operator": sim.people.operate,
+            "departure": sim.people.send_away,
         }
         self._pauses = random.Random(f"pauses {self.options.seed}")  # a stream of its own
         if self.options.pauses:
@@ -126,7 +118,8 @@ class Trouble:
     def _some(self, longest_s: float) -> int:
         return ns(self.chance.uniform(0.05, 1.0) ** 2 * longest_s)
 
-    def _node(self) -> Node | None:
+    def node(self) -> Node | None:
+        """One of the nodes; None: there is none."""
         nodes = self.sim.platform.nodes()
         return self.chance.choice(nodes) if nodes else None
 
@@ -176,27 +169,6 @@ class Trouble:
         address = self.chance.choice(listeners)
         self.sim.board.listeners[address].reachable = False
         return address
-
-    def _stranger(self) -> str:
-        """Somebody calls a master who has no business with it."""
-        address = self.chance.choice(sorted(self.sim.board.listeners) or [""])
-        spec = attrs.evolve(self.options.spec, argv=("other.py",))
-        hello = make_hello(
-            job=self.chance.choice(("job", "other")),
-            node="stranger",
-            incarnation="1",
-            submission=submission(spec, self.options.loaded),
-            again=False,
-        )(0, None)
-        word = self.chance.choice((b"what?", frames.encode(hello), frames.encode(frames.Ack(1))))
-        self.sim.people.loop.create_task(self._call(address, word))
-        return f"says {len(word)} bytes to {address}"
-
-    async def _call(self, address: str, word: bytes) -> None:
-        with contextlib.suppress(FtcoreError, TimeoutError):
-            async with self.sim.transport_of(self.sim.people).connect(address) as stream, asyncio.timeout(20.0):
-                await stream.write(word)
-                await stream.read()
 
     def _clock_stepped(self) -> str:
         host = self.chance.choice(self.sim.hosts)
@@ -279,14 +251,14 @@ class Trouble:
         self.sim.trace(f"PAUSE of round {one.round} on {one.process.name}: {begun.name}")
 
     def _agent_kill(self) -> str:
-        node = self._node()
+        node = self.node()
         if node is None:
             return ""
         node.kill()
         return self.harm(node.name)
 
     def _agent_freeze(self) -> str:
-        node = self._node()
+        node = self.node()
         if node is None:
             return ""
         node.freeze(self._some(10.0))
@@ -294,12 +266,12 @@ class Trouble:
 
     def _agent_dies_between(self) -> str:
         """Killed or frozen between any two of its callbacks."""
-        node = self._node()
+        node = self.node()
         return self.harm(self._between(node, 10.0)) if node is not None else ""
 
     def _signal(self) -> str:
         """Somebody ends ``ftrun`` on one node; once in a while the whole job is to end, or its launcher gives up."""
-        node = self._node()
+        node = self.node()
         if node is None or node.agent is None:
             return ""
         agent, what = node.agent, self.chance.choices(("leave", "leave twice", "stop", "give up"), (10, 5, 1, 1))[0]
@@ -385,7 +357,7 @@ class Trouble:
         return self.harm(f"{switch} is {'bad' if self.sim.bad_switches else 'good'}")
 
     def _preemption(self) -> str:
-        node = self._node()
+        node = self.node()
         if node is None:
             return ""
         within_s = self.chance.choice((0.5, 5.0, 30.0))
@@ -425,58 +397,6 @@ class Trouble:
             self.sim.training.end(node.ranks, 0, kind.exitcode)
         elif kind.shows == "lost":
             node.host.crash()
-
-    # -- people
-
-    def command(self, command: str, node: str = "") -> str:
-        """An operator asks the leading master for something."""
-        master = next((master for master in self.sim.living_masters() if master.leading), None)
-        if master is None or master.frozen:
-            return ""
-        self.sim.people.loop.create_task(self._ask(master.address, command, node))
-        return self.harm(f"{command} {node}".strip())
-
-    async def _ask(self, address: str, command: str, node: str) -> None:
-        sim = self.sim
-        try:
-            reply = await client.command(
-                sim.transport_of(sim.people), address, "job", command, security=sim.security, node=node, who="sim@sim"
-            )
-        except FtcoreError as error:
-            sim.trace(f"PEOPLE {command} {node}: {error}")
-        else:
-            sim.trace(f"PEOPLE {command} {node}: {reply.message} {reply.outcome}")
-            self.harm(f"{command} {node}")
-
-    def _operator_stop(self) -> str:
-        return self.command("stop") if self.chance.random() < 0.2 else "thought better of it"
-
-    def _operator(self) -> str:
-        if self.chance.random() < 0.2:
-            return self._look()
-        command = self.chance.choice(("pause", "resume", "resume", "checkpoint", "drain", "evict", "admit"))
-        node = self._node()
-        needs_node = command in ABOUT_NODES
-        return self.command(command, node.node if needs_node and node is not None else "")
-
-    def _look(self) -> str:
-        """``ftctl status --nodes``."""
-        master = next((master for master in self.sim.living_masters() if master.leading), None)
-        if master is not None:
-            self.sim.people.loop.create_task(self._inquire(master.address))
-        return "looks at the nodes"
-
-    async def _inquire(self, address: str) -> None:
-        sim = self.sim
-        with contextlib.suppress(FtcoreError):
-            found = await client.nodes_seen(sim.transport_of(sim.people), address, "job", security=sim.security)
-            sim.trace(f"PEOPLE see {len(found)} nodes")
-
-    def _departure(self) -> str:
-        world = self.sim.oracle.world
-        if world is None:
-            return ""
-        return self.command(self.chance.choice(("drain", "evict")), self.chance.choice(world.members).node)
 
     # -- how long things take, and what fails
 

@@ -8,7 +8,6 @@ import random
 from typing import Any, Final
 
 import attrs
-import msgspec
 
 from ftcore.engine.health import SWITCH
 from ftcore.events.codec import digest_of
@@ -93,7 +92,6 @@ class Options:
         seed: where all of it comes from.
         spec: the job.
         policy: its chain.
-        digest: the spec's digest.
         slots: workers of a node.
         faults: the kinds that exist.
         every_s: mean seconds between two faults while anything may break.
@@ -123,7 +121,6 @@ class Options:
     seed: int
     spec: JobSpec
     policy: PolicyLoaded
-    digest: str
     slots: int
     faults: tuple[str, ...]
     every_s: float
@@ -174,35 +171,15 @@ def draw(seed: int, nodes: int | None = None) -> Options:
         nodes: nodes of the job; None: drawn too.
     """
     chance = random.Random(f"options {seed}")
-    wanted = nodes or chance.choice((2, 2, 2, 3, 3, 4, 5, 8))
-    nodes_min = wanted if chance.random() < 0.5 else max(2, wanted - chance.randint(1, 2))
     shape = random.Random(f"shape {seed}")  # a stream of its own: what else a seed is about stays what it was
-    timing = Timing(
-        join_window_s=5.0,
-        return_window_s=20.0,
-        start_timeout_s=20.0,
-        stop_grace_s=2.0,
-        settle_s=10.0,
-        orphan_grace_s=chance.choice((8.0, 20.0)),
-        progress_sample_s=5.0,
-    )
     switches = shape.choice((0, 0, 1, 2, 3))
-    order_by = SWITCH if switches and shape.random() < 0.6 else ""
-    spec = JobSpec(argv=("train.py",), nodes_min=nodes_min, nodes_max=wanted, order_by=order_by, timing=timing)
-    spec = attrs.evolve(spec, **_sizes(shape, spec))
-    if chance.random() < 0.15:
-        faults = tuple(name for name in OWN_FAULTS if chance.random() < 0.6)
-    else:
-        share = chance.choice((0.15, 0.3, 0.6))
-        faults = tuple(name for name in FAULTS if chance.random() < share)
-        faults += ("bad_switch",) if switches and shape.random() < 0.3 else ()
-        faults += ("preemption",) if shape.random() < 0.3 else ()
+    spec = _spec(chance, shape, nodes, switches)
+    faults = _faults(chance, shape, switches)
     capable = chance.random() < 0.6
     options = Options(
         seed=seed,
         spec=spec,
         policy=draw_chain(chance),
-        digest=digest_of(msgspec.json.encode(spec)),
         slots=chance.choice((1, 1, 2)),
         faults=faults,
         every_s=chance.choice((1.0, 3.0, 8.0, 20.0)),
@@ -231,6 +208,32 @@ def draw(seed: int, nodes: int | None = None) -> Options:
         token="secret" if shape.random() < 0.3 else "",
     )
     return _with_departures(_with_pauses(_with_spikes(_with_others(options))))
+
+
+def _spec(chance: random.Random, shape: random.Random, nodes: int | None, switches: int) -> JobSpec:
+    wanted = nodes or chance.choice((2, 2, 2, 3, 3, 4, 5, 8))
+    nodes_min = wanted if chance.random() < 0.5 else max(2, wanted - chance.randint(1, 2))
+    timing = Timing(
+        join_window_s=5.0,
+        return_window_s=20.0,
+        start_timeout_s=20.0,
+        stop_grace_s=2.0,
+        settle_s=10.0,
+        orphan_grace_s=chance.choice((8.0, 20.0)),
+        progress_sample_s=5.0,
+    )
+    order_by = SWITCH if switches and shape.random() < 0.6 else ""
+    spec = JobSpec(argv=("train.py",), nodes_min=nodes_min, nodes_max=wanted, order_by=order_by, timing=timing)
+    return attrs.evolve(spec, **_sizes(shape, spec))
+
+
+def _faults(chance: random.Random, shape: random.Random, switches: int) -> tuple[str, ...]:
+    if chance.random() < 0.15:
+        return tuple(name for name in OWN_FAULTS if chance.random() < 0.6)
+    share = chance.choice((0.15, 0.3, 0.6))
+    faults = tuple(name for name in FAULTS if chance.random() < share)
+    faults += ("bad_switch",) if switches and shape.random() < 0.3 else ()
+    return faults + (("preemption",) if shape.random() < 0.3 else ())
 
 
 def _with_others(options: Options) -> Options:
@@ -276,7 +279,6 @@ def _with_pauses(options: Options) -> Options:
     return attrs.evolve(
         options,
         spec=spec,
-        digest=digest_of(msgspec.json.encode(spec)),
         faults=(*options.faults, "worker_hang") if hangs else options.faults,
         total=max(options.total, 60),
         give_up_s=1e6,

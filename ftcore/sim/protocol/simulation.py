@@ -36,6 +36,7 @@ from ftcore.sim.protocol.master import MasterProcess
 from ftcore.sim.protocol.network import Network
 from ftcore.sim.protocol.node import Node
 from ftcore.sim.protocol.options import Options, draw
+from ftcore.sim.protocol.people import People
 from ftcore.sim.protocol.platform import Platform
 from ftcore.sim.protocol.store import Store
 from ftcore.sim.protocol.training import Gang, Training
@@ -141,7 +142,7 @@ class Simulation:
             stepped=self._stepped,
         )
         self.board = Switchboard(self.net, self.chance, options.twice, self._sent, self._heard)
-        self.people = Process(self.clock, self.chance, Host("people", 0), "people", 0, self.crashed)
+        self.people = People(self, self.chance)
         self.trouble = Trouble(self)
         self.platform = Platform(self)
         self._warming = random.Random(f"warm {options.seed}")  # a stream of its own, as that of the job's shape
@@ -345,7 +346,7 @@ class Simulation:
 
     def _dispose(self) -> None:
         """Let no task of a process live on."""
-        processes = [self.people, *self.masters.values(), *self.platform.ever]
+        processes = [self.people.process, *self.masters.values(), *self.platform.ever]
         for process in processes:
             process.alive = False
             process.loop.kill()
@@ -368,7 +369,7 @@ class Simulation:
         """An operator lets go on what people stopped."""
         state = self.oracle
         if state.phase == "paused" or state.held or state.phase is JobPhase.STUCK:
-            self.trouble.command("resume")
+            self.people.command("resume")
         self.clock.after(ns(15.0), self._tend)
 
     def _at_rest(self) -> bool:

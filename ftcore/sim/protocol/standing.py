@@ -12,8 +12,9 @@ import attrs
 from ftcore.sim.protocol.clock import ns
 from ftcore.timing import Timing
 
-MARGIN: Final = 0.6
-"""Of the patience with a rank: how long a healthy one shows no progress at most. Samples are half a look apart."""
+MARGIN: Final = 0.15
+"""Of the patience with a rank: how long a healthy one shows no progress at most. What falls between a sample's question
+and its answer is not seen, and here, where all is made to go quickly, that is a tenth of all."""
 
 HEALTHY_S: Final = 20.0
 """The longest healthy standstill."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,7 +108,7 @@ class Node:
         return self.stacks[local_rank].read()
 
     def look(self) -> tuple[Stand, ...] | None:
-        asyncio.run(self.watch.look(self.pages, lambda: self.now))
+        asyncio.run(self.watch.look(lambda: self.pages, lambda: self.now))
         return self.watch.news()
 
     def step(self, *local_ranks: int, times: int = 1) -> None:
@@ -225,6 +226,22 @@ def test_a_stopped_worker_is_told_before_it_is_quiet() -> None:
         os.waitpid(made[1].pid, os.WCONTINUED)
         node.step()
         assert node.wait(2.0) == ()
+
+
+def test_a_step_that_is_made_while_a_sample_is_taken_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that hardly answers takes long for a sample: what it shows is not told of who has gone on meanwhile."""
+    with running(SLEEPS) as made:
+        node = Node(made)
+        node.step(times=20)
+        usages = samples.usages
+
+        def slow(pids: Sequence[int]) -> Any:
+            node.now += 100.0
+            node.pages = [Progress(steps=21, step=21, absolute=True, mono=round(node.now * 1e9), loss=None)]
+            return usages(pids)
+
+        monkeypatch.setattr(samples, "usages", slow)
+        assert node.wait(11.0) == ()
 
 
 def test_any_sign_of_progress_counts() -> None:
