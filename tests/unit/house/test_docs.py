@@ -141,12 +141,26 @@ def test_make_targets_exist() -> None:
     assert {"demo", "test"} <= named
 
 
-def test_readme_names_every_page() -> None:
-    """README leads to every page of the tutorial, the how-tos and the explanations; decisions have their own index."""
-    readme = (ROOT / "README.md").read_text()
-    index = (ROOT / "docs/decisions/README.md").read_text()
-    for folder in ("tutorial", "how-to", "explanation"):
-        for page in (ROOT / "docs" / folder).glob("*.md"):
-            assert f"docs/{folder}/{page.name}" in readme
-    for page in (ROOT / "docs/decisions").glob("*.md"):
-        assert page.name == "README.md" or f"({page.name})" in index
+def test_index_names_every_page() -> None:
+    """README leads to the index, the index to every page of docs/; decisions have an index of their own."""
+    assert "(docs/README.md)" in (ROOT / "README.md").read_text()
+    index = (ROOT / "docs/README.md").read_text()
+    decisions = (ROOT / "docs/decisions/README.md").read_text()
+    for page in (ROOT / "docs").glob("**/*.md"):
+        path = page.relative_to(ROOT / "docs")
+        if path.parts[0] == "decisions" and page.name != "README.md":
+            assert f"({page.name})" in decisions
+        elif page != ROOT / "docs/README.md":
+            assert f"({path})" in index
+
+
+def test_messages_of_troubleshooting_exist() -> None:
+    """Every message that the troubleshooting page quotes, piece by piece, is a text of the code."""
+    rows = [
+        line for line in (ROOT / "docs/how-to/troubleshooting.md").read_text().splitlines() if line.startswith("| `")
+    ]
+    quoted = {text for row in rows for text in CODE.findall(row.split(" | ")[0])}
+    source = "\n".join(path.read_text() for path in ROOT.glob("ftcore/**/*.py"))
+    source = re.sub(r'"\s*\n\s*f?"', "", source)  # a message over several lines of code
+    assert len(quoted) > 10
+    assert [text for text in quoted if text not in source and " " in text] == []
