@@ -35,6 +35,7 @@ from ftcore.events.envelope import Event
 from ftcore.events.incident import IncidentResolved
 from ftcore.events.job import JobFinished, JobUnparked
 from ftcore.events.operator import OperatorCommanded
+from ftcore.states import timers
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import ActionState, JobState
 
@@ -95,7 +96,7 @@ def _catch_up(turn: Turn) -> None:
     """Decide about what came while the job was stuck, when facts were folded and nothing was decided."""
     state = turn.state
     for ordered in list(state.actions.values()):
-        if not isinstance(ordered.command, ReleaseNode) and f"action/{ordered.effect}" not in state.deadlines:
+        if not isinstance(ordered.command, ReleaseNode) and not timers.is_running(state, timers.Action(ordered.effect)):
             _fail(turn, ordered)
     judge_health(turn)
     notice(turn, 0)
@@ -105,9 +106,10 @@ def _catch_up(turn: Turn) -> None:
 def _expire(turn: Turn) -> None:
     """An order that was not answered in time has failed."""
     data = turn.fact.data
-    if isinstance(data, DeadlineExpired) and data.key.startswith("action/"):
-        ordered = turn.state.actions.get(data.key.removeprefix("action/"))
-        if ordered is not None and data.key not in turn.state.deadlines:
+    timer = timers.parse(data.key) if isinstance(data, DeadlineExpired) else None
+    if isinstance(timer, timers.Action):
+        ordered = turn.state.actions.get(timer.effect)
+        if ordered is not None and not timers.is_running(turn.state, timer):
             _fail(turn, ordered)
 
 

@@ -22,7 +22,7 @@ from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionSuperseded
 from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentEscalated
 from ftcore.policies.situation import everyone_lives, is_alive, left
-from ftcore.states.fold.base import DEPARTURE
+from ftcore.states import timers
 from ftcore.states.model import IncidentState, JobState, is_deferred
 from ftcore.states.node import NodePhase
 from ftcore.states.revisions import READY_FIRST, follows
@@ -74,7 +74,7 @@ def advance_deferred(turn: Turn) -> bool:
         return False  # no node leaves before the platform has accepted the launch
     elif _ready(state, known) >= _wanted(state, known):
         _depart(turn, known, _standing_by(state, known))
-    elif DEPARTURE in state.deadlines:
+    elif timers.is_running(state, timers.Departure()):
         return False
     elif known.terms.replace:
         turn.emit(IncidentEscalated(policy=known.taken, reason=_in_vain(state, known)), incident=known.id)

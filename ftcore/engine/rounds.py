@@ -27,7 +27,7 @@ from ftcore.events.node import NodeQuarantined
 from ftcore.events.world import MEMBERS_PER_EVENT, RoundPlanned, RoundStarted, WorldFormed, WorldMembers
 from ftcore.ids import Round
 from ftcore.policies.base import PlanKind
-from ftcore.states.fold.base import DIAGNOSIS
+from ftcore.states import timers
 from ftcore.states.incident import IncidentPhase
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, NodeState, is_deferred
@@ -50,7 +50,7 @@ def advance_assembling(turn: Turn) -> bool:
     if state.phase is not JobPhase.ASSEMBLING or spec is None:
         return False
     count = usable(state.available(), spec)
-    if not count or (count < usable(spec.nodes_max, spec) and "join" in state.deadlines):
+    if not count or (count < usable(spec.nodes_max, spec) and timers.is_running(state, timers.Join())):
         return False
     if usable(state.ready(), spec) < count:
         checking = check_first(turn)
@@ -76,7 +76,7 @@ def advance_recovering(turn: Turn) -> bool:
         turn.emit(IncidentResolved(policy=policy, outcome="ended"), incident=known.id)
         finish(turn, JobFinished(outcome=outcome, exit_code=code, reason=reason), known.id)
         return True
-    if DIAGNOSIS in state.deadlines:
+    if timers.is_running(state, timers.Diagnosis()):
         return False
     if known.terms.replace and not known.effect and order_replacements(turn, known):
         return True
@@ -145,20 +145,21 @@ def advance_forming(turn: Turn) -> bool:
         return False
     incident = state.incident.id if state.incident is not None else None
     avoided = _avoided(state)
-    if f"backoff/{plan.round}" in state.deadlines:
+    if timers.is_running(state, timers.Backoff(plan.round)):
         return False
     if state.count(*ACTIVE):
         return order_stop(turn, spec.timing.stop_grace_s, incident)
     if order_store(turn, Round(plan.round), incident, avoided):
         return True
     ready = state.ready() - sum(1 for name in avoided if name not in state.unchecked)
-    if state.available() - len(avoided) < plan.want and f"window/{plan.round}" in state.deadlines:
+    window = timers.is_running(state, timers.Window(plan.round))
+    if state.available() - len(avoided) < plan.want and window:
         return _give_up(turn, plan.round, plan.want)
     checking = check_needed(turn, plan.want - ready)
     if checking is not None:
         return checking
     count = usable(ready, spec)
-    if count < plan.want and (not count or f"window/{plan.round}" in state.deadlines):
+    if count < plan.want and (not count or window):
         return _give_up(turn, plan.round, plan.want)
     if plan.round not in state.stores:
         return False
@@ -197,7 +198,7 @@ def _avoided(state: JobState) -> tuple[str, ...]:
 def _give_up(turn: Turn, round_: int, want: int) -> bool:
     """Escalate past a plan whose nodes did not come back in time."""
     state, known = turn.state, turn.state.incident
-    if known is None or f"return/{round_}" in state.deadlines or known.phase is not IncidentPhase.ACTING:
+    if known is None or known.phase is not IncidentPhase.ACTING or timers.is_running(state, timers.Return(round_)):
         return False
     reason = _too_few(state, state.available() - len(_avoided(state)), want)
     turn.emit(IncidentEscalated(policy=known.taken, reason=reason), incident=known.id)
@@ -236,20 +237,20 @@ def advance_verifying(turn: Turn) -> bool:
         return False
     round_ = state.world.round
     told = state.world.stepped + state.count(NodePhase.FINISHED)
-    waits = f"settle/{round_}" in state.deadlines and (known.deadline_s <= 0 or f"outcome/{round_}" in state.deadlines)
-    if waits and told < len(state.world.members):
+    settled = not timers.is_running(state, timers.Settle(round_))
+    late = known.deadline_s > 0 and not timers.is_running(state, timers.Outcome(round_))
+    if not settled and not late and told < len(state.world.members):
         return False
     present = members(state)
     stepped = [node for node in present if node.stepped is not None]
     finished = [node for node in present if node.phase is NodePhase.FINISHED]
-    settled = f"settle/{round_}" not in state.deadlines
     if len(finished) == len(present):
         outcome = "finished"
     elif len(set(map(id, stepped)) | set(map(id, finished))) == len(present) or (settled and stepped):
         outcome = "stepped"
     elif settled and not state.reports_steps:
         outcome = "settled"
-    elif known.deadline_s > 0 and f"outcome/{round_}" not in state.deadlines:
+    elif late:
         reason = f"no step was completed in {known.deadline_s:g} s"
         turn.emit(IncidentEscalated(policy=known.taken, reason=reason), incident=known.id)
         return True

@@ -25,6 +25,7 @@ from ftcore.events.policy import ChainEntry, PolicyAnswered, PolicyFaulted
 from ftcore.policies.external import Question, Reply, misfit, one_line
 from ftcore.runtime import tasks
 from ftcore.runtime.wire import without_secrets
+from ftcore.states import timers
 from ftcore.states.model import ActionState, JobState, to_json
 
 MARGIN_S = 1.0
@@ -120,7 +121,7 @@ class Adviser:
             if self._drop(effect):
                 self._say_fault(effect, command.policy, "the incident is read anew; it was told to stop thinking")
         elif effect not in self._asked:
-            left_s = (state.deadlines.get(f"action/{effect}", now) - now) / 1e9 - MARGIN_S
+            left_s = ((timers.due(state, timers.Action(effect)) or now) - now) / 1e9 - MARGIN_S
             entry = next((entry for entry in state.chain if _is_asked(entry, command, known.fault.cls)), None)
             if entry is None:
                 self._say_fault(effect, command.policy, "it is no longer in the chain")

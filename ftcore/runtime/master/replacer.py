@@ -33,6 +33,7 @@ from ftcore.policies.base import Ability
 from ftcore.policies.external import one_line
 from ftcore.ports import CapacityChanged, Happening, Occupant, Platform
 from ftcore.runtime import tasks
+from ftcore.states import timers
 from ftcore.states.job import ENDED
 from ftcore.states.model import ActionState, JobState
 
@@ -120,7 +121,7 @@ class Replacer:
             task.cancel()
         for ordered in list(state.actions.values()):
             if PLATFORM in ordered.waiting and ordered.effect not in self._asked:
-                deadline = state.deadlines.get(f"action/{ordered.effect}")
+                deadline = timers.due(state, timers.Action(ordered.effect))
                 left_s = (deadline - now) / 1e9 - MARGIN_S if deadline is not None else None
                 self._asked[ordered.effect] = asyncio.create_task(
                     self._carry_out(ordered, _places(ordered, state), left_s)

@@ -9,6 +9,7 @@ House rules:
 """
 
 from ftcore.states.fold.base import Change, Changes
-from ftcore.states.fold.folding import fold, is_duplicate, next_deadline, pending
+from ftcore.states.fold.folding import fold, is_duplicate, pending
+from ftcore.states.timers import next_deadline
 
 __all__ = ["Change", "Changes", "fold", "is_duplicate", "next_deadline", "pending"]

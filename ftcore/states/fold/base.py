@@ -46,15 +46,6 @@ Handler: TypeAlias = Callable[[JobState, Event, Any, Changes], None]
 
 handlers: dict[type[Any], Handler] = {}
 
-DIAGNOSIS = "diagnosis"
-"""Key of the deadline before which no node is given up: what fell with it may not have been noticed yet."""
-
-DEPARTURE = "departure"
-"""Key of the deadline until which the nodes are awaited that are to be ready before others leave."""
-
-OFFER = "offer"
-"""Key of the deadline after which an opportunity that was declined is worth to be looked at again."""
-
 
 def on(payload: type[Any]) -> Callable[[Handler], Handler]:
     """Declare the handler of a payload type."""

@@ -50,14 +50,6 @@ def pending(state: JobState) -> list[ActionState]:
     return list(state.actions.values())
 
 
-def next_deadline(state: JobState) -> tuple[str, int] | None:
-    """The key and time (nanoseconds since the epoch) of the deadline that comes first."""
-    if not state.deadlines:
-        return None
-    key = min(state.deadlines, key=lambda name: (state.deadlines[name], name))
-    return key, state.deadlines[key]
-
-
 def _check_ignorable(event: Event) -> None:
     if not event.ignorable:
         raise UnknownEvent(

@@ -5,11 +5,9 @@ from ftcore.events import incident, policy
 from ftcore.events.envelope import Event
 from ftcore.events.policy import Terms
 from ftcore.ids import seconds
+from ftcore.states import timers
 from ftcore.states.faultkey import fault_key, is_of_no_node, is_same
 from ftcore.states.fold.base import (
-    DEPARTURE,
-    DIAGNOSIS,
-    OFFER,
     Changes,
     advised,
     advised_nothing,
@@ -27,8 +25,6 @@ from ftcore.states.model import (
     is_deferred,
 )
 from ftcore.states.node import NodePhase
-
-_ROUND_DEADLINES = ("backoff/", "window/", "return/", "settle/", "outcome/", DEPARTURE, DIAGNOSIS)
 
 ATTEMPTS_MAX = 1024
 """Attempts remembered per policy; a budget larger than this is refused when the policy file is read."""
@@ -135,8 +131,7 @@ def _forget_plan(state: JobState, open_incident: IncidentState) -> None:
 
 
 def _forget_outcome(state: JobState) -> None:
-    for key in [key for key in state.deadlines if key.startswith(_ROUND_DEADLINES)]:
-        del state.deadlines[key]
+    timers.cancel_of_plan(state)
     state.plan = None
 
 
@@ -159,14 +154,14 @@ def _departure_deferred(state: JobState, event: Event, data: incident.DepartureD
     step_job(state, "departure.deferred", changes)
     if open_incident is not None:
         open_incident.deferred = event.time
-    state.deadlines[DEPARTURE] = event.time + seconds(data.patience_s)
+    timers.start(state, timers.Departure(), event.time, data.patience_s)
 
 
 @on(incident.DepartureBegun)
 def _departure_begun(state: JobState, event: Event, data: incident.DepartureBegun, changes: Changes) -> None:
     step_incident(state, "departure.begun", changes)
     step_job(state, "departure.begun", changes)
-    state.deadlines.pop(DEPARTURE, None)
+    timers.cancel(state, timers.Departure())
 
 
 @on(incident.IncidentContinued)
@@ -218,9 +213,9 @@ def _expect_steps(state: JobState, event: Event, open_incident: IncidentState) -
         found = state.current(member.node, member.incarnation)
         if found is not None:
             found.stepped = None
-    state.deadlines[f"settle/{state.world.round}"] = event.time + seconds(state.spec.timing.settle_s)
+    timers.start(state, timers.Settle(state.world.round), event.time, state.spec.timing.settle_s)
     if open_incident.deadline_s > 0:
-        state.deadlines[f"outcome/{state.world.round}"] = event.time + seconds(open_incident.deadline_s)
+        timers.start(state, timers.Outcome(state.world.round), event.time, open_incident.deadline_s)
 
 
 @on(incident.IncidentResolved)
@@ -264,9 +259,9 @@ def _close(state: JobState) -> None:
 def _await_diagnosis(state: JobState, event: Event, open_incident: IncidentState) -> None:
     """Nodes are given up only when it had time to show how many are at fault."""
     assert state.spec is not None
-    over = open_incident.opened + seconds(state.spec.timing.diagnosis_s)
-    if over > event.time:
-        state.deadlines[DIAGNOSIS] = over
+    patience_s = state.spec.timing.diagnosis_s
+    if open_incident.opened + seconds(patience_s) > event.time:
+        timers.start(state, timers.Diagnosis(), open_incident.opened, patience_s)
 
 
 @on(policy.PolicyAnswered)
@@ -299,7 +294,7 @@ def _policy_considered(state: JobState, event: Event, data: policy.PolicyConside
         state.lacking[data.policy] = data.lacks
     if data.verdict != "take":
         if data.again_s > 0:
-            state.deadlines[OFFER] = event.time + seconds(data.again_s)
+            timers.start(state, timers.Offer(), event.time, data.again_s)
         state.at_commit = state.at_commit or data.at_commit
         return
     open_incident.terms = data.terms if data.terms is not None else Terms()

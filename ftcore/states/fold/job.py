@@ -2,8 +2,8 @@
 
 from ftcore.events import deadline, job, master, operator, policy
 from ftcore.events.envelope import Event
+from ftcore.states import timers
 from ftcore.states.fold.base import (
-    OFFER,
     Changes,
     on,
     progress,
@@ -34,7 +34,8 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
     state.round_first = state.round + 1
     state.world = state.plan = state.incident = None
     state.reports = []
-    state.actions, state.deadlines, state.attempts = {}, {}, {}
+    timers.cancel_all(state)
+    state.actions, state.attempts = {}, {}
     state.streak, state.repeat = 0, Repeat()
     state.step, state.reports_steps, state.step_absolute = None, False, False
     state.request, state.held, state.resume_step, state.offered = None, False, None, 0
@@ -58,7 +59,7 @@ def _job_progressed(state: JobState, event: Event, data: job.JobProgressed, chan
 def _job_finished(state: JobState, event: Event, data: job.JobFinished, changes: Changes) -> None:
     step_job(state, f"job.finished/{data.outcome}", changes)
     state.outcome, state.exit_code, state.reason = data.outcome, data.exit_code, data.reason
-    state.deadlines.clear()
+    timers.cancel_all(state)
     state.plan = state.standstill = None
 
 
@@ -105,10 +106,7 @@ def _master_elected(state: JobState, event: Event, data: master.MasterElected, c
 
 @on(deadline.DeadlineExpired)
 def _deadline_expired(state: JobState, event: Event, data: deadline.DeadlineExpired, changes: Changes) -> None:
-    if data.due and state.deadlines.get(data.key) != data.due:
-        return  # it was set anew, or is no longer wanted
-    state.deadlines.pop(data.key, None)
-    if data.key == OFFER:
+    if timers.expire(state, data.key, data.due) == timers.Offer():
         state.offered = 0
 
 

@@ -16,7 +16,7 @@ from ftcore.events import node, worker
 from ftcore.events.envelope import Event
 from ftcore.events.node import LOST
 from ftcore.events.worker import ADVISORY, CURVES, LASTING_NAN
-from ftcore.ids import seconds
+from ftcore.states import timers
 from ftcore.states.fold.base import (
     Changes,
     answered,
@@ -94,10 +94,10 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
     elif data.warms:
         state.cold[data.node] = data.incarnation
     state.offered = 0
-    if state.spec is not None and state.phase is JobPhase.ASSEMBLING and "join" not in state.deadlines:
+    if state.spec is not None and state.phase is JobPhase.ASSEMBLING and not timers.is_running(state, timers.Join()):
         spec = state.spec
         if usable(state.available(), spec):
-            state.deadlines["join"] = event.time + seconds(spec.timing.join_window_s)
+            timers.start(state, timers.Join(), event.time, spec.timing.join_window_s)
 
 
 @on(node.NodeWarmed)

@@ -19,7 +19,7 @@ from ftcore.commands import (
 )
 from ftcore.events import action, world
 from ftcore.events.envelope import Event
-from ftcore.ids import seconds
+from ftcore.states import timers
 from ftcore.states.fold import health
 from ftcore.states.fold.base import (
     Changes,
@@ -72,15 +72,15 @@ def _store_failed(state: JobState, event: Event, data: world.StoreFailed, change
 def _round_planned(state: JobState, event: Event, data: world.RoundPlanned, changes: Changes) -> None:
     step_job(state, "round.planned", changes)
     state.round = data.round
-    state.deadlines.pop("join", None)
+    timers.cancel(state, timers.Join())
     state.plan = Plan(round=data.round, want=data.want)
-    for name, after_s in (
-        ("backoff", data.wait_s),
-        ("window", data.wait_s + data.window_s if data.window_s else 0),
-        ("return", data.wait_s + data.give_up_s if data.give_up_s else 0),
+    for timer, after_s in (
+        (timers.Backoff(data.round), data.wait_s),
+        (timers.Window(data.round), data.wait_s + data.window_s if data.window_s else 0),
+        (timers.Return(data.round), data.wait_s + data.give_up_s if data.give_up_s else 0),
     ):
         if after_s > 0:
-            state.deadlines[f"{name}/{data.round}"] = event.time + seconds(after_s)
+            timers.start(state, timer, event.time, after_s)
 
 
 @on(world.WorldMembers)
@@ -119,8 +119,7 @@ def _world_formed(state: JobState, event: Event, data: world.WorldFormed, change
     state.world.size, state.world.store = data.size, data.store
     state.world.roles = _roles(state, state.world.members)
     state.plan = state.standstill = None
-    for name in ("backoff", "window", "return"):
-        state.deadlines.pop(f"{name}/{data.round}", None)
+    timers.cancel(state, timers.Backoff(data.round), timers.Window(data.round), timers.Return(data.round))
     for older in [round_ for round_ in state.stores if round_ < data.round]:
         del state.stores[older]
     for older in [round_ for round_ in state.store_nodes if round_ < data.round]:
@@ -149,9 +148,9 @@ def _round_started(state: JobState, event: Event, data: world.RoundStarted, chan
     if open_incident is not None:
         state.applied[open_incident.taken] = event.time
     if open_incident is not None and state.spec is not None:
-        state.deadlines[f"settle/{data.round}"] = event.time + seconds(state.spec.timing.settle_s)
+        timers.start(state, timers.Settle(data.round), event.time, state.spec.timing.settle_s)
         if open_incident.deadline_s > 0:
-            state.deadlines[f"outcome/{data.round}"] = event.time + seconds(open_incident.deadline_s)
+            timers.start(state, timers.Outcome(data.round), event.time, open_incident.deadline_s)
 
 
 @on(action.ActionOrdered)
@@ -168,7 +167,7 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
         waiting = {names[0]: ""}
     state.actions[data.effect] = ActionState(effect=data.effect, command=command, waiting=waiting, ordered=event.time)
     if data.deadline_s is not None:
-        state.deadlines[f"action/{data.effect}"] = event.time + seconds(data.deadline_s)
+        timers.start(state, timers.Action(data.effect), event.time, data.deadline_s)
     if isinstance(command, OpenStore):
         state.store_nodes[command.round] = names[0]
         state.stores.pop(command.round, None)
@@ -231,4 +230,4 @@ def _action_superseded(state: JobState, event: Event, data: action.ActionSuperse
 @on(action.ActionDone)
 def _action_closed(state: JobState, event: Event, data: Any, changes: Changes) -> None:
     state.actions.pop(data.effect, None)
-    state.deadlines.pop(f"action/{data.effect}", None)
+    timers.cancel(state, timers.Action(data.effect))

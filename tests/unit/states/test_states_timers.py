@@ -1,0 +1,81 @@
+"""The family of timers: its keys in logs and snapshots, and its expiry."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import ftcore
+from ftcore.states import timers
+from ftcore.states.model import JobState
+from ftcore.states.timers import TIMERS, Timer, Unknown, parse
+
+KEYS: dict[str, Timer] = {
+    "join": timers.Join(),
+    "diagnosis": timers.Diagnosis(),
+    "backoff/3": timers.Backoff(3),
+    "window/3": timers.Window(3),
+    "return/3": timers.Return(3),
+    "settle/3": timers.Settle(3),
+    "outcome/12": timers.Outcome(12),
+    "action/r3.start/1": timers.Action("r3.start/1"),
+    "departure": timers.Departure(),
+    "offer": timers.Offer(),
+}
+"""A key of every kind, as released logs have it: never changed, added to only."""
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_of_a_log_means_a_timer_and_the_timer_makes_that_key(key: str):
+    """Keys are what they always were, in both directions."""
+    assert parse(key) == KEYS[key]
+    assert KEYS[key].key == key
+
+
+def test_the_family_is_closed():
+    """Every kind has a key above, a meaning and an expiry; no two kinds share the first part of the key."""
+    assert {type(timer) for timer in KEYS.values()} == {*TIMERS}
+    assert len({kind.kind for kind in TIMERS}) == len(TIMERS)
+    assert all(kind.__doc__ and kind.expiry for kind in TIMERS)
+
+
+@pytest.mark.parametrize(
+    "key", ["", "later", "settle", "settle/", "settle/x", "settle/03", "settle/٣", "settle/" + "9" * 5000, "join/1"]
+)
+def test_an_unknown_key_is_kept_as_it_is(key: str):
+    """A timer of a newer ftcore keeps its key, runs until it expires, and survives the end of a plan."""
+    assert parse(key) == Unknown(key)
+    assert parse(key).key == key
+    state = JobState()
+    timers.start(state, parse(key), 5, 0.0)
+    timers.cancel_of_plan(state)
+    assert state.deadlines == {key: 5}
+    assert timers.expire(state, key, 5) == Unknown(key)
+    assert state.deadlines == {}
+
+
+def test_a_timer_that_was_started_anew_does_not_expire_at_its_old_time():
+    """An expiry counts for the timer that it was of; one that names no time counts always."""
+    state = JobState()
+    timers.start(state, timers.Offer(), 1, 2.0)
+    assert timers.due(state, timers.Offer()) == 2_000_000_001
+    assert timers.expire(state, "offer", 1_000_000_001) is None
+    assert timers.is_running(state, timers.Offer())
+    assert timers.expire(state, "offer", 0) == timers.Offer()
+    assert timers.due(state, timers.Offer()) is None
+
+
+def test_a_plan_takes_its_timers_with_it():
+    """Timers of rounds, of a departure and of a diagnosis end with the plan; all others run on."""
+    state = JobState()
+    for timer in KEYS.values():
+        timers.start(state, timer, 0, 1.0)
+    timers.cancel_of_plan(state)
+    assert [*state.deadlines] == ["join", "action/r3.start/1", "offer"]
+
+
+def test_nobody_else_reads_or_writes_keys():
+    """Only the module of the timers looks into the deadlines of a state."""
+    package = Path(ftcore.__file__).parent
+    elsewhere = [path for path in package.rglob("*.py") if re.search(r"\bstate\.deadlines\b", path.read_text())]
+    assert elsewhere == [package / "states" / "timers.py"]
