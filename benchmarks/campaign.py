@@ -21,12 +21,12 @@ from ftcore.events.envelope import Event
 from ftcore.events.incident import IncidentOpened
 from ftcore.events.registry import Kind
 from ftcore.policies.config import parse
-from ftcore.sim.campaign_training import PRODUCTIVE
+from ftcore.sim.campaign.simulate import Request, expected_ettr, interval95, simulate
+from ftcore.sim.campaign.training import PRODUCTIVE
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
-from ftcore.sim.simulate import Request, expected_ettr, interval95, simulate
 from ftcore.sim.trace import Trace, TraceFault
-from ftcore.sim.whatif import WhatIf
+from ftcore.sim.whatif.compare import WhatIf
 from ftcore.states.model import JobState
 
 TARGET_S = 60.0
@@ -57,7 +57,8 @@ CHAINS = {
 def big(days: float) -> dict[str, float]:
     """The Llama 3 campaign in a process of its own: CPU seconds, peak memory in MiB, and what came of it."""
     code = (
-        "import json, resource, sys; from ftcore.sim.simulate import *; from ftcore.sim.profiles import profile\n"
+        "import json, resource, sys\n"
+        "from ftcore.sim.campaign.simulate import *; from ftcore.sim.profiles import profile\n"
         f"o = simulate(Request(nodes=2048, days={days}, seed=1, profile=profile('llama3')))\n"
         "u = resource.getrusage(resource.RUSAGE_SELF)\n"
         "print(u.ru_utime + u.ru_stime, u.ru_maxrss / 1024, o.tally.events, len(o.tally.incidents), o.goodput, "

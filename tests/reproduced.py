@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from ftcore.errors import UsageError
 from ftcore.events.envelope import Event
 from ftcore.events.policy import PolicyLoaded
-from ftcore.sim.whatif import Compared, WhatIf
+from ftcore.sim.whatif.compare import Compared, WhatIf
 
 
 def assert_reproduced(events: Iterable[Event]) -> list[Compared]:

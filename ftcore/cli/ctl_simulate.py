@@ -17,13 +17,13 @@ from ftcore.ids import JobName
 from ftcore.logs.archive import ArchiveWriter
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile, same_file
 from ftcore.policies.assumed import read_assumed, said_of
-from ftcore.sim.campaign_plot import plot
-from ftcore.sim.campaign_tally import Told
-from ftcore.sim.campaign_training import CAUSES, PRODUCTIVE
-from ftcore.sim.campaign_wheel import Sink
+from ftcore.sim.campaign.plot import plot
+from ftcore.sim.campaign.simulate import Outcome, Request, check, interval95, simulate
+from ftcore.sim.campaign.tally import Told
+from ftcore.sim.campaign.training import CAUSES, PRODUCTIVE
+from ftcore.sim.campaign.wheel import Sink
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
-from ftcore.sim.simulate import Outcome, Request, check, interval95, simulate
 from ftcore.sim.trace import parse as parse_trace
 from ftcore.wording import NOBODY, format_elapsed, plural
 

@@ -10,8 +10,8 @@ from ftcore.policies.assumed import read_assumed, said_of
 from ftcore.replay.reading import read_async
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
-from ftcore.sim.whatif import Compared, WhatIf
-from ftcore.sim.whatif_prices import Price
+from ftcore.sim.whatif.compare import Compared, WhatIf
+from ftcore.sim.whatif.prices import Price
 from ftcore.wording import NOBODY, format_elapsed, plural
 
 

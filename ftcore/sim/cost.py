@@ -2,7 +2,7 @@
 
 House rules: no duration stands anywhere else in the campaign. A figure's source is one of ``default`` (our choice
 inside the ranges that the sources of ``profiles.py`` give), the name of a profile, ``given`` (asked for by the caller)
-or ``this log`` (measured in a recorded job; see ``whatif.py``), and every result that uses a figure can name it.
+or ``this log`` (measured in a recorded job; see ``whatif/``), and every result that uses a figure can name it.
 """
 
 from collections.abc import Mapping

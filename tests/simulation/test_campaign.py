@@ -10,12 +10,12 @@ from reproduced import assert_reproduced
 from ftcore.events.envelope import Event
 from ftcore.policies.config import default_chain, parse
 from ftcore.replay.verify import verify
-from ftcore.sim.campaign_training import CAUSES
+from ftcore.sim.campaign.simulate import Outcome, Request, expected_ettr, faults_of, interval95, simulate
+from ftcore.sim.campaign.training import CAUSES
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import PROFILES, profile
-from ftcore.sim.simulate import Outcome, Request, expected_ettr, faults_of, interval95, simulate
 from ftcore.sim.trace import Trace, TraceFault
-from ftcore.sim.whatif import WhatIf
+from ftcore.sim.whatif.compare import WhatIf
 from ftcore.states.model import digest
 
 DAY = 86400.0

@@ -12,8 +12,8 @@ from ftcore.events.job import JobFinished, JobSpec
 from ftcore.events.policy import PolicyConsidered
 from ftcore.events.world import RoundPlanned, WorldFormed
 from ftcore.policies.config import default_chain
-from ftcore.sim.campaign import Campaign
-from ftcore.sim.campaign_machines import Setting
+from ftcore.sim.campaign.campaign import Campaign
+from ftcore.sim.campaign.machines import Setting
 from ftcore.sim.cost import Costs
 from ftcore.sim.protocol.options import draw
 from ftcore.sim.protocol.simulation import Simulation

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from ftcore.cli.ftctl import main
-from ftcore.sim.simulate import expected_ettr
+from ftcore.sim.campaign.simulate import expected_ettr
 
 SMALL = ["simulate", "--nodes", "8", "--days", "20", "--seed", "7", "--profile", "opt175b"]
 

@@ -12,7 +12,7 @@ from ftcore.policies.config import check, parse
 from ftcore.policies.external import External, declare, with_rules
 from ftcore.policies.options import Options, span
 from ftcore.replay import fold_log, read, verify
-from ftcore.sim.whatif import WhatIf
+from ftcore.sim.whatif.compare import WhatIf
 from ftcore.states.model import IncidentState, JobState, digest
 from ftcore.testing.driver import JobDriver
 

@@ -12,8 +12,8 @@ from ftcore.events.job import JobSpec
 from ftcore.events.node import PlatformAnswered
 from ftcore.events.policy import PolicyLoaded
 from ftcore.ids import seconds
-from ftcore.sim.campaign_nodes import SimNode
-from ftcore.sim.campaign_wheel import Sink, Wheel
+from ftcore.sim.campaign.nodes import SimNode
+from ftcore.sim.campaign.wheel import Sink, Wheel
 from ftcore.sim.cost import Costs
 from ftcore.states.job import ENDED
 

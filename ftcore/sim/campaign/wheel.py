@@ -11,7 +11,7 @@ from ftcore.engine.decide import turn
 from ftcore.engine.turn import own_fact, sequence
 from ftcore.events.envelope import At, Event, EventId, Fact
 from ftcore.ids import SECOND, Nanoseconds, Term, seconds
-from ftcore.sim.campaign_nodes import SimNode
+from ftcore.sim.campaign.nodes import SimNode
 from ftcore.states.model import JobState
 
 EPOCH_NS = 1_700_000_000 * SECOND

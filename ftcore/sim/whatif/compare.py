@@ -54,7 +54,7 @@ from ftcore.policies.chain import consult
 from ftcore.policies.feasible import unable
 from ftcore.replay.reading import fold_recorded
 from ftcore.sim.cost import Costs
-from ftcore.sim.whatif_prices import NEEDS_NODE, Case, Option, Price, Prices, Stage
+from ftcore.sim.whatif.prices import NEEDS_NODE, Case, Option, Price, Prices, Stage
 from ftcore.states.fold.incidents import was_tried
 from ftcore.states.model import IncidentState, JobState
 

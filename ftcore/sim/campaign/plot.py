@@ -7,7 +7,7 @@ Ito); every area is named in the legend with its share, so the picture can be re
 from collections.abc import Callable, Sequence
 from xml.sax.saxutils import escape
 
-from ftcore.sim.campaign_training import CAUSES, PRODUCTIVE
+from ftcore.sim.campaign.training import CAUSES, PRODUCTIVE
 
 WIDTH, HEIGHT = 900, 460
 _LEFT, _RIGHT, _TOP, _GAP, _BOTTOM = 60, 210, 44, 40, 40

@@ -1,10 +1,9 @@
 """Campaign: months of a job of thousands of nodes, decided by the production engine, on virtual time.
 
-Between two faults nothing is simulated: training is booked in closed steps (``campaign_training.py``). A fault reaches
-the engine as the fact by which production would learn of it (``evidence.py``), after the time that noticing it takes;
-every order that the engine gives is obeyed by every node it addresses (``campaign_nodes.py``), each by a fact and a
-turn of its own, after the time that obeying takes (``cost.py``). What follows is the engine's and the policies'
-business.
+Between two faults nothing is simulated: training is booked in closed steps (``training.py``). A fault reaches the
+engine as the fact by which production would learn of it (``sim/evidence.py``), after the time that noticing it takes;
+every order that the engine gives is obeyed by every node it addresses (``nodes.py``), each by a fact and a turn of its
+own, after the time that obeying takes (``sim/cost.py``). What follows is the engine's and the policies' business.
 
 What the campaign adds to them is the world outside: machines that stay bad, a platform that replaces nodes, a launcher
 that brings a lost node back, somebody who starts an ended job again.
@@ -45,10 +44,10 @@ from ftcore.events.node import PlatformAnswered
 from ftcore.events.policy import AbilityDeclared, PlanApplied, PolicyFaulted
 from ftcore.events.world import RoundStarted
 from ftcore.ids import SECOND, seconds
-from ftcore.sim.campaign_machines import Machines, Setting
-from ftcore.sim.campaign_nodes import SimNode, answer_to
-from ftcore.sim.campaign_training import Training
-from ftcore.sim.campaign_wheel import Sink
+from ftcore.sim.campaign.machines import Machines, Setting
+from ftcore.sim.campaign.nodes import SimNode, answer_to
+from ftcore.sim.campaign.training import Training
+from ftcore.sim.campaign.wheel import Sink
 from ftcore.sim.cost import DETECTIONS
 from ftcore.sim.evidence import JOIN, KINDS, Kind, fact_of
 from ftcore.sim.trace import TraceFault

@@ -1,4 +1,4 @@
-"""Prices of plans: what each chain cost, or is expected to cost, in an incident; see ``whatif.py`` for the rules.
+"""Prices of plans: what each chain cost, or is expected to cost, in an incident; see ``compare.py`` for the rules.
 
 House rule: every price names its sources, and a figure that this log holds is never taken from elsewhere.
 """

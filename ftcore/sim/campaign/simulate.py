@@ -1,7 +1,7 @@
 """Simulating a cluster: from what a user asks for to a finished campaign and what came of it.
 
-Three ways to say what goes wrong: a profile's rates and mix (``profiles.py``), one rate with one cost of a restart (the
-assumptions of the closed form below), or a trace file (``trace.py``).
+Three ways to say what goes wrong: a profile's rates and mix (``sim/profiles.py``), one rate with one cost of a restart
+(the assumptions of the closed form below), or a trace file (``sim/trace.py``).
 
 The closed form is that of Meta's study of its research clusters (HPCA 2025, arXiv 2410.21680):
 
@@ -30,11 +30,11 @@ from ftcore.policies.abilities import counted
 from ftcore.policies.base import Ability
 from ftcore.policies.config import default_chain
 from ftcore.policies.feasible import unable
-from ftcore.sim.campaign import DAY_S, Campaign
-from ftcore.sim.campaign_machines import Setting
-from ftcore.sim.campaign_tally import VERIFIED_MAX, Fared, Tally
-from ftcore.sim.campaign_training import PRODUCTIVE
-from ftcore.sim.campaign_wheel import Sink
+from ftcore.sim.campaign.campaign import DAY_S, Campaign
+from ftcore.sim.campaign.machines import Setting
+from ftcore.sim.campaign.tally import VERIFIED_MAX, Fared, Tally
+from ftcore.sim.campaign.training import PRODUCTIVE
+from ftcore.sim.campaign.wheel import Sink
 from ftcore.sim.cost import Costs
 from ftcore.sim.evidence import KILLED, KINDS
 from ftcore.sim.profiles import Profile
