@@ -20,7 +20,7 @@ from ftcore.events.policy import PolicyConsidered
 from ftcore.faults import standstill
 from ftcore.policies import budget, process_restart
 from ftcore.runtime.agent import outbox
-from ftcore.runtime.master import deadlines, keeper, master, sequencer
+from ftcore.runtime.master import agents, deadlines, keeper, sequencer, term
 from ftcore.sim.protocol import checkers, node, supervisor
 from ftcore.sim.protocol.options import DEPARTURE, SOON, SPIKE, draw
 from ftcore.sim.protocol.simulation import run_protocol
@@ -97,14 +97,14 @@ def fold_differently(monkeypatch: pytest.MonkeyPatch, payload: type, change: Cal
 
 @plant("AcknowledgedFactsStand", WRITES)
 def facts_are_acknowledged_before_they_are_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    take_fact = master.Master.take_fact
+    take_fact = term.Term.take_fact
 
     def early(self: Any, session: Any, fact: Any) -> None:
         session.acked = fact.id.n
-        self._durable[fact.id.source] = (fact.id.incarnation, fact.id.n)
+        self.agents._durable[fact.id.source] = (fact.id.incarnation, fact.id.n)
         take_fact(self, session, fact)
 
-    monkeypatch.setattr(master.Master, "take_fact", early)
+    monkeypatch.setattr(term.Term, "take_fact", early)
 
 
 @plant("AcknowledgedFactsStand", WRITES)
@@ -136,9 +136,9 @@ def orders_are_sent_before_they_are_durable(monkeypatch: pytest.MonkeyPatch) -> 
     async def early(self: Any, part: Any, expected: Any) -> None:
         leader = self._committed.__self__
         events = [event for group in part for event in group.events]
-        for (name, _), given in master.answers_to(self.state, events).orders.items():
-            if name in leader._sessions:
-                leader._sessions[name].order(given)
+        for (name, _), given in agents.answers_to(self.state, events).orders.items():
+            if name in leader.agents.sessions:
+                leader.agents.sessions[name].order(given)
         await append(self, part, expected)
 
     monkeypatch.setattr(sequencer.Sequencer, "_append", early)
@@ -304,7 +304,7 @@ def an_agent_forgets_what_it_has_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @plant("Liveness")
 def orders_are_not_repeated_to_agents_that_call_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master, "unanswered", lambda state, node, incarnation: [])
+    monkeypatch.setattr(agents, "unanswered", lambda state, node, incarnation: [])
 
 
 @pytest.mark.parametrize(("mutation", "checker", "focus"), planted)

@@ -36,7 +36,7 @@ class Refusals:
         tell: takes the facts.
     """
 
-    def __init__(self, tell: Callable[[CallerRefused], None]) -> None:
+    def __init__(self, tell: Callable[[CallerRefused], object]) -> None:
         self._tell = tell
         self._kinds: dict[str, _Kind] = {}
 

@@ -1,19 +1,17 @@
 """The master's service: streams of agents, commands of operators. It knows frames, not decisions."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import structlog
 
 from ftcore.errors import LogCorrupt, StreamBroken
 from ftcore.events.codec import decode_fact
-from ftcore.ports import Stream, Transport
+from ftcore.events.envelope import Fact
+from ftcore.ports import EventLog, Stream, Transport
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.opening import Admitted, Opening, Turned, Word
-
-if TYPE_CHECKING:
-    from ftcore.runtime.master.master import Master
 
 PREDECESSOR_S = 1.5
 """How long a newcomer waits for the end of an older agent of its name; a dead one's stream ends, or falls silent."""
@@ -25,6 +23,26 @@ OPENINGS_MAX = 1 << 14
 """So many streams may be in their opening at once; who comes beyond is sent away without a word, and tries again."""
 
 logger = structlog.get_logger()
+
+
+class _Master(Protocol):
+    """What a service asks of its master; see ``Master``."""
+
+    log: EventLog
+
+    def turned_away(self, turned: Turned, peer: str) -> None: ...
+    async def greet(
+        self, hello: frames.Hello, peer: str = ""
+    ) -> frames.NotMaster | frames.Refused | frames.Parked | None: ...
+    def occupied(self, hello: frames.Hello) -> bool: ...
+    def attach(self, session: Session) -> None: ...
+    def detach(self, session: Session) -> None: ...
+    def heard(self, session: Session) -> None: ...
+    def beat(self, session: Session, beat: frames.Beat) -> None: ...
+    def take_fact(self, session: Session, fact: Fact) -> None: ...
+    def stands_by(self, standby: frames.Standby) -> frames.Candidates: ...
+    def seen(self, inquiry: frames.Inquiry) -> frames.NodesSeen: ...
+    async def command(self, request: frames.Command) -> frames.CommandReply: ...
 
 
 class Service:
@@ -41,7 +59,7 @@ class Service:
         listener: where it serves.
     """
 
-    def __init__(self, master: "Master", transport: Transport, *, listen: str, advertise: str, token: str) -> None:
+    def __init__(self, master: _Master, transport: Transport, *, listen: str, advertise: str, token: str) -> None:
         self._master = master
         self._token = token
         self._opening = 0

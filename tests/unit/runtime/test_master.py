@@ -28,13 +28,14 @@ from ftcore.ports import EventLog, NodeEnded
 from ftcore.runtime.agent.link import make_hello
 from ftcore.runtime.clock import at
 from ftcore.runtime.master import deadlines as timed
-from ftcore.runtime.master import master as leads
 from ftcore.runtime.master import sequencer
+from ftcore.runtime.master import term as leads
 from ftcore.runtime.master.deadlines import Deadlines
 from ftcore.runtime.master.master import Master
 from ftcore.runtime.master.replacer import Replacer
 from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.runtime.master.sessions import Session
+from ftcore.runtime.master.term import Term
 from ftcore.runtime.wire import frames
 from ftcore.states.job import JobPhase
 from ftcore.states.model import MasterState
@@ -80,6 +81,12 @@ class Led:
             raise LogFull("no space")
         await self._append(*args, **more)
 
+    @property
+    def term(self) -> Term:
+        """What it does as the leader."""
+        assert self.master.term is not None
+        return self.master.term
+
     def hold(self) -> None:
         """No append lands from now on."""
         self._landing.clear()
@@ -124,8 +131,7 @@ async def led(name: str, tmp_path: Path) -> AsyncIterator[Led]:
 
 
 def deadlines(job: Led) -> Deadlines:
-    assert job.master._deadlines is not None
-    return job.master._deadlines
+    return job.term.deadlines
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -144,7 +150,7 @@ def test_an_agent_is_told_of_its_loss_once_it_is_durable(tmp_path: Path) -> None
     async def scenario() -> None:
         async with led("lost", tmp_path) as job:
             job.hold()
-            job.master._lose("b", "1", "no frame for 2 s")
+            job.term.liveness.lose("b", "1", "no frame for 2 s")
             await job.appending.wait()
             assert not is_ended(job.sessions["b"])
             call = asyncio.create_task(job.master.greet(hello("b", acked=1)))
@@ -168,7 +174,7 @@ def test_what_a_predecessor_left_is_written_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with led("inherited", tmp_path) as job:
             job.hold()
-            job.master._lose("b", "1", "its agent ended")
+            job.term.liveness.lose("b", "1", "its agent ended")
             await job.appending.wait()
             inherited = Fact(id=EventId("a", "1", 2), data=NodeLeft(node="a", incarnation="1", reason="left"), at=at())
             for _ in range(2):
@@ -177,7 +183,7 @@ def test_what_a_predecessor_left_is_written_once(tmp_path: Path) -> None:
                 for fact in (inherited, joined("a", "2")):
                     job.master.take_fact(session, fact)
             job.go()
-            await job.master._record(OperatorCommanded(command="stop", who="test"))
+            await job.term.record(OperatorCommanded(command="stop", who="test"))
             told = [(event.id.incarnation, event.id.n) async for event in job.log.read() if event.id.source == "a"]
             assert [fact for fact in told if fact[1]] == [("1", 1), ("1", 2), ("2", 1)]
 
@@ -190,14 +196,14 @@ def test_a_loss_that_was_told_twice_is_written_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with led("twice", tmp_path) as job:
             job.hold()
-            job.master._lose("a", "1", "no frame for 2 s")
+            job.term.liveness.lose("a", "1", "no frame for 2 s")
             await job.appending.wait()
-            platform = Replacer("test:", "job", job.master._tell_own, lambda: job.master.state)
+            platform = Replacer("test:", "job", job.term.record, lambda: job.master.state)
             for _ in range(2):
                 platform._take(NodeEnded(node="b", reason="its pod has ended", pid=1))
-                job.master._lose("b", "1", "no frame for 2 s")
+                job.term.liveness.lose("b", "1", "no frame for 2 s")
             job.go()
-            await job.master._record(OperatorCommanded(command="stop", who="test"))
+            await job.term.record(OperatorCommanded(command="stop", who="test"))
             lost = [event.data.node async for event in job.log.read() if event.type == "node.lost"]
             assert lost == ["a", "b"]
 
@@ -210,7 +216,7 @@ def test_a_call_that_is_held_back_is_judged_by_what_landed(tmp_path: Path) -> No
     async def scenario() -> None:
         async with led("deposed", tmp_path) as job:
             job.hold()
-            job.master._lose("b", "1", "no frame for 2 s")
+            job.term.liveness.lose("b", "1", "no frame for 2 s")
             await job.appending.wait()
             call = asyncio.create_task(job.master.greet(hello("b", acked=1)))
             await asyncio.sleep(0)
@@ -237,7 +243,7 @@ def test_while_nodes_are_awaited_a_store_that_does_not_answer_excuses_them(
         async with led("found", tmp_path) as job:
             monkeypatch.setattr(Leases, "excuse", lambda *_: excused.set())
             monkeypatch.setattr(job.log, "leader", leader)
-            job.master._leases = Leases(seconds(60), seconds(0.1))
+            job.term.liveness.leases = Leases(seconds(60), seconds(0.1))
             await excused.wait()
             answers.set()
             excused.clear()
@@ -274,7 +280,7 @@ def test_an_operator_is_refused_for_what_is_durable_alone(tmp_path: Path) -> Non
     async def scenario() -> None:
         async with led("refused", tmp_path) as job:
             job.hold()
-            job.master._lose("b", "1", "no frame for 2 s")
+            job.term.liveness.lose("b", "1", "no frame for 2 s")
             await job.appending.wait()
             call = asyncio.create_task(job.master.command(asks("drain", "b")))
             await asyncio.sleep(0)
@@ -294,7 +300,7 @@ def test_an_operator_whose_refusal_never_lands_is_sent_to_who_leads(tmp_path: Pa
     async def scenario() -> None:
         async with led("refused-deposed", tmp_path) as job:
             job.hold()
-            job.master._lose("b", "1", "no frame for 2 s")
+            job.term.liveness.lose("b", "1", "no frame for 2 s")
             await job.appending.wait()
             call = asyncio.create_task(job.master.command(asks("drain", "b")))
             await asyncio.sleep(0)
@@ -346,15 +352,15 @@ def test_an_acknowledgement_is_no_frame_of_its_own_but_a_sign_of_life(tmp_path: 
 
     async def scenario() -> None:
         async with led("signs", tmp_path) as job:
-            session, now = job.sessions["b"], job.master._clock.mono()
+            session, now = job.sessions["b"], job.term.clock.mono()
             while not session.outgoing.empty():
                 session.outgoing.get_nowait()
             session.spoken_to = True
             sign = seconds(job.master.state.spec.timing.sign_s)  # type: ignore[union-attr]
             for moment in (now, now + sign - 1):
-                job.master._give_signs_of_life(moment)
+                job.term.agents.give_signs_of_life(moment, sign / 1e9)
                 assert session.outgoing.empty()
-            job.master._give_signs_of_life(now + sign)
+            job.term.agents.give_signs_of_life(now + sign, sign / 1e9)
             assert frames.decode_from_master(session.outgoing.get_nowait() or b"") == frames.Ack(1, session.mark())
 
     run(scenario())
@@ -370,8 +376,8 @@ def test_a_master_ends_with_the_last_group_and_not_before(tmp_path: Path) -> Non
                 left = NodeLeft(node=node, incarnation="1", reason="stopped")
                 job.master.take_fact(job.sessions[node], Fact(id=EventId(node, "1", 2), data=left, at=at()))
             await job.appending.wait()
-            job.master._check_ended()
-            assert not job.master._ended.is_set()
+            job.term._check_ended()
+            assert not job.term.ended.is_set()
 
     run(scenario())
 
@@ -384,20 +390,20 @@ def test_deadlines_have_grace_from_when_the_log_can_be_written_again(
 
     async def scenario() -> None:
         async with led("stalled", tmp_path) as job:
-            clock = job.master._clock
+            clock = job.term.clock
             now, passed = clock.now, [0]
             monkeypatch.setattr(clock, "now", lambda: now() + passed[0])
 
             job.full = True
             job.appending.clear()
             for _ in range(3):
-                job.master._lose("b", "1", "no frame for 2 s")
+                job.term.liveness.lose("b", "1", "no frame for 2 s")
             await job.appending.wait()
             passed[0] = seconds(3600)
             deadlines(job)._changed.set()
             job.full = False
             await job.until("node.lost")
-            asked = job.master._record(OperatorCommanded(command="note", who="me", why="behind it"))
+            asked = job.term.record(OperatorCommanded(command="note", who="me", why="behind it"))
             await asked
             types = [event.type async for event in job.log.read()]
             assert types.count("node.lost") == 1
@@ -419,14 +425,14 @@ def test_what_waited_behind_a_stall_is_asked_once_more(tmp_path: Path, monkeypat
         async with led("queued", tmp_path) as job:
             short = lambda deadline, since, _: due(deadline, since, 0.1)  # noqa: E731
             monkeypatch.setattr(timed, "due", short)
-            clock = job.master._clock
+            clock = job.term.clock
             now, passed = clock.now, [0]
             monkeypatch.setattr(clock, "now", lambda: now() + passed[0])
             job.full = True
             job.appending.clear()
-            job.master._record(OperatorCommanded(command="note", who="me", why="what cannot be appended"))
+            job.term.record(OperatorCommanded(command="note", who="me", why="what cannot be appended"))
             await job.appending.wait()
-            job.master._lose("b", "1", "no frame for 2 s")
+            job.term.liveness.lose("b", "1", "no frame for 2 s")
             monkeypatch.setattr(Sequencer, "ahead", False)  # as between two batches
             passed[0] = seconds(3600)
             assert deadlines(job).expire() is None
@@ -440,7 +446,7 @@ def test_what_waited_behind_a_stall_is_asked_once_more(tmp_path: Path, monkeypat
             async for event in expired:
                 if event.type == "operator.commanded":
                     break
-            resumed = job.master._sequencer.resumed  # type: ignore[union-attr]
+            resumed = job.term.sequencer.resumed
             async for event in expired:  # nothing else need come for it to be looked at once more
                 assert event.type != "node.lost"
                 if event.type == "deadline.expired":
@@ -457,17 +463,17 @@ def test_deadlines_have_grace_behind_an_append_that_was_held_up(
 
     async def scenario() -> None:
         async with led("slow", tmp_path) as job:
-            clock = job.master._clock
+            clock = job.term.clock
             now, mono, passed = clock.now, clock.mono, [0]
             monkeypatch.setattr(clock, "now", lambda: now() + passed[0])
             monkeypatch.setattr(clock, "mono", lambda: mono() + passed[0])
             job.hold()
-            noted = job.master._record(OperatorCommanded(command="note", who="me", why="held up"))
+            noted = job.term.record(OperatorCommanded(command="note", who="me", why="held up"))
             await job.appending.wait()
             passed[0] = seconds(3600)
             job.go()
             await noted
-            await job.master._record(OperatorCommanded(command="note", who="me", why="behind it"))
+            await job.term.record(OperatorCommanded(command="note", who="me", why="behind it"))
             assert "deadline.expired" not in [event.type async for event in job.log.read()]
 
     run(scenario())
@@ -478,7 +484,7 @@ def test_deadlines_have_grace_when_a_frozen_master_goes_on(tmp_path: Path, monke
 
     async def scenario() -> None:
         async with led("frozen", tmp_path) as job:
-            clock = job.master._clock
+            clock = job.term.clock
             now, mono, passed = clock.now, clock.mono, [0]
             monkeypatch.setattr(clock, "now", lambda: now() + passed[0])
             monkeypatch.setattr(clock, "mono", lambda: mono() + passed[0])
@@ -541,7 +547,7 @@ def test_an_agent_is_believed_while_the_store_does_not_answer(tmp_path: Path) ->
                 raise LogUnavailable("no answer")
 
             job.log.digest_at = silent  # type: ignore[method-assign]
-            job.master._contradictions._known.clear()
+            job.term.contradictions._known.clear()
             assert await job.master.greet(marked("a", attrs.evolve(mark, seq=Seq(1)))) is None
 
     run(scenario())
