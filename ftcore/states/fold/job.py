@@ -20,6 +20,7 @@ from ftcore.states.model import (
     Skip,
     is_deferred,
 )
+from ftcore.states.revisions import OWN_STORES, follows
 
 
 @on(job.JobSubmitted)
@@ -36,6 +37,9 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
     state.reports = []
     timers.cancel_all(state)
     state.actions, state.attempts = {}, {}
+    if follows(state, OWN_STORES):
+        # Nobody answers an order of the run before, and its first round may have the number of one planned there.
+        state.stores, state.store_nodes = {}, {}
     state.streak, state.repeat = 0, Repeat()
     state.step, state.reports_steps, state.step_absolute = None, False, False
     state.request, state.held, state.resume_step, state.offered = None, False, None, 0

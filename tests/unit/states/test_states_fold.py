@@ -2,13 +2,15 @@
 
 import copy
 
+import attrs
 import msgspec
 import pytest
 
 from ftcore.errors import UnknownEvent
 from ftcore.events import decode, encode
 from ftcore.events.envelope import EventId, Unknown
-from ftcore.events.job import JobParked, JobProgressed
+from ftcore.events.job import JobParked, JobProgressed, JobSubmitted
+from ftcore.events.master import MasterElected
 from ftcore.events.worker import WorkersStepped
 from ftcore.events.world import StoreOpened
 from ftcore.faults.taxonomy import CLASSES
@@ -74,6 +76,22 @@ def test_duplicates_are_told_by_source_incarnation_and_number():
     assert not is_duplicate(driver.state, "node0", incarnation, n + 1)
     assert not is_duplicate(driver.state, "node0", "node0-9", 1)
     assert not is_duplicate(driver.state, "stranger", "x", 1)
+
+
+@pytest.mark.parametrize(("decides", "kept"), [(2, {1: "node0"}), (3, {})])
+def test_a_run_begins_without_the_stores_of_the_run_before(decides: int, kept: dict[int, str]):
+    """It does not wait for a store that nobody is asked for; logs of earlier masters keep the decisions they hold."""
+    driver = running()
+    driver.silence("node0")  # which serves the store, and does not leave
+    driver.stop()
+    driver.settle()
+    driver.wait()
+    assert driver.state.phase == "stopped" and driver.state.store_nodes == {1: "node0"}
+    elected = next(event for event in driver.events if isinstance(event.data, MasterElected))
+    driver.own(attrs.evolve(elected.data, decides=decides))
+    submitted = next(event for event in driver.events if isinstance(event.data, JobSubmitted))
+    fold(driver.state, msgspec.structs.replace(submitted, seq=driver.state.seq + 1))
+    assert driver.state.store_nodes == kept and set(driver.state.stores) == set(kept)
 
 
 def test_stale_facts_change_nothing():
