@@ -17,7 +17,7 @@ from ftcore.ids import Seq
 from ftcore.launch.hints import hinted
 from ftcore.ports import EventLog
 from ftcore.replay.wish import Wish
-from ftcore.states.job import ENDED
+from ftcore.states.phases import has_ended
 from ftcore.wording import DONE, clean
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ async def _asked(log: EventLog, store: str | None, command: str, node: str, why:
         )
     except Unreachable:
         state = await current_state(log)
-        if state.phase in ENDED:
+        if has_ended(state):
             how = f"{state.phase}: {state.reason}" if state.reason else str(state.phase)
             raise UsageError(f"{log.job} has ended ({how}): there is nobody who could be asked to {command}") from None
         raise

@@ -35,8 +35,8 @@ from ftcore.events.envelope import Event
 from ftcore.events.incident import IncidentResolved
 from ftcore.events.job import JobFinished, JobUnparked
 from ftcore.events.operator import OperatorCommanded
-from ftcore.states import timers
-from ftcore.states.job import ENDED, JobPhase
+from ftcore.states import phases, timers
+from ftcore.states.job import JobPhase
 from ftcore.states.model import ActionState, JobState
 
 
@@ -58,7 +58,7 @@ def turn(state: JobState, fact: Event) -> list[Event]:
 def decide(turn: Turn) -> None:
     """Decide everything that follows from the turn's fact."""
     state = turn.state
-    if state.phase is JobPhase.STUCK:
+    if phases.is_stuck(state):
         _decide_stuck(turn)
         return
     _expire(turn)
@@ -127,22 +127,24 @@ def _advance_calm(turn: Turn) -> bool:
     return len(turn.events) > before
 
 
-_ADVANCE: tuple[tuple[Callable[[Turn], bool], tuple[JobPhase, ...]], ...] = (
-    (advance_consult, tuple(JobPhase)),
-    (advance_plan, tuple(JobPhase)),
-    (advance_deferred, (JobPhase.RUNNING,)),
-    (advance_recovering, (JobPhase.RECOVERING, JobPhase.CHECKING)),
-    (advance_assembling, (JobPhase.ASSEMBLING,)),
-    (advance_forming, (JobPhase.FORMING,)),
-    (advance_starting, (JobPhase.STARTING,)),
-    (advance_verifying, tuple(JobPhase)),
-    (advance_spares, (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.PAUSED)),
-    (advance_finished, (JobPhase.RUNNING, JobPhase.PAUSED)),
-    (advance_outgoing, tuple(phase for phase in JobPhase if phase not in ENDED)),
-    (advance_release, ENDED),
-    (advance_actions, tuple(JobPhase)),
-    (_advance_calm, (JobPhase.RUNNING, JobPhase.PAUSED)),
+ADVANCES: tuple[tuple[Callable[[Turn], bool], phases.JobCondition], ...] = (
+    (advance_consult, phases.decides),
+    (advance_plan, phases.decides),
+    (advance_deferred, phases.is_running),
+    (advance_recovering, phases.plans_rounds),
+    (advance_assembling, phases.is_assembling),
+    (advance_forming, phases.is_forming),
+    (advance_starting, phases.is_starting),
+    (advance_verifying, phases.decides),
+    (advance_spares, phases.checks_standbys),
+    (advance_finished, phases.is_running),
+    (advance_outgoing, phases.is_under_way),
+    (advance_release, phases.has_ended),
+    (advance_actions, phases.decides),
+    (_advance_calm, phases.is_up),
 )
-"""Asked in this order, each in the phases that it can do anything in; after a decision the asking starts again."""
+"""Asked in this order, each where its condition holds; after a decision the asking starts again."""
 
-_ADVANCE_IN = {phase: tuple(advance for advance, phases in _ADVANCE if phase in phases) for phase in JobPhase}
+_ADVANCE_IN = {
+    phase: tuple(advance for advance, condition in ADVANCES if phase in condition.phases) for phase in JobPhase
+}

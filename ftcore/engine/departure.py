@@ -23,8 +23,9 @@ from ftcore.events.action import ActionSuperseded
 from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentEscalated
 from ftcore.policies.situation import everyone_lives, is_alive, left
 from ftcore.states import timers
-from ftcore.states.model import IncidentState, JobState, is_deferred
+from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import NodePhase
+from ftcore.states.phases import is_deferred
 from ftcore.states.revisions import READY_FIRST, follows
 from ftcore.states.world import usable
 from ftcore.wording import format_duration, listed

@@ -8,8 +8,7 @@ from ftcore.events.incident import IncidentEscalated, IncidentExhausted
 from ftcore.events.job import JobFinished
 from ftcore.events.node import NodeGaveUp
 from ftcore.policies.alerting import word_of_end
-from ftcore.states.incident import IncidentPhase
-from ftcore.states.job import ENDED
+from ftcore.states.phases import has_ended, has_plan
 
 
 def finish(turn: Turn, finished: JobFinished, incident: str | None = None) -> None:
@@ -30,11 +29,11 @@ def finish(turn: Turn, finished: JobFinished, incident: str | None = None) -> No
 def end_given_up(turn: Turn) -> None:
     """End the job as failed if the turn's fact is that a node's launcher gave up: no plan of ours can overrule it."""
     data, state = turn.fact.data, turn.state
-    if not isinstance(data, NodeGaveUp) or state.phase in ENDED or not state.current(data.node, data.incarnation):
+    if not isinstance(data, NodeGaveUp) or has_ended(state) or not state.current(data.node, data.incarnation):
         return
     known, reason = state.incident, f"{data.node} gave up: {data.reason}"
     if known is not None:
-        if known.phase in (IncidentPhase.ACTING, IncidentPhase.DEFERRED, IncidentPhase.VERIFYING):
+        if has_plan(known):
             turn.emit(IncidentEscalated(policy=known.taken, reason=reason), incident=known.id)
         turn.emit(IncidentExhausted(reason=reason), incident=known.id)
     finish(

@@ -24,9 +24,9 @@ from ftcore.ids import Round
 from ftcore.policies.health import FAULTY, TOGETHER_MIN, Judgement, judge, next_groups, pair, together
 from ftcore.states.faultkey import is_cut
 from ftcore.states.health import Group, HealthState, wanted
-from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import IncidentState, JobState, NodeState
 from ftcore.states.node import NodePhase
+from ftcore.states.phases import has_ended
 from ftcore.wording import plural
 
 ANSWER_S = 30.0
@@ -62,8 +62,6 @@ NAMED_TWICE_MAX = 1000
 
 SWITCH = "switch"
 """The label whose nodes are tried all at once, if ranks are not laid out by another one (``--order-by``)."""
-
-_CHECKED_ALONE = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.PAUSED)
 
 
 def check_first(turn: Turn) -> bool | None:
@@ -103,7 +101,7 @@ def check_needed(turn: Turn, needed: int) -> bool | None:
 def advance_spares(turn: Turn) -> bool:
     """Check nodes that stand by while others train, each by itself: they are ready when they are needed."""
     state = turn.state
-    if not state.unchecked or state.health is not None or state.phase not in _CHECKED_ALONE:
+    if not state.unchecked or state.health is not None:
         return False
     due = _free(state, state.unchecked)
     if due:
@@ -183,7 +181,7 @@ def _order(
 def judge_health(turn: Turn) -> None:
     """When everybody has answered: the next stage, or the verdict and what follows from it."""
     state, known = turn.state, turn.state.health
-    if known is None or state.phase in ENDED:
+    if known is None or has_ended(state):
         return
     action = state.actions.get(known.effect)
     if action is not None and action.waiting:

@@ -16,8 +16,8 @@ from ftcore.events.action import ActionOrdered
 from ftcore.events.envelope import Event
 from ftcore.events.job import OWN_FIELDS, JobSpec
 from ftcore.ids import seconds
-from ftcore.states.job import ENDED
 from ftcore.states.model import Contradicted, JobState
+from ftcore.states.phases import has_ended, has_left
 from ftcore.timing import Timing
 
 
@@ -139,7 +139,7 @@ def refusal(
     of_this_run = again or acked or (launch and launch == state.launch)
     if state.contradicted is Contradicted.RESUMED:
         of_this_run = False  # it is of a run that the log does not know
-    if state.phase in ENDED and of_this_run and not (mine and found is not None and found.alive):
+    if has_ended(state) and of_this_run and not (mine and found is not None and found.alive):
         # It was away when the run ended, or came too late for it; to join would begin another run, of this node alone.
         came = ReleaseNode(outcome=state.outcome, exit_code=state.exit_code, reason=state.reason)
         return Refusal(f"the run has {state.phase}", rejoin=False, release=came)
@@ -147,7 +147,7 @@ def refusal(
         return None if found.alive else Refusal(f"this incarnation of {node} is {found.phase}", rejoin=True)
     if acked:
         return Refusal(f"another agent has taken the place of this one on {node}", rejoin=True)
-    if node in state.quarantined and state.phase not in ENDED:
+    if node in state.quarantined and not has_ended(state):
         # To let it in and send it away again would fill the log, as often as its host starts it.
         reason = f"{node} is kept out: {state.quarantined[node]}; once it is repaired: ftctl admit {node}"
         return Refusal(reason, rejoin=False, release=ReleaseNode(outcome="released", exit_code=5, reason=reason))
@@ -163,7 +163,7 @@ def wants_run(state: JobState) -> bool:
     """Whether a newcomer begins a run, since none lives."""
     if state.contradicted is Contradicted.OPEN:
         return False
-    return state.run == 0 or (state.phase in ENDED and not state.places)
+    return state.run == 0 or has_left(state)
 
 
 @attrs.frozen

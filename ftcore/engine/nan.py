@@ -7,8 +7,8 @@ case an alert is raised, ``ftctl status`` shows it, and the run's end says it.
 from ftcore.engine.turn import Turn
 from ftcore.events.policy import AlertRaised
 from ftcore.events.worker import NAN_STEPS
-from ftcore.states.job import ENDED
 from ftcore.states.model import JobState
+from ftcore.states.phases import has_ended
 
 REMEDIES = (
     "`rollback_and_skip` in the policy file goes back to a checkpoint before it and leaves out the data; "
@@ -22,7 +22,7 @@ NAN_TITLE = "loss is NaN"
 def warn_of_nan(turn: Turn) -> None:
     """Raise an alert if the turn's fact is that the loss was not finite for many steps in a row."""
     state = turn.state
-    if state.nan is None or state.nan.seq != turn.fact.seq or state.phase in ENDED:
+    if state.nan is None or state.nan.seq != turn.fact.seq or has_ended(state):
         return
     text = f"the loss is NaN or infinite since step {state.nan.since}, for {NAN_STEPS} steps in a row; {REMEDIES}"
     turn.emit(AlertRaised(severity="critical", title=f"{state.job}: {NAN_TITLE}", text=text))

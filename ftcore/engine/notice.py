@@ -23,24 +23,18 @@ from ftcore.faults.rule import Rule
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import PlanKind
 from ftcore.policies.traits import Trait, having
-from ftcore.states.job import ENDED, JobPhase
-from ftcore.states.model import IncidentState, JobState, Report, Request, is_deferred
+from ftcore.states.model import IncidentState, JobState, Report, Request
 from ftcore.states.node import NodePhase
+from ftcore.states.phases import has_ended, is_deferred, is_running, is_up, opens_faults
 from ftcore.states.revisions import READY_FIRST, follows
 from ftcore.states.world import usable
 from ftcore.wording import plural
-
-_TROUBLED = (JobPhase.FORMING, JobPhase.STARTING, JobPhase.RUNNING, JobPhase.PAUSED)
-"""Phases in which reports open an incident: not before a round is planned, not once the end is decided."""
-
-_CALM = (JobPhase.RUNNING, JobPhase.PAUSED)
-"""Phases in which wishes and opportunities are taken up."""
 
 
 def notice(turn: Turn, since: int) -> None:
     """Open or amend an incident, if a report of this run from that seq on, or an operator, gives a reason to."""
     state = turn.state
-    if state.phase in ENDED:
+    if has_ended(state):
         return
     if state.stop is not None:
         _notice_stop(turn, state.stop, since)
@@ -48,7 +42,7 @@ def notice(turn: Turn, since: int) -> None:
         _notice_reports(turn)
     elif is_deferred(state.incident):
         _notice_stricter(turn)
-    elif state.incident is None and state.phase in _CALM:
+    elif state.incident is None and is_up(state):
         notice_calm(turn)
 
 
@@ -78,7 +72,7 @@ def notice_calm(turn: Turn) -> None:
     state = turn.state
     if state.request is not None:
         _take_up(turn, state.request)
-    elif state.offered == 0 and state.phase is JobPhase.RUNNING and (count := _spare(state)):
+    elif state.offered == 0 and is_running(state) and (count := _spare(state)):
         _open_or_amend(turn, "opportunity", _offer(turn, count))
 
 
@@ -104,7 +98,7 @@ def _notice_reports(turn: Turn) -> None:
     reports = [report for report in state.reports if _is_of_run(state, report)]
     kind = "warning" if all(report.kind in ADVISORY for report in reports) else "fault"
     if known is None:
-        if state.phase in _TROUBLED and (kind == "fault" or state.phase in _CALM):
+        if opens_faults(state) and (kind == "fault" or is_up(state)):
             _open_or_amend(turn, kind, _read(state))
         return
     trains = known.kind == "warning" or is_deferred(known)

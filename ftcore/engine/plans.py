@@ -14,11 +14,9 @@ from ftcore.events.job import JobFinished
 from ftcore.events.policy import AlertRaised, PlanApplied, PolicyConsidered, Terms
 from ftcore.policies.base import Ask, PlanKind, Take, Verdict
 from ftcore.policies.chain import consult
-from ftcore.states.incident import IncidentPhase
-from ftcore.states.job import JobPhase
 from ftcore.states.model import IncidentState
+from ftcore.states.phases import awaits_verdict, is_acting, is_recovering
 
-_WAITING = (IncidentPhase.OPEN, IncidentPhase.DIAGNOSING, IncidentPhase.ESCALATING)
 _PLAIN = Terms()
 
 REVISIONS_MAX = 32
@@ -35,7 +33,7 @@ _FULFILLED = {
 def advance_consult(turn: Turn) -> bool:
     """Ask the chain about an incident that waits for an answer."""
     state, known = turn.state, turn.state.incident
-    if known is None or known.phase not in _WAITING:
+    if known is None or not awaits_verdict(known):
         return False
     if state.held and known.kind == "fault":
         return False  # an operator wants no recovery to begin
@@ -120,7 +118,7 @@ def _begin(turn: Turn, known: IncidentState) -> None:
 def advance_plan(turn: Turn) -> bool:
     """Move on a plan that waits for the answers to its own order."""
     state, known = turn.state, turn.state.incident
-    if known is None or known.phase is not IncidentPhase.ACTING or not known.effect:
+    if known is None or not is_acting(known) or not known.effect:
         return False
     if known.refused:
         pausing = state.actions[known.effect].waiting if known.effect in state.actions else None
@@ -130,7 +128,7 @@ def advance_plan(turn: Turn) -> bool:
             order_resume(turn, pausing)
         turn.emit(IncidentEscalated(policy=known.taken, reason=known.refused), incident=known.id)
         return True
-    if known.plan != PlanKind.IN_PLACE or known.effect in state.actions or state.phase is not JobPhase.RECOVERING:
+    if known.plan != PlanKind.IN_PLACE or known.effect in state.actions or not is_recovering(state):
         return False
     policy, terms = known.taken, known.terms
     assert terms.command is not None

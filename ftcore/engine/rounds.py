@@ -28,10 +28,9 @@ from ftcore.events.world import MEMBERS_PER_EVENT, RoundPlanned, RoundStarted, W
 from ftcore.ids import Round
 from ftcore.policies.base import PlanKind
 from ftcore.states import timers
-from ftcore.states.incident import IncidentPhase
-from ftcore.states.job import ENDED, JobPhase
-from ftcore.states.model import IncidentState, JobState, NodeState, is_deferred
+from ftcore.states.model import IncidentState, JobState, NodeState
 from ftcore.states.node import ACTIVE, OUTGOING, NodePhase
+from ftcore.states.phases import awaits_outcome, is_acting, is_deferred
 from ftcore.states.world import digest, next_size, usable
 from ftcore.wording import plural
 
@@ -47,7 +46,7 @@ def advance_actions(turn: Turn) -> bool:
 def advance_assembling(turn: Turn) -> bool:
     """Plan the first round once the nodes are there: all at once, or the minimum after the join window."""
     state, spec = turn.state, turn.state.spec
-    if state.phase is not JobPhase.ASSEMBLING or spec is None:
+    if spec is None:
         return False
     count = usable(state.available(), spec)
     if not count or (count < usable(spec.nodes_max, spec) and timers.is_running(state, timers.Join())):
@@ -63,9 +62,7 @@ def advance_assembling(turn: Turn) -> bool:
 def advance_recovering(turn: Turn) -> bool:
     """Once no worker of the old round runs any more: plan the next round, or end the job."""
     state, known = turn.state, turn.state.incident
-    if known is None or known.phase is not IncidentPhase.ACTING or known.plan not in (PlanKind.RESTART, PlanKind.END):
-        return False
-    if state.phase not in (JobPhase.RECOVERING, JobPhase.CHECKING):
+    if known is None or not is_acting(known) or known.plan not in (PlanKind.RESTART, PlanKind.END):
         return False
     if known.terms.survivors == "park" and order_rest_stop(turn, known):
         return True
@@ -141,7 +138,7 @@ def _stop_unanswered(state: JobState, known: IncidentState) -> bool:
 def advance_forming(turn: Turn) -> bool:
     """Form the planned round's world when its nodes, its store and its back-off are done."""
     state, plan, spec = turn.state, turn.state.plan, turn.state.spec
-    if state.phase is not JobPhase.FORMING or plan is None or spec is None:
+    if plan is None or spec is None:
         return False
     incident = state.incident.id if state.incident is not None else None
     avoided = _avoided(state)
@@ -198,7 +195,7 @@ def _avoided(state: JobState) -> tuple[str, ...]:
 def _give_up(turn: Turn, round_: int, want: int) -> bool:
     """Escalate past a plan whose nodes did not come back in time."""
     state, known = turn.state, turn.state.incident
-    if known is None or known.phase is not IncidentPhase.ACTING or timers.is_running(state, timers.Return(round_)):
+    if known is None or not is_acting(known) or timers.is_running(state, timers.Return(round_)):
         return False
     reason = _too_few(state, state.available() - len(_avoided(state)), want)
     turn.emit(IncidentEscalated(policy=known.taken, reason=reason), incident=known.id)
@@ -217,7 +214,7 @@ def _too_few(state: JobState, there: int, want: int) -> str:
 def advance_starting(turn: Turn) -> bool:
     """The round has started when every member's workers run (or are done already)."""
     state = turn.state
-    if state.phase is not JobPhase.STARTING or state.world is None:
+    if state.world is None:
         return False
     up = (NodePhase.RUNNING, NodePhase.FINISHED)
     if state.count(*up) < len(state.world.members):
@@ -233,7 +230,7 @@ def advance_starting(turn: Turn) -> bool:
 def advance_verifying(turn: Turn) -> bool:
     """Resolve the incident when its outcome is there; escalate when its deadline is over."""
     state, known = turn.state, turn.state.incident
-    if known is None or known.phase is not IncidentPhase.VERIFYING or state.world is None:
+    if known is None or not awaits_outcome(known) or state.world is None:
         return False
     round_ = state.world.round
     told = state.world.stepped + state.count(NodePhase.FINISHED)
@@ -272,7 +269,7 @@ def _steps_lost(state: JobState, known: IncidentState, stepped: list[NodeState])
 def advance_finished(turn: Turn) -> bool:
     """The job has succeeded when every member's workers ended with code 0."""
     state, known = turn.state, turn.state.incident
-    if state.phase is not JobPhase.RUNNING or (known is not None and not is_deferred(known)) or state.world is None:
+    if (known is not None and not is_deferred(known)) or state.world is None:
         return False
     if state.count(NodePhase.FINISHED) < len(state.world.members):
         return False
@@ -289,8 +286,6 @@ def advance_finished(turn: Turn) -> bool:
 def advance_release(turn: Turn) -> bool:
     """Tell every node of an ended job to leave."""
     state = turn.state
-    if state.phase not in ENDED:
-        return False
     releases = [ordered for ordered in state.actions.values() if isinstance(ordered.command, ReleaseNode)]
     if sum(len(ordered.waiting) for ordered in releases) == len(state.places):
         return False

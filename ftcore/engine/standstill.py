@@ -18,8 +18,8 @@ from ftcore.events.worker import Cut, Stand, StandstillJudged, WorkersStood, Wor
 from ftcore.faults.cuts import NO_NET, Net, at_odds, cuts_of
 from ftcore.faults.standstill import ALERT, STACK_CHARS_MAX, Judgement, ceiling_s, judge, merged
 from ftcore.policies.alerting import word_of_standstill
-from ftcore.states.job import JobPhase
-from ftcore.states.model import JobState, WorldState, is_deferred
+from ftcore.states.model import JobState, WorldState
+from ftcore.states.phases import is_deferred, watches_standstills
 from ftcore.timing import Timing
 
 LOOK_S = 1.0
@@ -194,7 +194,7 @@ def _is_watched(state: JobState, world: WorldState) -> bool:
     """Whether a standstill of this world is anything: it trains, and is not being recovered already."""
     known = state.incident
     recovers = known is not None and known.kind == "fault" and known.round >= world.round
-    return world.started and state.phase in (JobPhase.RUNNING, JobPhase.RECOVERING) and not recovers
+    return world.started and watches_standstills(state) and not recovers
 
 
 def _is_calm(state: JobState) -> bool:

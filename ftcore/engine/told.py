@@ -7,8 +7,8 @@ from ftcore.events.node import NodeLost
 from ftcore.events.worker import FaultObserved
 from ftcore.policies.external import one_line
 from ftcore.ports import NodeEnded, NodeWarned
-from ftcore.states.job import ENDED
 from ftcore.states.model import JobState
+from ftcore.states.phases import has_ended
 
 
 def told_of(state: JobState, happening: NodeEnded | NodeWarned) -> NodeLost | FaultObserved | None:
@@ -27,7 +27,7 @@ def told_of(state: JobState, happening: NodeEnded | NodeWarned) -> NodeLost | Fa
     if isinstance(happening, NodeEnded):
         told = f"{one_line(happening.reason, 300)}, its platform says"
         return NodeLost(node=node.node, incarnation=node.incarnation, reason=told)
-    if state.world is None or state.phase in ENDED:
+    if state.world is None or has_ended(state):
         return None
     return FaultObserved(
         node=node.node,

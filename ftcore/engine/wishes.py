@@ -9,9 +9,9 @@ import difflib
 import attrs
 
 from ftcore.engine.issue import NAMES_MAX
-from ftcore.states.job import ENDED, JobPhase
-from ftcore.states.model import Contradicted, JobState, is_deferred
+from ftcore.states.model import Contradicted, JobState
 from ftcore.states.node import OUTGOING
+from ftcore.states.phases import has_ended, is_deferred, is_paused, is_stuck
 from ftcore.wording import listed
 
 WISHES = ("pause", "resume", "drain", "evict", "admit", "checkpoint", "stop")
@@ -55,9 +55,9 @@ def judge(state: JobState, command: str, node: str = "") -> Answer | None:
         return Answer(f"no command {command!r}; expected one of {', '.join(WISHES)}")
     if bool(node) != (command in ABOUT_NODES):
         return Answer(f"{command} needs the name of a node" if not node else f"{command} is about no node")
-    if not state.run and state.phase is not JobPhase.STUCK:
+    if not state.run and not is_stuck(state):
         return Answer("no run was submitted yet; try again in a moment")
-    if state.phase in ENDED and not (command == "resume" and state.contradicted is Contradicted.OPEN):
+    if has_ended(state) and not (command == "resume" and state.contradicted is Contradicted.OPEN):
         return Answer(f"job {state.job} has {state.phase} already")
     if command == "stop" or state.contradicted is Contradicted.OPEN:
         return (
@@ -65,7 +65,7 @@ def judge(state: JobState, command: str, node: str = "") -> Answer | None:
         )
     if state.stop is not None:
         return Answer(f"the job is being stopped: {state.stop.who} asked for it")
-    if state.phase is JobPhase.STUCK and command != "resume":
+    if is_stuck(state) and command != "resume":
         return Answer("the job is stuck, and nothing is decided until it is resumed or stopped")
     if command == "admit":
         return _judge_admission(state, node)
@@ -109,13 +109,13 @@ def _judge_admission(state: JobState, node: str) -> Answer | None:
 
 
 def _judge_pause(state: JobState, command: str) -> Answer | None:
-    paused = state.phase is JobPhase.PAUSED or state.paused_for is not None
+    paused = is_paused(state) or state.paused_for is not None
     if command == "pause" and state.held:
         return Answer("the job is held already: no recovery begins until it is resumed", fulfilled=True)
-    if command == "pause" and state.phase is JobPhase.PAUSED:
+    if command == "pause" and is_paused(state):
         return Answer("the job is paused already", fulfilled=True)
     waits = state.request is not None and state.request.command == "pause"
-    if command == "resume" and not (paused or state.held or waits or state.phase is JobPhase.STUCK):
+    if command == "resume" and not (paused or state.held or waits or is_stuck(state)):
         return Answer(f"the job is {state.phase}: it is neither paused nor held nor stuck", fulfilled=True)
     return None
 

@@ -43,7 +43,7 @@ from ftcore.runtime.logging import configure
 from ftcore.runtime.master.keeper import Sizes
 from ftcore.runtime.master.sequencer import refold
 from ftcore.runtime.wire.frames import Submission
-from ftcore.states.job import ENDED
+from ftcore.states.phases import has_ended
 from ftcore.states.world import impossible
 from ftcore.wording import plural
 
@@ -198,7 +198,7 @@ async def _why_no_world(config: NodeConfig, waited_s: float) -> str:
     except FtcoreError as error:
         return f"no world after {waited_s:g} s: {error}"
     spec = config.agent.submission.spec
-    if state.world is not None and state.phase not in ENDED:
+    if state.world is not None and not has_ended(state):
         return ""
     there = f"{plural(state.available(), 'node is', 'nodes are')} there, the job needs at least {spec.nodes_min}"
     return f"no world after {waited_s:g} s: {there}; start torchrun on more nodes with the same --rdzv-id and endpoint"

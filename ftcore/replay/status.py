@@ -4,9 +4,8 @@ from typing import Any
 
 import attrs
 
-from ftcore.states.incident import IncidentPhase
-from ftcore.states.job import ENDED, JobPhase
-from ftcore.states.model import JobState, Request, is_deferred
+from ftcore.states.model import JobState, Request
+from ftcore.states.phases import has_ended, is_assembling, is_deferred, is_open, is_paused
 from ftcore.wording import moment
 
 
@@ -187,11 +186,11 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         job: the log's name; the one that was submitted if empty.
     """
     leader, world, incident = state.master, state.world, state.incident
-    open_now = incident is not None and incident.phase not in (IncidentPhase.RESOLVED, IncidentPhase.EXHAUSTED)
+    open_now = incident is not None and is_open(incident)
     deferred = is_deferred(incident)
     return JobStatus(
         job=job or state.job,
-        state="unsubmitted" if not state.run and state.phase is JobPhase.ASSEMBLING else str(state.phase),
+        state="unsubmitted" if not state.run and is_assembling(state) else str(state.phase),
         run=state.run,
         term=state.term,
         master=None
@@ -209,9 +208,9 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         reason=state.reason or None,
         replicas=state.declared.groups or state.declared.replicas or None,
         nan_since=state.nan.since if state.nan is not None else None,
-        paused=state.phase is JobPhase.PAUSED or state.paused_for is not None,
+        paused=is_paused(state) or state.paused_for is not None,
         held=state.held,
-        request=None if state.phase in ENDED else _wish(state.stop or state.request),
+        request=None if has_ended(state) else _wish(state.stop or state.request),
         quarantined=dict(state.quarantined),
         abilities={source: names for source, names in state.abilities.items() if names},
         unsupported=state.declared.unsupported,

@@ -298,11 +298,6 @@ class Skip:
     unit: str
 
 
-def is_deferred(incident: IncidentState | None) -> bool:
-    """Whether the job trains until other nodes are ready for the places of those that are to leave."""
-    return incident is not None and incident.phase is IncidentPhase.DEFERRED
-
-
 @attrs.frozen(kw_only=True)
 class Request:
     """Somebody asked for something by hand: ``stop``, ``pause``, ``resume``, ``drain``, ``evict``, ``checkpoint``."""

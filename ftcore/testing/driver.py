@@ -64,8 +64,8 @@ from ftcore.policies.base import Ability, Policy
 from ftcore.policies.config import default_chain
 from ftcore.policies.external import put
 from ftcore.states.fold import next_deadline
-from ftcore.states.job import ENDED
 from ftcore.states.model import JobState, to_json
+from ftcore.states.phases import has_ended
 from ftcore.states.revisions import NEWEST
 from ftcore.version import __version__
 
@@ -468,4 +468,4 @@ class JobDriver:
     @property
     def ended(self) -> bool:
         """The job has ended."""
-        return self.state.phase in ENDED
+        return has_ended(self.state)

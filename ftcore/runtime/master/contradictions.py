@@ -21,8 +21,8 @@ from ftcore.events.job import LogContradicted
 from ftcore.ids import Seq
 from ftcore.ports import EventLog
 from ftcore.runtime.wire import frames
-from ftcore.states.job import ENDED
 from ftcore.states.model import Contradicted, JobState
+from ftcore.states.phases import has_ended, has_run
 
 STOPPED = 5
 """Exit code of a node whose job ended in the log that was chosen: it can be started again."""
@@ -84,9 +84,7 @@ class Contradictions:
         state = self._state()
         if mark is None:
             # Without a run that lives there is nothing that a newcomer could stand by for, and none may begin.
-            no_run = not state.run or state.phase in ENDED
-            open_ = state.contradicted is Contradicted.OPEN
-            if not (open_ and no_run):
+            if has_run(state) or state.contradicted is not Contradicted.OPEN:
                 return None
             return frames.Parked(f"the log is contradicted. {ways_out(self._log.job, state)}")
         what = contradiction(mark, self.mark, await self._digest_at(mark.seq))
@@ -120,7 +118,7 @@ class Contradictions:
 
 def _settled(state: JobState, what: str) -> frames.Refused:
     """An operator chose this log: the agent stops its workers, and takes part in what the log says."""
-    if state.phase not in ENDED or state.contradicted is Contradicted.RESUMED:
+    if not has_ended(state) or state.contradicted is Contradicted.RESUMED:
         return frames.Refused(f"{what}; the job goes on from this log", rejoin=True)
     reason = f"{what}; in this log the job has {state.phase}: {state.reason}"
     release = ReleaseNode(outcome="stopped", exit_code=state.exit_code or STOPPED, reason=reason)
@@ -129,7 +127,7 @@ def _settled(state: JobState, what: str) -> frames.Refused:
 
 def ways_out(job: str, state: JobState) -> str:
     """What an operator can do with a job whose log is contradicted."""
-    ended = state.phase in ENDED
+    ended = has_ended(state)
     which = f", in which the job has {state.phase}" if ended else ""
     stop = "stop ftrun on each host" if ended else f"ftctl stop --job {job}"
     return (

@@ -13,8 +13,8 @@ from ftcore.ports import EventLog, Host
 from ftcore.runtime.host import HERE
 from ftcore.runtime.master.alerts import Unsent
 from ftcore.runtime.master.sequencer import take_in
-from ftcore.states.job import ENDED
 from ftcore.states.model import JobState
+from ftcore.states.phases import has_ended, has_left
 from ftcore.states.snapshot import recall
 
 
@@ -49,7 +49,7 @@ class Follower:
         Events that were seen as they came show it best. Else facts of the run under way show it that tell of their time
         by this boot's clock: those of the agent beside it, which has put it up.
         """
-        if self._ahead is None and self._told is not None and self.state.phase not in ENDED:
+        if self._ahead is None and self._told is not None and not has_ended(self.state):
             return self._told[1]
         return self._ahead
 
@@ -92,7 +92,7 @@ class Follower:
 
     def run_has_ended(self) -> bool:
         """Whether the run that was seen living is over, and its nodes have left."""
-        return self._saw_run and self.state.phase in ENDED and not self.state.places
+        return self._saw_run and has_left(self.state)
 
     def _is_over(self, begun: int) -> bool:
         if self.state.seq < begun:
@@ -102,7 +102,7 @@ class Follower:
             return False
         if self.run_has_ended():
             return True
-        self._saw_run = self._saw_run or self.state.phase not in ENDED or bool(self.state.places)
+        self._saw_run = self._saw_run or not has_left(self.state)
         return False
 
     async def _restore(self) -> bool:

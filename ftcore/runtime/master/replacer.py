@@ -34,8 +34,8 @@ from ftcore.policies.external import one_line
 from ftcore.ports import CapacityChanged, Happening, Occupant, Platform
 from ftcore.runtime import tasks
 from ftcore.states import timers
-from ftcore.states.job import ENDED
 from ftcore.states.model import ActionState, JobState
+from ftcore.states.phases import has_run
 
 SOURCE = "platform"
 """Under this name the platform declares abilities."""
@@ -201,7 +201,7 @@ class Replacer:
             self._changed.clear()
             state = self._state()
             wanted = (state.run, self._able)
-            if self._able is None or not state.run or state.phase in ENDED or wanted == self._declared:
+            if self._able is None or not has_run(state) or wanted == self._declared:
                 continue
             if wanted[0] == self._declared[0]:
                 await asyncio.sleep(max(0.0, self._declared_at + DECLARE_S - loop.time()))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ftcore.commands import ADVISER, AskPolicy
 from ftcore.events.envelope import Event
 from ftcore.events.policy import PolicyAnswered
-from ftcore.states.incident import INCIDENT, IncidentPhase
+from ftcore.states.incident import INCIDENT
 from ftcore.states.job import JOB
 from ftcore.states.model import (
     REPORTS_MAX,
@@ -19,6 +19,7 @@ from ftcore.states.model import (
     Report,
 )
 from ftcore.states.node import NODE, OUTGOING
+from ftcore.states.phases import is_acting
 from ftcore.states.table import Machine
 from ftcore.states.worker import WORKER
 
@@ -161,7 +162,7 @@ def step_node(state: JobState, found: NodeState, trigger: str, changes: Changes)
 def given_up(state: JobState, found: NodeState) -> bool:
     """Whether a node is on its way out, or about to be let go by the plan that waits for somebody in its place."""
     known = state.incident
-    if known is None or known.phase is not IncidentPhase.ACTING or not known.effect:
+    if known is None or not is_acting(known) or not known.effect:
         return found.phase in OUTGOING
     return found.phase in OUTGOING or found.node in known.terms.exclude
 

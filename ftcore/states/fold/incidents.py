@@ -22,9 +22,9 @@ from ftcore.states.model import (
     IncidentState,
     JobState,
     Repeat,
-    is_deferred,
 )
 from ftcore.states.node import NodePhase
+from ftcore.states.phases import is_deferred
 
 ATTEMPTS_MAX = 1024
 """Attempts remembered per policy; a budget larger than this is refused when the policy file is read."""

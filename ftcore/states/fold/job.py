@@ -9,7 +9,6 @@ from ftcore.states.fold.base import (
     progress,
     step_job,
 )
-from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import (
     HISTORY_MAX,
     Contradicted,
@@ -18,8 +17,8 @@ from ftcore.states.model import (
     Repeat,
     Request,
     Skip,
-    is_deferred,
 )
+from ftcore.states.phases import has_ended, is_deferred, is_stuck, is_under_way, is_up
 from ftcore.states.revisions import OWN_STORES, follows
 
 
@@ -69,7 +68,7 @@ def _job_finished(state: JobState, event: Event, data: job.JobFinished, changes:
 
 @on(job.JobParked)
 def _job_parked(state: JobState, event: Event, data: job.JobParked, changes: Changes) -> None:
-    if state.phase is not JobPhase.STUCK:
+    if not is_stuck(state):
         state.before_stuck = state.phase
     step_job(state, "job.parked", changes)
     state.reason = data.error
@@ -77,7 +76,7 @@ def _job_parked(state: JobState, event: Event, data: job.JobParked, changes: Cha
 
 @on(job.LogContradicted)
 def _log_contradicted(state: JobState, event: Event, data: job.LogContradicted, changes: Changes) -> None:
-    if state.phase not in (JobPhase.STUCK, *ENDED):
+    if is_under_way(state):
         state.before_stuck, state.reason = state.phase, data.reason
     state.contradicted = Contradicted.OPEN
     step_job(state, "log.contradicted", changes)
@@ -119,10 +118,6 @@ def _is_unanswered_pause(state: JobState) -> bool:
     return wish is not None and wish.command == "pause" and (known is None or known.fault.root != wish.seq)
 
 
-def _may_pause(state: JobState) -> bool:
-    return state.phase in (JobPhase.RUNNING, JobPhase.PAUSED) and not is_deferred(state.incident)
-
-
 @on(operator.OperatorCommanded)
 def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCommanded, changes: Changes) -> None:
     request = Request(
@@ -134,7 +129,7 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
         node=data.node,
     )
     if data.command in ("resume", "stop") and state.contradicted is Contradicted.OPEN:
-        state.contradicted = Contradicted.RESUMED if state.phase in ENDED else Contradicted.SETTLED
+        state.contradicted = Contradicted.RESUMED if has_ended(state) else Contradicted.SETTLED
     if data.command == "stop":
         state.stop = request
     elif data.command == "admit":
@@ -143,11 +138,9 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
         state.node_faults.pop(data.node, None)
     elif data.command == "resume" and _is_unanswered_pause(state):
         state.request = state.paused_for = None  # taken back before it was answered
-    elif data.command == "resume" and (state.held or state.phase is JobPhase.STUCK):
+    elif data.command == "resume" and (state.held or is_stuck(state)):
         state.held = False
-    elif data.command == "pause" and (
-        state.phase not in (JobPhase.RUNNING, JobPhase.PAUSED) or is_deferred(state.incident)
-    ):
+    elif data.command == "pause" and (not is_up(state) or is_deferred(state.incident)):
         state.held = True  # no recovery begins, and no node leaves, until it is resumed
     else:
         state.request = request

@@ -34,7 +34,6 @@ from ftcore.states.fold.base import (
 )
 from ftcore.states.fold.health import read
 from ftcore.states.health import Reading, wanted
-from ftcore.states.job import JobPhase
 from ftcore.states.model import (
     HITS_MAX,
     JobState,
@@ -42,9 +41,9 @@ from ftcore.states.model import (
     NodeState,
     Report,
     Standstill,
-    is_deferred,
 )
 from ftcore.states.node import NodePhase
+from ftcore.states.phases import is_assembling, is_deferred, is_up
 from ftcore.states.worker import WORKER
 from ftcore.states.world import usable
 
@@ -94,7 +93,7 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
     elif data.warms:
         state.cold[data.node] = data.incarnation
     state.offered = 0
-    if state.spec is not None and state.phase is JobPhase.ASSEMBLING and not timers.is_running(state, timers.Join()):
+    if state.spec is not None and is_assembling(state) and not timers.is_running(state, timers.Join()):
         spec = state.spec
         if usable(state.available(), spec):
             timers.start(state, timers.Join(), event.time, spec.timing.join_window_s)
@@ -324,7 +323,7 @@ def _is_calm(state: JobState, name: str) -> bool:
         return name not in known.terms.exclude
     if known is not None:
         return known.kind == "warning"
-    return state.phase in (JobPhase.RUNNING, JobPhase.PAUSED)
+    return is_up(state)
 
 
 @on(worker.LogMatched)

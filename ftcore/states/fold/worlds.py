@@ -33,7 +33,6 @@ from ftcore.states.fold.base import (
     step_job,
     step_node,
 )
-from ftcore.states.job import ENDED
 from ftcore.states.model import (
     ActionState,
     JobState,
@@ -41,6 +40,7 @@ from ftcore.states.model import (
     Plan,
     WorldState,
 )
+from ftcore.states.phases import has_ended
 from ftcore.states.worker import WorkerPhase
 
 PLANS_OWN = (*IN_PLACE, ReplaceNodes)
@@ -177,7 +177,7 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
             _order_node(state, state.nodes[name], command, trigger, changes)
     elif isinstance(command, CheckHealth):
         health.ordered(state, state.actions[data.effect], changes)
-    elif isinstance(command, ReleaseNode) and state.phase not in ENDED:
+    elif isinstance(command, ReleaseNode) and not has_ended(state):
         for name in waiting:
             step_node(state, state.nodes[name], "action.ordered/release_node", changes)
             retire(state, state.nodes[name])
