@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         Supervisor,
         WorkerExit,
     )
-    from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
+    from ftcore.runtime.agent.agent import Agent
+    from ftcore.runtime.agent.config import AgentConfig, Outcome
     from ftcore.runtime.agent.supervisor import LocalSupervisor, Output
     from ftcore.runtime.master.master import Master
     from ftcore.runtime.wire.frames import Submission, submission
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "Agent": "ftcore.runtime.agent.agent",
-    "AgentConfig": "ftcore.runtime.agent.agent",
+    "AgentConfig": "ftcore.runtime.agent.config",
     "CapacityChanged": "ftcore.ports",
     "Event": "ftcore.events",
     "EventLog": "ftcore.ports",
@@ -52,7 +53,7 @@ _WHERE = {
     "NodeEnded": "ftcore.ports",
     "NodeWarned": "ftcore.ports",
     "Occupant": "ftcore.ports",
-    "Outcome": "ftcore.runtime.agent.agent",
+    "Outcome": "ftcore.runtime.agent.config",
     "Output": "ftcore.runtime.agent.supervisor",
     "Platform": "ftcore.ports",
     "Progress": "ftcore.ports",

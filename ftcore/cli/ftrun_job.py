@@ -43,7 +43,7 @@ from ftcore.policies.feasible import passed_over
 from ftcore.policies.notes import notes
 from ftcore.ports import Launch
 from ftcore.runtime.agent import launchable, processes
-from ftcore.runtime.agent.agent import GOODBYE_S, AgentConfig, Outcome
+from ftcore.runtime.agent.config import GOODBYE_S, AgentConfig, Outcome
 from ftcore.runtime.agent.supervisor import LINE_PREFIX, STDERR, STDOUT, Output
 from ftcore.runtime.agent.warm_start import Started
 from ftcore.runtime.logging import configure

@@ -25,7 +25,7 @@ from ftcore.platforms.machines import Machines, Place
 from ftcore.platforms.options import LocalOptions
 from ftcore.ports import CapacityChanged, EventLog, Happening, NodeEnded, NodeWarned, Occupant
 from ftcore.runtime.agent import processes
-from ftcore.runtime.agent.agent import Outcome
+from ftcore.runtime.agent.config import Outcome
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.wire.client import command
 from ftcore.runtime.wire.security import Security

@@ -25,7 +25,8 @@ from ftcore.logs.stores import opened
 from ftcore.policies.targets import targets
 from ftcore.ports import EventLog, Supervisor
 from ftcore.runtime.agent import processes
-from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
+from ftcore.runtime.agent.agent import Agent
+from ftcore.runtime.agent.config import AgentConfig, Outcome
 from ftcore.runtime.agent.health import HealthCheck, accelerators
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.agent.supervisor import LocalSupervisor, Output

@@ -37,7 +37,8 @@ from ftcore.rdzv_etcd import channel
 from ftcore.rdzv_etcd.options import in_torchruns_words
 from ftcore.rdzv_etcd.orphans import Children
 from ftcore.rdzv_etcd.supervisor import TorchrunSupervisor, Ways
-from ftcore.runtime.agent.agent import Agent, AgentConfig, Outcome
+from ftcore.runtime.agent.agent import Agent
+from ftcore.runtime.agent.config import AgentConfig, Outcome
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.logging import configure
 from ftcore.runtime.master.keeper import Sizes

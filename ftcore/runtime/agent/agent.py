@@ -7,40 +7,31 @@ here, and what comes of it is told to the core.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import attrs
 import structlog
 
 from ftcore.commands import CheckHealth
 from ftcore.engine import actions as act
-from ftcore.engine import agent as core
-from ftcore.engine.orders import Slice
 from ftcore.errors import Refused, StoreError, UsageError
 from ftcore.events.node import NodeJoined
-from ftcore.events.worker import EVIDENCE_BYTES_MAX, FaultObserved, LogMatched
+from ftcore.events.worker import LogMatched
 from ftcore.faults.scan import Hit
-from ftcore.faults.window import StepRing
 from ftcore.ids import Round
-from ftcore.ports import EventLog, Host, Inspector, Journal, Launch, Leader, Performer, Supervisor, Transport, Warmer
+from ftcore.ports import EventLog, Inspector, Leader, Supervisor, Transport, Warmer
 from ftcore.runtime import tasks
-from ftcore.runtime.agent import samples
-from ftcore.runtime.agent.environment import worker_env
-from ftcore.runtime.agent.errorfile import read_error_file
-from ftcore.runtime.agent.journal import FileJournal
+from ftcore.runtime.agent.config import FAREWELL_S, GOODBYE_S, AgentConfig, AgentParts, Checker, Outcome
+from ftcore.runtime.agent.evidence import Evidence
 from ftcore.runtime.agent.link import Link, make_hello
 from ftcore.runtime.agent.outbox import Outbox
 from ftcore.runtime.agent.particulars import Particulars
 from ftcore.runtime.agent.watch_notes import LOOK_S as NOTES_LOOK_S
-from ftcore.runtime.agent.watch_notes import NotesWatch
 from ftcore.runtime.agent.watch_progress import ProgressWatch
 from ftcore.runtime.checks.protocol import Said
 from ftcore.runtime.clock import at
-from ftcore.runtime.host import HERE
 from ftcore.runtime.wire import frames
-from ftcore.runtime.wire.security import NONE, Security
 from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.states.agent import AgentPhase
 from ftcore.version import __version__
@@ -48,109 +39,10 @@ from ftcore.version import __version__
 FIRST_STEP_LOOK_S = 0.02
 """How often the pages are looked at until every worker has made its first step."""
 
-FAREWELL_S = 3.0
-"""How long an agent that leaves waits for its last facts to be acknowledged."""
-
-KILL_S = 1.0
-"""What is kept of the time to leave for workers that ignored TERM."""
-
-GOODBYE_S = FAREWELL_S + KILL_S
-"""What an agent that leaves may need beside its workers' grace."""
-
 logger = structlog.get_logger()
-
-LOG_ID_CHARS = 8
-"""So much of a log's identity names the directory of its workers' logs."""
 
 KERNEL_RANK = -1
 """Who said it, of lines that are the kernel's: no worker."""
-
-
-@attrs.frozen(kw_only=True)
-class AgentConfig:
-    """What an agent needs to know.
-
-    Args:
-        job: the job.
-        node: the node's name.
-        slots: workers to run.
-        address: host name or address at which other nodes reach this one.
-        submission: what was asked to be run.
-        log_dir: directory for the workers' logs and error files; below it each log of the job has one of its own.
-        state_dir: directory for the agent's own files; below it each log of the job has one of its own.
-        env: environment that workers inherit.
-        ordinal: the place asked for, or None.
-        labels: what the node says of where it stands.
-        security: what is shown to masters, and asked of them.
-        lead_delay_s: how long nobody must lead before this agent puts up a candidate; None: it never does.
-        leave_within_s: seconds from the word to leave until the node is taken away; None: the job's own grace.
-        virtual_local_rank: each worker has LOCAL_RANK 0 and sees its own device alone.
-    """
-
-    job: str
-    node: str
-    slots: int
-    address: str
-    submission: frames.Submission
-    log_dir: Path
-    state_dir: Path
-    env: Mapping[str, str]
-    ordinal: int | None = None
-    labels: Mapping[str, str] = attrs.field(factory=dict)
-    security: Security = NONE
-    lead_delay_s: float | None = 0.0
-    leave_within_s: float | None = None
-    virtual_local_rank: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class Outcome:
-    """How an agent's work ended.
-
-    Args:
-        exit_code: what ``ftrun`` should exit with.
-        outcome: ``succeeded``, ``failed``, ``stopped``; if the job goes on without this node ``left``, or ``lost`` if
-            the launcher of its workers died.
-        reason: one sentence.
-    """
-
-    exit_code: int
-    outcome: str
-    reason: str
-
-
-@attrs.frozen(kw_only=True)
-class AgentParts:
-    """What an agent stands on beside its log and its supervisor; another world has others.
-
-    Args:
-        host: its machine.
-        kernel: tells of the workers' processes.
-        journal: opens the journal of its outbox, given the path of its file.
-        performers: carry out orders that leave the processes in place, by type of command; ``CheckHealth`` is not
-            among them, see ``Agent``.
-        make_core: makes what decides.
-    """
-
-    host: Host = HERE
-    kernel: samples.Kernel = samples
-    journal: Callable[[Path], Journal] = FileJournal
-    performers: Mapping[type[Any], Performer] = attrs.field(factory=dict)
-    make_core: Callable[..., core.AgentCore] = core.AgentCore
-
-
-class Checker(Protocol):
-    """Checks a node's devices and links; see ``HealthCheck``."""
-
-    @property
-    def accelerators(self) -> int:
-        """How many accelerators the node has."""
-
-    async def run(self, command: CheckHealth, effect: str) -> act.Findings:
-        """Carry a check out; raises ``OSError`` if it cannot be made."""
-
-    async def watch(self, told: Callable[[Said], None]) -> None:
-        """Watch the accelerators until cancelled."""
 
 
 class Agent:
@@ -198,8 +90,7 @@ class Agent:
         )
         inspector = supervisor if isinstance(supervisor, Inspector) else None
         self._progress = ProgressWatch(self._timing, config.slots, inspector, parts.kernel, parts.host)
-        self._notes = NotesWatch(config.node)
-        self._ring = StepRing()
+        self._evidence = Evidence(config.node, supervisor)
         self._warmer = supervisor if isinstance(supervisor, Warmer) else None
         self._particulars = Particulars(config.address, self._host)
         self._rejoin = asyncio.Event()
@@ -241,7 +132,7 @@ class Agent:
             on_broken=lambda: self._do(self._core.stream_broken()),
             on_refused=lambda frame: self._do(self._core.refused(frame.reason, frame.rejoin, frame.release)),
             on_orders=self._obey_all,
-            on_standby=self._standby_wanted,
+            on_standby=lambda: self._do(self._core.standby_wanted()),
             on_looked=lambda led: self._core.looked_up(_now(), led),
             on_leaderless=self._leaderless,
         )
@@ -363,10 +254,7 @@ class Agent:
             self._do(self._core.told_to_leave(reason, exit_code, lost=lost))
         if grace_s is not None:
             self._farewell_grace_s = min(self._farewell_grace_s, grace_s)
-            self._spawn(self._hurry(grace_s))
-
-    async def _hurry(self, grace_s: float) -> None:
-        await self._supervisor.stop(grace_s)
+            self._spawn(self._supervisor.stop(grace_s))
 
     def cannot_lead(self, reason: str) -> None:
         """The candidate of this node ended because it cannot use the log; nothing to wait for if nobody ever led."""
@@ -441,9 +329,6 @@ class Agent:
         self._progress.forget()
         self._do(self._core.welcomed(frame.term))
 
-    def _standby_wanted(self) -> None:
-        self._do(self._core.standby_wanted())
-
     def _beat(self) -> frames.Beat:
         pulse = self._core.pulse(self._supervisor.progress() if self._core.running else ())
         about = self._particulars.changes(_now(), self._doing())
@@ -474,29 +359,6 @@ class Agent:
 
     def _tell(self, action: act.Tell) -> None:
         self._record(action.data, action.mono)
-
-    def _tell_failure(self, action: act.TellFailure) -> None:
-        self._tell_notes()
-        data = action.data
-        error_file = self._supervisor.error_file(data.local_rank)
-        error = read_error_file(error_file)
-        tail = self._supervisor.tail(data.local_rank, EVIDENCE_BYTES_MAX // 2)
-        used = len(tail.encode()) + (len(error.message.encode() + error.py_callstack.encode()) if error else 0)
-        evidence = attrs.evolve(
-            data,
-            error=error,
-            tail=tail,
-            last=self._ring.window(action.mono, data.rank, used),
-            log_dir=str(Path(error_file).parent) if error_file else "",  # a launcher may keep its logs elsewhere
-        )
-        self._record(evidence, action.mono)
-
-    def _log_dir(self, round_: int, rank: int) -> Path:
-        log = self._log_id[:LOG_ID_CHARS]
-        return self.config.log_dir / log / f"round_{round_}" / f"rank_{rank}"
-
-    def _log_dirs(self, round_: Round, part: Slice) -> tuple[str, ...]:
-        return tuple(str(self._log_dir(round_, part.base_rank + i)) for i in range(part.slots))
 
     def _perform(self, action: act.Perform) -> None:
         if isinstance(action.command, CheckHealth):
@@ -533,41 +395,16 @@ class Agent:
 
     async def _start(self, action: act.Start) -> None:
         try:
-            pids, how = await self._supervisor.start(self._launch(action.round, action.part))
+            launch = self.config.launch(action.round, action.part, self._log_id)
+            pids, how = await self._supervisor.start(launch)
         except UsageError as error:
             self._do(self._core.unstartable(action, str(error)))
             return
-        self._progress.begin(pids, action.part.base_rank, _now(), self._log_dirs(action.round, action.part))
-        self._notes.begin(action.round, action.part.base_rank)
-        self._ring.begin(action.part.base_rank)
+        self._progress.begin(pids, action.part.base_rank, _now(), launch.log_dirs)
+        self._evidence.begin(action.round, action.part.base_rank)
         self._do(self._core.started(action, pids, how))
         if self._core.awaits_steps:
             self._watching = self._spawn(self._watch_first_steps())
-
-    def _launch(self, round_: Round, part: Slice) -> Launch:
-        config, spec = self.config, self.config.submission.spec
-        dirs = self._log_dirs(round_, part)
-        envs = tuple(
-            worker_env(
-                config.env,
-                part,
-                i,
-                job=config.job,
-                role=spec.role,
-                error_file=str(Path(dirs[i]) / "error.json"),
-                virtual_local_rank=config.virtual_local_rank,
-            )
-            for i in range(part.slots)
-        )
-        return Launch(
-            round=round_,
-            argv=spec.argv,
-            module=spec.module,
-            no_python=spec.no_python,
-            cwd=spec.cwd or str(Path.cwd()),
-            envs=envs,
-            log_dirs=dirs,
-        )
 
     async def _watch_first_steps(self) -> None:
         while self._core.awaits_steps:
@@ -586,23 +423,19 @@ class Agent:
             if self._core.running:
                 await self._progress.look(self._supervisor.progress, _now)
 
+    def _tell_notes(self) -> None:
+        for told in self._evidence.notes(_now(), self._core.incarnation):
+            self._record(told.fact, told.mono)
+
+    def _tell_failure(self, action: act.TellFailure) -> None:
+        self._tell_notes()
+        self._record(self._evidence.of_failure(action.data, action.mono), action.mono)
+
     async def _watch_notes(self) -> None:
         while True:
             await asyncio.sleep(NOTES_LOOK_S)
             if self._core.running:
                 self._tell_notes()
-
-    def _tell_notes(self) -> None:
-        """Tell what the workers left on their pages since they were read last."""
-        pages = self._supervisor.progress()
-        self._ring.take(pages)
-        for told in self._notes.look(pages, _now(), self._core.incarnation):
-            fact = self._with_window(told.fact, told.mono) if isinstance(told.fact, FaultObserved) else told.fact
-            self._record(fact, told.mono)
-
-    def _with_window(self, fact: FaultObserved, mono: int | None) -> FaultObserved:
-        mono = int(_now() * 1e9) if mono is None else mono
-        return attrs.evolve(fact, last=self._ring.window(mono, fact.rank, len(fact.message.encode())))
 
     def _begin_stop(self, action: act.Stop) -> None:
         self._give_up_start()

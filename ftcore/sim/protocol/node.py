@@ -9,7 +9,8 @@ from ftcore.engine.agent import AgentCore
 from ftcore.engine.health import SWITCH
 from ftcore.engine.orders import Order
 from ftcore.errors import FtcoreError
-from ftcore.runtime.agent.agent import Agent, AgentConfig, AgentParts
+from ftcore.runtime.agent.agent import Agent
+from ftcore.runtime.agent.config import AgentConfig, AgentParts
 from ftcore.runtime.wire.frames import submission
 from ftcore.sim.protocol.hosts import Host, Process, SimHost, SimJournal
 from ftcore.sim.protocol.supervisor import IN_PLACE, SimChecker, SimSupervisor

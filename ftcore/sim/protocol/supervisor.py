@@ -259,7 +259,7 @@ IN_PLACE = (PauseWorkers, ResumeWorkers, RetryStep, ParkWorkers, SaveCheckpoint)
 
 
 class SimChecker:
-    """Checks a node's devices and links; see ``runtime.agent.agent.Checker``.
+    """Checks a node's devices and links; see ``runtime.agent.config.Checker``.
 
     Args:
         node: the node.
