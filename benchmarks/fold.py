@@ -20,9 +20,9 @@ from results import spread, table, write
 from ftcore.events.codec import decode, encode
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobProgressed
-from ftcore.events.worker import WorkersStepped
 from ftcore.policies.config import default_chain
 from ftcore.replay import fold_log, verify
+from ftcore.sim.responder import stepped
 from ftcore.states.model import JobState, digest
 from ftcore.testing.driver import JobDriver
 
@@ -63,16 +63,7 @@ def steady(events: int, nodes: int = 8) -> JobDriver:
         driver.step += 1
         driver.own(JobProgressed(round=driver.state.round, step=driver.step, loss=2.5))
         for node in driver.state.alive():
-            driver.say(
-                node.node,
-                WorkersStepped(
-                    node=node.node,
-                    incarnation=node.incarnation,
-                    round=node.round,
-                    step=driver.step,
-                    absolute=True,
-                ),
-            )
+            driver.say(node.node, stepped(node, driver.step))
     return driver
 
 

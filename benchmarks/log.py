@@ -32,13 +32,13 @@ from results import spread, table, write
 from ftcore.etcd3 import Client, Config
 from ftcore.events.codec import encode
 from ftcore.events.envelope import Event, EventId, Fact
-from ftcore.events.worker import WorkersStepped
 from ftcore.ids import JobName, Seq, Term
 from ftcore.logs import open_store
 from ftcore.ports import Candidate, EventLog
 from ftcore.replay import fold_log_async
 from ftcore.runtime.clock import SystemClock, at
 from ftcore.runtime.master.sequencer import Sequencer
+from ftcore.sim.responder import stepped
 from ftcore.states.model import JobState, digest
 from ftcore.testing.driver import JobDriver
 
@@ -126,9 +126,7 @@ class Master:
         state = self.sequencer.state
         found = state.nodes[node]
         self._said[node] += 1
-        data = WorkersStepped(
-            node=node, incarnation=found.incarnation, round=found.round, step=self._said[node], absolute=True
-        )
+        data = stepped(found, self._said[node])
         return self.sequencer.submit(
             Fact(id=EventId(node, found.incarnation, self._said[node]), data=data, at=at(self.clock.mono()))
         )

@@ -10,25 +10,19 @@ time advances by ``tick_s`` with every fact, and to the next deadline on ``wait`
     assert driver.state.phase == "running"
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ftcore.commands import (
     AskPolicy,
     CheckHealth,
     DeleteNodes,
-    OpenStore,
-    ParkWorkers,
-    PauseWorkers,
     ReleaseNode,
     ReplaceNodes,
-    ResumeWorkers,
-    RetryStep,
     SaveCheckpoint,
-    StartWorkers,
-    StopWorkers,
     tag_of,
 )
+from ftcore.engine.actions import Findings
 from ftcore.engine.decide import turn
 from ftcore.engine.orders import Order, order_for
 from ftcore.engine.turn import own_fact, sequence
@@ -38,31 +32,23 @@ from ftcore.events.envelope import At, Event, EventId, Fact
 from ftcore.events.job import CheckpointCommitted, JobSpec, JobSubmitted
 from ftcore.events.master import MasterElected
 from ftcore.events.node import (
-    HealthChecked,
     NodeJoined,
-    NodeLeft,
     NodeLost,
     NodeWarmed,
-    OrderObeyed,
-    OrderRefused,
-    PlatformAnswered,
 )
 from ftcore.events.operator import OperatorCommanded
-from ftcore.events.policy import AbilityDeclared, PolicyFaulted, PolicyLoaded
+from ftcore.events.policy import AbilityDeclared, PolicyLoaded
 from ftcore.events.worker import (
     FaultObserved,
     WorkerError,
     WorkerFailed,
     WorkersFinished,
-    WorkersStarted,
-    WorkersStepped,
-    WorkersStopped,
 )
-from ftcore.events.world import StoreOpened
 from ftcore.ids import Nanoseconds, Term, seconds
 from ftcore.policies.base import Ability, Policy
 from ftcore.policies.config import default_chain
 from ftcore.policies.external import put
+from ftcore.sim.responder import HEALTHY, answer, failure, stepped
 from ftcore.states.fold import next_deadline
 from ftcore.states.model import JobState, to_json
 from ftcore.states.phases import has_ended
@@ -86,7 +72,8 @@ class JobDriver:
         launch: as of the one call that started all nodes.
 
     Attributes:
-        refuses: kinds of orders (``retry_step``) that a node refuses, by node; ``*`` stands for every node.
+        refuses: kinds of orders (``retry_step``) that a node does not carry out, by node; ``*`` stands for every node.
+            It tells what production tells: a start or a store that failed, else that it refuses.
         health: what a node finds of itself in a health check, if not ``healthy``: ``faulty``, ``failed``,
             ``unavailable``, ``slow``, ``unreachable``: it exchanges data with nobody, or ``apart``: it does in
             pairs, but not with all nodes of its switch at once.
@@ -321,16 +308,7 @@ class JobDriver:
         self.step += count
         for node in self.state.alive():
             if node.phase == "running" and node.stepped is None:
-                self.say(
-                    node.node,
-                    WorkersStepped(
-                        node=node.node,
-                        incarnation=node.incarnation,
-                        round=node.round,
-                        step=self.step,
-                        absolute=True,
-                    ),
-                )
+                self.say(node.node, stepped(node, self.step))
 
     def _obey_once(self) -> bool:
         for action in list(self.state.actions.values()):
@@ -342,128 +320,62 @@ class JobDriver:
 
     def obey(self, node: str, order: Order) -> None:
         """Let a node (or the platform) answer an order."""
-        kind = tag_of(order.command)
-        if kind in self.refuses.get(node, self.refuses.get("*", ())):
-            found = self.state.nodes[node]
-            self.say(
-                node,
-                OrderRefused(
-                    node=node,
-                    incarnation=found.incarnation,
-                    round=found.round,
-                    effect=order.effect,
-                    reason=f"cannot {kind}",
-                ),
-            )
+        command, effect, found = order.command, order.effect, self.state.nodes.get(node)
+        if tag_of(command) in self.refuses.get(node, self.refuses.get("*", ())):
+            self.say(node, failure(command, effect, found, f"cannot {tag_of(command)}"))
+        elif isinstance(command, AskPolicy):
+            self.own(self._advised(command, effect))
+        elif isinstance(command, ReplaceNodes):
+            self._replace(command, effect)
+        elif isinstance(command, DeleteNodes):
+            self.own(answer(command, effect, found))
         else:
-            self._answer[type(order.command)](self, node, order)
+            self._obey(node, order)
 
-    def _in_place(self, node: str, order: Any) -> None:
-        found = self.state.nodes[node]
-        self.say(
-            node,
-            OrderObeyed(
-                node=node, incarnation=found.incarnation, round=found.round, effect=order.effect, step=self.step or None
-            ),
-        )
-        action = self.state.actions.get(order.effect)
-        if isinstance(order.command, SaveCheckpoint) and (action is None or not action.waiting):
+    def _obey(self, node: str, order: Order) -> None:
+        command, effect, found = order.command, order.effect, self.state.nodes[node]
+        if order.slice is not None and order.slice.resume_step is not None:
+            self.step = order.slice.resume_step
+        if isinstance(command, ReleaseNode):
+            self._silent.add(node)
+        findings = self._findings(node, command) if isinstance(command, CheckHealth) else HEALTHY
+        self.say(node, answer(command, effect, found, step=self.step or None, findings=findings))
+        action = self.state.actions.get(effect)
+        if isinstance(command, SaveCheckpoint) and (action is None or not action.waiting):
             self.commit()
 
-    def _check(self, node: str, order: Any) -> None:
+    def _findings(self, node: str, command: CheckHealth) -> Findings:
         said = self.health.get(node, "healthy")
         verdict = "healthy" if said in ("slow", "unreachable", "apart") else said
-        group = order.command.groups[0] if order.command.groups and order.command.store else ()
-        bad = ("unreachable", "apart") if order.command.label else ("unreachable",)
+        group = command.groups[0] if command.groups and command.store else ()
+        bad = ("unreachable", "apart") if command.label else ("unreachable",)
         broken = any(self.health.get(name) in bad for name in group) or any(two <= set(group) for two in self.cut)
-        self.say(
-            node,
-            HealthChecked(
-                node=node,
-                incarnation=self._incarnation(node),
-                effect=order.effect,
-                verdict=verdict,
-                detail=f"matmul is {verdict}",
-                exchange="" if not group else "failed" if broken else "passed",
-                device_s=9.0 if said == "slow" else 1.0,
-            ),
+        return Findings(
+            verdict=verdict,
+            detail=f"matmul is {verdict}",
+            exchange="" if not group else "failed" if broken else "passed",
+            device_s=9.0 if said == "slow" else 1.0,
         )
 
-    def _replace(self, node: str, order: Any) -> None:
-        names = order.command.nodes
-        ok = len(names) <= self.capacity
-        self.own(PlatformAnswered(effect=order.effect, ok=ok, reason="" if ok else "no capacity"))
-        for name in names if ok else ():
+    def _replace(self, command: ReplaceNodes, effect: str) -> None:
+        if len(command.nodes) > self.capacity:
+            self.own(failure(command, effect, None, "no capacity"))
+            return
+        self.own(answer(command, effect, None))
+        for name in command.nodes:
             self.capacity -= 1
             self._launched += 1
             if not self.slow_platform:
                 self.join(f"{name}.{self._launched}")
 
-    def _delete(self, node: str, order: Any) -> None:
-        self.own(PlatformAnswered(effect=order.effect, ok=True))
-
-    def _advise(self, node: str, order: Any) -> None:
-        name, effect = order.command.policy, order.effect
-        policy, known = self.external.get(name), self.state.incident
+    def _advised(self, command: AskPolicy, effect: str) -> Any:
+        policy, known = self.external.get(command.policy), self.state.incident
         if policy is None or known is None:
             why = "nobody here can ask it" if policy is None else "the incident is over"
-            self.own(PolicyFaulted(effect=effect, policy=name, error=why))
-            return
-        entry = next(entry for entry in self.state.chain if entry.policy == name and entry.is_for(known.fault.cls))
-        self.own(put(policy, to_json(self.state), entry.options, effect))
-
-    def _start(self, node: str, order: Any) -> None:
-        pids = tuple(1000 + local_rank for local_rank in range(self.slots))
-        found = self._incarnation(node)
-        if order.slice is not None and order.slice.resume_step is not None:
-            self.step = order.slice.resume_step
-        self.say(node, WorkersStarted(node=node, incarnation=found, round=order.command.round, pids=pids, how="fork"))
-
-    def _stop(self, node: str, order: Any) -> None:
-        codes = (-15,) * self.slots
-        self.say(
-            node,
-            WorkersStopped(
-                node=node,
-                incarnation=self._incarnation(node),
-                round=order.command.round,
-                exitcodes=codes,
-                effect=order.effect,
-            ),
-        )
-
-    def _open_store(self, node: str, order: Any) -> None:
-        self.say(
-            node,
-            StoreOpened(
-                node=node,
-                incarnation=self._incarnation(node),
-                round=order.command.round,
-                host="127.0.0.1",
-                port=40000 + order.command.round,
-                effect=order.effect,
-            ),
-        )
-
-    def _release(self, node: str, order: Any) -> None:
-        self._silent.add(node)
-        self.say(node, NodeLeft(node=node, incarnation=self._incarnation(node), reason=order.command.outcome))
-
-    _answer: dict[type[Any], Callable[["JobDriver", str, Any], None]] = {  # noqa: RUF012  (a constant)
-        StartWorkers: _start,
-        StopWorkers: _stop,
-        OpenStore: _open_store,
-        ReleaseNode: _release,
-        PauseWorkers: _in_place,
-        ResumeWorkers: _in_place,
-        RetryStep: _in_place,
-        SaveCheckpoint: _in_place,
-        ParkWorkers: _in_place,
-        CheckHealth: _check,
-        ReplaceNodes: _replace,
-        DeleteNodes: _delete,
-        AskPolicy: _advise,
-    }
+            return failure(command, effect, None, why)
+        chain = self.state.chain
+        entry = next(entry for entry in chain if entry.policy == command.policy and entry.is_for(known.fault.cls))
+        return put(policy, to_json(self.state), entry.options, effect)
 
     @property
     def ended(self) -> bool:

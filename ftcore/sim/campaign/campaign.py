@@ -40,16 +40,16 @@ from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event
 from ftcore.events.job import CheckpointCommitted, JobFinished, JobProgressed, JobRolledBack, JobSubmitted
 from ftcore.events.master import MasterElected
-from ftcore.events.node import PlatformAnswered
-from ftcore.events.policy import AbilityDeclared, PlanApplied, PolicyFaulted
+from ftcore.events.policy import AbilityDeclared, PlanApplied
 from ftcore.events.world import RoundStarted
 from ftcore.ids import SECOND, seconds
 from ftcore.sim.campaign.machines import Machines, Setting
-from ftcore.sim.campaign.nodes import SimNode, answer_to
+from ftcore.sim.campaign.nodes import SimNode
 from ftcore.sim.campaign.training import Training
 from ftcore.sim.campaign.wheel import Sink
 from ftcore.sim.cost import DETECTIONS
 from ftcore.sim.evidence import JOIN, KINDS, Kind, fact_of
+from ftcore.sim.responder import answer, failure, stepped
 from ftcore.sim.trace import TraceFault
 from ftcore.states.fold import next_deadline
 from ftcore.states.job import ENDED, JobPhase
@@ -389,11 +389,11 @@ class Campaign(Machines):
         world = self.state.world
         if self._epoch != epoch or world is None:
             return
-        step, round_ = max(1, self.training.step), world.round
+        step = max(1, self.training.step)
         for member in world.members:
             node = self._nodes[member.node]
             if node.alive and node.incarnation == member.incarnation:
-                self._say(node, node.stepped(round_, step))
+                self._say(node, stepped(self.state.nodes[member.node], step))
                 if self._epoch != epoch:
                     return
 
@@ -429,10 +429,10 @@ class Campaign(Machines):
             self._after(costs["platform"], lambda: self._replace(command, effect))
             return
         if isinstance(command, DeleteNodes):
-            self._after(costs["platform"], lambda: self._own(PlatformAnswered(effect=effect, ok=True)))
+            self._after(costs["platform"], lambda: self._own(answer(command, effect, None)))
             return
         if isinstance(command, AskPolicy):
-            faulted = PolicyFaulted(effect=effect, policy=command.policy, error="in a simulation nobody asks it")
+            faulted = failure(command, effect, None, "in a simulation nobody asks it")
             self._after(0.0, lambda: self._own(faulted))
             return
         self._after(self._takes(command, data), lambda: self._answer(effect))
@@ -464,16 +464,14 @@ class Campaign(Machines):
         command = ordered.command
         if isinstance(command, PauseWorkers):
             self._halt()
-        reply, step = answer_to(command), self.training.step
+        step = self.training.step
         if isinstance(command, SaveCheckpoint):
             self._save()
         for name, incarnation in list(ordered.waiting.items()):
             node = self._nodes[name]
             if not node.alive or node.incarnation != incarnation or effect not in self.state.actions:
                 continue
-            self._say(node, reply(node, command, effect, step))
-            if isinstance(command, ParkWorkers):
-                node.parked = True
+            self._say(node, node.obey(command, effect, self.state.nodes[name], step))
             if isinstance(command, ReleaseNode) and self.state.phase not in ENDED:
                 self._gave_up(node)
 

@@ -9,12 +9,12 @@ import attrs
 
 from ftcore.commands import ReplaceNodes
 from ftcore.events.job import JobSpec
-from ftcore.events.node import PlatformAnswered
 from ftcore.events.policy import PolicyLoaded
 from ftcore.ids import seconds
 from ftcore.sim.campaign.nodes import SimNode
 from ftcore.sim.campaign.wheel import Sink, Wheel
 from ftcore.sim.cost import Costs
+from ftcore.sim.responder import answer
 from ftcore.states.job import ENDED
 
 
@@ -102,7 +102,7 @@ class Machines(Wheel):
             self._expect(node.place, self.setting.costs["repair"])
 
     def _replace(self, command: ReplaceNodes, effect: str) -> None:
-        self._own(PlatformAnswered(effect=effect, ok=True))
+        self._own(answer(command, effect, None))
         for name in command.nodes:
             known = self._nodes.get(name)
             if known is None:
