@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness import Ftrun, Run, ftrun
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "go-back-before-a-loss-spike.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "roll-back-before-a-loss-spike.md"
 
 
 def block(language: str) -> str:
