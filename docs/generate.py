@@ -23,6 +23,7 @@ import attrs
 
 from ftcore import timing, worker
 from ftcore.cli import ctl_parser, options, torchrun_flags
+from ftcore.engine.decide import ADVANCES
 from ftcore.events import all_types
 from ftcore.events.envelope import Event
 from ftcore.events.registry import EventType
@@ -39,12 +40,21 @@ from ftcore.policies.writing import shown
 from ftcore.sim.cost import DEFAULTS as COSTS
 from ftcore.sim.evidence import KINDS
 from ftcore.sim.profiles import PROFILES
-from ftcore.states.drawing import MACHINES, to_mermaid
+from ftcore.states.drawing import MACHINES, job_flow, named, to_mermaid
+from ftcore.states.job import JobPhase
+from ftcore.states.phases import INCIDENT_CONDITIONS, JOB_CONDITIONS
 from ftcore.states.table import Machine
+from ftcore.states.timers import TIMERS
 from ftcore.timing import Timing
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTE = "<!-- Written by docs/generate.py; change the code, then run it. -->\n\n"
+FLOW = """\
+The phases of a job, what moves it from one to another, and the timers of each. [The machine of a
+job](machines/job.md) has every row; here, rows from many phases to one share an arrow, and timers of most phases are
+in the table alone."""
+STEPS = """\
+After every fact the master tries these steps in this order, each in its phases. After a decision it begins again."""
 HELP_COLUMNS = "100"
 HELP_PYTHON = (3, 11)
 """The Python whose argparse lays out the page of the command line; others wrap it otherwise and leave it alone."""
@@ -109,6 +119,7 @@ def pages() -> Iterator[tuple[str, str]]:
     """Every page: its name below ``docs/reference/``, its text."""
     for machine in MACHINES:
         yield f"machines/{machine.name}.md", NOTE + machine_page(machine)
+    yield "job-flow.md", NOTE + job_flow_page()
     yield "events.md", NOTE + events_page()
     yield "policies.md", NOTE + policies_page()
     yield "policy.schema.json", json.dumps(schema(), indent=2) + "\n"
@@ -145,6 +156,25 @@ def machine_page(machine: Machine) -> str:
         )
     lines += ["", "Any other trigger of this machine is an anomaly: it is recorded and changes nothing."]
     return "\n".join(lines) + "\n"
+
+
+def job_flow_page() -> str:
+    """The flow of a job: its phases, what moves it on, its timers, and what holds where."""
+    meanings = _docs_of_members(JobPhase)
+    timers = {p: ", ".join(f"`{t.kind}`" for t in TIMERS if p in t.phases) for p in JobPhase}
+    in_words = [(f"`{t.kind}`", inspect.getdoc(t) or "", named(t.phases, "`"), t.expiry) for t in TIMERS]
+    steps = [(_without_sections(inspect.getdoc(step) or ""), named(where.phases, "`")) for step, where in ADVANCES]
+    headers = ("condition", "in", "what it means")
+    of_incident = [(f"`{c.name}`", ", ".join(f"`{p}`" for p in c.phases), c.doc) for c in INCIDENT_CONDITIONS]
+    lines = ["# Flow of a job", "", FLOW, "", "```mermaid", job_flow().rstrip(), "```", "", "## Phases", ""]
+    lines += _table(("phase", "meaning", "timers"), [(f"`{p}`", meanings[p.name], timers[p]) for p in JobPhase])
+    lines += ["", "## Timers", "", "In `stuck` timers run on; an expiry is decided about once an operator resumes.", ""]
+    lines += _table(("timer", "meaning", "runs in", "on expiry"), in_words)
+    lines += ["", "## What the master moves on", "", STEPS, ""]
+    lines += _table(("step", "in"), steps)
+    lines += ["", "## What holds in which phase", "", "Of a job:", ""]
+    lines += _table(headers, [(f"`{c.name}`", named(c.phases, "`"), c.doc) for c in JOB_CONDITIONS])
+    return "\n".join([*lines, "", "Of an incident:", "", *_table(headers, of_incident)]) + "\n"
 
 
 def _state(machine: Machine, state: Any) -> str:

@@ -12,7 +12,10 @@ from typing import ClassVar
 import attrs
 
 from ftcore.ids import seconds
+from ftcore.states.job import LIVING, JobPhase
 from ftcore.states.model import JobState
+
+P = JobPhase
 
 
 @attrs.frozen
@@ -22,11 +25,13 @@ class Timer:
     Attributes:
         kind: the first part of its key.
         expiry: what its expiry leads to.
+        phases: phases of the job in which it may run; in ``stuck``, those of the phase before run on.
         of_plan: whether it belongs to the plan of the open incident, and is cancelled with it.
     """
 
     kind: ClassVar[str]
     expiry: ClassVar[str]
+    phases: ClassVar[tuple[JobPhase, ...]]
     of_plan: ClassVar[bool] = False
 
     @property
@@ -51,6 +56,7 @@ class Join(Timer):
 
     kind = "join"
     expiry = "the first round is planned with the nodes that have joined"
+    phases = (P.ASSEMBLING, P.CHECKING, P.RECOVERING)
 
 
 @attrs.frozen
@@ -59,6 +65,7 @@ class Backoff(_OfRound):
 
     kind = "backoff"
     expiry = "the world is formed as soon as its nodes and its store are ready"
+    phases = (P.FORMING,)
 
 
 @attrs.frozen
@@ -67,6 +74,7 @@ class Window(_OfRound):
 
     kind = "window"
     expiry = "the world is formed with fewer nodes, if the job can train with them"
+    phases = (P.FORMING,)
 
 
 @attrs.frozen
@@ -75,22 +83,25 @@ class Return(_OfRound):
 
     kind = "return"
     expiry = "the plan has failed: the incident is escalated"
+    phases = (P.FORMING,)
 
 
 @attrs.frozen
 class Settle(_OfRound):
-    """The outcome of a plan is awaited: a completed step of every member."""
+    """The outcome of a plan is awaited at first: a completed step of every member."""
 
     kind = "settle"
     expiry = "the incident is resolved if some member has completed a step, or if the job reports no steps"
+    phases = (P.RUNNING, P.PAUSED)
 
 
 @attrs.frozen
 class Outcome(_OfRound):
-    """The time that the policy allows for the first completed step."""
+    """A completed step of every member is awaited for as long as the policy allows."""
 
     kind = "outcome"
     expiry = "the plan has failed: the incident is escalated"
+    phases = (P.RUNNING, P.PAUSED)
 
 
 @attrs.frozen
@@ -99,6 +110,7 @@ class Action(Timer):
 
     kind = "action"
     expiry = "the order has failed"
+    phases = LIVING
     effect: str
 
     @property
@@ -113,6 +125,7 @@ class Departure(Timer):
 
     kind = "departure"
     expiry = "the plan has failed if it launches newcomers; if not, the nodes leave now"
+    phases = (P.RUNNING,)
     of_plan = True
 
 
@@ -122,6 +135,7 @@ class Diagnosis(Timer):
 
     kind = "diagnosis"
     expiry = "the nodes at fault are replaced or quarantined"
+    phases = (P.RECOVERING,)
     of_plan = True
 
 
@@ -131,6 +145,7 @@ class Offer(Timer):
 
     kind = "offer"
     expiry = "the opportunity is considered again"
+    phases = tuple(phase for phase in LIVING if phase is not P.ASSEMBLING)
 
 
 @attrs.frozen
@@ -139,6 +154,7 @@ class Unknown(Timer):
 
     kind = "?"
     expiry = "nothing"
+    phases = LIVING
     text: str
 
     @property

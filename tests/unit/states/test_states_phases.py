@@ -9,9 +9,11 @@ import pytest
 import ftcore
 from ftcore.engine.decide import ADVANCES
 from ftcore.states import phases
-from ftcore.states.job import ENDED, LIVING, JobPhase
+from ftcore.states.drawing import MANY, job_flow, named
+from ftcore.states.job import ENDED, JOB, LIVING, JobPhase
 from ftcore.states.model import JobState
 from ftcore.states.phases import INCIDENT_CONDITIONS, JOB_CONDITIONS, IncidentCondition, JobCondition
+from ftcore.states.timers import TIMERS
 
 COMPARISON = re.compile(
     r"\b(?:state|known|incident)\.phase (?:is|is not|in|not in|==|!=) (?!OUTGOING)|\b(?:JobPhase|IncidentPhase)\.[A-Z]"
@@ -52,3 +54,27 @@ def test_the_engine_compares_no_phase_itself():
     engine = Path(ftcore.__file__).parent / "engine"
     found = [path.name for path in sorted(engine.glob("*.py")) if COMPARISON.search(path.read_text())]
     assert found == []
+
+
+def test_the_flow_of_a_job_is_drawn_whole():
+    """Every phase, every trigger that changes the phase, and every timer of few phases are in the drawing."""
+    drawn = job_flow()
+    assert all(f"    {phase}[" in drawn or f"    {phase}([" in drawn for phase in JobPhase)
+    assert all(row.trigger in drawn for row in JOB.rows if row.source is not row.target)
+    assert all(timer.kind in drawn for timer in TIMERS if len(timer.phases) < MANY)
+
+
+@pytest.mark.parametrize(
+    ("named_phases", "words"),
+    [
+        (ENDED, "succeeded, failed, stopped"),
+        (LIVING, "any phase under way"),
+        (LIVING[1:], "any phase under way but assembling"),
+        ((*LIVING, JobPhase.STUCK), "any phase under way, stuck"),
+        ((*LIVING, *ENDED), "any phase but stuck"),
+        (tuple(JobPhase), "any phase"),
+    ],
+)
+def test_phases_are_named_briefly(named_phases: tuple[JobPhase, ...], words: str):
+    """Many phases are named by what they have in common."""
+    assert named(named_phases) == words

@@ -6,9 +6,15 @@ from pathlib import Path
 import pytest
 
 import ftcore
+from ftcore.events.envelope import Kind
+from ftcore.logs.archive import read_events
 from ftcore.states import timers
+from ftcore.states.fold import fold
+from ftcore.states.job import JobPhase
 from ftcore.states.model import JobState
 from ftcore.states.timers import TIMERS, Timer, Unknown, parse
+
+LOGS = sorted((Path(__file__).parents[2] / "golden" / "logs").glob("*/*.ftlog"))
 
 KEYS: dict[str, Timer] = {
     "join": timers.Join(),
@@ -72,6 +78,17 @@ def test_a_plan_takes_its_timers_with_it():
         timers.start(state, timer, 0, 1.0)
     timers.cancel_of_plan(state)
     assert [*state.deadlines] == ["join", "action/r3.start/1", "offer"]
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_timer_runs_in_the_phases_that_it_declares(path: Path):
+    """In no stored log a timer runs in another phase once a turn is over."""
+    state = JobState()
+    for event in read_events(path):
+        if event.kind is Kind.FACT:
+            for key in state.deadlines:
+                assert state.phase in (*parse(key).phases, JobPhase.STUCK), (state.seq, key, state.phase)
+        fold(state, event)
 
 
 def test_nobody_else_reads_or_writes_keys():
