@@ -1,12 +1,19 @@
-"""How many schedules the protocol simulator explores in a minute on one core, by number of nodes.
+"""How many schedules the protocol simulator explores in a minute on one core, by number of nodes, and what of the
+production runtime it executes.
 
 Beside it, from the same run, stands the limit: the time that the production engine alone takes to decide the same
 facts again, since no simulator of it can be faster. A quick run prints and leaves RESULTS.md alone.
 """
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
 
 from results import spread, table, write
 
@@ -19,6 +26,8 @@ from ftcore.states.model import JobState
 SEEDS = 300
 QUICK_SEEDS = 30
 SIZES = (None, 8, 50)
+PARTS = ("runtime/master", "runtime/agent/agent", "runtime/agent/link", "runtime/agent/outbox", "engine/agent")
+"""What is meant to run in the simulator, by the beginning of the paths."""
 
 
 def schedule(seed: int, nodes: int | None) -> tuple[float, float, Simulation]:
@@ -54,6 +63,31 @@ def measure(nodes: int | None, seeds: int) -> list[object]:
     ]
 
 
+def together(seeds: int) -> float:
+    """Schedules a minute of all cores."""
+    begun = time.perf_counter()
+    command = [sys.executable, "-m", "ftcore.sim", "--count", str(seeds), "--jobs", str(os.cpu_count())]
+    subprocess.run(command, check=True, capture_output=True)
+    return 60 * seeds / (time.perf_counter() - begun)
+
+
+def executed(seeds: int) -> list[list[object]]:
+    """Lines of the production runtime that so many schedules execute: rows of a table."""
+    with tempfile.TemporaryDirectory() as folder:
+        data, report = f"{folder}/data", Path(folder) / "report.json"
+        coverage = [sys.executable, "-m", "coverage"]
+        run = ["run", f"--data-file={data}", "--source=ftcore", "-m", "ftcore.sim", "--count", str(seeds)]
+        subprocess.run([*coverage, *run], check=True, capture_output=True)
+        subprocess.run([*coverage, "json", f"--data-file={data}", "-q", "-o", str(report)], check=True)
+        files = json.loads(report.read_text())["files"]
+    rows: list[list[object]] = []
+    for part in PARTS:
+        found = [each["summary"] for path, each in files.items() if f"ftcore/{part}" in path]
+        lines, hit = (sum(each[key] for each in found) for key in ("num_statements", "covered_lines"))
+        rows.append([f"{part}{'/' if len(found) > 1 else '.py'}", lines, f"{hit / lines:.0%}"])
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer seeds; RESULTS.md is left alone")
@@ -75,6 +109,8 @@ def main() -> None:
         "Every message of a job, with faults of the kinds that the seed names, all checkers, and each decision made "
         "twice (by the simulated master and by the checker of replay), on one core.\n\n" + table(head, rows)
     )
+    body += f"\n\nAll cores together: {together(seeds):,.0f} schedules a minute. Statements that {seeds} schedules execute:\n\n"
+    body += table(("of the production runtime", "statements", "executed"), executed(seeds))
     if quick:
         print(body)
     else:

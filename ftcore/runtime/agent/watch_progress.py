@@ -178,11 +178,12 @@ class ProgressWatch:
         self._sampled, self._samples, self._uneven = at, self._samples + 1, self._host.uniform(*UNEVEN)
         workers = self._workers
         signed = [worker.signed for worker in workers]
-        net = await self._sample([workers[local] for local in quiet], quiet, now)
+        net, kept, at = await self._sample([workers[local] for local in quiet], quiet, now)
         if workers is self._workers:
             self._take_all(pages(), now())  # a sample takes its time where a host hardly answers
             lasting = [local for local in quiet if workers[local].signed == signed[local]]
-            self._set(merged(self._stand(local, now()) for local in lasting), net if lasting else NO_NET)
+            self._set(merged(self._stand(local, at) for local in lasting), net if lasting else NO_NET)
+        await asyncio.get_running_loop().run_in_executor(None, _keep, kept)  # a disk that stalls holds up no word
 
     def _take_all(self, pages: Sequence[Progress | None], now: float) -> None:
         signs = self._inspector.signs() if self._inspector is not None else ()
@@ -236,7 +237,10 @@ class ProgressWatch:
             if stopped or worker.state == "traced" or now - worker.signed >= look_s
         ]
 
-    async def _sample(self, workers: Sequence[_Watched], quiet: Sequence[int], now: Callable[[], float]) -> Net:
+    async def _sample(
+        self, workers: Sequence[_Watched], quiet: Sequence[int], now: Callable[[], float]
+    ) -> tuple[Net, dict[str, str], float]:
+        """Sample the workers; returns what their connections say, the stacks to keep by file, and the time of it."""
         loop = asyncio.get_running_loop()
         before, found = await loop.run_in_executor(None, self._kernel.usages, [worker.pid for worker in workers])
         waits = [self._kernel.wait_of(worker.pid) for worker in workers]
@@ -253,7 +257,7 @@ class ProgressWatch:
         if asked:
             await asyncio.sleep(ANSWER_S)
         after, found = await loop.run_in_executor(None, self._kernel.usages, [worker.pid for worker in workers])
-        kept = {}
+        at, kept = now(), {}
         for worker, local, used, rested, wait in zip(workers, quiet, before, after, waits, strict=True):
             dump = self._inspector.stack(local) if local in asked and self._inspector is not None else ""
             place = place_of(dump)
@@ -261,11 +265,10 @@ class ProgressWatch:
                 if _is_news(worker, place):
                     kept[worker.file] = f"rank {self._base_rank + local}, pid {worker.pid}\n{dump}"
                     worker.kept, worker.shown = True, place.talks is not None
-                self._weigh(worker, place, used, rested, wait, now())
-        await loop.run_in_executor(None, _keep, kept)
+                self._weigh(worker, place, used, rested, wait, at)
         first = self._base_rank
         ranks = {inode: first + local for local, used in zip(quiet, after, strict=True) for inode in used.inodes}
-        return self._unanswered.net(found, ranks, now())
+        return self._unanswered.net(found, ranks, at), kept, at
 
     def _lives(self, worker: _Watched) -> bool:
         return worker.born != "" and self._kernel.born(worker.pid) == worker.born

@@ -150,7 +150,7 @@ class _Side:
         self.on_broken: Callable[[], object] = lambda: None
         self._inbox: deque[bytes] = deque()
         self._over: StreamBroken | None = None
-        self._finished = False
+        self._finished = self._closed = False
         self._waiter: asyncio.Future[None] | None = None
 
     # -- for its process
@@ -178,6 +178,7 @@ class _Side:
 
     def close(self) -> None:
         """Break it."""
+        self._closed = True
         if self.wire is not None and self._process.alive:
             self.wire.close()
 
@@ -190,6 +191,8 @@ class _Side:
 
     def hear(self, frame: bytes) -> None:
         """A frame arrived."""
+        if self._closed:
+            return  # what was under way when its process closed it
         board = self.tapped
         if board is not None:
             board.heard(self._process, frame)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from ftcore.events.worker import Stand
 from ftcore.ports import Progress, Signs
 from ftcore.runtime.agent import samples, sockets
+from ftcore.runtime.agent import watch_progress as watched
 from ftcore.runtime.agent.stackfile import StackFile
 from ftcore.runtime.agent.watch_progress import ProgressWatch
 from ftcore.runtime.host import SystemHost
@@ -242,6 +244,25 @@ def test_a_step_that_is_made_while_a_sample_is_taken_counts(monkeypatch: pytest.
 
         monkeypatch.setattr(samples, "usages", slow)
         assert node.wait(11.0) == ()
+
+
+def test_a_disk_that_takes_long_for_stacks_counts_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told is what was seen, and when it was seen."""
+    files = [StackFile()]
+    with running(LISTENS, stacks=files) as made, TemporaryDirectory() as folder:
+        rests(made[0].pid)
+        node = Node(made, files, [folder])
+        node.step(times=20)
+        keep = watched._keep
+
+        def slow(texts: Any) -> None:
+            node.now += 100.0 if texts else 0.0
+            keep(texts)
+
+        monkeypatch.setattr(watched, "_keep", slow)
+        told = [stand.still_s for _ in range(4) for stand in node.wait(5.0)]
+        assert told and max(told) < 60.0
+    files[0].close()
 
 
 def test_any_sign_of_progress_counts() -> None:
