@@ -48,6 +48,14 @@ def test_import_of_the_package_is_cheap() -> None:
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+@pytest.mark.parametrize("module", ["ftcore.cli.ctl_simulate", "ftcore.cli.ctl_whatif", "ftcore.testing.driver"])
+def test_what_keeps_to_the_engine_loads_no_runtime(module: str) -> None:
+    """Campaigns, what-if and made-up jobs load neither gRPC, nor the runtime, nor the protocol simulator."""
+    heavy = "{'grpc', 'ftcore.runtime', 'ftcore.sim.protocol'}"
+    done = run("-c", f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))")
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
 @pytest.mark.parametrize(
     ("file", "line", "broken"),
     [
@@ -59,6 +67,8 @@ def test_import_of_the_package_is_cheap() -> None:
         ("runtime/agent/agent.py", "from ftcore.runtime.master import master", "Agent and master"),
         ("engine/decide.py", "import ftcore.etcd3", "Only the etcd adapter"),
         ("engine/turn.py", "if False:\n    from ftcore.engine import decide", "No modules import each other"),
+        ("sim/campaign/simulate.py", "from ftcore.sim.protocol import simulation", "Campaigns and what-if"),
+        ("sim/responder.py", "import random", "The pure floors"),
         ("launch/paths.py", "from ftcore.cli import options", "Floors"),
         ("extra/__init__.py", "", "Floors"),
     ],
