@@ -109,7 +109,8 @@ def main() -> None:
         "Every message of a job, with faults of the kinds that the seed names, all checkers, and each decision made "
         "twice (by the simulated master and by the checker of replay), on one core.\n\n" + table(head, rows)
     )
-    body += f"\n\nAll cores together: {together(seeds):,.0f} schedules a minute. Statements that {seeds} schedules execute:\n\n"
+    body += f"\n\nAll cores together: {together(seeds):,.0f} schedules a minute. "
+    body += f"Statements that {seeds} schedules execute:\n\n"
     body += table(("of the production runtime", "statements", "executed"), executed(seeds))
     if quick:
         print(body)
