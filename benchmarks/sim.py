@@ -57,7 +57,7 @@ def measure(nodes: int | None, seeds: int) -> list[object]:
         spread([took for took, _, _ in runs], "ms", 1000),
         f"{virtual / wall:,.0f}",
         f"{sum(sim.net.frames for _, _, sim in runs) / wall:,.0f}",
-        f"{statistics.mean(sim.trouble.struck for _, _, sim in runs):.1f}",
+        f"{statistics.mean(sim.injector.struck for _, _, sim in runs):.1f}",
         f"{60 * seeds / alone:,.0f}",
         f"{wall / alone:.1f}",
     ]

@@ -35,7 +35,7 @@ from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentCo
 from ftcore.events.job import CheckpointCommitted, DataSkipped, JobRolledBack
 from ftcore.events.node import HealthChecked, NodeQuarantined, NodeWarmed, OrderRefused, PlatformAnswered
 from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyFaulted
-from ftcore.events.upkeep import SpaceRanLow, SpaceRecovered
+from ftcore.events.retention import SpaceRanLow, SpaceRecovered
 from ftcore.events.worker import StandstillJudged, WorkersWentOn
 from ftcore.events.world import RoundPlanned, WorldFormed
 from ftcore.ids import SECOND

@@ -18,7 +18,7 @@ from ftcore.events import (
     node,
     operator,
     policy,
-    upkeep,
+    retention,
     worker,
     world,
 )
@@ -118,7 +118,7 @@ def _stood(data: worker.WorkersStood) -> str:
     return f"round {data.round} stands still: {'; '.join([*does, *cuts])}"
 
 
-def _of(data: upkeep.SpaceRanLow | upkeep.SpaceRecovered) -> str:
+def _of(data: retention.SpaceRanLow | retention.SpaceRecovered) -> str:
     return f": {data.used >> 20} of {data.limit >> 20} MiB" if data.limit else f": {data.used >> 20} MiB"
 
 
@@ -284,10 +284,10 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     worker.WorkersWentOn: sentence,
     worker.StandstillJudged: lambda e: f"{e.verdict} ({e.cause}): {e.message}{stacks_in(e)}",
     worker.FaultObserved: _observed,
-    upkeep.ArchiveExtended: lambda data: f"events up to {data.floor} are in {data.archive} alone",
-    upkeep.ArchiveFailed: lambda data: f"nothing is taken out of the log: {data.error}",
-    upkeep.SpaceRanLow: lambda data: f"{sentence(data)}{_of(data)}",
-    upkeep.SpaceRecovered: lambda data: f"{sentence(data)}{_of(data)}",
+    retention.ArchiveExtended: lambda data: f"events up to {data.floor} are in {data.archive} alone",
+    retention.ArchiveFailed: lambda data: f"nothing is taken out of the log: {data.error}",
+    retention.SpaceRanLow: lambda data: f"{sentence(data)}{_of(data)}",
+    retention.SpaceRecovered: lambda data: f"{sentence(data)}{_of(data)}",
     worker.LogMatched: _matched,
     worker.WorkersUnstartable: lambda data: f"{data.node}: round {data.round}: {data.error}",
     world.StoreOpened: lambda data: f"{data.node}: round {data.round} at {data.host}:{data.port}",

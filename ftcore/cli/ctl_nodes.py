@@ -74,7 +74,7 @@ def _row(seen: frames.NodeSeen) -> list[str]:
     ]
 
 
-def _devices(about: frames.Particulars) -> str:
+def _devices(about: frames.NodeInfo) -> str:
     """Models, the range of each gauge, and what is wrong with any of them."""
     models = ", ".join(f"{about.devices.count(name)} x {name}" for name in sorted(set(about.devices)))
     gauges = about.gauges.values()

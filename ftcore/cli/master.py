@@ -8,7 +8,7 @@ from ftcore.launch import lean  # noqa: F401  # isort: skip -- first of all
 from ftcore.launch import master
 from ftcore.launch.candidacy import Candidacy
 from ftcore.launch.process import end_process
-from ftcore.runtime.master.keeper import Sizes
+from ftcore.runtime.master.retention import Sizes
 
 
 def main(argv: list[str] | None = None) -> int:

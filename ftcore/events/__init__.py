@@ -15,7 +15,7 @@ from ftcore.events import (  # noqa: F401  (declares the types)
     node,
     operator,
     policy,
-    upkeep,
+    retention,
     worker,
     world,
 )

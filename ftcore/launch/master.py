@@ -18,8 +18,8 @@ from ftcore.logs import open_store
 from ftcore.logs.archived import JoinedLog
 from ftcore.logs.pieces import Archive
 from ftcore.runtime.logging import configure
-from ftcore.runtime.master.keeper import Sizes, Upkeep
 from ftcore.runtime.master.master import Master
+from ftcore.runtime.master.retention import RetentionConfig, Sizes
 from ftcore.timing import DEFAULT
 
 GARBAGE_OBJECTS = 50_000
@@ -72,7 +72,7 @@ async def _lead(candidacy: Candidacy) -> None:
         platform=candidacy.platform,
         timing=timing,
         standby=candidacy.standby,
-        upkeep=Upkeep(log=own, archive=kept, sizes=_sizes(candidacy)),
+        retention=RetentionConfig(log=own, archive=kept, sizes=_sizes(candidacy)),
     )
     running = asyncio.create_task(master.run())
     loop = asyncio.get_running_loop()

@@ -27,7 +27,7 @@ from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeJoined, NodeQuarantined
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertRaised, AlertSent, PolicyConsidered
-from ftcore.events.upkeep import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
+from ftcore.events.retention import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
 from ftcore.events.worker import StandstillJudged, WorkersWentOn
 from ftcore.events.world import WorldFormed
 from ftcore.ids import Seq

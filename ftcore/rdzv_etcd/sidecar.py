@@ -41,7 +41,7 @@ from ftcore.runtime.agent.agent import Agent
 from ftcore.runtime.agent.config import AgentConfig, Outcome
 from ftcore.runtime.agent.reaper import Reaper
 from ftcore.runtime.logging import configure
-from ftcore.runtime.master.keeper import Sizes
+from ftcore.runtime.master.retention import Sizes
 from ftcore.runtime.master.sequencer import refold
 from ftcore.runtime.wire.frames import Submission
 from ftcore.states.phases import has_ended

@@ -20,7 +20,7 @@ from ftcore.events.policy import PolicyConsidered
 from ftcore.faults import standstill
 from ftcore.policies import budget, process_restart
 from ftcore.runtime.agent import outbox
-from ftcore.runtime.master import agents, deadlines, keeper, sequencer, term
+from ftcore.runtime.master import agents, deadlines, retention, sequencer, term
 from ftcore.sim.protocol import checkers, node, supervisor
 from ftcore.sim.protocol.options import DEPARTURE, SOON, SPIKE, draw
 from ftcore.sim.protocol.simulation import run_protocol
@@ -114,19 +114,19 @@ def duplicates_are_appended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @plant("AcknowledgedFactsStand", KEPT_SMALL)
 def a_file_of_the_archive_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_disk, files = keeper.Keeper._on_disk, count(1)
+    on_disk, files = retention.LogRetention._on_disk, count(1)
 
     async def careless(self: Any, work: Any, *args: Any) -> Any:
         skipped = work.__name__ == "add" and not next(files) % 5
         return None if skipped else await on_disk(self, work, *args)
 
-    monkeypatch.setattr(keeper.Keeper, "_on_disk", careless)
+    monkeypatch.setattr(retention.LogRetention, "_on_disk", careless)
 
 
 @plant("ReplayAgrees", KEPT_SMALL)
 def a_snapshot_forgets_whose_facts_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    pack = keeper.pack
-    monkeypatch.setattr(keeper, "pack", lambda state, tail: pack(attrs.evolve(state, sources={}), tail))
+    pack = retention.pack
+    monkeypatch.setattr(retention, "pack", lambda state, tail: pack(attrs.evolve(state, sources={}), tail))
 
 
 @plant("EffectsFollowTheLog")

@@ -85,7 +85,7 @@ def by_protocol(trace: Sequence[TraceFault], abilities: dict[str, tuple[str, ...
         give_up_s=1e6,
     )
     sim = Simulation(options)
-    sim.trouble.follow(trace)
+    sim.injector.follow(trace)
     sim.run()
     return decisions(sim.store.events)
 

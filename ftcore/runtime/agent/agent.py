@@ -25,8 +25,8 @@ from ftcore.runtime import tasks
 from ftcore.runtime.agent.config import FAREWELL_S, GOODBYE_S, AgentConfig, AgentParts, Checker, Outcome
 from ftcore.runtime.agent.evidence import Evidence
 from ftcore.runtime.agent.link import Link, make_hello
+from ftcore.runtime.agent.node_info import NodeInfoWatch
 from ftcore.runtime.agent.outbox import Outbox
-from ftcore.runtime.agent.particulars import Particulars
 from ftcore.runtime.agent.watch_notes import LOOK_S as NOTES_LOOK_S
 from ftcore.runtime.agent.watch_progress import ProgressWatch
 from ftcore.runtime.checks.protocol import Said
@@ -92,7 +92,7 @@ class Agent:
         self._progress = ProgressWatch(self._timing, config.slots, inspector, parts.kernel, parts.host)
         self._evidence = Evidence(config.node, supervisor)
         self._warmer = supervisor if isinstance(supervisor, Warmer) else None
-        self._particulars = Particulars(config.address, self._host)
+        self._node_info = NodeInfoWatch(config.address, self._host)
         self._rejoin = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -278,7 +278,7 @@ class Agent:
 
     def matched(self, round_: Round, rank: int, hit: Hit) -> None:
         """A rule knows lines that a worker printed."""
-        self._particulars.matched(hit.cls, hit.count)
+        self._node_info.matched(hit.cls, hit.count)
         if self._core.round == round_:
             fact = LogMatched(
                 node=self.config.node,
@@ -297,12 +297,12 @@ class Agent:
 
     def _watched(self, said: Said) -> None:
         """The accelerators were looked at, and the kernel had something to say of them."""
-        self._particulars.gauged(said.gauges, said.detail)
+        self._node_info.gauged(said.gauges, said.detail)
         for hit in said.hits:
             if self._core.running:
                 self.matched(self._core.round, KERNEL_RANK, hit)
             else:
-                self._particulars.matched(hit.cls, hit.count)
+                self._node_info.matched(hit.cls, hit.count)
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work)
@@ -325,13 +325,13 @@ class Agent:
         self._log_id = frame.mark.log_id
         path = self.config.state_dir / frame.mark.log_id / f"{self.config.node}.outbox"
         self._outbox.open(lambda: self._parts.journal(path))
-        self._particulars.forget()
+        self._node_info.forget()
         self._progress.forget()
         self._do(self._core.welcomed(frame.term))
 
     def _beat(self) -> frames.Beat:
         pulse = self._core.pulse(self._supervisor.progress() if self._core.running else ())
-        about = self._particulars.changes(_now(), self._doing())
+        about = self._node_info.changes(_now(), self._doing())
         own_s, whole_s = (pulse.pace.own_s, pulse.pace.whole_s) if pulse.pace is not None else (None, None)
         stands = self._progress.news() if self._core.running else None
         net = self._progress.net if stands is not None else None

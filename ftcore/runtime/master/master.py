@@ -13,8 +13,8 @@ from ftcore.events.envelope import Fact
 from ftcore.ports import Candidate, EventLog, Leadership, Transport
 from ftcore.runtime import tasks
 from ftcore.runtime.master.follower import Follower
-from ftcore.runtime.master.keeper import Upkeep
 from ftcore.runtime.master.operators import NOT_LEADING
+from ftcore.runtime.master.retention import RetentionConfig
 from ftcore.runtime.master.service import Service
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.master.standbys import announce
@@ -46,7 +46,7 @@ class Master:
         timing: time constants for the time before the job's own are known.
         standby: it was started beside a master that leads: it ends if the run has ended. Otherwise it may be there to
             begin a new run of a log that has ended.
-        upkeep: how the log is kept small; None: with snapshots alone.
+        retention: how the log is kept small; None: with snapshots alone.
         parts: what else it stands on.
 
     Attributes:
@@ -64,7 +64,7 @@ class Master:
         platform: str = "",
         timing: Timing = DEFAULT,
         standby: bool = False,
-        upkeep: Upkeep | None = None,
+        retention: RetentionConfig | None = None,
         parts: MasterParts | None = None,
     ) -> None:
         self.log = log
@@ -74,7 +74,7 @@ class Master:
         self._platform = platform
         self._timing = timing
         self._security = security
-        self._upkeep = upkeep if upkeep is not None else Upkeep(log=log)
+        self._retention = retention if retention is not None else RetentionConfig(log=log)
         self._follower = Follower(log, saw_run=standby, host=self._parts.host)
         self._transport = transport or GrpcTransport(security)
         service = Service(self, self._transport, listen=listen, advertise=advertise, token=security.token)
@@ -163,7 +163,7 @@ class Master:
             leading=lambda: self.leading,
             platform=self._platform,
             timing=self._timing,
-            upkeep=self._upkeep,
+            retention=self._retention,
             parts=self._parts,
         )
         await term.begin()

@@ -35,7 +35,7 @@ class Session:
     outgoing: asyncio.Queue[bytes | None] = attrs.field(factory=asyncio.Queue)
     beat: frames.Beat | None = None
     acked: int = 0
-    about: frames.Particulars = attrs.field(factory=frames.Particulars)
+    about: frames.NodeInfo = attrs.field(factory=frames.NodeInfo)
     told: int = 0
     spoken_to: bool = False
     mark: Callable[[], Mark | None] = lambda: None

@@ -36,10 +36,10 @@ from ftcore.runtime.master.alerts import ALERTS_S, Alerts, Send, send
 from ftcore.runtime.master.contradictions import Contradictions
 from ftcore.runtime.master.deadlines import Deadlines
 from ftcore.runtime.master.follower import Follower
-from ftcore.runtime.master.keeper import Keeper, Upkeep
 from ftcore.runtime.master.liveness import LOOK_S, Liveness
 from ftcore.runtime.master.operators import Operators
 from ftcore.runtime.master.replacer import Replacer
+from ftcore.runtime.master.retention import LogRetention, RetentionConfig
 from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
@@ -90,7 +90,7 @@ class Term:
         leading: whether this master leads.
         platform: URL of what launches nodes; empty: nothing does.
         timing: time constants for the time before the job's own are known.
-        upkeep: how the log is kept small.
+        retention: how the log is kept small.
         parts: what else it stands on.
 
     Attributes:
@@ -111,7 +111,7 @@ class Term:
         leading: Callable[[], bool],
         platform: str,
         timing: Timing,
-        upkeep: Upkeep,
+        retention: RetentionConfig,
         parts: MasterParts,
     ) -> None:
         self._log, self._follower, self._leadership, self._address = log, follower, leadership, address
@@ -139,7 +139,7 @@ class Term:
         self._replacer = (
             Replacer(platform, log.job, self.record, lambda: self.state, parts.open_platform) if platform else None
         )
-        self._keeper = Keeper(upkeep, leadership.term, self.record)
+        self._retention = LogRetention(retention, leadership.term, self.record)
         self._last_called = self.clock.mono()
         self._lived = False
         self._prepared = False
@@ -177,7 +177,7 @@ class Term:
             self._until_lost(),
             self._alerts.run(),
             self._until_ended(),
-            self._keeper.run(),
+            self._retention.run(),
         ]
         if self._replacer is not None:
             work.append(self._replacer.run())
@@ -193,7 +193,7 @@ class Term:
         finally:
             await tasks.end(duties)
             await self._adviser.close()
-            self._keeper.close()
+            self._retention.close()
             if self._replacer is not None:
                 await self._replacer.close()
 
@@ -261,7 +261,7 @@ class Term:
         self._check_ended()
         self._prepare()
         self.deadlines.changed()
-        self._keeper.committed(self.state, self._follower.unsent.waiting)
+        self._retention.committed(self.state, self._follower.unsent.waiting)
 
     def _prepare(self) -> None:
         """Once workers run: compile the rules in a thread. It takes 0.13 s, for which the first fault would wait."""
@@ -302,7 +302,7 @@ class Term:
         while True:
             await asyncio.sleep(LOOK_S)
             now = self.clock.mono()
-            self.liveness.look(now, samples=not (self.sequencer.stalled or self._keeper.shedding))
+            self.liveness.look(now, samples=not (self.sequencer.stalled or self._retention.shedding))
             self.admission.look(now)
             self.agents.give_signs_of_life(now, self.liveness.timing.sign_s)
             self.agents.look_at_standbys(now)

@@ -99,7 +99,7 @@ def submission(
     )
 
 
-class Knock(msgspec.Struct, frozen=True, tag_field="f", tag="knock"):
+class AuthRequest(msgspec.Struct, frozen=True, tag_field="f", tag="knock"):
     """The first frame of a caller that has a token: it asks for a challenge.
 
     Args:
@@ -129,7 +129,7 @@ class Challenge(msgspec.Struct, frozen=True, tag_field="f", tag="challenge"):
     proof: str
 
 
-class Sealed(msgspec.Struct, frozen=True, tag_field="f", tag="sealed"):
+class AuthProof(msgspec.Struct, frozen=True, tag_field="f", tag="sealed"):
     """What a caller has to say first, with the proof that it knows the token.
 
     Args:
@@ -143,7 +143,7 @@ class Sealed(msgspec.Struct, frozen=True, tag_field="f", tag="sealed"):
     body: msgspec.Raw
 
 
-class Distrust(msgspec.Struct, frozen=True, tag_field="f", tag="distrust"):
+class AuthReject(msgspec.Struct, frozen=True, tag_field="f", tag="distrust"):
     """The caller has another token than the master, and says no more."""
 
 
@@ -199,7 +199,7 @@ class Gauge(msgspec.Struct, frozen=True, omit_defaults=True):
     trouble: str = ""
 
 
-class Particulars(msgspec.Struct, frozen=True, omit_defaults=True):
+class NodeInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node says of itself; in a heartbeat only what has changed, at the master all of it.
 
     Args:
@@ -224,9 +224,9 @@ class Particulars(msgspec.Struct, frozen=True, omit_defaults=True):
     gauges: dict[str, Gauge] = {}
     blind: str = ""
 
-    def updated(self, news: "Particulars") -> "Particulars":
+    def updated(self, news: "NodeInfo") -> "NodeInfo":
         """With what has changed."""
-        return Particulars(
+        return NodeInfo(
             host=news.host or self.host,
             address=news.address or self.address,
             pod=news.pod or self.pod,
@@ -258,7 +258,7 @@ class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat", omit_defaults
     step: int | None = None
     absolute: bool = False
     loss: float | None = None
-    about: Particulars | None = None
+    about: NodeInfo | None = None
     own_s: float | None = None
     whole_s: float | None = None
     stands: tuple[Stand, ...] | None = None
@@ -436,7 +436,7 @@ class NodeSeen(msgspec.Struct, frozen=True):
     node: str
     heard_s: float
     beat: Beat | None
-    about: Particulars
+    about: NodeInfo
 
 
 class NodesSeen(msgspec.Struct, frozen=True, tag_field="f", tag="nodes"):
@@ -453,7 +453,7 @@ class NodesSeen(msgspec.Struct, frozen=True, tag_field="f", tag="nodes"):
     leading: bool = True
 
 
-FromAgent: TypeAlias = Hello | Facts | Beat | Command | Inquiry | Standby | Knock | Sealed | Distrust
+FromAgent: TypeAlias = Hello | Facts | Beat | Command | Inquiry | Standby | AuthRequest | AuthProof | AuthReject
 FromMaster: TypeAlias = (
     Welcome
     | NotMaster
@@ -473,5 +473,5 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 encode = msgspec.json.Encoder().encode
 decode_from_agent = msgspec.json.Decoder(FromAgent).decode
-decode_sealed = msgspec.json.Decoder(Sealed | Distrust).decode
+decode_proof = msgspec.json.Decoder(AuthProof | AuthReject).decode
 decode_from_master = msgspec.json.Decoder(FromMaster).decode

@@ -1,9 +1,9 @@
 """How a stream is opened: who calls shows that it knows the job's token, and so does the master, and nobody says it.
 
     caller                               master
-    Knock(job, nonce a)            ->
+    AuthRequest(job, nonce a)            ->
                                    <-    Challenge(nonce m, proof of the token over a and m)
-    Sealed(Hello or Command, proof ->
+    AuthProof(Hello or Command, proof ->
       of the token over m, a and body)
                                    <-    Welcome, CommandReply, ...
 
@@ -29,7 +29,7 @@ from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.security import Security
 from ftcore.version import __version__
 
-KNOCK_BYTES_MAX: Final = 16 << 10
+REQUEST_BYTES_MAX: Final = 16 << 10
 """Bound of what a stranger may say first where a token is asked for."""
 
 OPENING_BYTES_MAX: Final = 1 << 20
@@ -131,12 +131,12 @@ class Opening:
         self._token = token
         self._job = job
         self._nonce = nonce()
-        self._knock: frames.Knock | None = None
+        self._knock: frames.AuthRequest | None = None
 
     def take(self, body: bytes) -> frames.Challenge | Admitted | Turned:
         """What follows from a frame of the caller; after a ``Challenge`` comes another one."""
-        if self._token and self._knock is None and len(body) > KNOCK_BYTES_MAX:
-            return _asks_for_token(_claims(body[:KNOCK_BYTES_MAX]))
+        if self._token and self._knock is None and len(body) > REQUEST_BYTES_MAX:
+            return _asks_for_token(_claims(body[:REQUEST_BYTES_MAX]))
         if len(body) > OPENING_BYTES_MAX:
             return self._turned("unreadable", f"more than {OPENING_BYTES_MAX} bytes open no stream")
         if self._knock is not None:
@@ -145,24 +145,24 @@ class Opening:
             frame = frames.decode_from_agent(body)
         except frames.UNREADABLE:
             return self._misread(body)
-        if isinstance(frame, frames.Knock):
-            return self._knocked(frame)
+        if isinstance(frame, frames.AuthRequest):
+            return self._requested(frame)
         if isinstance(frame, frames.Hello | Word):
             if self._token:
                 return _asks_for_token(_claims(body))
             return self._admitted(frame)
         return self._turned("unreadable", f"a {type(frame).__name__} opens no stream")
 
-    def _answered(self, body: bytes, knock: frames.Knock) -> Admitted | Turned:
+    def _answered(self, body: bytes, knock: frames.AuthRequest) -> Admitted | Turned:
         try:
-            frame = frames.decode_sealed(body)
+            frame = frames.decode_proof(body)
         except frames.UNREADABLE:
             return self._turned("unreadable", "this answers no challenge")
-        if isinstance(frame, frames.Distrust):
+        if isinstance(frame, frames.AuthReject):
             return self._turned("token", f"wrong token: {WHERE}")
-        return self._sealed(frame, knock)
+        return self._proven(frame, knock)
 
-    def _knocked(self, knock: frames.Knock) -> frames.Challenge | Turned:
+    def _requested(self, knock: frames.AuthRequest) -> frames.Challenge | Turned:
         if knock.protocol != frames.PROTOCOL:
             return other_version(knock.protocol, knock.version, knock.name)
         self._knock = knock
@@ -173,7 +173,7 @@ class Opening:
         told = proof(self._token, MASTER, self._job, knock.nonce, self._nonce)
         return frames.Challenge(nonce=self._nonce, proof=told)
 
-    def _sealed(self, sealed: frames.Sealed, knock: frames.Knock) -> Admitted | Turned:
+    def _proven(self, sealed: frames.AuthProof, knock: frames.AuthRequest) -> Admitted | Turned:
         if sealed.nonce != self._nonce:
             return self._turned("replay", "this answers the challenge of another stream")
         body = bytes(sealed.body)
@@ -235,16 +235,16 @@ class Call:
         self._token = token
         self._job = job
         self._nonce = nonce()
-        self.knock = frames.Knock(
+        self.knock = frames.AuthRequest(
             protocol=frames.PROTOCOL, version=__version__, job=job, nonce=self._nonce, name=name[:NAME_CHARS_MAX]
         )
 
-    def answer(self, challenge: frames.Challenge, body: bytes) -> frames.Sealed | None:
-        """The second frame; None: the master does not know the token, and is told ``Distrust``."""
+    def answer(self, challenge: frames.Challenge, body: bytes) -> frames.AuthProof | None:
+        """The second frame; None: the master does not know the token, and is told ``AuthReject``."""
         told = proof(self._token, MASTER, self._job, self._nonce, challenge.nonce)
         if not hmac.compare_digest(told.encode(), challenge.proof.encode()):
             return None
-        return frames.Sealed(
+        return frames.AuthProof(
             nonce=challenge.nonce,
             proof=proof(self._token, CALLER, self._job, challenge.nonce, self._nonce, body),
             body=msgspec.Raw(body),
@@ -318,7 +318,7 @@ async def call(stream: Stream, security: Security, job: str, name: str, word: fr
         return Answer(found, proven=False)
     sealed = caller.answer(found, body)
     if sealed is None:
-        await stream.write(frames.encode(frames.Distrust()))
+        await stream.write(frames.encode(frames.AuthReject()))
         await stream.read()  # so that it is heard before the stream is closed
         return Answer(frames.Refused(f"the master of {job} has another token: {WHERE}", rejoin=False), proven=False)
     await stream.write(frames.encode(sealed))

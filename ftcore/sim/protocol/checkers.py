@@ -290,7 +290,7 @@ class OwnFaultsStopNothing(Checker):
 
     def stopping(self, node: "Node") -> None:
         """Where nothing but ftcore and its store broke, workers that make steps are never stopped."""
-        if self.sim.options.harmless and not self.sim.trouble.harms and self.sim.training.healthy(node.ranks):
+        if self.sim.options.harmless and not self.sim.injector.harms and self.sim.training.healthy(node.ranks):
             self.fail(f"{node.node} stops healthy workers")
 
 
@@ -308,7 +308,7 @@ class HealthyStandstillsAreLeftAlone(Checker):
         gang, now = training.gangs[data.round], training.clock.now
         late = ns(LATE_S + timing.node_lease_s + timing.hang_look_s)
         if data.cause == "ceiling":
-            self.sim.trouble.harm("no step for as long as the ceiling")
+            self.sim.injector.harm("no step for as long as the ceiling")
             stood = now - max(ranks.mono for ranks in gang.members.values())
             if now - gang.stood_at <= late:  # it has only just gone on
                 stood = max(stood, gang.stood_ns)

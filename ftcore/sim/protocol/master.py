@@ -9,8 +9,8 @@ from ftcore.events.policy import PolicyAnswered
 from ftcore.policies.external import Question, Reply
 from ftcore.ports import Candidate
 from ftcore.runtime import alert
-from ftcore.runtime.master.keeper import Sizes, Upkeep
 from ftcore.runtime.master.master import Master, MasterParts
+from ftcore.runtime.master.retention import RetentionConfig, Sizes
 from ftcore.sim.protocol.hosts import Host, Process, SimHost
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class MasterProcess(Process):
             platform="simulated:" if sim.options.platform else "",
             timing=sim.options.spec.timing,
             standby=standby,
-            upkeep=Upkeep(log=sim.log_of(self), archive=sim.archive, sizes=SMALL, look_s=LOOK_S) if keeps else None,
+            retention=self._retention() if keeps else None,
             parts=MasterParts(
                 host=SimHost(self, sim.chance),
                 open_platform=lambda url, job: sim.platform.handle(self),
@@ -70,20 +70,24 @@ class MasterProcess(Process):
         else:
             sim.trace(f"{self.address} ends")
 
+    def _retention(self) -> RetentionConfig:
+        sim = self.sim
+        return RetentionConfig(log=sim.log_of(self), archive=sim.archive, sizes=SMALL, look_s=LOOK_S)
+
     def died(self) -> None:
         """Its streams break."""
         self.sim.net.cut(self)
         self.sim.board.listeners.pop(self.address, None)
 
     async def _send(self, message: alert.Message) -> alert.Delivery:
-        await self.sim.trouble.sleep(5.0)
-        failed = {0: "made up: not taken"} if self.sim.trouble.fails() else {}
+        await self.sim.injector.sleep(5.0)
+        failed = {0: "made up: not taken"} if self.sim.injector.fails() else {}
         return alert.Delivery(failed=failed)
 
     async def _ask(self, body: bytes) -> bytes:
         question = msgspec.json.decode(body, type=Question)
-        await self.sim.trouble.sleep(5.0)
-        if self.sim.trouble.fails():
+        await self.sim.injector.sleep(5.0)
+        if self.sim.injector.fails():
             raise ValueError("made up: its process ended")
         answered = PolicyAnswered(effect=question.effect, policy=question.policy, verdict="pass", reason="made up")
         return msgspec.json.encode(Reply(answered=answered)) + b"\n"

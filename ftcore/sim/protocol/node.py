@@ -81,7 +81,7 @@ class Node(Process):
         parts = AgentParts(
             host=SimHost(self, sim.chance),
             kernel=self.supervisor,
-            journal=lambda path: SimJournal(self, str(path), sim.trouble.disk_ns),
+            journal=lambda path: SimJournal(self, str(path), sim.injector.disk_ns),
             performers=dict.fromkeys(IN_PLACE, self.supervisor) if options.capable else {},
             make_core=self._make_core,
         )

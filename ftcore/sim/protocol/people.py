@@ -39,7 +39,7 @@ class People:
         if master is None or master.frozen:
             return ""
         self._process.loop.create_task(self._ask(master.address, command, node))
-        return self._sim.trouble.harm(f"{command} {node}".strip())
+        return self._sim.injector.harm(f"{command} {node}".strip())
 
     async def _ask(self, address: str, command: str, node: str) -> None:
         sim = self._sim
@@ -52,7 +52,7 @@ class People:
             sim.trace(f"PEOPLE {command} {node}: {error}")
         else:
             sim.trace(f"PEOPLE {command} {node}: {reply.message} {reply.outcome}")
-            self._sim.trouble.harm(f"{command} {node}")
+            self._sim.injector.harm(f"{command} {node}")
 
     def stop(self) -> str:
         """The run is to end, or after all not."""
@@ -63,7 +63,7 @@ class People:
         if self._chance.random() < 0.2:
             return self._look()
         command = self._chance.choice(("pause", "resume", "resume", "checkpoint", "drain", "evict", "admit"))
-        node = self._sim.trouble.node()
+        node = self._sim.injector.node()
         needs_node = command in ABOUT_NODES
         return self.command(command, node.node if needs_node and node is not None else "")
 

@@ -139,7 +139,7 @@ class Platform:
     def launch(self, effect: str, occupant: Occupant) -> None:
         """Have a node come for a place; the same order again is answered as before. Raises ``Refused``."""
         if effect not in self._effects:
-            self._effects[effect] = self.sim.trouble.fails()
+            self._effects[effect] = self.sim.injector.fails()
             if not self._effects[effect]:
                 self._give_up(occupant)
         if self._effects[effect]:
@@ -153,7 +153,7 @@ class Platform:
         if node is not None and node.pid != occupant.pid:
             return  # filled anew since
         self._rename(place)
-        self.sim.trouble.harm(f"the platform replaces {occupant.node}")
+        self.sim.injector.harm(f"the platform replaces {occupant.node}")
         if node is not None:
             self._nodes[place] = None
             self._leaving.append(node)
@@ -169,7 +169,7 @@ class Platform:
 
     def _returns(self) -> float:
         delay = self.chance.uniform(*self.returns_s)
-        if self.sim.trouble.on and self.chance.random() < 0.2:
+        if self.sim.injector.on and self.chance.random() < 0.2:
             return self.chance.uniform(5.0, 40.0)  # no room
         return delay
 
@@ -214,11 +214,11 @@ class SimPlatform:
     def __init__(self, platform: Platform, process: Process) -> None:
         self._platform, self.process = platform, process
         self._told: asyncio.Queue[Happening] = asyncio.Queue()
-        self._trouble = platform.sim.trouble
+        self._injector = platform.sim.injector
 
     async def _answer(self) -> None:
-        await self._trouble.sleep(ANSWER_S)
-        if self._trouble.fails():
+        await self._injector.sleep(ANSWER_S)
+        if self._injector.fails():
             raise Unreachable("made up: the platform does not answer")
 
     async def capacity(self) -> int | None:
@@ -244,7 +244,7 @@ class SimPlatform:
         self._platform.watch(self)
         while True:
             yield await self._told.get()
-            if self._trouble.fails():
+            if self._injector.fails():
                 raise Unreachable("made up: the watch broke")
 
     def told(self, happening: Happening) -> None:

@@ -28,8 +28,8 @@ from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.security import Security
 from ftcore.sim.protocol.checkers import ALL, Checker, ReplayAgrees, Violation
 from ftcore.sim.protocol.clock import Scheduler, ns
-from ftcore.sim.protocol.faults import Trouble
 from ftcore.sim.protocol.hosts import Host, Process
+from ftcore.sim.protocol.injector import FaultInjector
 from ftcore.sim.protocol.log import SimArchive, SimLog, Written
 from ftcore.sim.protocol.loop import Restless
 from ftcore.sim.protocol.master import MasterProcess
@@ -143,7 +143,7 @@ class Simulation:
         )
         self.board = Switchboard(self.net, self.chance, options.twice, self._sent, self._heard)
         self.people = People(self, self.chance)
-        self.trouble = Trouble(self)
+        self.injector = FaultInjector(self)
         self.platform = Platform(self)
         self._warming = random.Random(f"warm {options.seed}")  # a stream of its own, as that of the job's shape
         self._healed_at = -1
@@ -277,7 +277,7 @@ class Simulation:
     def writes(self, master: MasterProcess, batch: Sequence[Event]) -> bool:
         """A master has decided what follows from facts; nothing of it is durable yet. Whether it survives that."""
         self._tell(lambda checker: checker.decided(batch))
-        if self.trouble.dies_at_write():
+        if self.injector.dies_at_write():
             self.trace(f"{master.address} is killed before it writes {batch[0].seq}")
             return False
         return True
@@ -285,7 +285,7 @@ class Simulation:
     def wrote(self, master: MasterProcess, batch: Sequence[Event]) -> bool:
         """A master learns that a batch is durable. Whether it survives that."""
         self._catch_up()
-        if self.trouble.dies_at_write():
+        if self.injector.dies_at_write():
             self.trace(f"{master.address} is killed behind its write of {batch[-1].seq}")
             return False
         self._tell(lambda checker: checker.committed(master))
@@ -327,7 +327,7 @@ class Simulation:
     def _run(self) -> None:
         self.clock.run(ns(self.options.safety_s))
         self._raise()
-        self.trouble.heal()
+        self.injector.heal()
         self._healed_at = self.clock.now
         self.trace("HEALED")
         self._tend()
@@ -397,7 +397,7 @@ class Simulation:
             incidents=state.incidents,
             rounds=state.round,
             terms=self.store.term,
-            faults=self.trouble.struck,
+            faults=self.injector.struck,
         )
 
 

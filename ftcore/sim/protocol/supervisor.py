@@ -53,10 +53,10 @@ class SimSupervisor:
 
     async def start(self, launch: Launch) -> tuple[tuple[int, ...], str]:
         """See ``ports.Supervisor``."""
-        trouble, sim = self._sim.trouble, self._sim
+        injector, sim = self._sim.injector, self._sim
         self._end()
-        await asyncio.sleep(trouble.start_s())
-        if trouble.unstartable(self._node):
+        await asyncio.sleep(injector.start_s())
+        if injector.unstartable(self._node):
             raise UsageError("made up: cannot be started")
         env = launch.envs[0]
         place = Place(
@@ -70,7 +70,7 @@ class SimSupervisor:
         self.ranks = ranks
         told = env.get(RESUME_STEP)
         sim.training.join(ranks, int(told) if told is not None else None)
-        trouble.started(self._node)
+        injector.started(self._node)
         return tuple(range(self.pid, self.pid + place.slots)), "fork"
 
     def _exited(self, ended: WorkerExit) -> None:
@@ -87,7 +87,7 @@ class SimSupervisor:
             return ()
         if any(self.ranks.alive):
             self._sim.stopping(self._node)
-            await asyncio.sleep(self._sim.trouble.stop_s(grace_s))
+            await asyncio.sleep(self._sim.injector.stop_s(grace_s))
         else:
             await asyncio.sleep(0.001)
         return self._end()
@@ -120,8 +120,8 @@ class SimSupervisor:
 
     async def open_store(self, round_: Round, host: str) -> tuple[str, int]:
         """See ``ports.Supervisor``."""
-        await self._sim.trouble.sleep(0.2)
-        if self._sim.trouble.unstartable(self._node):
+        await self._sim.injector.sleep(0.2)
+        if self._sim.injector.unstartable(self._node):
             raise UsageError("made up: no port")
         return host, 20000 + round_
 
@@ -239,9 +239,9 @@ class SimSupervisor:
     async def perform(self, command: Any, effect: str) -> int | None:
         """See ``ports.Performer``."""
         sim = self._sim
-        await asyncio.sleep(sim.trouble.perform_s())
+        await asyncio.sleep(sim.injector.perform_s())
         ranks = self.ranks
-        if ranks is None or not all(ranks.alive) or sim.trouble.fails():
+        if ranks is None or not all(ranks.alive) or sim.injector.fails():
             raise Refused("made up: not possible now")
         if isinstance(command, PauseWorkers | ResumeWorkers):
             ranks.paused = isinstance(command, PauseWorkers)
@@ -271,7 +271,7 @@ class SimChecker:
 
     async def run(self, command: CheckHealth, effect: str) -> act.Findings:
         """Carry a check out."""
-        await asyncio.sleep(self._sim.trouble.perform_s())
+        await asyncio.sleep(self._sim.injector.perform_s())
         return self._findings(command)
 
     async def watch(self, told: "Callable[[Said], None]") -> None:
@@ -280,8 +280,8 @@ class SimChecker:
 
     def _findings(self, command: CheckHealth) -> act.Findings:
         """What a check finds here; a group exchanges data unless one of its hosts, or its switch, is bad."""
-        trouble, host = self._sim.trouble, self._node.host
-        verdict = trouble.verdict(host) if command.stage == 1 else "healthy"
+        injector, host = self._sim.injector, self._node.host
+        verdict = injector.verdict(host) if command.stage == 1 else "healthy"
         group = command.groups[0] if command.groups else ()
         hosts = {node.node: node.host for node in self._sim.platform.nodes()}
         broken = any(name not in hosts or hosts[name].bad for name in group)
@@ -289,7 +289,7 @@ class SimChecker:
         return act.Findings(
             verdict="healthy" if verdict == "slow" else verdict,
             detail="made up",
-            exchange=trouble.exchange(broken) if group and command.store else "",
+            exchange=injector.exchange(broken) if group and command.store else "",
             device_s=5.0 if verdict == "slow" else 1.0,
             exchange_s=1.0,
         )

@@ -23,7 +23,7 @@ from ftcore.ports import Floor
 from ftcore.replay.explain import Asked
 from ftcore.replay.status import StandstillInfo, status_of
 from ftcore.replay.wish import Wish
-from ftcore.runtime.wire.frames import SEEING, Beat, Gauge, NodeSeen, Particulars
+from ftcore.runtime.wire.frames import SEEING, Beat, Gauge, NodeInfo, NodeSeen
 from ftcore.testing.driver import JobDriver
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "logs").glob("*/*.ftlog"))
@@ -122,7 +122,7 @@ def commands(place: Path, driver: JobDriver) -> Iterator[list[str]]:
 def told_apart(driver: JobDriver) -> Iterator[tuple[str, Any]]:
     """What only a running master, a damaged log, or an odd job would have printed."""
     gauges = {"0": Gauge(celsius=85, sm_mhz=1950, used_mib=512, trouble="device 0: too hot")}
-    about = Particulars(host="h", phase="running", devices=("H100",), gauges=gauges, blind=SEEING, hits={"gpu-hw": 1})
+    about = NodeInfo(host="h", phase="running", devices=("H100",), gauges=gauges, blind=SEEING, hits={"gpu-hw": 1})
     seen = NodeSeen(node="n", heard_s=0.2, beat=Beat(round=3, step=7, absolute=True, loss=1.5), about=about)
     yield "status --nodes", ctl_nodes._json(seen)
     asked = (Asked(name="stop", verdict="take", reason="it was asked for"),)

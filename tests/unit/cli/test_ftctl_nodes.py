@@ -3,9 +3,9 @@
 import json
 
 from ftcore.cli import ctl_nodes
-from ftcore.runtime.wire.frames import SEEING, Beat, Gauge, NodeSeen, Particulars
+from ftcore.runtime.wire.frames import SEEING, Beat, Gauge, NodeInfo, NodeSeen
 
-ABOUT = Particulars(
+ABOUT = NodeInfo(
     host="h",
     phase="running",
     devices=("H100", "H100"),
@@ -27,7 +27,7 @@ def test_gauges_of_a_node() -> None:
 
 def test_devices_that_cannot_be_watched() -> None:
     """Why there are no gauges is said; a node without devices and without a phase has neither."""
-    blind = Particulars(devices=("H100",), blind="no answer for 60 s")
+    blind = NodeInfo(devices=("H100",), blind="no answer for 60 s")
     assert ctl_nodes._row(NodeSeen("n", 0.2, None, blind))[-1] == "1 x H100; not watched: no answer for 60 s"
-    row = ctl_nodes._row(NodeSeen("n", 0.2, None, Particulars()))
+    row = ctl_nodes._row(NodeSeen("n", 0.2, None, NodeInfo()))
     assert (row[5], row[-1]) == ("-", "-")

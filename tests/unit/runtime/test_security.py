@@ -31,7 +31,7 @@ def hello(protocol: int = frames.PROTOCOL) -> bytes:
     return frames.encode(word)
 
 
-def knocked(opening: Opening, token: str = TOKEN, body: bytes = COMMAND) -> tuple[Call, frames.Sealed | None]:
+def knocked(opening: Opening, token: str = TOKEN, body: bytes = COMMAND) -> tuple[Call, frames.AuthProof | None]:
     call = Call(token, "j", "n")
     challenge = opening.take(frames.encode(call.knock))
     assert isinstance(challenge, frames.Challenge)
@@ -57,8 +57,8 @@ def test_who_is_refused_and_why():
     call, sealed = knocked(opening)
     assert sealed is not None
     again.take(frames.encode(call.knock))
-    forged = frames.Sealed(nonce=sealed.nonce, proof="0" * 64, body=sealed.body)
-    swapped = frames.Sealed(nonce=sealed.nonce, proof=sealed.proof, body=frames.msgspec.Raw(hello()))
+    forged = frames.AuthProof(nonce=sealed.nonce, proof="0" * 64, body=sealed.body)
+    swapped = frames.AuthProof(nonce=sealed.nonce, proof=sealed.proof, body=frames.msgspec.Raw(hello()))
     knocks = [frames.encode(Call(TOKEN, job, "n").knock) for job in ("j", "other")]
     unlike = Opening(TOKEN, "j")
     assert knocked(unlike, "another-token-0123")[1] is None  # the caller notices first, tells nothing, and says so
@@ -66,7 +66,7 @@ def test_who_is_refused_and_why():
         (again, frames.encode(sealed), "replay", "another stream"),
         (opening, frames.encode(forged), "token", "wrong token"),
         (opening, frames.encode(swapped), "token", "wrong token"),
-        (unlike, frames.encode(frames.Distrust()), "token", "wrong token"),
+        (unlike, frames.encode(frames.AuthReject()), "token", "wrong token"),
         (Opening(TOKEN, "j"), knocks[1], "job", "leads j, not other"),
         (Opening(TOKEN, "j"), knocks[0].replace(b'"protocol":2', b'"protocol":7'), "version", "same version"),
         (Opening(TOKEN, "j"), hello(7), "version", "protocol 7 (ftcore 9)"),

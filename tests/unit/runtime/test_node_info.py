@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ftcore.runtime.agent.particulars import LOOK_S, Particulars
+from ftcore.runtime.agent.node_info import LOOK_S, NodeInfoWatch
 from ftcore.runtime.host import SystemHost
 from ftcore.runtime.wire import frames
 
@@ -23,7 +23,7 @@ def test_a_heartbeat_tells_what_is_new_and_no_more(tmp_path: Path, monkeypatch):
     gpu.parent.mkdir(parents=True)
     net.write_text(NET_DEV.format(1000))
     gpu.write_text("Model: \t\t NVIDIA H100\nIRQ: 1\n")
-    node = Particulars("10.0.0.1", SystemHost(net_dev=net, gpus=tmp_path / "gpus"))
+    node = NodeInfoWatch("10.0.0.1", SystemHost(net_dev=net, gpus=tmp_path / "gpus"))
     first = node.changes(0.0)
     assert first is not None
     assert (first.address, first.pod, first.devices) == ("10.0.0.1", "pod-7", ("NVIDIA H100",))
@@ -34,9 +34,9 @@ def test_a_heartbeat_tells_what_is_new_and_no_more(tmp_path: Path, monkeypatch):
     assert len(small) <= len(b'{"f":"beat","round":1,"step":7,"absolute":true,"loss":2.5}')
     net.write_text(NET_DEV.format(5000))
     node.matched("gpu-hw", 3)
-    assert node.changes(3.0) == frames.Particulars(hits={"gpu-hw": 3})
+    assert node.changes(3.0) == frames.NodeInfo(hits={"gpu-hw": 3})
     second = node.changes(3.0 + 2 * LOOK_S)
-    assert second == frames.Particulars(net={"eth0": (5000, 2000, 10)})
+    assert second == frames.NodeInfo(net={"eth0": (5000, 2000, 10)})
     assert first.updated(second).net == {"eth0": (5000, 2000, 10)}
     assert first.updated(second).pod == "pod-7"
     node.forget()
@@ -49,14 +49,14 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path):
     """No counters, no devices, garbage: nothing is told of them."""
     (tmp_path / "dev").write_text("a\nb\neth0: x y z\n")
     assert SystemHost(net_dev=tmp_path / "dev").interfaces() == NOWHERE.interfaces() == {}
-    told = Particulars("h", NOWHERE).changes(0.0)
+    told = NodeInfoWatch("h", NOWHERE).changes(0.0)
     assert told is not None
     assert (told.net, told.devices) == ({}, ())
 
 
 def test_what_a_node_does_and_its_gauges_are_told_when_they_change():
     """A phase and each device's gauges once, then only what is new; why there are none, until there are."""
-    node = Particulars("h", NOWHERE)
+    node = NodeInfoWatch("h", NOWHERE)
     node.gauged({}, "no driver answers")
     first = node.changes(0.0, "standby")
     assert first is not None and (first.phase, first.blind) == ("standby", "no driver answers")
@@ -64,10 +64,10 @@ def test_what_a_node_does_and_its_gauges_are_told_when_they_change():
     cool, hot = frames.Gauge(celsius=40), frames.Gauge(celsius=85, trouble="slowed down for heat")
     node.gauged({"0": cool, "1": cool})
     second = node.changes(2.0, "running")
-    assert second == frames.Particulars(phase="running", gauges={"0": cool, "1": cool}, blind=frames.SEEING)
+    assert second == frames.NodeInfo(phase="running", gauges={"0": cool, "1": cool}, blind=frames.SEEING)
     node.gauged({"0": cool, "1": hot})
     third = node.changes(3.0, "running")
-    assert third == frames.Particulars(gauges={"1": hot})
+    assert third == frames.NodeInfo(gauges={"1": hot})
     whole = first.updated(second).updated(third)
     assert (whole.phase, whole.blind, whole.gauges) == ("running", frames.SEEING, {"0": cool, "1": hot})
     node.forget()

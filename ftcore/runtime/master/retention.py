@@ -26,7 +26,7 @@ import structlog
 from ftcore.errors import Fenced, FtcoreError, StoreError, Unreachable
 from ftcore.events.codec import chain
 from ftcore.events.envelope import Event
-from ftcore.events.upkeep import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
+from ftcore.events.retention import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
 from ftcore.ids import Seq, Term
 from ftcore.ports import Archive, EventLog, Floor, Space
 from ftcore.states.model import JobState
@@ -66,7 +66,7 @@ class Sizes:
 
 
 @attrs.frozen(kw_only=True)
-class Upkeep:
+class RetentionConfig:
     """How a log is kept small.
 
     Args:
@@ -82,11 +82,11 @@ class Upkeep:
     look_s: float = LOOK_S
 
 
-class Keeper:
+class LogRetention:
     """Keeps one log small for one term.
 
     Args:
-        upkeep: which, and how.
+        retention: which, and how.
         term: the term won.
         tell: takes the facts that come of it.
 
@@ -94,14 +94,14 @@ class Keeper:
         shedding: the store is low on space: what can be done without is not to be recorded.
     """
 
-    def __init__(self, upkeep: Upkeep, term: Term, tell: Callable[[Any], object]) -> None:
+    def __init__(self, retention: RetentionConfig, term: Term, tell: Callable[[Any], object]) -> None:
         self.shedding = False
-        self._log = upkeep.log
+        self._log = retention.log
         self._term = term
         self._tell = tell
-        self._archive = upkeep.archive
-        self._sizes = upkeep.sizes
-        self._look_s = upkeep.look_s
+        self._archive = retention.archive
+        self._sizes = retention.sizes
+        self._look_s = retention.look_s
         self._wake = asyncio.Event()
         self._packed: Packed | None = None
         self._last = Seq(0)
@@ -164,7 +164,7 @@ class Keeper:
             logger.info("another master keeps the log small now", job=self._log.job)
             await asyncio.get_running_loop().create_future()
         except Unreachable as error:
-            logger.debug("the log's upkeep waits", error=str(error))
+            logger.debug("the log's retention waits", error=str(error))
         except FtcoreError as error:
             self._say(step.__name__, str(error))
         except Exception as error:  # whatever it is, it is no reason for a master to end

@@ -28,7 +28,7 @@ POD_ENV: Final = ("POD_NAME", "SLURM_JOB_ID")
 CLASSES_MAX: Final = 50
 
 
-class Particulars:
+class NodeInfoWatch:
     """Of one node.
 
     Args:
@@ -38,7 +38,7 @@ class Particulars:
 
     def __init__(self, address: str, host: Host = HERE) -> None:
         self._host = host
-        self._about = frames.Particulars(
+        self._about = frames.NodeInfo(
             host=host.name,
             address=address,
             pod=next((os.environ[name] for name in POD_ENV if os.environ.get(name)), ""),
@@ -67,7 +67,7 @@ class Particulars:
         """The accelerators were looked at, or why they cannot be."""
         self._gauges, self._blind = dict(gauges), blind or frames.SEEING
 
-    def changes(self, now: float, phase: str = "") -> frames.Particulars | None:
+    def changes(self, now: float, phase: str = "") -> frames.NodeInfo | None:
         """What the next heartbeat tells; None: nothing is new.
 
         Args:
@@ -87,6 +87,6 @@ class Particulars:
         news = (phase, self._blind)
         phase, blind = (new if new != told else "" for new, told in zip(news, self._told, strict=True))
         self._told = news
-        about, self._whole = (self._about if self._whole else frames.Particulars()), False
+        about, self._whole = (self._about if self._whole else frames.NodeInfo()), False
         told = msgspec.structs.replace(about, net=net, hits=hits, phase=phase, gauges=gauges, blind=blind)
-        return told if told != frames.Particulars() else None
+        return told if told != frames.NodeInfo() else None

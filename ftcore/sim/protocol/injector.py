@@ -27,7 +27,7 @@ PAUSE_S = 5.0
 """Mean seconds between two healthy standstills, where there are any."""
 
 
-class Trouble:
+class FaultInjector:
     """The source of all faults.
 
     Args:

@@ -1,4 +1,4 @@
-"""The master's keeper: what it archives and truncates, and what it leaves alone when something is wrong."""
+"""The master's retention: what it archives and truncates, and what it leaves alone when something is wrong."""
 
 import asyncio
 import contextlib
@@ -12,13 +12,13 @@ import pytest
 from ftcore.errors import LogFull
 from ftcore.events import Event, EventId, Kind
 from ftcore.events.operator import OperatorCommanded
-from ftcore.events.upkeep import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
+from ftcore.events.retention import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
 from ftcore.ids import JobName, Nanoseconds, Seq, Term
 from ftcore.logs.archived import JoinedLog
 from ftcore.logs.memory import MemoryLog, MemoryStore
 from ftcore.logs.pieces import Archive
 from ftcore.ports import Candidate, Space
-from ftcore.runtime.master.keeper import Keeper, Sizes, Upkeep
+from ftcore.runtime.master.retention import LogRetention, RetentionConfig, Sizes
 from ftcore.states.fold import fold
 from ftcore.states.model import JobState
 from ftcore.states.snapshot import recall
@@ -41,13 +41,13 @@ def note(seq: int, term: int, text: str) -> Event:
 
 
 class Place:
-    """A log in memory, a master's part in it, and what its keeper tells."""
+    """A log in memory, a master's part in it, and what its retention tells."""
 
     def __init__(self, root: Path, name: str, text: str = "") -> None:
         self.root = root
         self.text = text
         self.told: list[object] = []
-        self.store = MemoryStore(f"keeper {name}")
+        self.store = MemoryStore(f"retention {name}")
         self.state = JobState()
 
     async def __aenter__(self) -> "Place":
@@ -61,25 +61,25 @@ class Place:
         await self.log.close()
 
     @contextlib.asynccontextmanager
-    async def keeper(self, archive: Archive | None = None, sizes: Sizes = SIZES) -> AsyncIterator[Keeper]:
+    async def retention(self, archive: Archive | None = None, sizes: Sizes = SIZES) -> AsyncIterator[LogRetention]:
         archive = archive if archive is not None else Archive(self.root, JOB)
-        upkeep = Upkeep(log=self.log, archive=archive, sizes=sizes, look_s=0.01)
-        keeper = Keeper(upkeep, self.leadership.term, self.told.append)
-        running = asyncio.create_task(keeper.run())
+        retention = RetentionConfig(log=self.log, archive=archive, sizes=sizes, look_s=0.01)
+        retention = LogRetention(retention, self.leadership.term, self.told.append)
+        running = asyncio.create_task(retention.run())
 
         async def knows() -> bool:
-            return keeper.knows_its_log
+            return retention.knows_its_log
 
         try:
             await self.until(knows)
-            yield keeper
+            yield retention
         finally:
             running.cancel()
             await asyncio.wait({running})
-            keeper.close()
+            retention.close()
             assert running.cancelled()
 
-    async def write(self, keeper: Keeper, last: int, group: int = 5) -> None:
+    async def write(self, retention: LogRetention, last: int, group: int = 5) -> None:
         while self.state.seq < last:
             first = self.state.seq + 1
             term = self.leadership.term
@@ -87,7 +87,7 @@ class Place:
             await self.log.append(events, term=term, expected_seq=Seq(first - 1))
             for event in events:
                 fold(self.state, event)
-            keeper.committed(self.state, ())
+            retention.committed(self.state, ())
             await asyncio.sleep(0)
 
     async def until(self, holds) -> None:
@@ -115,10 +115,10 @@ def run(body) -> None:
     asyncio.run(asyncio.wait_for(body, 90))
 
 
-async def _snapshots(place: Place, keeper: Keeper, *lasts: int) -> None:
+async def _snapshots(place: Place, retention: LogRetention, *lasts: int) -> None:
     """Write up to each of those, and wait for the snapshot of it."""
     for last in lasts:
-        await place.write(keeper, last)
+        await place.write(retention, last)
 
         async def holds(last: int = last) -> bool:
             found = await place.log.snapshot()
@@ -131,8 +131,8 @@ def test_what_is_archived_and_old_is_taken_out(tmp_path):
     """Snapshots come as told; the log is cut behind the older one; nothing is missing, and it is said."""
 
     async def scenario() -> None:
-        async with Place(tmp_path, "old") as place, place.keeper() as keeper:
-            await _snapshots(place, keeper, 50, 100, 150)
+        async with Place(tmp_path, "old") as place, place.retention() as retention:
+            await _snapshots(place, retention, 50, 100, 150)
             await place.floor_is(100)
             floor = await place.log.floor()
             assert floor.seq == 100
@@ -153,11 +153,13 @@ def test_without_an_archive_nothing_is_taken_out(tmp_path):
 
     async def scenario() -> None:
         async with Place(tmp_path, "none") as place:
-            keeper = Keeper(Upkeep(log=place.log, sizes=SIZES, look_s=0.01), place.leadership.term, place.told.append)
-            running = asyncio.create_task(keeper.run())
-            while not keeper.knows_its_log:
+            retention = LogRetention(
+                RetentionConfig(log=place.log, sizes=SIZES, look_s=0.01), place.leadership.term, place.told.append
+            )
+            running = asyncio.create_task(retention.run())
+            while not retention.knows_its_log:
                 await asyncio.sleep(0.001)
-            await _snapshots(place, keeper, 50, 100, 150)
+            await _snapshots(place, retention, 50, 100, 150)
             assert (await place.log.floor()).seq == 0
             running.cancel()
             assert place.told == []
@@ -206,13 +208,13 @@ def test_a_master_that_dies_between_two_steps_loses_nothing(tmp_path, step):
                     raise Dies
 
                 place.log.truncate = dying
-            async with place.keeper(Deadly(tmp_path, JOB)) as keeper:
-                await _snapshots(place, keeper, 50, 100, 150)
+            async with place.retention(Deadly(tmp_path, JOB)) as retention:
+                await _snapshots(place, retention, 50, 100, 150)
                 for _ in range(50):
                     await asyncio.sleep(0.002)
             assert await place.whole() == list(range(1, 151))
-        async with Place(tmp_path, f"dies {step}") as place, place.keeper() as keeper:
-            await _snapshots(place, keeper, 200, 250)
+        async with Place(tmp_path, f"dies {step}") as place, place.retention() as retention:
+            await _snapshots(place, retention, 200, 250)
             await place.floor_is(200)
             assert await place.whole() == list(range(1, 251))
             assert not any(isinstance(fact, ArchiveFailed) for fact in place.told)
@@ -226,7 +228,7 @@ def test_two_masters_that_archive_at_once_do_no_harm(tmp_path):
     async def scenario() -> None:
         async with Place(tmp_path, "two") as place:
             sizes = Sizes(snapshot=50, quiet_snapshot=50, piece=7, keep=20)
-            async with place.keeper() as one, place.keeper(sizes=sizes) as other:
+            async with place.retention() as one, place.retention(sizes=sizes) as other:
                 for last in range(50, 301, 50):
                     await _snapshots(place, one, last)
                     other.committed(place.state, ())
@@ -237,14 +239,16 @@ def test_two_masters_that_archive_at_once_do_no_harm(tmp_path):
             await place.leadership.resign()
             place.leadership = await place.log.campaign(Candidate(host="h", pid=2, address="b"))
             floor = await place.log.floor()
-            deposed = Keeper(
-                Upkeep(log=place.log, archive=Archive(tmp_path, JOB), sizes=SIZES, look_s=0.01), old, place.told.append
+            deposed = LogRetention(
+                RetentionConfig(log=place.log, archive=Archive(tmp_path, JOB), sizes=SIZES, look_s=0.01),
+                old,
+                place.told.append,
             )
             running = asyncio.create_task(deposed.run())
-            async with place.keeper() as keeper:
+            async with place.retention() as retention:
                 place.text = "newer"
                 for last in (350, 400):
-                    await _snapshots(place, keeper, last)
+                    await _snapshots(place, retention, last)
                     deposed.committed(place.state, ())
                 assert await place.whole() == list(range(1, 401))
             assert not running.done()
@@ -270,8 +274,8 @@ def test_an_archive_that_cannot_be_written_costs_only_room(tmp_path):
 
     async def scenario() -> None:
         archive = Failing(tmp_path, JOB)
-        async with Place(tmp_path, "full disk") as place, place.keeper(archive) as keeper:
-            await _snapshots(place, keeper, 50, 100, 150)
+        async with Place(tmp_path, "full disk") as place, place.retention(archive) as retention:
+            await _snapshots(place, retention, 50, 100, 150)
             await place.tells(ArchiveFailed)
             while archive.tried < 5:
                 await asyncio.sleep(0.005)
@@ -293,8 +297,8 @@ def test_a_directory_without_rights_is_told(tmp_path):
     async def scenario() -> None:
         tmp_path.chmod(0o500)
         try:
-            async with Place(tmp_path, "rights") as place, place.keeper() as keeper:
-                await place.write(keeper, 30)
+            async with Place(tmp_path, "rights") as place, place.retention() as retention:
+                await place.write(retention, 30)
                 await place.tells(ArchiveFailed)
                 assert "Permission denied" in place.told[0].error
         finally:
@@ -307,13 +311,13 @@ def test_the_archive_of_another_log_is_left_alone(tmp_path):
     """A new log with the name of an old one does not mix with its archive, whichever of the two is longer."""
 
     async def scenario() -> None:
-        async with Place(tmp_path, "first", "first") as place, place.keeper() as keeper:
-            await _snapshots(place, keeper, 50, 100, 150)
+        async with Place(tmp_path, "first", "first") as place, place.retention() as retention:
+            await _snapshots(place, retention, 50, 100, 150)
             await place.floor_is(100)
         before = {path.name: path.read_bytes() for path in (tmp_path / JOB).iterdir()}
         for name, last in (("shorter", 5), ("longer", 200)):
-            async with Place(tmp_path, name, "second") as place, place.keeper() as keeper:
-                await place.write(keeper, last)
+            async with Place(tmp_path, name, "second") as place, place.retention() as retention:
+                await place.write(retention, last)
                 await place.tells(ArchiveFailed)
                 assert "another log" in place.told[0].error
                 assert (await place.log.floor()).seq == 0
@@ -327,12 +331,12 @@ def test_an_archive_that_went_away_is_not_begun_anew(tmp_path):
 
     async def scenario() -> None:
         async with Place(tmp_path / "disk", "unmounted") as place:
-            async with place.keeper() as keeper:
-                await _snapshots(place, keeper, 50, 100, 150)
+            async with place.retention() as retention:
+                await _snapshots(place, retention, 50, 100, 150)
                 await place.floor_is(100)
             (tmp_path / "disk").rename(tmp_path / "away")
-            async with place.keeper() as keeper:
-                await _snapshots(place, keeper, 200, 250)
+            async with place.retention() as retention:
+                await _snapshots(place, retention, 200, 250)
                 await place.tells(ArchiveFailed)
                 assert (await place.log.floor()).seq == 100
                 assert not (tmp_path / "disk").exists()
@@ -368,21 +372,21 @@ def test_a_store_that_runs_low_is_told_and_made_room_in(tmp_path):
             async with Place(tmp_path / str(low.used), f"low {low.used}") as place:
                 place.log = Tight(JOB, place.log._log)
                 sizes = Sizes(snapshot=50, quiet_snapshot=50, piece=10, keep=10_000)
-                async with place.keeper(sizes=sizes) as keeper:
-                    await _snapshots(place, keeper, 50, 100)
-                    assert not keeper.shedding
+                async with place.retention(sizes=sizes) as retention:
+                    await _snapshots(place, retention, 50, 100)
+                    assert not retention.shedding
                     assert (await place.log.floor()).seq == 0
                     place.log.said = low
                     await place.tells(SpaceRanLow)
-                    assert keeper.shedding
+                    assert retention.shedding
                     await place.floor_is(50)
                     place.log.said = Space(used=65 if low.limit else 0, limit=low.limit, full=False)
                     if low.limit:
                         await asyncio.sleep(0.05)
-                        assert keeper.shedding  # it does not flutter
+                        assert retention.shedding  # it does not flutter
                     place.log.said = Space(used=50, limit=low.limit, full=False)
                     await place.tells(SpaceRecovered)
-                    assert not keeper.shedding
+                    assert not retention.shedding
                     assert await place.whole() == list(range(1, 101))
 
     run(scenario())
@@ -392,9 +396,9 @@ def test_a_state_that_could_not_be_folded_is_not_kept(tmp_path):
     """No snapshot is made of a poisoned state."""
 
     async def scenario() -> None:
-        async with Place(tmp_path, "poison") as place, place.keeper() as keeper:
+        async with Place(tmp_path, "poison") as place, place.retention() as retention:
             place.state.poisoned = "event 7: made up"
-            await place.write(keeper, 100)
+            await place.write(retention, 100)
             await asyncio.sleep(0.05)
             assert await place.log.snapshot() is None
 
