@@ -9,7 +9,7 @@ earlier logs do not have need no revision: decisions that rest on them alone do 
 | 0 | logs without this record |
 | 1 | a policy that the job is not able to carry out passes in an event once, not in every incident |
 | 2 | a node that trains and is to leave goes once another one is ready for its place, where one can come |
-| 3 | a run begins without the stores that were ordered for the run before it |
+| 3 | a run has no stores of the run before; nodes already there, or that join while it is stuck, open its join window |
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ LACK_ONCE: Final = 1
 
 READY_FIRST: Final = 2
 
-OWN_STORES: Final = 3
+RUN_ANEW: Final = 3
 
 NEWEST: Final = 3
 """What masters of this ftcore decide by."""

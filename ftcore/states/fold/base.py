@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ftcore.commands import ADVISER, AskPolicy
 from ftcore.events.envelope import Event
 from ftcore.events.policy import PolicyAnswered
+from ftcore.states import timers
 from ftcore.states.incident import INCIDENT
 from ftcore.states.job import JOB
 from ftcore.states.model import (
@@ -22,6 +23,7 @@ from ftcore.states.node import NODE, OUTGOING
 from ftcore.states.phases import is_acting
 from ftcore.states.table import Machine
 from ftcore.states.worker import WORKER
+from ftcore.states.world import usable
 
 
 class Change(NamedTuple):
@@ -219,6 +221,13 @@ def answering(state: JobState, data: Any) -> tuple[NodeState, ActionState] | Non
     if found is None or ordered is None or ordered.waiting.get(data.node) != data.incarnation:
         return None
     return found, ordered
+
+
+def await_others(state: JobState, event: Event) -> None:
+    """Start the join window of the first round, once there are nodes that it could be formed with."""
+    spec = state.spec
+    if spec is not None and not timers.is_running(state, timers.Join()) and usable(state.available(), spec):
+        timers.start(state, timers.Join(), event.time, spec.timing.join_window_s)
 
 
 def progress(state: JobState, round_: int, step: int, absolute: bool) -> None:

@@ -5,6 +5,7 @@ from ftcore.events.envelope import Event
 from ftcore.states import timers
 from ftcore.states.fold.base import (
     Changes,
+    await_others,
     on,
     progress,
     step_job,
@@ -19,7 +20,7 @@ from ftcore.states.model import (
     Skip,
 )
 from ftcore.states.phases import has_ended, is_deferred, is_stuck, is_under_way, is_up
-from ftcore.states.revisions import OWN_STORES, follows
+from ftcore.states.revisions import RUN_ANEW, follows
 
 
 @on(job.JobSubmitted)
@@ -36,9 +37,10 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
     state.reports = []
     timers.cancel_all(state)
     state.actions, state.attempts = {}, {}
-    if follows(state, OWN_STORES):
+    if follows(state, RUN_ANEW):
         # Nobody answers an order of the run before, and its first round may have the number of one planned there.
         state.stores, state.store_nodes = {}, {}
+        await_others(state, event)
     state.streak, state.repeat = 0, Repeat()
     state.step, state.reports_steps, state.step_absolute = None, False, False
     state.request, state.held, state.resume_step, state.offered = None, False, None, 0

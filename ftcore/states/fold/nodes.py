@@ -16,11 +16,11 @@ from ftcore.events import node, worker
 from ftcore.events.envelope import Event
 from ftcore.events.node import LOST
 from ftcore.events.worker import ADVISORY, CURVES, LASTING_NAN
-from ftcore.states import timers
 from ftcore.states.fold.base import (
     Changes,
     answered,
     answering,
+    await_others,
     given_up,
     not_launched,
     on,
@@ -34,6 +34,7 @@ from ftcore.states.fold.base import (
 )
 from ftcore.states.fold.health import read
 from ftcore.states.health import Reading, wanted
+from ftcore.states.job import JobPhase
 from ftcore.states.model import (
     HITS_MAX,
     JobState,
@@ -43,9 +44,9 @@ from ftcore.states.model import (
     Standstill,
 )
 from ftcore.states.node import NodePhase
-from ftcore.states.phases import is_assembling, is_deferred, is_up
+from ftcore.states.phases import is_assembling, is_deferred, is_stuck, is_up
+from ftcore.states.revisions import RUN_ANEW, follows
 from ftcore.states.worker import WORKER
-from ftcore.states.world import usable
 
 _HELD_UP = (ParkWorkers, PauseWorkers, ResumeWorkers)
 """Orders about workers that go on: moot for those that are done."""
@@ -93,10 +94,9 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
     elif data.warms:
         state.cold[data.node] = data.incarnation
     state.offered = 0
-    if state.spec is not None and is_assembling(state) and not timers.is_running(state, timers.Join()):
-        spec = state.spec
-        if usable(state.available(), spec):
-            timers.start(state, timers.Join(), event.time, spec.timing.join_window_s)
+    stuck = is_stuck(state) and state.before_stuck is JobPhase.ASSEMBLING and follows(state, RUN_ANEW)
+    if stuck or is_assembling(state):
+        await_others(state, event)
 
 
 @on(node.NodeWarmed)
