@@ -351,7 +351,7 @@ class Job(RuleBasedStateMachine):
             driver.join(f"node{number}")
         for number in range(len(driver.state.quarantined)):  # whoever is not wanted any more does not count
             driver.join(f"other{number}")
-        for _ in range(100):
+        for _ in range(300):  # budgets of two policies may have to be spent on a node that answers nothing
             driver.settle()
             if driver.state.phase in ENDED or (driver.state.phase == "running" and driver.state.incident is None):
                 break
