@@ -49,7 +49,7 @@ from ftcore.engine.actions import (
     round_of,
 )
 from ftcore.engine.orders import Order, Slice
-from ftcore.engine.pace import Pace, PagePace
+from ftcore.engine.stragglers import Pace, PagePace
 from ftcore.events.node import (
     HealthChecked,
     NodeGaveUp,

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from ftcore.commands import ReleaseNode
 from ftcore.engine.departure import advance_deferred
+from ftcore.engine.dispatch import NAMES_MAX
 from ftcore.engine.ending import end_given_up, finish
 from ftcore.engine.health import advance_spares, judge_health
-from ftcore.engine.issue import NAMES_MAX
 from ftcore.engine.nan import warn_of_nan
 from ftcore.engine.notice import notice, notice_calm
 from ftcore.engine.plans import advance_consult, advance_plan

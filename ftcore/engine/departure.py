@@ -10,7 +10,7 @@ operator who holds the job holds the departure too. What is asked after every fa
 
 from collections.abc import Collection
 
-from ftcore.engine.issue import (
+from ftcore.engine.dispatch import (
     NAMES_MAX,
     next_round,
     order_park,

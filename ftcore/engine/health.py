@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import attrs
 
 from ftcore.commands import PLATFORM, CheckHealth, ReplaceNodes
-from ftcore.engine.issue import PLATFORM_ANSWER_S, next_round, order, order_store
+from ftcore.engine.dispatch import PLATFORM_ANSWER_S, next_round, order, order_store
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionDone
 from ftcore.events.health import BadGroup, BadLink, HealthJudged, Ill

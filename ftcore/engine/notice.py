@@ -10,7 +10,7 @@ from itertools import islice
 
 import msgspec
 
-from ftcore.engine.issue import order_release
+from ftcore.engine.dispatch import order_release
 from ftcore.engine.ranks import Ranks
 from ftcore.engine.turn import Turn
 from ftcore.errors import UsageError

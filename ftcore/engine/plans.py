@@ -5,8 +5,8 @@ Each ``advance_*`` function returns whether it decided anything. Plans that form
 
 from ftcore.commands import ADVISER, AskPolicy, PauseWorkers, tag_of
 from ftcore.engine.departure import begin_round, defer
+from ftcore.engine.dispatch import order, order_in_place, order_resume, order_stop, supersede
 from ftcore.engine.ending import finish
-from ftcore.engine.issue import order, order_in_place, order_resume, order_stop, supersede
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionSuperseded
 from ftcore.events.incident import IncidentContinued, IncidentEscalated, IncidentExhausted, IncidentResolved

@@ -4,9 +4,7 @@ Each ``advance_*`` function returns whether it decided anything.
 """
 
 from ftcore.commands import ReleaseNode, StartWorkers, StopWorkers
-from ftcore.engine.ending import finish
-from ftcore.engine.health import check_again, check_first, check_needed
-from ftcore.engine.issue import (
+from ftcore.engine.dispatch import (
     NAMES_MAX,
     coming_world,
     members,
@@ -19,6 +17,8 @@ from ftcore.engine.issue import (
     order_stop,
     order_store,
 )
+from ftcore.engine.ending import finish
+from ftcore.engine.health import check_again, check_first, check_needed
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionDone
 from ftcore.events.incident import IncidentEscalated, IncidentResolved

@@ -7,7 +7,7 @@ from ftcore.commands import CheckHealth, OpenStore, PauseWorkers, ReleaseNode, S
 from ftcore.engine import actions as act
 from ftcore.engine import agent as core
 from ftcore.engine.orders import Order, Slice
-from ftcore.engine.pace import PagePace
+from ftcore.engine.stragglers import PagePace
 from ftcore.events.node import NodeJoined
 from ftcore.events.worker import WorkersStarted, WorkersStopped
 from ftcore.ids import EffectId, Round, Term

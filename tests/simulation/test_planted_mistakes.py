@@ -13,7 +13,7 @@ import pytest
 
 from ftcore.commands import PLATFORM, ReplaceNodes
 from ftcore.engine import agent as core
-from ftcore.engine import departure, issue, orders, rounds
+from ftcore.engine import departure, dispatch, orders, rounds
 from ftcore.engine import standstill as watch
 from ftcore.events.incident import IncidentResolved
 from ftcore.events.policy import PolicyConsidered
@@ -280,7 +280,7 @@ def a_launch_under_way_is_forgotten_when_the_chain_is_asked_again(monkeypatch: p
 
 def _order_all_anew(turn: Any, known: Any, *, keep: bool = False) -> bool:
     command = ReplaceNodes(nodes=known.terms.replace, isolate=False, keep=keep)
-    issue.order(turn, command, (PLATFORM,), issue.PLATFORM_ANSWER_S, incident=known.id)
+    dispatch.order(turn, command, (PLATFORM,), dispatch.PLATFORM_ANSWER_S, incident=known.id)
     return True
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from ftcore.engine.master import Leases, takes_part
-from ftcore.engine.pace import NodePaces, Pace
 from ftcore.engine.standstill import StandstillWatch
+from ftcore.engine.stragglers import NodePaces, Pace
 from ftcore.events.job import JobProgressed
 from ftcore.events.node import NodeLost
 from ftcore.events.worker import WorkersStood, WorkersWentOn

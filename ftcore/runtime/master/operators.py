@@ -1,6 +1,6 @@
 """What operators ask of a master that leads, and what they are told: nothing that is not durable.
 
-Whether a wish makes sense is judged in ``engine/wishes.py``; what comes of it is for the chain to say, in the log.
+``engine/operator_requests.py`` judges whether a request makes sense; the chain decides in the log what comes of it.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from ftcore.engine.wishes import RECORDED, Answer, came_of, judge
+from ftcore.engine.operator_requests import RECORDED, Answer, came_of, judge
 from ftcore.events.envelope import Event
 from ftcore.events.operator import OperatorCommanded
 from ftcore.ids import Seq

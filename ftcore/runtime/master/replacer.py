@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 
 from ftcore.commands import PLATFORM, Command, DeleteNodes, ReplaceNodes
-from ftcore.engine.told import told_of
+from ftcore.engine.platform_events import told_of
 from ftcore.errors import FtcoreError, Refused
 from ftcore.events.node import PlatformAnswered
 from ftcore.events.policy import AbilityDeclared

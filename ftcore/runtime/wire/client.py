@@ -41,7 +41,7 @@ async def command(
         transport: how the master is reached.
         target: its address (``EventLog.leader``).
         job: the job.
-        name: one of ``engine/wishes.py``.
+        name: one of ``engine/operator_requests.py``.
         security: whose token is shown.
         node: for ``drain``, ``evict`` and ``admit``.
         why: the reason, for the log.

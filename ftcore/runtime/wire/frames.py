@@ -348,7 +348,7 @@ class Command(msgspec.Struct, frozen=True, tag_field="f", tag="command"):
 
     Args:
         job: the job.
-        command: one of ``engine/wishes.py``.
+        command: one of ``engine/operator_requests.py``.
         who: who asks.
         why: the reason given.
         exit_code: for ``stop``.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ftcore.engine.wishes import ABOUT_NODES
+from ftcore.engine.operator_requests import ABOUT_NODES
 from ftcore.errors import FtcoreError
 from ftcore.runtime.agent.link import make_hello
 from ftcore.runtime.wire import client, frames

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ftcore.engine.issue import NAMES_MAX
-from ftcore.engine.wishes import ABOUT_NODES, WISHES, came_of, judge
+from ftcore.engine.dispatch import NAMES_MAX
+from ftcore.engine.operator_requests import ABOUT_NODES, WISHES, came_of, judge
 from ftcore.events.job import JobSpec
 from ftcore.testing.driver import JobDriver
 

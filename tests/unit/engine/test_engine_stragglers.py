@@ -1,6 +1,6 @@
 """Paces: from pages to heartbeats, from heartbeats to a straggler's name."""
 
-from ftcore.engine.pace import AGAIN_WINDOWS, NodePaces, Pace, PagePace
+from ftcore.engine.stragglers import AGAIN_WINDOWS, NodePaces, Pace, PagePace
 from ftcore.events.worker import FaultObserved
 from ftcore.faults.detectors.straggler import PERSIST
 from ftcore.ports import Progress

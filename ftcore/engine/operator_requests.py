@@ -8,7 +8,7 @@ import difflib
 
 import attrs
 
-from ftcore.engine.issue import NAMES_MAX
+from ftcore.engine.dispatch import NAMES_MAX
 from ftcore.states.model import Contradicted, JobState
 from ftcore.states.node import OUTGOING
 from ftcore.states.phases import has_ended, is_deferred, is_paused, is_stuck
