@@ -22,7 +22,7 @@ from ftcore.faults.scan import Hit
 from ftcore.ids import Round
 from ftcore.ports import EventLog, Inspector, Leader, Supervisor, Transport, Warmer
 from ftcore.runtime import tasks
-from ftcore.runtime.agent.config import FAREWELL_S, GOODBYE_S, AgentConfig, AgentParts, Checker, Outcome
+from ftcore.runtime.agent.config import FAREWELL_S, GOODBYE_S, AgentConfig, AgentParts, NodeChecker, Outcome
 from ftcore.runtime.agent.evidence import Evidence
 from ftcore.runtime.agent.link import Link, make_hello
 from ftcore.runtime.agent.node_info import NodeInfoWatch
@@ -66,7 +66,7 @@ class Agent:
         log: EventLog,
         supervisor: Supervisor,
         put_up_candidate: Callable[[int | None], None] | None = None,
-        checker: Checker | None = None,
+        checker: NodeChecker | None = None,
         transport: Transport | None = None,
         parts: AgentParts | None = None,
     ) -> None:

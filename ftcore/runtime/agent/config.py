@@ -139,7 +139,7 @@ class AgentParts:
     make_core: Callable[..., AgentCore] = AgentCore
 
 
-class Checker(Protocol):
+class NodeChecker(Protocol):
     """Checks a node's devices and links; see ``HealthCheck``."""
 
     @property

@@ -21,7 +21,7 @@ class Due(Protocol):
         """Its time has come; what was taken back does nothing."""
 
 
-class Timer:
+class Alarm:
     """Some work to come; ``cancel`` takes it back."""
 
     __slots__ = ("_work",)
@@ -55,9 +55,9 @@ class Scheduler:
         self._queue: list[tuple[int, int, Due]] = []
         self._asked = 0
 
-    def after(self, delay_ns: int, work: Work) -> Timer:
+    def after(self, delay_ns: int, work: Work) -> Alarm:
         """Have something done in so many nanoseconds."""
-        timer = Timer(work)
+        timer = Alarm(work)
         self.put(self.now + delay_ns, timer)
         return timer
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ftcore.ids import Nanoseconds
-from ftcore.sim.protocol.clock import Scheduler, Timer, Work, ns
+from ftcore.sim.protocol.clock import Alarm, Scheduler, Work, ns
 from ftcore.sim.protocol.loop import VirtualLoop
 
 EPOCH_NS = 1_700_000_000_000_000_000
@@ -20,7 +20,7 @@ THREAD_S, STALLED_S = (0.0001, 0.02), (0.5, 6.0)
 """How long a thread takes for a piece of work, and where threads stall."""
 
 
-class Host:
+class SimMachine:
     """A machine.
 
     Args:
@@ -73,7 +73,7 @@ class Process:
         self,
         clock: Scheduler,
         chance: random.Random,
-        host: Host,
+        host: SimMachine,
         name: str,
         pid: int,
         crashed: Callable[[str, BaseException], None],
@@ -109,7 +109,7 @@ class Process:
         """The host's monotonic clock."""
         return Nanoseconds(self.clock.now + self.host.uptime_ns)
 
-    def after(self, delay_ns: int, work: Work) -> Timer:
+    def after(self, delay_ns: int, work: Work) -> Alarm:
         """Do something later, if it lives then and as soon as it is awake."""
         return self.clock.after(delay_ns, lambda: self.wake_for(work))
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from ftcore.faults.scan import Hit
 from ftcore.sim.evidence import KINDS
 from ftcore.sim.protocol.clock import ns
-from ftcore.sim.protocol.hosts import Host, Process
+from ftcore.sim.protocol.hosts import Process, SimMachine
 from ftcore.sim.protocol.node import Node
 from ftcore.sim.protocol.options import SPIKE
 from ftcore.sim.protocol.standing import hang, pause
 from ftcore.sim.protocol.store import HOST as STORE
-from ftcore.sim.protocol.training import SIGKILL, Ranks
+from ftcore.sim.protocol.training import SIGKILL, NodeWorkers
 from ftcore.sim.trace import TraceFault
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class FaultInjector:
 
     # -- of workers and nodes
 
-    def _ranks(self, what: str, act: Callable[[Ranks, int], object]) -> str:
+    def _ranks(self, what: str, act: Callable[[NodeWorkers, int], object]) -> str:
         living = self.sim.training.living()
         if not living:
             return ""
@@ -231,7 +231,7 @@ class FaultInjector:
     def _worker_hang(self) -> str:
         return self._ranks("hang", self._hang)
 
-    def _hang(self, ranks: Ranks, local_rank: int) -> None:
+    def _hang(self, ranks: NodeWorkers, local_rank: int) -> None:
         """Before a round's first step only a collective that gives up ends a hang that shows no evidence."""
         if ranks.steps or not self.options.pauses:
             ranks.stand(hang(self._pauses, local_rank, self.sim.clock.now))
@@ -430,7 +430,7 @@ class FaultInjector:
         """Whether something that leaves the processes in place fails."""
         return self.on and self.chance.random() < 0.2
 
-    def verdict(self, host: Host) -> str:
+    def verdict(self, host: SimMachine) -> str:
         """What a health check says of a host by itself; it lies now and then."""
         honest = "faulty" if host.bad else "healthy"
         if self.on and self.chance.random() < 0.1:

@@ -11,7 +11,7 @@ from ftcore.ports import Candidate
 from ftcore.runtime import alert
 from ftcore.runtime.master.master import Master, MasterParts
 from ftcore.runtime.master.retention import RetentionConfig, Sizes
-from ftcore.sim.protocol.hosts import Host, Process, SimHost
+from ftcore.sim.protocol.hosts import Process, SimHost, SimMachine
 
 if TYPE_CHECKING:
     from ftcore.sim.protocol.simulation import Simulation
@@ -32,7 +32,7 @@ class MasterProcess(Process):
         standby: it was started beside a master that leads.
     """
 
-    def __init__(self, sim: "Simulation", host: Host, address: str, *, standby: bool) -> None:
+    def __init__(self, sim: "Simulation", host: SimMachine, address: str, *, standby: bool) -> None:
         super().__init__(sim.clock, sim.chance, host, address, sim.next_pid(), sim.crashed)
         self.sim, self.address = sim, address
         self.master: Master | None = None

@@ -39,7 +39,7 @@ class End:
     finished: Callable[[], None]
 
 
-class Stream:
+class Wire:
     """A stream between two processes; ``client`` and ``server`` are its ends."""
 
     def __init__(self, net: "Network", client: End, server: End) -> None:
@@ -126,7 +126,7 @@ class Network:
         self._delay_s = delay_s
         self._blocked: dict[tuple[str, str], int] = {}
         self._since: dict[tuple[str, str], int] = {}
-        self.streams: list[Stream] = []
+        self.streams: list[Wire] = []
 
     def delay(self) -> int:
         """How long the next frame takes, in nanoseconds."""
@@ -155,9 +155,9 @@ class Network:
         """Whether two hosts reach each other, both ways."""
         return not self.blocks(one, other) and not self.blocks(other, one)
 
-    def connect(self, client: End, server: End) -> Stream:
+    def connect(self, client: End, server: End) -> Wire:
         """A new stream."""
-        stream = Stream(self, client, server)
+        stream = Wire(self, client, server)
         self.streams = [other for other in self.streams if other.open]
         self.streams.append(stream)
         return stream

@@ -12,14 +12,14 @@ from ftcore.errors import FtcoreError
 from ftcore.runtime.agent.agent import Agent
 from ftcore.runtime.agent.config import AgentConfig, AgentParts
 from ftcore.runtime.wire.frames import submission
-from ftcore.sim.protocol.hosts import Host, Process, SimHost, SimJournal
+from ftcore.sim.protocol.hosts import Process, SimHost, SimJournal, SimMachine
 from ftcore.sim.protocol.supervisor import IN_PLACE, SimChecker, SimSupervisor
 from ftcore.states.agent import AgentPhase
 from ftcore.timing import Timing
 
 if TYPE_CHECKING:
     from ftcore.sim.protocol.simulation import Simulation
-    from ftcore.sim.protocol.training import Ranks
+    from ftcore.sim.protocol.training import NodeWorkers
 
 
 class Node(Process):
@@ -36,7 +36,7 @@ class Node(Process):
         evidence: message and output of a worker that ends by a fault of a trace.
     """
 
-    def __init__(self, sim: "Simulation", host: Host, node: str, ordinal: int | None) -> None:
+    def __init__(self, sim: "Simulation", host: SimMachine, node: str, ordinal: int | None) -> None:
         super().__init__(sim.clock, sim.chance, host, node, sim.next_pid(), sim.crashed)
         self.sim, self.node, self.ordinal = sim, node, ordinal
         self.outcome = ""
@@ -47,7 +47,7 @@ class Node(Process):
         self.run(self._take_part())
 
     @property
-    def ranks(self) -> "Ranks | None":
+    def ranks(self) -> "NodeWorkers | None":
         """Its workers."""
         return self.supervisor.ranks
 

@@ -78,14 +78,14 @@ TUNED: Final = {
     "patience": 20.0,
     "wait": 20.0,
 }
-"""Options of policies that would make a simulation long for nothing."""
+"""SimOptions of policies that would make a simulation long for nothing."""
 
 SOON: Final = {"hang_look_s": 2.0, "hang_idle_s": 4.0, "hang_busy_s": 12.0, "hang_ceiling_s": 30.0}
 """Time constants of hangs, where healthy workers stand still as well."""
 
 
 @attrs.frozen(kw_only=True)
-class Options:
+class SimOptions:
     """One simulation.
 
     Args:
@@ -163,7 +163,7 @@ class Options:
         return set(self.faults) <= set(OWN_FAULTS)
 
 
-def draw(seed: int, nodes: int | None = None) -> Options:
+def draw(seed: int, nodes: int | None = None) -> SimOptions:
     """The options of a seed.
 
     Args:
@@ -176,7 +176,7 @@ def draw(seed: int, nodes: int | None = None) -> Options:
     spec = _spec(chance, shape, nodes, switches)
     faults = _faults(chance, shape, switches)
     capable = chance.random() < 0.6
-    options = Options(
+    options = SimOptions(
         seed=seed,
         spec=spec,
         policy=draw_chain(chance),
@@ -236,7 +236,7 @@ def _faults(chance: random.Random, shape: random.Random, switches: int) -> tuple
     return faults + (("preemption",) if shape.random() < 0.3 else ())
 
 
-def _with_others(options: Options) -> Options:
+def _with_others(options: SimOptions) -> SimOptions:
     """Let the chains of some jobs tell people, or ask a policy of another package."""
     chance = random.Random(f"others {options.seed}")  # a stream of its own, as that of the shape
     chain = options.policy.chain
@@ -249,7 +249,7 @@ def _with_others(options: Options) -> Options:
     return attrs.evolve(options, policy=attrs.evolve(options.policy, chain=chain))
 
 
-def _with_departures(options: Options) -> Options:
+def _with_departures(options: SimOptions) -> SimOptions:
     """Let operators have nodes of some jobs replaced that train, again and again, while little else breaks."""
     chance = random.Random(f"departures {options.seed}")  # a stream of its own, as that of the shape
     if chance.random() < 0.7 or options.harmless:
@@ -269,7 +269,7 @@ def _with_departures(options: Options) -> Options:
     )
 
 
-def _with_pauses(options: Options) -> Options:
+def _with_pauses(options: SimOptions) -> SimOptions:
     """Let healthy workers of some jobs stand still; there no collective gives up, and hangs have to be found."""
     chance = random.Random(f"waits {options.seed}")  # a stream of its own, as that of the shape
     if chance.random() < 0.8:
@@ -287,7 +287,7 @@ def _with_pauses(options: Options) -> Options:
     )
 
 
-def _with_spikes(options: Options) -> Options:
+def _with_spikes(options: SimOptions) -> SimOptions:
     """Let the loss of some jobs spike; most of these can go back to an older checkpoint, and their chain does."""
     chance = random.Random(f"curves {options.seed}")  # a stream of its own, as that of the shape
     if chance.random() < 0.5 or set(options.faults) <= set(OWN_FAULTS):

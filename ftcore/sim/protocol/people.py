@@ -12,7 +12,7 @@ from ftcore.errors import FtcoreError
 from ftcore.runtime.agent.link import make_hello
 from ftcore.runtime.wire import client, frames
 from ftcore.runtime.wire.frames import submission
-from ftcore.sim.protocol.hosts import Host, Process
+from ftcore.sim.protocol.hosts import Process, SimMachine
 
 if TYPE_CHECKING:
     from ftcore.sim.protocol.simulation import Simulation
@@ -31,7 +31,7 @@ class People:
 
     def __init__(self, sim: "Simulation", chance: random.Random) -> None:
         self._sim, self._chance = sim, chance
-        self.process = self._process = Process(sim.clock, chance, Host("people", 0), "people", 0, sim.crashed)
+        self.process = self._process = Process(sim.clock, chance, SimMachine("people", 0), "people", 0, sim.crashed)
 
     def command(self, command: str, node: str = "") -> str:
         """An operator asks the leading master for something."""

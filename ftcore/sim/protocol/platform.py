@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ftcore.errors import Refused, Unreachable
 from ftcore.ports import CapacityChanged, Happening, NodeEnded, NodeWarned, Occupant
 from ftcore.sim.protocol.clock import ns
-from ftcore.sim.protocol.hosts import Host, Process
+from ftcore.sim.protocol.hosts import Process, SimMachine
 from ftcore.sim.protocol.node import Node
 from ftcore.states.job import ENDED
 
@@ -29,7 +29,7 @@ ANSWER_S = 2.5
 """How long it takes for one request at most."""
 
 
-class Platform:
+class PlatformWorld:
     """Places, each with at most one agent.
 
     Args:
@@ -177,10 +177,10 @@ class Platform:
         self._lives[place] += 1
         self._names[place] = f"node{place}.{self._lives[place]}"
 
-    def _launch_later(self, place: int, delay_s: float, host: Host | None = None) -> None:
+    def _launch_later(self, place: int, delay_s: float, host: SimMachine | None = None) -> None:
         self.sim.clock.after(ns(delay_s), lambda: self._launch(place, host))
 
-    def _launch(self, place: int, host: Host | None) -> None:
+    def _launch(self, place: int, host: SimMachine | None) -> None:
         sim = self.sim
         if self._nodes[place] is not None:
             return
@@ -198,7 +198,7 @@ class Platform:
         self.ever.append(node)
         sim.trace(f"{self._names[place]} starts on {host.name}")
 
-    def _room(self) -> list[Host]:
+    def _room(self) -> list[SimMachine]:
         taken = {node.host.name for node in self.nodes()}
         return [other for other in self.sim.hosts if other.up and other.name not in taken]
 
@@ -211,7 +211,7 @@ class SimPlatform:
         process: whose handle it is.
     """
 
-    def __init__(self, platform: Platform, process: Process) -> None:
+    def __init__(self, platform: PlatformWorld, process: Process) -> None:
         self._platform, self.process = platform, process
         self._told: asyncio.Queue[Happening] = asyncio.Queue()
         self._injector = platform.sim.injector

@@ -28,18 +28,18 @@ from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.security import Security
 from ftcore.sim.protocol.checkers import ALL, Checker, ReplayAgrees, Violation
 from ftcore.sim.protocol.clock import Scheduler, ns
-from ftcore.sim.protocol.hosts import Host, Process
+from ftcore.sim.protocol.hosts import Process, SimMachine
 from ftcore.sim.protocol.injector import FaultInjector
 from ftcore.sim.protocol.log import SimArchive, SimLog, Written
 from ftcore.sim.protocol.loop import Restless
 from ftcore.sim.protocol.master import MasterProcess
 from ftcore.sim.protocol.network import Network
 from ftcore.sim.protocol.node import Node
-from ftcore.sim.protocol.options import Options, draw
+from ftcore.sim.protocol.options import SimOptions, draw
 from ftcore.sim.protocol.people import People
-from ftcore.sim.protocol.platform import Platform
+from ftcore.sim.protocol.platform import PlatformWorld
 from ftcore.sim.protocol.store import Store
-from ftcore.sim.protocol.training import Gang, Training
+from ftcore.sim.protocol.training import Gang, JobTraining
 from ftcore.sim.protocol.transport import SimTransport, Switchboard
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import JobState
@@ -105,7 +105,7 @@ class Simulation:
         show: given each line of the trace; None: nobody reads it.
     """
 
-    def __init__(self, options: Options, show: Callable[[str], None] | None = None) -> None:
+    def __init__(self, options: SimOptions, show: Callable[[str], None] | None = None) -> None:
         self.options = options
         self.chance = random.Random(options.seed)
         self.clock = Scheduler()
@@ -124,13 +124,13 @@ class Simulation:
         count = options.spec.nodes_max + options.standing_by + options.spares
         behind = (f"s{n % options.switches}" if options.switches else "" for n in range(count))
         self.hosts = [
-            Host(f"host{n}", self.chance.randint(-skew, skew), self.chance.randint(0, ns(UPTIME_S)), switch)
+            SimMachine(f"host{n}", self.chance.randint(-skew, skew), self.chance.randint(0, ns(UPTIME_S)), switch)
             for n, switch in enumerate(behind)
         ]
         self.bad_switches: list[str] = []
         self.net = Network(self.clock, self.chance, options.delay_s)
         self.store = Store(self.clock, self.net, self.chance, options.spec.timing.master_lease_s, options.ambiguous)
-        self.training = Training(
+        self.training = JobTraining(
             self.clock,
             self.net,
             self.chance,
@@ -144,7 +144,7 @@ class Simulation:
         self.board = Switchboard(self.net, self.chance, options.twice, self._sent, self._heard)
         self.people = People(self, self.chance)
         self.injector = FaultInjector(self)
-        self.platform = Platform(self)
+        self.platform = PlatformWorld(self)
         self._warming = random.Random(f"warm {options.seed}")  # a stream of its own, as that of the job's shape
         self._healed_at = -1
         self._steps_on = 0
@@ -212,7 +212,7 @@ class Simulation:
         """All processes that want the master role or have it."""
         return [master for master in self.masters.values() if master.alive]
 
-    def put_up_candidate(self, host: Host, silent: int | None) -> None:
+    def put_up_candidate(self, host: SimMachine, silent: int | None) -> None:
         """An agent wants a candidate on its host, unless one is there that counts as living."""
         mine = [master for master in self.living_masters() if master.host is host]
         if any(master.candidate.pid != silent for master in mine):
@@ -405,7 +405,7 @@ def run_protocol(
     seed: int,
     *,
     nodes: int | None = None,
-    options: Options | None = None,
+    options: SimOptions | None = None,
     show: Callable[[str], None] | None = None,
 ) -> Result:
     """Simulate one job, message by message.

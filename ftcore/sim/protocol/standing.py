@@ -21,7 +21,7 @@ HEALTHY_S: Final = 20.0
 
 
 @attrs.frozen
-class Kind:
+class StandingKind:
     """A way of standing still, as samples show it.
 
     Args:
@@ -53,24 +53,24 @@ class Kind:
         return f"Current thread 0x1 (most recent call first):\n{collective}{own}"
 
 
-HEALTHY: Final[Mapping[str, Kind]] = {
-    "evaluates": Kind("runs"),
-    "waits for an upload": Kind("waits", "outside", patience="hang_busy_s"),
-    "waits for a thread that saves": Kind("waits", "lock", patience="hang_idle_s"),
-    "writes to slow storage": Kind("disk", patience="hang_idle_s"),
-    "sleeps": Kind("waits", "sleep", ends=True),
+HEALTHY: Final[Mapping[str, StandingKind]] = {
+    "evaluates": StandingKind("runs"),
+    "waits for an upload": StandingKind("waits", "outside", patience="hang_busy_s"),
+    "waits for a thread that saves": StandingKind("waits", "lock", patience="hang_idle_s"),
+    "writes to slow storage": StandingKind("disk", patience="hang_idle_s"),
+    "sleeps": StandingKind("waits", "sleep", ends=True),
 }
 
-HUNG: Final[Mapping[str, Kind]] = {
-    "stopped": Kind("stopped"),
-    "sleeps for ever": Kind("waits", "sleep", ends=True),
-    "waits for a lock for ever": Kind("waits", "lock"),
-    "waits for an answer for ever": Kind("waits", "outside"),
-    "in uninterruptible sleep": Kind("disk"),
-    "in another collective": Kind("waits", "outside", op="broadcast"),
-    "polls for ever": Kind("runs"),
+HUNG: Final[Mapping[str, StandingKind]] = {
+    "stopped": StandingKind("stopped"),
+    "sleeps for ever": StandingKind("waits", "sleep", ends=True),
+    "waits for a lock for ever": StandingKind("waits", "lock"),
+    "waits for an answer for ever": StandingKind("waits", "outside"),
+    "in uninterruptible sleep": StandingKind("disk"),
+    "in another collective": StandingKind("waits", "outside", op="broadcast"),
+    "polls for ever": StandingKind("runs"),
 }
-WAITS_FOR_OTHERS: Final = Kind("waits", "outside", op="all_reduce")
+WAITS_FOR_OTHERS: Final = StandingKind("waits", "outside", op="all_reduce")
 """A rank that would go on if the others did."""
 
 EVER_NS: Final = ns(1e6)
@@ -90,7 +90,7 @@ class Standing:
     """
 
     name: str
-    kind: Kind
+    kind: StandingKind
     local_rank: int | None
     since: int
     until: int

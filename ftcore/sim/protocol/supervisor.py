@@ -22,7 +22,7 @@ from ftcore.runtime.agent.samples import Usage, Wait
 from ftcore.runtime.agent.sockets import Connection
 from ftcore.runtime.checks.protocol import Said
 from ftcore.sim.protocol.standing import WAITS_FOR_OTHERS
-from ftcore.sim.protocol.training import Place, Ranks
+from ftcore.sim.protocol.training import NodeWorkers, RoundPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ class SimSupervisor:
 
     def __init__(self, node: "Node") -> None:
         self._node, self._sim = node, node.sim
-        self.ranks: Ranks | None = None
+        self.ranks: NodeWorkers | None = None
         self.pid = PID
         self._ends: asyncio.Queue[WorkerExit] = asyncio.Queue()
         self._stopping = 0
@@ -59,14 +59,14 @@ class SimSupervisor:
         if injector.unstartable(self._node):
             raise UsageError("made up: cannot be started")
         env = launch.envs[0]
-        place = Place(
+        place = RoundPlace(
             group_rank=int(env["GROUP_RANK"]),
             base_rank=int(env["RANK"]),
             slots=len(launch.envs),
             nodes=int(env["GROUP_WORLD_SIZE"]),
         )
         self.pid += BETWEEN_STARTS
-        ranks = Ranks(self._node, launch.round, place, self._exited, [True] * place.slots)
+        ranks = NodeWorkers(self._node, launch.round, place, self._exited, [True] * place.slots)
         self.ranks = ranks
         told = env.get(RESUME_STEP)
         sim.training.join(ranks, int(told) if told is not None else None)
@@ -159,7 +159,7 @@ class SimSupervisor:
 
     # -- samples.Kernel
 
-    def _of(self, pid: int) -> tuple[Ranks, int] | None:
+    def _of(self, pid: int) -> tuple[NodeWorkers, int] | None:
         ranks, local = self.ranks, pid - self.pid
         return (ranks, local) if ranks is not None and 0 <= local < len(ranks.alive) and ranks.alive[local] else None
 
@@ -259,7 +259,7 @@ IN_PLACE = (PauseWorkers, ResumeWorkers, RetryStep, ParkWorkers, SaveCheckpoint)
 
 
 class SimChecker:
-    """Checks a node's devices and links; see ``runtime.agent.config.Checker``.
+    """Checks a node's devices and links; see ``runtime.agent.config.NodeChecker``.
 
     Args:
         node: the node.

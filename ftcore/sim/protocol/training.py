@@ -22,14 +22,14 @@ from ftcore.sim.protocol.standing import Standing
 SIGKILL, SIGTERM, SIGABRT = -9, -15, -6
 
 HEALTHY_NS = ns(5.0)
-"""Training that made a step this short a time ago is well, in the eyes of checkers."""
+"""JobTraining that made a step this short a time ago is well, in the eyes of checkers."""
 
 MEETING_NS = ns(120.0)
 """Workers wait this long for others to come to the round's store: long beyond the time that their node has to start."""
 
 
 @attrs.frozen(kw_only=True)
-class Place:
+class RoundPlace:
     """A node's place in a round, as its workers' environment tells them.
 
     Args:
@@ -46,7 +46,7 @@ class Place:
 
 
 @attrs.define(eq=False)
-class Ranks:
+class NodeWorkers:
     """One node's workers of a round.
 
     Args:
@@ -60,7 +60,7 @@ class Ranks:
 
     process: Process
     round: int
-    part: Place
+    part: RoundPlace
     exited: Callable[[WorkerExit], None]
     alive: list[bool]
     steps: int = 0
@@ -124,14 +124,14 @@ class Gang:
         members: their workers, by group rank.
         step: the last step that it completed.
         stalled_since: since when it completes none; -1: it does.
-        ill_at: when it was last ill, see ``Training.ill``.
+        ill_at: when it was last ill, see ``JobTraining.ill``.
         stood_ns, stood_at: how long it completed no step last, and when that ended.
         done: it has ended.
     """
 
     round: int
     nodes: int
-    members: dict[int, Ranks] = attrs.field(factory=dict)
+    members: dict[int, NodeWorkers] = attrs.field(factory=dict)
     step: int = -1
     stalled_since: int = -1
     ill_at: int = 0
@@ -140,7 +140,7 @@ class Gang:
     done: bool = False
 
 
-class Training:
+class JobTraining:
     """The whole job's training.
 
     Args:
@@ -179,7 +179,7 @@ class Training:
 
     # -- beginning
 
-    def join(self, ranks: Ranks, directed: int | None) -> None:
+    def join(self, ranks: NodeWorkers, directed: int | None) -> None:
         """A node's workers of a round run; the last node's begin the round's steps."""
         gang = self.gangs.setdefault(ranks.round, Gang(ranks.round, ranks.part.nodes))
         gang.members[ranks.part.group_rank] = ranks
@@ -265,7 +265,7 @@ class Training:
         saves = gang.members[0].saves
         saves.append(Saved(len(saves) + 1, gang.step, "simulated", 0.0, 0))
 
-    def _finish(self, ranks: Ranks) -> None:
+    def _finish(self, ranks: NodeWorkers) -> None:
         for local_rank in range(ranks.part.slots):
             delay = ns(self.chance.uniform(0.01, 0.5))
             self.clock.after(delay, lambda rank=local_rank: self.end(ranks, rank, 0))  # type: ignore[misc]
@@ -284,7 +284,7 @@ class Training:
 
     # -- ending
 
-    def end(self, ranks: Ranks, local_rank: int, code: int) -> None:
+    def end(self, ranks: NodeWorkers, local_rank: int, code: int) -> None:
         """A worker ends by itself, or is killed by somebody else than its agent."""
         if not ranks.alive[local_rank] or not ranks.process.alive:
             return
@@ -298,17 +298,17 @@ class Training:
         )
         ranks.process.wake_for(lambda: ranks.exited(ended))
 
-    def stop(self, ranks: Ranks) -> tuple[Any, ...]:
+    def stop(self, ranks: NodeWorkers) -> tuple[Any, ...]:
         """The agent has stopped them, or died; returns their exit codes."""
         codes = tuple(SIGTERM if alive else None for alive in ranks.alive)
         ranks.alive = [False] * len(ranks.alive)
         return codes
 
-    def healthy(self, ranks: Ranks | None) -> bool:
+    def healthy(self, ranks: NodeWorkers | None) -> bool:
         """Whether a step was completed lately."""
         return ranks is not None and ranks.steps > 0 and self.clock.now - ranks.mono < max(HEALTHY_NS, 3 * self.step_ns)
 
-    def living(self) -> list[Ranks]:
+    def living(self) -> list[NodeWorkers]:
         """All nodes' workers that live, by round and place."""
         return [
             ranks

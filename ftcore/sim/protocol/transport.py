@@ -15,8 +15,7 @@ from ftcore.errors import StreamBroken
 from ftcore.ports import Handle, Stream
 from ftcore.sim.protocol.clock import ns
 from ftcore.sim.protocol.hosts import Process
-from ftcore.sim.protocol.network import End, Network
-from ftcore.sim.protocol.network import Stream as Wire
+from ftcore.sim.protocol.network import End, Network, Wire
 
 REDELIVERY_S = 5.0
 """The second delivery of an order comes within this time."""
