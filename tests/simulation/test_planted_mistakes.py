@@ -31,7 +31,7 @@ SEEDS_MAX = 500
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 Focus = Mapping[str, object]
-"""SimOptions of a simulation in place of those that its seed draws."""
+"""Options of a simulation in place of those that its seed draws."""
 
 WRITES: Focus = {"faults": ("stream_break", "store_slow", "master_dies_at_write", "master_kill"), "every_s": 0.3}
 AWAY: Focus = {

@@ -78,7 +78,7 @@ TUNED: Final = {
     "patience": 20.0,
     "wait": 20.0,
 }
-"""SimOptions of policies that would make a simulation long for nothing."""
+"""Options of policies that would make a simulation long for nothing."""
 
 SOON: Final = {"hang_look_s": 2.0, "hang_idle_s": 4.0, "hang_busy_s": 12.0, "hang_ceiling_s": 30.0}
 """Time constants of hangs, where healthy workers stand still as well."""

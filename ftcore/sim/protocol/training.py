@@ -22,7 +22,7 @@ from ftcore.sim.protocol.standing import Standing
 SIGKILL, SIGTERM, SIGABRT = -9, -15, -6
 
 HEALTHY_NS = ns(5.0)
-"""JobTraining that made a step this short a time ago is well, in the eyes of checkers."""
+"""Training that made a step this short a time ago is well, in the eyes of checkers."""
 
 MEETING_NS = ns(120.0)
 """Workers wait this long for others to come to the round's store: long beyond the time that their node has to start."""

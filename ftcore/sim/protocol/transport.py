@@ -196,7 +196,9 @@ class _Side:
         if board is not None:
             board.heard(self._process, frame)
             if frame.startswith(ORDERS) and board.chance.random() < board.twice:
-                self._process.after(ns(board.chance.uniform(0, REDELIVERY_S)), lambda: self._take(frame))
+                assert self.wire is not None  # whoever is frozen, or gone, says nothing twice
+                sender = self.wire.server.process
+                sender.after(ns(board.chance.uniform(0, REDELIVERY_S)), lambda: self._take(frame))
         elif frame.startswith(FACTS) and self.doubles():
             self._take(frame)
         self._take(frame)
