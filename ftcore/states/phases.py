@@ -1,6 +1,6 @@
 """What holds in which phase of a job and of its open incident: a table whose entries are the predicates that all ask.
 
-House rule: the engine compares no phase itself. A new distinction is a new condition in ``JOB_CONDITIONS`` or
+House rule: engine and master compare no phase themselves. A new distinction is a new condition in ``JOB_CONDITIONS`` or
 ``INCIDENT_CONDITIONS``, from which the reference page of the job's flow is written.
 """
 

@@ -43,8 +43,8 @@ from ftcore.runtime.master.retention import LogRetention, RetentionConfig
 from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
-from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import Contradicted, JobState
+from ftcore.states.phases import has_ended, has_left, has_run, is_assembling, is_running
 from ftcore.states.revisions import NEWEST
 from ftcore.timing import Timing
 from ftcore.version import __version__
@@ -164,7 +164,7 @@ class Term:
 
     async def run(self) -> None:
         """Lead until the job has ended, the leadership is lost, or nobody calls any more."""
-        self._lived = self.state.run > 0 and self.state.phase not in ENDED
+        self._lived = has_run(self.state)
         self._tell_elected()
         for event in self._follower.unsent.news(self.clock.now()):
             self._alerts.take(event, self.state.chain)
@@ -220,7 +220,7 @@ class Term:
         while True:
             await self.ended.wait()
             await self._alerts.flush(ALERTS_S)
-            if self.state.phase in ENDED or not self.agents.sessions:
+            if has_ended(self.state) or not self.agents.sessions:
                 return
             self.ended.clear()
 
@@ -251,7 +251,7 @@ class Term:
                 self.admission.submitted()
                 self._lived = True
             elif isinstance(event.data, AlertRaised):
-                self._alerts.take(event, self.state.chain, end=self.state.phase in ENDED)
+                self._alerts.take(event, self.state.chain, end=has_ended(self.state))
         self.agents.committed(batch)
         self.operators.committed(batch)
         self.admission.committed()
@@ -265,18 +265,18 @@ class Term:
 
     def _prepare(self) -> None:
         """Once workers run: compile the rules in a thread. It takes 0.13 s, for which the first fault would wait."""
-        if not self._prepared and self.state.phase is JobPhase.RUNNING:
+        if not self._prepared and is_running(self.state):
             self._prepared = True
             asyncio.get_running_loop().run_in_executor(None, table, job_rules(self.state))
 
     def _check_ended(self) -> None:
         """End with the job, once that is durable: its last group is what the agents leave with."""
-        if not self.sequencer.ahead and self._lived and self.state.phase in ENDED and not self.state.places:
+        if not self.sequencer.ahead and self._lived and has_left(self.state):
             self.ended.set()
 
     def _learned_end(self) -> None:
         """An agent called and learned how the run ended: then nothing else is to be led."""
-        self._lived |= self.state.phase in ENDED
+        self._lived |= has_ended(self.state)
         self._check_ended()
 
     def _adopt_timing(self) -> None:
@@ -313,7 +313,7 @@ class Term:
 
     def _end_unattended(self, now: Nanoseconds) -> None:
         """Nobody calls any more."""
-        if self.state.run and self.state.phase is JobPhase.ASSEMBLING and self.state.stop is None:
+        if self.state.run and is_assembling(self.state) and self.state.stop is None:
             why = f"no agent has called for {self._idle_s:g} s, and no round was formed"
             self.record(OperatorCommanded(command="stop", who="ftcore", why=why))
             self._last_called = now  # the run's end is written and told before this master ends, too
@@ -325,7 +325,7 @@ class Term:
     def _idle_s(self) -> float:
         """How long nobody need call: over a run that has ended nobody is waited for who was only cut off."""
         timing, state = self.liveness.timing, self.state
-        over = state.phase in ENDED and state.contradicted is not Contradicted.OPEN
+        over = has_ended(state) and state.contradicted is not Contradicted.OPEN
         return timing.master_lease_s if over else timing.master_idle_s
 
     async def _check_discoverable(self) -> None:
