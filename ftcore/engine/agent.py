@@ -71,7 +71,7 @@ from ftcore.events.worker import (
 from ftcore.events.world import StoreFailed, StoreOpened
 from ftcore.ids import Round, Term
 from ftcore.ports import Progress, WorkerExit
-from ftcore.states.agent import AGENT, AgentPhase
+from ftcore.states.agent import AGENT, WORK, AgentPhase, WorkPhase
 from ftcore.timing import Timing
 from ftcore.wording import order_text
 
@@ -79,6 +79,12 @@ Pages: TypeAlias = Sequence[Progress | None]
 
 FINISHED_S = 600.0
 """So long a node whose workers have finished waits for a master to end the job; others may need its store meanwhile."""
+
+
+_DOING = dict.fromkeys((WorkPhase.IDLE, WorkPhase.FINISHED), "standby")
+_DOING |= dict.fromkeys((WorkPhase.STARTED, WorkPhase.STEPPING), "running")
+_DOING |= {WorkPhase.STARTING: "starting", WorkPhase.PARKED: "parked"}
+"""What people are told that a node does, by what its workers do."""
 
 
 @attrs.frozen
@@ -113,7 +119,8 @@ class AgentCore:
         lead_delay_s: how long nobody must lead before this agent puts up a candidate; None: it never does.
 
     Attributes:
-        left: it leaves, or has left.
+        phase: of its bond with the master.
+        work: what its workers do.
         unheard: no master takes its word any more, not even that it leaves.
     """
 
@@ -135,9 +142,7 @@ class AgentCore:
         self.term = Term(0)
         self.round = Round(0)
         self.part: Slice | None = None
-        self.running = False
-        self.parked = False
-        self.left = False
+        self.work: WorkPhase = WorkPhase.IDLE
         self.unheard = False
         self._lead_delay_s = lead_delay_s
         self._effects: set[str] = set()
@@ -145,11 +150,9 @@ class AgentCore:
         self._starting: Start | None = None
         self._next: Start | None = None
         self._queue: list[Perform] = []
-        self._stepped_told = True
         self._exited: dict[int, int] = {}
         self._early: list[tuple[WorkerExit, Pages]] = []
         self._led_since: float | None = None
-        self._finished = False
         self._unended_since: float | None = None
         self._leaderless_since: float | None = None
         self._candidate_at = 0.0
@@ -170,13 +173,13 @@ class AgentCore:
 
     def warmed(self) -> Actions:
         """Report that workers can be started at once; only a node on standby reports it."""
-        if self.doing != "standby" or self._finished:
+        if self.left or self.work is not WorkPhase.IDLE:
             return []
         return [Tell(NodeWarmed(node=self.node, incarnation=self.incarnation))]
 
     def halt(self) -> None:
         """The workers are about to be stopped because this life ends: nothing of them is told any more."""
-        self.running = self.parked = self._finished = False
+        self._turn("halt")
         self._starting, self._next, self._early = None, None, []
         self._queue.clear()
         self._under_way = [a for a in self._under_way if not isinstance(a, Start) and not is_of_workers(a)]
@@ -201,7 +204,6 @@ class AgentCore:
         if self.left:
             return []
         self._step("told.to.leave")
-        self.left = True
         return [Leave(exit_code=exit_code, outcome="lost" if lost else "left", reason=reason)]
 
     def told_to_stop(self, who: str, exit_code: int) -> Actions:
@@ -217,6 +219,26 @@ class AgentCore:
         following = AGENT.step(self.phase, trigger)
         assert following is not None, f"agent in {self.phase}: {trigger}"
         self.phase = cast(AgentPhase, following)
+
+    def _turn(self, trigger: str) -> None:
+        following = WORK.step(self.work, trigger)
+        assert following is not None, f"workers {self.work}: {trigger}"
+        self.work = cast(WorkPhase, following)
+
+    @property
+    def left(self) -> bool:
+        """It leaves, or has left."""
+        return self.phase is AgentPhase.LEAVING
+
+    @property
+    def running(self) -> bool:
+        """Workers run, and take part in a round."""
+        return self.work in (WorkPhase.STARTED, WorkPhase.STEPPING)
+
+    @property
+    def parked(self) -> bool:
+        """Workers wait with their state for the next round."""
+        return self.work is WorkPhase.PARKED
 
     # -- the bond
 
@@ -257,7 +279,7 @@ class AgentCore:
             return []
         if release is not None:
             self._step("told.to.leave")
-            self.left = self.unheard = True
+            self.unheard = True
             return [Leave(exit_code=release.exit_code, outcome=release.outcome, reason=release.reason)]
         self._step("refused")
         return [Rejoin(reason)] if rejoin else [GiveUp(reason)]
@@ -287,9 +309,7 @@ class AgentCore:
         """What the node does, for people: the workers' part of its state."""
         if self.left:
             return "leaving"
-        if self._starting is not None:
-            return "starting"
-        return "running" if self.running else "parked" if self.parked else "standby"
+        return _DOING[self.work]
 
     def pulse(self, pages: Pages) -> Pulse:
         """What the next heartbeat tells."""
@@ -312,7 +332,7 @@ class AgentCore:
         not answer, nobody can be known to have done that, and that no step is told of may be an evaluation, a long
         save, or a script that tells of none.
         """
-        if self.phase is AgentPhase.ORPHANED and self._finished and not self.left:
+        if self.phase is AgentPhase.ORPHANED and self.work is WorkPhase.FINISHED:
             return self._waited_finished(now)
         if self.phase is not AgentPhase.ORPHANED or not self.running or self._led_since is None:
             return []
@@ -329,7 +349,6 @@ class AgentCore:
         if now - self._unended_since <= FINISHED_S:
             return []
         self._step("told.to.leave")
-        self.left = True
         reason = f"its workers have finished with code 0, and no master has ended the job for {FINISHED_S:g} s"
         return [Leave(exit_code=0, outcome="left", reason=reason)]
 
@@ -368,7 +387,8 @@ class AgentCore:
 
     def _start(self, start: Start) -> Actions:
         self.halt()
-        self._starting, self._exited, self._stepped_told = start, {}, False
+        self._turn("start")
+        self._starting, self._exited = start, {}
         return self._ask(start)
 
     def _stop(self, stop: Stop) -> Actions:
@@ -393,7 +413,6 @@ class AgentCore:
         if self.left:
             return []
         self._step("released")
-        self.left = True
         return [Leave(exit_code=command.exit_code, outcome=command.outcome, reason=command.reason)]
 
     def _obey_in_place(self, order: Order, command: Command) -> Actions:
@@ -427,7 +446,8 @@ class AgentCore:
         """A ``Start`` was carried out; workers that have ended since are told of now."""
         if not self._answered(start) or start != self._starting:
             return []
-        self._starting, self.running = None, True
+        self._turn("started")
+        self._starting = None
         told: Actions = [
             Tell(
                 WorkersStarted(
@@ -444,6 +464,7 @@ class AgentCore:
         """A ``Start`` failed; none of its workers runs."""
         if not self._answered(start) or start != self._starting:
             return []
+        self._turn("unstartable")
         self._starting, self._early = None, []
         failed = WorkersUnstartable(
             node=self.node, incarnation=self.incarnation, round=start.round, effect=start.effect, error=error
@@ -496,7 +517,7 @@ class AgentCore:
         if not self._answered(done):
             return []
         if isinstance(done.command, ParkWorkers):
-            self.running, self.parked = False, True
+            self._turn("parked")
         node, life, effect = self.node, self.incarnation, done.effect
         obeyed = OrderObeyed(node=node, incarnation=life, round=self.round, effect=effect, step=step)
         return [Tell(obeyed), *self._go_on()]
@@ -509,20 +530,8 @@ class AgentCore:
         """A health check was carried out."""
         if not self._answered(done):
             return []
-        told = HealthChecked(
-            node=self.node,
-            incarnation=self.incarnation,
-            effect=done.effect,
-            verdict=found.verdict,
-            detail=found.detail,
-            exchange=found.exchange,
-            device_s=found.device_s,
-            exchange_s=found.exchange_s,
-            link_s=found.link_s,
-            results=found.results,
-            facts=found.facts,
-            took_s=found.took_s,
-        )
+        found_as = attrs.asdict(found, recurse=False)
+        told = HealthChecked(node=self.node, incarnation=self.incarnation, effect=done.effect, **found_as)
         return [Tell(told)]
 
     # -- what workers do
@@ -545,12 +554,13 @@ class AgentCore:
             return [self._failure(ended, pages)]
         if self.parked or len(self._exited) < self.slots or any(self._exited.values()):
             return []
-        self.running, self._finished = False, True
+        stepped = self._first_steps(pages)
+        self._turn("finished")
         steps = [page.step for page in pages if page is not None and page.steps > 0]
         finished = WorkersFinished(
             node=self.node, incarnation=self.incarnation, round=self.round, step=min(steps) if steps else None
         )
-        return [*self._first_steps(pages), Tell(finished, ended.mono)]
+        return [*stepped, Tell(finished, ended.mono)]
 
     def _failure(self, ended: WorkerExit, pages: Pages) -> TellFailure:
         assert self.part is not None
@@ -574,17 +584,17 @@ class AgentCore:
     @property
     def awaits_steps(self) -> bool:
         """The round's first completed steps are still to be told: look at the pages often and tell ``looked``."""
-        return self.running and not self._stepped_told
+        return self.work is WorkPhase.STARTED
 
     def looked(self, pages: Pages) -> Actions:
         """The pages were looked at: the round's first steps are told once every worker has made one."""
-        return self._first_steps(pages) if self.awaits_steps else []
+        return self._first_steps(pages)
 
     def _first_steps(self, pages: Pages) -> Actions:
         told = [page for page in pages if page is not None and page.steps > 0]
-        if self._stepped_told or len(told) < self.slots:
+        if not self.awaits_steps or len(told) < self.slots:
             return []
-        self._stepped_told = True
+        self._turn("stepped")
         stepped = WorkersStepped(
             node=self.node,
             incarnation=self.incarnation,
@@ -603,17 +613,13 @@ class AgentCore:
             "incarnation": self.incarnation,
             "term": self.term,
             "round": self.round,
-            "running": self.running,
-            "parked": self.parked,
-            "left": self.left,
+            "work": str(self.work),
             "unheard": self.unheard,
             "effects": sorted(self._effects),
             "under_way": [repr(action) for action in self._under_way],
             "starting": self._starting.effect if self._starting is not None else "",
             "queue": [perform.effect for perform in self._queue],
             "next": self._next.effect if self._next is not None else "",
-            "stepped_told": self._stepped_told,
-            "finished": self._finished,
             "led": self._led_since is not None,
             "exited": sorted(self._exited.items()),
             "early": [ended.local_rank for ended, _ in self._early],

@@ -49,3 +49,42 @@ AGENT = Machine(
         Ignored("released", (A.LEAVING,), "already leaving"),
     ),
 )
+
+
+class WorkPhase(StrEnum):
+    """What an agent's own workers do, as far as it knows."""
+
+    IDLE = "idle"
+    """There are none: none were started yet, or they were stopped."""
+    STARTING = "starting"
+    """They are being started."""
+    STARTED = "started"
+    """They run; one of them has not completed a step yet."""
+    STEPPING = "stepping"
+    """They run, and each of them has completed a step."""
+    PARKED = "parked"
+    """They have left their round and wait with their state for the next one."""
+    FINISHED = "finished"
+    """All have ended with code 0."""
+
+
+W = WorkPhase
+_THERE = (W.STARTED, W.STEPPING)
+
+WORK = Machine(
+    name="work",
+    doc="The workers of one node, as its agent has them.",
+    states=WorkPhase,
+    initial=W.IDLE,
+    finals=(),
+    table=(
+        *rows("start", tuple(WorkPhase), W.STARTING),
+        *rows("halt", tuple(WorkPhase), W.IDLE),
+        *rows("started", (W.STARTING,), W.STARTED),
+        *rows("unstartable", (W.STARTING,), W.IDLE),
+        *rows("stepped", (W.STARTED,), W.STEPPING),
+        *rows("parked", _THERE, W.PARKED),
+        *rows("finished", _THERE, W.FINISHED),
+    ),
+    ignored=(Ignored("parked", (W.FINISHED,), "they ended while they were asked to"),),
+)

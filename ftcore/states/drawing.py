@@ -9,7 +9,7 @@ The renderers read rows rather than ``transitions`` machines: they are shorter s
 
 from collections.abc import Collection, Iterator
 
-from ftcore.states.agent import AGENT
+from ftcore.states.agent import AGENT, WORK
 from ftcore.states.incident import INCIDENT
 from ftcore.states.job import JOB, LIVING, JobPhase
 from ftcore.states.master import MASTER
@@ -18,7 +18,7 @@ from ftcore.states.table import Machine
 from ftcore.states.timers import TIMERS, Timer
 from ftcore.states.worker import WORKER
 
-MACHINES = (JOB, MASTER, AGENT, NODE, WORKER, INCIDENT)
+MACHINES = (JOB, MASTER, AGENT, WORK, NODE, WORKER, INCIDENT)
 """Every machine there is."""
 
 LABEL_LINES = 4

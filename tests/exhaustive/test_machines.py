@@ -59,9 +59,9 @@ def test_final_states_are_left_only_for_a_new_beginning(machine: Machine):
         assert {row.target for row in machine.rows if row.source is state} <= {machine.initial}
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+@pytest.mark.parametrize("machine", [each for each in MACHINES if each.finals], ids=lambda machine: machine.name)
 def test_every_state_leads_to_an_end(machine: Machine):
-    """From each state some sequence of triggers ends the machine."""
+    """From each state some sequence of triggers ends the machine; that of an agent's workers begins again and again."""
     for start in machine.states:
         seen, frontier = {start}, [start]
         while frontier:

@@ -70,7 +70,7 @@ def test_hooks_are_called_on_entering_and_leaving():
 
 def test_a_machine_that_does_not_exist_is_refused():
     """A mistyped name is an error that tells the names there are."""
-    with pytest.raises(ValueError, match="no machine is called nodes; there are job, master, agent, node"):
+    with pytest.raises(ValueError, match="no machine is called nodes; there are job, master, agent, work, node"):
         Mirror({"nodes": Model})
 
 
