@@ -18,6 +18,7 @@ _COLLECTIVE = re.compile(
 )
 _INSIDE = ("/torch/nn/parallel/distributed.py", "/torch/distributed/fsdp/", "/torch/distributed/_composable/")
 _ENGINE = ("/torch/autograd/graph.py", "_engine_run_backward")
+_HANDLER = "/ftcore/runtime/warm/stacks.py"
 _OUTSIDE = ("socket.py", "ssl.py", "subprocess.py", "selectors.py", "http/client.py", "urllib3/connection.py")
 """Files of a thread that waits for a socket, a file or a process."""
 
@@ -74,7 +75,9 @@ def place_of(dump: str) -> Place:
 
 
 def _frames(thread: str) -> tuple[Frame, ...]:
-    return tuple(Frame(*found.groups()) for found in _FRAME.finditer(thread))
+    """The frames of a thread, without that of the handler which wrote them."""
+    frames = (Frame(*found.groups()) for found in _FRAME.finditer(thread))
+    return tuple(frame for frame in frames if not frame.file.endswith(_HANDLER))
 
 
 def _innermost(thread: str) -> str:

@@ -102,12 +102,15 @@ class Inspector(Protocol):
     def signs(self) -> tuple[Signs, ...]:
         """What the workers' pages say beside their steps, by local rank."""
 
-    def ask_stack(self, local_rank: int, every: bool = False) -> bool:
-        """Ask a worker for the Python stack of its main thread; whether it can answer.
+    def ask_stack(self, local_rank: int, every: bool = False, locked: bool = False) -> bool:
+        """Ask a worker for Python stacks; whether it can answer.
 
         Args:
             local_rank: the worker.
-            every: ask for the stacks of all its threads; only while none but the main thread may run.
+            every: those of all its threads, to be written as soon as the main thread runs Python; else that of the main
+                thread alone, at once. The latter may end a process that runs Python: ask it only of a worker that did
+                not answer the former, for it is inside a call that is not Python's.
+            locked: its main thread waits for a lock.
         """
 
     def stack(self, local_rank: int) -> str:

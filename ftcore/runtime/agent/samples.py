@@ -90,9 +90,6 @@ class Kernel(Protocol):
     def wait_of(self, pid: int) -> Wait:
         """See ``wait_of``."""
 
-    def others_rest(self, pid: int) -> bool:
-        """See ``others_rest``."""
-
     def usages(self, pids: Sequence[int]) -> tuple[list[Usage], list[sockets.Connection]]:
         """See ``usages``."""
 
@@ -201,20 +198,6 @@ def _timespec(pid: int, address: int) -> float:
         file.seek(address)
         seconds, nanoseconds = struct.unpack("qq", file.read(16))
     return float(seconds + nanoseconds / 1e9)
-
-
-def others_rest(pid: int) -> bool:
-    """Whether all threads of a process but the main one sleep in the kernel."""
-    try:
-        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
-        return all(_rests(f"/proc/{pid}/task/{thread}/stat") for thread in threads if thread != pid)
-    except (OSError, ValueError, IndexError):
-        return False
-
-
-def _rests(path: str) -> bool:
-    with open(path, "rb") as file:
-        return file.read().rpartition(b")")[2].split()[0] in (b"S", b"D")
 
 
 def stat(pid: int) -> list[str]:

@@ -9,7 +9,7 @@ import os
 from typing import Final
 
 from ftcore.runtime.agent import processes
-from ftcore.runtime.warm.stacks import ALL_STACKS, MEMFD, STACKS
+from ftcore.runtime.warm.stacks import ALL_STACKS, ALL_STACKS_LOCKED, MEMFD, STACKS
 
 STACK_BYTES_MAX: Final = 64 << 10
 _UNABLE: Final = "TtZX"
@@ -27,9 +27,9 @@ class StackFile:
         self.fd = os.memfd_create(MEMFD, os.MFD_CLOEXEC)
         self.there = -1
 
-    def ask(self, pid: int, every: bool = False) -> bool:
-        """Ask for the stack of the main thread, or those of every thread; whether the worker can answer."""
-        number = ALL_STACKS if every else STACKS
+    def ask(self, pid: int, every: bool = False, locked: bool = False) -> bool:
+        """Ask for stacks, see ``ports.Inspector``; whether the worker can answer."""
+        number = (ALL_STACKS_LOCKED if locked else ALL_STACKS) if every else STACKS
         if self.there < 0 or not _listens(pid, self.there, number):
             return False
         os.ftruncate(self.fd, 0)

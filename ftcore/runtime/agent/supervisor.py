@@ -268,10 +268,10 @@ class LocalSupervisor:
         lives = [worker.page.life() for worker in self._workers]
         return tuple(Signs(life.active, life.ended, life.timeout) for life in lives)
 
-    def ask_stack(self, local_rank: int, every: bool = False) -> bool:
+    def ask_stack(self, local_rank: int, every: bool = False, locked: bool = False) -> bool:
         """See ``ports.Inspector``."""
         worker = self._workers[local_rank]
-        return worker.exitcode is None and worker.stacks.ask(worker.pid, every)
+        return worker.exitcode is None and worker.stacks.ask(worker.pid, every, locked)
 
     def stack(self, local_rank: int) -> str:
         """See ``ports.Inspector``."""

@@ -11,9 +11,10 @@ worth an alert.
 House rules: a stack is asked for by a signal, which makes the main thread run. So what a worker has used is compared
 from behind one question to before the next. A worker that connects in vain is not asked: the signal would end its
 attempt (``EINTR``), and it would wait before the next. Samples are not evenly spaced: what a worker does regularly must
-not fall between question and answer each time. The stacks of all threads are only read while no other thread
-runs (``warm/stacks.py``); a worker whose other threads are not known waits for what they may wait for. Time in which
-nobody looked (the node, or the agent, was stopped) counts for nobody.
+not fall between question and answer each time. No question ends a worker: first comes the one that Python answers, and
+only to who does not answer it the other (``warm/stacks.py``); that one tells of the main thread alone, and a worker
+whose other threads are not known waits for what they may wait for. Time in which nobody looked (the node, or the agent,
+was stopped) counts for nobody.
 """
 
 import asyncio
@@ -246,20 +247,16 @@ class ProgressWatch:
         waits = [self._kernel.wait_of(worker.pid) for worker in workers]
         opening = {one.inode for one in found if one.opening and one.retries}
         connects = [not opening.isdisjoint(used.inodes) for used in before]
-        patient = now() - self._timing.hang_idle_s
-        seen = zip(workers, before, waits, strict=True)
-        every = [self._shows_all(worker, used, wait, patient) for worker, used, wait in seen]
-        asked = [
-            local
-            for local, busy, whole in zip(quiet, connects, every, strict=True)
-            if not busy and self._ask(local, whole)
-        ]
+        seen = zip(quiet, connects, waits, strict=True)
+        asked = [local for local, busy, wait in seen if not busy and self._ask(local, True, wait.kind == "lock")]
         if asked:
+            await asyncio.sleep(ANSWER_S)
+        if [local for local in asked if not self._answer(local) and self._ask(local, False)]:
             await asyncio.sleep(ANSWER_S)
         after, found = await loop.run_in_executor(None, self._kernel.usages, [worker.pid for worker in workers])
         at, kept = now(), {}
         for worker, local, used, rested, wait in zip(workers, quiet, before, after, waits, strict=True):
-            dump = self._inspector.stack(local) if local in asked and self._inspector is not None else ""
+            dump = self._answer(local) if local in asked else ""
             place = place_of(dump)
             if worker.pid == self._workers[local].pid:
                 if _is_news(worker, place):
@@ -273,17 +270,11 @@ class ProgressWatch:
     def _lives(self, worker: _Watched) -> bool:
         return worker.born != "" and self._kernel.born(worker.pid) == worker.born
 
-    def _shows_all(self, worker: _Watched, used: samples.Usage, wait: samples.Wait, patient: float) -> bool:
-        """Whether it matters what a worker's other threads do, and none of them runs.
+    def _ask(self, local: int, every: bool, locked: bool = False) -> bool:
+        return self._inspector is not None and self._inspector.ask_stack(local, every, locked)
 
-        It does where the worker waits for one of them, and where people will want to know: it has made no progress
-        since ``patient``.
-        """
-        rests = worker.used is not None and not samples.progressed(worker.used, used, wait)
-        return rests and (wait.kind == "lock" or worker.signed <= patient) and self._kernel.others_rest(worker.pid)
-
-    def _ask(self, local: int, every: bool) -> bool:
-        return self._inspector is not None and self._inspector.ask_stack(local, every)
+    def _answer(self, local: int) -> str:
+        return self._inspector.stack(local) if self._inspector is not None else ""
 
     def _weigh(
         self, worker: _Watched, place: Place, used: samples.Usage, rested: samples.Usage, wait: samples.Wait, now: float

@@ -147,7 +147,7 @@ class SimSupervisor:
         mono = self._node.clock.now if ranks.paused else ranks.mono
         return tuple(Signs(active=mono + self._node.host.uptime_ns) for _ in ranks.alive)
 
-    def ask_stack(self, local_rank: int, every: bool = False) -> bool:
+    def ask_stack(self, local_rank: int, every: bool = False, locked: bool = False) -> bool:
         """See ``ports.Inspector``."""
         state = self.state(self.pid + local_rank)
         return state not in "TDX"
@@ -185,10 +185,6 @@ class SimSupervisor:
             return Wait(WAITS_FOR_OTHERS.waits)
         ends_at = (standing.until + self._node.host.uptime_ns) / 1e9 if standing.kind.ends else None
         return Wait(standing.kind.waits, ends_at)
-
-    def others_rest(self, pid: int) -> bool:
-        """See ``samples.Kernel``."""
-        return True
 
     def usages(self, pids: Sequence[int]) -> tuple[list[Usage], list[Connection]]:
         """See ``samples.Kernel``."""
