@@ -56,12 +56,10 @@ def test_a_line_of_ten_megabytes_passes_through(tmp_path: Path) -> None:
     """It arrives whole in the file, in order on the console, and only its end stays in memory."""
     shown = tmp_path / "shown"
     with shown.open("wb") as stdout:
-        output = Output(stdout=stdout.fileno(), tee=1)
-        node = Node(tmp_path, output=output)
+        node = Node(tmp_path, output=Output(stdout=stdout.fileno(), tee=1))
         try:
             source = "import sys; sys.stdout.write('0123456789' * 1_000_000); sys.stdout.write('end')"
             ended = node.run(node.ended(node.launch(node.script(source))))
-            node.run(output.flush(60.0))
             assert len(ended.stdout) == 10_000_003
             assert node.supervisor.tail(0, 4096) == ended.stdout[-4096:]
         finally:
