@@ -52,8 +52,9 @@ def test_the_console_shows_what_was_asked_for(
         assert (Path(launch.log_dirs[rank]) / "stderr.log").read_text() == f"err {rank}\n"
 
 
-def test_a_line_of_ten_megabytes_passes_through(tmp_path: Path) -> None:
+def test_a_line_of_ten_megabytes_passes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It arrives whole in the file, in order on the console, and only its end stays in memory."""
+    monkeypatch.setattr("ftcore.runtime.agent.output.CONSOLE_LAG_BYTES_MAX", 64 << 20)  # a slow console drops nothing
     shown = tmp_path / "shown"
     with shown.open("wb") as stdout:
         node = Node(tmp_path, output=Output(stdout=stdout.fileno(), tee=1))
