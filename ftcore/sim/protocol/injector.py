@@ -1,4 +1,4 @@
-"""What goes wrong: faults of the kinds that the options name, at times and places drawn from the seed; and people.
+"""What goes wrong: faults of the kinds that the options name, at times and places drawn from the seed.
 
 Also how long things take, and what fails that is asked for. ``harms`` keeps all that may rightly stop training.
 """
