@@ -1,4 +1,4 @@
-"""What the log's stores and its disk can do by themselves: bare commits and bare reads, as a limit for ``log.py``."""
+"""Limits for ``log.py``: bare commits and bare reads of the log's stores and disk."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ FILE_BYTES = 16 << 20
 
 
 def commits_per_s(commit: Callable[[int], Any], seconds: float) -> float:
-    """How often a commit, told its number, can be made."""
+    """Return commits per second; ``commit`` gets its number."""
     number = 0
     began = now = time.perf_counter()
     while now < began + seconds:
@@ -30,10 +30,10 @@ def commits_per_s(commit: Callable[[int], Any], seconds: float) -> float:
 
 
 def raw_disk(path: Path, body: bytes, rows: int, seconds: float) -> float:
-    """Rows per second written and synced.
+    """Return rows per second written and synced.
 
-    The file is written over from its start, as the stores do with their logs: a file that grows makes the file system
-    commit its length with every sync.
+    The file is overwritten from its start, as the stores do with their logs: if a file grows, the file system commits
+    its length at every sync.
     """
     data = (body + bytes(DIGEST_BYTES)) * rows
     places = FILE_BYTES // len(data)
@@ -53,7 +53,7 @@ def raw_disk(path: Path, body: bytes, rows: int, seconds: float) -> float:
 
 
 def raw_sqlite(path: Path, body: bytes, rows: int, seconds: float) -> float:
-    """Rows per second committed to a table like the log's, ``synchronous=FULL``."""
+    """Return rows per second committed to a table like the log's, with ``synchronous=FULL``."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
@@ -72,15 +72,15 @@ def raw_sqlite(path: Path, body: bytes, rows: int, seconds: float) -> float:
 
 
 async def raw_etcd(client: Client, body: bytes, rows: int, seconds: float, *, one_value: bool, flights: int) -> float:
-    """Rows per second put into etcd.
+    """Return rows per second written to etcd.
 
     Args:
-        client: where.
-        body: of a row.
-        rows: in one request.
-        seconds: how long.
-        one_value: all rows of a request under one key in one Put, else each under its own in one Txn.
-        flights: requests under way at a time.
+        client: connection to etcd.
+        body: contents of a row.
+        rows: rows in one request.
+        seconds: duration.
+        one_value: all rows of a request under one key in one Put, else each under its own key in one Txn.
+        flights: concurrent requests.
     """
     numbers = itertools.count()
     base = b"raw/%x/" % time.monotonic_ns()

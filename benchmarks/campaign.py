@@ -1,8 +1,8 @@
-"""How fast a campaign is simulated, what it takes of memory, how long the master takes to decide, and how well the
-simulator agrees with what is known from elsewhere.
+"""Speed, memory and accuracy of simulated campaigns, and the time of the master's decisions.
 
-Speed is CPU time of one core. The limit beside it is the engine alone: the same facts, already made, turned by the same
-engine, so that what the simulation itself costs is the difference. A quick run prints and leaves RESULTS.md alone.
+Speed is CPU time of one core. The limit is the engine alone on the same facts: the difference is the cost of the
+simulation. Accuracy is compared with a closed form and with published results. A quick run prints and does not change
+RESULTS.md.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from ftcore.engine.decide import turn
 from ftcore.events.envelope import Event
 from ftcore.events.incident import IncidentOpened
 from ftcore.events.registry import Kind
-from ftcore.policies.config import parse
-from ftcore.sim.campaign.simulate import Request, expected_ettr, interval95, simulate
+from ftcore.policies.file.config import parse
+from ftcore.sim.campaign.simulate import CampaignRequest, expected_ettr, interval95, simulate
 from ftcore.sim.campaign.training import PRODUCTIVE
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
@@ -44,7 +44,7 @@ chain:
 REPLACE = "version: 1\nchain:\n  - process_restart\n  - pod_replacement: {patience: 2h}\n  - stop\n"
 SCRIPT = "job:\n  replicas: all\n  abilities: [save, park]\nchain:\n"
 ABLE = ("save", "park")
-"""What the last two chains need of the script; assumed, as no release can carry it out yet."""
+"""Abilities of the script that the last two chains need; assumed, because no release supports them yet."""
 
 CHAINS = {
     "end and start again": STOP,
@@ -55,7 +55,7 @@ CHAINS = {
 
 
 def big(days: float) -> dict[str, float]:
-    """The Llama 3 campaign in a process of its own: CPU seconds, peak memory in MiB, and what came of it."""
+    """Run the Llama 3 campaign in its own process; return CPU seconds, peak memory in MiB, and the results."""
     code = (
         "import json, resource, sys\n"
         "from ftcore.sim.campaign.simulate import *; from ftcore.sim.profiles import profile\n"
@@ -70,9 +70,9 @@ def big(days: float) -> dict[str, float]:
 
 
 def engine_alone(days: float) -> tuple[float, int]:
-    """CPU seconds to turn a campaign's facts once more, and how many they are."""
+    """Return the CPU seconds of the engine alone for a campaign's facts, and the number of facts."""
     log: list[Event] = []
-    simulate(Request(nodes=2048, days=days, seed=1, profile=profile("llama3")), log.extend, verified_max=0)
+    simulate(CampaignRequest(nodes=2048, days=days, seed=1, profile=profile("llama3")), log.extend, verified_max=0)
     facts = [event for event in log if event.kind is Kind.FACT]
     del log
     gc.collect()
@@ -87,7 +87,7 @@ def engine_alone(days: float) -> tuple[float, int]:
 
 
 def decision_ms(nodes: int, repeats: int) -> list[float]:
-    """Milliseconds of the turn that opens an incident, reads the evidence, asks the chain and orders what follows."""
+    """Return milliseconds of the turn that opens an incident, classifies the evidence, asks the chain and orders."""
     faults = [TraceFault(time_s=20_000.0 * (1 + number), node=number, kind="nvlink") for number in range(repeats)]
     trace = Trace(source="trace", faults=tuple(faults), nodes=repeats)
     taken: list[float] = []
@@ -100,13 +100,13 @@ def decision_ms(nodes: int, repeats: int) -> list[float]:
         if any(type(event.data) is IncidentOpened for event in made):
             taken.append(passed * 1000)
 
-    simulate(Request(nodes=nodes, days=(repeats + 1) / 4, trace=trace), follow, verified_max=0)
+    simulate(CampaignRequest(nodes=nodes, days=(repeats + 1) / 4, trace=trace), follow, verified_max=0)
     assert len(taken) == repeats, taken
     return taken
 
 
 def closed_form(seeds: int, days: float) -> list[list[str]]:
-    """The mean goodput of some seeds beside the closed form."""
+    """Compare the mean goodput over seeds with the closed form."""
     rows = []
     for nodes, rate, restart, interval, cost in (
         (8, 0.25, 300.0, 1800.0, 20.0),
@@ -118,7 +118,7 @@ def closed_form(seeds: int, days: float) -> list[list[str]]:
     ):
         costs = Costs().with_restart(restart).changed({"ckpt_interval": interval, "ckpt_cost": cost}, "given")
         goodputs = [
-            simulate(Request(nodes=nodes, days=days, seed=seed, rate=rate, costs=costs), verified_max=0).goodput
+            simulate(CampaignRequest(nodes=nodes, days=days, seed=seed, rate=rate, costs=costs), verified_max=0).goodput
             for seed in range(seeds)
         ]
         expected = expected_ettr(nodes=nodes, rate=rate, restart_s=restart, ckpt_interval_s=interval, ckpt_cost_s=cost)
@@ -137,14 +137,14 @@ def closed_form(seeds: int, days: float) -> list[list[str]]:
     return rows
 
 
-def _small(name: str, **fields: object) -> Request:
+def _small(name: str, **fields: object) -> CampaignRequest:
     known = attrs.evolve(profile(name), slots=1)
     costs = Costs().changed(known.costs, known.name)
-    return Request(**{"profile": known, "costs": costs, **fields})  # type: ignore[arg-type]
+    return CampaignRequest(**{"profile": known, "costs": costs, **fields})  # type: ignore[arg-type]
 
 
 def ant(seeds: int, days: float) -> list[list[str]]:
-    """Ant's four figures beside the simulated ones."""
+    """Compare the four published results of Ant with simulated ones."""
     rows = []
     for name, text, running, effective in (("before", STOP, 0.608, 0.329), ("after", AFTER, 0.836, 0.589)):
         runs = [
@@ -170,7 +170,7 @@ def ant(seeds: int, days: float) -> list[list[str]]:
 
 
 def what_if(days: float) -> list[list[str]]:
-    """What each chain's log says of the others, beside what the others lost in their own runs."""
+    """Compare each what-if prediction for another chain with that chain's own run."""
     known = profile("opt175b")
     costs = Costs().changed(known.costs, known.name)
     logs: dict[str, list[Event]] = {}
@@ -228,8 +228,8 @@ def _decisions(repeats: int) -> list[str]:
         verdict = "met" if statistics.median(taken) < TARGET_MS else "MISSED"
         rows.append([f"{nodes:,}", spread(taken, "ms"), f"{TARGET_MS:.0f} ms: {verdict}"])
     return [
-        "The turn in which the master learns of a bad device, opens the incident, asks the chain, and decides every "
-        "order that follows at once (10,000 nodes of 8 workers are told to stop):",
+        "The turn in which the master receives the report of a bad device, opens the incident, asks the chain, and "
+        "decides all orders that follow at once (10,000 nodes of 8 workers are ordered to stop):",
         table(("nodes", "one decision", "target"), rows),
     ]
 
@@ -247,9 +247,9 @@ def main() -> None:
     parts = [
         *speed,
         *decisions,
-        f"Against the closed form E[ETTR] = (1 - N r (u + dt/2)) / (1 + w/dt), {seeds} seeds of {days:g} days each. It "
-        "leaves out what is of the square of N r (u + dt/2), so beyond about 0.03 it lies outside the interval of so "
-        "many seeds, by the sign and size of what it leaves out:",
+        f"Compared with the closed form E[ETTR] = (1 - N r (u + dt/2)) / (1 + w/dt), {seeds} seeds of {days:g} days "
+        "each. It omits terms of second order in N r (u + dt/2), so beyond about 0.03 it is outside the interval "
+        "of that many seeds, by the sign and size of these terms:",
         table(("assumptions", "N r (u + dt/2)", "closed form", "simulated", "95 % interval", "inside", "off"), form),
         "Ant's figures, with one set of assumptions (`profiles.ANT_ASSUMED`) and two chains: the job ends and is "
         "started again by a poll of 10 minutes, or processes are restarted and bad nodes replaced:",

@@ -1,6 +1,6 @@
 """Step time with ``torch.compile``: a compiled model and a compiled ``optimizer.step``, under ftrun and torchrun.
 
-The hooks that count steps and stamp backward passes run in every step; the compiler must not trace them, or break its
+The hooks that count steps and time backward passes run in every step; the compiler must not trace them, nor break
 graphs at them.
 """
 
@@ -17,7 +17,7 @@ FORMS = {"plain": "nothing", "model": "the model", "optimizer": "optimizer.step"
 
 
 def step_us(launcher: str, steps: int, blocks: int) -> dict[str, float]:
-    """Microseconds of a step, by what is compiled: of the quickest block, which others on the machine disturb least."""
+    """Return microseconds per step by compiled part, from the fastest block: other processes disturb it least."""
     with launched(launcher, 1, 1, args=[str(steps), str(blocks)], script=SCRIPT) as job:
         assert job.await_one("done", 0) is not None, f"{launcher} did not get to the end"
         marks = job.marks()

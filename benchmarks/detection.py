@@ -1,6 +1,6 @@
-"""How soon a worker's death is seen, decided upon, and answered; beside the kernel's own time to end such a process.
+"""Time from a worker's death to detection, decision and stop, compared with the kernel's time to end such a process.
 
-All times on one monotonic clock: the injector's and the agent's are those of one boot.
+All times are on one monotonic clock: injector and agent run in the same boot.
 """
 
 import argparse
@@ -22,7 +22,7 @@ BALLAST = "import sys,time; b=bytearray({size}<<20); b[::4096]=b'x'*len(b[::4096
 
 
 async def events_of(job: Job) -> list[Event]:
-    """The job's whole log."""
+    """Return all events of the job."""
     log = await open_log(f"sqlite://{job.home}/ftcore", job.name)
     try:
         return [event async for event in log.read()]
@@ -31,7 +31,7 @@ async def events_of(job: Job) -> list[Event]:
 
 
 def kernel_s(size_mib: int, count: int) -> list[float]:
-    """Seconds from SIGKILL to the return of a blocking wait, for a plain process with so much ballast."""
+    """Return seconds from SIGKILL to the return of a blocking wait, for a process with that much memory."""
     found = []
     for _ in range(count):
         code = BALLAST.format(size=size_mib)
@@ -47,7 +47,7 @@ def kernel_s(size_mib: int, count: int) -> list[float]:
 
 
 def ours(size_mib: int, count: int) -> tuple[list[float], list[float], list[float]]:
-    """Seconds from SIGKILL until it was seen, until the order to stop was durable, until all workers were gone."""
+    """Return seconds from SIGKILL to its detection, to the durable stop order, and to the end of all workers."""
     kills: list[int] = []
     with launched("ftrun", 1, 2, args=[str(size_mib)]) as job:
         first = job.await_all("stepped", 0, set())
@@ -65,9 +65,9 @@ def ours(size_mib: int, count: int) -> tuple[list[float], list[float], list[floa
         seen.append((failure.at.mono - killed) / 1e9)
         # The master stamps with wall time; the same fact's own wall clock ties it to the monotonic one.
         decided.append((failure.at.mono - killed + failure.time - failure.at.wall) / 1e9)
-        gone = next(event for event in events if event.seq > failure.seq and event.type == "workers.stopped")
-        assert gone.at is not None
-        stopped.append((gone.at.mono - killed) / 1e9)
+        end = next(event for event in events if event.seq > failure.seq and event.type == "workers.stopped")
+        assert end.at is not None
+        stopped.append((end.at.mono - killed) / 1e9)
     return seen, decided, stopped
 
 
@@ -92,7 +92,7 @@ def main() -> int:
         "the kernel alone (plain process of that ballast)",
         "seen by the agent",
         "sequenced by the master",
-        "all workers gone",
+        "all workers ended",
     )
     write(
         "Detection of a worker's death (from SIGKILL, 1 node x 2 workers)",

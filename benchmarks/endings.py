@@ -1,8 +1,8 @@
-"""Short jobs in a row that do their work and end: how many hang or fail at the end, under ftrun and under torchrun.
+"""Short consecutive jobs: how many hang or fail at their end, under ftrun and under torchrun.
 
 Each job runs two epochs of DDP over gloo and ends in one of three ways, in turn: ``destroy_process_group`` and the end
-of the script, the same with ``sys.exit``, or neither. Processes that only compute keep every core busy meanwhile.
-Ctrl-C ends it early and writes down what was run.
+of the script, the same with ``sys.exit``, or neither. Busy processes keep every core occupied meanwhile. Ctrl-C ends
+the benchmark early and records the results so far.
 """
 
 import argparse
@@ -33,7 +33,7 @@ LAUNCHERS = {
 
 @attrs.define
 class Tally:
-    """What became of one launcher's jobs."""
+    """Results of one launcher's jobs."""
 
     seconds: list[float] = attrs.field(factory=list)
     hung: int = 0
@@ -55,7 +55,7 @@ def _compute() -> None:
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Keep this many processes computing."""
+    """Keep this many processes busy."""
     burners = [multiprocessing.Process(target=_compute, daemon=True) for _ in range(count)]
     for burner in burners:
         burner.start()
@@ -68,7 +68,7 @@ def busy(count: int) -> Iterator[None]:
 
 
 def run_one(name: str, ending: str, limit_s: float) -> tuple[str, float | None, int]:
-    """Run one job; returns its launcher, the seconds to its end (None: it hung, and was stopped), and its exit code."""
+    """Run one job; return its launcher, the seconds to its end (None: it hung and was stopped), and its exit code."""
     command = LAUNCHERS[name]
     with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as place:
         env = {**os.environ, "XDG_STATE_HOME": place, "ENDING": ending, "OMP_NUM_THREADS": "1"}
@@ -112,8 +112,8 @@ def main() -> int:
             for done, run in enumerate(as_completed(runs), start=1):
                 tallies[run.result()[0]].add(*run.result()[1:])
                 if done % 10 == 0:
-                    told = ", ".join(f"{name}: {one.hung} hung, {one.failed} failed" for name, one in tallies.items())
-                    print(f"{done} of {len(todo)} jobs; {told}", file=sys.stderr)
+                    counts = ", ".join(f"{name}: {one.hung} hung, {one.failed} failed" for name, one in tallies.items())
+                    print(f"{done} of {len(todo)} jobs; {counts}", file=sys.stderr)
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
     rows = [

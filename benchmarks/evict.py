@@ -1,8 +1,8 @@
-"""The outage of ``ftctl evict`` of a healthy node, beside that of a plain restart of workers in the same job.
+"""Outage of ``ftctl evict`` of a healthy node, compared with a plain restart of workers in the same job.
 
 The platform takes some seconds to launch a machine (``local:?delay``). The evicted node trains until its replacement is
-ready, so the launch should not show: the outage is measured from the last step that any rank completed in the old round
-to the moment when every rank had completed one in the new round. The plain restart is that after SIGKILL of one worker.
+ready, so the launch should not add to the outage. The outage is from the last completed step of any rank in the old
+round until every rank has completed a step in the new round. The plain restart is after SIGKILL of one worker.
 """
 
 import argparse
@@ -19,20 +19,20 @@ from results import spread, table, write
 
 NODES = 2
 SETTLE_S = 3.0
-"""Between two outages: the training runs, and workers are parked for the next start."""
+"""Seconds between two outages: the training runs, and workers are parked for the next start."""
 
 
 @attrs.define
 class Evictions:
-    """What is measured of a job whose nodes are evicted and whose workers are killed, in turn.
+    """Measurements of a job with alternate evictions and killed workers.
 
     Args:
         job: the job.
         ranks: each rank's first step of the newest round.
-        evicted: seconds of outage of each eviction.
-        restarted: the same of each plain restart.
+        evicted: outage of each eviction, in seconds.
+        restarted: outage of each plain restart, in seconds.
         awaited: seconds from the command to the last step of the old round, of each eviction.
-        lives: how often the last node was evicted.
+        lives: evictions of the last node.
     """
 
     job: Job
@@ -61,7 +61,7 @@ class Evictions:
         self.restarted.append(self._outage(killed)[0])
 
     def _outage(self, after: int) -> tuple[float, int]:
-        """Seconds from the last step of the old round to a step of every rank in the next, and when the first was."""
+        """Return the outage in seconds, and the time of the last step of the old round."""
         old = {mark.pid for mark in self.ranks.values()}
         again = self.job.await_all("stepped", after, old)
         if again is None:
@@ -74,7 +74,7 @@ class Evictions:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=6, help="evictions, and as many plain restarts")
-    parser.add_argument("--delay", type=float, default=5.0, help="seconds that the platform takes to launch a machine")
+    parser.add_argument("--delay", type=float, default=5.0, help="seconds for the platform to launch a machine")
     args = parser.parse_args()
     platform = f"local:?delay={args.delay:g}s"
     with launched("ftrun", NODES, 1, ["--platform", platform], ["0", "every"]) as job:
@@ -96,9 +96,9 @@ def main() -> int:
     )
     head = ("the platform takes", "trained on for", "outage of `ftctl evict`", "of a plain restart", "ratio")
     body = (
-        f"{table(head, [row])}\n\n{NODES} nodes x 1 worker. An outage is the time from the last step of any rank in the"
-        " old round to the moment when\nevery rank had completed a step in the new one; a plain restart follows"
-        " SIGKILL of one worker, in turn with the evictions of\nthe same job. Medians, smallest and largest."
+        f"{table(head, [row])}\n\n{NODES} nodes x 1 worker. An outage is from the last step of any rank in the old"
+        " round until every rank has completed\na step in the new one; a plain restart follows SIGKILL of one worker,"
+        " alternately with evictions in the same job.\nMedians, smallest and largest."
     )
     write("Eviction of a healthy node", f"python benchmarks/evict.py --times {args.times}", body)
     return 0

@@ -1,10 +1,9 @@
-"""How long a job is without a master after SIGKILL, by the length of its log.
+"""Failover time after SIGKILL of the master, by the length of the log.
 
-A real job (one agent, no standby, so the next master is a fresh process) runs on a log that was filled with samples of
-progress first. Its master is killed; the clock runs until the next one's ``master.elected`` can be read. Once with the
-snapshots that a master makes, once without any: then the new master folds the whole log. The last column is their
-ratio; the first length is the floor, for it holds next to nothing to fold. A quick run prints and leaves RESULTS.md
-alone.
+A real job (one agent, no standby, so the next master is a new process) runs on a log that was first filled with
+progress samples. Its master is killed; the time is until the next ``master.elected`` can be read: with the master's
+snapshots, and without any, so that the new master replays the whole log. The last column is their ratio; the shortest
+log is the lower bound. A quick run prints and does not change RESULTS.md.
 """
 
 import argparse
@@ -57,7 +56,7 @@ def sample(seq: int, term: Term) -> Event:
 
 
 async def fill(url: str, length: int, snapshots: bool) -> None:
-    """Put so many events into a new log."""
+    """Write that many events to a new log."""
     log = await open_log(url, JOB, create=True)
     leadership = await log.campaign(Candidate(host="filler", pid=os.getpid(), address="unix:/nowhere"))
     state = JobState()
@@ -77,7 +76,7 @@ async def take_over_s(url: str, home: Path) -> float:
     (home / "train.py").write_text(SCRIPT)
     log = await open_log(url, JOB)
     last = await log.last_seq()
-    never = str(1 << 40)  # what the filler left is all that there is
+    never = str(1 << 40)  # no snapshots other than those of the filler
     command = [sys.executable, "-m", "ftcore.cli.ftrun", "--store", url, "--job", JOB, "--no-preload"]
     command += ["--snapshot-events", never, "train.py"]
     environ = os.environ | {"XDG_STATE_HOME": str(home)}
@@ -106,7 +105,7 @@ async def take_over_s(url: str, home: Path) -> float:
 
 @contextlib.contextmanager
 def stores(home: Path) -> Iterator[dict[str, str]]:
-    """The URL of a store of each kind; etcd if it is installed."""
+    """Return the URL of a store of each kind; etcd only if it is installed."""
     found = {"sqlite": f"sqlite://{home}/logs"}
     binary = shutil.which("etcd")
     server = None
@@ -135,7 +134,7 @@ async def measure(url: str, home: Path, length: int, snapshots: bool) -> float:
 def main() -> None:
     """Measure, print, and record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="short logs, once, nothing recorded")
+    parser.add_argument("--quick", action="store_true", help="short logs, once; does not change RESULTS.md")
     parser.add_argument("--repeat", type=int, default=3)
     args = parser.parse_args()
     rows = []

@@ -1,9 +1,8 @@
-"""How fast a log is folded and verified on one core.
+"""Speed of folding and verifying a log on one core.
 
-The logs are made with ``testing.JobDriver``, so every decision in them was decided by the production engine. Beside the
-rates stand those of decoding the same bytes: by ftcore into typed events, by msgspec and by the standard library into
-plain values. Nobody can fold what was not decoded, so the raw decoders are the limit of any replay from bytes. A quick
-run prints and leaves RESULTS.md alone.
+The logs are made with ``testing.JobDriver``, so every decision in them is the production engine's. The rates are
+compared with those of decoding the same bytes: by ftcore into typed events, by msgspec and by the standard library into
+plain values. Decoding is the limit of any replay from bytes. A quick run prints and does not change RESULTS.md.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from results import spread, table, write
 from ftcore.events.codec import decode, encode
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobProgressed
-from ftcore.policies.config import default_chain
+from ftcore.policies.file.config import default_chain
 from ftcore.replay import fold_log, verify
 from ftcore.sim.responder import stepped
 from ftcore.states.model import JobState, digest
@@ -29,7 +28,7 @@ from ftcore.testing.driver import JobDriver
 EVENTS = 100_000
 QUICK_EVENTS = 10_000
 TARGET = 100_000
-"""Events folded per second: a log of 50,000 events then costs a new master half a second."""
+"""Target in folded events per second: a new master then takes half a second for a log of 50,000 events."""
 
 SLOTS = 8
 LIMITS = ("limit: msgspec alone", "limit: json.loads alone")
@@ -41,9 +40,9 @@ class Mix:
     """A log to measure.
 
     Args:
-        name: for the table.
-        bodies: its events, encoded.
-        state: the digest of the state after them, as the engine that made them had it.
+        name: name in the table.
+        bodies: its encoded events.
+        state: digest of the engine's state after them.
     """
 
     name: str
@@ -56,26 +55,26 @@ class Mix:
 
 
 def steady(events: int, nodes: int = 8) -> JobDriver:
-    """A job that runs and says so: small facts, hardly a decision."""
+    """A job that runs and reports progress: small facts, few decisions."""
     driver = JobDriver(nodes=nodes, slots=SLOTS)
     driver.start()
     while len(driver.events) < events:
         driver.step += 1
-        driver.own(JobProgressed(round=driver.state.round, step=driver.step, loss=2.5))
-        for node in driver.state.alive():
+        driver.own(JobProgressed(round=driver.state.rounds.newest, step=driver.step, loss=2.5))
+        for node in driver.state.membership.alive():
             driver.say(node.node, stepped(node, driver.step))
     return driver
 
 
 def recovering(events: int, nodes: int = 8) -> JobDriver:
-    """A job that does little but recover: a worker dies, all stop, a new round starts and steps, the next one dies."""
+    """A job that recovers again and again: a worker dies, all stop, a new round starts and steps, the next one dies."""
     driver = JobDriver(nodes=nodes, slots=SLOTS, policy=default_chain(max_restarts=1000), tick_s=0.2)
     driver.start()
     number = 0
     while len(driver.events) < events:
         driver.fail(f"node{number % nodes}", local_rank=number % SLOTS, exitcode=-9, tail=TAIL)
         driver.settle()
-        assert driver.state.phase == "running" and driver.state.incident is None, driver.state.reason
+        assert driver.state.phase == "running" and driver.state.incident is None, driver.state.reason()
         number += 1
     return driver
 
@@ -111,7 +110,7 @@ def _verify(events: Sequence[Event], mix: Mix) -> None:
 
 
 def measure(mix: Mix, repeats: int) -> dict[str, list[float]]:
-    """The rates, in events per second; each repeat does all of them, so that they share its weather."""
+    """Return the rates in events per second; each repeat measures all of them, so that load affects them equally."""
     events = [decode(body) for body in mix.bodies]
     raw = msgspec.json.Decoder()
     works: dict[str, Callable[[], object]] = {
@@ -124,7 +123,7 @@ def measure(mix: Mix, repeats: int) -> dict[str, list[float]]:
     }
     rates: dict[str, list[float]] = {name: [] for name in works}
     gc.collect()
-    gc.freeze()  # the log held in memory for the measurement is none of the replay's garbage to look through
+    gc.freeze()  # keeps the garbage collector from scanning the log, which is in memory only for the measurement
     for _ in range(repeats):
         for name, work in works.items():
             rates[name].append(_rate(work, len(events)))

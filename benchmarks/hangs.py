@@ -1,8 +1,8 @@
-"""Loops that hang, and loops that only look like it: how many of the healthy are restarted, and when the stuck are.
+"""Hang detection: how many healthy loops are restarted, and how soon hung loops are.
 
-Each case of ``scripts/loop.py`` is a job of two ranks under ``ftrun``. A healthy one shows no step for longer than
-``hang_idle_s``; ``--scale`` makes that, and all other time constants of hangs, shorter. A stuck one is measured from
-the moment at which it gets stuck to the decision. ``--defaults`` runs the named cases with the default constants.
+Each case of ``scripts/loop.py`` is a job of two ranks under ``ftrun``. A healthy case completes no step for longer than
+``hang_idle_s``; ``--scale`` shortens all time constants of hangs. A hung case is measured from its last progress to the
+decision. ``--defaults`` runs the named cases with the default time constants.
 """
 
 import argparse
@@ -28,20 +28,20 @@ LOOP = Path(__file__).with_name("scripts") / "loop.py"
 HANGS = ("hang_look_s", "hang_idle_s", "hang_busy_s", "hang_ceiling_s")
 LIMIT_S = 3000.0
 LONGER = 1.3
-"""Times ``hang_idle_s``: how long a healthy case shows no step."""
+"""Time without a step of a healthy case, as a multiple of ``hang_idle_s``."""
 
 
 @attrs.frozen
 class Outcome:
-    """What became of a case.
+    """Result of a case.
 
     Args:
         case: its name.
         stuck: it hangs.
-        restarts: incidents of the job.
-        alerts: alerts in its log.
-        delay_s: seconds from the stop of progress to the report of it; None: it was not reported.
-        cause: what it was taken for.
+        restarts: number of incidents of the job.
+        alerts: number of alerts in its log.
+        delay_s: seconds from its last progress to the report; None: it was not reported.
+        cause: the reported cause.
         code: exit code of ``ftrun``.
     """
 
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def cases() -> dict[str, bool]:
-    """All cases, and whether they hang."""
+    """Return all cases, and whether they hang."""
     found: dict[str, bool] = {}
     lines = LOOP.read_text().splitlines()
     for mark, line in itertools.pairwise(lines):
@@ -80,7 +80,7 @@ async def run(case: str, stuck: bool, scale: float) -> Outcome:
             events: list[Event] = []
             try:
                 async with asyncio.timeout(LIMIT_S):
-                    while process.returncode is None and not _told_finished(events):
+                    while process.returncode is None and not _reported_finished(events):
                         await asyncio.sleep(1.0)
                         events = await _read(store)
             except TimeoutError:
@@ -92,7 +92,7 @@ async def run(case: str, stuck: bool, scale: float) -> Outcome:
         return _outcome(case, stuck, events, notes.read_text() if notes.exists() else "", code)
 
 
-def _told_finished(events: list[Event]) -> bool:
+def _reported_finished(events: list[Event]) -> bool:
     return any(event.type == "standstill.judged" and event.data.cause == "finished" for event in events)
 
 
@@ -106,7 +106,7 @@ async def _read(store: str) -> list[Event]:
             return [event async for event in log.read(Seq(0))]
         finally:
             await log.close()
-    except Exception:  # it is made at this moment
+    except Exception:  # the log is just being created
         return []
     finally:
         await opened.close()
@@ -115,20 +115,20 @@ async def _read(store: str) -> list[Event]:
 def _outcome(case: str, stuck: bool, events: list[Event], notes: str, code: int) -> Outcome:
     faults = [float(line.split()[0]) for line in notes.splitlines() if " fault " in line]
     judged = [event for event in events if event.type == "standstill.judged"]
-    told = [event for event in judged if event.data.verdict == "hang" or event.data.cause == "finished"]
+    reports = [event for event in judged if event.data.verdict == "hang" or event.data.cause == "finished"]
     return Outcome(
         case,
         stuck,
         sum(event.type == "incident.opened" for event in events),
         sum(event.data.verdict == "alert" for event in judged),
-        told[0].time / 1e9 - max(faults) if told and faults else None,
-        told[0].data.cause if told else "",
+        reports[0].time / 1e9 - max(faults) if reports and faults else None,
+        reports[0].data.cause if reports else "",
         code,
     )
 
 
 async def run_all(names: dict[str, bool], scale: float, at_once: int) -> list[Outcome]:
-    """All these cases, some at a time."""
+    """Run the cases, a few at a time."""
     room = asyncio.Semaphore(at_once)
 
     async def one(case: str, stuck: bool) -> Outcome:
@@ -162,10 +162,10 @@ def main() -> int:
     idle = DEFAULT.hang_idle_s * scale
     words = (
         f"{time.strftime('%Y-%m-%d', time.gmtime())}. {len(found)} loops, "
-        f"time constants of hangs times {scale:g}; healthy ones show no step for "
+        f"time constants of hangs times {scale:g}; healthy ones complete no step for "
         f"{LONGER * idle:g} s. False restarts: {false}; missed: {', '.join(missed) or 'none'}."
     )
-    head = ("loop", "is", "restarts", "alerts", "taken for", "from stuck to decision", "exit code")
+    head = ("loop", "is", "restarts", "alerts", "reported cause", "from hang to decision", "exit code")
     command = " ".join(["python benchmarks/hangs.py", *sys.argv[1:]])
     write("Hangs" if scale != 1 else "Hangs, default time constants", command, words + "\n\n" + table(head, rows))
     return 1 if false or missed else 0

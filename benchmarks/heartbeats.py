@@ -1,8 +1,8 @@
-"""What a master pays for agents of which there is nothing to tell: processor, memory, writes to etcd.
+"""Cost of idle agents to the master: CPU, memory, writes to etcd.
 
-Light agents (``swarm.py``) train in one world and beat as the job's time constants say; nothing else happens. The limit
-beside it is gRPC itself: the same number of streams, with frames of the same size at the same rate, into a handler that
-does nothing with them, in the same run. A quick run prints and leaves RESULTS.md alone.
+Light agents (``swarm.py``) train in one world and send heartbeats by the job's time constants; nothing else happens.
+The limit is gRPC itself, in the same run: the same number of streams, with frames of the same size at the same rate, to
+a handler that ignores them. A quick run prints and does not change RESULTS.md.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from ftcore.timing import Timing
 
 SIZES = (1000, 10_000)
 HEARTBEAT_S = {1000: 0.5, 10_000: 5.0}
-"""Ten thousand agents on a few cores of this machine could not send more; the lease is four beats."""
+"""Seconds between heartbeats for many agents: a few cores cannot send more. The lease is four heartbeats."""
 
 
 def timing(heartbeat_s: float) -> Timing:
@@ -37,22 +37,22 @@ def timing(heartbeat_s: float) -> Timing:
 
 
 def ours(nodes: int, heartbeat_s: float, seconds: float, processes: int) -> tuple[float, float, float, int, float]:
-    """CPU share, RSS, RSS per agent, broken streams, writes per second."""
+    """Return CPU share, RSS, RSS per agent, broken streams, writes per second."""
     with (
         tempfile.TemporaryDirectory() as directory,
         field(Path(directory), nodes, processes=processes, barrier=False, timing=timing(heartbeat_s)) as bench,
     ):
         empty = usage(bench.master).rss
-        bench.tell("connect", None)
-        bench.tell("world", 1)
-        bench.tell("step", 1)
+        bench.send("connect", None)
+        bench.send("world", 1)
+        bench.send("step", 1)
         time.sleep(3 + heartbeat_s)
-        broken = sum(count for _, count in bench.tell("state"))
+        broken = sum(count for _, count in bench.send("state"))
         revision, before, began = bench.revision(), usage(bench.master), time.monotonic()
         time.sleep(seconds)
         after, took = usage(bench.master), time.monotonic() - began
         writes = (bench.revision() - revision) / took
-        broken = sum(count for _, count in bench.tell("state")) - broken
+        broken = sum(count for _, count in bench.send("state")) - broken
     return (after.cpu_s - before.cpu_s) / took, after.rss / 2**20, (after.rss - empty) / nodes / 1024, broken, writes
 
 
@@ -78,7 +78,7 @@ def _bare_clients(pipe: Connection, address: str, count: int, heartbeat_s: float
     async def beat(number: int) -> None:
         await asyncio.sleep(heartbeat_s * number / count)
         while True:
-            with contextlib.suppress(StreamBroken):  # thousands that call at once: some are cut off, and call again
+            with contextlib.suppress(StreamBroken):  # thousands connect at once: some are disconnected, and retry
                 async with GrpcTransport(NONE).connect(address) as stream:
                     while True:
                         await stream.write(body)
@@ -93,7 +93,7 @@ def _bare_clients(pipe: Connection, address: str, count: int, heartbeat_s: float
 
 
 def bare(nodes: int, heartbeat_s: float, seconds: float) -> float:
-    """CPU share of a server that only reads."""
+    """Return the CPU share of a server that only reads."""
     with child(_bare_server) as serving:
         address = serving.recv()
         with child(_bare_clients, address, nodes, heartbeat_s) as clients:
@@ -107,10 +107,10 @@ def bare(nodes: int, heartbeat_s: float, seconds: float) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="numbers of agents")
-    parser.add_argument("--heartbeat", type=float, help="seconds between two beats; default: by the number")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long is looked at")
+    parser.add_argument("--heartbeat", type=float, help="seconds between heartbeats (default: by the number of agents)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds to measure")
     parser.add_argument("--processes", type=int, default=2, help="processes that the agents share")
-    parser.add_argument("--quick", action="store_true", help="100 agents for 5 s, and RESULTS.md is left alone")
+    parser.add_argument("--quick", action="store_true", help="100 agents for 5 s; does not change RESULTS.md")
     args = parser.parse_args()
     sizes, seconds = ([100], 5.0) if args.quick else (args.sizes, args.seconds)
     rows = []
@@ -146,8 +146,8 @@ def main() -> int:
         "streams broken",
     )
     body = table(head, rows) + (
-        "\n\nA beat's cost holds its share of what the master sends (a sign of life to each agent a second) and of its "
-        "look at the leases. Progress is sampled every 10 s, which is what is written."
+        "\n\nThe cost of a heartbeat includes its share of the master's keep-alives (one per agent and second) and of "
+        "the check of leases. The writes are progress samples, one every 10 s."
     )
     if args.quick or tuple(sizes) != SIZES:
         print(body)

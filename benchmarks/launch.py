@@ -1,4 +1,4 @@
-"""Launches one script under ftrun or torchrun, and reads what its workers mark down."""
+"""Launches a script under ftrun or torchrun, and reads the marks that its workers write."""
 
 import contextlib
 import os
@@ -17,12 +17,12 @@ BIN = Path(sys.executable).parent
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT = SCRIPTS / "step.py"
 LOST_S = 60.0
-"""A launcher that has not brought all ranks back by then has lost the job."""
+"""Seconds after which a launcher that has not restored all ranks has lost the job."""
 
 
 @attrs.frozen
 class Mark:
-    """One line of a worker."""
+    """One mark of a worker."""
 
     what: str
     rank: int
@@ -35,11 +35,11 @@ class Job:
     """A running job.
 
     Args:
-        processes: the launcher's own, one per node for torchrun.
-        marks_file: where the workers write.
-        ranks: how many there are.
+        processes: the launcher's processes; one per node for torchrun.
+        marks_file: file that the workers write.
+        ranks: number of ranks.
         started: monotonic nanoseconds of the command.
-        home: where ftrun keeps its state.
+        home: ftrun's state directory.
         name: the job's name under ftrun.
     """
 
@@ -51,13 +51,13 @@ class Job:
     name: str
 
     def marks(self) -> list[Mark]:
-        """All marks until now."""
+        """Return all marks so far."""
         lines = self.marks_file.read_text().splitlines() if self.marks_file.exists() else []
         fields = (line.split() for line in lines)
         return [Mark(what, int(rank), int(pid), int(mono)) for what, rank, pid, mono in fields]
 
     def await_all(self, what: str, after: int, not_pids: set[int]) -> dict[int, Mark] | None:
-        """The first such mark of every rank after a moment, by other processes; None if the job is lost."""
+        """Wait for the first such mark of every rank after a time, by new processes; None: the job is lost."""
         deadline = time.monotonic() + LOST_S
         while time.monotonic() < deadline:
             found: dict[int, Mark] = {}
@@ -72,7 +72,7 @@ class Job:
         return None
 
     def await_one(self, what: str, after: int) -> Mark | None:
-        """The first such mark of any rank after a moment; None if the job is lost."""
+        """Wait for the first such mark of any rank after a time; None: the job is lost."""
         deadline = time.monotonic() + LOST_S
         while time.monotonic() < deadline and all(process.poll() is None for process in self.processes):
             for mark in self.marks():
@@ -91,7 +91,7 @@ def _free_port() -> int:
 def commands(
     launcher: str, nodes: int, workers: int, name: str, options: list[str], script: list[str]
 ) -> list[list[str]]:
-    """The command lines of a job: one for ftrun, one per node for torchrun."""
+    """Return the command lines of a job: one for ftrun, one per node for torchrun."""
     if launcher == "ftrun":
         world = ["--local-nodes", str(nodes)] if nodes > 1 else ["--standalone"]
         count = ["--nproc-per-node", str(workers), "--max-restarts", "1000"]
@@ -113,7 +113,7 @@ def launched(
     args: list[str] | None = None,
     script: Path = SCRIPT,
 ) -> Iterator[Job]:
-    """Run a script; kill everything at the end."""
+    """Run a script; kill all of its processes at the end."""
     with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as place:
         home = Path(place)
         env = {

@@ -1,9 +1,9 @@
-"""A link between two hosts is cut: from the cut to its detection, and to the next step, ftrun beside torchrun.
+"""A link between two hosts is cut: time to its detection and to the next step, for ftrun and torchrun.
 
-Hosts are network namespaces with processes of their own (``tests/chaos/cluster``). Three train DDP over gloo, one
-worker each, with ``--nnodes 2:3`` and the default time constants; the link between two of them is cut, ``both ways`` or
-``one way``, while each reaches the third one, etcd and the master. No process ends and no node is lost. torchrun's
-rendezvous lives on the first training host, which reaches both ends of the cut.
+Hosts are network namespaces with their own processes (``tests/chaos/cluster``). Three train DDP over gloo, one worker
+each, with ``--nnodes 2:3`` and the default time constants; the link between two of them is cut, ``both ways`` or ``one
+way``, while each reaches the third one, etcd and the master. No process ends and no node is lost. torchrun's rendezvous
+runs on the first training host, which reaches both ends of the cut.
 """
 
 import argparse
@@ -33,10 +33,10 @@ STEPS = 10
 
 @attrs.frozen
 class Outage:
-    """What a cut cost.
+    """Result of a cut.
 
     Args:
-        found_s: seconds from the cut to the decision that it is one.
+        found_s: seconds from the cut to the decision.
         outage_s: seconds from the cut to the first step of all ranks of the next round.
         script_s: of these, from the start of its workers to that step: the script's own imports and connections.
         left: the node that left.
@@ -49,7 +49,7 @@ class Outage:
 
 
 def cut(one: Host, other: Host, both: bool) -> int:
-    """Cut the link; returns the wall time in nanoseconds."""
+    """Cut the link; return the wall time in nanoseconds."""
     one.deafen(other)
     if both:
         other.deafen(one)
@@ -77,12 +77,12 @@ def measure(both: bool) -> Outage:
 
 
 def _left(job: Fleet) -> str:
-    (gone,) = set(TRAINING) - {host.name for host in job.world()}
-    return gone
+    (left,) = set(TRAINING) - {host.name for host in job.world()}
+    return left
 
 
 def torchrun(both: bool, bound_s: float) -> float | None:
-    """Seconds from the cut to the next step under torchrun; None if none comes."""
+    """Return seconds from the cut to the next step under torchrun; None: no step followed."""
     with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as name, lan(HOSTS, Path(name)) as where:
         place = Path(name)
         hosts = [where[host] for host in TRAINING]
@@ -102,9 +102,9 @@ def torchrun(both: bool, bound_s: float) -> float | None:
         at = cut(where[PAIR[0]], where[PAIR[1]], both)
         time.sleep(1.0)  # steps that were under way
         known = steps.stat().st_mtime_ns
-        while (gone_s := (time.time_ns() - at) / 1e9) < bound_s:
+        while (elapsed_s := (time.time_ns() - at) / 1e9) < bound_s:
             if steps.stat().st_mtime_ns != known:
-                return gone_s
+                return elapsed_s
             time.sleep(0.05)
         return None
 
@@ -140,13 +140,13 @@ def main() -> int:
         "ftrun: detected after",
         "next step after",
         "of which in the script",
-        "who left",
+        "node that left",
         "torchrun: next step",
     )
     day = time.strftime("%Y-%m-%d", time.gmtime())
     body = table(head, rows) + (
-        f"\n\n{day}. Three hosts, one rank each; cut is the link between {' and '.join(PAIR)}. Time constants are the "
-        "defaults: the kernel has to send for 15 s in vain. The job goes on with two hosts. Medians, smallest and "
+        f"\n\n{day}. Three hosts, one rank each; the cut link is between {' and '.join(PAIR)}. Time constants are the "
+        "defaults: a kernel must get no answer for 15 s. The job continues with two hosts. Medians, smallest and "
         "largest; torchrun once each, and it waits for the timeout of the process group."
     )
     write("A cut link", f"python benchmarks/links.py --repeat {args.repeat} --bound {args.bound:g}", body)

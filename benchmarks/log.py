@@ -1,9 +1,10 @@
-"""How fast the log takes events, gives them back and tells followers, beside what its stores and its disk can do.
+"""Throughput and latency of the log: append, read and follow, compared with the limits of its stores and disk.
 
 Writers are tasks beside the master's sequencer: each submits a fact, waits until it is durable and submits the next.
-That is the way of every fact in production, less the agents' wire. Ceilings are measured in turn with it, on the same
-disk, with bodies of the same size: bare commits of the store, and bare ``write`` + ``fdatasync``. etcd is one member
-with its default fsync; without an etcd binary its rows are missing. A quick run prints and leaves RESULTS.md alone.
+Facts take this path in production, after the agents' connection. The limits are measured alternately with it, on the
+same disk, with bodies of the same size: bare commits of the store, and bare ``write`` + ``fdatasync``. etcd is one
+member with its default fsync; without an etcd binary its rows are missing. A quick run prints and does not change
+RESULTS.md.
 """
 
 import argparse
@@ -46,30 +47,30 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from etcd_cluster import Cluster, etcd_binary
 
 DISK = Path("/var/tmp")
-"""Kept across boots by the hierarchy standard, so on a disk; ``/tmp`` often is memory, and syncs in no time."""
+"""Usually on a disk, as it is kept across boots; ``/tmp`` is often in memory, where a sync costs nothing."""
 
 WRITERS = (1, 16, 128)
 RATES = (100, 1000)
 GROUP = 64
-"""Rows in a large bare commit, and events in one append where a log is only filled to be read."""
+"""Rows in a large bare commit, and events in one append to fill a log that is read later."""
 
 WARM_S = 0.2
 WARM_EVENTS = 20
 NONE = "-"
 
 RawCommits: TypeAlias = Callable[[bytes, int, float], Awaitable[float]]
-"""Body, rows in a commit, seconds -> rows per second, one commit after the other."""
+"""Takes body, rows in a commit and seconds; returns rows per second of sequential commits."""
 
 
 @attrs.frozen
 class Effort:
-    """How much is measured.
+    """Amount of measurements.
 
     Args:
-        repeats: of everything, in turn.
-        append_s: seconds of appending in each.
-        raw_s: seconds of each bare commit loop in each.
-        events: length of the log that is read back.
+        repeats: repeats of all measurements.
+        append_s: seconds of appending in each repeat.
+        raw_s: seconds of each loop of bare commits in each repeat.
+        events: length of the log that is read.
         follow_s: seconds at each rate.
     """
 
@@ -89,10 +90,10 @@ class Place:
     """A store to measure.
 
     Args:
-        name: for the tables.
-        url: of the store.
-        raw: its bare commits, if it has any.
-        raw_read: reads a job's bodies in the store's own way, if it has one.
+        name: name in the tables.
+        url: URL of the store.
+        raw: its bare commits, if any.
+        raw_read: bare read of a job's bodies, if any.
     """
 
     name: str
@@ -105,26 +106,26 @@ class Place:
 
 
 class Master:
-    """The sequencer of a job whose nodes run, and what it committed.
+    """The sequencer of a running job, and its commits.
 
     Args:
-        log: holds the events of ``state``.
-        state: of a job that runs.
-        term: won.
+        log: the log, with the events of ``state``.
+        state: state of the running job.
+        term: the master's term.
     """
 
     def __init__(self, log: EventLog, state: JobState, term: Term) -> None:
         self.clock = SystemClock(not_before=state.time)
         self.sequencer = Sequencer(log, state, term, self.clock, self._committed)
-        self.nodes = [node.node for node in state.alive()]
+        self.nodes = [node.node for node in state.membership.alive()]
         self.commits: list[tuple[float, int]] = []
         self.body = b""
-        self._said = {name: state.sources[name][1] for name in self.nodes}
+        self._said = {name: state.log.sources[name][1] for name in self.nodes}
 
-    def say(self, node: str) -> asyncio.Future[Seq]:
+    def submit(self, node: str) -> asyncio.Future[Seq]:
         """Submit a small fact that no decision follows."""
         state = self.sequencer.state
-        found = state.nodes[node]
+        found = state.membership.nodes[node]
         self._said[node] += 1
         data = stepped(found, self._said[node])
         return self.sequencer.submit(
@@ -138,7 +139,7 @@ class Master:
 
 @contextlib.asynccontextmanager
 async def filled(url: str, job: str, events: Sequence[Event]) -> AsyncIterator[tuple[EventLog, Term]]:
-    """A new log that holds the events, and the term in which it can go on."""
+    """Return a new log with the events, and the term of its next master."""
     store = open_store(url)
     try:
         log = await store.open(JobName(job), create=True)
@@ -153,7 +154,7 @@ async def filled(url: str, job: str, events: Sequence[Event]) -> AsyncIterator[t
 
 @contextlib.asynccontextmanager
 async def mastered(url: str, job: str, nodes: int) -> AsyncIterator[Master]:
-    """A job on so many nodes, with its sequencer at work."""
+    """Run a job on that many nodes with its sequencer."""
     driver = JobDriver(nodes=nodes)
     driver.start()
     async with filled(url, job, driver.events) as (log, term):
@@ -171,7 +172,7 @@ async def mastered(url: str, job: str, nodes: int) -> AsyncIterator[Master]:
 
 @attrs.define
 class Appends:
-    """What some writers got done, over all repeats; the lists of rates run parallel."""
+    """Results of a number of writers over all repeats; the lists have one entry per repeat."""
 
     rates: list[float] = attrs.field(factory=list)
     batches: list[float] = attrs.field(factory=list)
@@ -181,7 +182,7 @@ class Appends:
 
 
 async def append(url: str, job: str, writers: int, seconds: float) -> tuple[float, float, list[float], bytes]:
-    """Events per second, events per commit, latencies in seconds, and the body of one event."""
+    """Return events per second, events per commit, latencies in seconds, and the body of one event."""
     latencies: list[float] = []
     async with mastered(url, job, writers) as master:
         start = time.perf_counter() + WARM_S
@@ -191,7 +192,7 @@ async def append(url: str, job: str, writers: int, seconds: float) -> tuple[floa
             now = time.perf_counter()
             while now < end:
                 began = now
-                await master.say(node)
+                await master.submit(node)
                 now = time.perf_counter()
                 if start <= now < end:
                     latencies.append(now - began)
@@ -233,7 +234,7 @@ def append_row(place: Place, writers: int, found: Appends) -> list[str]:
 
 
 async def ceilings(body: bytes, client: Client | None, files: Iterator[Path], effort: Effort) -> list[list[str]]:
-    """The bare stores, one commit of 1 or ``GROUP`` rows after the other."""
+    """Measure the bare stores with sequential commits of 1 or ``GROUP`` rows."""
     names = [f"{what}, {rows} a commit" for rows in (1, GROUP) for what in ("write + fdatasync", "sqlite3")]
     etcd = {
         "etcd Put": (1, True, 1),
@@ -261,7 +262,7 @@ async def ceilings(body: bytes, client: Client | None, files: Iterator[Path], ef
 
 
 async def read_back(place: Place, driver: JobDriver, repeats: int) -> list[str]:
-    """Events per second read and decoded, the same and folded, and the bare bytes."""
+    """Return events per second: read and decoded, the same and folded, and bare bytes."""
     events = len(driver.events)
     rates: tuple[list[float], list[float], list[float]] = ([], [], [])
     async with filled(place.url, "read", driver.events) as (log, _):
@@ -287,7 +288,7 @@ async def read_back(place: Place, driver: JobDriver, repeats: int) -> list[str]:
 
 
 def follower(pipe: Connection, url: str, job: str, after: int, count: int) -> None:
-    """In another process: tell of the first event, then the seconds from each fact's own clock to its arrival."""
+    """In another process: report the first event, then the seconds from each fact's own clock to its arrival."""
 
     async def follow() -> list[float]:
         store = open_store(url)
@@ -311,7 +312,7 @@ def follower(pipe: Connection, url: str, job: str, after: int, count: int) -> No
 
 
 def listener(pipe: Connection, path: str, count: int) -> None:
-    """In another process: the seconds that each datagram took."""
+    """In another process: report the seconds that each datagram took."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(path)
         pipe.send("listening")
@@ -324,7 +325,7 @@ def listener(pipe: Connection, path: str, count: int) -> None:
 
 @contextlib.contextmanager
 def child(main: Callable[..., None], *arguments: object) -> Iterator[Connection]:
-    """A process that runs ``main(pipe, *arguments)``; the pipe's other end."""
+    """Start a process that runs ``main(pipe, *arguments)``; return the pipe's other end."""
     spawning = multiprocessing.get_context("spawn")
     ours, theirs = spawning.Pipe()
     process = spawning.Process(target=main, args=(theirs, *arguments), daemon=True)
@@ -346,26 +347,26 @@ async def paced(rate: float, count: int, work: Callable[[], None]) -> None:
 
 
 async def follow_lags(url: str, rate: int, seconds: float) -> tuple[list[float], list[float]]:
-    """Seconds from the submission of facts to their acknowledgement here, and to their arrival in another process."""
+    """Return seconds from submission of facts to their acknowledgement, and to their arrival in another process."""
     durable: list[float] = []
     count = WARM_EVENTS + int(rate * seconds)
     job = f"follow-{rate}"
     async with mastered(url, job, 8) as master:
         nodes = itertools.cycle(master.nodes)
 
-        def say() -> None:
+        def submit_next() -> None:
             began = time.monotonic()
-            master.say(next(nodes)).add_done_callback(lambda _: durable.append(time.monotonic() - began))
+            master.submit(next(nodes)).add_done_callback(lambda _: durable.append(time.monotonic() - began))
 
         with child(follower, url, job, master.sequencer.state.seq - 1, count) as pipe:
             await asyncio.to_thread(pipe.recv)
-            await paced(rate, count, say)
+            await paced(rate, count, submit_next)
             followed = await asyncio.to_thread(pipe.recv)
     return durable[WARM_EVENTS:], followed[WARM_EVENTS:]
 
 
 async def ping_lags(path: Path, rate: int, seconds: float) -> list[float]:
-    """Seconds from a write to a unix datagram socket to its arrival in another process."""
+    """Return seconds from a write to a Unix datagram socket to its arrival in another process."""
     count = WARM_EVENTS + int(rate * seconds)
     with child(listener, str(path), count) as pipe, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         await asyncio.to_thread(pipe.recv)
@@ -410,12 +411,12 @@ async def measure(places: Sequence[Place], client: Client | None, files: Iterato
         for writers in WRITERS:
             appended.append(append_row(place, writers, await appends(place, writers, files, effort)))
     async with mastered("memory:ceilings", "body", 8) as master:
-        await master.say(master.nodes[0])
+        await master.submit(master.nodes[0])
         body = master.body
     bare = await ceilings(body, client, files, effort)
     driver = steady(effort.events)
     gc.collect()
-    gc.freeze()  # the log held for comparison is none of the readers' garbage to look through
+    gc.freeze()  # keeps the garbage collector from scanning the log, which is in memory only for comparison
     read = [await read_back(place, driver, effort.repeats) for place in places]
     gc.unfreeze()
     remote = [place for place in places if place.raw is not None]
@@ -431,8 +432,8 @@ async def measure(places: Sequence[Place], client: Client | None, files: Iterato
             f"A log of {len(driver.events):,} events, {GROUP} to an append, read back. *Raw*: one SELECT, or paged "
             "ranges, of the same bytes; nothing decoded. The ratio is of read to raw.",
             table(("store", "read, decoded", "and folded", "raw", "ratio"), read),
-            "A fact on its way into another process: from its submission to its acknowledgement here, and to its "
-            "arrival in a follower there; etcd may tell that one first. *Ping*: a unix datagram, ratio of medians.",
+            "From submission of a fact to its acknowledgement, and to its arrival at a follower in another process; "
+            "etcd may notify the follower first. *Ping*: a Unix datagram, ratio of medians.",
             table(("store", "rate", "durable", "followed", "after durable", "ping", "of ping"), followed),
         )
     )

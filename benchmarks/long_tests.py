@@ -1,6 +1,6 @@
-"""The tests that take too long for CI, run at once, and when that was.
+"""Runs the tests that take too long for CI, and records the date.
 
-Tests marked ``long`` run only here; tests marked ``longer`` try here the cases that CI leaves out.
+Tests marked ``long`` run only here; tests marked ``longer`` run here with the cases that CI leaves out.
 """
 
 import argparse
@@ -21,7 +21,7 @@ MARKED = "long or longer"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-k", metavar="EXPRESSION", default="", help="only some of them; RESULTS.md is left alone")
+    parser.add_argument("-k", metavar="EXPRESSION", default="", help="only some of them; does not change RESULTS.md")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ftcore-long-") as place:
         report = Path(place) / "report.xml"

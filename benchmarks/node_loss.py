@@ -1,11 +1,11 @@
-"""From the loss of a node to the first step of all ranks after it: ftrun beside torchrun, on real hosts.
+"""Outage after the loss of a node, until the first step of all ranks: ftrun and torchrun on emulated hosts.
 
-Hosts are network namespaces with processes of their own (``tests/chaos/cluster``). Two train, one worker each; three
-others serve etcd for ftrun. Lost is all of a node at once: by SIGKILL (its kernel still answers with RST), or by a
-power cut (nothing answers). ``with`` a replacement, whose agent is started two seconds later on another host; or
-``without``: then ``--nnodes 1:2`` goes on alone, under ftrun with ``shrink`` before any waiting. Which node is lost: a
-plain one, the one that serves the workers' store, the one that holds ftrun's master, or one that does both.
-torchrun's rendezvous lives on the first node, which serves the store there.
+Hosts are network namespaces with their own processes (``tests/chaos/cluster``). Two train, one worker each; three
+others serve etcd for ftrun. A node is lost by SIGKILL of all its processes (its kernel still answers with RST), or by a
+power cut (nothing answers). ``with`` a replacement, its agent is started two seconds later on another host;
+``without``, a job with ``--nnodes 1:2`` continues on one node, under ftrun with ``shrink`` before any waiting. The lost
+node is a plain one, the host of the workers' store, the host of ftrun's master, or the host of both. torchrun's
+rendezvous runs on the first node, which also serves the store.
 """
 
 import argparse
@@ -42,10 +42,10 @@ class Trial:
 
     Args:
         where: its hosts.
-        place: a directory of its own.
+        place: its directory.
         launcher: ``ftrun`` or ``torchrun``.
-        lost: which node.
-        replaced: whether another comes.
+        lost: the node to lose.
+        replaced: whether a replacement is started.
     """
 
     where: Lan
@@ -84,7 +84,7 @@ class Trial:
         return [str(BIN / "ftrun"), *flags, str(SCRIPT)]
 
     def marks(self, after: int) -> dict[int, int]:
-        """When each rank's process completed its first step, of those after a moment."""
+        """Return when each rank's process completed its first step, for steps after a time."""
         path = self.place / "marks"
         found: dict[int, int] = {}
         for line in path.read_text().splitlines() if path.exists() else []:
@@ -94,11 +94,11 @@ class Trial:
         return found
 
     def master(self) -> str:
-        """The host of ftrun's master."""
+        """Return the host of ftrun's master."""
         return next((host.name for host in self.hosts if host.processes("ftcore.cli.master")), "")
 
     def begin(self) -> Host:
-        """Start the job; returns the node that will be lost once both ranks have made steps."""
+        """Start the job; return the node to lose when both ranks have completed steps."""
         apart = self.launcher == "ftrun" and self.lost in ("store", "master")
         for number in (1, 0) if apart else (0, 1):
             self.start(number)
@@ -109,7 +109,7 @@ class Trial:
         return self.hosts[1 if self.lost in ("plain", "master") else 0]
 
     def measure(self, how: str, bound_s: float) -> float | None:
-        """Seconds from the loss to the first steps after it; None if they do not come."""
+        """Return seconds from the loss to the first steps after it; None: no steps followed."""
         victim = self.begin()
         ranks = 2 if self.replaced else 1
         lost = time.monotonic_ns()
@@ -126,7 +126,7 @@ class Trial:
 
 
 def trial(launcher: str, lost: str, how: str, replaced: bool, bound_s: float, keep: bool) -> float | None:
-    """Run one trial on hosts of its own."""
+    """Run one trial on new hosts."""
     with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as name, lan(6, Path(name)) as where:
         made = Trial(where, Path(name), launcher, lost, replaced)
         if launcher == "ftrun":
@@ -136,12 +136,12 @@ def trial(launcher: str, lost: str, how: str, replaced: bool, bound_s: float, ke
             made.store = f"etcd://{etcd.endpoints}/bench"
         found = made.measure(how, bound_s)
         if keep:
-            tell(made)
+            print_log(made)
         return found
 
 
 def bare() -> float:
-    """Seconds from the command of a lone, cold worker to its first step."""
+    """Return seconds from the command of a single, cold worker to its first step."""
     with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as name:
         marks = Path(name) / "marks"
         alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -157,8 +157,8 @@ def bare() -> float:
         return (int(stepped.split()[3]) - begun) / 1e9
 
 
-def tell(made: Trial) -> None:
-    """Print what the launcher said, and ftrun's log."""
+def print_log(made: Trial) -> None:
+    """Print the launcher's output, and ftrun's event log."""
     for log in made.place.glob("*.log"):
         print(f"--- {log.name}\n{log.read_text()[-1500:]}")
     if made.store:
@@ -166,8 +166,8 @@ def tell(made: Trial) -> None:
         subprocess.run(made.where.eye.command(*command), env=environ({"COLUMNS": "160"}), check=False)
 
 
-def told(values: Sequence[float | None], bound_s: float) -> str:
-    """A cell: the median of what came back, and how often it did not."""
+def cell(values: Sequence[float | None], bound_s: float) -> str:
+    """Return a table cell: the median of recovered trials, and the number of lost ones."""
     back = [value for value in values if value is not None]
     if not back:
         return f"not within {bound_s:.0f} s"
@@ -196,12 +196,12 @@ def main() -> int:
                 ours = [trial("ftrun", lost, how, replaced, args.bound, False) for _ in range(args.repeat)]
                 peer = "-"
                 if lost in PEER_LOSSES:
-                    # A peer that does not come back takes the whole bound; to see it once is enough.
+                    # A launcher that does not recover takes the whole time limit; one trial is enough.
                     theirs = [trial("torchrun", lost, how, replaced, args.bound, False)]
                     while theirs[0] is not None and len(theirs) < args.repeat:
                         theirs.append(trial("torchrun", lost, how, replaced, args.bound, False))
-                    peer = told(theirs, args.bound)
-                rows.append(("with" if replaced else "without", how, lost, told(ours, args.bound), peer))
+                    peer = cell(theirs, args.bound)
+                rows.append(("with" if replaced else "without", how, lost, cell(ours, args.bound), peer))
                 print(*rows[-1], sep=" | ", file=sys.stderr)
     head = ("replacement", "how", "node", "ftrun: loss to first step", "torchrun")
     body = table(head, rows) + (

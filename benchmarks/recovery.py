@@ -1,6 +1,6 @@
-"""From SIGKILL of a worker to the first step that every rank has completed after it: ftrun beside torchrun.
+"""Outage after SIGKILL of a worker, until every rank has completed a step: ftrun and torchrun.
 
-torchrun runs with ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1``: by default it re-uses one store, and new workers may read
+torchrun runs with ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1``: by default it reuses one store, and new workers may read
 the addresses of dead ones.
 """
 
@@ -18,14 +18,14 @@ WORLDS = ((1, 2), (1, 4), (2, 1))
 
 
 def kill_and_time(job: Job, kills: int, settle_s: float = 0.3) -> tuple[list[float], list[float], int]:
-    """Seconds from each kill to the group and to the first step of all ranks; and how often the job was lost."""
+    """Return seconds from each kill to the process group and to the first step of all ranks, and the lost jobs."""
     to_group: list[float] = []
     to_step: list[float] = []
     first = job.await_all("stepped", 0, set())
     if first is None:
         return to_group, to_step, kills
     for count in range(kills):
-        time.sleep(settle_s)  # let the training run, and the launcher's own house come to rest
+        time.sleep(settle_s)  # let the training run, and the launcher become idle
         old = {mark.pid for mark in first.values()}
         victim = first[count % job.ranks].pid
         killed = time.monotonic_ns()
@@ -42,7 +42,7 @@ def kill_and_time(job: Job, kills: int, settle_s: float = 0.3) -> tuple[list[flo
 
 
 def own_deaths(job: Job, kills: int) -> tuple[list[float], int]:
-    """Seconds from each SIGKILL of a rank by itself to the first step of all ranks; and how often the job was lost."""
+    """Return seconds from each SIGKILL of a rank by itself to the first step of all ranks, and the lost jobs."""
     to_step: list[float] = []
     ranks = job.await_all("stepped", 0, set())
     for _ in range(kills):
@@ -56,7 +56,7 @@ def own_deaths(job: Job, kills: int) -> tuple[list[float], int]:
 
 
 def compare_own_deaths(kills: int, peer_kills: int, command: str) -> None:
-    """A script of plain torch in which a rank kills itself and the others raise: ftrun beside torchrun."""
+    """A plain torch script in which a rank kills itself and the others raise: ftrun and torchrun."""
     rows = []
     for workers in (2, 4):
         with launched("ftrun", 1, workers, [], [str(kills), "40"], SCRIPTS / "reduce.py") as job:
@@ -65,8 +65,8 @@ def compare_own_deaths(kills: int, peer_kills: int, command: str) -> None:
             theirs, peer_lost = own_deaths(job, peer_kills)
         ratio = statistics.median(theirs) / statistics.median(ours) if ours and theirs else float("nan")
         first = f"{ours[0]:.2f} s" if ours else "-"
-        told = [spread(seconds, "s") if seconds else "-" for seconds in (ours, theirs)]
-        rows.append((f"1 x {workers}", told[0], first, told[1], f"{ratio:.1f}x", f"{lost} / {peer_lost}"))
+        cells = [spread(seconds, "s") if seconds else "-" for seconds in (ours, theirs)]
+        rows.append((f"1 x {workers}", cells[0], first, cells[1], f"{ratio:.1f}x", f"{lost} / {peer_lost}"))
     head = ("nodes x workers", "ftrun: to first step", "the first of them", "torchrun", "ratio", "lost")
     body = (
         "\n\nA script of plain torch (`scripts/reduce.py`): its own all-reduce, 50 ms of sleep a step; a rank sends"
@@ -77,7 +77,7 @@ def compare_own_deaths(kills: int, peer_kills: int, command: str) -> None:
 
 
 def hundred(command: str) -> None:
-    """A hundred kills each of 1 x 2 and 1 x 4: how many are lost."""
+    """Kill a worker a hundred times each in worlds of 1 x 2 and 1 x 4; count the lost jobs."""
     rows = []
     for nodes, workers in ((1, 2), (1, 4)):
         with launched("ftrun", nodes, workers) as job:
@@ -88,7 +88,7 @@ def hundred(command: str) -> None:
 
 
 def compare_worlds(kills: int, peer_kills: int, command: str) -> None:
-    """One worker is killed from outside: ftrun beside torchrun."""
+    """One worker is killed from outside: ftrun and torchrun."""
     rows = []
     for nodes, workers in WORLDS:
         with launched("ftrun", nodes, workers) as job:
@@ -119,9 +119,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10, help="kills per world under ftrun")
     parser.add_argument("--peer-kills", type=int, default=4, help="kills per world under torchrun")
     parser.add_argument(
-        "--hundred", action="store_true", help="instead: a hundred kills each of 1x2 and 1x4, count losses"
+        "--hundred", action="store_true", help="instead: a hundred kills each of 1x2 and 1x4; count lost jobs"
     )
-    parser.add_argument("--own", action="store_true", help="only: a rank of a script of plain torch kills itself")
+    parser.add_argument("--own", action="store_true", help="only: a rank of a plain torch script kills itself")
     args = parser.parse_args()
     command = "python benchmarks/recovery.py" + (" --hundred" if args.hundred else "")
     if args.hundred:

@@ -1,14 +1,14 @@
-"""From nothing to a world, for many nodes: ftcore's master beside torchrun's c10d rendezvous.
+"""Rendezvous of many nodes: ftcore's master compared with torchrun's c10d rendezvous.
 
-Agents are light (``swarm.py``): real connections, real orders, no workers. Measured are (a) the time from the first
-call until every agent has its part of a world, connections included; (b) until all have met in a barrier of one client
-each at the round's served store; (c) a new round with connections up, after a worker failed: an order to stop and its
-answer, an order to start and its answer; its second half alone is (c2): one order and one answer each; (d) the world
-without one node that fell silent. Agents share the machine's cores with the master and etcd, whose processor time
-stands beside the wall time: with few cores the wall time is mostly the agents' own.
+Agents are light (``swarm.py``): real connections, real orders, no workers. Measured times: (a) from the first
+connection until every agent has its slice of a world; (b) until all have passed a barrier of one client each at the
+round's store; (c) a new round over open connections, after a worker failed: a stop order and its answer, a start order
+and its answer; (c2) the second half of that alone; (d) a new world without one node that sends no more heartbeats.
+Agents share the machine's cores with the master and etcd, so their CPU time is reported as well: with few cores the
+wall time is mostly that of the agents.
 
-The peer is torch's ``DynamicRendezvousHandler`` over a TCPStore, as torchrun uses it, one handler to a thread: first
-world, barrier at the store that it hands out, and the next round of all.
+The peer is torch's ``DynamicRendezvousHandler`` over a TCPStore, as torchrun uses it, one handler per thread: first
+world, barrier at its store, and the next round.
 """
 
 import argparse
@@ -34,15 +34,15 @@ PEER_S = 180.0
 
 @attrs.frozen
 class Phase:
-    """What one phase took.
+    """Cost of one phase.
 
     Args:
-        wall_s: until all were done.
-        half_s: of the part after the last stop, where there was one.
-        met_s: until all had met at the store, where they did.
-        master_s: the master's processor time.
-        etcd_s: etcd's.
-        broken: streams that broke.
+        wall_s: seconds until all agents were done.
+        half_s: seconds after the last stop, if there was a stop.
+        met_s: seconds until all had passed the barrier, if there was one.
+        master_s: the master's CPU seconds.
+        etcd_s: etcd's CPU seconds.
+        broken: broken streams.
     """
 
     wall_s: float
@@ -54,18 +54,18 @@ class Phase:
 
 
 def phase(bench: Field, round_: int, *words: object, wait_s: float = 0.3) -> Phase:
-    """Say the words, wait for the world of that round, let it make a step, and rest."""
+    """Send the commands, wait for the world of that round, let it complete a step, and pause."""
     time.sleep(wait_s)
-    broken = sum(count for _, count in bench.tell("state"))
+    broken = sum(count for _, count in bench.send("state"))
     master, etcd = usage(bench.master).cpu_s, usage(bench.etcd).cpu_s
     began = time.monotonic()
-    bench.tell(*words)
-    worlds = bench.tell("world", round_)
+    bench.send(*words)
+    worlds = bench.send("world", round_)
     had, met = max(world for world, _ in worlds), max(met for _, met in worlds)
     master, etcd = usage(bench.master).cpu_s - master, usage(bench.etcd).cpu_s - etcd
-    states = bench.tell("state")
+    states = bench.send("state")
     stopped = max(moment for moment, _ in states)
-    bench.tell("step", round_)
+    bench.send("step", round_)
     return Phase(
         wall_s=had - began,
         half_s=had - max(stopped, began),
@@ -77,7 +77,7 @@ def phase(bench: Field, round_: int, *words: object, wait_s: float = 0.3) -> Pha
 
 
 def measure(nodes: int, rounds: int, processes: int) -> dict[str, list[Phase]]:
-    """All phases at one size."""
+    """Run all phases at one size."""
     with tempfile.TemporaryDirectory() as directory, field(Path(directory), nodes, processes=processes) as bench:
         found = {"first": [phase(bench, 1, "connect", None)]}
         found["round"] = [phase(bench, 2 + count, "fail", count % nodes) for count in range(rounds)]
@@ -125,7 +125,7 @@ def _peer(pipe: Connection, port: int, nodes: int, mine: int) -> None:
 
 
 def measure_peer(nodes: int) -> list[tuple[float, float]] | None:
-    """Seconds to the world and through the barrier, of the first round and the next; None: not within ``PEER_S``."""
+    """Return seconds to the world and through the barrier, of the first two rounds; None: not within ``PEER_S``."""
     from torch.distributed import TCPStore
 
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -182,7 +182,7 @@ HEAD = (
 
 
 def growth(sizes: list[int], results: dict[int, dict[str, list[Phase]]]) -> str:
-    """How the master's processor time per node grows."""
+    """Describe how the master's CPU time per node grows."""
     lines = []
     for small, large in itertools.pairwise(sizes):
         parts = []
@@ -190,8 +190,8 @@ def growth(sizes: list[int], results: dict[int, dict[str, list[Phase]]]) -> str:
             costs = [statistics.median(one.master_s for one in results[size][name]) / size for size in (small, large)]
             if costs[0] > 0:
                 parts.append(f"{words} {costs[1] / costs[0]:.2f}x")
-        told = ", ".join(parts) or "too small to tell"
-        lines.append(f"- {small:,} to {large:,} nodes, master's CPU per node: {told}")
+        growth = ", ".join(parts) or "too small to measure"
+        lines.append(f"- {small:,} to {large:,} nodes, master's CPU per node: {growth}")
     return "\n".join(lines)
 
 
@@ -200,8 +200,8 @@ def main() -> int:
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="numbers of agents")
     parser.add_argument("--rounds", type=int, default=3, help="new rounds at each size")
     parser.add_argument("--processes", type=int, default=2, help="processes that the agents share")
-    parser.add_argument("--no-peer", action="store_true", help="leave torchrun's rendezvous out")
-    parser.add_argument("--quick", action="store_true", help="16 and 64 agents, and RESULTS.md is left alone")
+    parser.add_argument("--no-peer", action="store_true", help="skip torchrun's rendezvous")
+    parser.add_argument("--quick", action="store_true", help="16 and 64 agents; does not change RESULTS.md")
     args = parser.parse_args()
     sizes = [16, 64] if args.quick else args.sizes
     results: dict[int, dict[str, list[Phase]]] = {}

@@ -1,7 +1,6 @@
-"""RESULTS.md: each benchmark owns one section of it and rewrites it whole, with the command that made it.
+"""Writes RESULTS.md: each benchmark rewrites its own section, with the command that produced it.
 
-A figure never stands alone: beside it, from the same run, stands that of a peer or of a physical limit, and their
-ratio.
+House rule: a figure is reported with that of a peer or a physical limit from the same run, and their ratio.
 """
 
 import os
@@ -21,14 +20,14 @@ not figures of different machines or days.
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
     return "\n".join(lines)
 
 
 def spread(values: Sequence[float], unit: str, scale: float = 1.0) -> str:
-    """``median (min to max, n)`` of some measurements."""
+    """Return ``median (min to max, n)`` of measurements."""
     scaled = sorted(value * scale for value in values)
     digits = 0 if scaled[0] >= 100 else 1 if scaled[0] >= 10 else 2
     middle = statistics.median(scaled)
@@ -36,12 +35,12 @@ def spread(values: Sequence[float], unit: str, scale: float = 1.0) -> str:
 
 
 def write(name: str, command: str, body: str) -> None:
-    """Rewrite the section of that name.
+    """Rewrite a section.
 
     Args:
         name: its heading.
-        command: what a reader types to make it again.
-        body: Markdown.
+        command: the command that reproduces it.
+        body: its contents, in Markdown.
     """
     text = RESULTS.read_text() if RESULTS.exists() else HEADER
     section = f"## {name}\n\n`{command}` on {machine()}\n\n{body.strip()}\n\n"
@@ -52,7 +51,7 @@ def write(name: str, command: str, body: str) -> None:
 
 
 def machine() -> str:
-    """The machine, in words."""
+    """Describe the machine."""
     kib = int(re.search(r"MemTotal:\s+(\d+)", Path("/proc/meminfo").read_text())[1])  # type: ignore[index]
     load = os.getloadavg()[0]
     return (

@@ -1,8 +1,8 @@
-"""How many schedules the protocol simulator explores in a minute on one core, by number of nodes, and what of the
-production runtime it executes.
+"""Schedules per minute and core of the protocol simulator, by number of nodes, and its coverage of the production
+runtime.
 
-Beside it, from the same run, stands the limit: the time that the production engine alone takes to decide the same
-facts again, since no simulator of it can be faster. A quick run prints and leaves RESULTS.md alone.
+The limit, from the same run, is the time of the production engine alone for the same facts: no simulator of the engine
+can be faster. A quick run prints and does not change RESULTS.md.
 """
 
 import argparse
@@ -26,12 +26,18 @@ from ftcore.states.model import JobState
 SEEDS = 300
 QUICK_SEEDS = 30
 SIZES = (None, 8, 50)
-PARTS = ("runtime/master", "runtime/agent/agent", "runtime/agent/link", "runtime/agent/outbox", "engine/agent")
-"""What is meant to run in the simulator, by the beginning of the paths."""
+PARTS = (
+    "runtime/master",
+    "runtime/agent/agent",
+    "runtime/agent/link/link",
+    "runtime/agent/link/outbox",
+    "engine/agent",
+)
+"""Path prefixes of the modules that should run in the simulator."""
 
 
 def schedule(seed: int, nodes: int | None) -> tuple[float, float, Simulation]:
-    """One schedule: its seconds, those of the engine alone on the same facts, and the simulation."""
+    """Run one schedule; return its seconds, those of the engine alone on the same facts, and the simulation."""
     sim = Simulation(draw(seed, nodes))
     begun = time.perf_counter()
     sim.run()
@@ -45,7 +51,7 @@ def schedule(seed: int, nodes: int | None) -> tuple[float, float, Simulation]:
 
 
 def measure(nodes: int | None, seeds: int) -> list[object]:
-    """A row of the table."""
+    """Return a row of the table."""
     runs = [schedule(seed, nodes) for seed in range(seeds)]
     wall = sum(took for took, _, _ in runs)
     alone = sum(engine for _, engine, _ in runs)
@@ -64,7 +70,7 @@ def measure(nodes: int | None, seeds: int) -> list[object]:
 
 
 def together(seeds: int) -> float:
-    """Schedules a minute of all cores."""
+    """Return schedules per minute on all cores."""
     begun = time.perf_counter()
     command = [sys.executable, "-m", "ftcore.sim", "--count", str(seeds), "--jobs", str(os.cpu_count())]
     subprocess.run(command, check=True, capture_output=True)
@@ -72,7 +78,7 @@ def together(seeds: int) -> float:
 
 
 def executed(seeds: int) -> list[list[object]]:
-    """Lines of the production runtime that so many schedules execute: rows of a table."""
+    """Return table rows of the lines of the production runtime that these schedules execute."""
     with tempfile.TemporaryDirectory() as folder:
         data, report = f"{folder}/data", Path(folder) / "report.json"
         coverage = [sys.executable, "-m", "coverage"]
@@ -90,7 +96,7 @@ def executed(seeds: int) -> list[list[object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer seeds; RESULTS.md is left alone")
+    parser.add_argument("--quick", action="store_true", help="fewer seeds; does not change RESULTS.md")
     quick = parser.parse_args().quick
     seeds = QUICK_SEEDS if quick else SEEDS
     rows = [measure(nodes, seeds if nodes is None else seeds // 10) for nodes in SIZES]

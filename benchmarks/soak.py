@@ -1,7 +1,7 @@
-"""A day's faults of a large job in twenty minutes, on four hosts with an etcd of three members: what must never happen.
+"""Soak test: a day's faults of a large job in twenty minutes, on four hosts and an etcd of three members.
 
-The storm is that of ``tests/chaos/cluster`` (which spends five minutes on it in CI); hosts are network namespaces, so
-it needs root. The peer of goodput is the same training undisturbed, at the beginning of the same run.
+The faults are those of ``tests/chaos/cluster`` (five minutes in CI); hosts are network namespaces, so it needs root.
+Goodput is compared with the same training without faults, at the beginning of the same run.
 """
 
 import argparse
@@ -21,9 +21,9 @@ from storm import FAULTS_A_DAY, HOSTS, KINDS, Storm  # noqa: E402
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=20.0, help="how long it lasts (default: 20)")
-    parser.add_argument("--faults", type=int, default=FAULTS_A_DAY, help=f"how many faults (default: {FAULTS_A_DAY})")
-    parser.add_argument("--seed", type=int, default=1, help="what the plan is drawn from (default: 1)")
+    parser.add_argument("--minutes", type=float, default=20.0, help="duration in minutes (default: 20)")
+    parser.add_argument("--faults", type=int, default=FAULTS_A_DAY, help=f"number of faults (default: {FAULTS_A_DAY})")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the fault plan (default: 1)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ftcore-soak-") as place, fleet(Path(place) / "soak", HOSTS) as job:
         outcome = Storm(job, 60 * args.minutes, args.faults, args.seed).run()
@@ -39,7 +39,7 @@ def main() -> int:
     body = (
         f"{table(head, rows)}\n\n{HOSTS} hosts, {count} faults in {args.minutes:g} minutes (seed {args.seed}): "
         f"{outcome.steps} steps in {outcome.rounds} rounds, goodput {outcome.goodput:.1%} of the same training "
-        f"undisturbed. Violations of what must never happen: {len(outcome.violations)}."
+        f"without faults. Violated invariants: {len(outcome.violations)}."
     )
     write("Soak", f"python benchmarks/soak.py --minutes {args.minutes:g} --seed {args.seed}", body)
     for violation in outcome.violations:

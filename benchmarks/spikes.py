@@ -1,13 +1,13 @@
-"""How well and how fast the detectors judge: precision, recall and delay on labelled loss curves, samples per second.
+"""Accuracy and speed of the detectors: precision, recall and delay on labelled loss curves, samples per second.
 
-The curves are no part of the project. They are looked for in ``FTCORE_CORPUS`` or the directory given: ``curves/*.tsv``
-(step, loss, perhaps grad_norm) and ``curves/labels.tsv`` (series, step_first, step_last, kind). A labelled spike or
-divergence is found if a step in it is flagged; a flag is false if its step is in no label at all, or in one that says
-start-up or drift. Flags on ``borderline`` steps are counted and not scored; nor are steps below 100 of series with over
-500 samples, which nobody labelled. A series is for tuning or held out by the SHA-256 of its name.
+The curves are not part of the project. They are read from the given directory or ``FTCORE_CORPUS``: ``curves/*.tsv``
+(step, loss, optionally grad_norm) and ``curves/labels.tsv`` (series, step_first, step_last, kind). A labelled spike or
+divergence is found if a step in it is flagged. A flag is false if its step has no label, or one for start-up or drift.
+Flags on ``borderline`` steps are counted but not scored; steps below 100 of series with over 500 samples, which are not
+labelled, are not scored either. The SHA-256 of its name makes a series tuning or held-out data.
 
-Beside the detector stand the textbook's rule (5 standard deviations over the mean of the same window) and a plain
-ratio. Because such labels come from a robust score themselves, spikes of known size are also put into the real curves.
+The baselines are the textbook rule (5 standard deviations over the mean of the same window) and a plain ratio. Such
+labels come from a robust score themselves, so spikes of known size are also injected into the real curves.
 """
 
 import argparse
@@ -36,7 +36,7 @@ UNLABELLED_BELOW = 100
 LONG = 500
 SIZES = (0.03, 0.05, 0.1, 0.2, 0.5)
 EVERY = 97
-"""Distance of the spikes that are put in: a prime over two windows."""
+"""Steps between injected spikes: a prime over two windows."""
 
 RATE_SAMPLES = 100_000
 
@@ -99,12 +99,12 @@ class Score:
         return next((kind for kind in ("spike", "divergence", "borderline") if kind in kinds), "")
 
     def row(self) -> list[str]:
-        told, wanted = self.found + self.false, self.found + self.missed
+        flagged, labelled = self.found + self.false, self.found + self.missed
         delay = f"{statistics.median(self.delays):g} (max {max(self.delays)})" if self.delays else "-"
         return [
-            f"{self.found} of {wanted}",
-            f"{self.found / told:.3f}" if told else "-",
-            f"{self.found / wanted:.3f}" if wanted else "-",
+            f"{self.found} of {labelled}",
+            f"{self.found / flagged:.3f}" if flagged else "-",
+            f"{self.found / labelled:.3f}" if labelled else "-",
             delay,
             f"{self.false} in {self.samples:,}",
             str(self.borderline),
@@ -129,7 +129,7 @@ def load(corpus: Path) -> list[Series]:
     return made
 
 
-# -- who judges
+# -- the rules
 
 
 def by_detector(curve: Curve) -> list[int]:
@@ -182,7 +182,7 @@ def quality(series: Sequence[Series]) -> str:
 
 
 def planted(series: Sequence[Series]) -> str:
-    """Recall of single-step spikes of known size in the real curves, away from what is labelled."""
+    """Return the recall of injected single-step spikes in the unlabelled parts of the real curves."""
     rows = []
     for held_out in (False, True):
         part = [one for one in series if one.held_out is held_out and len(one.curve) > LONG]
@@ -285,15 +285,15 @@ def main() -> int:
     shares = [[one.name for one in series if one.held_out is held_out] for held_out in (False, True)]
     body = "\n\n".join(
         (
-            "Loss curves of public runs. Scored as the benchmark's opening says; the split is by a hash of the name. "
-            f"Tuning: {', '.join(shares[0])}. Held out: {', '.join(shares[1])}. Three warnings: most labels were made "
-            "with a robust score over 40 samples, which is the detector's own rule, so the first table says more of "
-            "false alarms than of recall; several runs read the same data in the same order; and the only two spikes "
-            "held out are in cut-outs of 7 and 8 samples, which the rule for short windows was made for. What is "
-            "really unseen are the samples without a label.",
+            "Loss curves of public runs. The benchmark's description has the scoring; a hash of the name splits them. "
+            f"Tuning: {', '.join(shares[0])}. Held out: {', '.join(shares[1])}. Three limitations: most labels were "
+            "made with a robust score over 40 samples, the detector's own rule, so the first table shows false alarms "
+            "rather than recall; several runs read the same data in the same order; and the only two held-out spikes "
+            "are in excerpts of 7 and 8 samples, for which the rule for short windows was made. Only the samples "
+            "without a label are really unseen.",
             quality(series),
-            "Single-step spikes of known size put into the same curves: the share that was flagged. (Held out: the "
-            "loss of `mlperf07-bert` scatters by a fifth from step to step; in so much noise a rise by half is none.)",
+            "Injected single-step spikes of known size in the same curves: the share that was flagged. (Held out: the "
+            "loss of `mlperf07-bert` varies by a fifth from step to step; with such noise a rise by half is normal.)",
             planted(series),
             "Speed on one core:",
             speed(RATE_SAMPLES // 10 if args.quick else RATE_SAMPLES),

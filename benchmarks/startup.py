@@ -1,4 +1,4 @@
-"""Command to first step, memory of everything beside the workers, and CPU while nothing happens: ftrun and torchrun."""
+"""Time to the first step, memory without the workers, and idle CPU: ftrun and torchrun."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ from results import spread, table, write
 
 
 def family(job: Job) -> dict[int, str]:
-    """Process ids of the job's launchers and of all that they started, with their command lines; workers left out."""
+    """Return process IDs and command lines of the job's launchers and their descendants, without the workers."""
     parents: dict[int, int] = {}
     lines: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
@@ -37,7 +37,7 @@ def family(job: Job) -> dict[int, str]:
 
 
 def memory_kib(pid: int, field: str) -> int:
-    """``Pss`` or ``Rss`` of a process in KiB; 0 if it is gone."""
+    """Return ``Pss`` or ``Rss`` of a process in KiB; 0: it has ended."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -46,7 +46,7 @@ def memory_kib(pid: int, field: str) -> int:
 
 
 def cpu_s(pids: list[int]) -> float:
-    """Seconds of CPU used so far."""
+    """Return CPU seconds used so far."""
     ticks = 0
     for pid in pids:
         try:
@@ -57,13 +57,13 @@ def cpu_s(pids: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def look(launcher: str, options: list[str], idle_s: float) -> tuple[float, float, float, float, float]:
-    """Command to first step (s), RSS of the agent, PSS of all non-workers, PSS of everything (MiB), idle CPU (%)."""
+def measure(launcher: str, options: list[str], idle_s: float) -> tuple[float, float, float, float, float]:
+    """Return time to the first step (s), RSS of the agent, PSS without the workers, PSS of all (MiB), idle CPU (%)."""
     with launched(launcher, 1, 2, options) as job:
         stepped = job.await_all("stepped", 0, set())
         assert stepped is not None, f"{launcher} did not start"
         first = (max(mark.mono for mark in stepped.values()) - job.started) / 1e9
-        time.sleep(3.0)  # workers that are forked ahead, lazy imports: what will be there is there
+        time.sleep(3.0)  # parked workers are forked and lazy imports are done by then
         pids = list(family(job))
         before, began = cpu_s(pids), time.monotonic()
         time.sleep(idle_s)
@@ -81,9 +81,9 @@ def main() -> int:
     args = parser.parse_args()
     kinds: tuple[tuple[str, list[str]], ...] = (("ftrun", []), ("ftrun", ["--no-preload"]), ("torchrun", []))
     seen: dict[str, list[tuple[float, float, float, float, float]]] = {}
-    for _ in range(args.runs):  # interleaved, so that a busy minute hits all alike
+    for _ in range(args.runs):  # interleaved, so that load affects all alike
         for launcher, options in kinds:
-            seen.setdefault(" ".join([launcher, *options]), []).append(look(launcher, options, args.idle))
+            seen.setdefault(" ".join([launcher, *options]), []).append(measure(launcher, options, args.idle))
     rows = []
     peer = statistics.median(run[0] for run in seen["torchrun"])
     for name, runs in seen.items():

@@ -1,12 +1,12 @@
-"""Many light agents in few processes, against the production master: what the benchmarks of scale share.
+"""Many light agents in few processes with the production master: shared code of the scale benchmarks.
 
 A light agent is the production core (``engine/agent.py``), outbox and link (``runtime/agent``): each has its own TCP
-connection and its own gRPC stream, says the same frames and obeys the same orders as an agent of ``ftrun``. Left out is
-what costs one host and no master: workers (a supervisor that answers at once stands for them), the warm process, and
-the outbox's file. The agents of a process share one client of the log store. Rounds' stores are real: served by
-``runtime/warm/store.py`` in a process beside the agents that hold the lowest ordinals.
+connection and gRPC stream, sends the same frames and obeys the same orders as an agent of ``ftrun``. Left out are parts
+that cost the host but not the master: workers (a supervisor answers at once instead), the warm process, and the
+outbox's file. The agents of a process share one client of the log store. Stores of rounds are real: served by
+``runtime/warm/store.py`` in a process beside the agents with the lowest ordinals.
 
-House rule: nothing here is known to production code, and nothing is patched.
+House rule: production code does not import this module, and nothing is patched.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ from ftcore.events.job import JobSpec
 from ftcore.events.node import NodeJoined
 from ftcore.ids import JobName
 from ftcore.logs import open_store
-from ftcore.policies.config import parse
+from ftcore.policies.file.config import parse
 from ftcore.ports import EventLog, Progress, WorkerExit
-from ftcore.runtime.agent.link import Link, make_hello
-from ftcore.runtime.agent.outbox import Outbox
+from ftcore.runtime.agent.link.link import Link, make_hello
+from ftcore.runtime.agent.link.outbox import Outbox
 from ftcore.runtime.clock import at
-from ftcore.runtime.host import HERE
+from ftcore.runtime.host import THIS_HOST
 from ftcore.runtime.logging import configure
 from ftcore.runtime.warm import protocol
 from ftcore.runtime.wire import frames
@@ -52,7 +52,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from etcd_cluster import Cluster
 
 POLICY = "version: 1\nchain:\n  - shrink\n  - process_restart: {max_restarts: 1000}\n  - stop\n"
-"""No file can be there, so the outbox stays in memory."""
+"""An impossible directory, so that the outbox stays in memory."""
 
 WAIT_S = 300.0
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -82,7 +82,7 @@ class LightAgent:
         incarnation = f"{os.getpid():x}-{os.urandom(4).hex()}"
         self.outbox = Outbox(self.node, incarnation, lambda: self.link.wake())
         self.link: Link = Link(
-            host=HERE,
+            host=THIS_HOST,
             transport=GrpcTransport(NONE),
             log=self.swarm.log,
             hello=make_hello(
@@ -101,7 +101,7 @@ class LightAgent:
             on_refused=lambda frame: self._do(self.core.refused(frame.reason, frame.rejoin, frame.release)),
             on_orders=self._obey,
             on_standby=lambda: None,
-            on_looked=lambda led: None,
+            on_lookup=lambda led: None,
             on_leaderless=lambda leader: None,
         )
         joined = NodeJoined(
@@ -117,21 +117,21 @@ class LightAgent:
         self._do(self.core.begin(joined))
 
     def connect(self) -> None:
-        """Call the master, from now on."""
+        """Connect to the master, and reconnect from now on."""
         self._task = asyncio.create_task(self.link.run())
 
     def cut(self) -> None:
-        """Be gone without a word."""
+        """Disconnect without a message."""
         assert self._task is not None
         self._task.cancel()
 
     def fail(self) -> None:
-        """A worker dies."""
+        """Report a failed worker."""
         ended = WorkerExit(round=self.core.round, local_rank=0, pid=1, exitcode=-9, mono=time.monotonic_ns())
         self._do(self.core.exited(ended, (self.page,)))
 
     def step(self, number: int) -> None:
-        """The workers have made their first step of the round."""
+        """Report the workers' first step of the round."""
         self.page = Progress(steps=1, step=number, absolute=True, mono=time.monotonic_ns(), loss=None)
         self._do(self.core.looked((self.page,)))
 
@@ -151,11 +151,11 @@ class LightAgent:
         for action in actions:
             if isinstance(action, act.Tell | act.TellFailure):
                 self.outbox.add(action.data, at(action.mono))
-            elif isinstance(action, act.Start):
+            elif isinstance(action, act.StartRound):
                 self.page = None
                 self.swarm.started(action)
                 self._do(self.core.started(action, (1,), "stub"))
-            elif isinstance(action, act.Stop):
+            elif isinstance(action, act.StopRound):
                 self.swarm.stopped_at = time.monotonic()
                 self._do(self.core.stopped(action, (-15,)))
             elif isinstance(action, act.Open):
@@ -180,12 +180,12 @@ class Swarm:
     """The agents of one process.
 
     Args:
-        pipe: to the benchmark's own process.
-        url: of the log store.
-        spec: what all of them want to run.
+        pipe: pipe to the benchmark's main process.
+        url: URL of the log store.
+        spec: the job's spec.
         job: its name.
-        ordinals: their places.
-        barrier: meet at the round's store as soon as a world is there.
+        ordinals: the agents' ordinals.
+        barrier: run a barrier at the round's store when a world is formed.
     """
 
     def __init__(
@@ -205,11 +205,11 @@ class Swarm:
         self._agents: dict[int, LightAgent] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._host = StoreHost() if 0 in ordinals and barrier else None
-        self._starts: dict[int, list[tuple[float, act.Start]]] = {}
+        self._starts: dict[int, list[tuple[float, act.StartRound]]] = {}
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Do what the benchmark says until it says ``end``."""
+        """Carry out the benchmark's commands until ``end``."""
         store = open_store(self._url)
         self.log = await store.open(JobName(self.job))
         self._agents = {ordinal: LightAgent(self, ordinal) for ordinal in self._ordinals}
@@ -230,21 +230,21 @@ class Swarm:
         return count
 
     async def _cut(self, ordinal: int) -> float:
-        """Be gone; returns when."""
+        """Disconnect an agent; return the time."""
         agent = self._agents.pop(ordinal, None)
         if agent is not None:
             agent.cut()
         return time.monotonic()
 
     async def _fail(self, ordinal: int) -> float:
-        """A worker dies; returns when."""
+        """Report a failed worker; return the time."""
         began = time.monotonic()
         if ordinal in self._agents:
             self._agents[ordinal].fail()
         return began
 
     async def _world(self, round_: int) -> tuple[float, float]:
-        """Wait until all have a world and (if so wanted) until they have met in it; returns when that was."""
+        """Wait until all agents have a world and, if configured, have passed the barrier; return the times."""
         async with asyncio.timeout(WAIT_S):
             while len(self._starts.get(round_, ())) < len(self._agents):
                 assert not self.refusals, self.refusals[0]
@@ -264,25 +264,25 @@ class Swarm:
         return len(self._agents)
 
     async def _state(self) -> tuple[float, int]:
-        """When a stop was obeyed last, and how many streams broke so far."""
+        """Return when the last stop order was carried out, and the number of broken streams."""
         return self.stopped_at, self.broken
 
-    def started(self, start: act.Start) -> None:
-        """An agent has got its part of a world."""
+    def started(self, start: act.StartRound) -> None:
+        """Record that an agent has its slice of a world."""
         self._starts.setdefault(start.round, []).append((time.monotonic(), start))
         self._changed.set()
 
     def open_store(self, round_: int) -> int:
-        """Serve a round's store; returns its port."""
-        return self._host.open(round_) if self._host is not None else 9  # nobody calls there without a barrier
+        """Serve a round's store; return its port."""
+        return self._host.open(round_) if self._host is not None else 9  # without a barrier the store has no clients
 
     def spawn(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _meet(self, starts: Sequence[act.Start]) -> float:
-        """A barrier of one client per agent; returns when the last was through."""
+    def _meet(self, starts: Sequence[act.StartRound]) -> float:
+        """Run a barrier of one client per agent; return the time when the last client has passed."""
         part = starts[0].part
         clients = [StoreClient(part.store_host, part.store_port) for _ in starts]
         for client in clients:
@@ -296,9 +296,9 @@ class Swarm:
 
 
 class StoreClient:
-    """A client of a TCPStore, in a few words of its protocol.
+    """A minimal client of a TCPStore.
 
-    torch's own client looks up the name of each peer, so thousands of them in a moment measure the name server.
+    torch's own client resolves the name of each peer, so thousands of them would measure the name server.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -307,7 +307,7 @@ class StoreClient:
         self._socket.sendall(struct.pack("=BI", 0, 0x3C85F7CE))
 
     def add(self, key: bytes) -> int:
-        """Count one more; returns how many there are."""
+        """Increment a counter; return its value."""
         self._socket.sendall(struct.pack("=BQ", 4, len(key)) + key + struct.pack("=q", 1))
         return int(struct.unpack("=q", self._socket.recv(8, socket.MSG_WAITALL))[0])
 
@@ -316,20 +316,20 @@ class StoreClient:
         self._socket.sendall(struct.pack("=BQ", 1, len(key)) + key + struct.pack("=Q", 1) + b"1")
 
     def ask(self, key: bytes) -> None:
-        """Ask to be told when a key is there."""
+        """Request a notification when a key is set."""
         self._socket.sendall(struct.pack("=BQQ", 6, 1, len(key)) + key)
 
     def wait(self) -> None:
-        """Wait for the key that was asked for."""
+        """Wait for the notification."""
         assert self._socket.recv(1) == b"\0"
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
 
 class StoreHost:
-    """A process that serves rounds' stores with the production code."""
+    """Serve the stores of rounds with the production code, in its own process."""
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -343,7 +343,7 @@ class StoreHost:
         self._ask(None)
 
     def open(self, round_: int) -> int:
-        """Serve a store; returns its port."""
+        """Serve a store; return its port."""
         with self._lock:
             return int(self._ask({"open": round_, "host": "127.0.0.1"})["port"])
 
@@ -368,10 +368,10 @@ def _swarm(pipe: Connection, *arguments: Any) -> None:
 
 @attrs.frozen
 class Usage:
-    """What a process has used.
+    """Resource usage of a process.
 
     Args:
-        cpu_s: seconds of processor time.
+        cpu_s: CPU seconds.
         rss: bytes of memory.
     """
 
@@ -380,13 +380,13 @@ class Usage:
 
 
 def usage(pid: int) -> Usage:
-    """What a process has used until now."""
+    """Return the resource usage of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return Usage((int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * resource.getpagesize())
 
 
 def raise_limit() -> None:
-    """Take as many descriptors as there may be, for this process and its children."""
+    """Raise the limit of open files to its maximum, for this process and its children."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -399,21 +399,21 @@ class Child:
     pipe: Connection
 
     def send(self, words: object) -> None:
-        """Say something."""
+        """Send a message."""
         self.pipe.send(words)
 
     def recv(self) -> Any:
-        """What it says."""
+        """Receive a message."""
         return self.pipe.recv()
 
     def poll(self, timeout_s: float) -> bool:
-        """Whether it says something in that time."""
+        """Whether a message arrives within that time."""
         return self.pipe.poll(timeout_s)
 
 
 @contextlib.contextmanager
 def child(main: Callable[..., None], *arguments: object) -> Iterator[Child]:
-    """A process that runs ``main(pipe, *arguments)``."""
+    """Start a process that runs ``main(pipe, *arguments)``."""
     spawning = multiprocessing.get_context("spawn")
     ours, theirs = spawning.Pipe()
     process = spawning.Process(target=main, args=(theirs, *arguments), daemon=True)
@@ -429,13 +429,13 @@ def child(main: Callable[..., None], *arguments: object) -> Iterator[Child]:
 
 @attrs.define
 class Field:
-    """A master, its etcd, and agents that may call.
+    """A master, its etcd, and agents.
 
     Args:
-        cluster: etcd.
+        cluster: the etcd cluster.
         master: the master's process.
-        pipes: to the agents' processes.
-        nodes: agents in all.
+        pipes: pipes to the agents' processes.
+        nodes: number of agents.
     """
 
     cluster: Cluster
@@ -443,21 +443,21 @@ class Field:
     pipes: list[Child]
     nodes: int
 
-    def tell(self, *words: object) -> list[Any]:
-        """Say something to all agents' processes; returns their answers."""
+    def send(self, *words: object) -> list[Any]:
+        """Send a message to all agents' processes; return their answers."""
         for pipe in self.pipes:
             pipe.send(words)
         return [pipe.recv() for pipe in self.pipes]
 
     @property
     def etcd(self) -> int:
-        """etcd's process."""
+        """Return etcd's process."""
         process: subprocess.Popen[bytes] | None = self.cluster.members[0]._process
         assert process is not None
         return process.pid
 
     def revision(self) -> int:
-        """etcd's revision: it grows with each write."""
+        """Return etcd's revision, which each write increments."""
         answer = json.loads(self.cluster.ctl("endpoint", "status", "-w", "json"))
         return int(answer[0]["Status"]["header"]["revision"])
 
@@ -466,7 +466,7 @@ class Field:
 def field(
     directory: Path, nodes: int, *, processes: int = 2, barrier: bool = True, timing: Timing | None = None
 ) -> Iterator[Field]:
-    """A fresh etcd, a master as ``ftrun`` starts it, and that many agents that have not called yet."""
+    """Start a new etcd, a master as ``ftrun`` does, and that many agents that are not connected yet."""
     raise_limit()
     cluster = Cluster(directory / "etcd").start()
     with contextlib.ExitStack() as stack:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from drawing import job_flow, named, to_mermaid_grouped
 
 from ftcore import timing, worker
 from ftcore.cli import ctl_parser, options, torchrun_flags
@@ -30,19 +31,21 @@ from ftcore.events.registry import EventType
 from ftcore.faults import extra, rule, taxonomy
 from ftcore.faults.context import SETTINGS
 from ftcore.faults.rules import RULES
-from ftcore.faults.taxonomy import CLASSES, CUT, LINK_CUT, UNREADABLE, UNREADABLE_FILE, Action, Severity
-from ftcore.policies import config, environment, presets, rules, values
-from ftcore.policies.abilities import DECLARED_BY
+from ftcore.faults.taxonomy import CLASSES, DETAILS, UNREADABLE, UNREADABLE_FILE, Remedy, Severity
+from ftcore.policies.abilities import CARRIED_OUT, DECLARED_BY, OBSERVED, needs_text
+from ftcore.policies.base import Ability
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.options import Option, Rule, described
-from ftcore.policies.schema import schema
-from ftcore.policies.writing import shown
+from ftcore.policies.file import config, environment, presets, rules, values
+from ftcore.policies.file.schema import schema
+from ftcore.policies.file.writing import shown
+from ftcore.policies.options import Option, OptionRule, described
 from ftcore.sim.cost import DEFAULTS as COSTS
 from ftcore.sim.evidence import KINDS
 from ftcore.sim.profiles import PROFILES
-from ftcore.states.drawing import MACHINES, job_flow, named, to_mermaid
+from ftcore.states import phases
+from ftcore.states.drawing import MACHINES
 from ftcore.states.job import JobPhase
-from ftcore.states.phases import INCIDENT_CONDITIONS, JOB_CONDITIONS
+from ftcore.states.phases import IncidentCondition, JobCondition
 from ftcore.states.table import Machine
 from ftcore.states.timers import TIMERS
 from ftcore.timing import Timing
@@ -138,7 +141,7 @@ def machine_page(machine: Machine) -> str:
     theory = inspect.getdoc(module) or ""
     meanings = _docs_of_members(machine.states)
     lines = [f"# {machine.name.capitalize()}", "", machine.doc, "", _markdown(theory), "", "```mermaid"]
-    lines += [to_mermaid(machine).rstrip(), "```", "", "## States", ""]
+    lines += [to_mermaid_grouped(machine).rstrip(), "```", "", "## States", ""]
     lines += _table(("state", "meaning"), [(_state(machine, s), meanings.get(s.name, "")) for s in machine.states])
     lines += ["", "## What leads where", ""]
     lines += _table(
@@ -165,7 +168,7 @@ def job_flow_page() -> str:
     in_words = [(f"`{t.kind}`", inspect.getdoc(t) or "", named(t.phases, "`"), t.expiry) for t in TIMERS]
     steps = [(_without_sections(inspect.getdoc(step) or ""), named(where.phases, "`")) for step, where in ADVANCES]
     headers = ("condition", "in", "what it means")
-    of_incident = [(f"`{c.name}`", ", ".join(f"`{p}`" for p in c.phases), c.doc) for c in INCIDENT_CONDITIONS]
+    of_incident = [(f"`{c.name}`", ", ".join(f"`{p}`" for p in c.phases), c.doc) for c in _declared(IncidentCondition)]
     lines = ["# Flow of a job", "", FLOW, "", "```mermaid", job_flow().rstrip(), "```", "", "## Phases", ""]
     lines += _table(("phase", "meaning", "timers"), [(f"`{p}`", meanings[p.name], timers[p]) for p in JobPhase])
     lines += ["", "## Timers", "", "In `stuck` timers run on; an expiry is decided about once an operator resumes.", ""]
@@ -173,8 +176,13 @@ def job_flow_page() -> str:
     lines += ["", "## What the master moves on", "", STEPS, ""]
     lines += _table(("step", "in"), steps)
     lines += ["", "## What holds in which phase", "", "Of a job:", ""]
-    lines += _table(headers, [(f"`{c.name}`", named(c.phases, "`"), c.doc) for c in JOB_CONDITIONS])
+    lines += _table(headers, [(f"`{c.name}`", named(c.phases, "`"), c.doc) for c in _declared(JobCondition)])
     return "\n".join([*lines, "", "Of an incident:", "", *_table(headers, of_incident)]) + "\n"
+
+
+def _declared(kind: type[Any]) -> list[Any]:
+    """The conditions of a kind, in the order of their module."""
+    return [condition for condition in vars(phases).values() if isinstance(condition, kind)]
 
 
 def _state(machine: Machine, state: Any) -> str:
@@ -183,9 +191,12 @@ def _state(machine: Machine, state: Any) -> str:
 
 def events_page() -> str:
     """Every event type with its fields, by the noun it begins with."""
-    lines = ["# Events", "", "What a log holds. Every event has this envelope:", ""]
+    lines = ["# Events", "", "The events of a job's event log. Every event has this envelope:", ""]
     lines += _fields_table(Event)
-    lines += ["", "Types, by noun. A *fact* is something that happened; a *decision* is what the master made of it."]
+    lines += [
+        "",
+        "Types, by noun. A *fact* reports what happened; a *decision* is the master's conclusion from a fact.",
+    ]
     for event_type in all_types():
         lines += ["", *_event(event_type)]
     return "\n".join(lines) + "\n"
@@ -217,6 +228,15 @@ def _type_name(hint: Any) -> str:
     return re.sub(r"^Optional\[(.*)\]$", r"\1 or None", short)
 
 
+def _reported_by(ability: Ability) -> str:
+    """Where a job gets an ability from, if not from its platform, its agents or `job: replicas`."""
+    if ability in OBSERVED:
+        return "the running script reports it"
+    if ability in config.SAID_BY_SCRIPT:
+        return "`job: abilities`" + ("" if ability in CARRIED_OUT else "; not supported yet")
+    return ""
+
+
 def policies_page() -> str:
     """The policy file, the presets, and every policy with its options."""
     lines = ["# Policies", "", "A policy file (`ftrun --policy FILE`):", "", *_policy_file(), ""]
@@ -225,7 +245,7 @@ def policies_page() -> str:
     lines += ["## The file", ""]
     lines += _table(("key", "meaning"), [(f"`{key}`", meaning) for key, meaning in config.MEANINGS.items()])
     lines += ["", "Kinds of values:", ""]
-    lines += _table(("kind", "what may stand there"), [(f"`{kind}`", text) for kind, (_, text) in values.KINDS.items()])
+    lines += _table(("kind", "accepted value"), [(f"`{kind}`", text) for kind, (_, text) in values.KINDS.items()])
     lines += ["", "Settings that contradict each other are refused:", ""]
     lines += [f"- {_rule(rule)}" for rule in rules.SHARED]
     lines += [f"- `{name}`: {_rule(rule)}" for name, each in BUILT_IN.items() for rule in rules.own_rules(each.options)]
@@ -236,12 +256,12 @@ def policies_page() -> str:
     )
     lines += ["", f"The chain of a job without a policy file is that of `{presets.DEFAULT}`.", "", "## Abilities", ""]
     lines += [
-        "A policy needs the abilities named with it; without them it is passed over, or refused if it is required.",
+        "A policy needs the abilities named with it; without them it is skipped, or refused if it is required.",
         "",
     ]
     lines += _table(
-        ("ability", "declared by", "in the file"),
-        [(f"`{a}`", who, "`job: abilities`" if a in config.SAID_BY_SCRIPT else "") for a, who in DECLARED_BY.items()],
+        ("ability", "declared by", "from"),
+        [(f"`{ability}`", who, _reported_by(ability)) for ability, who in DECLARED_BY.items()],
     )
     lines += ["", "## `FTCORE_POLICIES`", "", *_markdown(inspect.getdoc(environment) or "").splitlines()[2:]]
     for name, policy in BUILT_IN.items():
@@ -256,16 +276,17 @@ def policies_page() -> str:
         ]
         lines += [f"Asked about: {', '.join(policy.kinds)}."]
         if policy.needs:
-            lines += [f"Needs: {', '.join(f'`{ability}`' for ability in policy.needs)}."]
+            lines += [f"Needs: {needs_text(policy.needs)}."]
         options = described(policy.options).items()
         rows = [(f"`{key}`", option.kind, _default(option), _markdown(option.doc)) for key, option in options]
         lines += ["", *_table(("option", "kind", "default", "meaning"), rows)]
     return "\n".join(lines) + "\n"
 
 
-def _rule(rule: Rule) -> str:
-    """A rule without the values that it would name."""
-    return re.sub(r" ?\(\{\w+\}(?: s)?\)|\{\w+\} s ", "", rule.text)
+def _rule(rule: OptionRule) -> str:
+    """A rule without the values that it would name, and the options that the file must set for it to apply."""
+    text = re.sub(r" ?\(\{\w+\}(?: s)?\)|\{\w+\} s ", "", rule.text)
+    return text + (f" (if the file sets {' or '.join(f'`{each}`' for each in rule.given)})" if rule.given else "")
 
 
 def _policy_file() -> list[str]:
@@ -291,10 +312,11 @@ def _fault_settings() -> list[str]:
 
 def faults_page() -> str:
     """The taxonomy and the rules of classification."""
-    lines = ["# Faults", "", "Classes of faults: what they mean, who is at fault, what to look at.", ""]
-    details = ((": ".join(UNREADABLE_FILE) + " before any step", UNREADABLE), (": ".join(LINK_CUT), CUT))
+    lines = ["# Faults", "", "Classes of faults with their meaning, usual causes and usual action.", ""]
+    details = [(": ".join(UNREADABLE_FILE) + " before any step", UNREADABLE)]
+    details += [(": ".join(detail), facts) for detail, facts in DETAILS.items()]
     lines += _table(
-        ("class", "meaning", "usual causes", "at fault", "comes again after a restart", "severity", "usual action"),
+        ("class", "meaning", "usual causes", "at fault", "recurs after a restart", "severity", "usual action"),
         [
             (
                 f"`{cls}`",
@@ -313,20 +335,19 @@ def faults_page() -> str:
         ("class", "advice"),
         [(f"`{cls}`", facts.advice) for cls, facts in [*CLASSES.items(), *details]],
     )
-    lines += ["", "## Settings", "", "The settings that operators reach for.", "", *_fault_settings()]
-    for title, enumeration in (("Actions", Action), ("Severities", Severity)):
+    lines += ["", "## Settings", "", "Settings that may help, by class and detail.", "", *_fault_settings()]
+    for title, enumeration in (("Actions", Remedy), ("Severities", Severity)):
         meanings = _docs_of_members(enumeration)
         lines += ["", f"## {title}", ""]
         lines += _table(("name", "meaning"), [(f"`{member}`", meanings[member.name]) for member in enumeration])
-    lines += ["", "## Rules of a job's own", "", _markdown(inspect.getdoc(extra) or "").replace("YAML::", "YAML:"), ""]
+    lines += ["", "## Custom rules", "", _markdown(inspect.getdoc(extra) or "").replace("YAML::", "YAML:"), ""]
     lines += ["## Rules", "", _markdown(inspect.getdoc(rule) or ""), ""]
     lines += _table(
-        ("rule", "class", "detail", "role", "weight", "usual action", "reason", "example"),
+        ("rule", "class", "role", "weight", "usual action", "reason", "example"),
         [
             (
                 f"`{r.name}`",
-                f"`{r.cls}`",
-                r.detail,
+                f"`{r.cls}`" + (f": {r.detail}" if r.detail else ""),
                 r.role,
                 str(r.weight),
                 f"`{r.action or CLASSES[r.cls].action}`" if r.weight else "",
@@ -336,14 +357,13 @@ def faults_page() -> str:
             for r in RULES
         ],
     )
-    lines += ["", "## Places", "", "What an exception that no rule knows means by where it was raised.", ""]
+    lines += ["", "## Places", "", "Exceptions that no rule explains are classified by where they were raised.", ""]
     lines += _table(
-        ("place", "class", "detail", "role", "weight", "usual action", "reason", "example"),
+        ("place", "class", "role", "weight", "usual action", "reason", "example"),
         [
             (
                 f"`{s.name}`",
-                f"`{s.cls}`",
-                s.detail,
+                f"`{s.cls}`" + (f": {s.detail}" if s.detail else ""),
                 s.role,
                 str(s.weight),
                 f"`{s.action or CLASSES[s.cls].action}`",
@@ -409,6 +429,23 @@ def worker_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+VARIABLES = {
+    "PYTHON_EXEC": "the interpreter of workers that are run by exec",
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "default of `--shutdown-timeout`",
+    "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "template of the prefix of teed lines",
+}
+
+PLUGIN = "torchrun reads its own flags, and they have their usual effect. These differences come from the rendezvous:"
+
+PLUGIN_DIFFERS = {
+    "`--max-restarts`": "a fault of the script that repeats at the same place ends the job earlier, after `same_fault` "
+    "times (option of `process_restart` in the policy file)",
+    "`--rdzv-conf`": "has ftcore's keys; keys of other backends, as `is_host`, are refused with the reason",
+    "exit code": "a torchrun that waits for a world when the job fails ends with the job's exit code and one message",
+}
+"""Deliberate differences of the plugin."""
+
+
 def torchrun_page() -> str:
     """torchrun's flags and what becomes of them."""
     meanings = _docs_of_members(torchrun_flags.Treatment)
@@ -421,9 +458,9 @@ def torchrun_page() -> str:
         rows.append((f"`--{name.replace('_', '-')}`", variable, str(flag.treatment), flag.text))
     lines += ["", *_table(("flag", "variable", "treatment", "what differs, or why"), rows)]
     lines += ["", "## Variables of torchrun without a flag", ""]
-    lines += _table(("variable", "meaning"), [(f"`{name}`", text) for name, text in torchrun_flags.VARIABLES.items()])
-    lines += ["", "## `torchrun --rdzv-backend ftcore`", "", torchrun_flags.PLUGIN, ""]
-    lines += _table(("what", "what differs"), list(torchrun_flags.PLUGIN_DIFFERS.items()))
+    lines += _table(("variable", "meaning"), [(f"`{name}`", text) for name, text in VARIABLES.items()])
+    lines += ["", "## `torchrun --rdzv-backend ftcore`", "", PLUGIN, ""]
+    lines += _table(("what", "what differs"), list(PLUGIN_DIFFERS.items()))
     return "\n".join(lines) + "\n"
 
 

@@ -1,10 +1,9 @@
 """ftcore keeps large distributed PyTorch jobs training through faults.
 
-For launchers that embed it: an ``Agent`` runs a node's workers through a ``Supervisor`` (ftcore's own is
-``LocalSupervisor``), a ``Master`` leads, both meet at the job's event log (``open_log``). ``ftrun`` is a thin user of
-the same names. For those whose nodes come from elsewhere: ``Platform`` and the values that it speaks in. For scripts:
-``ftcore.worker``. Everything here is imported when it is first used; nothing imports
-torch.
+For launchers that embed ftcore: an ``Agent`` runs a node's workers through a ``Supervisor`` (default:
+``LocalSupervisor``), a ``Master`` leads the job, and both use the job's event log (``open_log``). ``ftrun`` uses the
+same names. For platforms that launch nodes: ``Platform`` and its argument types. For scripts: ``ftcore.worker``. Names
+are imported on first use; none imports torch.
 """
 
 import importlib
@@ -16,46 +15,49 @@ if TYPE_CHECKING:
     from ftcore.events import Event
     from ftcore.events.job import JobSpec
     from ftcore.logs import open_log, open_store
-    from ftcore.platforms import open_platform
+    from ftcore.platforms import PlatformAdapter, open_platform
     from ftcore.ports import (
         CapacityChanged,
         EventLog,
-        Happening,
         Launch,
+        LaunchRequest,
         LogStore,
         NodeEnded,
         NodeWarned,
         Occupant,
         Platform,
+        PlatformEvent,
         Progress,
         Supervisor,
         WorkerExit,
     )
     from ftcore.runtime.agent.agent import Agent
     from ftcore.runtime.agent.config import AgentConfig, Outcome
-    from ftcore.runtime.agent.supervisor import LocalSupervisor, Output
+    from ftcore.runtime.agent.workers.supervisor import LocalSupervisor, Output
     from ftcore.runtime.master.master import Master
     from ftcore.runtime.wire.frames import Submission, submission
     from ftcore.runtime.wire.security import Security
 
-_WHERE = {
+_MODULES = {
     "Agent": "ftcore.runtime.agent.agent",
     "AgentConfig": "ftcore.runtime.agent.config",
     "CapacityChanged": "ftcore.ports",
     "Event": "ftcore.events",
     "EventLog": "ftcore.ports",
-    "Happening": "ftcore.ports",
     "JobSpec": "ftcore.events.job",
     "Launch": "ftcore.ports",
-    "LocalSupervisor": "ftcore.runtime.agent.supervisor",
+    "LaunchRequest": "ftcore.ports",
+    "LocalSupervisor": "ftcore.runtime.agent.workers.supervisor",
     "LogStore": "ftcore.ports",
     "Master": "ftcore.runtime.master.master",
     "NodeEnded": "ftcore.ports",
     "NodeWarned": "ftcore.ports",
     "Occupant": "ftcore.ports",
     "Outcome": "ftcore.runtime.agent.config",
-    "Output": "ftcore.runtime.agent.supervisor",
+    "Output": "ftcore.runtime.agent.workers.supervisor",
     "Platform": "ftcore.ports",
+    "PlatformAdapter": "ftcore.platforms",
+    "PlatformEvent": "ftcore.ports",
     "Progress": "ftcore.ports",
     "Security": "ftcore.runtime.wire.security",
     "Submission": "ftcore.runtime.wire.frames",
@@ -73,9 +75,9 @@ __all__ = [
     "CapacityChanged",
     "Event",
     "EventLog",
-    "Happening",
     "JobSpec",
     "Launch",
+    "LaunchRequest",
     "LocalSupervisor",
     "LogStore",
     "Master",
@@ -85,6 +87,8 @@ __all__ = [
     "Outcome",
     "Output",
     "Platform",
+    "PlatformAdapter",
+    "PlatformEvent",
     "Progress",
     "Security",
     "Submission",
@@ -100,9 +104,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use (PEP 562)."""
-    if name not in _WHERE:
+    if name not in _MODULES:
         raise AttributeError(f"module 'ftcore' has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,10 +1,10 @@
-"""What we want done: imperatives as data.
+"""Commands to agents, the platform and the master, as data.
 
-House rules: a command carries no behaviour and no live object. It is recorded inside ``action.ordered`` *before* it is
-issued, under an effect id that is the same on every delivery, so whoever carries it out may see it twice.
+House rules: a command has no behaviour and no live object. It is recorded in ``action.ordered`` *before* it is sent,
+under an effect ID that is the same on every delivery: the receiver may get it twice and must deduplicate.
 
-Commands address a set of nodes; what a single node needs beyond the command (its slice of the world) is computed from
-the folded state when the order is sent, never recorded per node.
+A command addresses a set of nodes. The data of a single node (its slice of the world) are computed from the folded
+state when the order is sent, never recorded per node.
 """
 
 from typing import TypeAlias
@@ -15,21 +15,21 @@ from ftcore.ids import Round
 
 
 class StartWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="start_workers"):
-    """Start this node's workers of a round that was formed.
+    """Start this node's workers of a formed round.
 
     Args:
-        round: the round to start; an agent that has obeyed a newer one refuses.
+        round: the round to start; an agent that has carried out an order of a newer round refuses.
     """
 
     round: Round
 
 
 class StopWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="stop_workers"):
-    """Stop all workers of a round and of any before it: TERM, grace, KILL, whole process groups.
+    """Stop all workers of a round and of earlier ones: TERM, grace period, KILL, to whole process groups.
 
     Args:
         round: the newest round to stop.
-        grace_s: seconds between TERM and KILL.
+        grace_s: grace period between TERM and KILL, in seconds.
     """
 
     round: Round
@@ -37,21 +37,21 @@ class StopWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="stop_workers
 
 
 class OpenStore(msgspec.Struct, frozen=True, tag_field="do", tag="open_store"):
-    """Serve a fresh TCPStore for a round that is about to be formed, on a port of its own.
+    """Open a new TCPStore on its own port for a round that is about to be formed.
 
     Args:
-        round: the round that the store will serve; stores of rounds before the previous one are closed.
+        round: the round that the store serves; stores older than the previous round's are closed.
     """
 
     round: Round
 
 
 class ReleaseNode(msgspec.Struct, frozen=True, tag_field="do", tag="release_node"):
-    """The job has ended: leave, with the job's exit code.
+    """Leave the job, which has ended, with its exit code.
 
     Args:
         outcome: ``succeeded``, ``failed`` or ``stopped``.
-        exit_code: what ``ftrun`` exits with.
+        exit_code: exit code of ``ftrun``.
         reason: one sentence for the user.
     """
 
@@ -60,36 +60,52 @@ class ReleaseNode(msgspec.Struct, frozen=True, tag_field="do", tag="release_node
     reason: str
 
 
-class PauseWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="pause_workers"):
-    """Have every worker wait at its next step boundary, its processes and groups alive.
+class FindBoundary(msgspec.Struct, frozen=True, tag_field="do", tag="find_boundary"):
+    """Let every worker stop at its next step boundary, and report which one that is.
+
+    The next order names one boundary for all workers: the latest of the reported ones, which every worker can reach.
+    If no such order follows, the workers go on by themselves.
 
     Args:
-        round: the round whose workers pause.
+        round: the round of the workers.
     """
 
     round: Round
 
 
-class ResumeWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="resume_workers"):
-    """Let paused workers go on.
+class PauseWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="pause_workers"):
+    """Pause every worker at one step boundary; processes and process groups stay alive.
 
     Args:
-        round: the round whose workers wait.
+        round: the round whose workers pause.
+        boundary: number of the boundary, counted from the start of the round; 0: in the terms of a plan, before it is
+            chosen, and in logs before revision 7.
+    """
+
+    round: Round
+    boundary: int = 0
+
+
+class ResumeWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="resume_workers"):
+    """Resume paused workers.
+
+    Args:
+        round: the round whose workers are paused.
     """
 
     round: Round
 
 
 class RetryStep(msgspec.Struct, frozen=True, tag_field="do", tag="retry_step"):
-    """Compute the step that failed once more, in the processes there are, on the same batch.
+    """Compute the failed step again, in the running processes and on the same batch.
 
     Args:
         round: the round.
-        step: the step to compute again: the one after the last that every rank completed.
-        restore: what the state before the step comes from: ``nothing`` (it is whole), ``replica`` (the ranks named
-            take it from a rank that holds the same) or ``snapshot`` (every rank takes back its own).
+        step: the step to compute again: the one after the last step that every rank completed.
+        restore: source of the state before the step: ``nothing`` (the state is intact), ``replica`` (the named ranks
+            copy it from a rank with the same state) or ``snapshot`` (every rank restores its own).
         ranks: global ranks whose state is repaired, for ``replica``.
-        tolerate: if the same step shows the same trouble again, accept it.
+        tolerate: accept the fault if the step shows it again.
     """
 
     round: Round
@@ -100,7 +116,7 @@ class RetryStep(msgspec.Struct, frozen=True, tag_field="do", tag="retry_step"):
 
 
 class ParkWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="park_workers"):
-    """Have the workers leave their process groups and wait, alive and with their state, for the next round.
+    """Park the workers: they leave their process groups and wait, alive and with their state, for the next round.
 
     Args:
         round: the newest round to leave.
@@ -112,24 +128,27 @@ class ParkWorkers(msgspec.Struct, frozen=True, tag_field="do", tag="park_workers
 
 
 class SaveCheckpoint(msgspec.Struct, frozen=True, tag_field="do", tag="save_checkpoint"):
-    """Save the state of the last completed step once, one saver to a replica group, whatever else has failed.
+    """Save the state of the last completed step once, by one rank of each replica group, even if other ranks failed.
 
     Args:
         round: the round whose state is saved.
-        ranks: global ranks that save; empty: every rank that lives.
+        ranks: global ranks that save; empty: every surviving rank.
+        boundary: number of the step boundary at which every rank saves, counted from the start of the round; 0: each
+            rank saves where it is, because others are missing.
     """
 
     round: Round
     ranks: tuple[int, ...] = ()
+    boundary: int = 0
 
 
 class ReplaceNodes(msgspec.Struct, frozen=True, tag_field="do", tag="replace_nodes"):
-    """The platform's order: give these nodes up and launch others for their places.
+    """For the platform: replace nodes.
 
     Args:
-        nodes: names of the nodes given up.
-        isolate: keep their machines from being chosen again.
-        keep: they train until the others are ready: nothing is ended before ``delete_nodes`` says so.
+        nodes: names of the nodes to replace.
+        isolate: cordon their machines.
+        keep: they train until the replacements are ready: no node is ended before a ``delete_nodes``.
     """
 
     nodes: tuple[str, ...]
@@ -138,11 +157,11 @@ class ReplaceNodes(msgspec.Struct, frozen=True, tag_field="do", tag="replace_nod
 
 
 class DeleteNodes(msgspec.Struct, frozen=True, tag_field="do", tag="delete_nodes"):
-    """The platform's order: end nodes for whose places others were launched while they still trained.
+    """For the platform: end nodes whose replacements were launched while they still trained.
 
     Args:
         nodes: their names.
-        isolate: keep their machines from being chosen again.
+        isolate: cordon their machines.
     """
 
     nodes: tuple[str, ...]
@@ -150,15 +169,15 @@ class DeleteNodes(msgspec.Struct, frozen=True, tag_field="do", tag="delete_nodes
 
 
 class CheckHealth(msgspec.Struct, frozen=True, tag_field="do", tag="check_health"):
-    """Check this node's devices, and its links to the others of its group.
+    """Check this node's devices, and its links to the other nodes of its group.
 
     Args:
-        round: the round that is to come.
-        stage: the how-manieth grouping of this check, from 1; what a node finds by itself is looked for in the first.
-        groups: nodes that exchange data with each other; a node is sent its own group alone.
-        store: ``host:port`` of the store at which groups meet; empty: nothing is exchanged.
-        within_s: seconds after which a node ends the check and tells what it has.
-        label: the label that the nodes of each group have in common: all of them sum data up; empty: pairs exchange it.
+        round: the next round.
+        stage: number of the stage of this check, from 1; a node checks itself in the first only.
+        groups: groups of nodes that exchange data; a node receives only its own group.
+        store: ``host:port`` of the rendezvous store of the groups; empty: no exchange.
+        within_s: seconds after which a node ends the check and reports its results so far.
+        label: the common label of the nodes of each group: they run one all-reduce. Empty: pairs exchange data.
     """
 
     round: Round
@@ -170,7 +189,7 @@ class CheckHealth(msgspec.Struct, frozen=True, tag_field="do", tag="check_health
 
 
 class AskPolicy(msgspec.Struct, frozen=True, tag_field="do", tag="ask_policy"):
-    """The master's own: ask a policy that is not ftcore's, in a process of its own, and report its answer as a fact.
+    """For the master: ask an external policy, in its own process, and report its answer as a fact.
 
     Args:
         policy: its name.
@@ -188,6 +207,7 @@ Command: TypeAlias = (
     | StopWorkers
     | OpenStore
     | ReleaseNode
+    | FindBoundary
     | PauseWorkers
     | ResumeWorkers
     | RetryStep
@@ -198,19 +218,18 @@ Command: TypeAlias = (
     | CheckHealth
     | AskPolicy
 )
-"""Everything that may be ordered: ``ReplaceNodes`` and ``DeleteNodes`` are the platform's, ``AskPolicy`` the master's,
-the rest a node's."""
+"""All commands. ``ReplaceNodes`` and ``DeleteNodes`` go to the platform, ``AskPolicy`` to the master."""
 
-IN_PLACE = (PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint)
-"""Commands that leave the processes of a round where they are."""
+IN_PLACE = (FindBoundary, PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint)
+"""Commands that leave the processes of a round in place."""
 
 PLATFORM = "@platform"
-"""The addressee of orders to the platform; no node may be called so."""
+"""The addressee of orders to the platform; no node may have this name."""
 
 ADVISER = "@adviser"
-"""The addressee of questions to policies that are not ftcore's; no node may be called so."""
+"""The addressee of questions to external policies; no node may have this name."""
 
 
 def tag_of(command: Command) -> str:
-    """The name of a command's kind, as ``stop_workers``."""
+    """Return the name of a command's kind, for example ``stop_workers``."""
     return str(type(command).__struct_config__.tag)

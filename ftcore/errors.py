@@ -1,29 +1,29 @@
-"""The closed family of ftcore's errors.
+"""All public exceptions of ftcore.
 
 House rules: no other module defines a public exception. Faults of the job (a dead node, a lost lease) are *events*,
-never exceptions. Each error says what the operator should do next, and carries the exit code of the command line.
+never exceptions. Each error says what the operator should do next, and has the exit code of the command line.
 
-Programming errors stay ``assert``: they end the process and the next owner folds the log.
+Programming errors are ``assert``: they end the process, and its successor replays the log.
 """
 
 STOPPED = 5
-"""Exit code of a job that was stopped and can be started again, and of an agent that was told to leave."""
+"""Exit code of a job that was stopped and can be resumed, and of an agent that was ordered to leave."""
 
 INTERRUPTED = 130
-"""128 + SIGINT: what a shell reports for a program ended by Ctrl-C."""
+"""128 + SIGINT: the exit code that a shell reports for a program ended by Ctrl-C."""
 
 
 class FtcoreError(Exception):
-    """Base of all errors that ftcore raises on purpose; raise one of the subclasses.
+    """Base class of all errors that ftcore raises on purpose; raise one of the subclasses.
 
     Args:
-        message: what is wrong, where, what was expected and what to do, for a person to read.
+        message: what is wrong, where, what was expected and what to do.
     """
 
     exit_code = 1
 
     def __new__(cls, *args: object) -> "FtcoreError":
-        """Refuse to make the base class itself."""
+        """Refuse to instantiate the base class."""
         if cls is FtcoreError:
             raise TypeError("raise a subclass of FtcoreError that says what happened")
         return super().__new__(cls, *args)
@@ -33,53 +33,51 @@ class FtcoreError(Exception):
 
 
 class UsageError(FtcoreError):
-    """The user's input cannot be used: a flag, a file, a URL, a name, a word that ftcore does not know."""
+    """The user's input is invalid: a flag, a file, a URL, a name, a value that ftcore does not know."""
 
     exit_code = 2
 
 
 class StoreError(FtcoreError):
-    """The log store exists but cannot be used as it is: not ours, damaged, of another version."""
+    """The log store exists but cannot be used: not a store of ftcore, damaged, or of another version."""
 
     exit_code = 2
 
 
 class LogCorrupt(StoreError):
-    """The log's bytes contradict themselves: a gap, a bad digest, a record that cannot be decoded."""
+    """The log is inconsistent: a gap, a wrong digest, a record that cannot be decoded."""
 
     exit_code = 1
 
 
 class UnknownEvent(StoreError):
-    """An event of a type or version that this ftcore does not know and that may not be ignored.
+    """An event has a type or version that this ftcore does not know, and may not be ignored.
 
     Args:
-        message: names the event, its seq and the version of ftcore that is needed.
+        message: names the event, its seq and the required version of ftcore.
     """
 
 
 class NotFound(FtcoreError):
-    """What was asked for does not exist in a store or a log: a job, an incident, a node.
+    """The requested object does not exist in a store or a log: a job, an incident, a node.
 
-    A word that no store could make right (a class of faults, a preset, an option) is a ``UsageError``.
+    A name that is invalid in every store (a class of faults, a preset, an option) is a ``UsageError``.
     """
 
     exit_code = 4
 
 
 class Truncated(NotFound):
-    """The events asked for were taken out of the live log; an archive has them.
+    """The requested events were moved from the live log to an archive.
 
     Args:
-        message: for a person.
-        floor: the last event that was taken out.
-        archive: where they were put, if that is known.
+        message: the text for the user.
+        floor: the last event that was removed from the live log.
     """
 
-    def __init__(self, message: str, floor: int, archive: str = "") -> None:
+    def __init__(self, message: str, floor: int) -> None:
         super().__init__(message)
         self.floor = floor
-        self.archive = archive
 
 
 class Unreachable(FtcoreError):
@@ -92,9 +90,9 @@ class StreamBroken(Unreachable):
     """A stream to another process could not be opened, or broke.
 
     Args:
-        message: what the transport says of it; may be empty.
-        code: the transport's short word for it, as ``UNAVAILABLE``.
-        distrust: why the peer cannot be trusted, as a clause about it (``its certificate ...``); empty if it can.
+        message: the transport's error message; may be empty.
+        code: the transport's status code, for example ``UNAVAILABLE``.
+        distrust: why the peer is not trusted, as a clause about the peer (``its certificate ...``); empty if it is.
     """
 
     def __init__(self, message: str, code: str = "", distrust: str = "") -> None:
@@ -104,27 +102,27 @@ class StreamBroken(Unreachable):
 
 
 class LogUnavailable(Unreachable):
-    """The log store did not answer in time; whether the write landed was not learned.
+    """The log store did not answer in time; whether the write was committed is not known.
 
-    ``EventLog.append`` resolves unknown outcomes itself, so after this error the write has *not* been acknowledged
-    and the same call may be made again: it lands once.
+    ``EventLog.append`` resolves unknown outcomes itself: after this error the write has *not* been acknowledged, and a
+    retry of the same call is idempotent.
     """
 
 
 class LogFull(Unreachable):
-    """The log store refuses writes for want of space: free some, and the append succeeds when tried again."""
+    """The log store is out of space and refuses writes: free space, then retry the append."""
 
 
 class Fenced(FtcoreError):
-    """This writer's term is over: another master leads. Stop; do not try again."""
+    """This writer's term is over: another master leads. Stop; do not retry."""
 
 
 class Conflict(FtcoreError):
-    """The log does not end where the writer thought. Read on from the last seq known, then decide again.
+    """The log does not end where the writer expected. Read from the last known seq, then decide again.
 
     Args:
-        message: for a person.
-        last_seq: where the log ends now.
+        message: the text for the user.
+        last_seq: the last seq of the log.
     """
 
     def __init__(self, message: str, last_seq: int) -> None:
@@ -133,6 +131,6 @@ class Conflict(FtcoreError):
 
 
 class Refused(FtcoreError):
-    """A peer does not accept us: wrong token, job, version, term or round."""
+    """A peer refuses this process: wrong token, job, version, term or round."""
 
     exit_code = 2

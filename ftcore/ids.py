@@ -1,31 +1,22 @@
-"""Names of things: plain values that appear in events, orders and messages.
+"""Identifiers and units: plain values that appear in events, orders and messages.
 
-They are ``NewType`` aliases, so they cost nothing at run time and keep a round from being passed as a rank.
+They are ``NewType`` aliases: without cost at run time, and a type checker rejects a round passed as a rank.
 Times are integers in nanoseconds unless a name ends in ``_s``.
 """
 
 from typing import NewType
 
 JobName = NewType("JobName", str)
-"""A job: one event log, one master role."""
-
-NodeId = NewType("NodeId", str)
-"""A place in the cluster that runs one agent at a time."""
-
-Incarnation = NewType("Incarnation", str)
-"""One life of a process (an agent, a master): new with every start."""
-
-Rank = NewType("Rank", int)
-"""Global rank of a worker in a round, from 0."""
+"""A job: one event log, one leader."""
 
 Round = NewType("Round", int)
-"""One attempt to train with a fixed world, from 1; the fencing number of workers."""
+"""One attempt to train with a fixed world, from 1; the fencing token of workers."""
 
 Term = NewType("Term", int)
-"""One period of leadership of a master, growing; the fencing number of masters."""
+"""One period of leadership of a master, increasing; the fencing token of masters."""
 
 Seq = NewType("Seq", int)
-"""Position of an event in its log, dense from 1; 0 means before the first."""
+"""Position of an event in its log, from 1, without gaps; 0 means before the first."""
 
 EffectId = NewType("EffectId", str)
 """Identity of an ordered effect: the same on every delivery, retry and replay."""

@@ -1,11 +1,10 @@
-"""Directories that are private to this user, and the Unix sockets in them.
+"""Directories private to this user, and the Unix sockets in them.
 
-A directory for runtime files may be emptied under a process: a login ends, a cleaner sweeps. The kernel keeps the
-socket open, but nobody can connect to it any more. So whoever serves one looks now and then, and makes it anew.
+Runtime directories may be emptied while a process runs (end of a login session, ``systemd-tmpfiles``). The socket stays
+open, but clients can no longer connect, so servers check their socket periodically and create it again.
 
-House rules: for a socket a directory is made one level deep only. What is above it belongs to others, and if that is
-gone, so is the log beside it. A socket is removed only if nobody serves it, and is left alone while it is young:
-between its bind and its listen a socket refuses connections, too.
+For a socket, only its own directory is created: if the parent is missing, so is the log in it. A socket is removed only
+if no process serves it and it is older than ``YOUNG_S``: between bind and listen, a socket also refuses connections.
 """
 
 import contextlib
@@ -16,14 +15,14 @@ import time
 from pathlib import Path
 
 PATH_BYTES_MAX = 107
-"""The kernel takes no longer path (unix(7))."""
+"""Longest path of a Unix socket (unix(7))."""
 
 YOUNG_S = 10.0
-"""A socket younger than this is left alone, whether it answers or not."""
+"""Age in seconds below which a socket is never removed."""
 
 
-class Place:
-    """The path of one socket, and whether it is ours that lies there.
+class SocketPath:
+    """The path of a socket that this process serves.
 
     Args:
         path: the path.
@@ -34,10 +33,10 @@ class Place:
         self._inode: int | None = None
 
     def prepare(self) -> None:
-        """Make the directory if it was removed.
+        """Create the directory if it was removed.
 
         Raises:
-            OSError: it cannot be made, or is not private to this user.
+            OSError: it cannot be created, or is not private to this user.
         """
         parent = self.path.parent
         parent.mkdir(mode=0o700, exist_ok=True)
@@ -45,15 +44,15 @@ class Place:
             raise PermissionError(f"{parent} is not private to this user")
 
     def bound(self) -> None:
-        """The socket was made just now."""
+        """Record the socket that was just bound."""
         self._inode = self._found()
 
     def is_ours(self) -> bool:
-        """Whether others find our socket at the path."""
+        """Whether the path still is this process's socket."""
         return self._inode is not None and self._found() == self._inode
 
     def remove(self) -> None:
-        """Remove it, if it is ours."""
+        """Remove the socket if it is this process's."""
         if self.is_ours():
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -66,32 +65,32 @@ class Place:
 
 
 def make_private(directory: Path, levels: int | None = None) -> None:
-    """Make a directory that only this user may enter; what is missing above it likewise.
+    """Create a directory and its missing parents with mode 0700.
 
     Args:
         directory: the directory.
-        levels: how many directories may be missing, this one included; None: any number.
+        levels: most directories to create, this one included; None: any number.
 
     Raises:
-        OSError: it cannot be made, or more are missing.
+        OSError: it cannot be created, or more levels are missing.
     """
     missing = [directory]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
     if levels is not None and len(missing) > levels:
-        raise FileNotFoundError(f"{missing[-1].parent} is gone")
-    for one in reversed(missing):
-        one.mkdir(exist_ok=True, mode=0o700)
+        raise FileNotFoundError(f"{missing[-2]} does not exist")
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True, mode=0o700)
 
 
 def is_private(directory: Path) -> bool:
-    """Whether this user made the directory and nobody else may enter it; a link is not one."""
+    """Whether the directory belongs to this user and has no permissions for others; false for a link."""
     found = directory.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def sweep(directory: Path) -> None:
-    """Remove the sockets (``*.sock``) in a directory that no process serves: theirs were killed."""
+    """Remove the sockets (``*.sock``) in a directory that killed processes left."""
     for path in directory.glob("*.sock"):
         with contextlib.suppress(OSError):
             if time.time() - path.lstat().st_mtime > YOUNG_S and _is_dead(path):
@@ -104,6 +103,6 @@ def _is_dead(path: Path) -> bool:
             probe.connect(str(path))
         except ConnectionRefusedError:
             return True
-        except OSError:  # its queue is full, or it is not ours to ask
+        except OSError:  # its queue is full, or permission is denied
             return False
     return False

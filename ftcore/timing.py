@@ -2,47 +2,48 @@
 
 | constant | meaning |
 |---|---|
-| ``heartbeat_s`` | an agent sends at least one frame in this time |
-| ``node_lease_s`` | a node whose master heard no frame for this long is lost |
-| ``master_lease_s`` | a leadership that was not renewed for this long may be taken over |
-| ``master_renew_s`` | a leader renews this often |
-| ``reconnect_s`` | an agent without a master tries the known addresses this often (jittered) |
+| ``heartbeat_s`` | longest time between two frames from an agent |
+| ``node_lease_s`` | a node is lost if the master receives no frame from it for this long |
+| ``master_lease_s`` | another candidate may take over a leadership that was not renewed for this long |
+| ``master_renew_s`` | interval at which a leader renews |
+| ``reconnect_s`` | interval at which an agent without a master tries the known addresses (jittered) |
 | ``join_window_s`` | how long a job waits for nodes beyond its minimum |
-| ``return_window_s`` | how long a recovery with too few nodes waits for more before the policy is escalated past |
-| ``start_timeout_s`` | a node that has not started its workers by then has failed to |
+| ``return_window_s`` | how long a recovery with too few nodes waits for more before the next policy is asked |
+| ``start_timeout_s`` | deadline of a node for starting its workers |
 | ``diagnosis_s`` | from the first sign of a fault until a node may be given up for it |
 | ``stop_grace_s`` | between TERM and KILL of a worker's process group |
-| ``settle_s`` | a round whose script reports no steps counts as good after all ranks lived this long |
-| ``orphan_grace_s`` | so long without a step and out of reach of the master that leads, an agent stops its workers |
+| ``settle_s`` | without step reports, a round counts as good after all ranks lived this long |
+| ``orphan_grace_s`` | an agent that has neither seen a step nor reached the leader for this long stops its workers |
 | ``master_idle_s`` | a master that no agent calls for this long ends; after ``master_lease_s`` if the run has ended |
-| ``progress_sample_s`` | how often a progress sample enters the log |
-| ``pace_window_s`` | the own work of nodes is compared this often; 14 slow windows of 20 make a straggler |
-| ``hang_look_s`` | workers that show no progress for this long are looked at; one stopped for half of it hangs |
-| ``hang_idle_s`` | so long without progress, a rank hangs that keeps peers waiting, if it waits for a lock or a disk |
-| ``hang_busy_s`` | the same of a rank that waits for what may come from elsewhere: a socket, a file, a process |
-| ``hang_ceiling_s`` | no step for this long is a hang; at least 20 times the longest gap that the job went on from |
+| ``progress_sample_s`` | interval of progress samples in the log |
+| ``pace_window_s`` | interval at which the own work of nodes is compared; 14 slow windows of 20 make a straggler |
+| ``hang_look_s`` | workers without progress for this long are examined; a worker stopped for half of it hangs |
+| ``hang_idle_s`` | a rank that peers wait for hangs after this long in a wait for a lock or a disk |
+| ``hang_busy_s`` | the same for a wait that may end from outside: for a socket, a file, a process |
+| ``hang_ceiling_s`` | no step for this long is a hang; at least 20 times the longest gap so far that ended |
 
-``check()`` holds the inequalities; a test runs it on the defaults.
+``check()`` verifies the inequalities; a test runs it on the defaults.
 
-One master hears all agents of a job, so those of a large one beat more rarely: from 1,000 nodes (the upper bound of
-``--nnodes``) on the default ``heartbeat_s`` grows with them, to 1.6 s at 3,200, and ``node_lease_s`` to three beats,
-4.8 s. Master and agents say something to each other at least every ``heartbeat_s`` or ``master_renew_s``, whichever is
-longer, and an agent that hears nothing for ``master_lease_s`` or three beats looks for another master.
+One master receives the heartbeats of all agents, so agents of a large job send fewer: from 1,000 nodes (the upper bound
+of ``--nnodes``) on the default ``heartbeat_s`` grows with the number of nodes, to 1.6 s at 3,200, and ``node_lease_s``
+to three heartbeats, 4.8 s. Master and agents send each other a message at least every ``heartbeat_s`` or
+``master_renew_s``, whichever is longer. An agent that receives nothing for ``master_lease_s`` or three heartbeats looks
+for another master.
 """
 
 import attrs
 
 BEATS_PER_S = 2000
-"""Heartbeats that a master is to be sent in a second: about a third of a core."""
+"""Most heartbeats per second that a master receives: about a third of a core."""
 
 HEARTBEAT_MAX_S = 1.6
-"""Three of these stay below five seconds: a node that lost its power is not to go unnoticed for longer."""
+"""Three of these are less than five seconds, the longest time in which a powered-off node may go unnoticed."""
 
 CALLERS_PER_S = 700
-"""Agents that a new master can welcome in a second; meanwhile its interpreter has little time to renew its lease."""
+"""Agents that a new master can accept per second; meanwhile it has little time to renew its lease."""
 
 MASTER_LEASE_MAX_S = 6.0
-"""What a node's lease and this make together is how long the loss of the master's node may go unnoticed."""
+"""Together with a node's lease: the longest time in which the loss of the master's node may go unnoticed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -70,9 +71,9 @@ class Timing:
     hang_ceiling_s: float = 1800.0
 
     def for_nodes(self, nodes: int) -> "Timing":
-        """These constants for a job of so many nodes at most.
+        """The constants scaled for a job of at most ``nodes`` nodes.
 
-        Beats are rarer if one master could not hear them all, and its own lease outlasts the rush at its door.
+        Heartbeats are limited to what one master can process; its lease is long enough for all agents to connect.
         """
         heartbeat_s = max(self.heartbeat_s, min(nodes / BEATS_PER_S, HEARTBEAT_MAX_S))
         master_lease_s = max(self.master_lease_s, min(nodes / CALLERS_PER_S, MASTER_LEASE_MAX_S))
@@ -86,19 +87,19 @@ class Timing:
 
     @property
     def sign_s(self) -> float:
-        """A master says something to each agent in this time."""
+        """Longest time between two messages of a master to an agent."""
         return max(self.master_renew_s, self.heartbeat_s)
 
     @property
     def patience_s(self) -> float:
-        """An agent that heard nothing from its master for so long looks for another."""
+        """Time without a message from the master after which an agent looks for another."""
         return max(self.master_lease_s, 3 * self.heartbeat_s)
 
     def check(self) -> None:
-        """Raise ``ValueError`` naming the first inequality that does not hold.
+        """Raise ``ValueError`` with the first violated inequality.
 
-        Three heartbeats fit into a node's lease (two may be lost), three renewals nearly into the master's; a master is
-        replaced before its agents give up on it, and agents give up after a lost node was declared lost.
+        A node's lease spans three heartbeats (two may be lost), the master's nearly three renewals. Agents stop their
+        workers only after a new master can be elected and their node was declared lost.
         """
         rules = (
             (3 * self.heartbeat_s <= self.node_lease_s, "3 * heartbeat_s <= node_lease_s"),
@@ -114,8 +115,8 @@ class Timing:
         )
         for holds, text in rules:
             if not holds:
-                raise ValueError(f"time constants contradict each other: {text} does not hold")
+                raise ValueError(f"inconsistent time constants: {text} does not hold")
 
 
 DEFAULT = Timing()
-"""The defaults of the documentation."""
+"""The documented defaults."""

@@ -1,27 +1,30 @@
-"""What a failed TLS handshake means, in words. Pure; for the wire and for etcd alike.
+"""Explanation of failed TLS handshakes, for the wire and etcd. Pure.
 
-House rule: a library's text is looked at for what it says of certificates only; what is not known stays the caller's.
+Recognizes only what a library's message says about certificates; the caller reports other messages unchanged.
 """
+
+_OTHER_NAME = "its certificate does not contain the name or address that was called"
+_OTHER_CA = "its certificate is not signed by our CA: check the CA file"
 
 _MEANINGS = (
     ("certificate has expired", "its certificate has expired: renew it"),
-    ("certificate is not yet valid", "its certificate is not valid yet: is the clock of this host right?"),
-    ("Hostname Verification Check failed", "its certificate is for another name than the address that was called"),
-    ("peer name", "its certificate is for another name than the address that was called"),
-    ("self signed certificate", "its certificate is not signed by our authority: is it the right CA file?"),
-    ("self-signed certificate", "its certificate is not signed by our authority: is it the right CA file?"),
-    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not signed by our authority: is it the right CA file?"),
-    ("certificate signature failure", "its certificate is not signed by our authority: is it the right CA file?"),
-    ("WRONG_VERSION_NUMBER", "it speaks no TLS: leave TLS out here, or set it up there"),
-    ("CERTIFICATE_REQUIRED", "it asks for a certificate: name ours and its key"),
-    ("UNKNOWN_CA", "it does not know the authority that signed our certificate"),
-    ("CERTIFICATE_EXPIRED", "it says that our certificate has expired: renew it"),
+    ("certificate is not yet valid", "its certificate is not valid yet: check this host's clock"),
+    ("Hostname Verification Check failed", _OTHER_NAME),
+    ("peer name", _OTHER_NAME),
+    ("self signed certificate", _OTHER_CA),
+    ("self-signed certificate", _OTHER_CA),
+    ("CERTIFICATE_VERIFY_FAILED", _OTHER_CA),
+    ("certificate signature failure", _OTHER_CA),
+    ("WRONG_VERSION_NUMBER", "it does not use TLS: turn TLS off here, or on there"),
+    ("CERTIFICATE_REQUIRED", "it requires a client certificate: name the certificate and its key"),
+    ("UNKNOWN_CA", "it does not trust the CA that signed our certificate"),
+    ("CERTIFICATE_EXPIRED", "it reports that our certificate has expired: renew it"),
     ("andshake failed", "the TLS handshake failed"),
 )
 
 
 def trouble(text: str) -> str:
-    """What a gRPC error's text says of TLS, as a clause about the server (``its certificate ...``); empty if nothing.
+    """The TLS error in a gRPC error's text, as a clause about the server (``its certificate ...``); empty if none.
 
     Args:
         text: the details of the error.

@@ -1,3 +1,3 @@
-"""The version of the package; a module of its own, so that what needs it does not import the package's public names."""
+"""The version of the package, in its own module so that it can be imported without the public names."""
 
 __version__ = "0.1.0"

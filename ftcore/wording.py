@@ -1,15 +1,15 @@
-"""Words for people: numbers, durations, moments and names; orders; and events as sentences.
+"""Text for terminals: numbers, durations, times, lists of names, orders, and events as sentences.
 
-What several readers of a log say is said here once: ``ftctl explain`` (``replay/timeline.py``) and the story at the
-terminal (``launch/narrator.py``) take their sentences from here. ``ftctl events`` shows the type of each event, so its
-lines (``cli/ctl_lines.py``) do without the verb. Reasons of policies take their durations and names from here, too.
+``ftctl explain`` (``replay/timeline.py``) and the messages of ``ftrun`` (``launch/narrator.py``) share the sentences.
+``ftctl events`` prints the type of each event, so its lines (``cli/ctl_lines.py``) have no verb.
 
-House rules: pure; a text never depends on who reads it. Reasons that policies give are compared when a log is
-verified: ``plural``, ``format_duration`` and ``listed`` never change.
+House rules: pure. ``ftctl replay --verify`` compares reasons of policies, so the output of ``plural``,
+``format_duration`` and ``listed`` never changes.
 """
 
 import datetime
 import math
+import re
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -18,6 +18,7 @@ from ftcore.commands import (
     CheckHealth,
     Command,
     DeleteNodes,
+    FindBoundary,
     OpenStore,
     ParkWorkers,
     PauseWorkers,
@@ -40,46 +41,48 @@ from ftcore.events.worker import StandstillJudged, WorkersWentOn
 from ftcore.events.world import RoundPlanned, WorldFormed
 from ftcore.ids import SECOND
 
-NOBODY = "nobody"
-"""Who ended an incident that no policy took."""
+_REPEATED = re.compile(r"(?<!\S)(\S+: )\1+")
+
+NO_POLICY = "no policy"
+"""What tables show for an incident that no policy took."""
 
 DONE = {
-    "pause": "training waits at a step boundary; go on with: ftctl resume",
+    "pause": "training waits at a step boundary; continue with: ftctl resume",
     "resume": "training goes on",
     "drain": "the job goes on without {node}, which is released",
-    "evict": "the job goes on without {node}, which is released and kept out",
-    "admit": "{node} is kept out no longer: it takes part once its ftrun is started again",
+    "evict": "the job goes on without {node}, which is released and quarantined",
+    "admit": "{node} may join again once its ftrun is started; --local-nodes starts it if its place is free",
     "checkpoint": "a checkpoint is saved",
     "stop": "the job has stopped; the same command starts it again",
 }
-"""By wish, what is true once it is fulfilled."""
+"""By command of an operator, the result once it is carried out."""
 
 NAMES_SHOWN = 6
-"""Names in a line; after them only how many more."""
+"""Names listed in a line; the others are counted."""
 
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _YEAR_S = 365 * 86400
 _COUNT_MAX = 999
-"""More of a unit than this is told in larger ones."""
+"""A larger count is shown in larger units."""
 
 
 def plural(count: int, noun: str, many: str = "") -> str:
     """A number with its noun, as ``1 event`` or ``2,000 events``.
 
     Args:
-        count: how many.
-        noun: for one.
-        many: for several, where an s does not make it.
+        count: the number.
+        noun: the singular.
+        many: the plural, if it is not the singular with an s.
     """
     return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
 
 
 def format_duration(seconds: float) -> str:
-    """A duration as a policy file has it: ``90s``, ``5m``, ``25h``, ``30d``; whole years as ``1 year``.
+    """A duration as in a policy file: ``90s``, ``5m``, ``25h``, ``30d``; whole years as ``1 year``.
 
     Args:
-        seconds: below 1000 s with its fraction, else whole; what is no round number of anything is told in the two
-            largest units, as ``23h 59m``, which leaves less than a hundredth out.
+        seconds: shown with its fraction below 1000 s. A value with no whole unit below 1000 is cut to its two largest
+            units, as ``23h 59m``; less than a hundredth is lost.
     """
     if seconds < 1 or (seconds <= _COUNT_MAX and seconds != int(seconds)):
         return f"{seconds:.4g}s"
@@ -96,7 +99,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_elapsed(value: float | None) -> str:
-    """Seconds for people; a dash for what is not known. Half a unit is rounded up."""
+    """A measured time, as ``12 ms``, ``3.4 s`` or ``2m05s``, rounded half up; a dash for None."""
     if value is None:
         return "-"
     if value < 0.9995:
@@ -109,7 +112,7 @@ def format_elapsed(value: float | None) -> str:
 
 
 def _rounded(value: float) -> int:
-    """To whole numbers; two sums of the same parts agree, whatever their last binary digits."""
+    """Round half up, after rounding away binary noise, so that equal sums of different order agree."""
     return math.floor(round(value, 4) + 0.5)
 
 
@@ -120,30 +123,30 @@ def utc(time_ns: int) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def moment(name: str, time_ns: int | None) -> dict[str, str | int | None]:
-    """A moment as JSON has it: under its name by RFC 3339, and as NAME_ns in nanoseconds since the epoch."""
+def timestamp_fields(name: str, time_ns: int | None) -> dict[str, str | int | None]:
+    """JSON fields of a time: NAME in RFC 3339, NAME_ns in nanoseconds since the epoch."""
     return {name: None if time_ns is None else utc(time_ns), f"{name}_ns": time_ns}
 
 
-def clean(text: str) -> str:
-    """One line without control characters: what a worker wrote must not steer the terminal."""
+def printable(text: str) -> str:
+    """The text on one line, without control characters: output of a worker must not control the terminal."""
     return "".join(char if char.isprintable() else " " for char in text.replace("\r\n", "\n").replace("\n", " | "))
 
 
 def listed(several: Collection[str], most: int = 4, sep: str = ", ") -> str:
-    """Names for people: the first few, then how many more."""
+    """The first few names, then the number of the others."""
     names = list(several)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return sep.join(names[:most]) + more
 
 
-def named(several: Collection[str]) -> str:
-    """Names in a line of a log."""
+def name_list(several: Collection[str]) -> str:
+    """The first ``NAMES_SHOWN`` names, then the number of the others."""
     return listed(several, NAMES_SHOWN)
 
 
-def because(reason: str) -> str:
-    """A reason behind what it is the reason of; nothing if there is none."""
+def reason_suffix(reason: str) -> str:
+    """A colon and the reason; empty if the reason is empty."""
     return f": {reason}" if reason else ""
 
 
@@ -151,28 +154,32 @@ def because(reason: str) -> str:
 
 
 def order_text(command: Command) -> str:
-    """What a command asks for, in the imperative: it follows ``is to`` and ``cannot``."""
+    """A command in the imperative, to follow ``is asked to`` or ``cannot``."""
     return _ORDERS[type(command)](command)
 
 
 def _retry(command: RetryStep) -> str:
-    ranks = f" of ranks {named(tuple(map(str, command.ranks)))}" if command.ranks else ""
-    state = {"replica": f", the state{ranks} from replicas", "snapshot": ", the state from before it"}
-    tolerate = ", tolerating its trouble" if command.tolerate else ""
+    ranks = f" of ranks {name_list(tuple(map(str, command.ranks)))}" if command.ranks else ""
+    state = {"replica": f", with the state{ranks} from replicas", "snapshot": ", with the state before the step"}
+    tolerate = ", accepting the same anomaly" if command.tolerate else ""
     return f"compute step {command.step} again{state.get(command.restore, '')}{tolerate}"
 
 
 def _replace(command: ReplaceNodes) -> str:
     one = len(command.nodes) == 1
     keep = f", which {'trains' if one else 'train'} until then" if command.keep else ""
-    isolate = f", whose {'machine is' if one else 'machines are'} not to be used" if command.isolate else ""
-    return f"launch {'another' if one else 'others'} for {named(command.nodes)}{keep}{isolate}"
+    isolate = f", on {'another machine' if one else 'other machines'}" if command.isolate else ""
+    return f"launch {'a replacement' if one else 'replacements'} for {name_list(command.nodes)}{keep}{isolate}"
 
 
 def _check(command: CheckHealth) -> str:
-    groups = named(["-".join(group) for group in command.groups]) or "each by itself"
+    groups = name_list(["-".join(group) for group in command.groups]) or "each node alone"
     label = f"under each {command.label}, " if command.label else ""
     return f"check health before round {command.round}, stage {command.stage}: {label}{groups}"
+
+
+def _at(boundary: int) -> str:
+    return f" at step boundary {boundary}" if boundary else ""
 
 
 _ORDERS: dict[type[Any], Callable[[Any], str]] = {
@@ -180,13 +187,14 @@ _ORDERS: dict[type[Any], Callable[[Any], str]] = {
     StopWorkers: lambda order: f"stop the workers of round {order.round}, grace {format_elapsed(order.grace_s)}",
     OpenStore: lambda order: f"open a store for round {order.round}",
     ReleaseNode: lambda order: f"leave: {order.outcome}, exit code {order.exit_code}",
-    PauseWorkers: lambda order: f"pause the workers of round {order.round}",
-    ResumeWorkers: lambda order: f"let the workers of round {order.round} go on",
+    FindBoundary: lambda order: f"stop the workers of round {order.round} at their next step boundary",
+    PauseWorkers: lambda order: f"pause the workers of round {order.round}{_at(order.boundary)}",
+    ResumeWorkers: lambda order: f"resume the workers of round {order.round}",
     RetryStep: _retry,
     ParkWorkers: lambda order: f"park the workers of round {order.round}, within {format_elapsed(order.grace_s)}",
-    SaveCheckpoint: lambda order: f"save the state of round {order.round}",
+    SaveCheckpoint: lambda order: f"save a checkpoint of round {order.round}{_at(order.boundary)}",
     ReplaceNodes: _replace,
-    DeleteNodes: lambda order: f"end {named(order.nodes)}",
+    DeleteNodes: lambda order: f"delete {name_list(order.nodes)}",
     CheckHealth: _check,
     AskPolicy: lambda order: f"ask {order.policy} about {order.incident}, revision {order.revision}",
 }
@@ -196,105 +204,118 @@ _ORDERS: dict[type[Any], Callable[[Any], str]] = {
 
 
 def sentence(data: Any) -> str:
-    """What an event says, in words that need not be told its type; empty if it has none of its own."""
-    tell = _SENTENCES.get(type(data))
-    return tell(data) if tell is not None else ""
+    """An event as a sentence that is clear without the event's type; empty if its type has no sentence."""
+    to_text = _SENTENCES.get(type(data))
+    return to_text(data) if to_text is not None else ""
 
 
-def back_off(wait_s: float | None, before: str = " ") -> str:
-    """How long is waited before a round; nothing if that is not."""
+def back_off_text(wait_s: float | None, before: str = " ") -> str:
+    """The wait before a round; empty if there is none."""
     return f"{before}after a back-off of {format_elapsed(wait_s)}" if wait_s else ""
 
 
-def leaves_once_ready(nodes: Collection[str]) -> str:
-    """Nodes that train until others are ready for their places."""
+def deferred_departure(nodes: Collection[str]) -> str:
+    """Nodes that train until their replacements are ready."""
     leave = "leaves once its replacement is" if len(nodes) == 1 else "leave once their replacements are"
-    return f"{named(nodes)} {leave} ready; training goes on"
+    return f"{name_list(nodes)} {leave} ready; training goes on"
+
+
+def without_repeats(text: str) -> str:
+    """The text with ``node1: node1: ...`` written once: a reason often begins with the node that is named before it."""
+    return _REPEATED.sub(r"\1", text)
+
+
+def about(node: str, reason: str) -> str:
+    """A reason for a sentence that has named the node."""
+    return without_repeats(f"{node}: {reason}").removeprefix(f"{node}: ")
 
 
 def _ordered(data: ActionOrdered) -> str:
-    """What every restart does has no sentence; the phases tell it."""
+    """Empty for the orders of every restart: the table of phases shows them."""
     command = data.command
     if isinstance(command, StartWorkers | StopWorkers | OpenStore | AskPolicy):
         return ""
     if isinstance(command, ReplaceNodes | DeleteNodes):
-        return f"the platform is to {order_text(command)}"
+        return f"the platform is asked to {order_text(command)}"
     if isinstance(command, ReleaseNode):
-        released = f"{named(data.nodes)} {be(data.nodes)} released: {command.reason}"
+        released = f"{name_list(data.nodes)} {is_or_are(data.nodes)} released: {without_repeats(command.reason)}"
         return released if command.outcome == "released" else ""
-    return f"{named(data.nodes) or 'the workers'}: {order_text(command)}"
+    return f"{name_list(data.nodes) or 'the workers'}: {order_text(command)}"
 
 
-def be(several: Collection[str]) -> str:
-    """The verb behind names."""
+def is_or_are(several: Collection[str]) -> str:
+    """The verb that agrees with the number of names."""
     return "is" if len(several) == 1 else "are"
 
 
 def _formed(data: WorldFormed) -> str:
-    gone = f", without {named(data.gone)}" if data.gone else ""
-    joined = f", with {named(data.joined)}" if data.joined else ""
-    return f"round {data.round}: {size_text(data)}{joined}{gone}"
+    gone = f", without {name_list(data.gone)}" if data.gone else ""
+    joined = f", with {name_list(data.joined)}" if data.joined else ""
+    return f"round {data.round}: {world_size(data)}{joined}{gone}"
 
 
-def size_text(data: WorldFormed) -> str:
-    """How large a world is."""
+def world_size(data: WorldFormed) -> str:
+    """The number of ranks and nodes of a world."""
     return f"{plural(data.size, 'rank')} on {plural(data.nodes, 'node')}"
 
 
-def stacks_in(data: StandstillJudged) -> str:
-    """Where the stacks of the workers are; nothing if they are nowhere."""
+def stacks_suffix(data: StandstillJudged) -> str:
+    """The file with the stacks of the workers; empty if there is none."""
     return f"; stacks: {data.stacks}" if data.stacks else ""
 
 
-def departing(data: DepartureBegun) -> str:
-    """For whom a departure waited."""
-    return f"{named(data.ready)} ready" if data.ready else "no other node is ready"
+def ready_nodes(data: DepartureBegun) -> str:
+    """The nodes that became ready before others leave."""
+    return f"{name_list(data.ready)} {is_or_are(data.ready)} ready" if data.ready else "no other node is ready"
 
 
 _SENTENCES: dict[type[Any], Callable[[Any], str]] = {
     ActionOrdered: _ordered,
     ActionFailed: lambda data: f"failed: {data.effect.partition('.')[0]}: {data.reason}",
-    OrderRefused: lambda data: f"{data.node} cannot: {data.reason}",
-    PlatformAnswered: lambda data: f"the platform {'takes the order' if data.ok else 'declines'}{because(data.reason)}",
+    OrderRefused: lambda data: f"{data.node} refused an order: {data.reason}",
+    PlatformAnswered: lambda data: (
+        f"the platform {'accepts' if data.ok else 'declines'} the order{reason_suffix(data.reason)}"
+    ),
     PlanApplied: lambda data: f"every node has carried out the plan of {data.policy}",
     IncidentContinued: lambda data: f"{data.policy} {data.outcome}; the chain goes on",
     IncidentEscalated: lambda data: f"{data.policy} did not succeed: {data.reason}",
-    DepartureDeferred: lambda data: leaves_once_ready(data.nodes),
+    DepartureDeferred: lambda data: deferred_departure(data.nodes),
     NodeWarmed: lambda data: f"{data.node} can start its workers at once",
     DepartureBegun: lambda data: (
-        f"{named(data.nodes)} {'leaves' if len(data.nodes) == 1 else 'leave'} now: {departing(data)}"
+        f"{name_list(data.nodes)} {'leaves' if len(data.nodes) == 1 else 'leave'} now: {ready_nodes(data)}"
     ),
-    HealthChecked: lambda data: f"{data.node} is {data.verdict}{because(data.detail)}",
-    NodeQuarantined: lambda data: f"{data.node} is kept out of this job from now on: {data.reason}",
+    HealthChecked: lambda data: f"{data.node} is {data.verdict}{reason_suffix(data.detail)}",
+    NodeQuarantined: lambda data: f"{data.node} is quarantined: {about(data.node, data.reason)}",
     CheckpointCommitted: lambda data: f"the checkpoint of step {data.step} is committed",
-    JobRolledBack: lambda data: f"training goes back to the checkpoint of step {data.step}: {data.reason}",
-    DataSkipped: lambda data: f"{data.amount} {data.unit} of data after step {data.step} are left out: {data.reason}",
-    AlertRaised: lambda data: f"people are told ({data.severity})",
+    JobRolledBack: lambda data: f"training rolls back to the checkpoint of step {data.step}: {data.reason}",
+    DataSkipped: lambda data: f"{data.amount} {data.unit} of data after step {data.step} are skipped: {data.reason}",
+    AlertRaised: lambda data: f"an alert is raised ({data.severity})",
     AlertSent: lambda data: (
         f"the alert of event {data.alert} is sent"
         if data.ok
-        else f"people could not be told (alert of event {data.alert}): {data.error}"
+        else f"the alert of event {data.alert} could not be sent: {data.error}"
     ),
     PolicyFaulted: lambda data: f"{data.policy} gave no answer: {data.error}",
-    RoundPlanned: lambda data: f"round {data.round} is planned with {plural(data.want, 'node')}{back_off(data.wait_s)}",
+    RoundPlanned: lambda data: (
+        f"round {data.round} is planned with {plural(data.want, 'node')}{back_off_text(data.wait_s)}"
+    ),
     WorldFormed: _formed,
-    WorkersWentOn: lambda data: f"steps are completed again, after {format_elapsed(data.gap_s)} without one",
+    WorkersWentOn: lambda data: f"steps are completed again, after {format_elapsed(data.gap_s)} without a step",
     SpaceRanLow: lambda data: f"the log's store {'was full' if data.full else 'is nearly full'}",
-    SpaceRecovered: lambda data: "the log's store has room again",
+    SpaceRecovered: lambda data: "the log's store has free space again",
 }
 
 
-def judged(data: HealthJudged) -> str:
-    """Who is not healthy and why, links at fault, and what differs."""
-    said = [f"{each.node} is {each.verdict}: {each.reason}" for each in data.ill[:NAMES_SHOWN]]
-    said += [f"{len(data.ill) - NAMES_SHOWN} more are not plainly healthy"] if len(data.ill) > NAMES_SHOWN else []
-    said += [f"the link {'-'.join(link.nodes)} is at fault: {link.reason}" for link in data.links[:NAMES_SHOWN]]
-    said += [
-        f"{group.label}: its {len(group.nodes) + group.others} nodes fail all together, though not in pairs: "
-        f"{group.reason}"
+def health_result(data: HealthJudged) -> str:
+    """The result of a health check: unhealthy nodes, faulty links and groups, and differences between nodes."""
+    findings = [f"{each.node} is {each.verdict}: {each.reason}" for each in data.ill[:NAMES_SHOWN]]
+    findings += [f"{len(data.ill) - NAMES_SHOWN} more nodes are not healthy"] if len(data.ill) > NAMES_SHOWN else []
+    findings += [f"the link {'-'.join(link.nodes)} is at fault: {link.reason}" for link in data.links[:NAMES_SHOWN]]
+    findings += [
+        f"{group.label}: its {len(group.nodes) + group.others} nodes fail together, though not in pairs: {group.reason}"
         for group in data.apart[:NAMES_SHOWN]
     ]
-    said += [f"nodes differ in {text}" for text in data.differing]
-    said += [data.note] if data.note else []
+    findings += [f"nodes differ in {text}" for text in data.differing]
+    findings += [data.note] if data.note else []
     stages = plural(data.stages, "stage")
-    return f"{plural(data.nodes, 'node')} in {stages}: {'; '.join(said) or 'all healthy'}"
+    return f"{plural(data.nodes, 'node')} in {stages}: {'; '.join(findings) or 'all healthy'}"

@@ -160,11 +160,21 @@ class Cluster:
 
     def ctl(self, *arguments: str, endpoint: str = "") -> str:
         """Run etcdctl (API 3) against all members, or one."""
+        done = self._etcdctl(*arguments, endpoint=endpoint)
+        assert done.returncode == 0, f"{done.args}: {done.stderr}"
+        return done.stdout
+
+    def compact(self) -> None:
+        """Compact up to the present revision; a master may have done so just before."""
+        status = self.ctl("endpoint", "status", "--write-out", "json")
+        revision = status.split('"revision":')[1].split(",")[0].rstrip("}")
+        done = self._etcdctl("compact", revision)
+        assert done.returncode == 0 or "has been compacted" in done.stderr, f"{done.args}: {done.stderr}"
+
+    def _etcdctl(self, *arguments: str, endpoint: str = "") -> subprocess.CompletedProcess[str]:
         command = ["etcdctl", "--endpoints", endpoint or self.endpoints, *arguments]
         environ = os.environ | {"ETCDCTL_API": "3", "no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout
+        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
 
     def leader(self) -> Member:
         """The member that leads now."""

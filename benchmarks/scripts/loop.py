@@ -1,7 +1,7 @@
-"""Training loops that hang, and training loops that only look like it: a plain DDP script that knows nothing of ftcore.
+"""Training loops that hang, and healthy ones that resemble a hang: a plain DDP script without ftcore.
 
-Usage: loop.py CASE DIRECTORY SECONDS. At step 20 the case's own code runs, once in the whole life of the directory; a
-case that is healthy takes SECONDS there, and training goes on to step 40. What happens when is noted in the directory.
+Usage: loop.py CASE DIRECTORY SECONDS. At step 20 the case's own code runs, once per directory; a healthy case takes
+SECONDS there, and training continues to step 40. The times are recorded in the directory.
 """
 
 import ctypes
@@ -44,7 +44,7 @@ def note(what: str) -> None:
 
 
 def once(name: str) -> bool:
-    """Whether this rank does it for the first time in this directory."""
+    """Whether this is the first call of this rank in this directory."""
     try:
         (HERE / f"{name}.{RANK}").touch(exist_ok=False)
     except FileExistsError:
@@ -53,7 +53,7 @@ def once(name: str) -> bool:
 
 
 def lasts() -> "list[float]":
-    """Moments until the case's time is over, a tenth of a second apart."""
+    """Yield every tenth of a second until the case's time is over."""
     return [time.monotonic() + tick / 10 for tick in range(int(SECONDS * 10))]
 
 
@@ -70,7 +70,7 @@ def compute(seconds: float) -> None:
 
 
 def burn(seconds: float) -> None:
-    """Compute in one call of C, without the GIL; Python frames stand still, nothing is read or written."""
+    """Compute in one C call without the GIL; Python frames do not change, nothing is read or written."""
     rounds, begun = 100_000, time.thread_time()
     hashlib.pbkdf2_hmac("sha256", b"", b"", rounds)
     hashlib.pbkdf2_hmac("sha256", b"", b"", min(int(rounds * seconds / (time.thread_time() - begun)), 2**31 - 1))
@@ -84,7 +84,7 @@ def step(opt: torch.optim.Optimizer | None = None) -> None:
 
 
 def served(talk: Callable[[socket.socket], None]) -> socket.socket:
-    """A connection to a server, which is a process of its own."""
+    """A connection to a server in its own process."""
     ours, theirs = socket.create_server(("127.0.0.1", 0)), socket.socket()
     theirs.connect(ours.getsockname())
     peer, _ = ours.accept()
@@ -97,7 +97,7 @@ def served(talk: Callable[[socket.socket], None]) -> socket.socket:
 
 
 def takes(peer: socket.socket) -> None:
-    """A server that takes whatever comes."""
+    """A server that accepts any data."""
     while peer.recv(1 << 16):
         pass
 
@@ -107,7 +107,7 @@ def takes(peer: socket.socket) -> None:
 
 @healthy
 def second_optimizer() -> None:
-    """A second phase with an optimizer of its own; the first one is not used any more."""
+    """A second phase with another optimizer; the first one is no longer used."""
     second = torch.optim.Adam(model.parameters(), lr=1e-3)
     for moment in lasts()[::2]:
         until(moment)
@@ -116,7 +116,7 @@ def second_optimizer() -> None:
 
 @healthy
 def gradient_accumulation() -> None:
-    """Many backward passes to one step."""
+    """Many backward passes per step."""
     for moment in lasts()[::2]:
         until(moment)
         model(torch.randn(4, 8)).square().sum().backward()
@@ -152,7 +152,7 @@ def evaluation_in_a_process() -> None:
 
 @healthy
 def evaluation_elsewhere_polled() -> None:
-    """Rank 0 looks for a file now and then that another host is to write."""
+    """Rank 0 polls for a file that another host writes."""
     if RANK == 0:
         end = time.monotonic() + SECONDS
         while time.monotonic() < end and not (HERE / "never").exists():
@@ -162,7 +162,7 @@ def evaluation_elsewhere_polled() -> None:
 
 @healthy
 def answer_awaited() -> None:
-    """Rank 0 waits for the answer of a server; nothing comes before it."""
+    """Rank 0 waits for a server's answer; no data arrives before."""
     if RANK == 0:
 
         def answers(peer: socket.socket) -> None:
@@ -216,7 +216,7 @@ def download_on_all() -> None:
 
 @healthy
 def slow_save() -> None:
-    """Rank 0 writes a checkpoint to storage that takes a little now and then."""
+    """Rank 0 writes a checkpoint to slow storage."""
     if RANK == 0:
         with (HERE / "checkpoint").open("wb") as file:
             for moment in lasts()[::10]:
@@ -228,7 +228,7 @@ def slow_save() -> None:
 
 @healthy
 def slow_first_batch() -> None:
-    """Every rank waits for its first batch of the epoch, which a process makes."""
+    """Every rank waits for its first batch of the epoch from another process."""
     end = f"import time; time.sleep({SECONDS}); print('batch')"
     with subprocess.Popen([sys.executable, "-c", end], stdout=subprocess.PIPE) as maker:
         assert maker.stdout is not None
@@ -261,7 +261,7 @@ def all_sleep_on_purpose() -> None:
 
 @healthy
 def compile_on_rank_1() -> None:
-    """One rank compiles, in a process that computes."""
+    """One rank compiles, in a busy process."""
     if RANK == 1:
         busy = f"import time; end = time.time() + {SECONDS}\nwhile time.time() < end: pass"
         subprocess.run([sys.executable, "-c", busy], check=True)
@@ -270,7 +270,7 @@ def compile_on_rank_1() -> None:
 
 @healthy
 def slow_rank_in_backward() -> None:
-    """Rank 1 is late for its backward pass; the other one waits inside of its own."""
+    """Rank 1 is late for its backward pass; rank 0 waits inside of its own."""
     if RANK == 1:
         compute(SECONDS)
     step()
@@ -278,7 +278,7 @@ def slow_rank_in_backward() -> None:
 
 @healthy
 def computes_in_one_call() -> None:
-    """Rank 0 burns a processor inside of one call of C; the other one waits for a collective that it began before."""
+    """Rank 0 is busy inside one C call; rank 1 waits in a collective that it began before."""
     if RANK == 0:
         burn(SECONDS)
     dist.all_reduce(torch.ones(1), async_op=True).wait()
@@ -286,7 +286,7 @@ def computes_in_one_call() -> None:
 
 @healthy
 def stopped_for_a_moment() -> None:
-    """A tool that inspects rank 1 stops it briefly, again and again."""
+    """A tool that inspects rank 1 stops it briefly and repeatedly."""
     if RANK == 1:
         stopper = f"import os, signal, time\nfor _ in range({int(SECONDS)}):\n os.kill({os.getpid()}, signal.SIGSTOP)"
         stopper += f"; time.sleep(0.3); os.kill({os.getpid()}, signal.SIGCONT); time.sleep(0.7)"
@@ -296,7 +296,7 @@ def stopped_for_a_moment() -> None:
 
 @healthy
 def reports_only() -> None:
-    """A phase without optimizer and backward pass that reports its steps."""
+    """A phase without optimizer and backward pass, with reported steps."""
     from ftcore.worker import report
 
     for number, moment in enumerate(lasts()[::2]):
@@ -351,7 +351,7 @@ def never_comes_to_backward() -> None:
 
 @stuck
 def uninterruptible() -> None:
-    """Rank 1 waits in the kernel for a child that does not get to its program: state D."""
+    """Rank 1 waits in the kernel for a child that never starts its program: state D."""
     if RANK == 1:
         os.mkfifo(HERE / "fifo")
         opens = [(os.POSIX_SPAWN_OPEN, 9, str(HERE / "fifo"), os.O_RDONLY, 0)]
@@ -369,7 +369,7 @@ def server_never_answers() -> None:
 
 @stuck
 def polls_for_ever() -> None:
-    """Rank 0 polls for a file that is never written: only the ceiling finds that."""
+    """Rank 0 polls for a file that is never written: only the ceiling finds this."""
     while RANK == 0:
         time.sleep(0.5)
     dist.barrier()
@@ -377,7 +377,7 @@ def polls_for_ever() -> None:
 
 @stuck
 def spins_in_one_call() -> None:
-    """Rank 0 burns a processor inside of one call, as in ``loss.item()``; rank 1, whom it waits for, never comes."""
+    """Rank 0 is busy inside one call, as in ``loss.item()``, and waits for rank 1, which never joins."""
     if RANK == 0:
         burn(10**6)
     threading.Event().wait()
@@ -385,13 +385,13 @@ def spins_in_one_call() -> None:
 
 @stuck
 def all_wait_for_ever() -> None:
-    """All ranks wait, and none in a collective: only the ceiling finds that."""
+    """All ranks wait outside of collectives: only the ceiling finds this."""
     threading.Event().wait()
 
 
 @stuck
 def finished_not_gone() -> None:
-    """Every rank has done its work; a thread keeps the process."""
+    """Every rank has finished; a thread keeps the process alive."""
     note("fault")
     dist.destroy_process_group()
     threading.Thread(target=time.sleep, args=(10**6,)).start()

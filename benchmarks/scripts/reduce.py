@@ -1,6 +1,6 @@
 """A data-parallel script in plain torch: it averages gradients by all-reduce, a step takes 50 ms, a rank kills itself.
 
-It knows nothing of its launcher: the other ranks meet the broken connection in their all-reduce and raise.
+It does not use its launcher: the all-reduce of the other ranks fails on the broken connection, and they raise.
 Arguments: how often a rank kills itself, and at which step of a round. Marks are as in ``step.py``; ``died`` is the
 last mark of a rank that kills itself.
 """

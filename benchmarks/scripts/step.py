@@ -1,7 +1,7 @@
-"""A DDP script with a small model: tells when its process group was ready and when its first step was completed.
+"""A DDP script with a small model: marks when its process group was ready and when its first step was completed.
 
-Usage: step.py [MIB [every]]. It holds so much memory; with ``every`` it also tells each later step. Each line of the
-file in ``MARKS`` is ``what rank pid monotonic_ns``; a line is one write, so ranks do not mix.
+Usage: step.py [MIB [every]]. It allocates that much memory; with ``every`` it also marks each later step. Each line of
+the file in ``MARKS`` is ``what rank pid monotonic_ns``; a line is one write, so ranks do not mix.
 """
 
 import os

@@ -1,11 +1,11 @@
-"""The demo: a training loses workers, a whole node and its master, goes on by itself, and ends as if nothing had been.
+"""Demo: a training loses workers, a node and its master, recovers by itself, and ends with the same weights.
 
-1. Train without faults; note the final loss and the digest of the weights.
-2. Train again, and meanwhile: SIGKILL a worker, let one raise an exception, let one segfault, SIGKILL the agent of a
-   whole node, SIGKILL the master.
-3. Print the incidents from the event log, verify that every decision in it would be made again, and compare the ends.
+1. Train without faults; record the final loss and the digest of the weights.
+2. Train again with faults: SIGKILL of a worker, an exception in a worker, a segfault in a worker, SIGKILL of the agent
+   of a node, SIGKILL of the master.
+3. Print the incidents from the event log, verify that a replay reproduces every decision, and compare the weights.
 
-Exit code 0 only if all of that came out as it should.
+Exit code 0 only if all of that succeeds.
 """
 
 import argparse
@@ -32,9 +32,9 @@ class Run:
 
     Args:
         job: its name.
-        home: directory for all that it leaves.
-        steps: how long to train.
-        faults: what to do when a step is reached, each once.
+        home: directory for all of its files.
+        steps: number of steps to train.
+        faults: faults to cause, by step, each once.
     """
 
     def __init__(self, job: str, home: Path, steps: int, faults: dict[int, Callable[["Run"], str]]) -> None:
@@ -47,7 +47,7 @@ class Run:
         self.env = {**os.environ, "XDG_STATE_HOME": str(home / "state"), "FTCORE_STORE": self.store}
 
     def go(self) -> float:
-        """Train to the end; returns the seconds that it took."""
+        """Train to the end; return the seconds that it took."""
         began = time.monotonic()
         script = [
             str(HERE / "train.py"),
@@ -64,7 +64,7 @@ class Run:
         try:
             for line in process.stdout:
                 self.show(line.rstrip())
-                self.strike(line)
+                self.cause_faults(line)
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
             process.wait()
@@ -72,19 +72,19 @@ class Run:
         if process.wait() != 0:
             sys.exit(f"demo: the run {self.job} failed with exit code {process.returncode}")
         if self.faults:
-            sys.exit(f"demo: faults planned for steps {list(self.faults)} did not happen")
+            sys.exit(f"demo: faults planned for steps {list(self.faults)} did not occur")
         return time.monotonic() - began
 
     def show(self, line: str) -> None:
-        """Show progress: ftcore's lines as they are, the training's every tenth step; tracebacks stay in the logs."""
+        """Print progress: ftcore's lines, and every tenth step of the training; tracebacks stay in the log files."""
         found = STEP.search(line)
         if line.startswith(("ftcore: ", "ftrun: ", "final loss")):
             print(f"  {line}", flush=True)
         elif found and int(found[1]) % 10 == 0:
             print(f"    {line}", flush=True)
 
-    def strike(self, line: str) -> None:
-        """Cause the faults that are planned for the step that the line reports."""
+    def cause_faults(self, line: str) -> None:
+        """Cause the faults that are planned for the reported step."""
         found = STEP.search(line)
         if not found:
             return
@@ -93,7 +93,7 @@ class Run:
             print(f"demo: {self.faults.pop(step)(self)}", flush=True)
 
     def newest(self, kind: str, node: str = "") -> dict[str, object]:
-        """The data of the newest event of a type, from the log."""
+        """Return the data of the newest event of a type in the log."""
         command = [str(BIN / "ftctl"), "events", "--job", self.job, "--type", kind, "--format", "json"]
         lines = subprocess.run(command, env=self.env, capture_output=True, text=True, check=True).stdout.splitlines()
         events = [json.loads(line)["data"] for line in lines]
@@ -101,7 +101,7 @@ class Run:
         return found
 
     def ftctl(self, *args: str) -> int:
-        """Run an ftctl command for the person to see; returns its exit code."""
+        """Run an ftctl command with visible output; return its exit code."""
         print(f"\n$ ftctl {' '.join(args)} --job {self.job}", flush=True)
         return subprocess.run([str(BIN / "ftctl"), *args, "--job", self.job], env=self.env, check=False).returncode
 
@@ -117,23 +117,23 @@ def kill_node(run: Run) -> str:
     pid = run.newest("node.joined", "node1")["pid"]
     assert isinstance(pid, int)
     os.kill(pid, signal.SIGKILL)
-    return f"SIGKILL to the agent of node1 (pid {pid}): the whole node is gone"
+    return f"SIGKILL to the agent of node1 (pid {pid}): the node is lost"
 
 
 def kill_master(run: Run) -> str:
     pid = run.newest("master.elected")["pid"]
     assert isinstance(pid, int)
     os.kill(pid, signal.SIGKILL)
-    return f"SIGKILL to the master (pid {pid}): the training must not even notice"
+    return f"SIGKILL to the master (pid {pid}): the training must not be interrupted"
 
 
-def order(kind: str, rank: int) -> Callable[[Run], str]:
-    def lay_out(run: Run) -> str:
+def planned(kind: str, rank: int) -> Callable[[Run], str]:
+    def plan(run: Run) -> str:
         step = run.reached + 3  # the ranks may be a step ahead of what was printed
         (run.orders / f"{kind}.{step}.{rank}").touch()
-        return f"rank {rank} will meet its {kind} at step {step}"
+        return f"{kind} of rank {rank} planned at step {step}"
 
-    return lay_out
+    return plan
 
 
 def main() -> int:
@@ -144,22 +144,22 @@ def main() -> int:
     home = args.keep.absolute() if args.keep else Path(tempfile.mkdtemp(prefix="ftcore-demo-"))
     home.mkdir(parents=True, exist_ok=True)
     try:
-        return tell(home, args.steps, kept=bool(args.keep))
+        return run_demo(home, args.steps, kept=bool(args.keep))
     finally:
         if not args.keep:
             shutil.rmtree(home, ignore_errors=True)
 
 
-def tell(home: Path, steps: int, *, kept: bool) -> int:
+def run_demo(home: Path, steps: int, *, kept: bool) -> int:
     began = time.monotonic()
-    print(f"demo: 1. {steps} steps of a 3.3M-parameter GPT, {NODES} nodes x 1 worker, nothing happens", flush=True)
+    print(f"demo: 1. {steps} steps of a 3.3M-parameter GPT, {NODES} nodes x 1 worker, no faults", flush=True)
     calm = Run("calm", home, steps, {})
     calm_s = calm.go()
-    print(f"demo: that took {calm_s:.0f} s\n\ndemo: 2. the same, and this happens:", flush=True)
+    print(f"demo: that took {calm_s:.0f} s\n\ndemo: 2. the same with faults:", flush=True)
     plan: dict[int, Callable[[Run], str]] = {
         steps * 1 // 6: kill_worker,
-        steps * 2 // 6: order("exception", 0),
-        steps * 3 // 6: order("segfault", 1),
+        steps * 2 // 6: planned("exception", 0),
+        steps * 3 // 6: planned("segfault", 1),
         steps * 4 // 6: kill_node,
         steps * 5 // 6: kill_master,
     }
@@ -172,12 +172,12 @@ def tell(home: Path, steps: int, *, kept: bool) -> int:
     equal = ends[0] == ends[1]
     print(f"\ndemo: final loss {float.fromhex(ends[0][0]):.6f} without faults,")
     verdict = "equal to the last bit" if equal else "DIFFERENT"
-    print(f"demo: final loss {float.fromhex(ends[1][0]):.6f} with five of them: {verdict}")
+    print(f"demo: final loss {float.fromhex(ends[1][0]):.6f} with five faults: {verdict}")
     print(f"demo: weights {ends[0][1][:16]} and {ends[1][1][:16]}: {'equal' if equal else 'DIFFERENT'}")
-    print(f"demo: every decision in the log would be made again: {'yes' if verified else 'NO'}")
+    print(f"demo: a replay reproduces every decision in the log: {'yes' if verified else 'NO'}")
     if kept:
-        print(f"demo: look around: FTCORE_STORE={stormy.store} ftctl events --job stormy")
-    print(f"demo: {time.monotonic() - began:.0f} s in all")
+        print(f"demo: to read the event log: FTCORE_STORE={stormy.store} ftctl events --job stormy")
+    print(f"demo: {time.monotonic() - began:.0f} s in total")
     return 0 if equal and verified else 1
 
 

@@ -1,11 +1,11 @@
 """A small GPT trained on the Python standard library's own sources: a plain torchrun script.
 
-It knows nothing of ftcore. All that it does for its own survival is what every long training does: it saves a
-checkpoint every few steps (written beside the old one, then renamed) and starts from the newest one.
+It does not use ftcore. Like every long training it saves a checkpoint every few steps (written beside the old one, then
+renamed) and starts from the newest one.
 
-Every number depends on the seed and the step alone: the batch of a step is drawn from (seed, step, rank), there is no
-dropout, and each rank computes on one thread. With two ranks the gradient sum has two terms, whose order does not
-matter. So a run that was interrupted ends with the same weights, to the last bit, as one that was not.
+Every number depends only on the seed and the step: the batch is drawn from (seed, step, rank), there is no dropout, and
+each rank computes on one thread. With two ranks the gradient sum has two terms, and their order does not matter. So an
+interrupted run ends with the same weights, to the last bit, as an uninterrupted one.
 """
 
 import argparse
@@ -26,7 +26,7 @@ BATCH = 4
 
 
 class Block(nn.Module):
-    """Attention and a two-layer network, each behind a norm and beside a shortcut."""
+    """Attention and a two-layer network, each with a norm before it and a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class GPT(nn.Module):
 
 
 def corpus() -> Tensor:
-    """Half a megabyte of the standard library, in order of file names."""
+    """Return half a megabyte of the standard library, in order of file names."""
     text = bytearray()
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         text += path.read_bytes()
@@ -69,15 +69,15 @@ def corpus() -> Tensor:
 
 
 def batch_of(text: Tensor, seed: int, step: int, rank: int) -> tuple[Tensor, Tensor]:
-    """The batch of a step and rank; the same whenever it is asked for."""
+    """Return the batch of a step and rank, the same at every call."""
     draw = torch.Generator().manual_seed((seed * 1_000_003 + step) * 1_009 + rank)
     starts = torch.randint(len(text) - CONTEXT - 1, (BATCH,), generator=draw)
     rows = torch.stack([text[start : start + CONTEXT + 1] for start in starts])
     return rows[:, :-1], rows[:, 1:]
 
 
-def misbehave(faults: Path, step: int, rank: int) -> None:
-    """Carry out the fault that was laid out for this step and rank, once."""
+def cause_fault(faults: Path, step: int, rank: int) -> None:
+    """Carry out the fault that is planned for this step and rank, once."""
     for kind in ("exception", "segfault"):
         order = faults / f"{kind}.{step}.{rank}"
         if order.exists():
@@ -88,7 +88,7 @@ def misbehave(faults: Path, step: int, rank: int) -> None:
 
 
 def in_bytes(values: Tensor) -> bytes:
-    """What a tensor in memory holds; without numpy, which not every installation of torch has."""
+    """Return the bytes of a tensor in memory, without numpy, which not every installation of torch has."""
     whole = values.detach().contiguous()
     return ctypes.string_at(whole.data_ptr(), whole.numel() * whole.element_size())
 
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--save-every", type=int, default=10)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--faults", type=Path, help="directory in which the demo lays out faults")
+    parser.add_argument("--faults", type=Path, help="directory with the demo's planned faults")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -118,7 +118,7 @@ def main() -> None:
     began = time.monotonic()
     for step in range(done + 1, args.steps + 1):
         if args.faults is not None:
-            misbehave(args.faults, step, rank)
+            cause_fault(args.faults, step, rank)
         loss = model(*batch_of(text, args.seed, step, rank))
         optimizer.zero_grad()
         loss.backward()

@@ -1,6 +1,6 @@
-"""A launcher of its own that embeds ftcore: it brings its processes, ftcore brings log, decisions and recovery.
+"""A custom launcher that embeds ftcore: the launcher runs processes, ftcore provides log, decisions and recovery.
 
-Master and agent live in this one process, the log in memory; the workers are plain subprocesses. One of them fails at
+Master and agent run in this process, and the log is in memory; the workers are plain subprocesses. One worker fails at
 its first attempt. Run it:  python examples/embed/launcher.py
 """
 
@@ -27,7 +27,7 @@ WORKER = textwrap.dedent(
 
 
 class Subprocesses:
-    """An ``ftcore.Supervisor`` over asyncio's subprocesses, each in a session of its own."""
+    """An ``ftcore.Supervisor`` that uses asyncio's subprocesses, each in its own session."""
 
     def __init__(self) -> None:
         self._workers: list[asyncio.subprocess.Process] = []
@@ -83,7 +83,7 @@ class Subprocesses:
         return os.devnull
 
     async def open_store(self, round_: int, host: str) -> tuple[str, int]:
-        return host, 29500 + round_  # these workers do not meet; a launcher for torch opens a TCPStore here
+        return host, 29500 + round_  # these workers need no store; a launcher for torch opens a TCPStore here
 
     async def close(self) -> None:
         await self.stop(0.0)

@@ -1,3 +1,1 @@
-"""Command lines: parsing and printing only; what is printed is computed elsewhere, and processes are composed in
-``launch``.
-"""
+"""Command lines: parsing and printing only; ``launch`` composes processes, other packages compute results."""

@@ -1,7 +1,7 @@
-"""``ftctl classify``: what a text from elsewhere means, with the rules that a running job uses.
+"""``ftctl classify``: classifies the text of any log with the rules of a running job.
 
-House rules: the text is streamed, so a log of any size can be read; what is no text is refused with its place. Of JSON
-lines only ``text`` is read, whatever else stands in them: a label that came along is never looked at.
+House rules: the text is streamed, so a log of any size can be read. Binary input is refused with its byte offset. Only
+``text`` of a JSON line is classified; other keys, such as a label, are ignored and copied to the output.
 """
 
 import argparse
@@ -17,25 +17,25 @@ from ftcore.cli.ctl_output import paint, print_json, wants_colour
 from ftcore.errors import UsageError
 from ftcore.faults.extra import extra_rules
 from ftcore.faults.rule import Rule
-from ftcore.faults.taxonomy import CLASSES, FaultClass, settings_for
+from ftcore.faults.taxonomy import FaultClass, facts_of, settings_for
 from ftcore.faults.text import Diagnosis, TextReader, classify_text
-from ftcore.wording import clean
+from ftcore.wording import printable
 
 LINE_BYTES_MAX = 1 << 20
-"""Of a line of text; a longer one is read in pieces of this size."""
+"""Longest line of text; a longer one is read in pieces of this size."""
 JSON_BYTES_MAX = 64 << 20
-"""Of one JSON line."""
+"""Longest JSON line."""
 BINARY_SHARE = 0.1
-"""Of NUL and other control bytes in the first block: more than this, and it is no text."""
+"""Share of NUL and other control bytes in a line above which the file is not text."""
 
 NO_FAULT = "none"
-"""Class and role of a text in which no fault was found."""
+"""Class and role of a text without a fault."""
 
 _CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
 
 
 async def classify(args: argparse.Namespace) -> int:
-    """Say what a text, or the text in each of many JSON lines, means."""
+    """Classify a text, or the text in each JSON line."""
     extra = _rules(args.policy) if args.policy is not None else ()
     with _opened(args.file) as file:
         if args.jsonl:
@@ -43,37 +43,41 @@ async def classify(args: argparse.Namespace) -> int:
                 text = item.pop("text")
                 print_json(item | {"text": text} | as_json(classify_text(text, extra)))
             return 0
-        told = _read(file, args.file, extra)
+        diagnosis = _read(file, args.file, extra)
     if args.format == "json":
-        print_json(as_json(told))
+        print_json(as_json(diagnosis))
     else:
-        _print(told)
+        _print(diagnosis)
     return 0
 
 
-def as_json(told: Diagnosis) -> dict[str, Any]:
-    """A diagnosis, with the keys of the corpus; class, role and action are ``none`` where no fault was found."""
+def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """A diagnosis with the keys of the fault corpus; class, role and action are ``none`` if there is no fault."""
     return {
-        "class": NO_FAULT if told.faultless else str(told.cls),
-        "detail": told.detail,
-        "role": NO_FAULT if told.faultless else told.role,
-        "certain": told.certain,
-        "action": str(told.action),
-        "root_rank": told.root_rank,
-        "node_at_fault": "y" if told.node_at_fault else "n",
-        "reason": told.reason,
-        "rule": told.rule,
-        "evidence": list(told.evidence),
-        "missing": list(told.missing),
-        "advice": "" if told.faultless else _advice(told),
-        "settings": settings_for(told.cls, told.detail),
+        "class": NO_FAULT if diagnosis.faultless else str(diagnosis.cls),
+        "detail": diagnosis.detail,
+        "role": NO_FAULT if diagnosis.faultless else diagnosis.role,
+        "certain": diagnosis.certain,
+        "action": str(diagnosis.action),
+        "root_rank": diagnosis.root_rank,
+        "node_at_fault": "y" if diagnosis.node_at_fault else "n",
+        "reason": diagnosis.reason,
+        "rule": diagnosis.rule,
+        "evidence": list(diagnosis.evidence),
+        "missing": list(diagnosis.missing),
+        "advice": "" if diagnosis.faultless else _advice(diagnosis),
+        "settings": settings_for(diagnosis.cls, diagnosis.detail),
     }
 
 
-def _advice(told: Diagnosis) -> str:
-    if told.cls is FaultClass.UNKNOWN:
-        return f"read as well: {'; '.join(told.missing)}"
-    return CLASSES[told.cls].advice
+def _advice(diagnosis: Diagnosis) -> str:
+    if diagnosis.cls is FaultClass.UNKNOWN:
+        return f"read also: {'; '.join(diagnosis.missing)}"
+    return facts_of(diagnosis.cls, diagnosis.detail).advice
+
+
+def _meaning(diagnosis: Diagnosis) -> str:
+    return facts_of(diagnosis.cls, diagnosis.detail).meaning
 
 
 def _rules(path: str) -> tuple[Rule, ...]:
@@ -93,7 +97,7 @@ def _opened(name: str) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     try:
-        file = open(name, "rb")  # noqa: SIM115 -- closed below; only the opening may fail here
+        file = open(name, "rb")  # noqa: SIM115 -- closed below; only errors of open() are handled here
     except OSError as error:
         raise UsageError(
             f"{name}: cannot be read ({error.strerror}); expected a file, or - for standard input"
@@ -109,7 +113,7 @@ def _read(file: BinaryIO, name: str, extra: tuple[Rule, ...]) -> Diagnosis:
         if total < LINE_BYTES_MAX:
             _must_be_text(line, name, total)
         total += len(line)
-        # half characters and other encodings are usual in output: they are shown as question marks
+        # cut characters and other encodings are common in output: they become replacement characters
         for part in line.decode("utf-8", "replace").splitlines():
             reader.add(part)
     if not total:
@@ -128,11 +132,11 @@ def _lines(file: BinaryIO, name: str, size: int) -> Iterator[bytes]:
 def _must_be_text(line: bytes, name: str, offset: int) -> None:
     odd = len(line) - len(line.translate(None, _CONTROL))
     if odd > BINARY_SHARE * len(line) and odd > 4:
-        raise UsageError(f"{name}: no text: {odd} of {len(line)} bytes from byte {offset} on are control characters")
+        raise UsageError(f"{name}: not text: {odd} of {len(line)} bytes after byte {offset} are control characters")
 
 
 def _items(file: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines; empty lines are passed over."""
+    """Yield the objects of a file of JSON lines, without empty lines."""
     number, count = 0, 0
     for line in _lines(file, name, JSON_BYTES_MAX):
         number += 1
@@ -146,48 +150,51 @@ def _items(file: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{where}: not JSON ({error}); expected one object a line, with the key text") from None
         if not isinstance(item, dict) or not isinstance(item.get("text"), str):
-            raise UsageError(f"{where}: expected an object with the key text and a string there")
+            raise UsageError(f"{where}: expected an object whose key text is a string")
         count += 1
         yield item
     if not count:
         raise UsageError(f"{name}: is empty; expected JSON lines, each an object with the key text")
 
 
-def _print(told: Diagnosis) -> None:
+def _print(diagnosis: Diagnosis) -> None:
     colour = wants_colour()
-    if told.faultless:
+    if diagnosis.faultless:
         rows = [
             ("class", "none: no fault was found"),
-            ("reason", told.reason),
-            ("advice", "if the job failed all the same, read the output of every rank and the kernel log of its node"),
+            ("reason", diagnosis.reason),
+            ("advice", "if the job failed nevertheless, read the output of every rank and the kernel log of its node"),
         ]
     else:
-        rows = _rows(told)
+        rows = _rows(diagnosis)
     for name, text in rows:
-        print(f"{paint(f'{name:<9}', 'strong', colour)} {clean(text)}")
-    print(paint("last lines" if told.cls is FaultClass.UNKNOWN else "evidence", "strong", colour))
-    for line in told.evidence:
-        print(f"  {clean(line)}")
+        print(f"{paint(f'{name:<9}', 'strong', colour)} {printable(text)}")
+    print(paint("last lines" if diagnosis.cls is FaultClass.UNKNOWN else "evidence", "strong", colour))
+    for line in diagnosis.evidence:
+        print(f"  {printable(line)}")
 
 
-def _rows(told: Diagnosis) -> list[tuple[str, str]]:
-    began = f"; it began with {told.root_rank}" if told.root_rank else ""
-    doubt = "" if told.certain else "; the evidence does not say who began"
+def _rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    began = f"; it began with {diagnosis.root_rank}" if diagnosis.root_rank else ""
+    doubt = "" if diagnosis.certain else "; the evidence does not show which rank failed first"
     rows = [
-        ("class", f"{told.cls}{f' ({told.detail})' if told.detail else ''}: {CLASSES[told.cls].meaning}"),
-        ("role", f"{told.role}{began or doubt}"),
-        ("action", str(told.action)),
-        ("node", _node(told)),
-        ("reason", f"{told.reason}{f' (rule {told.rule})' if told.rule else ''}"),
-        ("advice", _advice(told)),
-        ("settings", settings_for(told.cls, told.detail)),
+        (
+            "class",
+            f"{diagnosis.cls}{f' ({diagnosis.detail})' if diagnosis.detail else ''}: {_meaning(diagnosis)}",
+        ),
+        ("role", f"{diagnosis.role}{began or doubt}"),
+        ("action", str(diagnosis.action)),
+        ("node", _node(diagnosis)),
+        ("reason", f"{diagnosis.reason}{f' (rule {diagnosis.rule})' if diagnosis.rule else ''}"),
+        ("advice", _advice(diagnosis)),
+        ("settings", settings_for(diagnosis.cls, diagnosis.detail)),
     ]
     return [(name, text) for name, text in rows if text]
 
 
-def _node(told: Diagnosis) -> str:
-    if not told.node_at_fault:
-        return "nothing speaks against the machine"
-    if told.certain:
-        return "there is reason to suspect the machine"
-    return "a machine or the link between two is to be suspected; a check of the pair says which"
+def _node(diagnosis: Diagnosis) -> str:
+    if not diagnosis.node_at_fault:
+        return "no evidence against the machine"
+    if diagnosis.certain:
+        return "the machine is suspected"
+    return "a machine, or the link between two machines, is suspected; check the pair to find out which"

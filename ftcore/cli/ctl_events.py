@@ -1,4 +1,4 @@
-"""``ftctl events``: the audit log, a line per event, decisions indented under the fact that they answer."""
+"""``ftctl events``: prints the event log, a line per event, decisions indented below the fact that caused them."""
 
 import argparse
 import sys
@@ -19,34 +19,34 @@ from ftcore.events.registry import Kind
 from ftcore.ids import Seq
 from ftcore.launch.hints import hinted
 from ftcore.policies.targets import hidden
-from ftcore.ports import EventLog
+from ftcore.ports import AppendOnlyLog
 from ftcore.replay.select import Bound, Names, Selection, Selector
-from ftcore.wording import clean, moment
+from ftcore.wording import printable, timestamp_fields
 
 TYPE_WIDTH = 22
 
 
 async def events(args: argparse.Namespace) -> int:
-    """Show the wanted events, and with ``--follow`` go on with new ones.
+    """Show the selected events, and with ``--follow`` wait for new ones.
 
-    Where the archive is away, what is left is shown, and what is missing told: a log that is read to see what happens
-    now must not need its past. Who names the first event wanted gets that one or an error.
+    Without the archive, the events in the store are shown, with a message about the missing ones: reading recent events
+    must not need the archive. If ``--since`` names a missing event, the command fails.
 
     Raises:
-        NotFound: the log knows no type, node or incident of that name. With ``--follow`` a node or an incident may
-            still come, so only a type must be known.
+        NotFound: the log has no event type, node or incident of that name. With ``--follow`` only the type is checked:
+            a node or incident may still appear.
     """
     show = _show_json if args.format == "json" else Lines(args).show
     async with opened(args) as log:
-        since, until = [await _settled(bound, log) for bound in (args.since, args.until)]
+        since, until = [await settled_bound(bound, log) for bound in (args.since, args.until)]
         selection = Selection(since=since, until=until, types=args.type, node=args.node, incident=args.incident)
         selector = Selector(selection)
         shown, code = False, 0
         if Names().unknown(named := Selection(types=args.type)):
-            await _must_know(named, log)  # a type that this ftcore does not know may be in the log of a newer one
-        async for event, missing in _there(log, Seq(selection.after), args.follow):
+            await _require_known(named, log)  # the log of a newer release may have types that this ftcore does not know
+        async for event, missing in _readable(log, Seq(selection.after), args.follow):
             if missing is not None and (since is None or since.compare(event) > 0):
-                say(hinted(f"{missing}; shown is what is there", args))
+                say(hinted(f"{missing}; showing the events in the store", args))
                 code = missing.exit_code
             if selection.is_past(event):
                 break
@@ -56,23 +56,23 @@ async def events(args: argparse.Namespace) -> int:
                 if args.follow:
                     sys.stdout.flush()
         if not shown:
-            await _must_know(selection, log)
+            await _require_known(selection, log)
             if args.format == "table":
-                say("no events in this selection")
+                say("no events match the selection")
     return code
 
 
-async def _must_know(selection: Selection, log: EventLog) -> None:
-    """Refuse names that the log does not know: an empty answer would say that nothing happened to them."""
+async def _require_known(selection: Selection, log: AppendOnlyLog) -> None:
+    """Refuse names that are not in the log: an empty answer would suggest that nothing happened to them."""
     names = Names()
-    async for event, _ in _there(log, Seq(0), follow=False):
+    async for event, _ in _readable(log, Seq(0), follow=False):
         names.feed(event)
-    if wrong := names.unknown(selection):
-        raise NotFound(f"{log.job}: {wrong}")
+    if problem := names.unknown(selection):
+        raise NotFound(f"{log.job}: {problem}")
 
 
-async def _there(log: EventLog, after: Seq, follow: bool) -> AsyncIterator[tuple[Event, Truncated | None]]:
-    """The events that can be read, each with the error of those missing right before it."""
+async def _readable(log: AppendOnlyLog, after: Seq, follow: bool) -> AsyncIterator[tuple[Event, Truncated | None]]:
+    """Yield the events that can be read, each with the error about events missing directly before it."""
     missing: Truncated | None = None
     while True:
         try:
@@ -80,15 +80,15 @@ async def _there(log: EventLog, after: Seq, follow: bool) -> AsyncIterator[tuple
                 yield event, missing
                 missing = None
             return
-        except Truncated as gone:
+        except Truncated as error:
             if after > 0 or missing is not None:
                 raise
-            missing, after = gone, Seq(gone.floor)
+            missing, after = error, Seq(error.floor)
 
 
-async def _settled(bound: Bound | None, log: EventLog) -> Bound | None:
-    """A place by its time. It is now what this host's clock says, and never before the log's last event, whose clock
-    may be ahead."""
+async def settled_bound(bound: Bound | None, log: AppendOnlyLog) -> Bound | None:
+    """Convert a bound with ``ago`` to a time. Now is this host's clock, but never before the log's last event, because
+    the master's clock may be ahead."""
     if bound is None or bound.ago is None:
         return bound
     last = await log.last_seq()
@@ -101,28 +101,28 @@ def _show_json(event: Event) -> None:
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    """An event with every field of its envelope, those without a value too; of URLs in a policy the scheme alone.
+    """An event with all fields of its envelope; URLs in a policy are reduced to their scheme.
 
-    The id is an object here, under a name of its own: ``id`` is a name in all other output.
+    The id is an object named ``event_id``, because ``id`` is a string in all other output.
     """
     fields: dict[str, Any] = msgspec.structs.asdict(event)
     fields = {"seq": event.seq, "event_id": event.id._asdict()} | {k: v for k, v in fields.items() if k != "id"}
     data = payload_to_json(event.data)
     at = event.at
-    fields["at"] = None if at is None else {**moment("wall", at.wall), "mono_ns": at.mono, "boot": at.boot}
-    fields = {key: value for name, told in fields.items() for key, value in _told(name, told).items()}
+    fields["at"] = None if at is None else {**timestamp_fields("wall", at.wall), "mono_ns": at.mono, "boot": at.boot}
+    fields = {key: value for name, field in fields.items() for key, value in _json_fields(name, field).items()}
     return {**fields, "data": hidden(data) if isinstance(event.data, PolicyLoaded) else data}
 
 
-def _told(name: str, value: Any) -> dict[str, Any]:
-    return moment(name, value) if name == "time" else {name: value}
+def _json_fields(name: str, value: Any) -> dict[str, Any]:
+    return timestamp_fields(name, value) if name == "time" else {name: value}
 
 
 class Lines:
-    """Prints events as lines; says the day whenever it changes.
+    """Prints events as lines, and the date whenever it changes.
 
     Args:
-        args: of the command; their store and job complete the hints in the lines.
+        args: of the command; their store and job are added to ``ftctl`` commands in the lines.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -139,7 +139,7 @@ class Lines:
             print(paint(f"{day} (UTC)", "strong", self._colour))
         name = event.type if event.kind is Kind.FACT else f"  {event.type}"
         head = f"{event.seq:>6} {clock(event.time)}  {name:<{TYPE_WIDTH}} "
-        text = clean(hinted(summary(event), self._args))
+        text = printable(hinted(summary(event), self._args))
         if self._columns is not None:
             room = max(20, self._columns - len(head))
             text = text if len(text) <= room else text[: room - 1] + "…"

@@ -32,13 +32,11 @@ def add_futures(commands: Any, command: Callable[..., Any], reading: Callable[..
     whatif = reading(
         commands,
         "whatif",
-        "Tell what another policy would have cost: each incident of the log decided again under another chain.",
+        "Estimate what another policy would have cost: decide each incident of the log again with another chain.",
         WHATIF,
     )
     whatif.add_argument("--policy", required=True, metavar="FILE", help="the other policy file")
-    whatif.add_argument(
-        "--profile", metavar="NAME", help="take from this profile what the log does not tell; see simulate"
-    )
+    whatif.add_argument("--profile", metavar="NAME", help="profile for figures that are not in the log; see simulate")
     add_assume(whatif)
 
 
@@ -46,53 +44,61 @@ def _add_simulate(commands: Any, command: Callable[..., Any]) -> None:
     simulate = command(
         commands,
         "simulate",
-        "Simulate a job on a cluster that fails like a known one: goodput by cause, incidents, how the policies fared.",
+        "Simulate a job on a cluster with known failure rates: goodput, causes of loss, incidents, policies.",
         SIMULATE,
     )
     simulate.add_argument("--nodes", type=whole, required=True, metavar="N", help="nodes of the job")
     simulate.add_argument("--days", type=number, required=True, metavar="D", help="days of virtual time")
-    simulate.add_argument("--seed", type=whole, default=0, metavar="S", help="seed of all chance; default: 0")
+    simulate.add_argument("--seed", type=whole, default=0, metavar="S", help="random seed; default: 0")
     simulate.add_argument(
         "--seeds",
         type=whole,
         default=1,
         metavar="K",
-        help="simulate K seeds from S on and tell how far they spread; what else is told is of the first",
+        help="simulate K seeds, S to S+K-1, and report mean and spread; all other results are of the first",
     )
     simulate.add_argument(
         "--profile", metavar="NAME", help="rates and mix of failures: llama3 (default), opt175b, rsc1, ant"
     )
-    simulate.add_argument("--policy", metavar="FILE", help="the chain; default: that of a job without a policy file")
+    simulate.add_argument("--policy", metavar="FILE", help="policy file; default: the default chain")
     simulate.add_argument(
         "--rate",
         type=number,
         metavar="R",
-        help="failures per node and day; without --profile, of killed processes only",
+        help="failures per node and day; without --profile, all are killed processes",
     )
-    simulate.add_argument("--trace", metavar="FILE", help="what goes wrong, instead of a profile; see the how-to")
     simulate.add_argument(
-        "--restart", type=duration_s, metavar="TIME", help="from a failure until training goes on, as 300 or 5m"
+        "--trace",
+        metavar="FILE",
+        help="file with failures, instead of a profile; see docs/how-to/simulate-a-cluster.md",
     )
-    simulate.add_argument("--ckpt-interval", type=duration_s, metavar="TIME", help="training between two checkpoints")
-    simulate.add_argument("--ckpt-cost", type=duration_s, metavar="TIME", help="training stands still for a checkpoint")
-    simulate.add_argument("--nodes-min", type=whole, metavar="N", help="the job runs with so few; default: with all")
     simulate.add_argument(
-        "--plot", metavar="FILE.svg", help="draw goodput and losses over time; another picture is replaced"
+        "--restart", type=duration_s, metavar="TIME", help="time from a failure to the next step, as 300 or 5m"
+    )
+    simulate.add_argument(
+        "--ckpt-interval", type=duration_s, metavar="TIME", help="training time between two checkpoints"
+    )
+    simulate.add_argument(
+        "--ckpt-cost", type=duration_s, metavar="TIME", help="time that training stops for a checkpoint"
+    )
+    simulate.add_argument("--nodes-min", type=whole, metavar="N", help="fewest nodes of a round; default: all nodes")
+    simulate.add_argument(
+        "--plot", metavar="FILE.svg", help="draw goodput and losses over time; an existing SVG file is overwritten"
     )
     simulate.add_argument(
         "--log",
         metavar="FILE.ftlog",
-        help="keep the log; read it with ftctl --store file:FILE.ftlog, as any other; another archive is replaced",
+        help="save the event log; read it with ftctl --store file:FILE.ftlog; an existing archive is overwritten",
     )
     add_assume(simulate)
     simulate.add_argument("--format", choices=FORMATS, default="table", help="default: table")
 
 
 def add_assume(parser: argparse.ArgumentParser) -> None:
-    """Add ``--assume`` to a command that asks what a job is able to do."""
+    """Add ``--assume`` to a command whose result depends on the job's abilities."""
     parser.add_argument(
         "--assume",
         metavar="ABILITY,...",
-        help="what if the job had these abilities, whether or not it declares them and this ftcore can carry them out; "
-        "the output begins with a line that says so",
+        help="assume that the job has these abilities, declared or not, supported by this ftcore or not; the output "
+        "begins with a line that says so",
     )

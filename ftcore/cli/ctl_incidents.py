@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ftcore.cli.ctl_events import settled_bound
 from ftcore.cli.ctl_output import console, print_json, say, table
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound
 from ftcore.events.worker import StepTimes
+from ftcore.faults.taxonomy import title_of
 from ftcore.launch.hints import hinted
 from ftcore.policies.abilities import LACKS
-from ftcore.replay.explain import Asked, Explainer, Failure, Incident
+from ftcore.replay.explain import Asked, Explainer, Failure, FaultOrigin, Incident
 from ftcore.replay.reading import read_async
-from ftcore.wording import clean, format_elapsed, plural, utc
+from ftcore.replay.select import Bound
+from ftcore.wording import format_elapsed, listed, plural, printable, utc
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,32 +27,43 @@ if TYPE_CHECKING:
 _STATE_STYLES = {"resolved": "good", "exhausted": "bad"}
 
 NEEDED = re.compile(f"{LACKS}`([^`]*)`")
-"""An ability in the reason of a policy that is passed over for want of it."""
+"""The ability in the reason of a policy that passes because it is missing."""
 
 TRACEBACK_LINES = 20
-"""Lines of a traceback that ``explain`` prints; its end is what matters."""
+"""Last lines of a traceback that ``explain`` prints."""
 
 STEP_TIMES = 8
-"""Times of steps that it prints of the worker that failed."""
+"""Number of step times that ``explain`` prints of the failed worker."""
 
 
-async def _read(args: argparse.Namespace) -> list[Incident]:
+async def _read(args: argparse.Namespace, since: Bound | None = None) -> list[Incident]:
     explainer = Explainer()
     async with opened(args) as log:
+        since = await settled_bound(since, log)
         await read_async(log.read(), explainer)
-    return explainer.incidents()
+    return [incident for incident in explainer.incidents() if since is None or _was_open(incident, since)]
+
+
+def _was_open(incident: Incident, since: Bound) -> bool:
+    """Whether the incident was open at a position of the log, or was opened after it."""
+    if incident.closed is None:
+        return True
+    if since.seq is not None:
+        return incident.last_seq >= since.seq
+    assert since.time is not None
+    return incident.closed >= since.time
 
 
 async def incidents(args: argparse.Namespace) -> int:
     """List the incidents."""
     from rich.text import Text
 
-    found = await _read(args)
+    found = await _read(args, args.since)
     if args.format == "json":
         print_json([incident.to_json() for incident in found])
         return 0
     if not found:
-        say("no incidents")
+        say("no incidents" if args.since is None else "no incidents since then")
         return 0
     rows = table(
         "ID",
@@ -67,20 +81,20 @@ async def incidents(args: argparse.Namespace) -> int:
     for incident in found:
         rows.add_row(
             incident.id,
-            _moment(utc(incident.opened))[:19],
+            _date_time(utc(incident.opened))[:19],
             incident.kind,
-            Text(incident.resolved_by or _word(incident), style=_STATE_STYLES.get(_word(incident), "warn")),
-            incident.cls,
+            Text(incident.resolved_by or _state_name(incident), style=_STATE_STYLES.get(_state_name(incident), "warn")),
+            title_of(incident.cls, incident.detail),
             format_elapsed(incident.phases.total),
             "-" if incident.steps_lost is None else str(incident.steps_lost),
-            clean(incident.summary),
+            printable(incident.summary),
         )
     console().print(rows)
     return 0
 
 
-def _word(incident: Incident) -> str:
-    """Its state; what nobody took was dropped, unless it was a fault, which ended the job."""
+def _state_name(incident: Incident) -> str:
+    """The incident's state; ``dropped`` if no policy took it, and ``exhausted`` for a fault, which ended the job."""
     return "dropped" if incident.state == "exhausted" and incident.kind != "fault" else incident.state
 
 
@@ -96,7 +110,7 @@ async def explain(args: argparse.Namespace) -> int:
     """Explain one incident."""
     found = await _read(args)
     if not found:
-        raise NotFound("the log holds no incident")
+        raise NotFound("the log has no incident")
     chosen = found[-1]
     if args.incident is not None:
         named = [incident for incident in found if incident.id == args.incident]
@@ -117,45 +131,59 @@ def _print(incident: Incident, out: "Console", args: argparse.Namespace) -> None
     head.show_header = False
     head.columns[0].no_wrap = True
     head.add_row("incident", Text.assemble(f"{incident.id}, ", _state(incident)))
-    head.add_row("what", Text(clean(incident.summary), style="strong"))
+    head.add_row("what", Text(printable(incident.summary), style="strong"))
     detail = f" ({incident.detail})" if incident.detail else ""
-    head.add_row("class", f"{incident.cls}{detail}, {_kind(incident)}")
+    title = title_of(incident.cls, incident.detail)
+    called = f": {title}" if title != incident.cls else ""
+    head.add_row("class", f"{incident.cls}{detail}{called}, {_kind(incident)}")
     if incident.root.node is not None:
         rank = f", rank {incident.root.rank}" if incident.root.rank is not None else ""
         head.add_row("root", f"{incident.root.node}{rank}")
-    head.add_row("opened", f"{_moment(utc(incident.opened))} UTC")
+    if incident.ended_early:
+        head.add_row("cause", ended_early(incident.ended_early))
+    head.add_row("opened", f"{_date_time(utc(incident.opened))} UTC")
     if incident.closed is not None:
-        head.add_row("closed", f"{_moment(utc(incident.closed))} UTC, {incident.outcome}")
+        head.add_row("closed", f"{_date_time(utc(incident.closed))} UTC, {incident.outcome}")
     head.add_row("lost", _lost(incident))
     head.add_row("events", f"{incident.first_seq} to {incident.last_seq}")
     out.print(head)
-    out.print("\nWhat was decided", style="strong")
+    out.print("\nDecisions", style="strong")
     verdicts = table("", "POLICY", "VERDICT", "REASON", flexible=("REASON",))
     for name, verdict, reason in _folded(incident.policies):
         verdicts.add_row(
-            "", name, Text(verdict, style="good" if verdict == "take" else ""), clean(hinted(reason, args))
+            "", name, Text(verdict, style="good" if verdict == "take" else ""), printable(hinted(reason, args))
         )
     out.print(verdicts)
     if incident.timeline:
-        out.print("\nWhat was done", style="strong")
+        out.print("\nActions and results", style="strong")
         steps = table("", "AFTER", "EVENT", "WHAT", right=("AFTER", "EVENT"), flexible=("WHAT",))
         for step in incident.timeline:
-            steps.add_row("", format_elapsed(step.after_s), str(step.seq), clean(hinted(step.what, args)))
+            steps.add_row("", format_elapsed(step.after_s), str(step.seq), printable(hinted(step.what, args)))
         out.print(steps)
-    out.print("\nHow long it took", style="strong")
+    out.print("\nDuration of phases", style="strong")
     every = [field.name for field in attrs.fields(type(incident.phases))]
     names = [name for name in every if name != "wait" or incident.phases.wait is not None]
     phases = table("", *names, right=tuple(names))
     phases.add_row("", *(format_elapsed(getattr(incident.phases, name)) for name in names))
     out.print(phases)
     if incident.failures:
-        out.print("\nWhat failed, the first failure first", style="strong")
+        out.print("\nFailures, the first one first", style="strong")
         for failure in incident.failures:
             _print_failure(failure, out)
 
 
+def ended_early(origins: Sequence[FaultOrigin]) -> str:
+    """The ranks that ended first, in a sentence."""
+    ranks = ranks_text([origin.rank for origin in origins if origin.rank is not None])
+    nodes = listed(list(dict.fromkeys(origin.node for origin in origins if origin.node is not None)))
+    ended = "had ended with exit code 0; the others failed because they lost the connection to it"
+    if len(origins) > 1:
+        ended = "had ended with exit code 0; the others failed because they lost the connections to them"
+    return f"{ranks} on {nodes} {ended}"
+
+
 def _folded(policies: Sequence[Asked]) -> list[tuple[str, str, str]]:
-    """A row for each answer; policies that the job is not able to carry out share one, where the first was asked."""
+    """A row for each answer; policies that lack an ability share one row, at the place of the first."""
     unable = list(dict.fromkeys(asked.name for asked in policies if _is_unable(asked)))
     rows: list[tuple[str, str, str]] = []
     folded = False
@@ -176,53 +204,56 @@ def _is_unable(asked: Asked) -> bool:
 
 def _state(incident: Incident) -> tuple[str, str]:
     by = f" by {incident.resolved_by}" if incident.resolved_by else ""
-    return f"{_word(incident)}{by}", _STATE_STYLES.get(_word(incident), "warn")
+    return f"{_state_name(incident)}{by}", _STATE_STYLES.get(_state_name(incident), "warn")
 
 
-def _moment(iso: str) -> str:
+def _date_time(iso: str) -> str:
     return iso[:23].replace("T", " ")
 
 
 def _print_failure(failure: Failure, out: "Console") -> None:
-    who = failure.node
+    source = failure.node
     if failure.rank is not None:
         local = f" (local {failure.local_rank})" if failure.local_rank is not None else ""
-        who = f"rank {failure.rank}{local} on {failure.node}"
+        source = f"rank {failure.rank}{local} on {failure.node}"
     code = "" if failure.exitcode is None else f", exit code {failure.exitcode}"
-    out.print(f"  {who}{code}, restart {failure.restart}, at {_moment(utc(failure.time))} UTC, event {failure.seq}")
+    out.print(
+        f"  {source}{code}, restart {failure.restart}, at {_date_time(utc(failure.time))} UTC, event {failure.seq}"
+    )
     if failure.message:
-        out.print(f"    {clean(failure.message)}", style="bad")
+        out.print(f"    {printable(failure.message)}", style="bad")
     for line in last_steps(failure.last):
         out.print(f"    {line}", style="quiet")
     if failure.py_callstack:
         for line in failure.py_callstack.rstrip().splitlines()[-TRACEBACK_LINES:]:
-            out.print(f"    {clean(line)}", style="quiet")
+            out.print(f"    {printable(line)}", style="quiet")
 
 
 def last_steps(last: Sequence[StepTimes]) -> list[str]:
-    """What led to a failure, in at most two lines: the first worker's last steps, and how the others compare."""
+    """The last steps before a failure, in at most two lines: those of the first worker, then the others."""
     if not last:
         return []
     first, others = last[0], last[1:]
-    times = " ".join(f"{each:.0f}" for each in _each(first)[-STEP_TIMES:])
+    times = " ".join(f"{each:.0f}" for each in _step_times(first)[-STEP_TIMES:])
     times = f"; the last steps took {times} ms" if times else ""
     lines = [f"rank {first.rank} completed step {first.step} {format_elapsed(first.ago_ms / 1000)} before{times}"]
     if others:
         steps = [other.step for other in others]
         span = f"step {steps[0]}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}"
-        usual = [each for other in others for each in _each(other)]
-        took = f"; usually {statistics.median(usual):.0f} ms, {max(usual):.0f} ms at most" if usual else ""
-        lines.append(f"{_ranks(others)} completed {span}{took}")
+        usual = [each for other in others for each in _step_times(other)]
+        took = f"; median {statistics.median(usual):.0f} ms, maximum {max(usual):.0f} ms per step" if usual else ""
+        lines.append(f"{ranks_text([other.rank for other in others])} completed {span}{took}")
     return lines
 
 
-def _each(one: StepTimes) -> list[float]:
-    """Milliseconds of a step, by entry."""
-    return [took / steps for steps, took in zip(one.steps, one.took_ms, strict=False)]
+def _step_times(times: StepTimes) -> list[float]:
+    """Milliseconds per step, for each entry."""
+    return [took / steps for steps, took in zip(times.steps, times.took_ms, strict=False)]
 
 
-def _ranks(workers: Sequence[StepTimes]) -> str:
-    ranks = sorted(worker.rank for worker in workers)
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks, at best as a range: ``ranks 0 to 3``."""
+    ranks = sorted(ranks)
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if ranks[-1] - ranks[0] == len(ranks) - 1:

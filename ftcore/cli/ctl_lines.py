@@ -1,4 +1,4 @@
-"""One line for people about each type of event."""
+"""One line of text for each type of event, as ``ftctl events`` prints it."""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -27,18 +27,20 @@ from ftcore.events.envelope import Event, Unknown
 from ftcore.events.registry import Kind
 from ftcore.faults.classify import signal_name
 from ftcore.faults.standstill import spans
+from ftcore.faults.taxonomy import title_of
 from ftcore.wording import (
     NAMES_SHOWN,
-    back_off,
-    because,
+    back_off_text,
     format_elapsed,
-    judged,
+    health_result,
     listed,
     order_text,
     plural,
+    reason_suffix,
     sentence,
-    size_text,
-    stacks_in,
+    stacks_suffix,
+    without_repeats,
+    world_size,
 )
 
 _STYLES = {
@@ -76,14 +78,14 @@ _STYLES = {
 
 
 def style_of(event: Event) -> str:
-    """The style of its line."""
+    """The style of the event's line; see ``ctl_output.STYLES``."""
     return _STYLES.get(event.type, "" if event.kind is Kind.FACT else "quiet")
 
 
 def summary(event: Event) -> str:
-    """What the event says, in one line; for a type without a line of its own, its data."""
-    line = _LINES.get(type(event.data))
-    text = line(event.data) if line is not None else _plain(event.data)
+    """The event in one line; the data as JSON for a type that has no entry in ``_LINES``."""
+    to_line = _LINES.get(type(event.data))
+    text = to_line(event.data) if to_line is not None else _plain(event.data)
     known = f" [unknown version {event.v}]" if type(event.data) is Unknown else ""
     return f"{event.incident}: {text}{known}" if event.incident is not None else f"{text}{known}"
 
@@ -93,7 +95,7 @@ def _plain(data: Any) -> str:
 
 
 def names(several: Collection[str]) -> str:
-    """A few names, and how many more."""
+    """The first few names, then the number of the others."""
     return listed(several, NAMES_SHOWN, " ")
 
 
@@ -106,24 +108,24 @@ def _exit(code: int) -> str:
 
 
 def _failed(data: worker.WorkerFailed) -> str:
-    said = data.error.message if data.error is not None else ""
-    said = f": {said.splitlines()[0]}" if said else ""
-    who = f"rank {data.rank} (local {data.local_rank}) on {data.node}"
-    return f"{who} {_exit(data.exitcode)}{_at(data.step)}{said}"
+    message = data.error.message if data.error is not None else ""
+    message = f": {message.splitlines()[0]}" if message else ""
+    worker_name = f"rank {data.rank} (local {data.local_rank}) on {data.node}"
+    return f"{worker_name} {_exit(data.exitcode)}{_at(data.step)}{message}"
 
 
 def _stood(data: worker.WorkersStood) -> str:
-    does = [f"{spans(stand.ranks)} {stand.op or stand.state} {stand.still_s:g} s" for stand in data.stands]
+    ranks = [f"{spans(stand.ranks)} {stand.op or stand.state} {stand.still_s:g} s" for stand in data.stands]
     cuts = [f"{cut.node} gets no answer from {cut.peer} for {cut.silent_s:g} s" for cut in data.cuts]
-    return f"round {data.round} stands still: {'; '.join([*does, *cuts])}"
+    return f"round {data.round} stands still: {'; '.join([*ranks, *cuts])}"
 
 
-def _of(data: retention.SpaceRanLow | retention.SpaceRecovered) -> str:
+def _usage(data: retention.SpaceRanLow | retention.SpaceRecovered) -> str:
     return f": {data.used >> 20} of {data.limit >> 20} MiB" if data.limit else f": {data.used >> 20} MiB"
 
 
 def _all(command: Command) -> str:
-    return "all that are checked" if isinstance(command, CheckHealth) else "all members"
+    return "all checked nodes" if isinstance(command, CheckHealth) else "all members"
 
 
 def _ordered(data: action.ActionOrdered) -> str:
@@ -132,21 +134,21 @@ def _ordered(data: action.ActionOrdered) -> str:
 
 
 def _considered(data: policy.PolicyConsidered) -> str:
-    verdict = f"takes it ({data.plan}{back_off(data.wait_s, ', ')})" if data.verdict == "take" else "passes"
+    verdict = f"takes it ({data.plan}{back_off_text(data.wait_s, ', ')})" if data.verdict == "take" else "passes"
     return f"{data.policy} {verdict}: {data.reason}"
 
 
 def _observed(data: worker.FaultObserved) -> str:
-    who = f"rank {data.rank} on {data.node}" if data.rank >= 0 else data.node
+    source = f"rank {data.rank} on {data.node}" if data.rank >= 0 else data.node
     figures = "".join(f", {name} {value:g}" for name, value in data.values.items())
-    said = "" if data.message in ("", data.kind) else f": {data.message.splitlines()[0]}"
-    return f"{who}: {data.kind or 'trouble'} seen by {data.source}{_at(data.step)}{figures}{said}"
+    message = "" if data.message in ("", data.kind) else f": {data.message.splitlines()[0]}"
+    return f"{source}: {data.kind or 'fault'} reported by {data.source}{_at(data.step)}{figures}{message}"
 
 
 def _matched(data: worker.LogMatched) -> str:
-    who = f"rank {data.rank} on {data.node}" if data.rank >= 0 else f"kernel of {data.node}"
+    source = f"rank {data.rank} on {data.node}" if data.rank >= 0 else f"kernel of {data.node}"
     times = f" ({data.count} times)" if data.count > 1 else ""
-    return f"{who}: {data.cls} by rule {data.rule}{times}: {data.line}"
+    return f"{source}: {data.cls} by rule {data.rule}{times}: {data.line}"
 
 
 def _rolled_back(data: job.JobRolledBack) -> str:
@@ -157,7 +159,7 @@ def _rolled_back(data: job.JobRolledBack) -> str:
 def _formed(data: world.WorldFormed) -> str:
     joined = f", joined: {names(data.joined)}" if data.joined else ""
     gone = f", gone: {names(data.gone)}" if data.gone else ""
-    return f"round {data.round}: {size_text(data)}, store {data.store}{joined}{gone}"
+    return f"round {data.round}: {world_size(data)}, store {data.store}{joined}{gone}"
 
 
 def _planned(data: world.RoundPlanned) -> str:
@@ -173,21 +175,27 @@ def _submitted(data: job.JobSubmitted) -> str:
 
 
 def _stopped(data: worker.WorkersStopped) -> str:
-    codes = " ".join("ended" if code is None else str(code) for code in data.exitcodes[:NAMES_SHOWN])
-    return f"{data.node}: none of round {data.round} runs; exit codes {codes or 'none'}{because(data.reason)}"
+    codes = " ".join("(earlier)" if code is None else str(code) for code in data.exitcodes[:NAMES_SHOWN])
+    return (
+        f"{data.node}: no worker of round {data.round} runs; exit codes {codes or 'none'}{reason_suffix(data.reason)}"
+    )
 
 
-def _turned_away(data: caller.CallerRefused) -> str:
-    who = f" that calls itself {data.name}" if data.name else ""
+def _refused(data: caller.CallerRefused) -> str:
+    name = f" with the name {data.name}" if data.name else ""
     times = (
         f", {plural(data.count, 'time')} from {plural(data.peers, 'address', 'addresses')}" if data.count > 1 else ""
     )
-    return f"a caller at {data.peer}{who}: {data.reason}{times}"
+    return f"a caller at {data.peer}{name}: {data.reason}{times}"
+
+
+def _named(fault: incident.Fault) -> str:
+    return f"{title_of(fault.cls, fault.detail)}: {fault.summary}"
 
 
 def _rediagnosed(data: incident.IncidentRediagnosed) -> str:
     reports = 1 + len(data.fault.collateral)
-    return f"{data.fault.cls}: {data.fault.summary} (revision {data.revision}, {plural(reports, 'report')})"
+    return f"{_named(data.fault)} (revision {data.revision}, {plural(reports, 'report')})"
 
 
 def _deferred(data: incident.DepartureDeferred) -> str:
@@ -197,7 +205,7 @@ def _deferred(data: incident.DepartureDeferred) -> str:
 
 def _departed(data: incident.DepartureBegun) -> str:
     ready = f"ready: {names(data.ready)}" if data.ready else "no other node is ready"
-    return f"{names(data.nodes)}: leaves now; {ready}"
+    return f"{names(data.nodes)}: {'leaves' if len(data.nodes) == 1 else 'leave'} now; {ready}"
 
 
 def _resolved(data: incident.IncidentResolved) -> str:
@@ -209,10 +217,11 @@ def _resolved(data: incident.IncidentResolved) -> str:
 def _checked(data: node.HealthChecked) -> str:
     exchange = f", exchange {data.exchange}" if data.exchange else ""
     warned = "".join(
-        f"; {r.name} {r.verdict}{because(r.detail)}" for r in data.results if r.verdict in ("failed", "warned")
+        f"; {r.name} {r.verdict}{reason_suffix(r.detail)}" for r in data.results if r.verdict in ("failed", "warned")
     )
-    well = ", ".join(r.name for r in data.results if r.verdict == "passed")
-    return f"{data.node}: {data.verdict}{exchange}{because(data.detail)}{warned}{f'; passed: {well}' if well else ''}"
+    names_passed = ", ".join(r.name for r in data.results if r.verdict == "passed")
+    passed = f"; passed: {names_passed}" if names_passed else ""
+    return f"{data.node}: {data.verdict}{exchange}{reason_suffix(data.detail)}{warned}{passed}"
 
 
 def _progressed(data: job.JobProgressed) -> str:
@@ -225,27 +234,27 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     action.ActionDone: lambda data: data.effect,
     action.ActionFailed: lambda data: f"{data.effect}: {data.reason}",
     action.ActionSuperseded: lambda data: f"{data.effect}: {data.reason}",
-    anomaly.AnomalyObserved: lambda data: f"{data.machine} {data.instance} in {data.state} met {data.event}",
-    caller.CallerRefused: _turned_away,
+    anomaly.AnomalyObserved: lambda data: (
+        f"{data.machine} {data.instance} in state {data.state}: unexpected {data.event}"
+    ),
+    caller.CallerRefused: _refused,
     deadline.DeadlineExpired: lambda data: data.key,
-    incident.IncidentOpened: lambda data: f"{data.fault.cls}: {data.fault.summary}",
+    incident.IncidentOpened: lambda data: _named(data.fault),
     incident.IncidentRediagnosed: _rediagnosed,
-    incident.IncidentEscalated: lambda data: f"past {data.policy}: {data.reason}",
+    incident.IncidentEscalated: lambda data: f"{data.policy} did not succeed: {data.reason}",
     incident.IncidentResolved: _resolved,
     incident.DepartureDeferred: _deferred,
     incident.DepartureBegun: _departed,
     incident.IncidentExhausted: lambda data: data.reason,
     incident.IncidentContinued: sentence,
-    job.CheckpointCommitted: lambda data: f"step {data.step} of round {data.round}{because(data.where)}",
+    job.CheckpointCommitted: lambda data: f"step {data.step} of round {data.round}{reason_suffix(data.where)}",
     job.JobRolledBack: _rolled_back,
     job.DataSkipped: lambda data: f"{data.amount} {data.unit} after step {data.step}: {data.reason}",
     job.JobSubmitted: _submitted,
     job.JobProgressed: _progressed,
     job.JobFinished: lambda data: f"{data.outcome}, exit code {data.exit_code}: {data.reason}",
     job.JobParked: lambda data: f"{data.error}; fact: {data.fact}",
-    job.LogSalvaged: lambda data: (
-        f"events up to {data.last} are kept: {data.reason}; the damaged log is {data.damaged}"
-    ),
+    job.LogSalvaged: lambda data: f"events up to {data.last} are kept: {data.reason}; damaged log: {data.damaged}",
     job.LogContradicted: lambda data: f"{data.node}: {data.reason}",
     job.JobUnparked: lambda data: f"by {data.who}",
     master.MasterElected: lambda data: f"{data.host} pid {data.pid} leads at {data.address}, ftcore {data.version}",
@@ -254,22 +263,24 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     node.NodeLeft: lambda data: f"{data.node}: {data.reason}",
     node.NodeGaveUp: lambda data: f"{data.node}: {data.reason}",
     node.NodeLost: lambda data: f"{data.node}: {data.reason}{_at(data.step)}",
-    node.NodeQuarantined: lambda data: f"{data.node}: {data.reason}",
+    node.NodeQuarantined: lambda data: without_repeats(f"{data.node}: {data.reason}"),
     node.HealthChecked: _checked,
-    health.HealthJudged: lambda data: f"before round {data.round}: {judged(data)}",
+    health.HealthJudged: lambda data: f"before round {data.round}: {health_result(data)}",
     node.OrderObeyed: lambda data: f"{data.node}: {data.effect}{_at(data.step)}",
     node.OrderRefused: lambda data: f"{data.node}: {data.effect}: {data.reason}",
-    node.PlatformAnswered: lambda data: f"{data.effect} {'taken' if data.ok else 'declined'}{because(data.reason)}",
+    node.PlatformAnswered: lambda data: (
+        f"{data.effect} {'accepted' if data.ok else 'declined'}{reason_suffix(data.reason)}"
+    ),
     operator.OperatorCommanded: lambda data: (
-        f"{data.command}{f' {data.node}' if data.node else ''} by {data.who}{because(data.why)}"
+        f"{data.command}{f' {data.node}' if data.node else ''} by {data.who}{reason_suffix(data.why)}"
     ),
     policy.AbilityDeclared: lambda data: f"{data.source}: {', '.join(data.abilities) or 'none'}",
     policy.PlanApplied: lambda data: f"{data.policy}: {data.then}",
-    policy.PolicyAnswered: lambda data: f"{data.policy} says {data.verdict}: {data.reason}",
+    policy.PolicyAnswered: lambda data: f"{data.policy} answers {data.verdict}: {data.reason}",
     policy.PolicyFaulted: lambda data: f"{data.policy}: {data.error}",
     policy.AlertRaised: lambda data: f"{data.severity}: {data.text.partition(chr(10))[0]}",
     policy.AlertSent: lambda data: (
-        f"alert of event {data.alert} {'sent' if data.ok else 'not sent'}{because(data.error)}"
+        f"alert of event {data.alert} {'sent' if data.ok else 'not sent'}{reason_suffix(data.error)}"
     ),
     policy.PolicyConsidered: _considered,
     policy.PolicyLoaded: lambda data: f"{data.source}: {' > '.join(entry.policy for entry in data.chain)}",
@@ -282,12 +293,12 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     worker.WorkersStopped: _stopped,
     worker.WorkersStood: _stood,
     worker.WorkersWentOn: sentence,
-    worker.StandstillJudged: lambda e: f"{e.verdict} ({e.cause}): {e.message}{stacks_in(e)}",
+    worker.StandstillJudged: lambda e: f"{e.verdict} ({e.cause}): {e.message}{stacks_suffix(e)}",
     worker.FaultObserved: _observed,
-    retention.ArchiveExtended: lambda data: f"events up to {data.floor} are in {data.archive} alone",
-    retention.ArchiveFailed: lambda data: f"nothing is taken out of the log: {data.error}",
-    retention.SpaceRanLow: lambda data: f"{sentence(data)}{_of(data)}",
-    retention.SpaceRecovered: lambda data: f"{sentence(data)}{_of(data)}",
+    retention.ArchiveExtended: lambda data: f"events up to {data.floor} are moved to {data.archive}",
+    retention.ArchiveFailed: lambda data: f"no events are removed from the log: {data.error}",
+    retention.SpaceRanLow: lambda data: f"{sentence(data)}{_usage(data)}",
+    retention.SpaceRecovered: lambda data: f"{sentence(data)}{_usage(data)}",
     worker.LogMatched: _matched,
     worker.WorkersUnstartable: lambda data: f"{data.node}: round {data.round}: {data.error}",
     world.StoreOpened: lambda data: f"{data.node}: round {data.round} at {data.host}:{data.port}",

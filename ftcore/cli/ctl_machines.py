@@ -10,7 +10,7 @@ from ftcore.states.table import Machine
 
 
 async def machines(args: argparse.Namespace) -> int:
-    """Draw the machines from the rows that run."""
+    """Draw the state machines from their transition tables."""
     chosen = list(MACHINES)
     if args.machine is not None:
         chosen = [machine for machine in MACHINES if machine.name == args.machine]

@@ -1,4 +1,4 @@
-"""``ftctl status --nodes``: what the nodes' heartbeats tell, from the master's memory. Nothing of it is in the log."""
+"""``ftctl status --nodes``: data of the nodes' last heartbeats, from the master's memory. It is not in the log."""
 
 import argparse
 
@@ -11,7 +11,7 @@ from ftcore.launch.security import credentials
 from ftcore.runtime.wire import client, frames
 from ftcore.runtime.wire.frames import SEEING
 from ftcore.runtime.wire.transport import GrpcTransport
-from ftcore.wording import clean
+from ftcore.wording import printable
 
 MIB = 1 << 20
 
@@ -20,12 +20,12 @@ async def nodes(args: argparse.Namespace) -> int:
     """Show the connected nodes.
 
     Raises:
-        Unreachable: nobody leads the job, so nobody hears heartbeats.
+        Unreachable: no master leads the job.
     """
     async with opened(args) as log:
         leader = await log.leader()
         if leader is None or not leader.alive:
-            raise Unreachable(f"no master leads {log.job}, so nobody hears heartbeats: is the job still running?")
+            raise Unreachable(f"cannot show heartbeats: no master leads {log.job}; is the job still running?")
         security = credentials(args.store, log.job)
         transport = GrpcTransport(security)
         found = await client.nodes_seen(transport, leader.candidate.address, log.job, security=security)
@@ -49,7 +49,7 @@ async def nodes(args: argparse.Namespace) -> int:
         spare=("DEVICES", "POD", "LOSS", "ADDRESS", "PHASE"),
     )
     for seen in found:
-        rows.add_row(*map(clean, _row(seen)))
+        rows.add_row(*map(printable, _row(seen)))
     console().print(rows if found else "no node is connected")
     return 0
 
@@ -75,7 +75,7 @@ def _row(seen: frames.NodeSeen) -> list[str]:
 
 
 def _devices(about: frames.NodeInfo) -> str:
-    """Models, the range of each gauge, and what is wrong with any of them."""
+    """Models, the range of each gauge, and faults of the devices."""
     models = ", ".join(f"{about.devices.count(name)} x {name}" for name in sorted(set(about.devices)))
     gauges = about.gauges.values()
     ranges = (

@@ -1,4 +1,4 @@
-"""Printing: tables for people, JSON for programs, times in UTC, colour only where it is wanted."""
+"""Output of ``ftctl``: tables, JSON, messages, times in UTC, colour if the terminal supports it."""
 
 import datetime
 import os
@@ -16,42 +16,42 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 STYLES = {"bad": "31", "good": "32", "warn": "33", "quiet": "2", "strong": "1", "": ""}
-"""Meanings and their terminal codes; the same words name rich styles in ``console``."""
+"""Terminal codes by meaning; ``console`` has rich styles of the same names."""
 
 _RICH = {"bad": "red", "good": "green", "warn": "yellow", "quiet": "dim", "strong": "bold"}
 
 PIPE_COLUMNS = 200
-"""Width of tables that do not go to a terminal."""
+"""Width of tables if stdout is not a terminal."""
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on a line of its own."""
+    """Print a JSON value on one line."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
 
 
 def say(text: str) -> None:
-    """A message, for people, on stderr."""
+    """Print a message on stderr."""
     print(f"ftctl: {text}", file=sys.stderr)
 
 
 def written(path: Path | None, instead: str) -> str:
-    """Where something was written, for a message.
+    """The destination of an output, for a message.
 
     Args:
         path: None for standard output.
-        instead: what it replaced; empty if nothing was there.
+        instead: the kind of file that was overwritten; empty if there was none.
     """
     where = "standard output" if path is None else str(path)
-    return f"{where}, in place of {instead} that was there" if instead else where
+    return f"{where}; {instead} of that name was overwritten" if instead else where
 
 
 def wants_colour() -> bool:
-    """Whether stdout is a terminal whose user did not object (https://no-color.org)."""
+    """Whether stdout is a terminal that supports colour, and NO_COLOR is not set (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def columns() -> int | None:
-    """The terminal's width; None if stdout is no terminal and nothing need be cut."""
+    """The terminal's width; None if stdout is not a terminal, so lines are not cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -61,7 +61,7 @@ def paint(text: str, style: str, colour: bool) -> str:
 
 
 def console() -> "Console":
-    """Where tables are printed."""
+    """A rich console for tables on stdout."""
     from rich.console import Console
     from rich.theme import Theme
 
@@ -70,7 +70,7 @@ def console() -> "Console":
             super().print(*objects, **{"crop": False, **options})
 
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # rich would end the process with 1; ``ftctl.main`` ends all commands alike
+            raise BrokenPipeError  # rich would end the process with code 1; ``ftctl.main`` ends it with 0
 
     return Uncut(
         theme=Theme(_RICH),
@@ -87,13 +87,13 @@ def console() -> "Console":
 def table(
     *headers: str, right: tuple[str, ...] = (), flexible: tuple[str, ...] = (), spare: tuple[str, ...] = ()
 ) -> "Table":
-    """An empty table, which fits itself to where it is printed; see ``ctl_table``.
+    """An empty table that fits the terminal's width; see ``ctl_table``.
 
     Args:
         headers: column titles.
-        right: columns of numbers.
-        flexible: columns that may be folded onto several lines; all others stay whole.
-        spare: columns that are left out where there is no room, the first one first.
+        right: columns aligned to the right.
+        flexible: columns that may be folded onto several lines.
+        spare: columns that are omitted, in this order, if there is no room.
     """
     from ftcore.cli.ctl_table import Fitted
 

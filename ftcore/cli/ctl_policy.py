@@ -16,27 +16,27 @@ from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.launch.plugins import policies_named_in
 from ftcore.launch.policy_file import checked, named, read_policy, read_text
 from ftcore.platforms import abilities_of
-from ftcore.policies import presets
-from ftcore.policies.abilities import DECLARED_BY, counted
-from ftcore.policies.assumed import read_assumed, said_of
-from ftcore.policies.base import Policy
+from ftcore.policies.abilities import DECLARED_BY, OBSERVED, SUBSTITUTES, usable_abilities
+from ftcore.policies.assumed import assumption_note, read_assumed
+from ftcore.policies.base import Ability, Policy
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.config import preset
 from ftcore.policies.external import External
-from ftcore.policies.feasible import missing, needs
-from ftcore.policies.notes import notes
+from ftcore.policies.file import presets
+from ftcore.policies.file.config import preset
+from ftcore.policies.file.feasible import check_abilities, missing, needs
+from ftcore.policies.file.notes import notes
+from ftcore.policies.file.reach import asked, why_not
+from ftcore.policies.file.schema import schema
+from ftcore.policies.file.writing import commented, shown
+from ftcore.policies.file.yaml_nodes import Problem, Problems, did_you_mean
 from ftcore.policies.options import described
-from ftcore.policies.reach import asked, why_not
-from ftcore.policies.schema import schema
-from ftcore.policies.writing import commented, shown
-from ftcore.policies.yaml_nodes import Problem, Problems, did_you_mean
-from ftcore.wording import clean
+from ftcore.wording import printable
 
 EXPLAIN_COLUMNS = 80
-"""Width of what ``explain`` prints: what is read like a page is not wider than one."""
+"""Largest width of the text that ``explain`` prints."""
 
 OPTION_COLUMNS = 22
-"""Room for an option with its value, before what it means."""
+"""Width of an option with its value, before its description."""
 
 
 async def policy(args: argparse.Namespace) -> int:
@@ -57,28 +57,40 @@ def _schema(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     can, assumed = abilities_of(args.platform), _assumed(args)
     if args.format == "table":
-        told = checked(read_text(args.file), named(args.file))
-        if told.loaded is None:
-            raise _all_of(told.problems, named(args.file))
-        loaded = told.loaded
+        result = checked(read_text(args.file), named(args.file))
+        if result.loaded is None:
+            raise _all_of(result.problems, named(args.file))
+        loaded = result.loaded
         if assumed:
-            print(said_of(assumed))
+            print(assumption_note(assumed))
         print(f"{named(args.file)}: {' -> '.join(entry.policy for entry in loaded.chain)}")
         for entry in loaded.chain:
             lack = missing(entry, loaded, can, assumed)
-            if lack:
-                what = "refused" if entry.required else "passed over"
-                print(f"{entry.policy}: {what} unless there is {', '.join(map(_who, lack))}")
+            if lack and not entry.required:
+                print(f"{entry.policy}: skipped without {', '.join(map(_ability, lack))}")
         for note in notes(loaded):
             print(f"note: {note}")
+        refused = _refused(loaded, args, assumed)
+        if refused:
+            raise UsageError(f"{named(args.file)}: " + "\n  ".join(refused))
         return 0
     valid, problems = _checked(args.file)
     chain = [_entry_json(entry, valid, can, assumed) for entry in valid.chain] if valid is not None else []
     found = [{"line": problem.line or None, "message": problem.text} for problem in problems]
+    if valid is not None:
+        found += [{"line": None, "message": line} for line in _refused(valid, args, assumed)]
     remarks = notes(valid) if valid is not None else []
     head = {"assumed": assumed} if assumed else {}
     print_json({**head, "file": args.file, "ok": not found, "problems": found, "notes": remarks, "chain": chain})
     return 2 if found else 0
+
+
+def _refused(loaded: PolicyLoaded, args: argparse.Namespace, assumed: Sequence[str]) -> list[str]:
+    """Why ``ftrun`` with this platform would refuse the file."""
+    lines = check_abilities(loaded, abilities_of(args.platform), assumed=assumed)
+    if lines and not args.platform:
+        lines.append("checked for a job without a platform; give the one of ftrun with --platform URL")
+    return lines
 
 
 def _all_of(found: tuple[Problem, ...], source: str) -> UsageError:
@@ -90,25 +102,21 @@ def _all_of(found: tuple[Problem, ...], source: str) -> UsageError:
 
 def _checked(path: str) -> tuple[PolicyLoaded | None, tuple[Problem, ...]]:
     try:
-        told = checked(read_text(path), named(path))
+        result = checked(read_text(path), named(path))
     except UsageError as error:
         return None, (Problem(line=0, text=str(error)),)
-    return told.loaded, told.problems
-
-
-def _load(path: str) -> PolicyLoaded:
-    return read_policy(path)
+    return result.loaded, result.problems
 
 
 def _explain(args: argparse.Namespace) -> int:
     if (args.file is None) == (args.preset is None):
         raise UsageError("expected either FILE or --preset NAME")
-    loaded = preset(args.preset) if args.file is None else _load(args.file)
+    loaded = preset(args.preset) if args.file is None else read_policy(args.file)
     classes = [str(cls) for cls in FaultClass]
     if args.fault not in classes:
-        raise UsageError(f"no class of faults is called {args.fault!r}{did_you_mean(args.fault, classes)}")
+        raise UsageError(f"--fault: found {args.fault!r}; expected a fault class{did_you_mean(args.fault, classes)}")
     places, can, assumed = asked(loaded.chain, args.fault), abilities_of(args.platform), _assumed(args)
-    able = counted((*loaded.declared.abilities, *can), assumed)
+    able = usable_abilities((*loaded.declared.abilities, *can), assumed)
     met = rehearse(loaded, FaultClass(args.fault), able)
     if args.format == "json":
         facts = CLASSES[FaultClass(args.fault)]
@@ -131,7 +139,7 @@ def _explain(args: argparse.Namespace) -> int:
 def _why_not(entry: ChainEntry, place: int, places: list[int], cls: str) -> str:
     if place in places:
         return ""
-    return why_not(entry, cls) or "`stop` before it takes everything"
+    return why_not(entry, cls) or "an earlier `stop` takes every incident"
 
 
 def _assumed(args: argparse.Namespace) -> tuple[str, ...]:
@@ -161,61 +169,63 @@ def _print_explained(
     assumed: Sequence[str],
     met: Sequence[Sequence[Met]],
 ) -> None:
-    """Plain text, folded to the terminal's width: what is to be read from top to bottom is no table.
+    """Print the answer of every entry to such a fault, and conditions and options of entries that take it.
 
-    Of every entry what it says of such a fault; conditions and options of those that take one.
+    The output is text folded to the terminal's width.
     """
     colour, width = wants_colour(), min(columns() or EXPLAIN_COLUMNS, EXPLAIN_COLUMNS)
 
-    def tell(text: str, style: str = "", indent: str = "", hang: str = "  ") -> None:
+    def put(text: str, style: str = "", indent: str = "", hang: str = "  ") -> None:
         lines = textwrap.wrap(
-            clean(text), width, initial_indent=indent, subsequent_indent=indent + hang, break_on_hyphens=False
+            printable(text), width, initial_indent=indent, subsequent_indent=indent + hang, break_on_hyphens=False
         )
         for line in lines:
             print(paint(line, style, colour))
 
     if assumed:
-        tell(said_of(assumed), "warn")
-    tell(f"{cls}: {CLASSES[FaultClass(cls)].meaning}", "strong")
-    tell(f"{loaded.source}: asked in this order, until one takes it; the fault of a made-up job of 4 nodes", "quiet")
+        put(assumption_note(assumed), "warn")
+    put(f"{cls}: {CLASSES[FaultClass(cls)].meaning}", "strong")
+    put(f"{loaded.source}: asked in this order until one takes the incident; faults of a simulated job", "quiet")
     for number, place in enumerate(places, start=1):
         entry = loaded.chain[place]
         known = _known(entry, loaded)
         print()
-        tell(f"{number}. {entry.policy}: {known.doc}", "strong", hang="   ")
+        put(f"{number}. {entry.policy}: {known.doc}", "strong", hang="   ")
         if entry.external:
-            tell(f"comes from {entry.external}; is asked in a process of its own", "quiet", "   ")
+            put(f"from {entry.external}; runs in its own process", "quiet", "   ")
         lack = missing(entry, loaded, can, assumed)
         if lack:
-            what = "refused at the start" if entry.required else "passed over"
-            tell(f"{what} unless there is {', '.join(map(_who, lack))}", "warn", "   ")
+            refused = entry.required and missing(entry, loaded, (*can, *OBSERVED), assumed)
+            what = "refused at the start" if refused else "skipped"
+            put(f"{what} without {', '.join(map(_ability, lack))}", "warn", "   ")
         else:
             for one in met[place]:
                 if one.verdict != "not asked":
                     verb = {"take": "takes it", "pass": "passes"}.get(one.verdict, one.verdict)
-                    tell(f"{one.case}: {verb}: {one.reason}", "good" if one.verdict == "take" else "", "   ")
+                    put(f"{one.case}: {verb}: {one.reason}", "good" if one.verdict == "take" else "", "   ")
         if not any(one.verdict in ("take", "ask") for one in met[place]):
             continue
         for condition in known.conditions:
-            tell(f"- {condition}", "", "   ")
+            put(f"- {condition}", "", "   ")
         for key, option in (known.options if isinstance(known, External) else described(known.options)).items():
             set_to = f"{key}: {shown(entry.options[key], option.kind)}"
             style = "strong" if entry.options[key] != option.default else ""
             meaning = option.doc.replace("`", "")
             if len(set_to) < OPTION_COLUMNS:
-                tell(f"{set_to:<{OPTION_COLUMNS}}{meaning}", style, "     ", " " * OPTION_COLUMNS)
+                put(f"{set_to:<{OPTION_COLUMNS}}{meaning}", style, "     ", " " * OPTION_COLUMNS)
             else:
-                tell(set_to, style, "     ")
-                tell(meaning, style, " " * (OPTION_COLUMNS + 5), "")
+                put(set_to, style, "     ")
+                put(meaning, style, " " * (OPTION_COLUMNS + 5), "")
     left = [entry.policy for place, entry in enumerate(loaded.chain) if place not in places]
     if left:
         print()
-        tell(f"not asked about {cls}: {', '.join(left)}", "quiet")
+        put(f"not asked about {cls}: {', '.join(left)}", "quiet")
 
 
 def _known(entry: ChainEntry, loaded: PolicyLoaded) -> Policy | External:
     return BUILT_IN.get(entry.policy) or policies_named_in(loaded.text)[entry.policy]
 
 
-def _who(ability: Any) -> str:
-    return f"{DECLARED_BY[ability]} (`{ability}`)"
+def _ability(ability: Ability) -> str:
+    sufficient = SUBSTITUTES.get(ability, ability)
+    return f"{DECLARED_BY[sufficient]} (`{sufficient}`)"

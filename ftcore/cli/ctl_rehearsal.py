@@ -1,8 +1,8 @@
-"""What a fault of a class meets in a chain: the production engine is given one, in a job that is made up.
+"""Runs a fault of a class through a chain, with the production engine and a simulated job.
 
-``ftctl policy explain`` shows it. The job has four nodes of two workers, may go on with one, and has a checkpoint. The
-engine classifies the fault, opens the incident, and every entry of the chain is asked about it, those below the first
-that takes it as well: they would be asked if its plan failed.
+``ftctl policy explain`` prints the result. The job has four nodes of two workers, a minimum of one node, and a
+checkpoint. The engine classifies the fault and opens the incident. Every entry of the chain is asked, also those below
+the first that takes the incident: they are asked if its plan fails.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +26,10 @@ Cause = Callable[[JobDriver], None]
 
 @attrs.frozen
 class Met:
-    """What an entry says of one fault.
+    """The answer of an entry of the chain to one fault.
 
     Args:
-        case: what happens.
+        case: the fault.
         verdict: ``take``, ``pass``, ``ask`` (a policy of a package, which is not loaded here), or ``not asked``.
         reason: why.
     """
@@ -39,15 +39,15 @@ class Met:
     reason: str
 
 
-def _ends(message: str = "", exitcode: int = 1, tail: str = "") -> Cause:
+def _fails(message: str = "", exitcode: int = 1, tail: str = "") -> Cause:
     return lambda job: job.fail(VICTIM, exitcode=exitcode, message=message, tail=tail)
 
 
-def _seen(kind: str, **values: float) -> Cause:
+def _observed(kind: str, **values: float) -> Cause:
     return lambda job: job.observe(VICTIM, kind, values=values)
 
 
-def _asked_for(command: str, node: str = "") -> Cause:
+def _requested(command: str, node: str = "") -> Cause:
     return lambda job: job.command(command, node)
 
 
@@ -60,66 +60,72 @@ _KILLED_FOR_MEMORY = "Memory cgroup out of memory: Killed process 4121 (python) 
 _NVLINK = "torch.AcceleratorError: CUDA error: uncorrectable NVLink error detected during the execution"
 
 CASES: dict[FaultClass, dict[str, Cause]] = {
-    F.USER_CODE: {"a worker raises ValueError": _ends("ValueError: bad batch")},
-    F.CONFIG_ENV: {"a worker lacks a module": _ends("ModuleNotFoundError: No module named 'x'")},
-    F.OOM_GPU: {"a worker runs out of device memory": _ends("torch.OutOfMemoryError: CUDA out of memory.")},
-    F.OOM_HOST: {"the kernel ends a worker for memory": _ends(exitcode=-9, tail=_KILLED_FOR_MEMORY)},
-    F.STORAGE: {"a worker finds the disk full": _ends("OSError: [Errno 28] No space left on device")},
+    F.USER_CODE: {"a worker raises ValueError": _fails("ValueError: bad batch")},
+    F.CONFIG_ENV: {"a worker lacks a module": _fails("ModuleNotFoundError: No module named 'x'")},
+    F.OOM_GPU: {"a worker runs out of device memory": _fails("torch.OutOfMemoryError: CUDA out of memory.")},
+    F.OOM_HOST: {"the kernel kills a worker for lack of memory": _fails(exitcode=-9, tail=_KILLED_FOR_MEMORY)},
+    F.STORAGE: {"a worker finds the disk full": _fails("OSError: [Errno 28] No space left on device")},
     F.SIGNAL_PREEMPTION: {
-        "a worker is ended by SIGKILL": _ends(exitcode=-9),
-        "a node is about to be taken away": _seen("preemption-notice"),
+        "a worker is ended by SIGKILL": _fails(exitcode=-9),
+        "a node is about to be preempted": _observed("preemption-notice"),
     },
     F.NETWORK_RENDEZVOUS: {
-        "a worker finds too few others": _ends("Timed out after 901 seconds waiting for clients. 6/8 clients joined.")
+        "a worker finds too few others": _fails("Timed out after 901 seconds waiting for clients. 6/8 clients joined.")
     },
     F.COLLATERAL: {
-        "a worker loses its peer": _ends(
+        "a worker loses its peer": _fails(
             "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:52710"
         )
     },
-    F.UNKNOWN: {"something odd is observed": _seen("odd")},
-    F.NODE_LOST: {"a node falls silent": lambda job: job.lose(VICTIM)},
+    F.UNKNOWN: {"an unknown anomaly is observed": _observed("odd")},
+    F.NODE_LOST: {"a node sends no more heartbeats": lambda job: job.lose(VICTIM)},
     F.CUDA_STICKY: {
-        "a worker loses its CUDA context": _ends("RuntimeError: CUDA error: an illegal memory access was encountered")
+        "a worker loses its CUDA context": _fails("RuntimeError: CUDA error: an illegal memory access was encountered")
     },
-    F.GPU_HW: {"a worker ends by a device error": _ends(_NVLINK), "a worker reports a memory error": _seen("uce")},
-    F.NCCL_TIMEOUT: {"a worker's collective times out": _ends(exitcode=-6, tail=_WATCHDOG)},
-    F.NCCL_REMOTE_ERROR: {"a worker's collective fails": _seen("collective")},
-    F.NUMERIC: {"the loss spikes": _seen("loss-spike"), "the loss is NaN": _seen("loss-nan")},
+    F.GPU_HW: {
+        "a worker fails with a device error": _fails(_NVLINK),
+        "a worker reports a memory error": _observed("uce"),
+    },
+    F.NCCL_TIMEOUT: {"a worker's collective times out": _fails(exitcode=-6, tail=_WATCHDOG)},
+    F.NCCL_REMOTE_ERROR: {"a worker's collective fails": _observed("collective")},
+    F.NUMERIC: {"the loss spikes": _observed("loss-spike"), "the loss is NaN": _observed("loss-nan")},
     F.DATA_LOADER: {
-        "a data loader's worker is killed": _ends(
+        "a data loader's worker is killed": _fails(
             "RuntimeError: DataLoader worker (pid 4121) is killed by signal: Bus error."
         )
     },
-    F.HANG: {"no rank makes a step": _seen("hang"), "one rank is slow": _seen("straggler", factor=1.5, steps=100.0)},
+    F.HANG: {
+        "no rank completes a step": _observed("hang"),
+        "one rank is slow": _observed("straggler", factor=1.5, steps=100.0),
+    },
     F.REQUEST: {
-        **{command: _asked_for(command) for command in ("pause", "checkpoint", "stop")},
-        **{f"{command} {VICTIM}": _asked_for(command, VICTIM) for command in ("drain", "evict")},
+        **{command: _requested(command) for command in ("pause", "checkpoint", "stop")},
+        **{f"{command} {VICTIM}": _requested(command, VICTIM) for command in ("drain", "evict")},
     },
 }
-"""By class, what may happen."""
+"""Possible faults of each class."""
 
 
 def rehearse(loaded: PolicyLoaded, cls: FaultClass, abilities: Sequence[str]) -> list[tuple[Met, ...]]:
-    """What each entry of a chain says of the faults of a class, by case.
+    """For each entry of the chain, its answers to the faults of a class.
 
     Args:
         loaded: the policy.
         cls: the class.
-        abilities: what the job can do.
+        abilities: abilities of the job.
     """
-    moments = [moment for case, cause in CASES[cls].items() for moment in _moments(loaded, case, cause, abilities)]
-    return [tuple(_met(entry, case, job) for case, job in moments) for entry in loaded.chain]
+    states = [state for case, cause in CASES[cls].items() for state in _states(loaded, case, cause, abilities)]
+    return [tuple(_answer(entry, case, job) for case, job in states) for entry in loaded.chain]
 
 
-def _moments(loaded: PolicyLoaded, case: str, cause: Cause, abilities: Sequence[str]) -> Iterator[tuple[str, JobState]]:
-    """The job when the chain is asked for the first time, and when the same comes again at the same step."""
+def _states(loaded: PolicyLoaded, case: str, cause: Cause, abilities: Sequence[str]) -> Iterator[tuple[str, JobState]]:
+    """Yield the job's state when the chain is asked first, and when the same fault recurs at the same step."""
     spec = JobSpec(argv=("train.py",), nodes_min=1, nodes_max=4)
     driver = JobDriver(slots=2, spec=spec, policy=loaded, abilities=abilities)
     driver.start()
     driver.make_steps(100)
     driver.commit()
-    for name in (case, "the same again at the same step"):
+    for name in (case, "the same fault again at the same step"):
         since = len(driver.events)
         cause(driver)
         job = _when_asked(driver, since)
@@ -129,13 +135,13 @@ def _moments(loaded: PolicyLoaded, case: str, cause: Cause, abilities: Sequence[
         if job.incident is None or job.incident.kind != "fault":
             return
         driver.settle(step=False)
-        world = driver.state.world
+        world = driver.state.rounds.world
         if driver.state.phase != "running" or world is None or world.seat(VICTIM) is None:
             return
 
 
 def _when_asked(driver: JobDriver, since: int) -> JobState | None:
-    """The state before the first verdict behind so many events; None if the chain was not asked."""
+    """The state before the first verdict after ``since`` events; None if the chain was not asked."""
     first = next((event.seq for event in driver.events[since:] if type(event.data) is PolicyConsidered), None)
     if first is None:
         return None
@@ -145,11 +151,11 @@ def _when_asked(driver: JobDriver, since: int) -> JobState | None:
     return job
 
 
-def _met(entry: ChainEntry, case: str, job: JobState) -> Met:
+def _answer(entry: ChainEntry, case: str, job: JobState) -> Met:
     assert job.incident is not None
     for answer in consult((entry,), job.incident, job):
         verdict = answer.verdict
         if isinstance(verdict, Take | Pass):
             return Met(case, "take" if isinstance(verdict, Take) else "pass", verdict.reason)
-        return Met(case, "ask", "it is asked in a process of its own")
+        return Met(case, "ask", "this policy runs in its own process")
     return Met(case, "not asked", "")

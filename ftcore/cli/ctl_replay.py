@@ -15,7 +15,7 @@ from ftcore.logs.outfile import STDOUT
 from ftcore.policies.targets import hidden
 from ftcore.replay.verify import VerifyReport, verify_async
 from ftcore.states.model import JobState, digest
-from ftcore.wording import clean, plural
+from ftcore.wording import plural, printable
 
 MISMATCH = 1
 
@@ -48,9 +48,9 @@ def _state_json(state: JobState) -> dict[str, Any]:
 
 
 def _shown(state: JobState) -> dict[str, Any]:
-    """The state as plain JSON; of URLs in the chain's options the scheme alone."""
+    """The state as plain JSON; URLs in the chain's options are reduced to their scheme."""
     plain: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
-    return {**plain, "chain": hidden(plain["chain"])}
+    return {**plain, "policy": {**plain["policy"], "chain": hidden(plain["policy"]["chain"])}}
 
 
 def _verified(report: VerifyReport, form: str) -> int:
@@ -75,17 +75,16 @@ def _verified(report: VerifyReport, form: str) -> int:
         print_json({**_state_json(report.state), "verify": verdict})
     else:
         for mismatch in report.mismatches:
-            print(f"event {mismatch.seq}: decided otherwise")
+            print(f"event {mismatch.seq}: a different decision")
             for line in mismatch.differences:
-                print(f"  {clean(line)}")
+                print(f"  {printable(line)}")
         skipped = f", {report.skipped} only folded" if report.skipped else ""
-        words = (
-            "every decision was made again" if report.ok else plural(len(report.mismatches), "mismatch", "mismatches")
+        verdict_text = (
+            "every decision is the same" if report.ok else plural(len(report.mismatches), "mismatch", "mismatches")
         )
-        more = "" if report.complete else "; what follows was not compared"
-        print(
-            f"{plural(report.events, 'event')}, {plural(report.groups, 'fact')} decided again{skipped}: {words}{more}"
-        )
+        more = "" if report.complete else "; later events were not compared"
+        facts = plural(report.groups, "fact")
+        print(f"{plural(report.events, 'event')}, {facts} decided again{skipped}: {verdict_text}{more}")
         print(f"digest {report.digest}")
     return 0 if report.ok else MISMATCH
 

@@ -1,4 +1,4 @@
-"""``ftctl salvage``: what can be read of a damaged log on this machine becomes a new log."""
+"""``ftctl salvage``: makes a new log of the readable events of a damaged log on this machine."""
 
 import argparse
 import asyncio
@@ -13,7 +13,7 @@ from ftcore.events import encode
 from ftcore.events.job import LogSalvaged
 from ftcore.ids import JobName
 from ftcore.logs import open_store
-from ftcore.logs.sqlite_salvage import Readable, held, readable, replace
+from ftcore.logs.sqlite_salvage import Readable, exclusive, readable, replace
 from ftcore.logs.stores import log_file
 from ftcore.runtime.clock import SystemClock
 from ftcore.states.model import JobState
@@ -21,8 +21,8 @@ from ftcore.wording import plural
 
 
 async def salvage(args: argparse.Namespace) -> int:
-    """Make a new log of what can be read, and say what was lost."""
-    path, job = await _place(args)
+    """Make a new log of the readable events, and print what was lost."""
+    path, job = await _log_path(args)
     found, damaged = await asyncio.to_thread(_salvage, path, job)
     if args.format == "json":
         print_json(_json(found, damaged))
@@ -31,8 +31,8 @@ async def salvage(args: argparse.Namespace) -> int:
     else:
         lost = "an unknown number of events" if found.lost is None else plural(found.lost, "event")
         say(f"{path}: {found.why or 'its head cannot be read'}")
-        say(f"events up to {found.last} are in the new log; {lost} behind it lost; the damaged file is now {damaged}")
-        say("start the job again with the same command line: it goes on from its last checkpoint")
+        say(f"the new log has events 1 to {found.last}; {lost} lost after it; the damaged file is now {damaged}")
+        say("start the job again with the same command line: it continues from its last checkpoint")
     return 0
 
 
@@ -47,8 +47,8 @@ def _json(found: Readable, damaged: Path | None) -> dict[str, Any]:
     }
 
 
-async def _place(args: argparse.Namespace) -> tuple[Path, JobName]:
-    """The file of the job that is named, or of the only one."""
+async def _log_path(args: argparse.Namespace) -> tuple[Path, JobName]:
+    """The log file of ``--job``, or of the only job in the store."""
     job = args.job
     if job is None:
         store = open_store(args.store)
@@ -57,26 +57,26 @@ async def _place(args: argparse.Namespace) -> tuple[Path, JobName]:
         finally:
             await store.close()
         if len(names) != 1:
-            raise UsageError(f"the store holds {plural(len(names), 'job')}; name one with --job")
+            raise UsageError(f"the store has {plural(len(names), 'job')}; name one with --job")
         job = names[0]
     path = log_file(args.store, job)
     if path is None:
-        raise UsageError("only a log in SQLite can be salvaged; etcd keeps copies of its own: see `etcdctl snapshot`")
+        raise UsageError("only a SQLite log can be salvaged; for etcd, restore a snapshot: see `etcdctl snapshot`")
     if not path.exists():
-        raise NotFound(f"there is no log at {path}")
+        raise NotFound(f"no log at {path}")
     return path, JobName(job)
 
 
 def _salvage(path: Path, job: JobName) -> tuple[Readable, Path | None]:
-    with held(path):
+    with exclusive(path):
         found = readable(path, job)
         if not found.why and found.end is not None:
             return found, None
-        return found, replace(found, lambda damaged: (_word(found, damaged),))
+        return found, replace(found, lambda damaged: (_salvaged_event(found, damaged),))
 
 
-def _word(found: Readable, damaged: Path) -> bytes:
-    """The first event behind those that were salvaged."""
+def _salvaged_event(found: Readable, damaged: Path) -> bytes:
+    """The encoded ``log.salvaged`` event after the salvaged events."""
     time = found.events[-1].time
     fact = own_fact(
         LogSalvaged(

@@ -1,4 +1,4 @@
-"""``ftctl simulate``: what would become of a job on a cluster that fails like this."""
+"""``ftctl simulate``: simulates a job on a cluster with given failures."""
 
 import argparse
 import contextlib
@@ -16,55 +16,55 @@ from ftcore.errors import UsageError
 from ftcore.ids import JobName
 from ftcore.logs.archive import ArchiveWriter
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile, same_file
-from ftcore.policies.assumed import read_assumed, said_of
+from ftcore.policies.assumed import assumption_note, read_assumed
 from ftcore.sim.campaign.plot import plot
-from ftcore.sim.campaign.simulate import Outcome, Request, check, interval95, simulate
-from ftcore.sim.campaign.tally import Told
+from ftcore.sim.campaign.simulate import CampaignRequest, CampaignResult, check, interval95, simulate
+from ftcore.sim.campaign.tally import SimulatedIncident
 from ftcore.sim.campaign.training import CAUSES, PRODUCTIVE
 from ftcore.sim.campaign.wheel import Sink
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
 from ftcore.sim.trace import parse as parse_trace
-from ftcore.wording import NOBODY, format_elapsed, plural
+from ftcore.wording import NO_POLICY, format_elapsed, plural
 
 if TYPE_CHECKING:
     from ftcore.events.envelope import Event
     from ftcore.events.policy import PolicyLoaded
 
 PATIENCE_S = 3.0
-"""A simulation that takes longer says how far it is."""
+"""Seconds between lines about the progress of a long simulation."""
 
-SVG = FileKind(name="a picture in SVG", begins=b"<svg ")
+SVG = FileKind(name="an SVG picture", begins=b"<svg ")
 FIELDS = ("nodes", "days", "rate", "nodes-min", "ckpt-interval", "assume")
-"""Fields of a request that are told of under the name of their option."""
+"""Fields of a request that errors name by their option."""
 
 SEEDS_MAX = 1000
 TEXT_BYTES_MAX = 64 << 20
 
 
 async def run(args: argparse.Namespace) -> int:
-    """Simulate, print, draw."""
+    """Simulate, print the report, write log and plot."""
     request = request_of(args)
     if not 1 <= args.seeds <= SEEDS_MAX:
         raise UsageError(f"--seeds: found {args.seeds}; expected 1 to {SEEDS_MAX}")
     try:
         check(request)
     except UsageError as error:
-        raise _named(error) from None
+        raise _with_option(error) from None
     kept, picture = _out_paths(args)
     outcomes = []
-    said = said_of(request.assumed)
+    note = assumption_note(request.assumed)
     with contextlib.ExitStack() as files:  # opened before minutes of work, not after
-        log = files.enter_context(ArchiveWriter(kept, JobName("campaign"), note=said)) if kept is not None else None
+        log = files.enter_context(ArchiveWriter(kept, JobName("campaign"), note=note)) if kept is not None else None
         drawing = files.enter_context(OutFile(picture, SVG)) if picture is not None else None
         for number in range(args.seeds):
-            one = _seeded(request, args.seed + number)
-            sinks = [_keeping(log)] if log is not None and number == 0 else []
-            outcomes.append(simulate(one, *sinks, on_day=_Progress(one, number, args.seeds)))
+            seeded = attrs.evolve(request, seed=args.seed + number)
+            sinks = [_archive_sink(log)] if log is not None and number == 0 else []
+            outcomes.append(simulate(seeded, *sinks, on_day=_ProgressLine(seeded, number, args.seeds)))
         first = outcomes[0]
         if drawing is not None:
-            title = f"{_what(first)}: goodput {first.goodput:.1%}"
-            drawing.write(plot(title, first.curve, request.nodes, said).encode())
+            title = f"{_title(first)}: goodput {first.goodput:.1%}"
+            drawing.write(plot(title, first.curve, request.nodes, note).encode())
     if log is not None:
         where = written(kept, "the archive" if log.replaced else "")
         say(f"wrote {plural(first.tally.events, 'event')} to {where}")
@@ -78,31 +78,31 @@ async def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _named(error: UsageError) -> UsageError:
-    """The error with the option in the place of the field that it speaks of."""
+def _with_option(error: UsageError) -> UsageError:
+    """The error with the name of the option instead of the field."""
     field, colon, rest = str(error).partition(": ")
     return UsageError(f"--{field}{colon}{rest}") if field in FIELDS else error
 
 
 def _out_paths(args: argparse.Namespace) -> tuple[Path | None, Path | None]:
-    """Where log and plot go; None: nowhere.
+    """The paths of log and plot; None if not wanted.
 
     Raises:
-        UsageError: both go to one place, or one to where it cannot be.
+        UsageError: both paths are the same file, or a path cannot be used.
     """
     for name, text in (("--log", args.log), ("--plot", args.plot)):
         if text == STDOUT:
-            raise UsageError(f"{name}: found -; standard output is for the report: expected a file")
+            raise UsageError(f"{name}: found -; expected a file, because the report goes to standard output")
     kept, picture = (Path(text) if text is not None else None for text in (args.log, args.plot))
     if picture is not None and picture.suffix.lower() not in ("", ".svg"):
-        raise UsageError(f"--plot: found {args.plot}; expected a name that ends in .svg: it is an SVG that is drawn")
+        raise UsageError(f"--plot: found {args.plot}; expected a file name that ends in .svg")
     if kept is not None and picture is not None and same_file(kept, picture):
         raise UsageError(f"--log and --plot: found {args.log} for both; expected two files")
     return kept, picture
 
 
-def _keeping(writer: ArchiveWriter) -> Sink:
-    """Takes in the groups of a campaign whose log is kept."""
+def _archive_sink(writer: ArchiveWriter) -> Sink:
+    """A sink that writes the groups of a campaign to an archive."""
 
     def keep(group: "list[Event]") -> None:
         for event in group:
@@ -111,11 +111,11 @@ def _keeping(writer: ArchiveWriter) -> Sink:
     return keep
 
 
-def request_of(args: argparse.Namespace) -> Request:
-    """What the arguments ask for.
+def request_of(args: argparse.Namespace) -> CampaignRequest:
+    """The simulation that the arguments describe.
 
     Raises:
-        UsageError: a file cannot be read or used, a name is not known, a number makes no sense.
+        UsageError: a file cannot be read or used, a name is not known, or a number is out of range.
     """
     chosen = profile(args.profile) if args.profile is not None else None
     trace = parse_trace(read_text(args.trace), args.trace) if args.trace is not None else None
@@ -128,7 +128,7 @@ def request_of(args: argparse.Namespace) -> Request:
         costs = costs.with_restart(args.restart)
     given = {"ckpt_interval": args.ckpt_interval, "ckpt_cost": args.ckpt_cost}
     costs = costs.changed({name: value for name, value in given.items() if value is not None}, "given")
-    request = Request(
+    request = CampaignRequest(
         nodes=args.nodes,
         days=args.days,
         seed=args.seed,
@@ -150,10 +150,10 @@ def policy_of(path: str) -> "PolicyLoaded":
 
 
 def read_text(path: str) -> str:
-    """The text of a file that the user named.
+    """The text of a file.
 
     Raises:
-        UsageError: it cannot be read, is too long or is no text.
+        UsageError: it cannot be read, is too long or is not text.
     """
     try:
         data = Path(path).read_bytes()
@@ -164,11 +164,11 @@ def read_text(path: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: no text in UTF-8: {error.reason} at byte {error.start}") from None
+        raise UsageError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
-def _with_policy(request: Request, policy: "PolicyLoaded") -> Request:
-    """The request under that chain, saving as often as its file says, if it does."""
+def _with_policy(request: CampaignRequest, policy: "PolicyLoaded") -> CampaignRequest:
+    """The request with this policy, and with the checkpoint interval of its file, if the file has one."""
     every, figures = policy.declared.checkpoint_every, request.costs.figures
     if every > 0 and figures["ckpt_interval"].source != "given":
         costs = request.costs.changed({"ckpt_interval": every * request.costs["step"]}, policy.source)
@@ -176,29 +176,25 @@ def _with_policy(request: Request, policy: "PolicyLoaded") -> Request:
     return attrs.evolve(request, policy=policy)
 
 
-def _seeded(request: Request, seed: int) -> Request:
-    return attrs.evolve(request, seed=seed)
+class _ProgressLine:
+    """Prints the progress of a long simulation on stderr."""
 
-
-class _Progress:
-    """Says on stderr how far a long simulation is."""
-
-    def __init__(self, request: Request, number: int, seeds: int) -> None:
+    def __init__(self, request: CampaignRequest, number: int, seeds: int) -> None:
         self._days, self._number, self._seeds = request.days, number, seeds
-        self._began = self._said = time.monotonic()
+        self._began = self._printed = time.monotonic()
 
     def __call__(self, day: float) -> None:
         now = time.monotonic()
-        if now - self._said < PATIENCE_S:
+        if now - self._printed < PATIENCE_S:
             return
-        self._said = now
+        self._printed = now
         which = f"seed {self._number + 1} of {self._seeds}, " if self._seeds > 1 else ""
         left = (now - self._began) * (self._days - day) / day if day > 0 else 0.0
         sys.stderr.write(f"ftctl: {which}day {day:.1f} of {self._days:g}, about {format_elapsed(left)} left\n")
         sys.stderr.flush()
 
 
-def _several(outcomes: list[Outcome], goodputs: list[float]) -> dict[str, Any]:
+def _several(outcomes: list[CampaignResult], goodputs: list[float]) -> dict[str, Any]:
     if len(outcomes) < 2:
         return {}
     return {
@@ -208,7 +204,7 @@ def _several(outcomes: list[Outcome], goodputs: list[float]) -> dict[str, Any]:
     }
 
 
-def _what(outcome: Outcome) -> str:
+def _title(outcome: CampaignResult) -> str:
     request = outcome.request
     cause = "a trace"
     if request.trace is not None:
@@ -221,21 +217,21 @@ def _what(outcome: Outcome) -> str:
     return f"{plural(request.nodes, 'node')}, {days}, {cause}, seed {request.seed}"
 
 
-def _print(outcome: Outcome, goodputs: list[float]) -> None:
+def _print(outcome: CampaignResult, goodputs: list[float]) -> None:
     out = console()
     if outcome.request.assumed:
-        out.print(said_of(outcome.request.assumed), style="warn")
-    out.print(f"{_what(outcome)}, policy {outcome.request.policy.source}", style="strong")
+        out.print(assumption_note(outcome.request.assumed), style="warn")
+    out.print(f"{_title(outcome)}, policy {outcome.request.policy.source}", style="strong")
     if len(goodputs) > 1:
         low, high = interval95(goodputs)
         mean = statistics.mean(goodputs)
         first = outcome.request.seed
         out.print(
-            f"\n{len(goodputs)} seeds, {first} to {first + len(goodputs) - 1}: goodput {mean:.2%} in the mean, 95% of "
-            f"means in {low:.2%} to {high:.2%}",
+            f"\n{len(goodputs)} seeds, {first} to {first + len(goodputs) - 1}: mean goodput {mean:.2%}, 95% confidence "
+            f"interval of the mean {low:.2%} to {high:.2%}",
             style="strong",
         )
-        out.print(f"what follows is of seed {first} alone")
+        out.print(f"the following results are of seed {first} only")
     out.print()
     total = sum(outcome.ledger.values())
     rows = table("", "CAUSE", "SHARE", "NODE-HOURS", right=("SHARE", "NODE-HOURS"))
@@ -254,29 +250,29 @@ def _print(outcome: Outcome, goodputs: list[float]) -> None:
             out.print(f"  {sentence}", style="bad")
     if outcome.tally.verified < outcome.tally.events:
         out.print(
-            f"\nof {plural(outcome.tally.events, 'event')} the first {outcome.tally.verified:,} were decided again and "
-            "compared",
+            f"\nverified: the first {outcome.tally.verified:,} of {plural(outcome.tally.events, 'event')} were decided "
+            "again and compared",
             style="quiet",
         )
 
 
-def _ended_by(told: Told) -> str:
-    return told.resolved_by or (NOBODY if told.outcome else "(open)")
+def _ended_by(incident: SimulatedIncident) -> str:
+    return incident.resolved_by or (NO_POLICY if incident.outcome else "(open)")
 
 
-def _print_incidents(outcome: Outcome) -> None:
+def _print_incidents(outcome: CampaignResult) -> None:
     out, incidents = console(), outcome.tally.incidents
-    again = f", the job started again {plural(outcome.resubmissions, 'time')}" if outcome.resubmissions else ""
+    again = f", the job was started again {plural(outcome.resubmissions, 'time')}" if outcome.resubmissions else ""
     out.print(f"\n{plural(outcome.faults, 'fault')}, {plural(len(incidents), 'incident')}{again}", style="strong")
     if not incidents:
         return
     numbers = ("COUNT", "MEDIAN", "LONGEST", "STEPS LOST")
     rows = table("", "CLASS", "ENDED BY", *numbers, right=numbers)
-    groups = Counter((told.cls, _ended_by(told)) for told in incidents)
+    groups = Counter((incident.cls, _ended_by(incident)) for incident in incidents)
     for (cls, by), count in groups.most_common():
-        same = [told for told in incidents if told.cls == cls and _ended_by(told) == by]
-        times = [told.seconds for told in same if told.seconds is not None]
-        lost = [told.steps_lost for told in same if told.steps_lost is not None]
+        same = [incident for incident in incidents if incident.cls == cls and _ended_by(incident) == by]
+        times = [incident.seconds for incident in same if incident.seconds is not None]
+        lost = [incident.steps_lost for incident in same if incident.steps_lost is not None]
         rows.add_row(
             "",
             cls,
@@ -287,7 +283,7 @@ def _print_incidents(outcome: Outcome) -> None:
             f"{sum(lost):,}" if lost else "-",
         )
     out.print(rows)
-    out.print("\nHow the policies fared", style="strong")
+    out.print("\nResults of the policies", style="strong")
     counts = ("TAKEN", "RESOLVED", "WENT ON", "FAILED")
     rows = table("", "POLICY", *counts, right=counts)
     for name, fared in sorted(outcome.tally.policies.items()):

@@ -1,8 +1,8 @@
-"""``ftctl spikes``: what the detectors say of a curve in a file.
+"""``ftctl spikes``: runs the loss and gradient norm detectors on a curve in a file.
 
-The file is text: a header line with column names, ``step`` and ``loss`` among them, perhaps ``grad_norm``; then one
-line per step. Tabs stand between columns, or commas if the header has no tab. Other columns are passed over. An empty
-cell means that nothing was reported. Lines are read one by one, so the file may be larger than memory.
+The file is text: a header with the columns ``step``, ``loss`` and optionally ``grad_norm``, then one line per step.
+Columns are separated by tabs, or by commas if the header has no tab. Other columns are ignored. An empty cell means
+that no value was reported. Lines are read one by one, so the file may be larger than memory.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf|infi
 
 
 @attrs.frozen
-class Sample:
+class CurvePoint:
     """One line of a curve; None: not reported."""
 
     step: int
@@ -36,8 +36,8 @@ class Sample:
 
 
 @attrs.define
-class Report:
-    """What was found in a curve."""
+class SpikeReport:
+    """The result for a curve: number of samples, of steps that went back, and flagged steps."""
 
     samples: int = 0
     went_back: int = 0
@@ -47,7 +47,7 @@ class Report:
 async def spikes(args: argparse.Namespace) -> int:
     """Show the steps that the detectors flag, or suggest thresholds."""
     detectors = (LossDetector(limit=args.limit), NormSpike(), NormThreshold(args.norm_threshold))
-    report, normal, last = Report(), NormalRun(), -1
+    report, normal, last = SpikeReport(), NormalRun(), -1
     for sample in _samples(args.file):
         report.samples += 1
         report.went_back += sample.step <= last
@@ -64,7 +64,7 @@ async def spikes(args: argparse.Namespace) -> int:
     return 0
 
 
-def _judge(sample: Sample, detectors: tuple[LossDetector, NormSpike, NormThreshold], report: Report) -> None:
+def _judge(sample: CurvePoint, detectors: tuple[LossDetector, NormSpike, NormThreshold], report: SpikeReport) -> None:
     loss, spike, threshold = detectors
     found = []
     if sample.loss is not None:
@@ -77,7 +77,7 @@ def _judge(sample: Sample, detectors: tuple[LossDetector, NormSpike, NormThresho
 # -- reading
 
 
-def _samples(path: str) -> Iterator[Sample]:
+def _samples(path: str) -> Iterator[CurvePoint]:
     try:
         if path == "-":
             yield from read_curve(sys.stdin.buffer, "standard input")
@@ -88,15 +88,15 @@ def _samples(path: str) -> Iterator[Sample]:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def read_curve(file: BinaryIO, name: str) -> Iterator[Sample]:
+def read_curve(file: BinaryIO, name: str) -> Iterator[CurvePoint]:
     """The samples of a curve, line by line.
 
     Args:
         file: the text, open for reading bytes.
-        name: what to call it in errors.
+        name: the file's name in errors.
 
     Raises:
-        UsageError: it is no curve; names file and line, what was found and what was expected.
+        UsageError: the file is not a curve; names file, line, found and expected text.
     """
     places: dict[str, int] | None = None
     separator, empty = "\t", True
@@ -114,7 +114,7 @@ def read_curve(file: BinaryIO, name: str) -> Iterator[Sample]:
     if empty:
         what = "it is empty" if places is None else "it has a header and no samples"
         raise UsageError(
-            f"{name}: {what}; expected lines of step and loss, with tabs or commas between, below a header"
+            f"{name}: {what}; expected a header, and lines with step and loss, separated by tabs or commas"
         )
 
 
@@ -141,17 +141,17 @@ def _header(cells: list[str], where: str) -> dict[str, int]:
         raise UsageError(f"{where}: no column {' and '.join(missing)} in the header: found {found}{hint}")
     for name in places:
         if names.count(name) > 1:
-            raise UsageError(f"{where}: column {name} stands twice in the header")
+            raise UsageError(f"{where}: column {name} occurs twice in the header")
     return places
 
 
-def _sample(cells: list[str], places: dict[str, int], where: str) -> Sample:
+def _sample(cells: list[str], places: dict[str, int], where: str) -> CurvePoint:
     step = _number(cells, places, "step", where)
     if step is None or not 0 <= step <= STEP_MAX or step != int(step):
         found = cells[places["step"]][:40] if places["step"] < len(cells) else ""
         raise UsageError(f"{where}: column step: expected a whole number from 0, found {found!r}")
     text = cells[places["step"]].strip()
-    return Sample(
+    return CurvePoint(
         int(text) if text.isdecimal() else int(step),
         _number(cells, places, "loss", where),
         _number(cells, places, "grad_norm", where) if "grad_norm" in places else None,
@@ -172,10 +172,10 @@ def _number(cells: list[str], places: dict[str, int], name: str, where: str) -> 
     return float(text)
 
 
-# -- telling
+# -- output
 
 
-def _as_json(name: str, report: Report, suggestion: Suggestion | None) -> dict[str, Any]:
+def _as_json(name: str, report: SpikeReport, suggestion: Suggestion | None) -> dict[str, Any]:
     made: dict[str, Any] = {
         "file": name,
         "samples": report.samples,
@@ -210,8 +210,8 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _troubles(report: Report) -> list[str]:
-    """Why the run can be no example of a normal one."""
+def _troubles(report: SpikeReport) -> list[str]:
+    """Why the run cannot be an example of a normal run; empty if it can."""
     kinds = [finding.kind for finding in report.found]
     return [
         f"{kinds.count(kind)} {kind}"
@@ -220,7 +220,7 @@ def _troubles(report: Report) -> list[str]:
     ]
 
 
-def _print_found(report: Report) -> None:
+def _print_found(report: SpikeReport) -> None:
     if report.found:
         rows = table(
             "STEP", "KIND", "VALUE", "USUAL", "SCORE", "SINCE", right=("STEP", "VALUE", "USUAL", "SCORE", "SINCE")
@@ -235,18 +235,18 @@ def _print_found(report: Report) -> None:
     say(f"{plural(report.samples, 'sample')}, {len(report.found)} flagged in {plural(episodes, 'episode')}{back}")
 
 
-def _print_suggestion(report: Report, made: Suggestion) -> None:
+def _print_suggestion(report: SpikeReport, made: Suggestion) -> None:
     if made.limit is None:
-        say("no limit for the loss: it takes 20 samples before, and one at step 100 or later")
+        say("no limit for the loss: a suggestion needs 20 samples, and then one at step 100 or later")
     else:
         print(f"loss limit {made.limit:g}: the largest of {made.judged} scores was {made.score_max:.1f}")
         if made.limit < LIMIT:
-            say(f"the default of {LIMIT:g} leaves this run alone as well")
+            say(f"the default of {LIMIT:g} does not flag this run either")
     spikes = [finding.step for finding in report.found if finding.kind == "loss-spike"]
     if made.limit is not None and made.limit > LIMIT and spikes:
         times = plural(len(spikes), "spike")
-        say(f"that is to leave {times} alone, the first at step {spikes[0]}: if one was trouble, take another run")
+        say(f"the suggestion ignores {times}, the first at step {spikes[0]}; if one was a fault, use another run")
     if made.norm_threshold is not None:
         print(f"gradient norm threshold {made.norm_threshold:g}: the largest after start-up was {made.norm_max:g}")
     if troubles := _troubles(report):
-        say(f"this run is no example of a normal one ({', '.join(troubles)}): take the suggestion from another")
+        say(f"this run is not normal ({', '.join(troubles)}); use another run for a suggestion")

@@ -10,7 +10,7 @@ from ftcore.errors import FtcoreError
 from ftcore.launch.hints import hinted
 from ftcore.logs import default_store_url, open_store
 from ftcore.replay.status import JobStatus, status_of
-from ftcore.wording import because, clean, leaves_once_ready, listed, plural
+from ftcore.wording import about, deferred_departure, listed, plural, printable, reason_suffix
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,11 +31,17 @@ _STATE_STYLES = {
     "lost": "bad",
 }
 
-NOTHING_DECLARED = "restart, and go on with fewer nodes; no platform, script or agent has declared more"
-"""What a job can do that has no ability."""
+_BEFORE_STEPS = ("assembling", "checking", "forming", "starting", "running")
+"""States of a job whose workers have yet to complete a first step."""
+
+NOTHING_DECLARED = "none beyond a restart, and going on with fewer nodes: no platform, script or agent has declared one"
+"""What a job without any ability can do."""
+
+NOT_REPORTED = "workers report theirs with the first completed step"
+"""Why a job that has not trained yet may lack abilities."""
 
 NODES_SHOWN = 40
-"""Nodes in the table of ``status``; JSON has them all."""
+"""Nodes in the table of ``status``; JSON has all of them."""
 
 
 async def jobs(args: argparse.Namespace) -> int:
@@ -73,7 +79,7 @@ async def jobs(args: argparse.Namespace) -> int:
     for job in found:
         rows.add_row(*_job_row(job))
     for broken_name, why in unreadable:
-        rows.add_row(broken_name, "unreadable", "", "", "", "", "", "", clean(why), style="bad")
+        rows.add_row(broken_name, "unreadable", "", "", "", "", "", "", printable(why), style="bad")
     console().print(rows if found or unreadable else f"no jobs in {args.store or default_store_url()}")
     return 0
 
@@ -104,7 +110,7 @@ def _step(job: JobStatus) -> str:
 
 
 async def status(args: argparse.Namespace) -> int:
-    """Show what is true of a job now."""
+    """Show the current status of a job."""
     if args.nodes:
         from ftcore.cli import ctl_nodes
 
@@ -126,14 +132,14 @@ async def status(args: argparse.Namespace) -> int:
     facts.add_row("job", f"{job.job}, run {job.run}")
     facts.add_row("state", Text(job.state, style=_STATE_STYLES.get(job.state, "")))
     if job.reason:
-        facts.add_row("reason", clean(hinted(job.reason, args)))
+        facts.add_row("reason", printable(hinted(job.reason, args)))
     if job.standstill is not None:
-        since = f"since {date(job.standstill.since)} {clock(job.standstill.since)} UTC"
-        facts.add_row("stands still", Text(clean(f"{since}: {job.standstill.message}; no action"), style="warn"))
+        text = f"since {date(job.standstill.since)} {clock(job.standstill.since)} UTC: {job.standstill.message}"
+        facts.add_row("stands still", Text(printable(f"{text}; workers keep running"), style="warn"))
         if job.standstill.stacks:
-            facts.add_row("stacks", clean(job.standstill.stacks))
-    for name, text in _by_hand(job):
-        facts.add_row(name, Text(clean(text), style="warn"))
+            facts.add_row("stacks", printable(job.standstill.stacks))
+    for name, text in _requests(job):
+        facts.add_row(name, Text(printable(text), style="warn"))
     if job.world is not None:
         members = f"{plural(job.world.size, 'rank')} on {plural(job.world.node_count, 'node')}"
         facts.add_row("world", f"round {job.world.round}: {members}")
@@ -144,22 +150,22 @@ async def status(args: argparse.Namespace) -> int:
     if job.checkpoint is not None:
         facts.add_row("checkpoint", f"of step {job.checkpoint}")
     if job.run:
-        facts.add_row("can", _abilities(job) or NOTHING_DECLARED)
+        facts.add_row("abilities", _abilities(job))
     facts.add_row("incidents", f"{job.incident_count}, open: {job.incident or 'none'}")
     if job.master is not None:
-        life = "" if leader is None else ", alive" if leader.alive else ", gone"
+        life = "" if leader is None else ", alive" if leader.alive else ", not alive"
         facts.add_row(
             "master", f"{job.master.host} pid {job.master.pid} at {job.master.address}, term {job.term}{life}"
         )
     last = f", the last on {date(job.time)} at {clock(job.time)} UTC" if job.time is not None else ""
     facts.add_row("log", f"{plural(job.last_seq, 'event')}{last}")
     if floor.seq:
-        facts.add_row("archive", f"events up to {floor.seq} in {floor.archive or 'a place that is not known'}")
+        facts.add_row("archive", f"events up to {floor.seq} in {floor.archive or 'an unknown directory'}")
     if space is not None and space.full:
-        facts.add_row("store", Text("full: training goes on, recoveries wait until there is room", style="bad"))
+        facts.add_row("store", Text("full: training goes on, recoveries wait for free space", style="bad"))
     out.print(facts)
     if job.held or job.paused:
-        print(f"\ngo on with: {hinted('ftctl resume', args)}")  # not folded: it is to be copied
+        print(f"\ncontinue with: {hinted('ftctl resume', args)}")  # printed on one line, so that it can be copied
     _print_nodes(out, job)
     return 0
 
@@ -188,31 +194,34 @@ def _print_nodes(out: "Console", job: JobStatus) -> None:
     out.print()
     out.print(nodes)
     if len(job.nodes) > NODES_SHOWN:
-        out.print(f"and {plural(len(job.nodes) - NODES_SHOWN, 'more node')}; --format json has them all")
+        out.print(f"and {plural(len(job.nodes) - NODES_SHOWN, 'more node')}; --format json shows all")
 
 
-def _by_hand(job: JobStatus) -> list[tuple[str, str]]:
-    """What people have asked for and what is kept out, a row each."""
+def _requests(job: JobStatus) -> list[tuple[str, str]]:
+    """Rows about operators' requests and quarantined nodes."""
     rows = []
     if job.held:
-        rows.append(("held", "no recovery begins before the job is resumed"))
+        rows.append(("held", "no recovery begins until the job is resumed"))
     if job.paused and job.state != "paused":
-        rows.append(("paused", "training waits again once the incident is over, unless the job is resumed"))
+        rows.append(("paused", "training will wait again after the incident, unless the job is resumed"))
     elif job.paused:
         rows.append(("paused", "training waits at a step boundary"))
     if job.request is not None:
-        wish = job.request
-        whom = f" {wish.node}" if wish.node else ""
-        rows.append(("asked for", f"{wish.command}{whom} by {wish.who}{because(wish.why)}"))
+        request = job.request
+        node = f" {request.node}" if request.node else ""
+        rows.append(("request", f"{request.command}{node} by {request.who}{reason_suffix(request.why)}"))
     if job.leaving:
-        rows.append(("waits", leaves_once_ready(job.leaving)))
-    kept_out = [f"{node} ({reason})" for node, reason in job.quarantined.items()]
-    if kept_out:
-        rows.append(("kept out", listed(kept_out, NODES_SHOWN)))
+        rows.append(("waits", deferred_departure(job.leaving)))
+    quarantined = [f"{node} ({about(node, reason)})" for node, reason in job.quarantined.items()]
+    if quarantined:
+        rows.append(("quarantined", listed(quarantined, NODES_SHOWN)))
     return rows
 
 
 def _abilities(job: JobStatus) -> str:
-    can = ", ".join(dict.fromkeys(name for names in job.abilities.values() for name in names))
-    idle = ", ".join(job.unsupported)
-    return "; ".join(filter(None, (can, f"declared, but not supported by this ftcore: {idle}" if idle else "")))
+    declared = ", ".join(dict.fromkeys(name for names in job.abilities.values() for name in names))
+    unsupported = ", ".join(job.unsupported)
+    ignored = f"declared, but not supported by this ftcore: {unsupported}" if unsupported else ""
+    awaited = NOT_REPORTED if job.step is None and job.state in _BEFORE_STEPS else ""
+    known = "; ".join(filter(None, (declared, ignored))) or NOTHING_DECLARED
+    return f"{known}; {awaited}" if awaited else known

@@ -1,4 +1,4 @@
-"""Which log a command reads."""
+"""Opening the log that a command reads."""
 
 import argparse
 import contextlib
@@ -11,7 +11,7 @@ from ftcore.ids import JobName, Seq
 from ftcore.logs import check_job_name, default_store_url, open_store
 from ftcore.logs.archived import JoinedLog
 from ftcore.logs.stores import missing_path
-from ftcore.ports import EventLog, LogStore
+from ftcore.ports import AppendOnlyLog, EventLog, LogStore
 from ftcore.replay.reading import Folder, read_async
 from ftcore.states.model import JobState
 from ftcore.states.snapshot import recall
@@ -19,11 +19,11 @@ from ftcore.states.snapshot import recall
 
 @contextlib.asynccontextmanager
 async def opened(args: argparse.Namespace) -> AsyncIterator[EventLog]:
-    """The log that ``--store`` and ``--job`` name, closed afterwards; its job is noted in ``args``, for hints.
+    """Open the log that ``--store`` and ``--job`` name, and close it at exit; sets ``args.job`` for messages.
 
     Raises:
-        NotFound: there is no such job, or no job at all.
-        UsageError: several jobs are there and none was named.
+        NotFound: there is no such job, or the store has no job.
+        UsageError: the store has several jobs, and ``--job`` is missing.
     """
     store = open_store(args.store)
     try:
@@ -38,12 +38,12 @@ async def opened(args: argparse.Namespace) -> AsyncIterator[EventLog]:
 
 
 def joined(log: EventLog, args: argparse.Namespace) -> EventLog:
-    """A log with its archive before it, if any of it was moved there."""
+    """The log, joined with its archive."""
     return JoinedLog(log, Path(args.archive) if args.archive else None)
 
 
-async def current_state(log: EventLog, until: Seq | None = None) -> JobState:
-    """The state at the end of a log, or at a seq: from its newest snapshot, if one is of use, else from its start."""
+async def current_state(log: AppendOnlyLog, until: Seq | None = None) -> JobState:
+    """The state at the end of a log, or after ``until``, folded from the newest usable snapshot or from the start."""
     restored = await recall(log, until)
     folder = Folder(restored.state)
     await read_async(log.read(Seq(restored.state.seq), until), folder)
@@ -62,22 +62,22 @@ async def job_names(url: str | None) -> list[JobName]:
 async def _choose(store: LogStore, args: argparse.Namespace) -> JobName:
     where = args.store or default_store_url()
     if args.job is not None and await _is_there(store, args.job):
-        return JobName(args.job)  # whoever may read one job may not be allowed to list them all
+        return JobName(args.job)  # access to one job does not imply permission to list all
     names = await store.jobs()
     if args.job is not None:
         return among(names, args)
     if not names:
         raise NotFound(f"no job in {where}; name another store with --store URL or FTCORE_STORE")
     if len(names) > 1:
-        raise UsageError(f"{where} holds {len(names)} jobs, name one with --job: {', '.join(names[:10])}")
+        raise UsageError(f"{where} has {len(names)} jobs, name one with --job: {', '.join(names[:10])}")
     return names[0]
 
 
 def among(names: list[JobName], args: argparse.Namespace) -> JobName:
-    """The job that ``--job`` names.
+    """The name in ``--job``, if it is one of ``names``.
 
     Raises:
-        NotFound: it is none of the store's.
+        NotFound: it is not.
     """
     if args.job not in names:
         near = difflib.get_close_matches(args.job, names, n=1)
@@ -87,14 +87,14 @@ def among(names: list[JobName], args: argparse.Namespace) -> JobName:
 
 
 async def jobs_shown(store: LogStore, args: argparse.Namespace) -> list[JobName]:
-    """The jobs that ``ftctl jobs`` shows: all of the store, or the one that ``--job`` names.
+    """The jobs that ``ftctl jobs`` shows: all jobs of the store, or the job that ``--job`` names.
 
     Raises:
-        NotFound: the store that was named does not exist, or has no such job.
+        NotFound: the store in ``--store`` does not exist, or has no such job.
     """
     missing = missing_path(args.store) if args.store else None
     if missing is not None:
-        raise NotFound(f"there is no store {args.store}: {missing} does not exist; name another one with --store URL")
+        raise NotFound(f"no store {args.store}: {missing} does not exist; name another one with --store URL")
     names = await store.jobs()
     return names if args.job is None else [among(names, args)]
 

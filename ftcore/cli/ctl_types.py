@@ -1,18 +1,18 @@
-"""Values of arguments: each says what it found and what it expected, in one style."""
+"""Types of arguments; errors have the form ``found X; expected Y``."""
 
 import argparse
 import datetime
 import math
 
 from ftcore.ids import SECOND, seconds
-from ftcore.policies.values import duration
+from ftcore.policies.file.values import duration
 from ftcore.replay.select import Bound
 
 BOUND_HELP = "a seq, a time such as 2025-03-01T22:13:20 (UTC), or how long ago: 90s, 15m, 2h, 3d"
 
 
 DURATION_MAX_S = 1e11
-"""Three thousand years."""
+"""Longest accepted duration: about three thousand years."""
 
 
 def _wrong(text: str, expected: str) -> argparse.ArgumentTypeError:
@@ -20,10 +20,10 @@ def _wrong(text: str, expected: str) -> argparse.ArgumentTypeError:
 
 
 def bound(text: str) -> Bound:
-    """A place in a log, as ``--since`` and ``--until`` take it.
+    """A position in a log, for ``--since`` and ``--until``.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: the text is not a position.
     """
     if text.isdecimal():
         return Bound(seq=int(text))

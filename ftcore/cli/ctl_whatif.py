@@ -1,4 +1,4 @@
-"""``ftctl whatif``: what another policy would have cost in the incidents of a recorded job."""
+"""``ftctl whatif``: estimates the cost of another policy in the incidents of a recorded job."""
 
 import argparse
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 from ftcore.cli.ctl_output import console, print_json, table
 from ftcore.cli.ctl_simulate import policy_of
 from ftcore.cli.ctl_store import opened
-from ftcore.policies.assumed import read_assumed, said_of
+from ftcore.policies.assumed import assumption_note, read_assumed
 from ftcore.replay.reading import read_async
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
 from ftcore.sim.whatif.compare import Compared, WhatIf
 from ftcore.sim.whatif.prices import Price
-from ftcore.wording import NOBODY, format_elapsed, plural
+from ftcore.wording import NO_POLICY, format_elapsed, plural
 
 
 async def run(args: argparse.Namespace) -> int:
-    """Read the log, ask the other chain, print both."""
+    """Decide the incidents of the log again with another chain, and print both costs."""
     other = policy_of(args.policy)
     assumed = read_assumed(args.assume) if args.assume is not None else ()
     reader = WhatIf(other, assumed=assumed)
@@ -40,13 +40,13 @@ async def run(args: argparse.Namespace) -> int:
         )
     else:
         if assumed:
-            console().print(said_of(assumed), style="warn")
+            console().print(assumption_note(assumed), style="warn")
         _print(compared, reader.recorded_source, other.source)
         if reader.unable:
             console().print(f"\n{reader.unable}", style="warn")
         if reader.not_asked:
             console().print(
-                f"taken to pass, because only a master asks them: {', '.join(reader.not_asked)}", style="quiet"
+                f"assumed to pass, because only a master can ask them: {', '.join(reader.not_asked)}", style="quiet"
             )
     return 0
 
@@ -87,10 +87,10 @@ def _print(compared: list[Compared], recorded: str, other: str) -> None:
         rows.add_row(
             one.id,
             one.cls,
-            _named(one.recorded),
+            _policies(one.recorded),
             format_elapsed(one.recorded.seconds),
             _steps(one.recorded),
-            _named(one.other),
+            _policies(one.other),
             format_elapsed(one.other.seconds),
             _steps(one.other),
             one.other.source,
@@ -99,14 +99,14 @@ def _print(compared: list[Compared], recorded: str, other: str) -> None:
     total = _total(compared)
     before, after = total["recorded"], total["other"]
     out.print(
-        f"\nin all {format_elapsed(before['total'])} lost as recorded, {format_elapsed(after['total'])} expected with "
-        f"{other} ({format_elapsed(before['seconds'])} and {format_elapsed(after['seconds'])} of standing still, "
-        f"{before['steps_lost']:,.0f} and {after['steps_lost']:,.0f} steps again)"
+        f"\ntotal loss: {format_elapsed(before['total'])} as recorded, {format_elapsed(after['total'])} expected with "
+        f"{other} (downtime {format_elapsed(before['seconds'])} and {format_elapsed(after['seconds'])}, repeated steps "
+        f"{before['steps_lost']:,.0f} and {after['steps_lost']:,.0f})"
     )
 
 
-def _named(price: Price) -> str:
-    """Policies in order; those that are only reached if others fail with their chance."""
+def _policies(price: Price) -> str:
+    """Policies in order; a policy that is reached only if others fail is shown with its probability."""
     counted: dict[str, list[float]] = {}
     for policy, chance in price.policies:
         counted.setdefault(policy, []).append(chance)
@@ -115,7 +115,7 @@ def _named(price: Price) -> str:
         times = f" x{len(chances)}" if len(chances) > 1 else ""
         likely = f" ({chances[0]:.0%})" if chances[0] < 1 else ""
         names.append(f"{policy}{times}{likely}")
-    return ", ".join(names) or NOBODY
+    return ", ".join(names) or NO_POLICY
 
 
 def _steps(price: Price) -> str:

@@ -1,13 +1,14 @@
-"""``ftctl``: reads a job's log, dead or alive, and gives a living one the operator's word.
+"""``ftctl``: reads the log of a running or ended job, and sends operators' requests to a running one.
 
-House rules: parsing and dispatch only; a command is a function of the parsed arguments that returns the exit code, and
-lives with its kind in ``ctl_*.py``. JSON goes to stdout alone, messages to stderr. A user's mistake is one line and an
-exit code, never a traceback; a closed pipe and Ctrl-C end quietly. Nothing heavy is imported before it is needed.
+House rules: parsing and dispatch only; a command is a function in ``ctl_*.py`` from parsed arguments to the exit code.
+JSON goes to stdout only, messages to stderr. A user error is one line and an exit code, never a traceback. Ctrl-C and a
+closed pipe print nothing. Heavy modules are imported when they are needed.
 """
 
 import argparse
 import asyncio
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -22,8 +23,28 @@ from ftcore.version import __version__
 
 Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
+_COMMANDS = {
+    "jobs": "ctl_status.jobs",
+    "status": "ctl_status.status",
+    "events": "ctl_events.events",
+    "incidents": "ctl_incidents.incidents",
+    "explain": "ctl_incidents.explain",
+    "replay": "ctl_replay.replay",
+    "export": "ctl_replay.export_log",
+    "salvage": "ctl_salvage.salvage",
+    "machines": "ctl_machines.machines",
+    "completion": "ctl_machines.completion",
+    "classify": "ctl_classify.classify",
+    "spikes": "ctl_spikes.spikes",
+    "simulate": "ctl_simulate.run",
+    "whatif": "ctl_whatif.run",
+    "policy": "ctl_policy.policy",
+    "alert": "ctl_alert.alert",
+}
+"""Module and function of each command; the operators' requests share ``ctl_command.command``."""
+
 NOT_WRITTEN = 1
-"""Exit code where standard output cannot be written, as on a full disk."""
+"""Exit code if standard output cannot be written, for example on a full disk."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the program's name; ``sys.argv`` if None.
     """
     closed = sys.stdout is None  # by `>&-`
-    output = _Output(open(os.devnull, "w") if closed else sys.stdout)  # noqa: SIM115 -- for the rest of the process
+    output = _CheckedStdout(open(os.devnull, "w") if closed else sys.stdout)  # noqa: SIM115 -- for the rest of the process
     try:
         with contextlib.redirect_stdout(cast(TextIO, output)):
             try:
@@ -41,22 +62,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             finally:
                 output.flush()
     except BrokenPipeError:
-        output.discard()  # the reader has seen enough
+        output.discard()  # the reader, such as `head`, has closed the pipe
         return 0
-    except _NotWritten as lost:
+    except _NotWritten as error:
         output.discard()
-        print(f"ftctl: cannot write to standard output: {lost}", file=sys.stderr)
+        print(f"ftctl: cannot write to standard output: {error}", file=sys.stderr)
         return NOT_WRITTEN
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
 class _NotWritten(Exception):
-    """Standard output cannot be written; says why."""
+    """Standard output cannot be written; the text is the reason."""
 
 
-class _Output:
-    """Standard output whose failures are told from those of other files."""
+class _CheckedStdout:
+    """Standard output that raises ``_NotWritten``, to distinguish its errors from those of other files."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -65,19 +86,19 @@ class _Output:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with self._told():
+        with self._converted_errors():
             return self._stream.write(text)
 
     def flush(self) -> None:
-        with self._told():
+        with self._converted_errors():
             self._stream.flush()
 
     def discard(self) -> None:
-        """Drop what is still buffered: Python would complain of it at exit."""
+        """Drop buffered output: Python would report an error about it at exit."""
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _converted_errors(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
@@ -96,7 +117,7 @@ def _run(argv: Sequence[str] | None) -> int:
     silence_grpc()
     from ftcore.runtime.logging import configure  # structlog's console imports rich, when it is there
 
-    configure("error")  # to stderr: JSON goes to stdout alone; an old server is the running job's to warn of
+    configure("error")  # no warnings, for example of an old etcd server: the running job reports them
     try:
         with _interruptible():
             code: int = asyncio.run(_command(args.command)(args))
@@ -108,13 +129,13 @@ def _run(argv: Sequence[str] | None) -> int:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Have Ctrl-C end even what never waits: asyncio's own handler would only cancel a task that has to wait first."""
+    """Raise ``KeyboardInterrupt`` on Ctrl-C even in code that never awaits: asyncio's handler only cancels the task."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # ignored, or somebody else's
+        yield  # SIGINT is ignored or already handled
         return
     signal.signal(signal.SIGINT, interrupt)
     try:
@@ -124,57 +145,10 @@ def _interruptible() -> Iterator[None]:
 
 
 def _command(name: str) -> Command:
-    if name in ("jobs", "status"):
-        from ftcore.cli import ctl_status
-
-        return {"jobs": ctl_status.jobs, "status": ctl_status.status}[name]
-    if name in ("incidents", "explain"):
-        from ftcore.cli import ctl_incidents
-
-        return {"incidents": ctl_incidents.incidents, "explain": ctl_incidents.explain}[name]
-    if name == "events":
-        from ftcore.cli import ctl_events
-
-        return ctl_events.events
-    if name == "policy":
-        from ftcore.cli import ctl_policy
-
-        return ctl_policy.policy
-    if name == "salvage":
-        from ftcore.cli import ctl_salvage
-
-        return ctl_salvage.salvage
-    if name in ("replay", "export"):
-        from ftcore.cli import ctl_replay
-
-        return {"replay": ctl_replay.replay, "export": ctl_replay.export_log}[name]
-    if name in ("pause", "resume", "drain", "evict", "admit", "checkpoint", "stop"):
-        from ftcore.cli import ctl_command
-
-        return ctl_command.command
-    if name == "classify":
-        from ftcore.cli import ctl_classify
-
-        return ctl_classify.classify
-    if name == "alert":
-        from ftcore.cli import ctl_alert
-
-        return ctl_alert.alert
-    if name == "spikes":
-        from ftcore.cli import ctl_spikes
-
-        return ctl_spikes.spikes
-    if name == "simulate":
-        from ftcore.cli import ctl_simulate
-
-        return ctl_simulate.run
-    if name == "whatif":
-        from ftcore.cli import ctl_whatif
-
-        return ctl_whatif.run
-    from ftcore.cli import ctl_machines
-
-    return {"machines": ctl_machines.machines, "completion": ctl_machines.completion}[name]
+    """The function of a command; its module is imported only now."""
+    module, _, function = _COMMANDS.get(name, "ctl_command.command").partition(".")
+    command: Command = getattr(importlib.import_module(f"ftcore.cli.{module}"), function)
+    return command
 
 
 if __name__ == "__main__":

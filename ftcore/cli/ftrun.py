@@ -1,9 +1,9 @@
-"""``ftrun``: run a distributed PyTorch job and keep it running through faults. The entry: reads the flags.
+"""Entry point of ``ftrun``: reads the flags and starts the warm process.
 
-No worker runs before the warm process has imported torch, which takes seconds. So that begins as soon as the flags are
-read, and all else that ``ftrun`` needs is imported, opened and called meanwhile.
+No worker runs before the warm process has imported torch, which takes seconds. So it is started as soon as the flags
+are read, and ``ftrun`` imports and opens everything else meanwhile.
 
-House rule: what is imported up to there is light; nothing but the standard library and a few small modules.
+House rule: until then, import only the standard library and a few small modules.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import sys
 
 from ftcore.cli import options
 from ftcore.launch.environ import worker_base_env
-from ftcore.runtime.agent import warm_start
+from ftcore.runtime.agent.workers import warm_start
 
 
 def run() -> None:
@@ -36,8 +36,8 @@ def run() -> None:
 
 def _without_torch() -> int:
     print(
-        f"ftrun: PyTorch is not installed in {sys.executable}, and workers need it: install it, for example with "
-        "`pip install 'ftcore[torch]'`, or start ftrun with the Python that has it",
+        f"ftrun: PyTorch is not installed in {sys.executable}; install it, for example with "
+        "`pip install 'ftcore[torch]'`, or start ftrun with a Python that has it",
         file=sys.stderr,
     )
     return 2
@@ -51,7 +51,7 @@ def _begin(parser: argparse.ArgumentParser, args: argparse.Namespace) -> warm_st
     try:
         return warm_start.start(env, options.preload(parser, args) or ())
     except OSError:
-        return None  # the supervisor tries again, and says why it cannot
+        return None  # the supervisor tries again, and reports the error
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``ftrun`` behind its flags (``ftrun.py``): what the user asked for becomes a node's configuration, which is run."""
+"""``ftrun`` after its flags were read (``ftrun.py``): builds a node's configuration from them and runs it."""
 
 import argparse
 import asyncio
@@ -29,7 +29,7 @@ from ftcore.launch.address import LOCALHOST, address_in, on_this_machine, reacha
 from ftcore.launch.candidacy import Candidacy, archive_dir
 from ftcore.launch.environ import worker_base_env
 from ftcore.launch.hints import completed, elsewhere
-from ftcore.launch.job import base_timing, submitted, tells_here
+from ftcore.launch.job import base_timing, narrates, submitted
 from ftcore.launch.local import LocalNodes
 from ftcore.launch.node import NodeConfig, guarded, run_node
 from ftcore.launch.process import end_process, patient_stderr
@@ -39,33 +39,44 @@ from ftcore.logs.stores import check_store_url
 from ftcore.platforms import LOCAL, abilities_of, check_url
 from ftcore.platforms.machines import Place
 from ftcore.platforms.options import parse as parse_local
-from ftcore.policies.feasible import passed_over
-from ftcore.policies.notes import notes
+from ftcore.policies.file.feasible import skipped_policies
+from ftcore.policies.file.notes import notes
 from ftcore.ports import Launch
-from ftcore.runtime.agent import launchable, processes
-from ftcore.runtime.agent.config import GOODBYE_S, AgentConfig, Outcome
-from ftcore.runtime.agent.supervisor import LINE_PREFIX, STDERR, STDOUT, Output
-from ftcore.runtime.agent.warm_start import Started
+from ftcore.runtime.agent.config import LEAVE_MARGIN_S, AgentConfig, Outcome
+from ftcore.runtime.agent.workers import launchable, processes
+from ftcore.runtime.agent.workers.supervisor import LINE_PREFIX, STDERR, STDOUT, Output
+from ftcore.runtime.agent.workers.warm_start import Started
 from ftcore.runtime.logging import configure
 from ftcore.runtime.wire.frames import Submission
 from ftcore.runtime.wire.security import Security
 from ftcore.states.world import impossible, next_size, usable
 from ftcore.timing import Timing
-from ftcore.wording import plural
+from ftcore.wording import plural, without_repeats
 
 FILES, FILES_PER_WORKER = 40, 10
-"""Files that an agent holds open, with room: found by trying how few it runs with."""
+"""Files that an agent opens, and files for each worker: measured with low limits, plus a margin."""
 
 JOIN_WINDOW_MAX_S = 86400.0
 
 LOCAL_NODE = "node"
-"""What the nodes of one machine are called, before their number, unless ``--node-id`` says otherwise."""
+"""Default prefix of the names of ``--local-nodes``; ``--node-id`` sets another one."""
+
+OF_ONE_NODE = ("--node-id", "--node-rank", "--node-labels", "--local-addr")
+"""Flags whose values differ between the nodes of a job; all take one value."""
 
 PLATFORM_ENV = "FTCORE_PLATFORM"
-"""URL of what launches nodes, where ``--platform`` is not given."""
+"""Default of ``--platform``."""
 
 LINE_PREFIX_ENV = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
-"""torchrun's template of the prefix of lines that are teed."""
+"""torchrun's template of the prefix of teed lines."""
+
+
+_ENDINGS = {
+    "failed": "the job has failed: ",
+    "stopped": "the job has stopped: ",
+    "released": "this node is released, and the job goes on without it: ",
+}
+"""Beginning of the last message, by outcome."""
 
 
 def main(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[str], warm: Started | None) -> int:
@@ -74,17 +85,16 @@ def main(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
     Args:
         parser: of the flags.
         args: the flags.
-        given: the command line behind the program's name.
-        warm: the warm process, if it was started already.
+        given: the command line without the program's name.
+        warm: the warm process, if it was already started.
     """
     configure(args.log_level)
     outcome = guarded(lambda: _run(parser, args, given, warm))
     reason = completed(outcome.reason, elsewhere(args.store), args.job) if args.job else outcome.reason
     if outcome.exit_code and args.local_parent < 0:
-        released = "this node is released, and the job goes on without it: " if outcome.outcome == "released" else ""
-        print(f"ftrun: {released}{reason}", file=sys.stderr)
+        print(f"ftrun: {_ENDINGS.get(outcome.outcome, '')}{without_repeats(reason)}", file=sys.stderr)
         if outcome.outcome in ("failed", "stopped"):
-            print(f"ftrun: the whole story: {_ftctl(args)} explain --job {args.job}", file=sys.stderr)
+            print(f"ftrun: for details: {_ftctl(args)} explain --job {args.job}", file=sys.stderr)
     elif outcome.outcome == "refused":
         print(f"ftrun: {reason}", file=sys.stderr)
     return outcome.exit_code
@@ -97,18 +107,18 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
     if args.local_nodes is not None and args.local_place < 0:
         if args.local_nodes < 1:
             parser.error(f"--local-nodes: found {args.local_nodes}; expected at least 1")
-        config = _config(parser, args)  # a wrong flag is told once, before any agent starts
-        _tell(args)
-        _tell_policy(config.agent.submission, abilities_of(args.platform))
+        config = _config(parser, args)  # reports a wrong flag once, before any agent starts
+        _print_job(args)
+        _print_policy_notes(config.agent.submission, abilities_of(args.platform))
         name, given_options = args.node_id or LOCAL_NODE, parse_local(args.platform)
-        nodes_there = [f"{name}{number}" for number in range(args.local_nodes)]
-        if strange := [node for node, _ in given_options.preempt if node not in nodes_there]:
-            parser.error(f"--platform: preempt={strange[0]}@...: there is no such node, only {', '.join(nodes_there)}")
+        node_names = [f"{name}{number}" for number in range(args.local_nodes)]
+        if unknown := [node for node, _ in given_options.preempt if node not in node_names]:
+            parser.error(f"--platform: preempt={unknown[0]}@...: no such node; expected one of {', '.join(node_names)}")
         socket_path = paths.platform_socket(args.store)
-        given_here = agent_argv(args, given, f"local://{socket_path}")
+        agent_args = agent_argv(args, given, f"local://{socket_path}")
         nodes = LocalNodes(
             nodes=args.local_nodes,
-            command=lambda place, launch: local_argv(place, launch, given_here),
+            command=lambda place, launch: local_argv(place, launch, agent_args),
             store=args.store,
             job=args.job,
             security=config.agent.security,
@@ -119,30 +129,36 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         )
         return asyncio.run(nodes.run())
     config = attrs.evolve(_config(parser, args), warm=warm)
+    if args.platform and args.local_place < 0:
+        config = attrs.evolve(config, candidacy=attrs.evolve(config.candidacy, node_argv=node_argv(args, given)))
     if args.leadership == "only":
         return _run_master(config.candidacy)
     if args.local_parent < 0:
-        _tell(args)
-        _tell_limits(config.agent.slots)
-        _tell_policy(config.agent.submission, abilities_of(args.platform))
-        _tell_others(args, config.agent.submission.spec)
+        _print_job(args)
+        _check_file_limit(config.agent.slots)
+        _print_policy_notes(config.agent.submission, abilities_of(args.platform))
+        _print_missing_nodes(args, config.agent.submission.spec)
     return asyncio.run(run_node(config))
 
 
-def _tell_limits(slots: int) -> None:
-    """Few open files make workers, stores and masters fail one by one, each with words of its own."""
+def _check_file_limit(slots: int) -> None:
+    """Warn of a low limit of open files: workers, stores and masters would fail with unrelated errors."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES + FILES_PER_WORKER * slots
     if allowed < wanted:
         print(
-            f"ftrun: only {plural(allowed, 'file')} may be open here (ulimit -n); {plural(slots, 'worker')} may need "
-            f"{wanted}, and what it cannot open it cannot start",
+            f"ftrun: the limit of open files is {allowed} (ulimit -n); {plural(slots, 'worker')} may need {wanted}: "
+            "raise it, or starts may fail",
             file=sys.stderr,
         )
 
 
 def _check_script(spec: JobSpec) -> None:
-    """Tell at once what the user has to mend; a node on which it cannot be run all the same tells it in the log."""
+    """Refuse a script that cannot be run before the job starts.
+
+    Raises:
+        UsageError: it cannot be run on this node.
+    """
     launchable.check(
         Launch(
             round=Round(0),
@@ -156,71 +172,86 @@ def _check_script(spec: JobSpec) -> None:
     )
 
 
-def _tell(args: argparse.Namespace) -> None:
+def _print_job(args: argparse.Namespace) -> None:
+    """Print the job's name and store, and a note for each flag of torchrun that is ignored."""
     for name, why in having(Treatment.UNUSED).items():
         if getattr(args, name) is not None:
-            print(f"ftrun: --{name.replace('_', '-')} has nothing to set here: {why}", file=sys.stderr)
+            print(f"ftrun: --{name.replace('_', '-')} is ignored: {why}", file=sys.stderr)
     if args.rdzv_endpoint and "://" not in args.rdzv_endpoint:
         print(
-            f"ftrun: --rdzv-endpoint {args.rdzv_endpoint} is not used: nodes meet in the store (--store), which "
-            "several machines share as etcd://HOST:PORT",
+            f"ftrun: --rdzv-endpoint {args.rdzv_endpoint} is ignored: nodes meet in the log store; on several machines "
+            "use --store etcd://HOST:PORT",
             file=sys.stderr,
         )
     print(
-        f"ftrun: job {args.job}, log in {args.store}; look at it with: {_ftctl(args)} status --job {args.job}",
+        f"ftrun: job {args.job}, log in {args.store}; show its status with: {_ftctl(args)} status --job {args.job}",
         file=sys.stderr,
     )
 
 
-def _tell_others(args: argparse.Namespace, spec: JobSpec) -> None:
-    """Nodes of one job meet by its name and in its store; who has not said them waits for nobody who could come."""
+def _print_missing_nodes(args: argparse.Namespace, spec: JobSpec) -> None:
+    """Print what the other nodes must be started with: nodes find each other by the job's name and store."""
     if spec.nodes_min < 2 or args.local_nodes is not None:
         return
-    where = "; a store in SQLite is this machine's: nodes of several share --store etcd://HOST:PORT"
+    where = "; a SQLite store is only for nodes on this machine: for several machines use --store etcd://HOST:PORT"
     print(
-        f"ftrun: waiting for {spec.nodes_min - 1} more, to be started with --job {args.job} and the same --store"
-        + (where if args.store.startswith("sqlite:") else ""),
+        f"ftrun: waiting for {plural(spec.nodes_min - 1, 'more node')}: start with --job {args.job} and the same "
+        "--store" + (where if args.store.startswith("sqlite:") else ""),
         file=sys.stderr,
     )
 
 
 def _leave_within_s(parser: argparse.ArgumentParser, text: str | None) -> float | None:
     found = options.seconds(parser, "--leave-within", text)
-    if found is not None and found <= GOODBYE_S:
-        parser.error(f"--leave-within: found {text}; the goodbye alone takes up to {GOODBYE_S:g} s, expected more")
+    if found is not None and found <= LEAVE_MARGIN_S:
+        parser.error(f"--leave-within: found {text}; expected more than {LEAVE_MARGIN_S:g} s, which leaving may take")
     return found
 
 
 def _ftctl(args: argparse.Namespace) -> str:
-    """``ftctl`` as it finds the job from here."""
+    """The ``ftctl`` command that finds this job's store."""
     store = elsewhere(args.store)
     return f"ftctl --store {shlex.quote(store)}" if store else "ftctl"
 
 
-def _tell_policy(asked: Submission, abilities: Sequence[str]) -> None:
-    """What is worth to be told before anything starts; whoever chose a preset hears what of it cannot be done."""
-    for note in notes(asked.policy):
-        print(f"ftrun: {asked.policy.source}: {note}", file=sys.stderr)
-    over = passed_over(asked.policy, abilities) if asked.policy.text else []
-    if over:
+def _print_policy_notes(submission: Submission, abilities: Sequence[str]) -> None:
+    """Print notes about the policy file, and its policies that are skipped because abilities are missing."""
+    for note in notes(submission.policy):
+        print(f"ftrun: {submission.policy.source}: {note}", file=sys.stderr)
+    skipped = skipped_policies(submission.policy, abilities) if submission.policy.text else []
+    if skipped:
         print(
-            f"ftrun: passed over for want of abilities: {', '.join(over)}; see: ftctl policy check "
-            f"{asked.policy.source.partition(' with ')[0]}",
+            f"ftrun: skipped, because the job lacks their abilities: {', '.join(skipped)}; see: ftctl policy check "
+            f"{submission.policy.source.partition(' with ')[0]}",
             file=sys.stderr,
         )
 
 
 def agent_argv(args: argparse.Namespace, given: Sequence[str], platform: str) -> list[str]:
-    """An agent's command line: the user's, with job, store and platform set behind the flags, before the script."""
+    """An agent's command line: the user's, with job, store and platform added between the flags and the script."""
     script = len(given) - 1 - len(args.args)
     flags = given[:script] if given[script - 1 : script] != ["--"] else given[: script - 1]
     return [*flags, "--job", args.job, "--store", args.store, "--platform", platform, *given[script:]]
 
 
+def node_argv(args: argparse.Namespace, given: Sequence[str]) -> tuple[str, ...]:
+    """The command line of another node of the job: the user's, without the flags of this node alone."""
+    argv = agent_argv(args, given, args.platform)
+    flags, kept = argv[: len(argv) - 1 - len(args.args)], ["ftrun"]
+    arguments = iter(flags)
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if name.replace("_", "-") not in OF_ONE_NODE:
+            kept.append(argument)
+        elif not equals:
+            next(arguments)  # the value of the flag
+    return (*kept, *argv[len(flags) :])
+
+
 def local_argv(place: Place, launch: str, given: Sequence[str]) -> list[str]:
-    """The command line that starts the agent of a place of ``--local-nodes``; ``given`` is of ``agent_argv``."""
+    """The command line of an agent of ``--local-nodes``; ``given`` comes from ``agent_argv``."""
     hidden = {"place": place.number, "life": place.life, "parent": os.getpid(), "launch": launch}
-    flags = [word for name, value in hidden.items() for word in (f"--local-{name}", str(value))]
+    flags = [text for name, value in hidden.items() for text in (f"--local-{name}", str(value))]
     return [sys.executable, "-m", "ftcore.cli.ftrun", *flags, *given]
 
 
@@ -234,13 +265,14 @@ def _job_name(args: argparse.Namespace) -> str:
 
 
 def _platform(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str:
-    """URL of what launches nodes; empty: nothing does."""
+    """URL of the platform that launches nodes; empty if there is none."""
     url = str(args.platform or os.environ.get(PLATFORM_ENV) or ("local:" if args.local_nodes is not None else ""))
     if not url:
         return ""
     scheme = check_url(url)
     if (scheme == LOCAL) != (args.local_nodes is not None):
-        parser.error(f"--platform: {url} is " + ("for --local-nodes" if scheme == LOCAL else "not for --local-nodes"))
+        use = "only for --local-nodes" if scheme == LOCAL else "not for --local-nodes"
+        parser.error(f"--platform: {url} is {use}")
     return url
 
 
@@ -249,13 +281,13 @@ def _store(args: argparse.Namespace) -> str:
     url = str(named or os.environ.get("FTCORE_STORE") or default_store_url())
     check_store_url(url)
     if url.startswith(("file:", "memory:")):
-        why = "a read-only archive" if url.startswith("file:") else "the memory of a single process"
-        raise UsageError(f"--store: {url} is {why}; a job needs sqlite: or etcd:")
+        why = "a read-only archive" if url.startswith("file:") else "the memory of one process"
+        raise UsageError(f"--store: {url} is {why}; expected sqlite: or etcd:")
     return url
 
 
 def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeConfig:
-    """What this node is to do. Leaves nothing on disk where it refuses; only the last of it makes a file, the token."""
+    """The configuration of this node. The token file is made last, so a refusal leaves no file behind."""
     spec = _spec(parser, args)
     slots = options.slots(parser, args.nproc_per_node)
     local = args.local_place >= 0
@@ -303,7 +335,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         preload=options.preload(parser, args),
         leads=args.leadership != "never",
         alone=alone,
-        tells=alone or (not local and tells_here(args.node_rank, spec.nodes_max)),
+        narrates=alone or (not local and narrates(args.node_rank, spec.nodes_max)),
         parent=args.local_parent if args.local_parent > 0 else 0,
         store_port=args.master_port,
         signals=options.signals(parser, args.signals_to_handle),
@@ -346,15 +378,15 @@ def _security(args: argparse.Namespace, address: str) -> Security:
 
 
 def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace) -> JobSpec:
-    """What the user asked for, once no world can be found that it contradicts."""
+    """The job's spec, refused if no world can satisfy it."""
     if args.standalone and args.nnodes not in (None, "1", "1:1"):
-        parser.error(f"--standalone is one node, but --nnodes says {args.nnodes}; leave one of them out")
+        parser.error(f"--standalone means one node, but --nnodes is {args.nnodes}; remove one of them")
     nodes_min, nodes_max = options.node_range(parser, args.nnodes or str(args.local_nodes or 1))
     if args.local_nodes is not None and args.local_nodes < nodes_min:
         least = plural(nodes_min, "node")
-        parser.error(f"--nnodes wants at least {least}, --local-nodes plays only {args.local_nodes}")
+        parser.error(f"--nnodes requires at least {least}, but --local-nodes is {args.local_nodes}")
     if args.module and args.no_python and not args.run_path:
-        parser.error("--module and --no-python exclude each other: a module is run by python; leave one of them out")
+        parser.error("--module and --no-python exclude each other, because python runs a module; remove one of them")
     spec = JobSpec(
         argv=(args.script, *args.args),
         module=args.module,
@@ -373,8 +405,7 @@ def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace) -> JobSpec:
     if args.local_nodes is not None and not usable(args.local_nodes, spec):
         smallest = next_size(spec, 0)
         parser.error(
-            f"--local-nodes: {plural(args.local_nodes, 'node makes', 'nodes make')} no world; the smallest that may be "
-            f"formed has {smallest}"
+            f"--local-nodes: found {args.local_nodes}; expected a permitted number of nodes, at least {smallest}"
         )
     return spec
 
@@ -382,7 +413,7 @@ def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace) -> JobSpec:
 def _timing(
     parser: argparse.ArgumentParser, join_window_s: float | None = None, shutdown_timeout_s: int | None = None
 ) -> Timing:
-    """The job's time constants: the defaults, with what the user or (in tests of ftcore) the environment says."""
+    """The job's time constants: the defaults, changed by flags and (in tests of ftcore) by the environment."""
     timing = base_timing()
     if shutdown_timeout_s is not None:
         back_s = max(timing.return_window_s, 2.0 * shutdown_timeout_s)
@@ -395,7 +426,7 @@ def _timing(
 
 
 def _lead_delay_s(args: argparse.Namespace, *, alone: bool) -> float | None:
-    """How long nobody must lead before this node puts up a candidate: the first at once, the rest in their order."""
+    """Seconds without a leader before this node starts a candidate: 0 for the first node, more for later ones."""
     if args.leadership == "never":
         return None
     place = 0 if alone else args.local_place if args.local_place >= 0 else args.node_rank
@@ -417,13 +448,13 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[s
         except FtcoreError as error:
             print(f"ftrun: {error}", file=sys.stderr)
             code = error.exit_code
-        except SystemExit as end:  # of the argument parser, which has said why
+        except SystemExit as end:  # from the argument parser, which has printed the error
             code = end.code if isinstance(end.code, int) else 2
         except KeyboardInterrupt:
-            print("ftrun: interrupted before the job began", file=sys.stderr)
+            print("ftrun: interrupted before the job started", file=sys.stderr)
             code = INTERRUPTED
         except Exception:
             traceback.print_exc()
         if warm is not None:
-            processes.end_child(warm.pid)  # of a job that never began nobody has taken it over
+            processes.end_child(warm.pid)  # the job did not start, so no supervisor owns it
     end_process(code)

@@ -1,8 +1,8 @@
-"""``ftrun``'s command line: torchrun's flags under torchrun's names, and ftcore's own.
+"""The command line of ``ftrun``: torchrun's flags under torchrun's names, and ftcore's own.
 
 Both spellings (``--nproc-per-node``, ``--nproc_per_node``) and torchrun's ``PET_*`` environment variables work.
 
-House rule: it is imported before the warm process is started (``ftrun.py``), and imports nothing heavy itself.
+House rule: imported before the warm process is started (``ftrun.py``), so it imports nothing heavy.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from ftcore.version import __version__
 EPILOG = """\
 examples:
   ftrun --standalone --nproc-per-node 8 train.py --lr 3e-4     one machine, eight workers
-  ftrun --local-nodes 2 train.py                               two nodes played on this machine
+  ftrun --local-nodes 2 train.py                               two nodes on this machine, to try out recovery
   ftrun --nnodes 4 --node-rank $RANK --job llm --store etcd://e1:2379,e2:2379 train.py
                                                                on each of four hosts
-  ftrun --policy policy.yaml -m my.trainer                     with a chain of policies of your own
+  ftrun --policy policy.yaml -m my.trainer                     with your own policy file
 
-afterwards, or meanwhile:
+during the job, or after it:
   ftctl status | ftctl events --follow | ftctl incidents | ftctl explain
 
 exit codes: 0 the job succeeded; 1 it failed; 2 wrong usage or input; 3 store or master unreachable;
@@ -33,25 +33,25 @@ exit codes: 0 the job succeeded; 1 it failed; 2 wrong usage or input; 3 store or
 """
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-"""The signals that end the job in order unless the user names others; torchrun's."""
+"""Default signals that shut the job down gracefully, as in torchrun."""
 
 UNHANDLED = ("SIGKILL", "SIGSTOP", "SIGCHLD")
-"""Signals that no process can handle, and the one by which the agent knows of its children."""
+"""Signals that no process can handle, and SIGCHLD, which the agent needs."""
 
 SHUTDOWN_TIMEOUT_ENV = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 """torchrun's default of ``--shutdown-timeout``."""
 
 
 class _Refuse(argparse.Action):
-    """Ends with the reason why ftrun does not take one of torchrun's flags."""
+    """Refuses a flag of torchrun, with the reason."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         """Exit with code 2."""
-        parser.error(f"{self.option_strings[0]} is not taken: {self.help}")
+        parser.error(f"{self.option_strings[0]} is not supported: {self.help}")
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors say where help is."""
+    """An argument parser whose errors name ``--help`` and the nearest flag."""
 
     def _unknown(self, flag: str) -> str:
         shown = (action for action in self._actions if action.help is not argparse.SUPPRESS)
@@ -61,10 +61,10 @@ class Parser(argparse.ArgumentParser):
         return f"{flag}: no such flag" + (f"; did you mean {near[0]}?" if near else "")
 
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2 and one clear message; of a flag that does not exist, with the one probably meant."""
-        _, unknown, words = message.partition("unrecognized arguments: ")
+        """Print one message, with the nearest flag for an unknown one; exit with code 2."""
+        _, unknown, arguments = message.partition("unrecognized arguments: ")
         if unknown:
-            message = self._unknown(words.split()[0].partition("=")[0])
+            message = self._unknown(arguments.split()[0].partition("=")[0])
         self.exit(2, f"{self.prog}: {message}\ntry: {self.prog} --help\n")
 
 
@@ -83,14 +83,14 @@ def build_parser() -> argparse.ArgumentParser:
     _add_log(parser)
     _add_running(parser)
     _add_output(parser)
-    taken = parser.add_argument_group("torchrun's flags that have nothing to set here (a note says so)")
+    ignored = parser.add_argument_group("torchrun's flags that are accepted and ignored, with a note")
     for name, why in having(Treatment.UNUSED).items():
-        _add(taken, f"--{name}", help=why)
+        _add(ignored, f"--{name}", help=why)
     refused = parser.add_argument_group("torchrun's flags that are refused")
     for name, why in having(Treatment.REFUSED).items():
         _add(refused, f"--{name}", action=_Refuse, help=why)
     parser.add_argument("script", help="script, module (-m) or program (--no-python) to run")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
     _defaults_from_environment(parser)
     for hidden in ("--local-place", "--local-parent", "--local-life"):
         parser.add_argument(hidden, type=int, default=-1, help=argparse.SUPPRESS)
@@ -111,51 +111,58 @@ def _add(group: argparse._ActionsContainer, *names: str, **kwargs: object) -> No
 
 def _add_job(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the job")
-    _add(group, "--job", help="name of the job and of its log; made up from script and time if left out")
+    _add(group, "--job", help="name of the job and of its log (default: from the script's name and the time)")
     _add(group, "--rdzv-id", help="torchrun's name for --job")
     _add(
         group,
         "--store",
-        help="log store: sqlite:///DIR, etcd://H:P,H:P/PREFIX (default: $FTCORE_STORE or ~/.local/state)",
+        help="log store: sqlite:///DIR, etcd://H:P,H:P/PREFIX (default: $FTCORE_STORE, else in ~/.local/state)",
     )
     _add(group, "--rdzv-endpoint", help="with an etcd:// URL: torchrun's name for --store")
-    _add(group, "--policy", metavar="FILE", help="chain of recovery policies, YAML")
-    _add(group, "--max-restarts", type=int, help="budget of process_restart; wins over the policy file")
+    _add(group, "--policy", metavar="FILE", help="policy file: the chain of recovery policies, in YAML")
+    _add(group, "--max-restarts", type=int, help="budget of the policy process_restart; overrides the policy file")
 
 
 def _add_world(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the world")
+    group = parser.add_argument_group("nodes and ranks")
     _add(group, "--standalone", action="store_true", help="one node on this machine")
-    _add(group, "--local-nodes", type=int, metavar="N", help="play N nodes on this machine; lost ones are replaced")
+    _add(
+        group,
+        "--local-nodes",
+        type=int,
+        metavar="N",
+        help="run N nodes on this machine, each with its own agent; lost nodes are replaced",
+    )
     _add(
         group,
         "--platform",
         metavar="URL",
-        help="what launches nodes: local:?OPTIONS with --local-nodes, or an adapter's (default: $FTCORE_PLATFORM)",
+        help="platform that launches nodes: local:?OPTIONS with --local-nodes, or the URL of an adapter (default: "
+        "$FTCORE_PLATFORM)",
     )
     _add(group, "--nnodes", help="number of nodes, or MIN:MAX (default: 1, or N of --local-nodes)")
     _add(group, "--nproc-per-node", default="1", help="workers per node: a number, cpu, gpu or auto")
-    _add(group, "--node-rank", type=int, help="this node's place among the nodes")
-    _add(group, "--node-unit", type=int, default=1, metavar="K", help="the world is a multiple of K nodes")
+    _add(group, "--node-rank", type=int, help="this node's position among the nodes, from 0")
+    _add(group, "--node-unit", type=int, default=1, metavar="K", help="the number of nodes is a multiple of K")
     _add(
         group,
         "--join-window",
         type=float,
         metavar="SECONDS",
-        help="with MIN:MAX: how long MIN nodes wait for more at the start (default: 30)",
+        help="with MIN:MAX: time that MIN nodes wait for more nodes at the start (default: 30)",
     )
-    _add(group, "--node-sizes", metavar="N,N,...", help="the only numbers of nodes that the world may have, as 2,4,8")
+    _add(group, "--node-sizes", metavar="N,N,...", help="the permitted numbers of nodes, as 2,4,8")
     _add(
         group,
         "--node-labels",
         metavar="NAME=VALUE,...",
-        help="what this node says of where it stands, as switch=s1,rack=r2",
+        help="labels for this node's location, as switch=s1,rack=r2",
     )
     _add(
         group,
         "--order-by",
         metavar="NAME",
-        help="label by which ranks are laid out, so that nodes of one switch are neighbours; the same on every node",
+        help="label that orders the ranks, so that nodes with the same value are neighbours; the same on every node",
     )
     _add(
         group,
@@ -163,16 +170,16 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
         type=port,
         default=0,
         metavar="PORT",
-        help="where the workers' store listens if this port is free, for init_method=tcp://... (default: a free port)",
+        help="preferred port of the workers' store, for init_method=tcp://... (default: a free port)",
     )
-    _add(group, "--node-id", help="this node's name (default: the host's)")
-    _add(group, "--local-addr", help="address at which other nodes reach this one")
+    _add(group, "--node-id", help="this node's name (default: the host name)")
+    _add(group, "--local-addr", help="address at which other nodes reach this node")
     _add(
         group,
         "--leadership",
         default="auto",
         choices=("auto", "never", "only"),
-        help="whether this node may lead: auto, never (workers only), only (no workers)",
+        help="whether a master may run on this node: auto, never (workers only), only (no workers); default: auto",
     )
     _add(group, "--role", default="default", help="role of the workers, the same on all nodes")
 
@@ -183,8 +190,8 @@ def _add_log(parser: argparse.ArgumentParser) -> None:
         group,
         "--archive",
         metavar="DIR",
-        help="where old events are moved to, so that the store stays small; seen by every node that may lead "
-        "(default: $FTCORE_ARCHIVE; else nothing is moved)",
+        help="directory to which old events are moved, to keep the store small; shared by all nodes that may lead "
+        "(default: $FTCORE_ARCHIVE, else no events are moved)",
     )
     _add(
         group,
@@ -192,7 +199,7 @@ def _add_log(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=100_000,
         metavar="N",
-        help="events that stay in the store (default: %(default)s)",
+        help="number of events kept in the store (default: %(default)s)",
     )
     _add(
         group,
@@ -200,7 +207,7 @@ def _add_log(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=50_000,
         metavar="N",
-        help="events between two snapshots of the job's state (default: %(default)s)",
+        help="number of events between two snapshots of the job's state (default: %(default)s)",
     )
 
 
@@ -221,7 +228,7 @@ def port(text: str) -> int:
 
 
 def comma_separated(text: str) -> list[str]:
-    """``apple,orange`` as two texts; a double comma is a comma, as torchrun has it."""
+    """Split ``apple,orange`` into two texts; a double comma is a literal comma, as in torchrun."""
     return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",") if part]
 
 
@@ -244,23 +251,23 @@ def positive(text: str) -> int:
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how workers run")
+    group = parser.add_argument_group("workers")
     _add(group, "-m", "--module", action="store_true", help="run the script as `python -m` would")
     _add(group, "--no-python", action="store_true", help="run the script as a program")
     _add(
         group,
         "--leave-within",
         metavar="TIME",
-        help="what the platform leaves this node after SIGTERM, such as 30s or 2m: its workers get it to save",
+        help="time between the platform's SIGTERM and SIGKILL, such as 30s or 2m; workers use it to save",
     )
-    _add(group, "--run-path", action="store_true", help="run the script in an interpreter that is already up, as ever")
+    _add(group, "--run-path", action="store_true", help="run the script in a running interpreter; ftrun always does")
     _add(group, "--virtual-local-rank", action="store_true", help="each worker has LOCAL_RANK 0 and sees one GPU")
     _add(
         group,
         "--signals-to-handle",
         default=",".join(SIGNALS),
         metavar="NAME,...",
-        help="signals that end the job in order (default: %(default)s)",
+        help="signals that shut the job down gracefully (default: %(default)s)",
     )
     _add(
         group,
@@ -268,10 +275,10 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         type=whole,
         default=os.environ.get(SHUTDOWN_TIMEOUT_ENV),
         metavar="SECONDS",
-        help="time between SIGTERM and SIGKILL of workers that are stopped; wins over the policy file",
+        help="time between SIGTERM and SIGKILL of workers; overrides the policy file",
     )
-    _add(group, "--preload", metavar="MODULES", help="comma-separated modules to import before forking workers")
-    _add(group, "--no-preload", action="store_true", help="start every worker as a fresh interpreter")
+    _add(group, "--preload", metavar="MODULES", help="comma-separated modules to import before workers are forked")
+    _add(group, "--no-preload", action="store_true", help="start every worker as a new interpreter")
 
 
 def seconds(parser: argparse.ArgumentParser, flag: str, text: str | None) -> float | None:
@@ -289,8 +296,14 @@ def seconds(parser: argparse.ArgumentParser, flag: str, text: str | None) -> flo
 def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     _add(group, "--log-dir", help="directory for the workers' logs (default: in ~/.local/state/ftcore/logs)")
-    _add(group, "-r", "--redirects", default="0", help="streams only in files: 0, 1, 2, 3, or LOCAL_RANK:STREAM,...")
-    _add(group, "-t", "--tee", default="0", help="streams shown with a prefix: as --redirects")
+    _add(
+        group,
+        "-r",
+        "--redirects",
+        default="0",
+        help="streams written only to files: 0 none, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:STREAM,...",
+    )
+    _add(group, "-t", "--tee", default="0", help="streams also printed, with a prefix: values as --redirects")
     for stream in ("stdout", "stderr"):
         _add(
             group,
@@ -298,16 +311,21 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
             type=comma_separated,
             default=[],
             metavar="TEXT,...",
-            help=f"copy lines of {stream} that have one of these texts to filtered_{stream}.log; a double comma is one",
+            help=f"copy lines of {stream} that contain one of these texts to filtered_{stream}.log; write a comma "
+            "inside a text as two",
         )
-    _add(group, "--local-ranks-filter", default="", help="show only these local ranks")
+    _add(group, "--local-ranks-filter", default="", help="print the output of these local ranks only, as 0,2")
     _add(
-        group, "--log-level", default="warning", choices=("debug", "info", "warning", "error"), help="of ftcore itself"
+        group,
+        "--log-level",
+        default="warning",
+        choices=("debug", "info", "warning", "error"),
+        help="log level of ftcore's own messages; default: warning",
     )
 
 
 def _defaults_from_environment(parser: argparse.ArgumentParser) -> None:
-    """torchrun's rule: ``PET_<NAME>`` sets the default of ``--<name>``."""
+    """Take defaults of flags from the environment, as torchrun does: ``PET_<NAME>`` for ``--<name>``."""
     for action in parser._actions:
         value = os.environ.get(f"PET_{action.dest.upper()}")
         if value is None or not action.option_strings:
@@ -352,7 +370,7 @@ def node_range(parser: argparse.ArgumentParser, text: str) -> tuple[int, int]:
 
 
 def node_sizes(parser: argparse.ArgumentParser, text: str | None) -> tuple[int, ...]:
-    """``2,4,8`` as numbers, the smallest first; nothing is no sizes."""
+    """Parse ``2,4,8`` into sorted numbers; empty if the flag is not given."""
     if not text:
         return ()
     parts = [part.strip() for part in text.split(",")]
@@ -375,8 +393,11 @@ def node_labels(parser: argparse.ArgumentParser, text: str | None) -> dict[str, 
                 f"--node-labels: found {pair!r} in {text!r}; expected NAME=VALUE pairs such as switch=s1,rack=r2"
             )
         labels[name] = value
-    if len(labels) > LABELS_MAX or any(len(word) > LABEL_CHARS_MAX for word in (*labels, *labels.values())):
-        parser.error(f"--node-labels: expected at most {LABELS_MAX}, each word of at most {LABEL_CHARS_MAX} letters")
+    if len(labels) > LABELS_MAX or any(len(text) > LABEL_CHARS_MAX for text in (*labels, *labels.values())):
+        parser.error(
+            f"--node-labels: expected at most {LABELS_MAX} labels, with names and values of at most {LABEL_CHARS_MAX} "
+            "characters"
+        )
     return labels
 
 
@@ -398,11 +419,11 @@ def ranks(parser: argparse.ArgumentParser, text: str) -> Sequence[int] | None:
 
 
 def slots(parser: argparse.ArgumentParser, text: str) -> int:
-    """``--nproc-per-node``: a number, or what there is; torch is not asked, it would cost a second."""
+    """The number of workers for ``--nproc-per-node``; GPUs are counted without torch, whose import takes a second."""
     if text.isdigit() and int(text) > 0:
         return int(text)
     if text.removeprefix("-").isdigit():
-        parser.error(f"--nproc-per-node: found {text}; a node runs at least 1 worker")
+        parser.error(f"--nproc-per-node: found {text}; expected at least 1")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = [name for name in (visible or "").split(",") if name.strip()]
     gpus = len(devices) if visible is not None else len(list(Path("/dev").glob("nvidia[0-9]*")))
@@ -416,7 +437,7 @@ def slots(parser: argparse.ArgumentParser, text: str) -> int:
 
 
 def preload(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Sequence[str] | None:
-    """The modules that the warm process imports; None: workers are fresh interpreters."""
+    """The modules that the warm process imports; None if workers are new interpreters."""
     if args.no_preload:
         if args.preload:
             parser.error("--preload and --no-preload exclude each other")

@@ -1,1 +1,1 @@
-"""The turning wheel: one fact in, one group of events out; pure, the same in production, replay and simulation."""
+"""The engine: one fact in, one group of events out. Pure; the same code in production, replay and simulation."""

@@ -1,6 +1,6 @@
-"""What an agent's core wants done on its node: the words between ``AgentCore`` and whoever carries them out. Data only.
+"""Actions: what ``AgentCore`` asks its owner to do on the node. Data only.
 
-The owner carries actions out in the order given, and tells the core what came of them.
+The owner carries actions out in the given order, and reports the results to the core.
 """
 
 from typing import Any, TypeAlias, cast
@@ -16,11 +16,11 @@ from ftcore.ids import Round
 
 @attrs.frozen
 class Tell:
-    """Put this fact into the outbox.
+    """Put a fact into the outbox.
 
     Args:
-        data: the fact's payload.
-        mono: monotonic nanoseconds at which it happened; None: now.
+        data: payload of the fact.
+        mono: monotonic time of the fact in nanoseconds; None: now.
     """
 
     data: Any
@@ -29,11 +29,11 @@ class Tell:
 
 @attrs.frozen
 class TellFailure:
-    """Put this fact into the outbox, completed with the evidence that the node has: error file, output, where it lies.
+    """Add the node's evidence (error file, last output, log directory) to a fact, and put it into the outbox.
 
     Args:
         data: the fact, without ``error``, ``tail`` and ``log_dir``.
-        mono: monotonic nanoseconds at which it happened.
+        mono: monotonic time of the fact in nanoseconds.
     """
 
     data: WorkerFailed
@@ -41,11 +41,11 @@ class TellFailure:
 
 
 @attrs.frozen
-class Start:
-    """Start this slice's workers; answer with ``started`` or ``unstartable``.
+class StartRound:
+    """Start the workers of a slice; answer with ``started`` or ``unstartable``.
 
     Args:
-        effect: the order.
+        effect: effect id of the order.
         round: the round.
         part: the node's part of its world.
     """
@@ -56,14 +56,14 @@ class Start:
 
 
 @attrs.frozen
-class Stop:
-    """Give up a start that is under way and stop all workers; answer with ``stopped``.
+class StopRound:
+    """Abort a start in progress and stop all workers; answer with ``stopped``.
 
     Args:
-        effect: the order; empty if the agent does it by itself.
-        round: the newest round that the order stops.
+        effect: effect id of the order; empty if the agent decided it itself.
+        round: the newest round that is stopped.
         grace_s: seconds between TERM and KILL.
-        reason: why, if the agent does it by itself.
+        reason: why, if the agent decided it itself.
     """
 
     effect: str
@@ -77,8 +77,8 @@ class Open:
     """Serve a store; answer with ``store_opened`` or ``store_failed``.
 
     Args:
-        effect: the order.
-        round: the round that it will serve.
+        effect: effect id of the order.
+        round: the round that the store is for.
     """
 
     effect: str
@@ -87,11 +87,11 @@ class Open:
 
 @attrs.frozen
 class Perform:
-    """Carry out what leaves the processes in place; answer with ``performed``, ``failed_to`` or ``checked``.
+    """Carry out a command that keeps the processes running; answer with ``performed``, ``failed_to`` or ``checked``.
 
     Args:
-        effect: the order.
-        command: what to do.
+        effect: effect id of the order.
+        command: the command.
     """
 
     effect: str
@@ -100,12 +100,12 @@ class Perform:
 
 @attrs.frozen
 class Leave:
-    """The agent's work has ended: stop the workers, say ``farewell``, go.
+    """End the agent: stop the workers, call ``farewell``, exit.
 
     Args:
-        exit_code: what ``ftrun`` should exit with.
-        outcome: ``succeeded``, ``failed``, ``stopped``; if the job goes on without this node ``left``, or ``lost`` if
-            the launcher of its workers died.
+        exit_code: exit code of ``ftrun``.
+        outcome: ``succeeded``, ``failed`` or ``stopped``; if the job continues without this node, ``left``, or
+            ``lost`` if the launcher of its workers died.
         reason: one sentence.
     """
 
@@ -116,10 +116,10 @@ class Leave:
 
 @attrs.frozen
 class Rejoin:
-    """Fenced: drop the bond, stop the workers, then ``begin`` a new life.
+    """The agent is fenced: close the connection, stop the workers, then ``begin`` a new incarnation.
 
     Args:
-        reason: what the master said.
+        reason: the master's reason.
     """
 
     reason: str
@@ -127,10 +127,10 @@ class Rejoin:
 
 @attrs.frozen
 class GiveUp:
-    """The job does not want this node.
+    """The job refuses this node for good.
 
     Args:
-        reason: what the master said.
+        reason: the master's reason.
     """
 
     reason: str
@@ -138,11 +138,11 @@ class GiveUp:
 
 @attrs.frozen
 class Lead:
-    """Put up a candidate for the master role, unless one of this node lives already.
+    """Start a candidate for leadership, unless this node already has a live one.
 
     Args:
-        silent: process id of a leader of this host that fell silent and does not count as living; 0 if there is none;
-            None: somebody leads, and a standby is wanted.
+        silent: process ID of a leader on this host that stopped responding and does not count as alive; 0: none;
+            None: there is a leader, and a standby is requested.
     """
 
     silent: int | None
@@ -150,7 +150,7 @@ class Lead:
 
 @attrs.frozen(kw_only=True)
 class Findings:
-    """What a node's health check found; see ``health.checked`` for the meaning of each."""
+    """Results of a node's health check; the fields are those of the event ``health.checked``."""
 
     verdict: str
     detail: str = ""
@@ -163,25 +163,25 @@ class Findings:
     took_s: float = 0.0
 
 
-Action: TypeAlias = Tell | TellFailure | Start | Stop | Open | Perform | Leave | Rejoin | GiveUp | Lead
+Action: TypeAlias = Tell | TellFailure | StartRound | StopRound | Open | Perform | Leave | Rejoin | GiveUp | Lead
 Actions: TypeAlias = list[Action]
 
 
 def is_check(action: Action) -> bool:
-    """A health check."""
+    """Whether the action is a health check."""
     return isinstance(action, Perform) and isinstance(action.command, CheckHealth)
 
 
 def is_of_workers(action: Action) -> bool:
-    """An order to workers that stay in place."""
+    """Whether the action is a command for running workers."""
     return isinstance(action, Perform) and not isinstance(action.command, CheckHealth)
 
 
 def is_in_place(action: Action) -> bool:
-    """Carried out while the processes stay."""
+    """Whether the action's command is one of ``IN_PLACE``."""
     return isinstance(action, Perform) and isinstance(action.command, IN_PLACE)
 
 
 def round_of(command: Command) -> Round:
-    """The round that a command is about; 0 if it is about none."""
+    """The round of a command; 0 if it has none."""
     return cast(Round, getattr(command, "round", Round(0)))

@@ -1,9 +1,8 @@
 """Decisions: what follows from a fact, given the folded state. Pure.
 
-The order of a turn: notice (``notice.py``: does this fact open an incident, or change the reading of the open one?),
-then advance whatever can be moved on (``plans.py``: ask the chain, carry out what it took; ``rounds.py``: stop, form,
-start, verify, end) until nothing moves. Advancing is driven by the state alone: a new master that folds the log and
-turns the wheel once goes on exactly where the old one stopped.
+A turn first opens or amends the incident (``notice.py``). Then it advances the plan (``plans.py``: ask the chain, begin
+the plan; ``rounds.py``: stop, form, start, verify, end) until no function decides anything more. Advancing depends on
+the folded state alone, so a new master continues exactly where its predecessor stopped.
 """
 
 from collections.abc import Callable
@@ -50,9 +49,9 @@ def turn(state: JobState, fact: Event) -> list[Event]:
     Returns:
         The group to append: the fact, then its decisions.
     """
-    under_way = Turn(state, fact)
-    decide(under_way)
-    return under_way.events
+    this_turn = Turn(state, fact)
+    decide(this_turn)
+    return this_turn.events
 
 
 def decide(turn: Turn) -> None:
@@ -72,7 +71,7 @@ def decide(turn: Turn) -> None:
 
 def _advance(turn: Turn) -> None:
     while any(advance(turn) for advance in _ADVANCE_IN[turn.state.phase]):
-        assert len(turn.events) < 100_000, "the wheel does not come to rest"
+        assert len(turn.events) < 100_000, "a turn does not end"
 
 
 def _decide_stuck(turn: Turn) -> None:
@@ -81,22 +80,24 @@ def _decide_stuck(turn: Turn) -> None:
         turn.emit(JobUnparked(who=data.who))
         _catch_up(turn)
     elif isinstance(data, OperatorCommanded) and data.command == "stop":
-        known = turn.state.incident
-        if known is not None:
-            turn.emit(IncidentResolved(policy=data.command, outcome="ended"), incident=known.id)
+        incident = turn.state.incident
+        if incident is not None:
+            turn.emit(IncidentResolved(policy=data.command, outcome="ended"), incident=incident.id)
         finish(
             turn,
             JobFinished(outcome="stopped", exit_code=data.exit_code, reason=f"{data.who} stopped a stuck job"),
-            known.id if known is not None else None,
+            incident.id if incident is not None else None,
         )
         advance_release(turn)
 
 
 def _catch_up(turn: Turn) -> None:
-    """Decide about what came while the job was stuck, when facts were folded and nothing was decided."""
+    """Decide what was left open while the job was stuck: facts were folded then, but nothing was decided."""
     state = turn.state
-    for ordered in list(state.actions.values()):
-        if not isinstance(ordered.command, ReleaseNode) and not timers.is_running(state, timers.Action(ordered.effect)):
+    for ordered in list(state.orders.open.values()):
+        if not isinstance(ordered.command, ReleaseNode) and not timers.is_running(
+            state, timers.ActionTimer(ordered.effect)
+        ):
             _fail(turn, ordered)
     judge_health(turn)
     notice(turn, 0)
@@ -104,11 +105,11 @@ def _catch_up(turn: Turn) -> None:
 
 
 def _expire(turn: Turn) -> None:
-    """An order that was not answered in time has failed."""
+    """Fail an action whose deadline has expired."""
     data = turn.fact.data
     timer = timers.parse(data.key) if isinstance(data, DeadlineExpired) else None
-    if isinstance(timer, timers.Action):
-        ordered = turn.state.actions.get(timer.effect)
+    if isinstance(timer, timers.ActionTimer):
+        ordered = turn.state.orders.open.get(timer.effect)
         if ordered is not None and not timers.is_running(turn.state, timer):
             _fail(turn, ordered)
 
@@ -119,8 +120,8 @@ def _fail(turn: Turn, ordered: ActionState) -> None:
 
 
 def _advance_calm(turn: Turn) -> bool:
-    """Once an incident is over: the wish or opportunity that waited for that."""
-    if turn.state.incident is not None or turn.state.stop is not None:
+    """Open the request or opportunity that waited for the end of another incident."""
+    if turn.state.incident is not None or turn.state.requests.stop is not None:
         return False
     before = len(turn.events)
     notice_calm(turn)
@@ -143,7 +144,7 @@ ADVANCES: tuple[tuple[Callable[[Turn], bool], phases.JobCondition], ...] = (
     (advance_actions, phases.decides),
     (_advance_calm, phases.is_up),
 )
-"""Asked in this order, each where its condition holds; after a decision the asking starts again."""
+"""Called in this order, each only in the phases of its condition; after a decision, from the start again."""
 
 _ADVANCE_IN = {
     phase: tuple(advance for advance, condition in ADVANCES if phase in condition.phases) for phase in JobPhase

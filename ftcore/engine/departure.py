@@ -1,11 +1,12 @@
-"""Departures: nodes that still train leave once others are ready for their places, so nobody waits for a launch.
+"""Departures: a node that still trains leaves after its replacement is ready, so the job does not wait for a launch.
 
-A plan that takes a node out of a healthy job has the platform launch first, and stops no worker until enough nodes
-stand by that have joined, passed the health check that is due, and can fork their workers at once.
+A plan that takes a node out of a healthy job first has the platform launch a replacement. It stops no worker until
+enough standby nodes have joined, passed their health check, and can fork workers at once.
 
-House rules: nothing waits for a departure: a fault, or the end of the run, comes first, and finds the launch under way.
-It is deferred no longer than the plan waits for newcomers; then the plan has failed, unless it launches none. An
-operator who holds the job holds the departure too. What is asked after every fact looks at no list of all nodes.
+- A fault, or the end of the run, takes precedence over a departure; the launch continues.
+- A departure is deferred for at most the plan's patience. Then the plan has failed, unless it launches no node.
+- If an operator holds the job, the departure is held as well.
+- The checks after every fact do not scan all nodes.
 """
 
 from collections.abc import Collection
@@ -21,9 +22,9 @@ from ftcore.engine.dispatch import (
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionSuperseded
 from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentEscalated
-from ftcore.policies.situation import everyone_lives, is_alive, left
+from ftcore.policies.situation import all_workers_alive, is_alive, nodes_left
 from ftcore.states import timers
-from ftcore.states.model import IncidentState, JobState
+from ftcore.states.model import IncidentState, JobState, TakenPlan
 from ftcore.states.node import NodePhase
 from ftcore.states.phases import is_deferred
 from ftcore.states.revisions import READY_FIRST, follows
@@ -31,115 +32,123 @@ from ftcore.states.world import usable
 from ftcore.wording import format_duration, listed
 
 
-def begin_round(turn: Turn, known: IncidentState) -> None:
-    """Stop or park the workers for the plan's round, and have its store opened."""
-    state, terms = turn.state, known.terms
+def begin_round(turn: Turn, incident: IncidentState) -> None:
+    """Stop or park the workers, and order the store of the plan's round."""
+    state, plan = turn.state, incident.plan_in_force()
+    terms = plan.terms
     if terms.survivors == "park":
-        order_park(turn, known)
+        order_park(turn, incident)
     else:
-        order_stop(turn, known.grace_s, known.id)
-    if known.wait_s == 0:
-        order_store(turn, next_round(state), known.id, (*terms.exclude, *terms.avoid))
+        order_stop(turn, plan.grace_s, incident.id)
+    if plan.wait_s == 0:
+        order_store(turn, next_round(state), incident.id, (*terms.exclude, *terms.avoid))
 
 
-def defer(turn: Turn, known: IncidentState) -> bool:
-    """Let the job train on until others are ready, if the plan takes healthy nodes out and others can come.
+def defer(turn: Turn, incident: IncidentState) -> bool:
+    """Defer the plan until replacements are ready, if it takes out healthy nodes and replacements are possible.
 
     Returns:
-        Whether it does; else the workers are to be stopped now.
+        Whether the plan is deferred; if not, the workers must be stopped now.
     """
-    state, terms = turn.state, known.terms
-    if not follows(state, READY_FIRST) or not _is_of_healthy_nodes(state, known):
+    state, plan = turn.state, incident.plan_in_force()
+    terms = plan.terms
+    if not follows(state, READY_FIRST) or not _is_of_healthy_nodes(state, incident):
         return False
-    want = _wanted(state, known)
-    if not terms.replace and not _ready(state, known) < want <= _there(state, known):
+    want = _wanted(state, incident)
+    if not terms.replace and not _ready(state, incident) < want <= _joined(state, incident):
         return False
-    if terms.replace and not known.effect:
-        order_replacements(turn, known, keep=True)
+    if terms.replace and not plan.effect:
+        order_replacements(turn, incident, keep=True)
     assert state.spec is not None
     patience_s = state.spec.timing.return_window_s if terms.patience_s is None else terms.patience_s
-    turn.emit(DepartureDeferred(nodes=terms.exclude, want=want, patience_s=patience_s), incident=known.id)
+    turn.emit(DepartureDeferred(nodes=terms.exclude, want=want, patience_s=patience_s), incident=incident.id)
     return True
 
 
 def advance_deferred(turn: Turn) -> bool:
-    """Begin a deferred departure when its newcomers are ready; give it up when they do not come."""
-    state, known = turn.state, turn.state.incident
-    if known is None or not is_deferred(known) or state.held:
+    """Begin a deferred departure when the replacements are ready; fail the plan when its patience is over."""
+    state, incident = turn.state, turn.state.incident
+    if incident is None or not is_deferred(incident) or state.requests.held:
         return False
-    if known.refused:
-        if known.effect in state.actions:
-            turn.emit(ActionSuperseded(effect=known.effect, reason=known.refused), incident=known.id)
-        turn.emit(IncidentEscalated(policy=known.taken, reason=known.refused), incident=known.id)
-    elif known.effect in state.actions:
+    plan = incident.plan_in_force()
+    if plan.refused:
+        if plan.effect in state.orders.open:
+            turn.emit(ActionSuperseded(effect=plan.effect, reason=plan.refused), incident=incident.id)
+        turn.emit(IncidentEscalated(policy=plan.policy, reason=plan.refused), incident=incident.id)
+    elif plan.effect in state.orders.open:
         return False  # no node leaves before the platform has accepted the launch
-    elif _ready(state, known) >= _wanted(state, known):
-        _depart(turn, known, _standing_by(state, known))
-    elif timers.is_running(state, timers.Departure()):
+    elif _ready(state, incident) >= _wanted(state, incident):
+        _depart(turn, incident, _standing_by(state, incident))
+    elif timers.is_running(state, timers.DepartureTimer()):
         return False
-    elif known.terms.replace:
-        turn.emit(IncidentEscalated(policy=known.taken, reason=_in_vain(state, known)), incident=known.id)
+    elif plan.terms.replace:
+        turn.emit(IncidentEscalated(policy=plan.policy, reason=_not_ready(state, plan)), incident=incident.id)
     else:
-        _depart(turn, known, ())
+        _depart(turn, incident, ())
     return True
 
 
-def _depart(turn: Turn, known: IncidentState, ready: tuple[str, ...]) -> None:
-    turn.emit(DepartureBegun(nodes=known.terms.exclude, ready=ready), incident=known.id)
-    begin_round(turn, known)
+def _depart(turn: Turn, incident: IncidentState, ready: tuple[str, ...]) -> None:
+    turn.emit(DepartureBegun(nodes=incident.plan_in_force().terms.exclude, ready=ready), incident=incident.id)
+    begin_round(turn, incident)
 
 
-def _is_of_healthy_nodes(state: JobState, known: IncidentState) -> bool:
-    """Whether the plan takes out nodes that train, of a job that does not wait for anything."""
-    if known.kind not in ("request", "warning") or state.paused_for is not None or state.count(NodePhase.PAUSED):
+def _is_of_healthy_nodes(state: JobState, incident: IncidentState) -> bool:
+    """Whether the plan takes nodes out of a job that trains normally."""
+    if (
+        incident.kind not in ("request", "warning")
+        or state.requests.paused_for is not None
+        or state.membership.count(NodePhase.PAUSED)
+    ):
         return False
-    terms = known.terms
+    terms = incident.plan_in_force().terms
     leaving = any(is_alive(state, name) for name in terms.exclude)
-    return leaving and terms.rollback_to is None and everyone_lives(state)
+    return leaving and terms.rollback_to is None and all_workers_alive(state)
 
 
-def _wanted(state: JobState, known: IncidentState) -> int:
-    assert state.world is not None
-    return known.terms.want or len(state.world.members)
+def _wanted(state: JobState, incident: IncidentState) -> int:
+    assert state.rounds.world is not None
+    return incident.plan_in_force().terms.want or len(state.rounds.world.members)
 
 
-def _there(state: JobState, known: IncidentState) -> int:
-    """Nodes of the largest world without those that leave, of all that have joined."""
-    return _usable(state, left(state, _without(known)))
+def _joined(state: JobState, incident: IncidentState) -> int:
+    """Size of the largest world without the leaving nodes, from all nodes that have joined."""
+    return _usable(state, nodes_left(state, _without(incident)))
 
 
-def _ready(state: JobState, known: IncidentState) -> int:
-    """Nodes of the largest world without those that leave, of those that could start at once."""
-    without = _without(known)
-    awaited = {*state.unchecked, *state.cold}.difference(without)
-    return _usable(state, left(state, without) - len(awaited))
+def _ready(state: JobState, incident: IncidentState) -> int:
+    """Size of the largest world without the leaving nodes, from nodes that can start at once."""
+    without = _without(incident)
+    awaited = {*state.membership.unchecked, *state.membership.cold}.difference(without)
+    return _usable(state, nodes_left(state, without) - len(awaited))
 
 
 def _usable(state: JobState, count: int) -> int:
     return usable(count, state.spec) if state.spec is not None else 0
 
 
-def _without(known: IncidentState) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*known.terms.exclude, *known.terms.avoid)))
+def _without(incident: IncidentState) -> tuple[str, ...]:
+    terms = incident.plan_in_force().terms
+    return tuple(dict.fromkeys((*terms.exclude, *terms.avoid)))
 
 
-def _standing_by(state: JobState, known: IncidentState) -> tuple[str, ...]:
-    awaited: Collection[str] = {*state.unchecked, *state.cold, *_without(known)}
-    free = (node.node for node in state.alive() if node.phase is NodePhase.STANDBY)
+def _standing_by(state: JobState, incident: IncidentState) -> tuple[str, ...]:
+    awaited: Collection[str] = {*state.membership.unchecked, *state.membership.cold, *_without(incident)}
+    free = (node.node for node in state.membership.alive() if node.phase is NodePhase.STANDBY)
     return tuple(name for name in free if name not in awaited)[:NAMES_MAX]
 
 
-def _in_vain(state: JobState, known: IncidentState) -> str:
-    """What was waited for, and how far it came."""
-    waited = state.time - known.deferred
+def _not_ready(state: JobState, plan: TakenPlan) -> str:
+    """Why the deferred plan failed: which replacements were not ready."""
+    waited = state.time - plan.deferred_at if plan.deferred_at is not None else 0
     why = [
         f"{listed(names)} {what}"
         for names, what in (
-            (tuple(state.unchecked), "not checked"),
-            (tuple(name for name in state.cold if name not in state.unchecked), "not warm"),
+            (tuple(state.membership.unchecked), "not checked"),
+            (tuple(name for name in state.membership.cold if name not in state.membership.unchecked), "not warm"),
         )
         if names
     ]
-    there = f" ({'; '.join(why)})" if why else ""
+    details = f" ({'; '.join(why)})" if why else ""
     patience = format_duration(round(waited / 1e9))
-    return f"no node was ready for the place of {listed(known.terms.exclude)} in {patience}{there}"
+    return f"no replacement for {listed(plan.terms.exclude)} was ready within {patience}{details}"

@@ -1,4 +1,4 @@
-"""Giving orders: each helper emits ``action.ordered`` for what is still missing, and says whether it did."""
+"""Order actions: each function emits ``action.ordered`` if the action is still needed, and returns whether it did."""
 
 from collections.abc import Collection
 
@@ -9,8 +9,10 @@ from ftcore.commands import (
     CheckHealth,
     Command,
     DeleteNodes,
+    FindBoundary,
     OpenStore,
     ParkWorkers,
+    PauseWorkers,
     ReleaseNode,
     ReplaceNodes,
     ResumeWorkers,
@@ -24,83 +26,90 @@ from ftcore.events.action import ActionOrdered, ActionSuperseded
 from ftcore.events.world import Member
 from ftcore.ids import Round
 from ftcore.policies.base import PlanKind
+from ftcore.policies.situation import all_workers_alive
 from ftcore.states.faultkey import is_cut
-from ftcore.states.model import IncidentState, JobState, NodeState
+from ftcore.states.membership import NodeState
+from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
+from ftcore.states.revisions import ONE_BOUNDARY, follows
 from ftcore.states.world import Volunteer, form_world
 
 NAMES_MAX = 64
-"""Names of nodes in one event meant for people; members events and orders hold all."""
+"""Maximum number of node names in a text for users; events with members, and orders, have all of them."""
 
 STORE_DEADLINE_S = 60.0
-"""A node that cannot open a store in this time is treated as unable to."""
+"""Timeout in seconds for a node to open a store."""
 
 STOP_MARGIN_S = 30.0
-"""Beyond the grace: reaping, killing of what ignored TERM, and a slow wire."""
+"""Seconds in addition to the grace period, for KILL, reaping and the network."""
 
 IN_PLACE_DEADLINE_S = 60.0
-"""For a plan in place whose policy names no deadline."""
+"""Default deadline in seconds of a plan in place."""
+
+FIND_DEADLINE_S = 10.0
+"""Timeout in seconds for the answer where workers stop; they wait longer than this for the order that follows."""
 
 PLATFORM_ANSWER_S = 60.0
-"""A platform that has not even taken an order by then declines it; the nodes themselves may take longer."""
+"""Timeout in seconds for a platform to accept an order; the launch itself may take longer."""
 
 
 def order(
     turn: Turn, command: Command, nodes: tuple[str, ...], deadline_s: float | None, *, incident: str | None = None
 ) -> None:
-    """Order something from nodes; no nodes: from all members."""
-    effect = f"{tag_of(command)}.{turn.state.run}.{turn.state.orders + 1}"
+    """Order a command from nodes; if ``nodes`` is empty, from all members."""
+    effect = f"{tag_of(command)}.{turn.state.run}.{turn.state.orders.issued + 1}"
     turn.emit(ActionOrdered(effect=effect, command=command, nodes=nodes, deadline_s=deadline_s), incident=incident)
 
 
 def order_stop(turn: Turn, grace_s: float, incident: str | None) -> bool:
-    """Have every node that holds workers stop them, unless it was told to already."""
+    """Order all nodes with workers to stop them, except nodes with such an order."""
     state = turn.state
-    told = _waited_for(state, StopWorkers)
-    names = tuple(node.node for node in state.alive() if _holds_workers(node) and node.node not in told)
+    ordered = _waited_for(state, StopWorkers)
+    names = tuple(node.node for node in state.membership.alive() if _holds_workers(node) and node.node not in ordered)
     if not names:
         return False
     order(turn, StopWorkers(round=_newest(state), grace_s=grace_s), names, grace_s + STOP_MARGIN_S, incident=incident)
     return True
 
 
-def order_park(turn: Turn, known: IncidentState) -> None:
-    """Have the nodes whose workers are whole park them, and the others stop theirs."""
-    state, grace_s = turn.state, known.grace_s
-    holding = [node for node in state.alive() if _holds_workers(node)]
+def order_park(turn: Turn, incident: IncidentState) -> None:
+    """Order nodes with intact workers to park them, and the others to stop theirs."""
+    state, grace_s = turn.state, incident.plan_in_force().grace_s
+    holding = [node for node in state.membership.alive() if _holds_workers(node)]
     whole = tuple(node.node for node in holding if node.phase in (NodePhase.RUNNING, NodePhase.PAUSED))
     if whole:
         command = ParkWorkers(round=_newest(state), grace_s=grace_s)
-        order(turn, command, whole, grace_s + STOP_MARGIN_S, incident=known.id)
+        order(turn, command, whole, grace_s + STOP_MARGIN_S, incident=incident.id)
     rest = tuple(node.node for node in holding if node.node not in whole and node.phase is not NodePhase.PARKED)
     if rest:
         stop = StopWorkers(round=_newest(state), grace_s=grace_s)
-        order(turn, stop, rest, grace_s + STOP_MARGIN_S, incident=known.id)
+        order(turn, stop, rest, grace_s + STOP_MARGIN_S, incident=incident.id)
 
 
-def order_rest_stop(turn: Turn, known: IncidentState) -> bool:
-    """Once those who were to park have answered: stop whoever did not."""
+def order_rest_stop(turn: Turn, incident: IncidentState) -> bool:
+    """After all orders to park are answered: order nodes that did not park to stop their workers."""
     state = turn.state
-    if any(isinstance(ordered.command, ParkWorkers) and ordered.waiting for ordered in state.actions.values()):
+    if any(isinstance(ordered.command, ParkWorkers) and ordered.waiting for ordered in state.orders.open.values()):
         return False
-    told = _waited_for(state, StopWorkers)
-    left = (node for node in state.alive() if _holds_workers(node) and node.phase is not NodePhase.PARKED)
-    names = tuple(node.node for node in left if node.node not in told)
+    stopping = _waited_for(state, StopWorkers)
+    rest = (node for node in state.membership.alive() if _holds_workers(node) and node.phase is not NodePhase.PARKED)
+    names = tuple(node.node for node in rest if node.node not in stopping)
     if not names:
         return False
-    command = StopWorkers(round=_newest(state), grace_s=known.grace_s)
-    order(turn, command, names, known.grace_s + STOP_MARGIN_S, incident=known.id)
+    grace_s = incident.plan_in_force().grace_s
+    command = StopWorkers(round=_newest(state), grace_s=grace_s)
+    order(turn, command, names, grace_s + STOP_MARGIN_S, incident=incident.id)
     return True
 
 
 def order_store(turn: Turn, round_: Round, incident: str | None, without: tuple[str, ...] = ()) -> bool:
-    """Have the node that is to have the first ranks serve the round's store, unless that is ordered already.
+    """Order the node with the first ranks to serve the round's store, unless that is already ordered.
 
-    A node that another one cannot reach serves it only if there is no third: a node fails a health check whose store
-    it cannot reach.
+    A node that another one cannot reach is chosen only if there is no other: a node that cannot reach the store fails
+    its health check.
     """
     state = turn.state
-    if round_ in state.store_nodes:
+    if round_ in state.rounds.store_nodes:
         return False
     world = coming_world(state, without)
     names = [member.node for member in world]
@@ -115,19 +124,20 @@ def order_store(turn: Turn, round_: Round, incident: str | None, without: tuple[
 
 
 def coming_world(state: JobState, without: Collection[str] = ()) -> tuple[Member, ...]:
-    """The world that could be formed now, without some nodes; empty if there are too few."""
+    """The world that can be formed now without some nodes; empty if there are too few."""
     if state.spec is None:
         return ()
-    seats = state.world.members if state.world is not None else ()
+    nodes, world = state.membership.nodes, state.rounds.world
+    seats = world.members if world is not None else ()
     return form_world(
         (_volunteer(node, node.incarnation, node.ordinal, node.slots) for node in _free(state, without)),
         state.spec,
-        tuple(_volunteer(state.nodes[seat.node], seat.incarnation, seat.ordinal, seat.slots) for seat in seats),
+        tuple(_volunteer(nodes[seat.node], seat.incarnation, seat.ordinal, seat.slots) for seat in seats),
     )
 
 
 def _free(state: JobState, without: Collection[str]) -> list[NodeState]:
-    return [node for node in state.alive() if node.phase not in OUTGOING and node.node not in without]
+    return [node for node in state.membership.alive() if node.phase not in OUTGOING and node.node not in without]
 
 
 def _volunteer(node: NodeState, incarnation: str, ordinal: int, slots: int) -> Volunteer:
@@ -142,24 +152,40 @@ def _volunteer(node: NodeState, incarnation: str, ordinal: int, slots: int) -> V
     )
 
 
-def order_in_place(turn: Turn, known: IncidentState, command: Command) -> bool:
+def first_order(state: JobState, command: Command) -> Command:
+    """The first order of a plan in place: the command, or the order to find the step boundary for it."""
+    together = isinstance(command, PauseWorkers) or (isinstance(command, SaveCheckpoint) and all_workers_alive(state))
+    return FindBoundary(round=_newest(state)) if together and follows(state, ONE_BOUNDARY) else command
+
+
+def at_boundary(command: Command, boundary: int) -> Command:
+    """A plan's command at a step boundary of all workers; every rank takes part in a save."""
+    if isinstance(command, SaveCheckpoint):
+        return SaveCheckpoint(round=command.round, boundary=boundary)
+    assert isinstance(command, PauseWorkers)
+    return PauseWorkers(round=command.round, boundary=boundary)
+
+
+def order_in_place(turn: Turn, incident: IncidentState, command: Command) -> bool:
     """Order the plan's command from every member whose workers can do it; false if there is none."""
     state = turn.state
     able = [NodePhase.RUNNING, NodePhase.PAUSED, NodePhase.FAULTED]
     if isinstance(command, SaveCheckpoint):
-        able.append(NodePhase.PARKED)  # out of their round, but their state is whole
+        able.append(NodePhase.PARKED)  # parked workers still have their state
     names = tuple(node.node for node in members(state) if node.phase in able)
+    limit_s = incident.plan_in_force().deadline_s or IN_PLACE_DEADLINE_S
     if names:
-        order(turn, command, names, known.deadline_s or IN_PLACE_DEADLINE_S, incident=known.id)
+        deadline_s = min(limit_s, FIND_DEADLINE_S) if isinstance(command, FindBoundary) else limit_s
+        order(turn, command, names, deadline_s, incident=incident.id)
     return bool(names)
 
 
 def order_resume(turn: Turn, pausing: Collection[str] | None) -> None:
-    """A pause that not every member could keep is kept by none: let those go on that wait, or soon would.
+    """Undo a pause that not all members could carry out: order paused nodes, and those about to pause, to resume.
 
     Args:
-        turn: the turn.
-        pausing: who has not answered yet; None: everybody whose workers run.
+        turn: the current turn.
+        pausing: nodes that have not answered yet; None: all nodes with running workers.
     """
     state = turn.state
     names = tuple(
@@ -172,67 +198,76 @@ def order_resume(turn: Turn, pausing: Collection[str] | None) -> None:
         order(turn, ResumeWorkers(round=_newest(state)), names, IN_PLACE_DEADLINE_S)
 
 
-def order_replacements(turn: Turn, known: IncidentState, *, keep: bool = False) -> bool:
-    """Ask the platform for other nodes in the places of those given up; not for one that was gone and came back.
+def order_replacements(turn: Turn, incident: IncidentState, *, keep: bool = False) -> bool:
+    """Order the platform to replace the plan's nodes; not for a lost node that has come back.
 
     Args:
-        turn: the turn.
-        known: the incident whose plan it is.
-        keep: those given up train until the others are ready.
+        turn: the current turn.
+        incident: the incident whose plan is carried out.
+        keep: the replaced nodes train until the replacements are ready.
     """
-    terms, nodes, launched = known.terms, turn.state.nodes, turn.state.launched
+    terms, membership = incident.plan_in_force().terms, turn.state.membership
+    nodes, launched = membership.nodes, membership.launched
     out = (*terms.exclude, *terms.quarantine)
     given_up = (name for name in terms.replace if name in out or name not in nodes or not nodes[name].alive)
     names = tuple(name for name in given_up if name not in launched)
     if not names:
         return False
     command = ReplaceNodes(nodes=names, isolate=bool(terms.quarantine), keep=keep)
-    order(turn, command, (PLATFORM,), PLATFORM_ANSWER_S, incident=known.id)
+    order(turn, command, (PLATFORM,), PLATFORM_ANSWER_S, incident=incident.id)
     return True
 
 
-def order_deletions(turn: Turn, known: IncidentState) -> bool:
-    """Have the platform end the nodes for whose places others were launched while they trained."""
-    names = tuple(name for name in known.terms.replace if name in turn.state.launched)
+def order_deletions(turn: Turn, incident: IncidentState) -> bool:
+    """Order the platform to delete nodes whose replacements were launched while they trained."""
+    terms = incident.plan_in_force().terms
+    names = tuple(name for name in terms.replace if name in turn.state.membership.launched)
     if names:
-        command = DeleteNodes(nodes=names, isolate=bool(known.terms.quarantine))
-        order(turn, command, (PLATFORM,), PLATFORM_ANSWER_S, incident=known.id)
+        command = DeleteNodes(nodes=names, isolate=bool(terms.quarantine))
+        order(turn, command, (PLATFORM,), PLATFORM_ANSWER_S, incident=incident.id)
     return bool(names)
 
 
+def release_of(state: JobState) -> ReleaseNode:
+    """The order to leave for the nodes of a job that has ended."""
+    ending = state.ending
+    assert ending is not None, state.phase
+    return ReleaseNode(outcome=ending.outcome, exit_code=ending.exit_code, reason=ending.reason)
+
+
 def order_release(turn: Turn, names: tuple[str, ...], reason: str, incident: str | None) -> None:
-    """Tell nodes to leave while the job goes on."""
+    """Order nodes to leave while the job continues."""
     order(turn, ReleaseNode(outcome="released", exit_code=5, reason=reason), names, None, incident=incident)
 
 
-def supersede(turn: Turn, known: IncidentState) -> None:
-    """Take back the orders of plans that are no longer wanted; orders to stop stand.
+def supersede(turn: Turn, incident: IncidentState) -> None:
+    """Supersede the orders of earlier plans, except orders to stop.
 
-    So does a launch for a node that trained then, while the job goes on: whoever is wanted in that place comes of it.
+    The launch of a replacement for a node that was still training is kept as well, unless the job ends.
     """
     passing = (AskPolicy, StartWorkers, ParkWorkers, CheckHealth, ReplaceNodes, *IN_PLACE)
-    goes_on = known.plan != PlanKind.END
-    for ordered in list(turn.state.actions.values()):
+    goes_on = incident.plan is None or incident.plan.kind != PlanKind.END
+    for ordered in list(turn.state.orders.open.values()):
         if isinstance(ordered.command, passing) and not (goes_on and getattr(ordered.command, "keep", False)):
-            turn.emit(ActionSuperseded(effect=ordered.effect, reason=f"incident {known.id}"), incident=known.id)
+            turn.emit(ActionSuperseded(effect=ordered.effect, reason=f"incident {incident.id}"), incident=incident.id)
 
 
 def members(state: JobState) -> list[NodeState]:
-    """The members of the world that are still the incarnation that was taken in."""
-    if state.world is None:
+    """The members of the world whose incarnation is still the one that joined it."""
+    if state.rounds.world is None:
         return []
-    found = (state.current(member.node, member.incarnation) for member in state.world.members)
+    found = (state.membership.current(member.node, member.incarnation) for member in state.rounds.world.members)
     return [node for node in found if node is not None]
 
 
 def next_round(state: JobState) -> Round:
-    """The number of the round to come."""
-    return Round(state.world.round + 1 if state.world is not None else state.round_first)
+    """The number of the next round."""
+    return Round(state.rounds.world.round + 1 if state.rounds.world is not None else state.rounds.first)
 
 
 def _newest(state: JobState) -> Round:
-    # Before the first world of a run: workers that a node of the run before never stopped.
-    return Round(state.world.round if state.world is not None else state.round_first - 1)
+    # Before the first world of a run, there may be workers of the previous run that were never stopped.
+    return Round(state.rounds.world.round if state.rounds.world is not None else state.rounds.first - 1)
 
 
 def _holds_workers(node: NodeState) -> bool:
@@ -240,4 +275,5 @@ def _holds_workers(node: NodeState) -> bool:
 
 
 def _waited_for(state: JobState, kind: type[Command]) -> set[str]:
-    return {name for ordered in state.actions.values() if isinstance(ordered.command, kind) for name in ordered.waiting}
+    actions = [action for action in state.orders.open.values() if isinstance(action.command, kind)]
+    return {name for action in actions for name in action.waiting}

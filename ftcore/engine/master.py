@@ -1,7 +1,7 @@
-"""What a leading master tells whom, and whose silence counts: the parts of its work that need no waiting. Pure.
+"""The leading master's answers to agents, admission of agents, and leases of nodes. Pure.
 
-Turned by ``runtime/master`` in production and by ``sim`` in a simulation. What a fact leads to is ``decide.py``; here
-is what follows for the agents once it is durable, and who may take part.
+Used by ``runtime/master`` in production and by ``sim`` in a simulation. ``decide.py`` decides what follows from a fact;
+this module computes what agents receive once the decisions are durable, and which agents may take part.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from ftcore.commands import ReleaseNode
+from ftcore.engine.dispatch import release_of
 from ftcore.engine.orders import Order, order_for, orders_of
 from ftcore.engine.turn import MASTER
 from ftcore.events.action import ActionOrdered
@@ -19,15 +20,16 @@ from ftcore.ids import seconds
 from ftcore.states.model import Contradicted, JobState
 from ftcore.states.phases import has_ended, has_left
 from ftcore.timing import Timing
+from ftcore.wording import about
 
 
 @attrs.frozen
 class Answers:
-    """What agents are told of a batch that has become durable.
+    """The acknowledgements and orders for agents after a batch has become durable.
 
     Args:
-        acks: by node and incarnation: its facts up to this number are in the log.
-        orders: by node and incarnation, oldest first; what was ordered from one life is nothing to the next.
+        acks: by node and incarnation: number of its newest fact in the log.
+        orders: by node and incarnation, oldest first; an order is for one incarnation only.
     """
 
     acks: dict[tuple[str, str], int]
@@ -35,10 +37,10 @@ class Answers:
 
 
 def answers_to(state: JobState, batch: Iterable[Event]) -> Answers:
-    """What agents are told of a batch.
+    """Compute the answers to agents for a batch.
 
     Args:
-        state: the state behind the batch, and not beyond.
+        state: the folded state exactly at the end of the batch.
         batch: durable events.
     """
     acks: dict[tuple[str, str], int] = {}
@@ -47,7 +49,7 @@ def answers_to(state: JobState, batch: Iterable[Event]) -> Answers:
         if event.id.source != MASTER:
             acks[event.id.source, event.id.incarnation] = event.id.n
         if isinstance(event.data, ActionOrdered):
-            action = state.actions.get(event.data.effect)
+            action = state.orders.open.get(event.data.effect)
             if action is not None:
                 for node, order in orders_of(state, action).items():
                     orders.setdefault((node, action.waiting[node]), []).append(order)
@@ -55,39 +57,38 @@ def answers_to(state: JobState, batch: Iterable[Event]) -> Answers:
 
 
 def unanswered(state: JobState, node: str, incarnation: str) -> list[Order]:
-    """The orders that this life of a node has not answered: what it is told again when it connects."""
-    return [
-        order_for(state, action, node) for action in state.actions.values() if action.waiting.get(node) == incarnation
-    ]
+    """The orders that an incarnation has not answered; they are sent again when it connects."""
+    actions = state.orders.open.values()
+    return [order_for(state, action, node) for action in actions if action.waiting.get(node) == incarnation]
 
 
 def acknowledged(durable: Mapping[str, tuple[str, int]], node: str, incarnation: str) -> int:
-    """The number of the node's last fact in the log, if it is of this life; else 0.
+    """The number of an incarnation's newest fact in the log; 0 if there is none.
 
     Args:
-        durable: as ``JobState.sources``, but of what is durable: a state that runs ahead of the log would have an agent
-            forget facts that may never land.
-        node: its name.
-        incarnation: its life.
+        durable: as ``LogState.sources``, but for durable events only; otherwise an agent would drop facts that may
+            never be appended.
+        node: name of the node.
+        incarnation: the agent's incarnation.
     """
     life, n = durable.get(node, ("", 0))
     return n if life == incarnation else 0
 
 
-def listens_to(state: JobState, node: str, caller: str, life: str) -> bool:
-    """Whether a fact of this life is taken from an agent that calls.
+def accepts_facts_of(state: JobState, node: str, caller: str, life: str) -> bool:
+    """Whether an agent may report facts of an incarnation.
 
-    An agent hands on what the life before it could not tell. What lay on its host since an older one was told by those
-    that came after it, on another host maybe, and would be taken for new. A life that was given up tells nothing more:
-    what happened to its workers since then is no fault of those that train without it.
+    An agent reports the remaining facts of its previous incarnation. Facts of older incarnations are refused: they were
+    already reported, maybe from another host, and would look new. Facts of an incarnation that was declared lost are
+    refused as well: its workers are no longer part of the job.
 
     Args:
         state: the folded state.
-        node: the node's name.
-        caller: the life that calls.
-        life: the life that the fact is of.
+        node: name of the node.
+        caller: incarnation of the connected agent.
+        life: incarnation of the fact.
     """
-    found = state.nodes.get(node)
+    found = state.membership.nodes.get(node)
     return life == caller or found is None or (found.incarnation == life and found.alive)
 
 
@@ -97,9 +98,9 @@ class Refusal:
 
     Args:
         reason: why, and what to do.
-        rejoin: a new life may try again, once this one's workers are gone.
-        release: the run that it is of has ended without it, or it is kept out: it leaves with this.
-        kind: what ``caller.refused`` says of one that can neither rejoin nor is released.
+        rejoin: a new incarnation may try again after the workers of this one are stopped.
+        release: the agent must leave with this, because its run has ended or its node is quarantined.
+        kind: the kind in ``caller.refused``, if the agent can neither rejoin nor is released.
     """
 
     reason: str
@@ -109,71 +110,72 @@ class Refusal:
 
 
 def is_known(state: JobState, node: str, incarnation: str) -> bool:
-    """Whether this life of the node has joined before."""
-    found = state.nodes.get(node)
+    """Whether this incarnation of the node has joined."""
+    found = state.membership.nodes.get(node)
     return found is not None and found.incarnation == incarnation
 
 
 def takes_part(state: JobState, node: str, incarnation: str) -> bool:
-    """Whether this life of the node has joined and is not over."""
-    found = state.nodes.get(node)
+    """Whether this incarnation of the node has joined and is alive."""
+    found = state.membership.nodes.get(node)
     return found is not None and found.alive and found.incarnation == incarnation
 
 
 def refusal(
     state: JobState, node: str, incarnation: str, acked: int, occupied: bool, again: bool = False, launch: str = ""
 ) -> Refusal | None:
-    """Why an agent that calls cannot take part under that name and life; None: nothing speaks against it.
+    """Why a connecting agent cannot take part with its name and incarnation; None if it can.
 
     Args:
         state: the folded state.
-        node: its name.
-        incarnation: its life.
-        acked: its facts up to this number were acknowledged; above 0, its life in the log has begun.
-        occupied: another agent of that name was heard a moment ago.
-        again: this agent took part before, in an older life.
-        launch: the one call that started this agent and others, if one did.
+        node: name of the node.
+        incarnation: incarnation of the agent.
+        acked: number of its newest acknowledged fact; above 0, this incarnation is in the log.
+        occupied: a recent heartbeat came from another agent with this name.
+        again: this agent took part before, in an older incarnation.
+        launch: ID of the launch that started this agent together with others; empty if there is none.
     """
-    found = state.nodes.get(node)
+    found = state.membership.nodes.get(node)
     mine = found is not None and found.incarnation == incarnation
     of_this_run = again or acked or (launch and launch == state.launch)
-    if state.contradicted is Contradicted.RESUMED:
-        of_this_run = False  # it is of a run that the log does not know
+    if state.log.contradicted is Contradicted.RESUMED:
+        of_this_run = False  # its run is not in this log
     if has_ended(state) and of_this_run and not (mine and found is not None and found.alive):
-        # It was away when the run ended, or came too late for it; to join would begin another run, of this node alone.
-        came = ReleaseNode(outcome=state.outcome, exit_code=state.exit_code, reason=state.reason)
-        return Refusal(f"the run has {state.phase}", rejoin=False, release=came)
+        # It was unreachable when the run ended, or is late: to join would begin another run with this node alone.
+        release = release_of(state)
+        return Refusal(f"the run has {state.phase}", rejoin=False, release=release)
     if mine and found is not None:
         return None if found.alive else Refusal(f"this incarnation of {node} is {found.phase}", rejoin=True)
     if acked:
-        return Refusal(f"another agent has taken the place of this one on {node}", rejoin=True)
-    if node in state.quarantined and not has_ended(state):
-        # To let it in and send it away again would fill the log, as often as its host starts it.
-        reason = f"{node} is kept out: {state.quarantined[node]}; once it is repaired: ftctl admit {node}"
+        return Refusal(f"another agent has replaced this one on {node}", rejoin=True)
+    if node in state.membership.quarantined and not has_ended(state):
+        # To admit and release it again would fill the log whenever its host starts the agent.
+        why = about(node, state.membership.quarantined[node])
+        reason = f"{node} is quarantined: {why}; after the repair: ftctl admit {node}"
         return Refusal(reason, rejoin=False, release=ReleaseNode(outcome="released", exit_code=5, reason=reason))
     if occupied and found is not None:
         return Refusal(
-            f"a node named {node} takes part already (on {found.host}); give every ftrun of a job its own --node-id",
+            f"a node named {node} already takes part (on {found.host}); give every ftrun of a job its own --node-id",
             rejoin=False,
         )
     return None
 
 
 def wants_run(state: JobState) -> bool:
-    """Whether a newcomer begins a run, since none lives."""
-    if state.contradicted is Contradicted.OPEN:
+    """Whether a joining agent begins a run, because there is no current one."""
+    if state.log.contradicted is Contradicted.OPEN:
         return False
     return state.run == 0 or has_left(state)
 
 
 @attrs.frozen
-class Mark:
-    """How far somebody knows a log to be durable.
+class DurableMark:
+    """A position up to which a log is known to be durable.
 
     Args:
-        log_id: the log's identity.
-        seq: an event of it.
-        digest: hex digest of the log up to there.
+        log_id: identity of the log.
+        seq: sequence number of an event.
+        digest: hex digest of the log up to this event.
     """
 
     log_id: str
@@ -181,36 +183,36 @@ class Mark:
     digest: str
 
 
-def contradiction(mark: Mark, log: Mark, digest: str) -> str:
-    """What of a node's mark cannot be true if the log is the one that the node takes part in; empty: nothing.
+def contradiction(mark: DurableMark, log: DurableMark, digest: str) -> str:
+    """How a node's mark contradicts the log; empty if it does not.
 
     Args:
-        mark: what the node knows.
-        log: what is durable of the log now.
-        digest: the log's digest at the node's seq; empty if the log does not hold that event any more.
+        mark: the position that the node has seen.
+        log: the log's durable position now.
+        digest: digest of the log at the node's position; empty if the log no longer has that event.
     """
     if mark.log_id != log.log_id:
         return f"the log was deleted or replaced: it is log {log.log_id[:8]}, the node takes part in {mark.log_id[:8]}"
     if mark.seq > log.seq:
         return f"the log was restored from an older copy: it ends at event {log.seq}, the node has seen {mark.seq}"
     if digest and digest != mark.digest:
-        return f"the log was restored from an older copy and continued: its event {mark.seq} is not the one of then"
+        return f"the log was restored from an older copy and continued: its event {mark.seq} differs from the original"
     return ""
 
 
 def wrong_job(job: str, asked: JobSpec | None = None, wanted: JobSpec | None = None) -> Refusal:
-    """A newcomer that was asked to run something else than the living run does.
+    """The refusal of an agent whose job specification differs from that of the current run.
 
     Args:
-        job: the job's name.
-        asked: what the newcomer was asked to run.
-        wanted: what the living run does.
+        job: name of the job.
+        asked: specification of the agent.
+        wanted: specification of the run.
     """
-    told = _differences(asked, wanted) if asked is not None and wanted is not None else []
-    what = f" asks for something else: {'; '.join(told)}" if told else " asks for something else"
+    found = _differences(asked, wanted) if asked is not None and wanted is not None else []
+    differences = f": {'; '.join(found)}" if found else ""
     return Refusal(
-        f"job {job} is under way, and this node{what}; choose another name for the job (--job), ask for the same, or "
-        f"end that one with `ftctl stop --job {job}`",
+        f"job {job} is already running with a different specification{differences}; use another job name (--job), the "
+        f"same specification, or end the running job with `ftctl stop --job {job}`",
         rejoin=False,
         kind="spec",
     )
@@ -218,15 +220,15 @@ def wrong_job(job: str, asked: JobSpec | None = None, wanted: JobSpec | None = N
 
 _FLAGS = {
     "argv": "the command",
-    "nodes_min": "the least of --nnodes",
-    "nodes_max": "the most of --nnodes",
+    "nodes_min": "the minimum of --nnodes",
+    "nodes_max": "the maximum of --nnodes",
     "node_unit": "--node-unit",
     "sizes": "--node-sizes",
     "order_by": "--order-by",
     "role": "--role",
     "cwd": "the directory",
 }
-"""Fields of a spec as its user knows them."""
+"""Fields of a job specification, as named on the command line."""
 
 _SHOWN_CHARS_MAX = 80
 
@@ -261,34 +263,33 @@ def _shown(value: Any) -> str:
 
 
 def due(deadline: int, led_since: int, lease_s: float) -> int:
-    """When a deadline of the folded state is over, in nanoseconds since the epoch.
+    """When a deadline of the folded state expires, in nanoseconds since the epoch.
 
-    A new master gives everybody two leases first: what was answered while nobody led lies in the agents' outboxes, and
-    an answer that nobody could take is not a missing one. So does one whose log could not be written: what it decided
-    then was ordered only after that.
+    A deadline does not expire before two leases of this master's term: answers from the time without a leader are still
+    in the agents' outboxes. The same holds after the log was not writable, because orders were delayed.
 
     Args:
-        deadline: as the state has it.
-        led_since: when this master's term began, or when its log could be written again, if that was later.
-        lease_s: the lease of nodes.
+        deadline: the deadline in the folded state.
+        led_since: start of this master's term, or the time since which the log is writable again, if later.
+        lease_s: lease of nodes in seconds.
     """
     return max(deadline, led_since + seconds(2 * lease_s))
 
 
 class Leases:
-    """When each node was last heard of.
+    """The time of each node's last heartbeat.
 
-    A new master does not know who is still there: its nodes have to find it first, and have two leases. Once one has
-    come, those that have not are lost a lease after the last that came for the first time: a small job learns of its
-    loss soon, and of thousands, who wait for one another at the door, nobody is lost for standing in the queue.
+    Nodes must find a new master first, so it gives them two leases. Once a node has connected, the missing ones are
+    lost one lease after the last first-time connection. So a small job detects a lost node soon, and in a job with
+    thousands of nodes none is lost while it waits to be accepted.
 
-    House rule: only time during which this process was really running counts against a node. A master that was frozen
-    or starved learns of it by the gap between its own looks and gives the gap to everybody. And who has not come yet
-    finds this master by the log's store alone, so time during which that does not answer does not count either.
+    Only time during which this process was running counts against a node. A master that was frozen or starved detects
+    it by the gap between two of its checks, and extends all leases by that gap. Nodes that have not connected find the
+    master through the store only, so time during which the store does not answer does not count either.
 
     Args:
-        lease_ns: nanoseconds of silence after which a node is lost.
-        look_ns: nanoseconds between two looks, as planned.
+        lease_ns: nanoseconds without a heartbeat after which a node is lost.
+        look_ns: planned nanoseconds between two checks.
     """
 
     def __init__(self, lease_ns: int, look_ns: int) -> None:
@@ -301,35 +302,35 @@ class Leases:
         self._arrival = 0
 
     def heard(self, node: str, incarnation: str, mono_ns: int) -> None:
-        """A frame came, not before any other that came."""
+        """Record a frame; ``mono_ns`` must not be earlier than that of the previous frame."""
         key = (node, incarnation)
         if key in self._missing:
             self._missing.discard(key)
             self._arrival = mono_ns
         self._heard.pop(key, None)
-        self._heard[key] = mono_ns  # at the end: they stand in the order in which they were heard
-        self._looked = self._looked or mono_ns  # a gap may come before the first look
+        self._heard[key] = mono_ns  # at the end: the dict is ordered by time
+        self._looked = self._looked or mono_ns  # there may be a gap before the first check
 
     def last_heard(self, node: str, incarnation: str) -> int:
-        """When a frame came last, in monotonic nanoseconds; 0 if never."""
+        """Time of the last frame in monotonic nanoseconds; 0 if there was none."""
         return self._heard.get((node, incarnation), 0)
 
     @property
     def awaited(self) -> bool:
-        """Somebody was not heard yet who was expected at the last look."""
+        """Whether a node that was expected at the last check has not connected yet."""
         return bool(self._missing)
 
     def excuse(self, mono_ns: int) -> None:
-        """Who has not come could not find this master until now: they have two leases again."""
+        """Give missing nodes two leases again, because they could not find this master until now."""
         self._arrival = mono_ns + self._lease
 
     def silent(self, expected: frozenset[tuple[str, str]], mono_ns: int) -> list[tuple[str, str]]:
-        """The expected nodes whose lease is over.
+        """The expected nodes whose lease has expired.
 
         Args:
-            expected: all nodes that are to be heard of. While it is the same object as at the last look, only the
-                silent ones are looked at: thousands may beat, and nobody comes or goes.
-            mono_ns: now.
+            expected: the incarnations that should send heartbeats. As long as this is the same object as in the last
+                call, only expired leases are examined, which keeps the check cheap for thousands of nodes.
+            mono_ns: the current time in monotonic nanoseconds.
         """
         if self._looked and mono_ns - self._looked > 2 * self._look:
             gap = mono_ns - self._looked - self._look
@@ -352,7 +353,7 @@ class Leases:
     def _expect(self, expected: frozenset[tuple[str, str]], mono_ns: int) -> None:
         missing = set(expected - self._heard.keys())
         if missing - self._missing:
-            # the first look, or nodes that are new in the log
+            # the first check, or nodes that are new in the log
             self._arrival = mono_ns + (self._lease if len(missing) == len(expected) else 0)
         self._expected, self._missing = expected, missing
         if len(self._heard) > len(expected):

@@ -1,7 +1,7 @@
-"""A loss that is not finite any more: training on is a waste, and what to do about it is for the user to say.
+"""A loss that is NaN or infinite: raise an alert, and leave the remedy to the user.
 
-The remedies change what is trained on, so none of them is taken unless the policy file asks for it. In any
-case an alert is raised, ``ftctl status`` shows it, and the run's end says it.
+The remedies change the training data, so they are used only if the policy file has them. In any case an alert is
+raised, and ``ftctl status`` and the reason of the run's end mention the loss.
 """
 
 from ftcore.engine.turn import Turn
@@ -11,23 +11,24 @@ from ftcore.states.model import JobState
 from ftcore.states.phases import has_ended
 
 REMEDIES = (
-    "`rollback_and_skip` in the policy file goes back to a checkpoint before it and leaves out the data; "
-    "`recompute_step` (TRE) computes the step again, which this ftcore cannot have a script do yet"
+    "the policy `rollback_and_skip` goes back to an earlier checkpoint and skips data; `recompute_step` (TRE) computes "
+    "the step again, but is not implemented in this release"
 )
-"""Both are off unless a policy file names them."""
+"""Both are off unless a policy file has them."""
 
 NAN_TITLE = "loss is NaN"
 
 
 def warn_of_nan(turn: Turn) -> None:
     """Raise an alert if the turn's fact is that the loss was not finite for many steps in a row."""
-    state = turn.state
-    if state.nan is None or state.nan.seq != turn.fact.seq or has_ended(state):
+    state, nan = turn.state, turn.state.training.nan
+    if nan is None or nan.seq != turn.fact.seq or has_ended(state):
         return
-    text = f"the loss is NaN or infinite since step {state.nan.since}, for {NAN_STEPS} steps in a row; {REMEDIES}"
+    text = f"the loss is NaN or infinite since step {nan.since}, for {NAN_STEPS} steps in a row; {REMEDIES}"
     turn.emit(AlertRaised(severity="critical", title=f"{state.job}: {NAN_TITLE}", text=text))
 
 
-def end_of_nan(state: JobState) -> str:
-    """What the reason of a run's end says besides; empty if the loss is finite as far as it is known."""
-    return f"; the loss was NaN or infinite from step {state.nan.since} on" if state.nan is not None else ""
+def nan_note(state: JobState) -> str:
+    """The suffix for the reason of a run's end; empty unless the loss is known to be NaN or infinite."""
+    nan = state.training.nan
+    return f"; the loss was NaN or infinite from step {nan.since} on" if nan is not None else ""

@@ -1,8 +1,8 @@
-"""Noticing: does this fact open an incident, or change the reading of the open one?
+"""Open an incident because of a fact, or amend the open one.
 
-Four kinds, the gravest first. A *fault* interrupts the training. A *request* is an operator's wish, a *warning* is a
-trouble that the training survives by itself, an *opportunity* is a chance to train on more nodes; these three are
-dropped if no policy takes them, and give way to a fault.
+There are four kinds, the most severe first. A *fault* interrupts the training. A *request* comes from an operator. A
+*warning* is a problem that the training survives by itself. An *opportunity* is a chance to train on more nodes. The
+last three are dropped if no policy takes them, and a fault takes precedence over them.
 """
 
 from functools import lru_cache
@@ -20,25 +20,27 @@ from ftcore.events.worker import ADVISORY
 from ftcore.faults.correlate import correlate
 from ftcore.faults.extra import extra_rules
 from ftcore.faults.rule import Rule
+from ftcore.faults.rules.program import GLOO_PEER_HANGS
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import PlanKind
 from ftcore.policies.traits import Trait, having
-from ftcore.states.model import IncidentState, JobState, Report, Request
+from ftcore.states.evidence import Report
+from ftcore.states.model import IncidentState, JobState, OperatorRequest
 from ftcore.states.node import NodePhase
 from ftcore.states.phases import has_ended, is_deferred, is_running, is_up, opens_faults
-from ftcore.states.revisions import READY_FIRST, follows
+from ftcore.states.revisions import PEER_NOT_HANG, READY_FIRST, follows
 from ftcore.states.world import usable
 from ftcore.wording import plural
 
 
 def notice(turn: Turn, since: int) -> None:
-    """Open or amend an incident, if a report of this run from that seq on, or an operator, gives a reason to."""
+    """Open or amend an incident because of reports of this run from ``since`` on, or because of a request."""
     state = turn.state
     if has_ended(state):
         return
-    if state.stop is not None:
-        _notice_stop(turn, state.stop, since)
-    elif any(r.seq >= since and _is_of_run(state, r) for r in state.reports):
+    if state.requests.stop is not None:
+        _notice_stop(turn, state.requests.stop, since)
+    elif any(r.seq >= since and _is_of_run(state, r) for r in state.evidence.reports):
         _notice_reports(turn)
     elif is_deferred(state.incident):
         _notice_stricter(turn)
@@ -46,98 +48,108 @@ def notice(turn: Turn, since: int) -> None:
         notice_calm(turn)
 
 
-def _notice_stop(turn: Turn, stop: Request, since: int) -> None:
-    """Nothing counts any more but the wish; what hits a new round on the way to the end makes the chain start again."""
-    state, known = turn.state, turn.state.incident
-    if known is None or known.fault.root != stop.seq:
-        _open_or_amend(turn, "request", _wish(stop))
-    elif known.plan == PlanKind.RESTART and any(r.seq >= since and r.round > known.round for r in state.reports):
+def _notice_stop(turn: Turn, stop: OperatorRequest, since: int) -> None:
+    """Open the request to stop, in place of any other incident. A fault in a later round starts the chain again."""
+    state, incident = turn.state, turn.state.incident
+    if incident is None or incident.fault.root != stop.seq:
+        _open_or_amend(turn, "request", _request_fault(stop))
+    elif _kind_of_plan(incident) == PlanKind.RESTART and any(
+        r.seq >= since and r.round > incident.round for r in state.evidence.reports
+    ):
         turn.emit(
-            IncidentRediagnosed(kind="request", fault=known.fault, revision=known.revision + 1), incident=known.id
+            IncidentRediagnosed(kind="request", fault=incident.fault, revision=incident.revision + 1),
+            incident=incident.id,
         )
 
 
 def _notice_stricter(turn: Turn) -> None:
-    """A node that is about to be drained is to be kept out as well: the chain is asked again about that wish."""
-    known, wish = turn.state.incident, turn.state.request
-    assert known is not None
-    if wish is None or wish.command != "evict" or wish.seq == known.fault.root:
+    """If an operator asks to evict a node that is being drained, ask the chain again about the new request."""
+    incident, request = turn.state.incident, turn.state.requests.pending
+    assert incident is not None
+    if request is None or request.command != "evict" or request.seq == incident.fault.root:
         return
-    if known.kind == "request" and wish.node in known.terms.exclude:
-        _open_or_amend(turn, "request", _wish(wish))
+    if incident.kind == "request" and request.node in incident.plan_in_force().terms.exclude:
+        _open_or_amend(turn, "request", _request_fault(request))
 
 
 def notice_calm(turn: Turn) -> None:
-    """Take up a wish or an opportunity, when nothing else is going on."""
+    """Open the pending request or an opportunity, when there is no other incident."""
     state = turn.state
-    if state.request is not None:
-        _take_up(turn, state.request)
-    elif state.offered == 0 and is_running(state) and (count := _spare(state)):
+    if state.requests.pending is not None:
+        _open_request(turn, state.requests.pending)
+    elif state.history.offered == 0 and is_running(state) and (count := _spare(state)):
         _open_or_amend(turn, "opportunity", _offer(turn, count))
 
 
-def _take_up(turn: Turn, request: Request) -> None:
-    """Open the wish's incident; one to let go of a node that only stands by, or that is gone, needs nobody's plan."""
-    _open_or_amend(turn, "request", _wish(request))
-    node, known = turn.state.nodes.get(request.node), turn.state.incident
+def _open_request(turn: Turn, request: OperatorRequest) -> None:
+    """Open the incident of a request; to drain or evict a standby or lost node needs no plan and is done at once."""
+    _open_or_amend(turn, "request", _request_fault(request))
+    node, incident = turn.state.membership.nodes.get(request.node), turn.state.incident
     if request.command not in ("drain", "evict") or node is None:
         return
-    gone = not node.alive and follows(turn.state, READY_FIRST)
-    if node.phase is not NodePhase.STANDBY and not gone:
+    lost = not node.alive and follows(turn.state, READY_FIRST)
+    if node.phase is not NodePhase.STANDBY and not lost:
         return
-    assert known is not None
+    assert incident is not None
     if request.command == "evict":
-        turn.emit(NodeQuarantined(node=node.node, reason=known.fault.summary), incident=known.id)
-    if not gone:
-        order_release(turn, (node.node,), known.fault.summary, known.id)
-    turn.emit(IncidentResolved(policy="", outcome="released"), incident=known.id)
+        turn.emit(NodeQuarantined(node=node.node, reason=incident.fault.summary), incident=incident.id)
+    if not lost:
+        order_release(turn, (node.node,), incident.fault.summary, incident.id)
+    turn.emit(IncidentResolved(policy="", outcome="released"), incident=incident.id)
 
 
 def _notice_reports(turn: Turn) -> None:
-    state, known = turn.state, turn.state.incident
-    reports = [report for report in state.reports if _is_of_run(state, report)]
+    state, incident = turn.state, turn.state.incident
+    reports = [report for report in state.evidence.reports if _is_of_run(state, report)]
     kind = "warning" if all(report.kind in ADVISORY for report in reports) else "fault"
-    if known is None:
+    if incident is None:
         if opens_faults(state) and (kind == "fault" or is_up(state)):
             _open_or_amend(turn, kind, _read(state))
         return
-    trains = known.kind == "warning" or is_deferred(known)
-    if known.plan != PlanKind.END and (kind == "fault" or trains) and not _is_echo(known, reports):
+    trains = incident.kind == "warning" or is_deferred(incident)
+    if _kind_of_plan(incident) != PlanKind.END and (kind == "fault" or trains) and not _is_echo(incident, reports):
         _open_or_amend(turn, kind, _read(state))
 
 
+def _kind_of_plan(incident: IncidentState) -> str:
+    """The kind of the plan in force; empty if there is none."""
+    return incident.plan.kind if incident.plan is not None else ""
+
+
 def _read(state: JobState) -> Fault:
-    return correlate(state.reports, state.hits, job_rules(state), Ranks(state))
+    return correlate(state.evidence.reports, state.evidence.hits, job_rules(state), Ranks(state))
 
 
 def job_rules(state: JobState) -> tuple[Rule, ...]:
-    """The job's own rules, which reports are read with before the built-in ones."""
-    return _rules(msgspec.json.encode(state.rules))
+    """The job's own rules, which are applied before the built-in ones."""
+    rules = _rules(msgspec.json.encode(state.policy.rules))
+    return rules if follows(state, PEER_NOT_HANG) else (*rules, GLOO_PEER_HANGS)
 
 
 @lru_cache(maxsize=4)
 def _rules(recorded: bytes) -> tuple[Rule, ...]:
-    """The job's own rules; none, if a newer ftcore recorded what this one cannot read."""
+    """The job's own rules; empty if a newer ftcore recorded rules that this version cannot read."""
     try:
         return extra_rules(msgspec.json.decode(recorded), "policy.loaded: rules")
     except UsageError:
         return ()
 
 
-def _is_echo(known: IncidentState, reports: list[Report]) -> bool:
-    """Whether all that was reported since a wish's new round began is how the old round's workers ended."""
-    if known.kind == "fault" or known.plan != PlanKind.RESTART or is_deferred(known):
+def _is_echo(incident: IncidentState, reports: list[Report]) -> bool:
+    """Whether all reports since the plan of a request began are failures of the old round's workers."""
+    plan = incident.plan
+    if incident.kind == "fault" or plan is None or plan.kind != PlanKind.RESTART or is_deferred(incident):
         return False
-    new = [report for report in reports if report.seq > known.taken_at]
-    return all(report.type == "worker.failed" and report.round <= known.round for report in new)
+    new = [report for report in reports if report.seq > plan.taken_at]
+    return all(report.type == "worker.failed" and report.round <= incident.round for report in new)
 
 
 def _is_of_run(state: JobState, report: Report) -> bool:
-    """Whether the report is of a round of this run, or of an order that this run gave."""
-    return report.round >= state.round_first or report.type == "action.failed"
+    """Whether the report is about a round or an order of this run."""
+    return report.round >= state.rounds.first or report.type == "action.failed"
 
 
-def _wish(request: Request) -> Fault:
+def _request_fault(request: OperatorRequest) -> Fault:
     what = {"stop": "the end of the run", "checkpoint": "a checkpoint"}.get(request.command)
     what = what or f"`{request.command}{f' {request.node}' if request.node else ''}`"
     return Fault(
@@ -151,70 +163,70 @@ def _wish(request: Request) -> Fault:
 
 
 def _spare(state: JobState) -> int:
-    """The size that the world could grow to with the nodes that stand by; 0 if it could not."""
-    spec, world = state.spec, state.world
-    if spec is None or world is None or not state.count(NodePhase.STANDBY):
+    """The size that the world could grow to with the standby nodes; 0 if it cannot grow."""
+    spec, world = state.spec, state.rounds.world
+    if spec is None or world is None or not state.membership.count(NodePhase.STANDBY):
         return 0
-    if not having(state.chain, Trait.GROWS):
+    if not having(state.policy.chain, Trait.GROWS):
         return 0
-    count = usable(state.ready(), spec)
+    count = usable(state.membership.ready(), spec)
     return count if count > len(world.members) else 0
 
 
 def _offer(turn: Turn, count: int) -> Fault:
     state = turn.state
-    assert state.world is not None
-    count_standby = state.count(NodePhase.STANDBY)
-    # Who joined last stands last, so a newcomer is found at once, not behind thousands that train.
-    standing_by = (node for node in reversed(state.nodes.values()) if node.phase is NodePhase.STANDBY)
-    named = sorted(islice(standing_by, min(count_standby, 16)), key=lambda node: node.ordinal)
-    stands_by = plural(count_standby, "node stands by", "nodes stand by")
+    assert state.rounds.world is not None
+    count_standby = state.membership.count(NodePhase.STANDBY)
+    # New nodes are last, so a reversed scan finds them without passing thousands that train.
+    standbys = (node for node in reversed(state.membership.nodes.values()) if node.phase is NodePhase.STANDBY)
+    named = sorted(islice(standbys, min(count_standby, 16)), key=lambda node: node.ordinal)
+    available = plural(count_standby, "standby node")
     return Fault(
         cls=str(FaultClass.REQUEST),
         detail="grow",
         nodes=tuple(node.node for node in named),
         ranks=(),
         root=turn.fact.seq,
-        summary=f"{stands_by}: {count} instead of {len(state.world.members)} could train",
+        summary=f"{available}: {count} instead of {len(state.rounds.world.members)} nodes could train",
     )
 
 
 def _open_or_amend(turn: Turn, kind: str, fault: Fault) -> None:
     state = turn.state
-    known = state.incident
-    if known is None:
+    incident = state.incident
+    if incident is None:
         turn.emit(IncidentOpened(kind=kind, fault=fault), incident=f"i{state.incidents + 1}")
-    elif fault != known.fault or kind != known.kind or _order_failed(turn):
-        revision = known.revision + (1 if _is_worse(turn, known, kind, fault) else 0)
-        turn.emit(IncidentRediagnosed(kind=kind, fault=fault, revision=revision), incident=known.id)
+    elif fault != incident.fault or kind != incident.kind or _order_failed(turn):
+        revision = incident.revision + (1 if _is_worse(turn, incident, kind, fault) else 0)
+        turn.emit(IncidentRediagnosed(kind=kind, fault=fault, revision=revision), incident=incident.id)
 
 
 def _order_failed(turn: Turn) -> bool:
-    """Whether an order failed in this turn: the plan did not hold, even if the reading is the same as before."""
-    newest = turn.state.reports[-1] if turn.state.reports else None
+    """Whether an order failed in this turn; then the plan failed, even if the diagnosis is the same as before."""
+    newest = turn.state.evidence.reports[-1] if turn.state.evidence.reports else None
     return newest is not None and newest.type == "action.failed" and newest.seq > turn.fact.seq
 
 
-def _is_worse(turn: Turn, known: IncidentState, kind: str, fault: Fault) -> bool:
-    """Whether the new reading makes the chain start again.
+def _is_worse(turn: Turn, incident: IncidentState, kind: str, fault: Fault) -> bool:
+    """Whether the new diagnosis makes the chain start again.
 
-    So it is if the kind, the class or the wish changed, if the new round was hit as well (the plan did not hold), if an
-    order to prepare the new round or a health check failed, if a process was lost while a plan in place relied on it,
-    or a node while a plan counted on it.
+    It does if the kind, the class or the request changed, if there was a fault in the new round, if an order for the
+    new round or a health check failed, or if a process or node was lost that the plan needs.
     """
-    newest = turn.state.reports[-1] if turn.state.reports else None
-    if kind != known.kind or fault.cls != known.fault.cls:
+    newest = turn.state.evidence.reports[-1] if turn.state.evidence.reports else None
+    if kind != incident.kind or fault.cls != incident.fault.cls:
         return True
     if kind == "request":
-        return fault.root != known.fault.root
+        return fault.root != incident.fault.root
     if newest is None:
         return False
-    if newest.round > known.round or newest.type in ("action.failed", "health.judged"):
+    if newest.round > incident.round or newest.type in ("action.failed", "health.judged"):
         return True
-    if newest.seq <= known.taken_at or newest.type == "fault.observed":
+    plan = incident.plan
+    if plan is None or newest.seq <= plan.taken_at or newest.type == "fault.observed":
         return False
-    if known.plan == PlanKind.IN_PLACE:
-        return known.terms.then != "continue"
-    terms = known.terms
-    counts = bool(terms.replace or terms.want or terms.patience_s is not None or terms.survivors == "park")
-    return counts and newest.rank < 0 and newest.node not in known.terms.exclude
+    terms = plan.terms
+    if plan.kind == PlanKind.IN_PLACE:
+        return terms.then != "continue"
+    needs_nodes = bool(terms.replace or terms.want or terms.patience_s is not None or terms.survivors == "park")
+    return needs_nodes and newest.rank < 0 and newest.node not in terms.exclude

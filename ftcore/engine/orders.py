@@ -1,4 +1,4 @@
-"""Orders: what a node is sent for an ordered action. Computed from the folded state, never recorded per node."""
+"""Orders: the message that a node receives for an action. Computed from the folded state, not recorded per node."""
 
 import attrs
 import msgspec
@@ -7,7 +7,8 @@ from ftcore.commands import CheckHealth, Command, StartWorkers
 from ftcore.events.world import Member
 from ftcore.ids import EffectId, Term
 from ftcore.policies.traits import Trait, having, limit
-from ftcore.states.model import ActionState, JobState, Skip
+from ftcore.states.model import ActionState, JobState
+from ftcore.states.training import Skip
 
 
 @attrs.frozen(kw_only=True)
@@ -15,7 +16,7 @@ class Slice:
     """A node's part of a world.
 
     Args:
-        group_rank: place of the node among the members, from 0.
+        group_rank: index of the node among the members, from 0.
         base_rank: global rank of its local rank 0.
         slots: ranks on this node.
         size: ranks in the world.
@@ -25,9 +26,9 @@ class Slice:
         store_host: host of the round's TCPStore.
         store_port: its port.
         restart_count: rounds of this run before this one.
-        max_restarts: the budget of restarts in force; 0 if the chain makes none.
-        resume_step: after a rollback: the step to resume from, although newer checkpoints may lie there.
-        skips: what of the data is left out.
+        max_restarts: the budget of restarts in force; 0 if the chain has no restarts.
+        resume_step: after a rollback: the step to resume from, even if newer checkpoints exist.
+        skips: the data to skip.
     """
 
     group_rank: int
@@ -50,8 +51,8 @@ class Order:
     """An order as an agent receives it.
 
     Args:
-        effect: identity; an agent that has carried it out answers again and does nothing.
-        term: the master's term; an agent that has obeyed a newer one refuses.
+        effect: identity; an agent that has already carried it out only repeats its answer.
+        term: the master's term; an agent that has obeyed a newer one refuses the order.
         command: what to do.
         slice: the node's part of the world, for ``start_workers``.
     """
@@ -63,23 +64,23 @@ class Order:
 
 
 def order_for(state: JobState, action: ActionState, node: str) -> Order:
-    """The order that a node is sent for an action."""
+    """The order for one node of an action."""
     part = slice_of(state, node) if isinstance(action.command, StartWorkers) else None
     command = _own_check(action.command, node) if isinstance(action.command, CheckHealth) else action.command
     return Order(effect=EffectId(action.effect), term=Term(state.term), command=command, slice=part)
 
 
 def orders_of(state: JobState, action: ActionState) -> dict[str, Order]:
-    """The orders of an action, by node, for all that have not answered; one pass, however many nodes there are."""
+    """The orders of an action by node, for all nodes that have not answered; computed in one pass."""
     if isinstance(action.command, CheckHealth):
         return _check_orders(state, action, action.command)
     if not isinstance(action.command, StartWorkers):
         return {node: order_for(state, action, node) for node in action.waiting}
-    assert state.world is not None
+    assert state.rounds.world is not None
     effect, term = EffectId(action.effect), Term(state.term)
     return {
         member.node: Order(effect=effect, term=term, command=action.command, slice=_slice(state, group_rank, member))
-        for group_rank, member in enumerate(state.world.members)
+        for group_rank, member in enumerate(state.rounds.world.members)
         if member.node in action.waiting
     }
 
@@ -94,13 +95,13 @@ def _check_orders(state: JobState, action: ActionState, command: CheckHealth) ->
 
 
 def _own_check(command: CheckHealth, node: str) -> CheckHealth:
-    """The check with the groups cut to the node's own: nobody is sent the names of ten thousand others."""
+    """The check with only the node's own groups, because a node does not need those of ten thousand others."""
     return msgspec.structs.replace(command, groups=tuple(group for group in command.groups if node in group))
 
 
 def slice_of(state: JobState, node: str) -> Slice:
-    """The node's part of the newest world, of which it must be a member."""
-    world = state.world
+    """The slice of a node, which must be a member of the newest world."""
+    world = state.rounds.world
     assert world is not None
     seat = world.seat(node)
     assert seat is not None, f"{node} is no member"
@@ -108,11 +109,11 @@ def slice_of(state: JobState, node: str) -> Slice:
 
 
 def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
-    world = state.world
+    world = state.rounds.world
     assert world is not None
     host, _, port = world.store.rpartition(":")
     role_base_rank, role_size = world.roles[group_rank] if world.roles else (member.base_rank, world.size)
-    budget = next(map(limit, having(state.chain, Trait.RESTARTS)), 0)
+    budget = next(map(limit, having(state.policy.chain, Trait.RESTARTS)), 0)
     return Slice(
         group_rank=group_rank,
         base_rank=member.base_rank,
@@ -123,8 +124,8 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
         nodes=len(world.members),
         store_host=host.strip("[]"),
         store_port=int(port),
-        restart_count=world.round - state.round_first,
+        restart_count=world.round - state.rounds.first,
         max_restarts=budget,
-        resume_step=state.resume_step,
-        skips=tuple(state.skips),
+        resume_step=state.training.resume_step,
+        skips=tuple(state.training.skips),
     )

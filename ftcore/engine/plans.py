@@ -1,11 +1,11 @@
-"""Plans: asking the chain, beginning what a policy took, and what leaves the processes in place.
+"""Plans: ask the chain, begin the plan of the policy that took the incident, and carry out plans in place.
 
-Each ``advance_*`` function returns whether it decided anything. Plans that form a new round go on in ``rounds.py``.
+Each ``advance_*`` function returns whether it decided anything. Plans that form a new round continue in ``rounds.py``.
 """
 
 from ftcore.commands import ADVISER, AskPolicy, PauseWorkers, tag_of
 from ftcore.engine.departure import begin_round, defer
-from ftcore.engine.dispatch import order, order_in_place, order_resume, order_stop, supersede
+from ftcore.engine.dispatch import at_boundary, first_order, order, order_in_place, order_resume, order_stop, supersede
 from ftcore.engine.ending import finish
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionSuperseded
@@ -14,13 +14,14 @@ from ftcore.events.job import JobFinished
 from ftcore.events.policy import AlertRaised, PlanApplied, PolicyConsidered, Terms
 from ftcore.policies.base import Ask, PlanKind, Take, Verdict
 from ftcore.policies.chain import consult
+from ftcore.policies.situation import title
 from ftcore.states.model import IncidentState
 from ftcore.states.phases import awaits_verdict, is_acting, is_recovering
 
 _PLAIN = Terms()
 
 REVISIONS_MAX = 32
-"""Readings of one incident that made the chain start again, beside one for each node; more, and nothing helps."""
+"""Limit of an incident's revisions, in addition to one per member; beyond it the incident is exhausted."""
 
 _FULFILLED = {
     "pause_workers": "paused",
@@ -31,37 +32,37 @@ _FULFILLED = {
 
 
 def advance_consult(turn: Turn) -> bool:
-    """Ask the chain about an incident that waits for an answer."""
-    state, known = turn.state, turn.state.incident
-    if known is None or not awaits_verdict(known):
+    """Ask the chain about an incident that has no plan."""
+    state, incident = turn.state, turn.state.incident
+    if incident is None or not awaits_verdict(incident):
         return False
-    if state.held and known.kind == "fault":
-        return False  # an operator wants no recovery to begin
-    if any(isinstance(ordered.command, AskPolicy) for ordered in state.actions.values()):
-        return False  # a policy that is not ours thinks about it
-    if known.revision > REVISIONS_MAX + (len(state.world.members) if state.world is not None else 0):
-        _exhaust(turn, known)
+    if state.requests.held and incident.kind == "fault":
+        return False  # an operator holds recoveries
+    if any(isinstance(ordered.command, AskPolicy) for ordered in state.orders.open.values()):
+        return False  # the answer of a policy of another package is pending
+    if incident.revision > REVISIONS_MAX + (len(state.rounds.world.members) if state.rounds.world is not None else 0):
+        _exhaust(turn, incident)
         return True
-    for answer in consult(state.chain, known, state):
+    for answer in consult(state.policy.chain, incident, state):
         if isinstance(answer.verdict, Ask):
-            question = AskPolicy(policy=answer.policy, incident=known.id, revision=known.revision)
-            order(turn, question, (ADVISER,), answer.verdict.within_s, incident=known.id)
+            question = AskPolicy(policy=answer.policy, incident=incident.id, revision=incident.revision)
+            order(turn, question, (ADVISER,), answer.verdict.within_s, incident=incident.id)
             return True
-        turn.emit(_considered(answer.policy, answer.verdict, known), incident=known.id)
+        turn.emit(_considered(answer.policy, answer.verdict, incident), incident=incident.id)
         if isinstance(answer.verdict, Take):
-            _begin(turn, known)
+            _begin(turn, incident)
             return True
-    _exhaust(turn, known)
+    _exhaust(turn, incident)
     return True
 
 
-def _considered(policy: str, verdict: Verdict, known: IncidentState) -> PolicyConsidered:
+def _considered(policy: str, verdict: Verdict, incident: IncidentState) -> PolicyConsidered:
     if not isinstance(verdict, Take):
         return PolicyConsidered(
             policy=policy,
             verdict="pass",
             reason=verdict.reason,
-            revision=known.revision,
+            revision=incident.revision,
             again_s=verdict.again_s,
             at_commit=verdict.at_commit,
             lacks=verdict.lacks,
@@ -70,7 +71,7 @@ def _considered(policy: str, verdict: Verdict, known: IncidentState) -> PolicyCo
         policy=policy,
         verdict="take",
         reason=verdict.reason,
-        revision=known.revision,
+        revision=incident.revision,
         plan=str(verdict.plan),
         grace_s=verdict.grace_s,
         deadline_s=verdict.deadline_s,
@@ -82,60 +83,71 @@ def _considered(policy: str, verdict: Verdict, known: IncidentState) -> PolicyCo
     )
 
 
-def _exhaust(turn: Turn, known: IncidentState) -> None:
-    """Nobody took it: a fault fails the job, a wish that it end ends it, anything else is dropped."""
-    tried = ", ".join(dict.fromkeys(known.tried)) or "nothing could be tried"
-    kind, summary = known.kind, known.fault.summary
-    turn.emit(IncidentExhausted(reason=tried), incident=known.id)
+def _exhaust(turn: Turn, incident: IncidentState) -> None:
+    """No policy took the incident: a fault fails the job, a request to stop ends it, anything else is dropped."""
+    tried = ", ".join(dict.fromkeys(incident.tried)) or "no policy could be tried"
+    kind, summary = incident.kind, incident.fault.summary
+    turn.emit(IncidentExhausted(reason=tried), incident=incident.id)
     if kind == "fault":
-        finish(turn, JobFinished(outcome="failed", exit_code=1, reason=f"{summary}; tried: {tried}"), known.id)
-    elif (stop := turn.state.stop) is not None and known.fault.root == stop.seq:
+        finish(turn, JobFinished(outcome="failed", exit_code=1, reason=f"{summary}; tried: {tried}"), incident.id)
+    elif (stop := turn.state.requests.stop) is not None and incident.fault.root == stop.seq:
         reason = f"{summary}; tried: {tried}"
-        finish(turn, JobFinished(outcome="stopped", exit_code=stop.exit_code, reason=reason), known.id)
+        finish(turn, JobFinished(outcome="stopped", exit_code=stop.exit_code, reason=reason), incident.id)
 
 
-def _begin(turn: Turn, known: IncidentState) -> None:
-    """Begin the plan that was just taken."""
-    state, terms = turn.state, known.terms
-    supersede(turn, known)
-    if known.plan == PlanKind.TELL:
+def _begin(turn: Turn, incident: IncidentState) -> None:
+    """Begin the plan of the policy that took the incident."""
+    state, plan = turn.state, incident.plan_in_force()
+    terms = plan.terms
+    supersede(turn, incident)
+    if plan.kind == PlanKind.TELL:
         turn.emit(
-            AlertRaised(severity=terms.severity, title=f"{state.job}: {known.fault.cls}", text=terms.alert),
-            incident=known.id,
+            AlertRaised(severity=terms.severity, title=f"{state.job}: {title(incident, state)}", text=terms.alert),
+            incident=incident.id,
         )
-        turn.emit(IncidentContinued(policy=known.taken, outcome="told"), incident=known.id)
-    elif known.plan == PlanKind.IN_PLACE:
-        assert terms.command is not None, known.taken
-        if not order_in_place(turn, known, terms.command):
-            turn.emit(IncidentEscalated(policy=known.taken, reason="no member has living workers"), incident=known.id)
-    elif known.plan == PlanKind.RESTART:
-        if not defer(turn, known):
-            begin_round(turn, known)
+        turn.emit(IncidentContinued(policy=plan.policy, outcome="told"), incident=incident.id)
+    elif plan.kind == PlanKind.IN_PLACE:
+        assert terms.command is not None, plan.policy
+        if not order_in_place(turn, incident, first_order(state, terms.command)):
+            turn.emit(IncidentEscalated(policy=plan.policy, reason="no member has live workers"), incident=incident.id)
+    elif plan.kind == PlanKind.RESTART:
+        if not defer(turn, incident):
+            begin_round(turn, incident)
     else:
-        order_stop(turn, known.grace_s, known.id)
+        order_stop(turn, plan.grace_s, incident.id)
 
 
 def advance_plan(turn: Turn) -> bool:
-    """Move on a plan that waits for the answers to its own order."""
-    state, known = turn.state, turn.state.incident
-    if known is None or not is_acting(known) or not known.effect:
+    """Advance a plan that waits for the answers to its own order."""
+    state, incident = turn.state, turn.state.incident
+    if incident is None or not is_acting(incident):
         return False
-    if known.refused:
-        pausing = state.actions[known.effect].waiting if known.effect in state.actions else None
-        if known.effect in state.actions:
-            turn.emit(ActionSuperseded(effect=known.effect, reason=known.refused), incident=known.id)
-        if isinstance(known.terms.command, PauseWorkers) and state.paused_for is None:
-            order_resume(turn, pausing)
-        turn.emit(IncidentEscalated(policy=known.taken, reason=known.refused), incident=known.id)
+    plan = incident.plan_in_force()
+    if not plan.effect:
+        return False
+    if plan.refused:
+        pausing = state.orders.open[plan.effect].waiting if plan.effect in state.orders.open else None
+        if plan.effect in state.orders.open:
+            turn.emit(ActionSuperseded(effect=plan.effect, reason=plan.refused), incident=incident.id)
+        stopped = isinstance(plan.terms.command, PauseWorkers) or plan.finds
+        if stopped and state.requests.paused_for is None:
+            order_resume(turn, None if plan.finds else pausing)
+        turn.emit(IncidentEscalated(policy=plan.policy, reason=plan.refused), incident=incident.id)
         return True
-    if known.plan != PlanKind.IN_PLACE or known.effect in state.actions or not is_recovering(state):
+    if plan.kind != PlanKind.IN_PLACE or plan.effect in state.orders.open or not is_recovering(state):
         return False
-    policy, terms = known.taken, known.terms
+    policy, terms = plan.policy, plan.terms
     assert terms.command is not None
+    if plan.finds:
+        if not plan.boundary or not order_in_place(turn, incident, at_boundary(terms.command, plan.boundary)):
+            turn.emit(
+                IncidentEscalated(policy=policy, reason="no worker reaches a step boundary"), incident=incident.id
+            )
+        return True
     done = _FULFILLED[tag_of(terms.command)]
-    turn.emit(PlanApplied(policy=policy, then=terms.then), incident=known.id)
+    turn.emit(PlanApplied(policy=policy, then=terms.then), incident=incident.id)
     if terms.then == "continue":
-        turn.emit(IncidentContinued(policy=policy, outcome=done), incident=known.id)
+        turn.emit(IncidentContinued(policy=policy, outcome=done), incident=incident.id)
     elif terms.then != "verify":
-        turn.emit(IncidentResolved(policy=policy, outcome=done), incident=known.id)
+        turn.emit(IncidentResolved(policy=policy, outcome=done), incident=incident.id)
     return True

@@ -1,6 +1,6 @@
-"""What a platform tells of a node, as a fact about the life that it is told of. Pure.
+"""Convert a platform's report about a node into a fact about an incarnation. Pure.
 
-A platform tells late, more than once, and in any order: what it says may be meant for who had the name before.
+Platforms report late, repeatedly and in any order: a report may be about an earlier node of the same name.
 """
 
 from ftcore.events.node import NodeLost
@@ -11,30 +11,30 @@ from ftcore.states.model import JobState
 from ftcore.states.phases import has_ended
 
 
-def told_of(state: JobState, happening: NodeEnded | NodeWarned) -> NodeLost | FaultObserved | None:
-    """The fact that follows from what a platform tells; None: it is about nobody who takes part.
+def fact_from(state: JobState, report: NodeEnded | NodeWarned) -> NodeLost | FaultObserved | None:
+    """The fact that follows from a platform's report; None if it is not about a current member.
 
     Args:
         state: the folded state.
-        happening: what it tells.
+        report: the platform's report.
     """
-    node = state.nodes.get(happening.node)
+    node = state.membership.nodes.get(report.node)
     if node is None or not node.alive:
         return None
-    # Platforms repeat themselves: without a pid, what is told of a name may be meant for who had it before.
-    if happening.pid != node.pid and (happening.pid or node.again):
+    # Without a pid, a repeated report may be about an earlier node of the same name.
+    if report.pid != node.pid and (report.pid or node.again):
         return None
-    if isinstance(happening, NodeEnded):
-        told = f"{one_line(happening.reason, 300)}, its platform says"
-        return NodeLost(node=node.node, incarnation=node.incarnation, reason=told)
-    if state.world is None or has_ended(state):
+    if isinstance(report, NodeEnded):
+        reason = f"{one_line(report.reason, 300)}, reported by the platform"
+        return NodeLost(node=node.node, incarnation=node.incarnation, reason=reason)
+    if state.rounds.world is None or has_ended(state):
         return None
     return FaultObserved(
         node=node.node,
         incarnation=node.incarnation,
-        round=state.world.round,
+        round=state.rounds.world.round,
         source="platform",
         kind="preemption-notice",
-        message=one_line(happening.reason, 500),
-        values={"within_s": happening.within_s},
+        message=one_line(report.reason, 500),
+        values={"within_s": report.within_s},
     )

@@ -1,4 +1,4 @@
-"""Which node a rank is on. Pure."""
+"""Map ranks to nodes. Pure."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -7,11 +7,11 @@ from ftcore.states.model import JobState
 
 
 class Ranks(Mapping[int, str]):
-    """The node of each rank, looked up only if somebody asks: a world may have a hundred thousand ranks."""
+    """The node of each rank, computed on access: a world may have a hundred thousand ranks."""
 
     def __init__(self, state: JobState) -> None:
-        self._members = state.world.members if state.world is not None else ()
-        self._size = state.world.size if state.world is not None else 0
+        self._members = state.rounds.world.members if state.rounds.world is not None else ()
+        self._size = state.rounds.world.size if state.rounds.world is not None else 0
 
     def __getitem__(self, rank: int) -> str:
         if not 0 <= rank < self._size:

@@ -1,14 +1,14 @@
-"""One turn of the wheel: fact -> fold -> decide -> the group of events to be appended.
+"""One turn: fact -> fold -> decide -> the group of events to append.
 
 The contract with the runtime, in this order:
 
-1. ``turn(state, fact)`` folds the fact and everything decided because of it into ``state``, speculatively, and returns
-   the group: the fact first, its decisions right behind it.
-2. The runtime appends the group, unsplit. BEFORE that returns, nobody outside may learn of it.
-3. AFTER the append is durable: acknowledge the fact, send the orders that the group holds (``orders.py``).
-4. If the append fails for good (fenced, conflict), the state has run ahead of the log: throw it away and fold again.
+1. ``turn(state, fact)`` folds the fact and its decisions into ``state``, speculatively, and returns the group: the fact
+   first, then its decisions.
+2. The runtime appends the group as a whole. BEFORE the append returns, nothing of the group may become visible outside.
+3. AFTER the append is durable: acknowledge the fact, and send the orders of the group (``orders.py``).
+4. If the append fails permanently (fenced, conflict), the state is ahead of the log: discard it and fold again.
 
-Verification calls the same function with recorded facts and compares what it returns with what was recorded.
+Verification calls the same function with recorded facts and compares the result with the recorded group.
 """
 
 from typing import Any
@@ -17,15 +17,15 @@ from ftcore.events.anomaly import AnomalyObserved
 from ftcore.events.envelope import Event, EventId, Fact
 from ftcore.events.registry import Kind, type_of
 from ftcore.ids import IncidentId, Nanoseconds, Seq, Term
-from ftcore.states.fold import Changes, fold
+from ftcore.states.fold import fold
 from ftcore.states.model import JobState
 
 MASTER = "master"
-"""The source of what the master says itself; no node may be called so."""
+"""Source of the master's own events; no node may have this name."""
 
 
 class Turn:
-    """A turn under way: what ``decide`` works with.
+    """A turn in progress.
 
     Args:
         state: the folded state; changed by every event of the turn.
@@ -36,15 +36,14 @@ class Turn:
         self.state = state
         self.fact = fact
         self.events: list[Event] = []
-        self.changes: Changes = []
         self._take_in(fact)
 
     def emit(self, payload: Any, *, incident: str | None = None) -> None:
-        """Decide something: it becomes an event behind the fact and is folded at once.
+        """Add a decision to the group, and fold it.
 
         Args:
             payload: an instance of a declared decision type.
-            incident: the incident that it belongs to.
+            incident: the incident that the decision belongs to.
         """
         known = type_of(payload)
         assert known.kind is Kind.DECISION, known.name
@@ -69,7 +68,6 @@ class Turn:
     def _take_in(self, event: Event) -> None:
         self.events.append(event)
         changes = fold(self.state, event)
-        self.changes += changes
         for change in changes:
             if change.target is None:
                 self.emit(
@@ -80,12 +78,12 @@ class Turn:
 
 
 def sequence(state: JobState, fact: Fact, *, now: Nanoseconds, term: Term) -> Event:
-    """Give a fact its place in the log.
+    """Give a fact its sequence number and time in the log.
 
     Args:
-        state: the folded state that it follows.
-        fact: what was reported.
-        now: the master's clock; the event's time is this, but never before the time of the event before it.
+        state: the folded state before the fact.
+        fact: the reported fact.
+        now: the master's clock in nanoseconds; the event's time is never before that of the previous event.
         term: the master's term.
     """
     known = type_of(fact.data)
@@ -107,5 +105,5 @@ def sequence(state: JobState, fact: Fact, *, now: Nanoseconds, term: Term) -> Ev
 
 
 def own_fact(data: Any) -> Fact:
-    """A fact that the master states itself; ``sequence`` gives it its identity."""
+    """A fact of the master itself; ``sequence`` gives it its identity."""
     return Fact(id=EventId(MASTER, "", 0), data=data)

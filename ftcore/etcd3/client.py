@@ -1,8 +1,8 @@
-"""The asynchronous client: one connection at a time, the next endpoint when it fails.
+"""The asynchronous client: uses one endpoint at a time, and the next one after a failure.
 
-House rules: ``_current`` is the only state shared by calls; whoever sees an endpoint fail moves it on, once. Reads,
-``compact`` and ``lease_revoke`` may be repeated and are, within their deadline; writes never are (see the package).
-The exception is a refused token: the server did nothing, so after a new login the same call is made once more.
+``_current`` is the only state shared by calls; the first call that sees an endpoint fail moves it on. Reads,
+``compact`` and ``lease_revoke`` are retried within their deadline; writes never are (see the package). Exception: if a
+token is refused, the server did nothing, so the call is repeated once after a new login.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from ftcore.errors import LogUnavailable, StoreError, UsageError
 from ftcore.etcd3 import wire
 from ftcore.etcd3.config import Config
 from ftcore.etcd3.messages import (
-    Alarm,
     DeleteAnswer,
     DeleteRange,
     Lease,
@@ -39,26 +38,26 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 ATTEMPT_S = 2.0
-"""One endpoint may take this long to answer a read before the next one is asked."""
+"""Timeout of one attempt of a read, after which the next endpoint is tried."""
 
 READ_S = 8.0
-"""A read is tried for this long: longer than a cluster takes to elect a new leader (1-2 s)."""
+"""Deadline of a read; longer than a leader election of the etcd cluster (1-2 s)."""
 
 WRITE_S = 5.0
-"""A write may take this long; etcd itself gives up after about 7 s."""
+"""Deadline of a write; etcd itself times out after about 7 s."""
 
 _PAUSE_S = 0.1
-"""Between two rounds through all endpoints."""
+"""Seconds between two passes through all endpoints."""
 
 SAFE_VERSIONS = {(3, 5): 33, (3, 6): 14, (3, 7): 1}
-"""Oldest patch release of each line in which no known bug loses watch events, leases or permissions."""
+"""Oldest patch release of each line without known bugs that lose watch events, leases or permissions."""
 
 _log = structlog.get_logger(__name__)
 _warned: set[str] = set()
 
 
 class Watch:
-    """A stream of changes; made by ``Client.watch``. Read it from one task, and ``cancel`` it."""
+    """A stream of changes, created by ``Client.watch``. Read it from one task, and ``cancel`` it."""
 
     def __init__(self, client: "Client", endpoint: str, call: Any) -> None:
         self._client = client
@@ -67,11 +66,11 @@ class Watch:
         self._reading: asyncio.Task[Any] | None = None
 
     async def read(self, timeout_s: float) -> WatchBatch | None:
-        """The next batch; None if nothing came in ``timeout_s`` seconds, the watch then still stands.
+        """The next batch; None if none arrives within ``timeout_s`` seconds, which does not end the watch.
 
         Raises:
-            Compacted: the start revision is gone.
-            LogUnavailable: the connection broke or the server ended the watch; open another one.
+            Compacted: the start revision was compacted.
+            LogUnavailable: the connection broke or the server ended the watch; open a new one.
         """
         # The pending read outlives the timeout: cancelling it would cancel the stream.
         if self._reading is None:
@@ -90,26 +89,26 @@ class Watch:
         if batch.compact_revision:
             raise Compacted(f"etcd at {self.endpoint}: watch from a compacted revision", batch.compact_revision)
         if batch.canceled:
-            raise LogUnavailable(f"etcd at {self.endpoint} ended the watch: {batch.reason or 'no reason told'}")
+            raise LogUnavailable(f"etcd at {self.endpoint} ended the watch: {batch.reason or 'no reason given'}")
         return batch
 
     def cancel(self) -> None:
-        """End the watch. Harmless if it has ended."""
+        """End the watch. Idempotent."""
         self._call.cancel()
         if self._reading is not None:
-            # Its CancelledError is nobody's business any more.
+            # Retrieve the exception, so that asyncio does not log it as never retrieved.
             self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._reading = None
 
 
 class Client:
-    """An etcd cluster. Belongs to the event loop that uses it first; ``close`` it there.
+    """A client of an etcd cluster. Bound to the event loop that uses it first; ``close`` it there.
 
     All calls raise ``LogUnavailable`` (no answer in time; for a write: outcome unknown), ``StoreError`` (no permission,
-    not an etcd) and ``UsageError`` (login refused, unreadable TLS file).
+    not an etcd server) and ``UsageError`` (login refused, unreadable TLS file).
 
     Args:
-        config: where it is and how to get in.
+        config: endpoints and credentials.
     """
 
     def __init__(self, config: Config) -> None:
@@ -124,11 +123,11 @@ class Client:
 
     @property
     def endpoint(self) -> str:
-        """The endpoint that the next call goes to."""
+        """The endpoint of the next call."""
         return self.config.endpoints[self._current]
 
     def move_on(self, failed: str) -> None:
-        """Let the next call go to the next endpoint, unless somebody has seen to that."""
+        """Switch to the next endpoint, unless another call has done so."""
         if failed == self.endpoint:
             self._current = (self._current + 1) % len(self.config.endpoints)
 
@@ -136,60 +135,60 @@ class Client:
         """Read keys, linearizable.
 
         Raises:
-            Compacted: the revision asked for is gone.
+            Compacted: the requested revision was compacted.
         """
         return await self._repeat(wire.RANGE, request, timeout_s)
 
     async def put(self, request: Put, *, timeout_s: float = WRITE_S) -> PutAnswer:
-        """Write a key. Raises also ``LogFull``, ``NotFound`` (the lease), ``ValueError`` (too large)."""
+        """Write a key. Also raises ``LogFull``, ``NotFound`` (the lease), ``ValueError`` (too large)."""
         return await self._once(wire.PUT, request, timeout_s)
 
     async def delete(self, request: DeleteRange, *, timeout_s: float = WRITE_S) -> DeleteAnswer:
-        """Delete keys; sent once, because a repetition could delete what was written in between."""
+        """Delete keys. Sent once, because a retry could delete keys written in between."""
         return await self._once(wire.DELETE, request, timeout_s)
 
     async def txn(self, request: Txn, *, timeout_s: float = WRITE_S) -> TxnAnswer:
-        """Do a transaction. Raises also ``LogFull``, ``NotFound`` (a lease), ``ValueError`` (too large).
+        """Execute a transaction. Also raises ``LogFull``, ``NotFound`` (a lease), ``ValueError`` (too large).
 
-        One that only reads is repeated like any read.
+        A read-only transaction is retried like a read.
         """
         if all(isinstance(op, Range) for op in (*request.success, *request.failure)):
             return await self._repeat(wire.TXN, request, max(timeout_s, READ_S))
         return await self._once(wire.TXN, request, timeout_s)
 
     async def compact(self, revision: int) -> None:
-        """Drop what was superseded before ``revision``.
+        """Remove superseded values before ``revision``.
 
         Raises:
-            Compacted: that has been done.
+            Compacted: the revision is compacted already.
         """
         await self._repeat(wire.COMPACT, revision, READ_S)
 
     async def lease_grant(self, ttl_s: int) -> Lease:
-        """A new lease; the server may grant more than it was asked for. Raises also ``LogFull``."""
+        """A new lease; the server may grant a longer TTL. Also raises ``LogFull``."""
         return await self._once(wire.GRANT, ttl_s, WRITE_S)
 
     async def lease_revoke(self, lease: int) -> None:
         """End a lease and delete its keys.
 
         Raises:
-            NotFound: it has ended.
+            NotFound: the lease has expired.
         """
         await self._repeat(wire.REVOKE, lease, READ_S)
 
     async def status(self) -> Status:
-        """State of one member, whichever is asked."""
+        """Status of the current endpoint's member."""
         return await self._repeat(wire.STATUS, None, READ_S)
 
-    async def alarms(self) -> tuple[Alarm, ...]:
-        """The alarms that are raised."""
+    async def alarms(self) -> tuple[str, ...]:
+        """The active alarms: ``NOSPACE``, ``CORRUPT`` or the number of another alarm."""
         return await self._repeat(wire.ALARMS, None, READ_S)
 
     async def watch(self, request: WatchOpen) -> Watch:
-        """Open a watch at the current endpoint; whether that works shows when it is read."""
+        """Open a watch at the current endpoint; most errors appear only in ``Watch.read``."""
         endpoint = self.endpoint
         metadata = await self._metadata(endpoint)
-        # Any: the published stubs know neither a stream without an iterator nor this way to write to one.
+        # Any: the published type stubs lack streams without an iterator.
         open_stream: Any = self._channel(endpoint).stream_stream(
             wire.WATCH.path, request_serializer=wire.WATCH.encode, response_deserializer=wire.WATCH.decode
         )
@@ -200,11 +199,11 @@ class Client:
             raise self.failed(endpoint, error) from error
         except asyncio.InvalidStateError as error:
             self.move_on(endpoint)
-            raise LogUnavailable(f"etcd at {endpoint} does not answer: the watch ended as it began") from error
+            raise LogUnavailable(f"etcd at {endpoint} does not answer: the watch ended at once") from error
         return Watch(self, endpoint, call)
 
     async def warn_if_old(self) -> None:
-        """Log a warning, once per process and version, if the server has known bugs that can hurt a log."""
+        """Log a warning, once per process and version, if the server has known bugs that can damage a log."""
         version = (await self.status()).version
         if not is_safe(version) and version not in _warned:
             _warned.add(version)
@@ -213,14 +212,14 @@ class Client:
             _log.warning(known, version=version, endpoints=str(self.config), use_at_least=safe)
 
     async def close(self) -> None:
-        """Close all connections; calls still running end with ``asyncio.CancelledError``."""
+        """Close all connections; pending calls end with ``asyncio.CancelledError``."""
         channels, self._channels, self._retired = [*self._channels.values(), *self._retired], {}, []
         self._calls.clear()
         for channel in channels:
             await channel.close(None)
 
     def failed(self, endpoint: str, error: grpc.aio.AioRpcError) -> Exception:
-        """What a failed call means; the client leaves an endpoint that did not answer and a token that was refused."""
+        """Translate the error of a call. Switches endpoints if there was no answer; drops a refused token."""
         meaning = translate(error.code(), error.details() or "", endpoint, self.config)
         if isinstance(meaning, LogUnavailable):
             self._renew(endpoint)
@@ -230,14 +229,14 @@ class Client:
         return meaning
 
     def _renew(self, endpoint: str) -> None:
-        """Have the next call open a channel anew if the files for TLS have changed: a channel keeps what it was given.
+        """Make the next call open a new channel if the TLS files have changed.
 
-        The old one is closed at the end, for it may still carry others' calls.
+        The old channel may still carry other calls; ``close`` closes it.
         """
         try:
             changed = endpoint in self._channels and self._pems[endpoint] != pem(self.config)
         except UsageError:
-            return  # the files are just being exchanged
+            return  # the files are being replaced
         if changed:
             self._retired.append(self._channels.pop(endpoint))
             self._calls = {key: call for key, call in self._calls.items() if key[0] != endpoint}
@@ -265,7 +264,7 @@ class Client:
         try:
             return await self._send(endpoint, method, request, timeout_s)
         except TokenRefused as error:
-            raise StoreError(f"{error}; a new login did not help") from error
+            raise StoreError(f"{error}; also refused after a new login") from error
 
     async def _send(self, endpoint: str, method: wire.Method[Q, A], request: Q, timeout_s: float) -> A:
         metadata = await self._metadata(endpoint)

@@ -1,8 +1,7 @@
-"""Where etcd is and how to get in: ``etcd://user@h1:2379,h2:2379/prefix?ca=FILE&cert=FILE&key=FILE``.
+"""Endpoints and credentials of etcd: ``etcd://user@h1:2379,h2:2379/prefix?ca=FILE&cert=FILE&key=FILE``.
 
-House rules: the password comes from a file or the environment, never from the URL, and is in no ``repr``. What the URL
-leaves out is taken from the environment: ``FTCORE_ETCD_USER``, ``_PASSWORD_FILE`` or ``_PASSWORD``, ``_CA``, ``_CERT``,
-``_KEY``.
+The password comes from a file or the environment, never from the URL, and is in no ``repr``. Defaults come from the
+environment: ``FTCORE_ETCD_USER``, ``_PASSWORD_FILE`` or ``_PASSWORD``, ``_CA``, ``_CERT``, ``_KEY``.
 """
 
 import os
@@ -21,17 +20,17 @@ _FORM = "expected etcd://[user@]host[:port][,host[:port]...][/prefix][?ca=FILE&c
 
 @attrs.frozen(kw_only=True)
 class Config:
-    """How to reach an etcd cluster.
+    """Connection parameters of an etcd cluster.
 
     Args:
         endpoints: ``host:port`` of its members, at least one.
-        prefix: put in front of every key; empty, or with a leading and no trailing slash.
+        prefix: prefix of every key; empty, or with a leading and no trailing slash.
         user: etcd user; empty: no authentication.
-        password: the user's.
-        ca: PEM file with the certificates that sign the servers'; empty with ``cert``: the system's.
+        password: the user's password.
+        ca: PEM file with the CA certificates for the servers; if empty while ``cert`` is set: those of the system.
         cert: PEM file with the client's certificate chain.
-        key: PEM file with its key.
-        password_from: where the password came from, for messages.
+        key: PEM file with the client's key.
+        password_from: source of the password, for messages.
     """
 
     endpoints: tuple[str, ...]
@@ -45,12 +44,12 @@ class Config:
 
     @property
     def files(self) -> str:
-        """The files for TLS, for messages."""
+        """The TLS files, for messages."""
         return ", ".join(f"{name}={getattr(self, name)}" for name in ("ca", "cert") if getattr(self, name)) or "no TLS"
 
     @property
     def tls(self) -> bool:
-        """Whether connections are encrypted: any of ``ca``, ``cert`` was given."""
+        """Whether connections are encrypted: ``ca`` or ``cert`` is set."""
         return bool(self.ca or self.cert)
 
     def __str__(self) -> str:
@@ -58,22 +57,22 @@ class Config:
 
     @classmethod
     def from_url(cls, url: str, environ: Mapping[str, str] | None = None) -> "Config":
-        """Read a URL of the form in the module's docstring.
+        """Parse a URL of the form in the module's docstring.
 
         Args:
             url: the URL.
-            environ: stands in for ``os.environ``.
+            environ: used instead of ``os.environ``.
 
         Raises:
-            UsageError: the URL has another form, holds a password, or gives ``cert`` without ``key``.
+            UsageError: the URL has another form, contains a password, or has ``cert`` without ``key``.
         """
         env = os.environ if environ is None else environ
-        # Not by urlsplit: it knows one host, and patched versions refuse names beside an IPv6 address.
+        # urlsplit takes only one host, and recent versions refuse host names beside an IPv6 address.
         scheme, _, rest = url.partition("://")
-        place, _, asked = rest.partition("?")
-        netloc, slash, path = place.partition("/")
+        location, _, options_text = rest.partition("?")
+        netloc, slash, path = location.partition("/")
         try:
-            query = parse_qsl(asked, keep_blank_values=True, strict_parsing=bool(asked))
+            query = parse_qsl(options_text, keep_blank_values=True, strict_parsing=bool(options_text))
         except ValueError as error:
             raise UsageError(f"store URL {_redacted(url)!r}: {error}; {_FORM}") from error
         if scheme == "etcd" and not netloc:
@@ -82,14 +81,16 @@ class Config:
             raise UsageError(f"store URL {_redacted(url)!r}: {_FORM}")
         login, _, hosts = netloc.rpartition("@")
         if ":" in login:
-            raise UsageError(f"store URL: a password does not belong in a URL; put it into {PASSWORD_ENV} or a file")
+            raise UsageError(
+                f"store URL: a password is not allowed in the URL; set {PASSWORD_ENV} or {PASSWORD_ENV}_FILE"
+            )
         options = {name: env.get(f"FTCORE_ETCD_{name.upper()}", "") for name in ("ca", "cert", "key")}
         for name, value in query:
             if name not in options:
-                raise UsageError(f"store URL: unknown option {name!r}; known are ca, cert and key")
+                raise UsageError(f"store URL: unknown option {name!r}; accepted: ca, cert, key")
             options[name] = value
         if bool(options["cert"]) != bool(options["key"]):
-            raise UsageError("store URL: cert and key belong together; give both or neither")
+            raise UsageError("store URL: cert and key must be given together")
         user = unquote(login) or env.get("FTCORE_ETCD_USER", "")
         password, password_from = _password(env) if user else ("", PASSWORD_ENV)
         if user and not password:
@@ -107,12 +108,12 @@ class Config:
 
 
 def _password(env: Mapping[str, str]) -> tuple[str, str]:
-    """The password, and where it came from."""
+    """The password and its source."""
     file = env.get(f"{PASSWORD_ENV}_FILE", "")
     if not file:
         return env.get(PASSWORD_ENV, ""), PASSWORD_ENV
     if env.get(PASSWORD_ENV):
-        raise UsageError(f"{PASSWORD_ENV}_FILE and {PASSWORD_ENV} are both set: leave one of them out")
+        raise UsageError(f"{PASSWORD_ENV}_FILE and {PASSWORD_ENV} are both set: unset one of them")
     try:
         return Path(file).read_text(errors="replace").strip(), f"{PASSWORD_ENV}_FILE={file}"
     except OSError as error:
@@ -125,7 +126,7 @@ def _endpoint(text: str) -> str:
         host, port = text, str(DEFAULT_PORT)
     bad_v6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
     if not host or bad_v6 or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"store URL: {text!r} is no host:port; an IPv6 address needs brackets; {_FORM}")
+        raise UsageError(f"store URL: {text!r} is not host:port; an IPv6 address needs brackets; {_FORM}")
     return f"{host}:{port}"
 
 

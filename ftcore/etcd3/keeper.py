@@ -1,15 +1,13 @@
-"""A lease kept alive by a thread, so that a busy event loop does not lose it.
+"""Renews a lease in a thread, so that a busy event loop does not lose it.
 
-House rules:
-
-- The lease counts as held until ``ttl * 2/3`` after the *sending* of the last renewal that was acknowledged, by a clock
-  that goes on while the machine sleeps. The thread says so in time even when the server is silent.
-- One member after the other is asked, the next one as soon as one is slow, and the first answer counts: a frozen member
-  costs no lease, nor does a network on which an answer takes several tries. So a call that was overtaken keeps its
-  connection, which may only be slow; one that is slow twice running gets a new one.
-- A renewal is acknowledged when the server renewed the lease *and* the key that it guards is still the same one.
-- Once lost, the thread renews no more and ends.
-- An event loop that does not run at all for ``LOOP_STUCK_S`` counts as dead: its process must not hold a role for ever.
+- The lease counts as held until ``ttl * 2/3`` after the last acknowledged renewal was *sent*, by a clock that includes
+  suspension. The thread reports the loss in time even if no server answers.
+- Members are asked in turn, the next one as soon as one is slow, and the first answer counts. So neither a frozen
+  member nor a lossy network loses the lease. A slow call keeps its connection; after two slow calls in a row the
+  connection is replaced.
+- A renewal succeeds if the server renewed the lease *and* the guarded key is unchanged.
+- After the loss, the thread ends.
+- An event loop that does not run for ``LOOP_STUCK_S`` counts as dead, so that its process does not lead forever.
 """
 
 import asyncio
@@ -31,24 +29,24 @@ from ftcore.etcd3.messages import Lease, Login, Range
 from ftcore.etcd3.transport import OPTIONS, TokenRefused, credentials, pem, translate
 
 LOOP_STUCK_S = 60.0
-"""Longer than any fold; a process that is stuck for longer is deposed."""
+"""Longer than any fold; a process stuck for longer loses its lease."""
 
 _log = structlog.get_logger(__name__)
 
 
 def now_s() -> float:
-    """Seconds since boot, sleep of the machine included."""
+    """Seconds since boot, including suspension."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class _Answer(NamedTuple):
-    """What came of asking one member.
+class _MemberReply(NamedTuple):
+    """Result of a renewal at one member.
 
     Args:
-        endpoint: which.
-        sent_s: when it was asked.
-        lost: why the lease is lost; empty: it is renewed.
-        failure: why nothing is known; empty: something is.
+        endpoint: the member.
+        sent_s: when the request was sent.
+        lost: why the lease is lost; empty: it was renewed.
+        failure: why the outcome is unknown; empty: it is known.
     """
 
     endpoint: str
@@ -61,13 +59,13 @@ class LeaseKeeper:
     """Keeps a lease alive from ``start`` until ``stop`` or its loss.
 
     Args:
-        config: how to reach etcd.
+        config: connection parameters.
         lease: the lease as granted.
-        asked_s: ``now_s()`` before it was asked for.
+        asked_s: ``now_s()`` before the lease was requested.
         renew_s: seconds between renewals.
-        key: the key that the lease guards.
-        endpoint: the endpoint to begin with; the others follow when it fails.
-        on_lost: called once in the event loop, with the reason, when the lease can no longer be shown to be held.
+        key: the key on the lease.
+        endpoint: the first endpoint to ask.
+        on_lost: called once in the event loop, with the reason, when the lease is lost or can no longer be proven.
     """
 
     def __init__(
@@ -92,16 +90,16 @@ class LeaseKeeper:
         self._stop = threading.Event()
         self._first = config.endpoints.index(endpoint)
         self._channels: dict[str, grpc.Channel] = {}
-        self._late: dict[str, int] = {}
+        self._slow_calls: dict[str, int] = {}
         self._token = ""
         self._thread = threading.Thread(target=self._run, name=f"etcd-lease-{lease.id:x}", daemon=True)
 
     def start(self) -> None:
-        """Begin to renew."""
+        """Start the thread."""
         self._thread.start()
 
     async def stop(self) -> None:
-        """Renew no more, without a word to ``on_lost``; the lease itself stands until it expires or is revoked."""
+        """Stop renewing, without calling ``on_lost``; the lease stays until it expires or is revoked."""
         self._stop.set()
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
@@ -110,22 +108,22 @@ class LeaseKeeper:
         try:
             reason = self._keep()
         except Exception as error:
-            # A thread that dies silently would leave a master that believes in its lease.
+            # If the thread died silently, the master would continue without a lease.
             _log.exception("etcd.lease_keeper_failed")
             reason = f"the thread that renews the lease failed: {error!r}"
         finally:
             for endpoint in list(self._channels):
                 self._disconnect(endpoint)
         if reason and not self._stop.is_set():
-            # RuntimeError: the loop is closed, nobody is left to be told.
+            # RuntimeError: the loop is closed.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._on_lost, reason)
 
     def _keep(self) -> str:
-        """Renew until stopped (returns nothing) or lost (returns the reason)."""
+        """Renew until stopped (returns an empty string) or lost (returns the reason)."""
         failure = ""
         while not self._stop.wait(self._renew_s if not failure else min(0.1, self._renew_s)):
-            if not self._loop_lives():
+            if not self._loop_runs():
                 return f"the event loop has not run for {LOOP_STUCK_S:.0f} s"
             left = self._acked + self._held_s - now_s()
             if left <= 0:
@@ -136,22 +134,22 @@ class LeaseKeeper:
         return ""
 
     def _attempt(self, left_s: float) -> tuple[str, str]:
-        """Renew once, at any member; returns why the lease is lost, and why the renewal failed (empty: it did not)."""
-        answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        """Renew once, at any member; returns why the lease is lost and why the renewal failed, empty if it did not."""
+        answers: queue.SimpleQueue[_MemberReply] = queue.SimpleQueue()
         deadline = now_s() + left_s
         patience_s = max(self._renew_s / 2, 0.3)
         endpoints = self._config.endpoints[self._first :] + self._config.endpoints[: self._first]
         failure, waiting = "", 0
         for last, endpoint in enumerate(endpoints, start=1 - len(endpoints)):
-            asking = threading.Thread(target=self._ask, args=(endpoint, left_s, answers), daemon=True)
-            asking.start()
+            request = threading.Thread(target=self._renew_at, args=(endpoint, left_s, answers), daemon=True)
+            request.start()
             waiting += 1
             until = deadline if last == 0 else min(deadline, now_s() + patience_s)
             while waiting:
                 try:
                     answer = answers.get(timeout=max(0.001, until - now_s()))
                 except queue.Empty:
-                    failure = failure or f"etcd at {endpoint} is silent"
+                    failure = failure or f"etcd at {endpoint} does not answer"
                     break
                 waiting -= 1
                 if not answer.failure:
@@ -161,16 +159,16 @@ class LeaseKeeper:
                 failure = answer.failure
         return "", failure
 
-    def _ask(self, endpoint: str, timeout_s: float, answers: "queue.SimpleQueue[_Answer]") -> None:
-        """Ask one member; what comes of it goes to ``answers``."""
+    def _renew_at(self, endpoint: str, timeout_s: float, answers: "queue.SimpleQueue[_MemberReply]") -> None:
+        """Renew at one member and put the result into ``answers``."""
         sent, lost, failure = now_s(), "", ""
         try:
             lost = self._renew(endpoint, timeout_s)
-            self._late[endpoint] = 0
+            self._slow_calls[endpoint] = 0
         except LogUnavailable as error:
             failure = str(error)
-            self._late[endpoint] = self._late.get(endpoint, 0) + 1
-            if self._late[endpoint] > 1 or grpc.StatusCode.DEADLINE_EXCEEDED.name not in failure:
+            self._slow_calls[endpoint] = self._slow_calls.get(endpoint, 0) + 1
+            if self._slow_calls[endpoint] > 1 or grpc.StatusCode.DEADLINE_EXCEEDED.name not in failure:
                 self._disconnect(endpoint)
         except TokenRefused as error:
             failure, self._token = str(error), ""
@@ -181,7 +179,7 @@ class LeaseKeeper:
         except Exception as error:
             _log.exception("etcd.lease_keeper_failed")
             failure = repr(error)
-        answers.put(_Answer(endpoint, sent, lost, failure))
+        answers.put(_MemberReply(endpoint, sent, lost, failure))
 
     def _renew(self, endpoint: str, timeout_s: float) -> str:
         deadline = now_s() + timeout_s
@@ -190,7 +188,7 @@ class LeaseKeeper:
             return "the lease has expired"
         leader = self._call(endpoint, wire.RANGE, Range(self._key), max(0.01, deadline - now_s())).first
         if leader is None or leader.lease != self._lease.id:
-            return "the leader's key was taken away"
+            return "the leader's key was deleted or replaced"
         return ""
 
     def _call(self, endpoint: str, method: wire.Method[Any, Any], request: Any, timeout_s: float) -> Any:
@@ -208,7 +206,7 @@ class LeaseKeeper:
         metadata = (("token", self._token),) if self._token else ()
         try:
             if method is wire.KEEP_ALIVE:
-                # A stream by its protocol; one message each way is all that is wanted.
+                # The method is a stream; one message each way is enough.
                 stream: Any = channel.stream_stream(
                     method.path, request_serializer=method.encode, response_deserializer=method.decode
                 )(iter([request]), timeout=timeout_s, metadata=metadata)
@@ -226,17 +224,17 @@ class LeaseKeeper:
         if channel is not None:
             channel.close()
 
-    def _loop_lives(self) -> bool:
+    def _loop_runs(self) -> bool:
         try:
-            self._loop.call_soon_threadsafe(self._seen)
+            self._loop.call_soon_threadsafe(self._record_loop_run)
         except RuntimeError:
             return False
         return now_s() - self._loop_seen < LOOP_STUCK_S
 
-    def _seen(self) -> None:
+    def _record_loop_run(self) -> None:
         self._loop_seen = now_s()
 
 
 def whole_ttl(seconds: float) -> int:
-    """A TTL in the whole seconds that etcd takes, not shorter than asked for."""
+    """Round a TTL up to whole seconds, as etcd requires."""
     return math.ceil(seconds)

@@ -1,6 +1,5 @@
-"""etcd's requests and answers as plain typed values.
+"""etcd's requests and answers as typed values, reduced to the fields that ftcore uses; ``wire`` translates them.
 
-House rules: these classes say nothing of gRPC or protobuf (``wire`` translates them) and carry only what ftcore uses.
 ``revision`` is the store's revision when the request was applied.
 """
 
@@ -10,7 +9,7 @@ import attrs
 
 
 class Target(IntEnum):
-    """What of a key a comparison looks at."""
+    """The compared property of a key."""
 
     VERSION = 0
     CREATE = 1
@@ -20,7 +19,7 @@ class Target(IntEnum):
 
 
 class Relation(IntEnum):
-    """How a comparison holds."""
+    """Relation of a comparison."""
 
     EQUAL = 0
     GREATER = 1
@@ -28,8 +27,8 @@ class Relation(IntEnum):
     NOT_EQUAL = 3
 
 
-class Order(IntEnum):
-    """Order of a range's keys. Anything but ``NONE`` (which is ascending) makes the server read the whole range."""
+class SortOrder(IntEnum):
+    """Order of a range's keys. Values other than ``NONE`` (ascending) make the server read the whole range."""
 
     NONE = 0
     ASCENDING = 1
@@ -38,25 +37,24 @@ class Order(IntEnum):
 
 @attrs.frozen(kw_only=True)
 class KeyValue:
-    """A key with its value and history; ``create_revision`` 0 would mean that it does not exist."""
+    """A key with its value and history."""
 
     key: bytes
     value: bytes
     create_revision: int
     mod_revision: int
-    version: int
     lease: int
 
 
 @attrs.frozen
 class Compare:
-    """A guard of a transaction: ``target`` of ``key`` stands in ``relation`` to ``value``.
+    """A condition of a transaction.
 
     Args:
-        key: the key; one that does not exist has 0 for all its numbers.
-        target: what is compared.
+        key: the key; all numbers of a missing key are 0.
+        target: the compared property.
         value: bytes for ``Target.VALUE``, else a number.
-        relation: how.
+        relation: relation of the property to ``value``.
     """
 
     key: bytes
@@ -67,14 +65,14 @@ class Compare:
 
 @attrs.frozen
 class Range:
-    """Read a key, or the keys from ``key`` up to, not including, ``end``.
+    """Read a key, or the keys from ``key`` to ``end``, exclusive.
 
     Args:
         key: first key.
         end: empty: only ``key``.
-        limit: at most so many keys; 0: all.
-        revision: as of this revision; 0: now.
-        order: see ``Order``.
+        limit: most keys to return; 0: all.
+        revision: read at this revision; 0: the current one.
+        order: see ``SortOrder``.
         keys_only: leave the values out.
     """
 
@@ -82,13 +80,13 @@ class Range:
     end: bytes = b""
     limit: int = attrs.field(default=0, kw_only=True)
     revision: int = attrs.field(default=0, kw_only=True)
-    order: Order = attrs.field(default=Order.NONE, kw_only=True)
+    order: SortOrder = attrs.field(default=SortOrder.NONE, kw_only=True)
     keys_only: bool = attrs.field(default=False, kw_only=True)
 
 
 @attrs.frozen
 class Put:
-    """Write a key; with ``lease`` it is deleted when the lease ends."""
+    """Write a key; with ``lease``, it is deleted when the lease ends."""
 
     key: bytes
     value: bytes
@@ -97,7 +95,7 @@ class Put:
 
 @attrs.frozen
 class DeleteRange:
-    """Delete a key, or the keys from ``key`` up to, not including, ``end``."""
+    """Delete a key, or the keys from ``key`` to ``end``, exclusive."""
 
     key: bytes
     end: bytes = b""
@@ -108,7 +106,7 @@ Op = Range | Put | DeleteRange
 
 @attrs.frozen(kw_only=True)
 class Txn:
-    """If all of ``compare`` hold do ``success``, else ``failure``; one revision, at most 128 operations a branch."""
+    """Executes ``success`` if all of ``compare`` hold, else ``failure``; at most 128 operations per branch."""
 
     compare: tuple[Compare, ...] = ()
     success: tuple[Op, ...] = ()
@@ -117,29 +115,28 @@ class Txn:
 
 @attrs.frozen(kw_only=True)
 class RangeAnswer:
-    """What a range holds; ``more`` if the limit cut it off, ``count`` without regard to the limit."""
+    """Contents of a range; ``more``: the limit was reached."""
 
     revision: int
     kvs: tuple[KeyValue, ...]
     more: bool
-    count: int
 
     @property
     def first(self) -> KeyValue | None:
-        """The first key, or None if there is none."""
+        """The first key; None if there is none."""
         return self.kvs[0] if self.kvs else None
 
 
 @attrs.frozen(kw_only=True)
 class PutAnswer:
-    """A key was written."""
+    """Answer to ``Put``."""
 
     revision: int
 
 
 @attrs.frozen(kw_only=True)
 class DeleteAnswer:
-    """So many keys were deleted."""
+    """Answer to ``DeleteRange``: the number of deleted keys."""
 
     revision: int
     deleted: int
@@ -150,7 +147,7 @@ Answer = RangeAnswer | PutAnswer | DeleteAnswer
 
 @attrs.frozen(kw_only=True)
 class TxnAnswer:
-    """Which branch ran, and its answers in order."""
+    """The executed branch, and its answers in order."""
 
     revision: int
     succeeded: bool
@@ -165,7 +162,7 @@ class TxnAnswer:
 
 @attrs.frozen(kw_only=True)
 class Lease:
-    """A lease as granted or renewed: ``ttl_s`` seconds from the time of the request; 0 if it does not exist."""
+    """A granted or renewed lease: ``ttl_s`` seconds from the request; 0 if it does not exist."""
 
     id: int
     ttl_s: int
@@ -173,28 +170,16 @@ class Lease:
 
 @attrs.frozen(kw_only=True)
 class Status:
-    """One member's state; sizes in bytes, ``quota`` 0 where the server (before 3.6) does not tell."""
+    """A member's status; sizes in bytes; ``quota``: 0 for servers before 3.6, which do not report it."""
 
     version: str
-    member: int
-    leader: int
     db_size: int
-    db_size_in_use: int
     quota: int
-    errors: tuple[str, ...]
-
-
-@attrs.frozen(kw_only=True)
-class Alarm:
-    """An alarm that a member raised: ``NOSPACE``, ``CORRUPT`` or a number that is not known here."""
-
-    member: int
-    kind: str
 
 
 @attrs.frozen(kw_only=True)
 class WatchOpen:
-    """Ask for the changes of ``[key, end)`` from ``start_revision`` on (0: from now on)."""
+    """Watch the changes of ``[key, end)`` from ``start_revision`` on (0: from now on)."""
 
     key: bytes
     end: bytes = b""
@@ -205,7 +190,7 @@ class WatchOpen:
 
 @attrs.frozen(kw_only=True)
 class WatchEvent:
-    """A key was written, or deleted (then only ``key`` and ``mod_revision`` of ``kv`` mean anything)."""
+    """A key was written or deleted; after a deletion, only ``key`` and ``mod_revision`` of ``kv`` are meaningful."""
 
     deleted: bool
     kv: KeyValue
@@ -213,14 +198,14 @@ class WatchEvent:
 
 @attrs.frozen(kw_only=True)
 class WatchBatch:
-    """What the server sent at once.
+    """One message of a watch.
 
     Args:
         revision: the *store's* revision, which may be newer than the events: never resume from it.
-        created: the server has set up the watch.
-        canceled: the watch is over.
-        compact_revision: not 0: the start revision is gone, this is the oldest one that is left.
-        reason: why it is over, if told.
+        created: the server has created the watch.
+        canceled: the watch has ended.
+        compact_revision: if not 0, the start revision was compacted; this is the oldest revision left.
+        reason: why the watch ended; may be empty.
         events: in order.
     """
 
@@ -234,13 +219,13 @@ class WatchBatch:
 
 @attrs.frozen(kw_only=True)
 class Login:
-    """A user and the password, exchanged for a token."""
+    """User and password, exchanged for a token."""
 
     user: str
     password: str = attrs.field(repr=False)
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The ``end`` of the range of all keys that start with ``prefix``, whose last byte must not be 255."""
+    """The ``end`` of the range of all keys with a prefix; the last byte of ``prefix`` must not be 255."""
     assert prefix and prefix[-1] < 255
     return prefix[:-1] + bytes([prefix[-1] + 1])

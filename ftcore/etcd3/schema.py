@@ -1,12 +1,11 @@
-"""The wire messages of etcd's v3 API that we use, in a descriptor pool of our own.
+"""The used messages of etcd's v3 API, in a private descriptor pool.
 
-Source: the public API reference of etcd (``rpc.proto``, ``kv.proto``); field numbers are the protocol. Messages and
-fields that we neither send nor read are left out, which protobuf allows: what is unknown is skipped.
+Source: the public API reference of etcd (``rpc.proto``, ``kv.proto``). Unused messages and fields are left out:
+protobuf skips unknown fields.
 
-House rules: one line per field, ``[repeated] type name number [oneof]``. Enumerations are declared as ``int32``, which
-is the same on the wire; ``messages`` names their values. The pool is private: two users of the default pool that both
-declare ``mvccpb.KeyValue`` cannot live in one process. Nothing is generated, so no protobuf run-time check of generated
-code applies.
+A field is ``[repeated] type name number [oneof]``. Enumerations are declared as ``int32``, which is the same on the
+wire; ``messages`` names their values. The pool is private because two libraries that both declare ``mvccpb.KeyValue``
+in the default pool conflict. No code is generated, so protobuf's version check of generated code does not apply.
 """
 
 from typing import Any
@@ -16,14 +15,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 _PACKAGE = "etcdserverpb"
 
 _MESSAGES = {
-    "ResponseHeader": "uint64 cluster_id 1; uint64 member_id 2; int64 revision 3; uint64 raft_term 4",
+    "ResponseHeader": "int64 revision 3",
     "KeyValue": """
-        bytes key 1; int64 create_revision 2; int64 mod_revision 3; int64 version 4; bytes value 5; int64 lease 6""",
-    "Event": "int32 type 1; KeyValue kv 2; KeyValue prev_kv 3",
+        bytes key 1; int64 create_revision 2; int64 mod_revision 3; bytes value 5; int64 lease 6""",
+    "Event": "int32 type 1; KeyValue kv 2",
     "RangeRequest": """
-        bytes key 1; bytes range_end 2; int64 limit 3; int64 revision 4; int32 sort_order 5; int32 sort_target 6;
-        bool serializable 7; bool keys_only 8; bool count_only 9""",
-    "RangeResponse": "ResponseHeader header 1; repeated KeyValue kvs 2; bool more 3; int64 count 4",
+        bytes key 1; bytes range_end 2; int64 limit 3; int64 revision 4; int32 sort_order 5; bool keys_only 8""",
+    "RangeResponse": "ResponseHeader header 1; repeated KeyValue kvs 2; bool more 3",
     "PutRequest": "bytes key 1; bytes value 2; int64 lease 3",
     "PutResponse": "ResponseHeader header 1",
     "DeleteRangeRequest": "bytes key 1; bytes range_end 2",
@@ -42,7 +40,7 @@ _MESSAGES = {
     "CompactionRequest": "int64 revision 1; bool physical 2",
     "CompactionResponse": "ResponseHeader header 1",
     "WatchCreateRequest": """
-        bytes key 1; bytes range_end 2; int64 start_revision 3; bool progress_notify 4; repeated int32 filters 5""",
+        bytes key 1; bytes range_end 2; int64 start_revision 3; repeated int32 filters 5""",
     "WatchRequest": "WatchCreateRequest create_request 1 request_union",
     "WatchResponse": """
         ResponseHeader header 1; int64 watch_id 2; bool created 3; bool canceled 4; int64 compact_revision 5;
@@ -58,8 +56,7 @@ _MESSAGES = {
     "AlarmResponse": "ResponseHeader header 1; repeated AlarmMember alarms 2",
     "StatusRequest": "",
     "StatusResponse": """
-        ResponseHeader header 1; string version 2; int64 dbSize 3; uint64 leader 4; repeated string errors 8;
-        int64 dbSizeInUse 9; int64 dbSizeQuota 12""",
+        ResponseHeader header 1; string version 2; int64 dbSize 3; int64 dbSizeQuota 12""",
     "AuthenticateRequest": "string name 1; string password 2",
     "AuthenticateResponse": "ResponseHeader header 1; string token 2",
 }
@@ -101,7 +98,7 @@ def _build() -> dict[str, Any]:
     for name, fields in _MESSAGES.items():
         _declare(file, name, fields)
     pool = descriptor_pool.DescriptorPool()
-    # Bytes, because protobuf 5 and 7 disagree on the other ways to add a file.
+    # As bytes: the other ways to add a file differ between protobuf 5 and 7.
     pool.AddSerializedFile(file.SerializeToString())
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES
@@ -112,5 +109,5 @@ _classes = _build()
 
 
 def message(name: str) -> Any:
-    """The message class of that name; typed as ``Any`` because it exists only at run time."""
+    """The message class of a name; typed as ``Any`` because it is created at run time."""
     return _classes[name]

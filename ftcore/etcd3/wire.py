@@ -1,6 +1,6 @@
-"""Typed values <-> bytes, and the table of etcd's methods.
+"""Encoding of typed values as protobuf messages, and the table of etcd's methods.
 
-House rules: the only module that touches protobuf messages; they are ``Any`` here and nowhere else.
+The only module that handles protobuf messages, which are typed as ``Any``.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from ftcore.etcd3.messages import (
-    Alarm,
     Answer,
     Compare,
     DeleteAnswer,
@@ -48,7 +47,7 @@ _NO_PUT, _NO_DELETE = 0, 1
 
 @attrs.frozen
 class Method(Generic[Q, A]):
-    """One method of the API: its path and how its request and answer are written."""
+    """One method of the API: its path, encoder and decoder."""
 
     path: str
     encode: Callable[[Q], bytes]
@@ -101,13 +100,12 @@ def _kv(kv: Any) -> KeyValue:
         value=kv.value,
         create_revision=kv.create_revision,
         mod_revision=kv.mod_revision,
-        version=kv.version,
         lease=kv.lease,
     )
 
 
 def _range_answer(answer: Any, revision: int) -> RangeAnswer:
-    return RangeAnswer(revision=revision, kvs=tuple(map(_kv, answer.kvs)), more=answer.more, count=answer.count)
+    return RangeAnswer(revision=revision, kvs=tuple(map(_kv, answer.kvs)), more=answer.more)
 
 
 def _op_answer(answer: Any, revision: int) -> Answer:
@@ -121,14 +119,14 @@ def _op_answer(answer: Any, revision: int) -> Answer:
 
 def _txn_answer(answer: Any) -> TxnAnswer:
     revision = answer.header.revision
-    answers = tuple(_op_answer(one, revision) for one in answer.responses)
+    answers = tuple(_op_answer(response, revision) for response in answer.responses)
     return TxnAnswer(revision=revision, succeeded=answer.succeeded, answers=answers)
 
 
 def _watch(request: WatchOpen) -> Any:
     filters = [] if request.puts else [_NO_PUT]
     filters += [] if request.deletes else [_NO_DELETE]
-    # Without `fragment`: the server splits a large answer in time that grows with its square.
+    # Without `fragment`: the server needs quadratic time to split a large answer.
     create = message("WatchCreateRequest")(
         key=request.key, range_end=request.end, start_revision=request.start_revision, filters=filters
     )
@@ -153,17 +151,13 @@ def _lease(answer: Any) -> Lease:
 def _status(answer: Any) -> Status:
     return Status(
         version=answer.version,
-        member=answer.header.member_id,
-        leader=answer.leader,
         db_size=answer.dbSize,
-        db_size_in_use=answer.dbSizeInUse,
         quota=answer.dbSizeQuota,
-        errors=tuple(answer.errors),
     )
 
 
-def _alarms(answer: Any) -> tuple[Alarm, ...]:
-    return tuple(Alarm(member=one.memberID, kind=_ALARMS.get(one.alarm, str(one.alarm))) for one in answer.alarms)
+def _alarms(answer: Any) -> tuple[str, ...]:
+    return tuple(_ALARMS.get(alarm.alarm, str(alarm.alarm)) for alarm in answer.alarms)
 
 
 def _method(path: str, encode: Callable[[Q], Any], answer: str, decode: Callable[[Any], A]) -> Method[Q, A]:
@@ -206,7 +200,7 @@ KEEP_ALIVE: Method[int, Lease] = _method(
 STATUS: Method[None, Status] = _method(
     "Maintenance/Status", lambda _: message("StatusRequest")(), "StatusResponse", _status
 )
-ALARMS: Method[None, tuple[Alarm, ...]] = _method(
+ALARMS: Method[None, tuple[str, ...]] = _method(
     "Maintenance/Alarm", lambda _: message("AlarmRequest")(), "AlarmResponse", _alarms
 )
 LOGIN: Method[Login, str] = _method(

@@ -1,6 +1,6 @@
-"""What happened: the envelope, the codec, and one module of event types per noun.
+"""Events: the envelope, the codec, and one module of event types per noun.
 
-Importing this package declares every type, so ``lookup`` knows them all.
+Importing this package registers every type.
 """
 
 from ftcore.events import (  # noqa: F401  (declares the types)

@@ -1,4 +1,4 @@
-"""Events of actions: what was ordered, and what came of it."""
+"""Events of actions: orders and their outcomes."""
 
 import attrs
 
@@ -9,13 +9,13 @@ from ftcore.events.registry import decision
 @decision("action.ordered")
 @attrs.frozen(kw_only=True)
 class ActionOrdered:
-    """Nodes are told to do something; the order goes out only after this event is durable.
+    """An order to nodes or to the platform; it is sent only after this event is durable.
 
     Args:
         effect: identity of the effect, the same on every delivery.
-        command: what to do.
+        command: the command.
         nodes: the nodes addressed; empty: all members of the command's round.
-        deadline_s: seconds after which an unanswered order counts as failed; None: waits for ever.
+        deadline_s: seconds after which an unanswered order counts as failed; None: no deadline.
     """
 
     effect: str
@@ -27,7 +27,7 @@ class ActionOrdered:
 @decision("action.done")
 @attrs.frozen(kw_only=True)
 class ActionDone:
-    """Every addressed node answered, or is gone.
+    """Every addressed node has answered, or is no longer in the job.
 
     Args:
         effect: the action's effect.
@@ -39,7 +39,7 @@ class ActionDone:
 @decision("action.failed")
 @attrs.frozen(kw_only=True)
 class ActionFailed:
-    """The action did not reach its end.
+    """The action was not completed.
 
     Args:
         effect: the action's effect.
@@ -53,11 +53,11 @@ class ActionFailed:
 @decision("action.superseded")
 @attrs.frozen(kw_only=True)
 class ActionSuperseded:
-    """The action is no longer wanted: something newer took its place.
+    """A newer action or decision replaced the action.
 
     Args:
         effect: the action's effect.
-        reason: what.
+        reason: what replaced it.
     """
 
     effect: str

@@ -1,4 +1,4 @@
-"""Events that record what did not fit."""
+"""Events that a state machine did not accept."""
 
 import attrs
 
@@ -8,12 +8,12 @@ from ftcore.events.registry import decision
 @decision("anomaly.observed", ignorable=True)
 @attrs.frozen(kw_only=True)
 class AnomalyObserved:
-    """A machine met an event that its state does not accept; its state did not change.
+    """A state machine received an event that its state does not accept; the state did not change.
 
     Args:
-        machine: the machine, as ``node``.
-        instance: which one, as ``node1``.
-        state: the state it was and is in.
+        machine: the kind of machine, for example ``node``.
+        instance: its name, for example ``node1``.
+        state: its state, before and after.
         event: the event's type.
     """
 

@@ -1,4 +1,4 @@
-"""Events of those who call a master and are not let in."""
+"""Events of refused connections to the master."""
 
 import attrs
 
@@ -8,16 +8,16 @@ from ftcore.events.registry import fact
 @fact("caller.refused", ignorable=True)
 @attrs.frozen(kw_only=True)
 class CallerRefused:
-    """Agents or operators were turned away. Repeated ones are counted, not told one by one.
+    """The master refused agents or operators. Repeated refusals are counted in one event.
 
     Args:
         kind: ``token``, ``replay``, ``version``, ``job``, ``spec``, ``name`` or ``unreadable``.
-        reason: what the last one was told.
-        name: the node or person that it said it is.
-        peer: the address that it called from.
-        version: the ftcore that it said it has.
-        count: how many since the last event of this kind.
-        peers: from how many addresses, up to 64.
+        reason: the reason sent with the last refusal.
+        name: the name of the node or user that the last caller stated.
+        peer: the address of the last caller.
+        version: the ftcore version that the last caller stated.
+        count: refusals since the last event of this kind.
+        peers: number of addresses that they came from, at most 64.
     """
 
     kind: str

@@ -1,8 +1,8 @@
-"""Bytes <-> events: JSON, at rest and on the wire.
+"""Codec of events: JSON, at rest and on the wire.
 
 House rules: encoding is canonical (fields in the order of their declaration, defaults of the envelope left out), so
-equal events have equal bytes and a digest of the bytes is a digest of the event. Decoding never fails for being newer
-than this code: what is not known becomes ``Unknown`` and is left to the fold to judge.
+equal events have equal bytes and a digest of the bytes is a digest of the event. Decoding accepts types and versions
+newer than this code: their payload becomes ``Unknown``, and the fold decides whether the event may be ignored.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from ftcore.events.registry import EventType, Kind, lookup, type_of
 from ftcore.ids import IncidentId, Nanoseconds, Seq, Term
 
 DIGEST_BYTES = 16
-"""128 bits: enough to tell logs apart and to see damage; it is no signature."""
+"""128 bits: enough to distinguish logs and to detect damage; it is not a signature."""
 
 GENESIS = bytes(DIGEST_BYTES)
 """The digest before the first event."""
@@ -24,8 +24,8 @@ GENESIS = bytes(DIGEST_BYTES)
 _encoder = msgspec.json.Encoder()
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event whose data is not yet decoded; the fields are those of ``Event``, in the same order."""
+class _EventRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event with its data not yet decoded; the fields are those of ``Event``, in the same order."""
 
     seq: int
     id: EventId
@@ -43,7 +43,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _FactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A fact on the wire: its type by name, its data not yet decoded."""
+    """A fact on the wire: its type's name, and its data not yet decoded."""
 
     id: EventId
     type: str
@@ -53,23 +53,23 @@ class _FactRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     data: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_record_decoder = msgspec.json.Decoder(_Record)
+_record_decoder = msgspec.json.Decoder(_EventRecord)
 _fact_decoder = msgspec.json.Decoder(_FactRecord)
 _payload_decoders: dict[str, msgspec.json.Decoder[Any]] = {}
 
 
 def encode(event: Event) -> bytes:
-    """The canonical JSON of an event, one line, no newline."""
+    """Encode an event as canonical JSON: one line, without a newline."""
     if type(event.data) is Unknown:
         return _encoder.encode(msgspec.structs.replace(event, data=event.data.fields))
     return _encoder.encode(event)
 
 
 def decode(body: bytes | memoryview) -> Event:
-    """The event in a line of JSON.
+    """Decode an event from a line of JSON.
 
     Raises:
-        LogCorrupt: the bytes are no event, or the data of a known type and version do not fit it.
+        LogCorrupt: the bytes are not an event, or the data do not match their type and version.
     """
     try:
         record = _record_decoder.decode(body)
@@ -97,7 +97,7 @@ def decode(body: bytes | memoryview) -> Event:
 
 
 def encode_fact(fact: Fact) -> bytes:
-    """The JSON of a fact for the wire and the outbox, one line, no newline."""
+    """Encode a fact as JSON for the wire and the outbox: one line, without a newline."""
     known = type_of(fact.data)
     record = _FactRecord(
         id=fact.id,
@@ -111,10 +111,10 @@ def encode_fact(fact: Fact) -> bytes:
 
 
 def decode_fact(body: bytes) -> Fact:
-    """The fact in a line of JSON.
+    """Decode a fact from a line of JSON.
 
     Raises:
-        LogCorrupt: the bytes are no fact, or its type or version is not known here.
+        LogCorrupt: the bytes are not a fact, or this ftcore does not know its type or version.
     """
     try:
         record = _fact_decoder.decode(body)
@@ -128,17 +128,17 @@ def decode_fact(body: bytes) -> Fact:
 
 
 def chain(previous: bytes, body: bytes) -> bytes:
-    """The digest of a log that ended with ``previous`` and now ends with the event ``body``: blake2b, 128 bits."""
+    """Return the digest of a log after appending ``body`` to a log with the digest ``previous``: blake2b, 128 bits."""
     return hashlib.blake2b(previous + body, digest_size=DIGEST_BYTES).digest()
 
 
 def digest_of(body: bytes) -> str:
-    """Hex digest of some bytes: blake2b, 128 bits."""
+    """Return the hex digest of bytes: blake2b, 128 bits."""
     return hashlib.blake2b(body, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def payload_to_json(data: Any) -> Any:
-    """A payload as plain JSON values, for display."""
+    """Return a payload as plain JSON values, for display."""
     return data.fields if type(data) is Unknown else msgspec.to_builtins(data)
 
 

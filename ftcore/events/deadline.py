@@ -1,4 +1,4 @@
-"""Events of time: the only way in which time passing makes anything happen."""
+"""Events of time: decisions depend on the passage of time only through them."""
 
 import attrs
 
@@ -11,9 +11,9 @@ class DeadlineExpired:
     """A deadline of the folded state has passed.
 
     Args:
-        key: which, as ``settle/3`` or ``action/r3.start``.
-        due: when it was over, in nanoseconds since the epoch: one of that key that was set anew meanwhile still stands;
-            0: whatever it was.
+        key: its key, for example ``settle/3`` or ``action/r3.start``.
+        due: when it expired, in nanoseconds since the epoch; a deadline of the same key that was set again meanwhile is
+            still pending. 0: any deadline of that key.
     """
 
     key: str

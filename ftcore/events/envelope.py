@@ -1,8 +1,8 @@
-"""The envelope: what every event carries besides its data.
+"""The envelope: the fields of every event besides its data.
 
-House rules: an event is immutable. ``seq`` and ``time`` are stamped by the sequencing master alone; ``time`` is the
-only time the core ever reads, it never decreases, and a decision carries the time of its fact. ``at`` is what the
-source's own clocks said: for display and for correcting phases, never for deciding.
+House rules: an event is immutable. Only the sequencing master sets ``seq`` and ``time``. ``time`` is the only time that
+the core reads; it never decreases, and a decision has the time of its fact. ``at`` holds the source's own clocks: for
+display and for measuring phases, never for decisions.
 """
 
 from typing import Any, NamedTuple
@@ -15,12 +15,12 @@ from ftcore.ids import IncidentId, Nanoseconds, Seq, Term
 
 
 class EventId(NamedTuple):
-    """Who says so, and the how-manieth thing it says: duplicates carry the same id and are dropped.
+    """Source of an event and sequence number within the source; duplicates have the same ID and are dropped.
 
     Args:
         source: a node's name, or ``master``.
-        incarnation: the life of the source that made the event; for a master its term.
-        n: dense from 1 within the incarnation.
+        incarnation: the incarnation of the source; for a master its term.
+        n: sequence number within the incarnation, from 1, without gaps.
     """
 
     source: str
@@ -29,12 +29,12 @@ class EventId(NamedTuple):
 
 
 class At(msgspec.Struct, frozen=True):
-    """The source's own clocks when the thing happened.
+    """The source's own clocks at the time of the event.
 
     Args:
         wall: nanoseconds since the epoch.
         mono: nanoseconds of the boot's monotonic clock; comparable only between equal ``boot``.
-        boot: the kernel's boot id.
+        boot: the kernel's boot ID.
     """
 
     wall: int
@@ -46,19 +46,19 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry of a job's log.
 
     Args:
-        seq: position in the log, dense from 1.
+        seq: position in the log, from 1, without gaps.
         id: identity given by the source.
-        time: nanoseconds since the epoch, stamped by the master, never decreasing.
-        type: stable name of the type, as ``worker.failed``.
+        time: nanoseconds since the epoch, set by the master, never decreasing.
+        type: stable name of the type, for example ``worker.failed``.
         kind: fact or decision.
-        source: who reported or decided it.
+        source: the node or master that reported or decided it.
         term: the term of the master that sequenced it.
         v: schema version of ``data``.
         data: the payload: an instance of the type's attrs class, or ``Unknown``.
-        at: the source's clocks, if it told.
-        cause: seq of the fact that a decision answers; of the earlier event that provoked a fact, if known.
+        at: the source's clocks, if reported.
+        cause: of a decision: seq of its fact; of a fact: seq of the event that caused it, if known.
         incident: the incident it belongs to, if any.
-        ignorable: a reader that does not know the type may go on without it.
+        ignorable: a reader that does not know the type may skip the event.
     """
 
     seq: Seq
@@ -77,13 +77,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A fact before it is sequenced: what a source sends to the master.
+    """A fact before it is sequenced, as a source sends it to the master.
 
     Args:
-        id: identity; sending it again with the same id is harmless.
+        id: identity; sending a fact again under the same ID is idempotent.
         data: payload of a declared fact type.
         at: the source's clocks when it happened.
-        cause: seq of the event that provoked it, if known.
+        cause: seq of the event that caused it, if known.
     """
 
     id: EventId
@@ -102,7 +102,7 @@ class Unknown:
     """Payload of an event whose type or version this ftcore does not know: kept and shown, never interpreted.
 
     Args:
-        fields: the data as it stands in the log.
+        fields: the data as recorded in the log.
     """
 
     fields: Any

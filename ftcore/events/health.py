@@ -1,4 +1,4 @@
-"""Events of health checks: what the results of all nodes together were taken to mean."""
+"""Events of health checks: the conclusion from the results of all nodes."""
 
 import attrs
 
@@ -6,13 +6,13 @@ from ftcore.events.registry import decision
 
 
 @attrs.frozen(kw_only=True)
-class Ill:
-    """A node that is not plainly healthy.
+class UnhealthyNode:
+    """A node that is not clearly healthy.
 
     Args:
         node: its name.
-        verdict: ``faulty`` (it takes part in no round), ``slow`` or ``unknown`` (it was not checked, or nobody could
-            tell whose fault it was).
+        verdict: ``faulty`` (it takes part in no round), ``slow`` or ``unknown`` (it was not checked, or the check could
+            not determine which node is at fault).
         reason: why.
     """
 
@@ -23,10 +23,10 @@ class Ill:
 
 @attrs.frozen(kw_only=True)
 class BadLink:
-    """Good nodes between which data did not pass.
+    """Healthy nodes that could not exchange data with each other.
 
     Args:
-        nodes: the nodes; each exchanged data with others.
+        nodes: the nodes; each exchanged data with other nodes.
         reason: what was found.
     """
 
@@ -36,13 +36,13 @@ class BadLink:
 
 @attrs.frozen(kw_only=True)
 class BadGroup:
-    """Good nodes under one label that do not exchange data all at once, although each did with another one.
+    """Healthy nodes with a common label that fail to exchange data all at once, although each did in a pair.
 
     Args:
-        label: what they have in common, as ``switch=s1``.
-        nodes: the nodes, the first ones.
+        label: the common label, for example ``switch=s1``.
+        nodes: the first of these nodes.
         reason: what was found.
-        others: how many more they are.
+        others: number of further nodes.
     """
 
     label: str
@@ -54,25 +54,25 @@ class BadGroup:
 @decision("health.judged")
 @attrs.frozen(kw_only=True)
 class HealthJudged:
-    """A health check is over.
+    """A health check has ended.
 
     Args:
-        round: the round before which it was made.
-        stages: how many groupings it took.
-        nodes: how many nodes took part and are still there.
-        ill: those that are not plainly healthy, the first ones; the faulty come before the others.
-        links: links at fault between nodes that are healthy.
-        differing: what of the configuration is not equal on all nodes, in words.
-        note: what the check has to say of itself, if anything.
-        apart: groups under one label whose nodes are healthy, and fail all together.
-        unmade: why no data was summed up under the labels of nodes, if it was not.
-        again: those that are faulty, too, and not named, as places among the nodes asked: they are checked again.
+        round: the round that follows the check.
+        stages: number of stages; each groups the nodes anew.
+        nodes: number of nodes that took part and are still in the job.
+        ill: the first nodes that are not clearly healthy, faulty ones first.
+        links: faulty links between healthy nodes.
+        differing: settings that differ between nodes, as text.
+        note: a remark on the check itself; empty: none.
+        apart: groups of healthy nodes with a common label that fail all together.
+        unmade: why the groups with a common label were not checked; empty if they were.
+        again: further faulty nodes that ``ill`` does not name, as indexes of the checked nodes; they are checked again.
     """
 
     round: int
     stages: int
     nodes: int
-    ill: tuple[Ill, ...] = ()
+    ill: tuple[UnhealthyNode, ...] = ()
     links: tuple[BadLink, ...] = ()
     differing: tuple[str, ...] = ()
     note: str = ""

@@ -1,4 +1,4 @@
-"""Events of incidents: from the first sign of a fault to the step that shows it is over."""
+"""Events of incidents: from the first evidence of a fault to the step that shows that it is over."""
 
 import attrs
 
@@ -7,18 +7,18 @@ from ftcore.events.registry import decision
 
 @attrs.frozen(kw_only=True)
 class Fault:
-    """What the evidence was taken to mean.
+    """The classification of the evidence.
 
     Args:
         cls: the class of the taxonomy (``docs/reference/faults.md``).
-        detail: the finer distinction inside the class, as ``sigkill``.
-        nodes: nodes named by it, the culprit first.
-        ranks: ranks named by it, the culprit first.
-        root: seq of the fact that shows the cause.
+        detail: the finer distinction inside the class, for example ``sigkill``.
+        nodes: affected nodes, the root cause first.
+        ranks: affected ranks, the root cause first.
+        root: seq of the fact that shows the root cause.
         collateral: seqs of facts that are consequences of it.
-        step: the last step that the culprit completed, if known.
+        step: the last step that the rank at fault completed, if known.
         absolute: that step counts from the start of the training.
-        summary: one line for people.
+        summary: one line of text.
     """
 
     cls: str
@@ -35,11 +35,11 @@ class Fault:
 @decision("incident.opened")
 @attrs.frozen(kw_only=True)
 class IncidentOpened:
-    """Something interrupts the training.
+    """A fault, a request or an opportunity calls for a decision.
 
     Args:
         kind: ``fault``, ``request`` or ``opportunity``.
-        fault: the first reading of the evidence.
+        fault: the first classification of the evidence.
         revision: 1.
     """
 
@@ -51,12 +51,12 @@ class IncidentOpened:
 @decision("incident.rediagnosed")
 @attrs.frozen(kw_only=True)
 class IncidentRediagnosed:
-    """More evidence changed the reading.
+    """Further evidence changed the classification.
 
     Args:
-        kind: ``fault``, or ``request`` if somebody asked for the end meanwhile.
-        fault: the new reading.
-        revision: counts the readings that made the chain start again; unchanged if only details were added.
+        kind: ``fault``, or ``request`` if an operator requested the end meanwhile.
+        fault: the new classification.
+        revision: number of classifications that restarted the policy chain; unchanged if only details were added.
     """
 
     kind: str
@@ -67,11 +67,11 @@ class IncidentRediagnosed:
 @decision("incident.escalated")
 @attrs.frozen(kw_only=True)
 class IncidentEscalated:
-    """The plan that was taken did not bring its outcome; the next policies of the chain are asked.
+    """The plan failed: the next policies of the chain are asked.
 
     Args:
         policy: the policy whose plan failed.
-        reason: how.
+        reason: how it failed.
     """
 
     policy: str
@@ -81,11 +81,11 @@ class IncidentEscalated:
 @decision("incident.continued")
 @attrs.frozen(kw_only=True)
 class IncidentContinued:
-    """The plan did what it is there for, which is not the end of the incident: the next policies are asked.
+    """The plan succeeded but does not resolve the incident: the next policies of the chain are asked.
 
     Args:
-        policy: the policy whose plan it was.
-        outcome: what it brought, as ``saved`` or ``told``.
+        policy: the policy of the plan.
+        outcome: its outcome, for example ``saved`` or ``told``.
     """
 
     policy: str
@@ -95,12 +95,12 @@ class IncidentContinued:
 @decision("departure.deferred")
 @attrs.frozen(kw_only=True)
 class DepartureDeferred:
-    """Nodes that still train are to leave once others are ready for their places; training goes on meanwhile.
+    """Nodes leave only when their replacements are ready; training continues meanwhile.
 
     Args:
-        nodes: names of those that leave.
-        want: nodes of the world to come: so many others must be ready.
-        patience_s: seconds that are waited for them.
+        nodes: names of the nodes that leave.
+        want: nodes of the next world; that many nodes, without the leaving ones, must be ready.
+        patience_s: seconds to wait for them.
     """
 
     nodes: tuple[str, ...]
@@ -111,12 +111,12 @@ class DepartureDeferred:
 @decision("departure.begun")
 @attrs.frozen(kw_only=True)
 class DepartureBegun:
-    """What was deferred is carried out: the workers are stopped for the round without the nodes that leave.
+    """A deferred departure begins: the workers are stopped, and the next round is without the leaving nodes.
 
     Args:
-        nodes: names of those that leave.
-        ready: names of nodes that stand by and are ready, at most 64; empty: none was in time, and the plan can do
-            without.
+        nodes: names of the nodes that leave.
+        ready: names of the standby nodes that are ready, at most 64; empty: none was ready in time, and the plan
+            continues without.
     """
 
     nodes: tuple[str, ...]
@@ -126,14 +126,14 @@ class DepartureBegun:
 @decision("incident.resolved")
 @attrs.frozen(kw_only=True)
 class IncidentResolved:
-    """The outcome was reached: training goes on (or the job ended as the policy wanted).
+    """The plan succeeded: training continues, or the job ended as the policy decided.
 
     Args:
-        policy: the policy that did it.
+        policy: the policy of the plan.
         outcome: ``stepped``, ``settled`` (alive for ``settle_s``, no steps reported), ``finished``, ``ended``, or for
-            requests ``paused``, ``resumed``, ``saved`` or ``released`` (a node that only stood by, or is gone; nobody's
-            plan).
-        steps_lost: completed steps that had to be done again, if both step counts are absolute.
+            requests ``paused``, ``resumed``, ``saved`` or ``released`` (a node that was only a spare, or has left; no
+            plan was needed).
+        steps_lost: completed steps that had to be computed again, if both step counts are absolute.
     """
 
     policy: str
@@ -144,10 +144,10 @@ class IncidentResolved:
 @decision("incident.exhausted")
 @attrs.frozen(kw_only=True)
 class IncidentExhausted:
-    """No policy of the chain took it or succeeded: a fault fails the job; a request or opportunity is dropped.
+    """No policy took the incident or succeeded: a fault fails the job; a request or opportunity is dropped.
 
     Args:
-        reason: what was tried.
+        reason: the policies that were tried.
     """
 
     reason: str

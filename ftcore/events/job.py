@@ -1,4 +1,4 @@
-"""Events of a job: what was asked for, how it goes, how it ended."""
+"""Events of a job: submission, progress, end."""
 
 import attrs
 
@@ -11,10 +11,10 @@ OWN_FIELDS = ("argv", "module", "no_python", "role")
 
 @attrs.frozen(kw_only=True)
 class JobSpec:
-    """What the user asked for: all of it that decisions depend on.
+    """The user's request, as far as decisions depend on it.
 
-    A node joins a living job if the job's spec ``admits`` its own: if they are equal, the fields aside in which its
-    nodes may differ. ``digest`` of ``job.submitted`` is computed from this.
+    A node joins a running job if the job's spec ``admits`` the node's: if they are equal, apart from the fields in
+    which nodes may differ. ``digest`` of ``job.submitted`` is computed from the spec.
 
     Args:
         argv: the script or module and its arguments.
@@ -23,13 +23,13 @@ class JobSpec:
         nodes_min: the job does not run with fewer nodes.
         nodes_max: the job does not use more nodes.
         node_unit: the world is a multiple of this many nodes.
-        sizes: the only numbers of nodes that a world may have, the smallest first; empty: any within the bounds.
-        order_by: the label of nodes by which ranks are laid out first, and by ordinals only then; empty: by ordinals.
+        sizes: the allowed numbers of nodes of a world, ascending; empty: any within the bounds.
+        order_by: the node label that orders ranks; nodes of equal label are ordered by ordinal. Empty: by ordinal only.
         role: value of ROLE_NAME in the workers' environment.
-        cwd: directory in which the workers start; empty: where the agent runs.
+        cwd: working directory of the workers; empty: that of the agent.
         timing: the job's time constants.
-        own_commands: each node has a command and a role of its own, which its ``node.joined`` tells; ``argv``,
-            ``module``, ``no_python`` and ``role`` are those of the node that submitted the job.
+        own_commands: each node has its own command and role, recorded in its ``node.joined``; ``argv``, ``module``,
+            ``no_python`` and ``role`` are those of the node that submitted the job.
     """
 
     argv: tuple[str, ...]
@@ -46,7 +46,7 @@ class JobSpec:
     own_commands: bool = False
 
     def admits(self, other: "JobSpec") -> bool:
-        """Whether a node with the other spec takes part in this job."""
+        """Whether a node with the other spec may join this job."""
         if not (self.own_commands and other.own_commands):
             return self == other
         own = {name: getattr(self, name) for name in OWN_FIELDS}
@@ -56,17 +56,17 @@ class JobSpec:
 @fact("job.submitted")
 @attrs.frozen(kw_only=True)
 class JobSubmitted:
-    """A run of the job was asked for: the first of a log follows its first ``master.elected``, later ones an ended run.
+    """A run of the job was submitted: after the log's first ``master.elected``, or after the previous run has ended.
 
     Args:
         job: name of the job.
-        run: 1 for the first run in this log, then counting.
+        run: number of the run in this log, from 1.
         spec: what to run.
-        digest: hex digest of the spec; ``ftrun`` joins a living job only with an equal one.
-        command: the command line as the user typed it, for people.
+        digest: hex digest of the spec; ``ftrun`` joins a running job only with an equal one.
+        command: the command line as the user typed it, for display.
         versions: of ftcore, Python and (if imported) torch.
-        user: who asked, as ``user@host``.
-        launch: the one call that started this and other nodes; empty: each node was started by itself.
+        user: the submitting user, as ``user@host``.
+        launch: the command that launched this and other nodes; empty: each node was started separately.
     """
 
     job: str
@@ -85,7 +85,7 @@ class JobProgressed:
     """A sample of the training's progress, every ``progress_sample_s``.
 
     Args:
-        round: the round that made it.
+        round: the round.
         step: newest step that every reporting node has completed.
         loss: the loss reported with it, if the script reports one.
     """
@@ -102,7 +102,7 @@ class JobFinished:
 
     Args:
         outcome: ``succeeded``, ``failed`` or ``stopped``.
-        exit_code: what ``ftrun`` exits with: 0, 1, 5 (stopped, resumable) or 130 (interrupted).
+        exit_code: exit code of ``ftrun``: 0, 1, 5 (stopped, resumable) or 130 (interrupted).
         reason: one sentence: what ended it and, if it failed, what to fix.
     """
 
@@ -114,13 +114,13 @@ class JobFinished:
 @fact("job.parked")
 @attrs.frozen(kw_only=True)
 class JobParked:
-    """A fact could not be folded, or what follows from it is more than the log takes at once: the job is stuck, its
-    workers are left running, an operator is needed.
+    """The job is stuck because a fact could not be folded, or its decisions exceed the size of one append. The workers
+    keep running; an operator is needed.
 
     Args:
         error: why, in one line.
-        fact: the fact as it came, in JSON, so that it is not lost; of a very large one the beginning.
-        version: the ftcore that could not fold it.
+        fact: the fact in JSON, so that it is not lost; a very large one is truncated.
+        version: the ftcore version that could not fold it.
     """
 
     error: str
@@ -131,15 +131,15 @@ class JobParked:
 @fact("log.contradicted")
 @attrs.frozen(kw_only=True)
 class LogContradicted:
-    """A node has seen events that this log does not hold: it was deleted, or restored from an older copy. The job is
-    stuck, because workers of a world that this log does not know may run; an operator is needed.
+    """A node has seen events that this log does not contain: the log was deleted, or restored from an older copy. The
+    job is stuck, because workers of a world that this log does not know may run; an operator is needed.
 
     Args:
         node: the node.
-        log_id: identity of the log that the node takes part in.
-        seq: the last event that it knows to be durable there.
-        digest: hex digest of that log up to there.
-        reason: what contradicts what, and the ways out, for people.
+        log_id: identity of the log that the node has joined.
+        seq: the last event of that log that the node knows to be durable.
+        digest: hex digest of that log up to ``seq``.
+        reason: the contradiction, and the operator's options.
     """
 
     node: str
@@ -152,14 +152,14 @@ class LogContradicted:
 @fact("log.salvaged")
 @attrs.frozen(kw_only=True)
 class LogSalvaged:
-    """The log was damaged; what could be read of it became this log, of which this is the first new event. No decision
-    follows from it.
+    """The log was damaged, and its readable events became this log. This is the first new event; no decision follows
+    from it.
 
     Args:
-        log_id: the new log's identity: what was kept on disk for the damaged one is not used any more.
-        damaged: where the damaged log was put.
+        log_id: the new log's identity: files kept for the damaged log are no longer used.
+        damaged: path of the damaged log.
         last: the last event that was kept.
-        lost: how many events came behind it; None: not known.
+        lost: number of events after it that were lost; None: not known.
         reason: what could not be read.
     """
 
@@ -173,7 +173,7 @@ class LogSalvaged:
 @decision("job.unparked")
 @attrs.frozen(kw_only=True)
 class JobUnparked:
-    """An operator let the stuck job go on; the fact that parked it stays set aside.
+    """An operator resumed the stuck job; the fact that parked it is not folded.
 
     Args:
         who: the operator.
@@ -185,14 +185,14 @@ class JobUnparked:
 @fact("checkpoint.committed")
 @attrs.frozen(kw_only=True)
 class CheckpointCommitted:
-    """Every shard of a step's state is safe.
+    """A checkpoint is complete: every shard of a step's state is saved.
 
     Args:
         round: the round that saved it.
         step: the step.
-        where: where it lies, for people.
-        seconds: how long training stood still for it.
-        kept: checkpoints that are kept, this one included; 0: not said.
+        where: its location, for display.
+        seconds: how long training was paused for it.
+        kept: checkpoints that are kept, this one included; 0: not reported.
     """
 
     round: int
@@ -205,11 +205,11 @@ class CheckpointCommitted:
 @decision("job.rolled_back")
 @attrs.frozen(kw_only=True)
 class JobRolledBack:
-    """The training goes back to an older step; what was saved after it is never resumed from.
+    """The training is rolled back to an older step; later checkpoints are never resumed from.
 
     Args:
         step: the step whose checkpoint the next round resumes from.
-        before: the newest completed step until now.
+        before: the newest completed step before the rollback.
         reason: why.
     """
 
@@ -221,11 +221,11 @@ class JobRolledBack:
 @decision("data.skipped")
 @attrs.frozen(kw_only=True)
 class DataSkipped:
-    """So much of the data is left out from a step on.
+    """Part of the data is skipped.
 
     Args:
-        step: the step after which it is left out.
-        amount: how much.
+        step: the step after which data is skipped.
+        amount: how much is skipped, in ``unit``.
         unit: ``batches`` or ``tokens``.
         reason: why.
     """

@@ -8,16 +8,16 @@ from ftcore.events.registry import fact
 @fact("master.elected")
 @attrs.frozen(kw_only=True)
 class MasterElected:
-    """A process took the master role; the first event that it appends in its term.
+    """A master was elected; the first event of its term.
 
     Args:
         host: its host's name.
-        pid: its process id.
+        pid: its process ID.
         address: gRPC target at which agents and operators reach it.
-        version: its ftcore.
-        log_id: the log's identity, a UUID, if the log had none yet: it is in the first event of every log, and in the
-            first term of this release in a log that an older one began. Empty in every other term.
-        decides: the revision of the rules that it decides by: see ``states/revisions.py``.
+        version: its ftcore version.
+        log_id: the log's identity, a UUID, if the log had none: set in the first event of every log, and in the first
+            term of this release in a log that an older release began. Empty in every other term.
+        decides: the revision of the decision rules that it uses: see ``states/revisions.py``.
     """
 
     host: str

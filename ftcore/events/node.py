@@ -1,35 +1,35 @@
-"""Events of nodes: one agent incarnation each."""
+"""Events of nodes, each about one incarnation of the node's agent."""
 
 import attrs
 
 from ftcore.events.registry import decision, fact
 
 LOST = "lost"
-"""Kind of the report of a ``node.left`` that the node did not choose."""
+"""Kind of the report of a ``node.left`` that was not the node's choice."""
 
 
 @fact("node.joined")
 @attrs.frozen(kw_only=True)
 class NodeJoined:
-    """An agent asked to take part.
+    """An agent registered its node with the job.
 
-    An incarnation that joins under the name of a living older one replaces it: the older one is dead or fenced.
+    A new incarnation under the name of a registered one replaces it: the older one is dead or fenced.
 
     Args:
         node: the node's name.
-        incarnation: this life of its agent.
-        slots: workers that it runs.
+        incarnation: the agent's incarnation.
+        slots: number of workers that it runs.
         host: its host's name.
-        pid: the agent's process id.
+        pid: the agent's process ID.
         address: host name or address at which other nodes reach this one.
-        ordinal: the place asked for (``--node-rank``), or None to be given one.
-        version: the agent's ftcore.
-        labels: what it says of where it stands, as ``{"switch": "s1"}`` (``--node-labels``).
-        accelerators: devices that it has for training, beside its processors.
+        ordinal: the requested place (``--node-rank``); None: any.
+        version: the agent's ftcore version.
+        labels: the node's labels, for example ``{"switch": "s1"}`` (``--node-labels``).
+        accelerators: number of its accelerators.
         checks: the agent can check devices and links.
-        role: role of its workers, where nodes may differ in it (``JobSpec.own_commands``).
-        command: what it runs, where nodes may differ in it.
-        warms: its workers cannot be forked yet: ``node.warmed`` tells when they can.
+        role: role of its workers, if nodes may differ in it (``JobSpec.own_commands``).
+        command: its command, if nodes may differ in it.
+        warms: its workers cannot be forked yet; a ``node.warmed`` follows when they can.
     """
 
     node: str
@@ -51,11 +51,11 @@ class NodeJoined:
 @fact("node.warmed")
 @attrs.frozen(kw_only=True)
 class NodeWarmed:
-    """A node that stands by can start its workers at once: its warm process has imported what they need.
+    """A standby node can start its workers at once: its warm process has imported their modules.
 
     Args:
         node: the node's name.
-        incarnation: this life of its agent.
+        incarnation: the agent's incarnation.
     """
 
     node: str
@@ -65,13 +65,13 @@ class NodeWarmed:
 @fact("node.left")
 @attrs.frozen(kw_only=True)
 class NodeLeft:
-    """An agent said goodbye, its workers stopped.
+    """An agent stopped its workers and left the job.
 
     Args:
         node: the node's name.
-        incarnation: this life of its agent.
+        incarnation: the agent's incarnation.
         reason: why, in a few words.
-        lost: the launcher of its workers died: the node did not choose to leave.
+        lost: the launcher of its workers died: leaving was not the node's choice.
     """
 
     node: str
@@ -83,12 +83,12 @@ class NodeLeft:
 @fact("node.gave_up")
 @attrs.frozen(kw_only=True)
 class NodeGaveUp:
-    """The launcher of a node's workers, one that is not ftcore's, starts no more of them and wants the run to end.
+    """An external launcher of a node's workers starts no more workers and requests the end of the run.
 
     Args:
         node: the node's name.
-        incarnation: this life of its agent.
-        exit_code: what the launcher exits with.
+        incarnation: the agent's incarnation.
+        exit_code: the launcher's exit code.
         reason: why.
     """
 
@@ -101,13 +101,13 @@ class NodeGaveUp:
 @fact("node.lost")
 @attrs.frozen(kw_only=True)
 class NodeLost:
-    """Nothing was heard of a node for its lease, or its platform says that it is gone.
+    """A node's lease expired without a heartbeat, or its platform reports that the node has ended.
 
     Args:
         node: the node's name.
-        incarnation: the life that is over.
-        reason: how it was noticed.
-        step: the last step that its heartbeats told, if any.
+        incarnation: the agent's last incarnation.
+        reason: how it was detected.
+        step: the last step in its heartbeats, if any.
         absolute: that step counts from the start of the training.
     """
 
@@ -121,7 +121,7 @@ class NodeLost:
 @decision("node.quarantined")
 @attrs.frozen(kw_only=True)
 class NodeQuarantined:
-    """A node takes part in no round any more, in no incarnation, until an operator lets it.
+    """A node, in any incarnation, is excluded from all rounds until an operator admits it.
 
     Args:
         node: the node's name.
@@ -134,14 +134,14 @@ class NodeQuarantined:
 
 @attrs.frozen(kw_only=True)
 class CheckResult:
-    """What came of one of a node's checks.
+    """The result of one of a node's checks.
 
     Args:
         name: the check.
-        verdict: ``passed``; ``failed``: the node must not train; ``warned``: somebody should look at it;
-            ``unavailable``: it could not be made.
-        detail: what was found, or why it could not be made.
-        values: its figures, by name with unit.
+        verdict: ``passed``; ``failed``: the node must not train; ``warned``: an operator should look at it;
+            ``unavailable``: it could not be run.
+        detail: what was found, or why it could not be run.
+        values: its measurements; names include the unit.
     """
 
     name: str
@@ -153,22 +153,22 @@ class CheckResult:
 @fact("health.checked")
 @attrs.frozen(kw_only=True)
 class HealthChecked:
-    """A node answered the order to check itself.
+    """A node's answer to an order to check its health.
 
     Args:
         node: the node's name.
-        incarnation: this life of its agent.
+        incarnation: the agent's incarnation.
         effect: the order.
-        verdict: of the node by itself: ``healthy``; ``faulty``: it computed wrong values or says itself that it is
-            broken; ``failed``: the check crashed or hung; ``unavailable``: it could not be checked.
+        verdict: of the node alone: ``healthy``; ``faulty``: it computed wrong values or reports a hardware failure;
+            ``failed``: the check crashed or hung; ``unavailable``: it could not be checked.
         detail: what was found.
-        exchange: of the exchange with its group: ``passed``, ``failed``, ``unavailable``, or empty: there was none.
+        exchange: of the data exchange with its group: ``passed``, ``failed``, ``unavailable``, or empty: none was made.
         device_s: seconds that its slowest device took for the calculation; 0: not measured.
         exchange_s: seconds that the exchange took; 0: not measured.
-        results: each check that was made or should have been.
-        facts: what should be equal on all nodes, by name.
-        link_s: seconds that a gigabyte took over TCP from the node before it in its group; 0: not measured.
-        took_s: seconds that the check took; what was ordered and what the node's clock said then are so far apart.
+        results: every check that was run or requested.
+        facts: settings that should be equal on all nodes, by name.
+        link_s: seconds for a gigabyte over TCP from the node before it in its group; 0: not measured.
+        took_s: seconds that the check took, by the node's monotonic clock.
     """
 
     node: str
@@ -192,10 +192,11 @@ class OrderObeyed:
 
     Args:
         node: the node's name.
-        incarnation: this life of its agent.
+        incarnation: the agent's incarnation.
         round: the round of its workers.
         effect: the order.
-        step: the last step that its workers had completed then, if known.
+        step: the last step that its workers had completed by then, if known.
+        boundary: the step boundary at which its workers stop, counted from the start of the round; 0: none.
     """
 
     node: str
@@ -203,6 +204,7 @@ class OrderObeyed:
     round: int
     effect: str
     step: int | None = None
+    boundary: int = 0
 
 
 @fact("order.refused")
@@ -212,10 +214,10 @@ class OrderRefused:
 
     Args:
         node: the node's name.
-        incarnation: this life of its agent.
+        incarnation: the agent's incarnation.
         round: the round of its workers.
         effect: the order.
-        reason: why, for people.
+        reason: why.
     """
 
     node: str
@@ -228,12 +230,12 @@ class OrderRefused:
 @fact("platform.answered")
 @attrs.frozen(kw_only=True)
 class PlatformAnswered:
-    """The platform took or declined an order; the nodes that it launched join by themselves.
+    """The platform accepted or refused an order; launched nodes register on their own.
 
     Args:
         effect: the order.
-        ok: it was taken.
-        reason: why not.
+        ok: the order was accepted.
+        reason: why it was refused.
     """
 
     effect: str

@@ -1,4 +1,4 @@
-"""Events of people and of those who speak for them."""
+"""Events of operators, and of signals and tools that act for them."""
 
 import attrs
 
@@ -8,15 +8,15 @@ from ftcore.events.registry import fact
 @fact("operator.commanded")
 @attrs.frozen(kw_only=True)
 class OperatorCommanded:
-    """Somebody asked for something by hand.
+    """An operator's request.
 
     Args:
         command: ``stop``, ``pause``, ``resume`` (of a paused, held or stuck job), ``drain`` or ``evict`` (of a node),
-            ``admit`` (a node that was quarantined: it may join again, and its faults so far count no more) or
+            ``admit`` (of a node that is quarantined or has left: it may join again, its past faults no longer count) or
             ``checkpoint``.
-        who: who asked, as ``user@host``, or the signal that ``ftrun`` got.
-        why: the reason given, may be empty.
-        exit_code: for ``stop``: what ``ftrun`` will exit with.
+        who: the operator, as ``user@host``, or the signal that ``ftrun`` received.
+        why: the operator's reason; may be empty.
+        exit_code: for ``stop``: exit code of ``ftrun``.
         node: for ``drain``, ``evict`` and ``admit``: the node.
     """
 

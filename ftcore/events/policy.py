@@ -1,4 +1,4 @@
-"""Events of policies: which chain is in force, and every verdict."""
+"""Events of policies: the active chain, and every verdict."""
 
 from typing import Any
 
@@ -10,16 +10,16 @@ from ftcore.events.registry import decision, fact
 
 @attrs.frozen(kw_only=True)
 class ChainEntry:
-    """One entry of the chain as it is in force, every option with its value.
+    """One entry of the active chain, with the value of every option.
 
     Args:
         policy: name of the policy.
-        options: its options, defaults filled in.
-        faults: the classes that it is asked about; empty: all.
-        required: somebody named it, so a job that cannot carry it out is refused at the start.
-        external: where a policy that is not ftcore's comes from: distribution and version; empty: ftcore.
-        kinds: what a policy that is not ftcore's deals with; empty: everything.
-        needs: the abilities that a policy that is not ftcore's needs.
+        options: its options, including defaults.
+        faults: the fault classes that it is asked about; empty: all.
+        required: the user named it, so a job that cannot carry it out is refused at the start.
+        external: distribution and version of a policy from another package; empty: the policy is part of ftcore.
+        kinds: the kinds of incidents that an external policy handles; empty: all.
+        needs: the abilities that an external policy needs.
     """
 
     policy: str
@@ -31,23 +31,23 @@ class ChainEntry:
     needs: tuple[str, ...] = ()
 
     def is_for(self, cls: str) -> bool:
-        """Whether it is asked about a class of faults."""
+        """Whether the policy is asked about a class of faults."""
         return not self.faults or cls in self.faults
 
 
 @attrs.frozen(kw_only=True)
 class Declared:
-    """What the policy file says of the job, because nobody else can.
+    """The policy file's declarations about the job.
 
     Args:
-        replicas: which ranks hold the same state: ``all`` of them, ``none``, those of each of the ``groups``, or empty:
-            nothing was said.
-        groups: global ranks that hold the same, group by group.
-        abilities: what the script can do by the file's word, and the release that read the file can carry out;
-            ``replicas`` is among them where there are some.
-        unsupported: abilities that the file declares and that release cannot carry out; they count for nothing.
-        checkpoint_every: steps between two checkpoints; 0: not said.
-        checkpoints_kept: checkpoints that are kept, the newest included; 0: not said.
+        replicas: which ranks hold the same state: ``all``, ``none``, those of each of the ``groups``; empty: not
+            declared.
+        groups: groups of global ranks that hold the same state.
+        abilities: declared abilities of the script that the release that read the file supports; ``replicas`` is one of
+            them if there are replicas.
+        unsupported: declared abilities that this release does not support; they have no effect.
+        checkpoint_every: steps between two checkpoints; 0: not declared.
+        checkpoints_kept: checkpoints that are kept, the newest included; 0: not declared.
         health: when nodes are checked: ``auto``, ``always``, ``suspect`` or ``never``.
         check_s: seconds that one stage of a check may take.
     """
@@ -65,15 +65,15 @@ class Declared:
 @fact("policy.loaded")
 @attrs.frozen(kw_only=True)
 class PolicyLoaded:
-    """A chain of policies is in force from here on.
+    """A policy chain takes effect.
 
     Args:
         source: file name, or ``default``.
-        text: the file's text, whole; empty for the default.
+        text: the full text of the file; empty for the default.
         digest: hex digest of the text.
         chain: the entries, highest priority first.
-        declared: what the file says of the job.
-        rules: the file's own rules of classification, as it has them.
+        declared: the file's declarations about the job.
+        rules: the file's own classification rules, unchanged.
     """
 
     source: str
@@ -86,25 +86,25 @@ class PolicyLoaded:
 
 @attrs.frozen(kw_only=True)
 class Terms:
-    """What a plan is to do beyond its kind; the defaults are those of a plain restart.
+    """Details of a plan beyond its kind; the defaults are those of a plain restart.
 
     Args:
-        survivors: ``stop`` the workers that live, or ``park`` them with their state for the next round.
-        exclude: nodes that the next round must do without; they are released.
-        quarantine: those of them that must not come back.
-        avoid: nodes that stand by and are not taken into the next round; they go on standing by.
-        replace: nodes for whose places the platform launches others.
-        want: nodes of the next round; 0: as many as the last one had.
-        patience_s: seconds that the plan waits for so many; then it has failed. None: the job's own time constants.
-        check: check the health of the nodes before the next round starts: none, ``suspect`` ones or ``all``.
-        command: what is ordered from the living members, for a plan ``in_place``.
+        survivors: ``stop`` the surviving workers, or ``park`` them with their state for the next round.
+        exclude: nodes that are left out of the next round and released.
+        quarantine: those of them that must not join again.
+        avoid: standby nodes that are left out of the next round and stay standby.
+        replace: nodes that the platform replaces.
+        want: number of nodes of the next round; 0: as many as in the last one.
+        patience_s: seconds that the plan waits for that many nodes before it fails. None: the job's time constants.
+        check: nodes whose health is checked before the next round: empty for none, ``suspect`` or ``all``.
+        command: the order to the living members, for a plan ``in_place``.
         then: what follows when the plan's orders are answered: ``verify`` its outcome, ``continue`` with the chain,
-            ``pause`` (the request is fulfilled, the job waits) or ``resolve`` (it is fulfilled, the job goes on).
+            ``pause`` (the request is fulfilled, the job waits) or ``resolve`` (it is fulfilled, the job continues).
         rollback_to: the training resumes from the checkpoint of this step, which is not the newest.
-        skip: so much of the data from that step on is left out.
+        skip: amount of data to skip from that step on.
         skip_unit: ``batches`` or ``tokens``.
-        alert: the message to people, for a plan ``tell``.
-        severity: ``info``, ``warning`` or ``critical``, for that message.
+        alert: the message of the alert, for a plan ``tell``.
+        severity: its severity: ``info``, ``warning`` or ``critical``.
     """
 
     survivors: str = "stop"
@@ -131,21 +131,21 @@ class PolicyConsidered:
 
     Args:
         policy: its name.
-        verdict: ``take`` or ``pass``.
-        reason: why, for people.
+        verdict: ``take`` (it returns a plan) or ``pass`` (it leaves the incident to the next policy).
+        reason: why.
         revision: the incident's revision that it was asked about.
-        plan: what it will do, if it was taken: ``restart``, ``in_place``, ``tell`` or ``end``.
-        grace_s: seconds that workers get between TERM and KILL under the plan.
-        deadline_s: seconds from a round's start in which the plan must bring its outcome.
+        plan: for ``take``: the kind of the plan: ``restart``, ``in_place``, ``tell`` or ``end``.
+        grace_s: grace period between TERM and KILL under the plan, in seconds.
+        deadline_s: seconds from a round's start within which the plan must succeed.
         outcome: for ``end``: how the job will end (``failed`` or ``stopped``).
         exit_code: for ``end``: the job's exit code.
-        wait_s: seconds of back-off before the plan's new round, if it was taken.
-        attempt: the how-manieth attempt of this policy in its budget's window, if it was taken.
-        terms: what the plan does beyond its kind; None: nothing.
-        again_s: for a pass on an opportunity: seconds after which it is worth to ask again; 0: when something changes.
+        wait_s: for ``take``: seconds of back-off before the plan's new round.
+        attempt: for ``take``: number of this attempt in the window of the policy's budget.
+        terms: details of the plan beyond its kind; None: none.
+        again_s: for a pass on an opportunity: seconds after which to ask again; 0: when the state changes.
         at_commit: for a pass on an opportunity: it is asked again as soon as a checkpoint is committed.
-        lacks: for a pass: the abilities that the job is missing. It is recorded once; as long as nothing changes, later
-            incidents of the run pass the policy over without an event.
+        lacks: for a pass: the abilities that the job lacks. Recorded once; until that changes, later incidents of the
+            run skip the policy without an event.
     """
 
     policy: str
@@ -171,7 +171,7 @@ class PlanApplied:
     """Every order of a plan that leaves the processes in place was answered.
 
     Args:
-        policy: the policy whose plan it is.
+        policy: the policy of the plan.
         then: what follows, as in ``Terms``.
     """
 
@@ -182,7 +182,7 @@ class PlanApplied:
 @decision("alert.raised", ignorable=True)
 @attrs.frozen(kw_only=True)
 class AlertRaised:
-    """People are to be told; the sending is nobody's recovery and is not waited for.
+    """An alert to send; no recovery waits for it.
 
     Args:
         severity: ``info``, ``warning`` or ``critical``.
@@ -198,11 +198,11 @@ class AlertRaised:
 @fact("alert.sent", ignorable=True)
 @attrs.frozen(kw_only=True)
 class AlertSent:
-    """What came of sending an alert.
+    """The result of sending an alert.
 
     Args:
         alert: seq of the ``alert.raised``.
-        ok: every target took it.
+        ok: every target accepted it.
         error: what went wrong.
     """
 
@@ -214,11 +214,11 @@ class AlertSent:
 @fact("ability.declared")
 @attrs.frozen(kw_only=True)
 class AbilityDeclared:
-    """What a part of the job can carry out, beyond starting and stopping processes.
+    """The abilities of a part of the job, beyond starting and stopping processes.
 
     Args:
-        source: who says so: ``platform``, ``script``, or a node's name.
-        abilities: names, as in ``docs/reference/policies.md``; all that this source has.
+        source: ``platform``, ``script``, or a node's name.
+        abilities: all abilities of this source, named as in ``docs/reference/policies.md``.
     """
 
     source: str
@@ -228,10 +228,10 @@ class AbilityDeclared:
 @fact("policy.answered")
 @attrs.frozen(kw_only=True)
 class PolicyAnswered:
-    """What a policy that is not ftcore's own said; it becomes a verdict like any other.
+    """The answer of an external policy; it becomes a verdict like any other.
 
     Args:
-        effect: the order that asked it.
+        effect: the order to ask it.
         policy: its name.
         verdict, reason, plan, grace_s, deadline_s, outcome, exit_code, wait_s, terms, again_s: as in
             ``policy.considered``.
@@ -254,10 +254,10 @@ class PolicyAnswered:
 @fact("policy.faulted")
 @attrs.frozen(kw_only=True)
 class PolicyFaulted:
-    """A policy that is not ftcore's own raised, took too long or answered nonsense; it counts as a pass.
+    """An external policy raised an exception, timed out or returned an invalid answer; it counts as a pass.
 
     Args:
-        effect: the order that asked it.
+        effect: the order to ask it.
         policy: its name.
         error: what happened, in one line.
     """

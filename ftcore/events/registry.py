@@ -1,9 +1,8 @@
 """The registry of event types: stable names, versions, upcasters.
 
-House rules: a type name is a string of the form ``noun.past_tense`` and, once released, is never renamed, re-used or
-removed (``tests/golden/event_registry.json`` holds the list and only grows). A version is raised when old stored data
-would no longer load as it is; then an upcaster from the version before stands beside the class. A change of *meaning*
-is a new type.
+House rules: a type name has the form ``noun.past_tense`` and, once released, is never renamed, re-used or removed
+(``tests/golden/event_registry.json`` holds the list and only grows). A version is raised when stored data would no
+longer load unchanged; the class then has an upcaster from the version before. A change of *meaning* is a new type.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ Upcaster = Callable[[Fields], Fields]
 
 
 class Kind(StrEnum):
-    """Who made an event: the world, or the master."""
+    """Origin of an event: a fact was reported, a decision was made by the master."""
 
     FACT = "fact"
     DECISION = "decision"
@@ -26,13 +25,13 @@ class Kind(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class EventType:
-    """What the registry knows of one type of event.
+    """One registered type of event.
 
     Args:
         name: the stable name.
         version: the schema version that this ftcore writes.
         kind: fact or decision.
-        ignorable: whether a reader that does not know the type may go on without it.
+        ignorable: whether a reader that does not know the type may skip the event.
         payload: the attrs class of ``Event.data``.
         upcasters: by the version that they read; each returns the fields of the next version.
     """
@@ -71,27 +70,27 @@ def _register(
 def fact(
     name: str, *, version: int = 1, ignorable: bool = False, upcasters: Mapping[int, Upcaster] | None = None
 ) -> Callable[[type[C]], type[C]]:
-    """Declare an attrs class as the payload of a fact: something that happened in the world."""
+    """Declare an attrs class as the payload of a fact."""
     return _register(Kind.FACT, name, version, ignorable, upcasters or {})
 
 
 def decision(
     name: str, *, version: int = 1, ignorable: bool = False, upcasters: Mapping[int, Upcaster] | None = None
 ) -> Callable[[type[C]], type[C]]:
-    """Declare an attrs class as the payload of a decision: what the master made of a fact."""
+    """Declare an attrs class as the payload of a decision."""
     return _register(Kind.DECISION, name, version, ignorable, upcasters or {})
 
 
 def lookup(name: str) -> EventType | None:
-    """The type of that name, or None if this ftcore does not know it."""
+    """Return the type of that name, or None if this ftcore does not know it."""
     return _types.get(name)
 
 
 def type_of(payload: object) -> EventType:
-    """The type that a payload object belongs to.
+    """Return the event type of a payload object.
 
     Raises:
-        TypeError: the object's class was never declared as an event.
+        TypeError: the object's class is not declared as an event.
     """
     try:
         return _by_payload[type(payload)]
@@ -100,5 +99,5 @@ def type_of(payload: object) -> EventType:
 
 
 def all_types() -> tuple[EventType, ...]:
-    """Every declared type, by name."""
+    """Return every declared type, sorted by name."""
     return tuple(_types[name] for name in sorted(_types))

@@ -1,6 +1,6 @@
-"""Events of the log itself: what was taken out of its store, and how full that is.
+"""Events of log retention: events moved to the archive, and the space left in the store.
 
-The state of a job does not depend on them; they are here so that people can read what became of their log.
+The state of a job does not depend on them; they are for operators.
 """
 
 import attrs
@@ -11,10 +11,10 @@ from ftcore.events.registry import fact
 @fact("archive.extended", ignorable=True)
 @attrs.frozen(kw_only=True)
 class ArchiveExtended:
-    """Events were archived and taken out of the live log.
+    """Events were archived and removed from the live log.
 
     Args:
-        archive: the directory that they are in.
+        archive: the archive's directory.
         until: the last archived event.
         floor: the last event that is no longer in the live log.
     """
@@ -27,7 +27,7 @@ class ArchiveExtended:
 @fact("archive.failed", ignorable=True)
 @attrs.frozen(kw_only=True)
 class ArchiveFailed:
-    """The archive cannot be used now; nothing is taken out of the live log meanwhile.
+    """The archive is unavailable; no event is removed from the live log meanwhile.
 
     Args:
         archive: the directory.
@@ -41,12 +41,12 @@ class ArchiveFailed:
 @fact("space.ran_low", ignorable=True)
 @attrs.frozen(kw_only=True)
 class SpaceRanLow:
-    """The log's store is nearly full, or full; samples of progress are left out until it is not.
+    """The log's store is full or nearly full; progress samples are not recorded until it has space again.
 
     Args:
         used: bytes that count against its limit.
-        limit: its limit in bytes; 0 if the store does not tell.
-        full: it took no events.
+        limit: its limit in bytes; 0: not known.
+        full: the store refused events.
     """
 
     used: int
@@ -57,11 +57,11 @@ class SpaceRanLow:
 @fact("space.recovered", ignorable=True)
 @attrs.frozen(kw_only=True)
 class SpaceRecovered:
-    """The log's store has room again.
+    """The log's store has space again.
 
     Args:
         used: bytes that count against its limit.
-        limit: its limit in bytes; 0 if the store does not tell.
+        limit: its limit in bytes; 0: not known.
     """
 
     used: int

@@ -1,4 +1,4 @@
-"""Events of workers, reported by their agent: for all workers of a node at once, or for one that failed."""
+"""Events of workers, reported by their agent: for all workers of a node, or for a failed one."""
 
 import attrs
 
@@ -10,12 +10,12 @@ EVIDENCE_BYTES_MAX = 4096
 
 @attrs.frozen(kw_only=True)
 class WorkerError:
-    """What a worker's error file told (``TORCHELASTIC_ERROR_FILE``, written by ``@record`` or by ftcore's own hook).
+    """Contents of a worker's error file (``TORCHELASTIC_ERROR_FILE``, written by ``@record`` or by ftcore's own hook).
 
     Args:
         message: the exception, ``Type: text``.
-        py_callstack: the traceback, its end if it was long.
-        timestamp: seconds since the epoch, as the worker's clock said.
+        py_callstack: the traceback; of a long one its end.
+        timestamp: seconds since the epoch, by the worker's clock.
     """
 
     message: str
@@ -31,8 +31,8 @@ class StepTimes:
         rank: its global rank.
         step: the last step that it completed.
         ago_ms: milliseconds from its completion to the fact's own ``at``.
-        steps: completed steps, by entry, oldest first: 1, or more where several were made between two looks.
-        took_ms: milliseconds that they took together, by entry.
+        steps: completed steps, by entry, oldest first: 1, or more if several were completed between two samples.
+        took_ms: milliseconds that these steps took together, by entry.
     """
 
     rank: int
@@ -49,9 +49,9 @@ class WorkersStarted:
 
     Args:
         node: the node.
-        incarnation: its agent's life.
+        incarnation: the agent's incarnation.
         round: the round they belong to.
-        pids: process ids, by local rank.
+        pids: process IDs, by local rank.
         how: ``fork`` from the warm process or ``exec`` of a fresh interpreter, with the reason for the latter.
     """
 
@@ -69,10 +69,11 @@ class WorkersStepped:
 
     Args:
         node: the node.
-        incarnation: its agent's life.
+        incarnation: the agent's incarnation.
         round: the round.
         step: the smallest first step completed.
         absolute: the step counts from the start of the training, not from the start of the process.
+        abilities: what every worker of the node can do on request, named as in ``docs/reference/policies.md``.
     """
 
     node: str
@@ -80,28 +81,29 @@ class WorkersStepped:
     round: int
     step: int
     absolute: bool
+    abilities: tuple[str, ...] = ()
 
 
 @fact("worker.failed")
 @attrs.frozen(kw_only=True)
 class WorkerFailed:
-    """A worker ended by itself with a code other than 0, or by a signal that ftcore did not send.
+    """A worker ended with a non-zero exit code, or by a signal that ftcore did not send.
 
     Args:
         node: the node.
-        incarnation: its agent's life.
+        incarnation: the agent's incarnation.
         round: the round it belonged to.
         rank: its global rank.
         local_rank: its rank on the node.
-        pid: its process id.
+        pid: its process ID.
         exitcode: the exit code; negative: the signal that ended it.
-        error: what its error file told, if it wrote one.
+        error: the contents of its error file, if it wrote one.
         tail: its last lines of output, at most ``EVIDENCE_BYTES_MAX`` bytes.
-        log_dir: where its whole output lies on the node.
+        log_dir: directory of its complete output on the node.
         step: the last step it completed, if it reported any.
         absolute: the step counts from the start of the training, not from the start of the process.
-        last: the last steps of the node's workers before it, its own first; empty if none was completed since another
-            fact of the round told of them.
+        last: the last steps of the node's workers before the failure, its own first; empty if none was completed since
+            an earlier fact of the round reported them.
     """
 
     node: str
@@ -122,15 +124,16 @@ class WorkerFailed:
 @fact("workers.stopped")
 @attrs.frozen(kw_only=True)
 class WorkersStopped:
-    """No worker of the round or of any before it runs on the node any more.
+    """No worker of the round or of an earlier one runs on the node any more.
 
     Args:
         node: the node.
-        incarnation: its agent's life.
+        incarnation: the agent's incarnation.
         round: the round that was stopped.
-        exitcodes: of the workers that were stopped, by local rank; None for one that had ended before.
-        effect: the order that is answered, or empty if the agent stopped them by itself.
-        reason: why, if the agent stopped them by itself.
+        exitcodes: of the stopped workers, by local rank; None for a worker that had ended before.
+        effect: the order that this answers; empty if the agent stopped them without an order.
+        reason: why, if there was no order.
+        finished: local ranks of the workers that had ended with code 0 before the stop.
     """
 
     node: str
@@ -139,16 +142,17 @@ class WorkersStopped:
     exitcodes: tuple[int | None, ...]
     effect: str = ""
     reason: str = ""
+    finished: tuple[int, ...] = ()
 
 
 @fact("workers.finished")
 @attrs.frozen(kw_only=True)
 class WorkersFinished:
-    """All workers of the node ended with code 0.
+    """All workers of the node ended with exit code 0.
 
     Args:
         node: the node.
-        incarnation: its agent's life.
+        incarnation: the agent's incarnation.
         round: the round.
         step: the last step that all of them completed, if they reported any.
     """
@@ -166,10 +170,10 @@ class WorkersUnstartable:
 
     Args:
         node: the node.
-        incarnation: its agent's life.
+        incarnation: the agent's incarnation.
         round: the round.
-        effect: the order that is answered.
-        error: what went wrong, for a person.
+        effect: the order that this answers.
+        error: what went wrong.
     """
 
     node: str
@@ -180,7 +184,7 @@ class WorkersUnstartable:
 
 
 CURVES = ("loss-spike", "loss-nan", "loss-divergence", "norm", "norm-spike", "norm-nan", "norm-divergence")
-"""Kinds of ``fault.observed`` that tell of a figure of the whole job, which each of its ranks may report."""
+"""Kinds of ``fault.observed`` about a metric of the whole job; any rank may report it."""
 
 LASTING_NAN = "loss-nan-lasting"
 """Kind of ``fault.observed``: the loss was not finite in ``NAN_STEPS`` reported steps in a row; opens no incident."""
@@ -188,27 +192,28 @@ LASTING_NAN = "loss-nan-lasting"
 NAN_STEPS = 10
 
 ADVISORY = ("straggler", *CURVES, "preemption-notice")
-"""Kinds of ``fault.observed`` that do not interrupt the training: what nobody takes is dropped."""
+"""Kinds of ``fault.observed`` that do not interrupt the training: if no policy takes them, they are dropped."""
 
 
 @fact("fault.observed")
 @attrs.frozen(kw_only=True)
 class FaultObserved:
-    """Something other than the end of a process shows a fault.
+    """Evidence of a fault other than the end of a process.
 
     Args:
-        node: the node it was seen on.
-        incarnation: its agent's life.
-        round: the round that was hit.
-        source: who saw it: ``worker``, ``detector``, ``log``, ``kernel``, ``health``, ``platform`` or ``storage``.
-        kind: what was seen, as ``uce``, ``collective``, ``hang``, ``straggler``, ``loss-spike``, ``loss-nan``,
-            ``loss-nan-lasting``, ``loss-divergence``, ``norm``, ``norm-spike``, ``norm-nan``, ``norm-divergence``,
-            ``preemption-notice``; empty where the message alone tells.
-        rank: the global rank it is about; -1: the whole node.
-        message: the words of whoever saw it.
+        node: the node on which it was observed.
+        incarnation: the agent's incarnation.
+        round: the affected round.
+        source: the observer: ``worker``, ``detector``, ``log``, ``kernel``, ``health``, ``platform``, ``storage``
+            or ``agent``.
+        kind: ``uce``, ``collective``, ``hang``, ``straggler``, ``loss-spike``, ``loss-nan``, ``loss-nan-lasting``,
+            ``loss-divergence``, ``norm``, ``norm-spike``, ``norm-nan``, ``norm-divergence`` or ``preemption-notice``;
+            empty: see the message.
+        rank: the affected global rank; -1: the whole node.
+        message: the observer's message.
         step: the last step completed before it.
         absolute: that step counts from the start of the training.
-        values: the figures, by name.
+        values: the measured values, by name.
         last: the last steps of the node's workers, as in ``worker.failed``.
     """
 
@@ -225,20 +230,24 @@ class FaultObserved:
     last: tuple[StepTimes, ...] = ()
 
 
+KERNEL_RANK = -1
+"""The rank in ``log.matched`` of a line of the kernel log."""
+
+
 @fact("log.matched", ignorable=True)
 @attrs.frozen(kw_only=True)
 class LogMatched:
-    """A worker's output, or the kernel's, has lines that a rule knows; training may well go on.
+    """A rule matched lines of a worker's output or of the kernel log; training may continue.
 
     Args:
         node: the node.
-        incarnation: its agent's life.
+        incarnation: the agent's incarnation.
         round: the round.
-        rank: global rank of the worker that wrote it; -1: the node's kernel.
+        rank: global rank of the worker that wrote them; -1: the node's kernel.
         rule: name of the rule.
-        cls: the class that it speaks for.
-        line: the first such line, cut to 512 bytes.
-        count: such lines since the last report.
+        cls: the class of faults that it indicates.
+        line: the first such line, truncated to 512 bytes.
+        count: matching lines since the last report.
     """
 
     node: str
@@ -252,30 +261,30 @@ class LogMatched:
 
 
 @attrs.frozen(kw_only=True)
-class Stand:
-    """Ranks that do the same while no step is completed.
+class RankState:
+    """Ranks that are in the same state while no step is completed.
 
     Times are seconds. Of several ranks ``still_s``, ``held_s``, ``silent_s`` and ``ends_s`` are the smallest, so that
-    what is concluded from them holds for each.
+    a conclusion from them holds for each.
 
     Args:
         ranks: global ranks, the lowest ones.
-        count: how many ranks they are.
+        count: number of ranks.
         state: ``runs``, ``waits`` (does not run), ``stopped`` (by a signal), ``traced`` (by a debugger), ``disk`` (in
-            uninterruptible sleep), ``ended`` (its script has come to its end, its process has not) or ``gone`` (its
-            process ended with code 0).
+            uninterruptible sleep), ``ended`` (its script has finished, its process has not) or ``gone`` (its process
+            ended with code 0).
         place: the innermost line of its own script, as ``FILE:LINE (FUNCTION)``; empty: not known.
-        op: the collective that it is inside of; empty: none that is known.
+        op: the collective that it is inside of; empty: none is known.
         waits: what it waits for: ``sleep`` (its timer, see ``ends_s``), ``lock`` (another thread), ``outside`` (a file,
             a socket, a process); empty: not known.
         still_s: since its last progress of any kind: CPU, I/O and network bytes, Python frames.
         held_s: since its Python frames changed.
         silent_s: since its last step, backward pass or report; None: it never made one.
-        overdue: its next step is overdue by what was learned of its steps.
+        overdue: its next step is overdue, compared with its earlier steps.
         ends_s: until its sleep or timed wait ends by itself; None: no such end is known.
         timeout_s: the timeout of its process group; None: not known.
-        stack: its Python frames, innermost first, cut.
-        stacks: the file on its node that holds its whole stacks, of the first rank; empty: there is none.
+        stack: its Python frames, innermost first, truncated.
+        stacks: the file on its node with the complete stacks of the first rank; empty: none.
     """
 
     ranks: tuple[int, ...]
@@ -296,12 +305,12 @@ class Stand:
 
 @attrs.frozen(kw_only=True)
 class Cut:
-    """A node whose workers get no answer from another node of the world: the kernel sends to it again and again.
+    """A node whose workers get no answer from another node of the world: its kernel keeps retransmitting.
 
     Args:
         node: the node that gets no answer.
         peer: the node that it sends to.
-        connections: connections between the two that this is true of.
+        connections: connections between the two without an answer.
         silent_s: seconds, at least, without an answer; of the longest.
         retries: the most retransmissions of one segment.
         ranks: global ranks of the node's workers whose connections they are.
@@ -318,23 +327,23 @@ class Cut:
 @fact("workers.stood")
 @attrs.frozen(kw_only=True)
 class WorkersStood:
-    """No step is completed: what all ranks of the round do instead, as their agents found it.
+    """No step is completed; the states of all ranks of the round, as their agents found them.
 
     Args:
         round: the round.
-        stands: ranks by what they do; ranks of which nothing is known are in none of them.
+        stands: ranks by state; ranks of unknown state are left out.
         cuts: nodes whose workers get no answer from other nodes, the first ones.
     """
 
     round: int
-    stands: tuple[Stand, ...]
+    stands: tuple[RankState, ...]
     cuts: tuple[Cut, ...] = ()
 
 
 @fact("workers.went_on")
 @attrs.frozen(kw_only=True)
 class WorkersWentOn:
-    """Steps are completed again, although nobody intervened.
+    """Steps are completed again without intervention.
 
     Args:
         round: the round.
@@ -348,18 +357,18 @@ class WorkersWentOn:
 @decision("standstill.judged")
 @attrs.frozen(kw_only=True)
 class StandstillJudged:
-    """What a standstill is taken for.
+    """The verdict on a standstill.
 
     Args:
         round: the round.
-        verdict: ``alert`` (it may be healthy: people are told, and workers left alone) or ``hang``.
-        cause: why, as ``faults/standstill.py`` names it.
-        node: of the first rank that is to blame; empty: not known.
+        verdict: ``alert`` (it may be healthy: an alert is sent, and the workers keep running) or ``hang``.
+        cause: why, one of the causes in ``faults/standstill.py``.
+        node: node of the first rank to blame; empty: not known.
         ranks: the ranks to blame, the first ones; empty: not known.
-        message: who does what, for people.
+        message: the states of the ranks, as text.
         stack: Python frames of the first rank to blame, innermost first.
-        stacks: the file that holds the whole stacks of that rank, or of the first one, on its node; each rank of which
-            something is known has one beside its output.
+        stacks: the file on its node with the complete stacks of that rank, or of the first rank; every rank of known
+            state has such a file beside its output.
         apart: nodes that cannot reach each other, ``node`` first; empty for any other cause.
     """
 

@@ -1,4 +1,4 @@
-"""Events of the world: which nodes train together in a round, and the store at which they meet."""
+"""Events of the world: the nodes that train together in a round, and the round's store."""
 
 from typing import Any, NamedTuple
 
@@ -11,14 +11,14 @@ MEMBERS_PER_EVENT = 500
 
 
 class Member(NamedTuple):
-    """One node's slice of a world; in JSON an array, for a world may have ten thousand of them.
+    """One node's slice of a world; in JSON an array, because a world may have ten thousand members.
 
     Args:
         node: the node's name.
-        incarnation: the life of its agent.
+        incarnation: the agent's incarnation.
         ordinal: its place; group ranks follow ordinals.
         base_rank: global rank of its local rank 0.
-        slots: how many ranks it holds.
+        slots: number of its ranks.
     """
 
     node: str
@@ -31,15 +31,15 @@ class Member(NamedTuple):
 @fact("store.opened")
 @attrs.frozen(kw_only=True)
 class StoreOpened:
-    """A TCPStore serves a coming round.
+    """A TCPStore for the next round is open.
 
     Args:
         node: the node that hosts it.
-        incarnation: the life of its agent.
+        incarnation: the agent's incarnation.
         round: the round that it serves.
         host: host name or address for the workers.
         port: its port.
-        effect: the order that is answered.
+        effect: the order that this answers.
     """
 
     node: str
@@ -53,14 +53,14 @@ class StoreOpened:
 @fact("store.failed")
 @attrs.frozen(kw_only=True)
 class StoreFailed:
-    """A round's TCPStore could not be opened, or is gone.
+    """A round's TCPStore could not be opened, or has ended.
 
     Args:
         node: the node that hosts it.
-        incarnation: the life of its agent.
+        incarnation: the agent's incarnation.
         round: the round that it served or was to serve.
-        effect: the order that is answered, or empty if the store was lost later.
-        error: what went wrong, for a person.
+        effect: the order that this answers; empty if the store was lost later.
+        error: what went wrong.
     """
 
     node: str
@@ -73,14 +73,14 @@ class StoreFailed:
 @decision("round.planned")
 @attrs.frozen(kw_only=True)
 class RoundPlanned:
-    """No worker of the round before runs any more: the next round forms as soon as it can.
+    """No worker of the previous round runs any more: the next round can form.
 
     Args:
-        round: the round to come.
+        round: the next round.
         wait_s: seconds of back-off before it may form.
-        want: how many nodes it waits for, until the window is over.
-        window_s: seconds after which fewer nodes (but the job's minimum) will do.
-        give_up_s: seconds after which the plan has failed if there are still too few; 0: waits for ever.
+        want: number of nodes that it waits for until the window is over.
+        window_s: seconds after which fewer nodes, but at least the job's minimum, are enough.
+        give_up_s: seconds after which the plan fails if there are still too few nodes; 0: never.
     """
 
     round: int
@@ -97,11 +97,11 @@ def _members_as_arrays(fields: dict[str, Any]) -> dict[str, Any]:
 @decision("world.members", version=2, upcasters={1: _members_as_arrays})
 @attrs.frozen(kw_only=True)
 class WorldMembers:
-    """Members of the world that the ``world.formed`` behind it forms, at most ``MEMBERS_PER_EVENT`` of them.
+    """Members of the world that the following ``world.formed`` completes, at most ``MEMBERS_PER_EVENT`` of them.
 
     Args:
         round: the round.
-        members: in order of base rank, going on where the event before stopped.
+        members: in order of base rank, continued from the event before.
     """
 
     round: int
@@ -111,15 +111,15 @@ class WorldMembers:
 @decision("world.formed")
 @attrs.frozen(kw_only=True)
 class WorldFormed:
-    """A round's world is fixed: all its members were given in the events before, in the same group.
+    """The membership of a round is fixed; the preceding ``world.members`` of the same group list it.
 
     Args:
         round: the round.
         nodes: number of members.
         size: number of ranks.
         digest: hex digest of the membership.
-        joined: names that the world of the round before did not have, at most 64.
-        gone: names that only the world of the round before had, at most 64.
+        joined: members that the previous world did not have, at most 64.
+        gone: members of the previous world that this one does not have, at most 64.
         store: ``host:port`` of the round's TCPStore.
     """
 

@@ -1,1 +1,1 @@
-"""What the evidence means: the taxonomy, classification of single reports, correlation of many."""
+"""Diagnosis of faults: the taxonomy, classification of single reports, correlation of several."""

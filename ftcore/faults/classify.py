@@ -1,18 +1,18 @@
-"""Classification of one report: exit code, error message, last output, what a detector saw -> class, detail, role.
+"""Classification of one report: from exit code, error message, last output or observation to class, detail and role.
 
-The text is read by the table of rules (``text.py``); here stands what the kind of report and the exit code add to it:
+The table of rules reads the text (``text.py``). This module adds the kind of the report and the exit code:
 
-| the report | is read as |
+| report | classified by |
 |---|---|
-| a node that is lost, a store, workers that cannot start | what its type says |
-| an observation (``fault.observed``) | what its kind says, else its words |
-| an exception | its words, unless the last output has louder ones |
-| a death by signal | the signal, unless the last output has words that explain it |
+| a lost node, a store, workers that cannot start | its type |
+| an observation (``fault.observed``) | its kind, else its message |
+| an exception | its message, unless the last output has a line of greater weight |
+| the end by a signal | the signal, unless the last output explains it |
 | an exit code | the last output |
 
-House rules: a text that says *another process went away* is collateral whatever else it says. A bare signal is the
-strongest sign of a root but for hardware, because nothing that happens to a peer makes a process die by SIGKILL or
-SIGSEGV. SIGABRT is how watchdogs and C++ exceptions end a process, so there any word counts.
+House rules: a text that reports the end of *another process* is collateral whatever else it says. Apart from hardware
+errors, a bare signal is the strongest evidence of a root cause: the end of a peer never causes SIGKILL or SIGSEGV. But
+watchdogs and C++ exceptions end a process by SIGABRT, so there any explanation in the output counts.
 """
 
 import functools
@@ -26,31 +26,28 @@ from ftcore.faults.codes import SHELL_TIMEOUT, signal_name
 from ftcore.faults.rule import COLLATERAL, ROOT, UNSURE, Rule
 from ftcore.faults.taxonomy import LINK_CUT, FaultClass
 from ftcore.faults.text import MULTI, Diagnosis, TextReader
-from ftcore.states.model import Report
+from ftcore.states.evidence import Report
 
 __all__ = ["HEADLINE_MAX", "Reading", "classify", "signal_name"]
 
 F = FaultClass
 
 _PRELOAD = re.compile(r"^cannot preload |warm process ended \d+ times while it imported")
-"""What an agent says of a round that it cannot serve because ``--preload`` is wrong: the store host is forked first."""
+"""An agent's error if ``--preload`` is wrong: the process of the store is forked first."""
 
 HEADLINE_MAX = 160
-"""Characters of an error that stand in a summary; the event with the evidence holds it whole."""
+"""Characters of an error in a summary; the event with the evidence has the full text."""
 
-OF_KIND = 90
-"""The weight of what a kind of report, a signal or a detector says."""
-LOUD = 70
-"""Last output of this weight explains an end better than the exception that the error file holds, or than SIGSEGV."""
+KIND_WEIGHT = 90
+"""The weight of a kind of report, a signal or a detector's observation."""
+DECISIVE = 70
+"""Last output of this weight explains an end better than the exception in the error file, or than SIGSEGV."""
 EXPLAINS_KILL = 90
-"""Only the kernel and the scheduler know who sends SIGKILL and SIGTERM."""
+"""Only the kernel and the scheduler know the sender of SIGKILL and SIGTERM."""
 EXPLAINS_ABORT = 20
 
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP}
-_SHELL_SIGNALS = {
-    128 + s: s
-    for s in (*sorted(_CRASHES), signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # as a shell tells them
-}
+_SHELL_SIGNALS = {128 + s: s for s in (*sorted(_CRASHES), signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
 
 _WHOLE_NODE: dict[str, tuple[FaultClass, str]] = {
     "node.lost": (F.NODE_LOST, "silent"),
@@ -78,32 +75,32 @@ _KINDS: dict[str, tuple[FaultClass, str, str]] = {
     "norm-spike": (F.NUMERIC, "norm-spike", ROOT),
     "preemption-notice": (F.SIGNAL_PREEMPTION, "preemption-notice", ROOT),
 }
-"""What detectors see; who hangs or waits in a collective may well be a victim."""
+"""Kinds of observations; a rank that hangs or waits in a collective may be a victim."""
 
 _SOURCES: dict[str, tuple[FaultClass, str]] = {
     "health": (F.GPU_HW, "health-check"),
     "storage": (F.STORAGE, ""),
     "platform": (F.SIGNAL_PREEMPTION, "platform"),
 }
-"""What a source speaks for, when its words do not."""
+"""Class and detail by source, if the message matches no rule."""
 
 
 MEASURED = 100
-"""Weight of what was measured on the device itself: no line says it louder."""
+"""Weight of a measurement on the device itself: no line has a greater one."""
 
 
 @attrs.frozen
 class Reading:
-    """What one report means by itself.
+    """The classification of one report.
 
     Args:
         report: the report.
         cls: its class.
         detail: the finer distinction.
         role: ``root``, ``collateral`` or ``unknown``.
-        summary: one line for people.
-        weight: how loudly it says so; see ``rule.py``.
-        names: the rank that it blames, if any.
+        summary: one line of text.
+        weight: weight of its evidence; see ``rule.py``.
+        blamed: the rank that it blames; empty: none.
     """
 
     report: Report
@@ -111,16 +108,16 @@ class Reading:
     detail: str
     role: str
     summary: str
-    weight: int = OF_KIND
-    names: str = ""
+    weight: int = KIND_WEIGHT
+    blamed: str = ""
 
 
 def classify(report: Report, extra: tuple[Rule, ...] = ()) -> Reading:
-    """Read one report by itself.
+    """Classify one report.
 
     Args:
         report: the report.
-        extra: the job's own rules.
+        extra: the job's custom rules.
     """
     if report.type == "store.failed" and _PRELOAD.search(report.message):
         return Reading(report, F.CONFIG_ENV, "unstartable", ROOT, f"{report.node}: {report.message}")
@@ -130,25 +127,25 @@ def classify(report: Report, extra: tuple[Rule, ...] = ()) -> Reading:
     if report.type == "workers.unstartable":
         return Reading(report, F.CONFIG_ENV, "unstartable", ROOT, f"{report.node}: {report.message}")
     if report.kind == LINK_CUT[1] and report.type in ("standstill.judged", "health.judged"):
-        weight = MEASURED if report.type == "health.judged" else OF_KIND
+        weight = MEASURED if report.type == "health.judged" else KIND_WEIGHT
         return Reading(report, *LINK_CUT, ROOT, report.message, weight)
     if report.type == "health.judged":
         summary = f"{report.node} failed its health check: {report.message}"
         return Reading(report, F.GPU_HW, "health-check", ROOT, summary, weight=MEASURED)
-    who = f"rank {report.rank} on {report.node}" if report.rank >= 0 else report.node
+    subject = f"rank {report.rank} on {report.node}" if report.rank >= 0 else report.node
     if report.type == "standstill.judged":
         role = ROOT if report.kind in ("stopped", "disk", "absent") else UNSURE
         return Reading(report, F.HANG, report.kind, role, _shorten(report.message))
     if report.type == "fault.observed":
-        return _observed(report, who, extra)
+        return _observed(report, subject, extra)
     if report.type == "log.matched":
-        return _matched(report, who, extra)
-    return _ended(report, who, extra)
+        return _matched(report, subject, extra)
+    return _ended(report, subject, extra)
 
 
-def _observed(report: Report, who: str, extra: tuple[Rule, ...]) -> Reading:
-    said = _headline(report) if report.message else report.kind or "a fault"
-    summary = f"{who}: {said}"
+def _observed(report: Report, subject: str, extra: tuple[Rule, ...]) -> Reading:
+    text = _headline(report) if report.message else report.kind or "a fault"
+    summary = f"{subject}: {text}"
     if report.kind in _KINDS:
         cls, detail, role = _KINDS[report.kind]
         return Reading(report, cls, detail, role, summary)
@@ -161,63 +158,64 @@ def _observed(report: Report, who: str, extra: tuple[Rule, ...]) -> Reading:
     return Reading(report, F.UNKNOWN, report.kind, UNSURE, summary, weight=0)
 
 
-def _matched(report: Report, who: str, extra: tuple[Rule, ...]) -> Reading:
+def _matched(report: Report, subject: str, extra: tuple[Rule, ...]) -> Reading:
     read = _read(report.message, extra)
-    summary = f"{who}: {_headline(report)}"
+    summary = f"{subject}: {_headline(report)}"
     if not read.weight and report.kind in set(F):
-        return Reading(report, F(report.kind), "", ROOT, summary, weight=LOUD)
+        return Reading(report, F(report.kind), "", ROOT, summary, weight=DECISIVE)
     return _reading(report, read, summary)
 
 
-def _ended(report: Report, who: str, extra: tuple[Rule, ...]) -> Reading:
+def _ended(report: Report, subject: str, extra: tuple[Rule, ...]) -> Reading:
     code = report.exitcode if report.exitcode is not None else 0
     number = -code if code < 0 else 0 if report.message else int(_SHELL_SIGNALS.get(code, 0))
     tail = _read(report.tail, extra)
-    if report.message:  # it raised, and was ended by a signal only afterwards
+    if report.message:  # an exception, even if a signal ended the process afterwards
         read = _read(report.message, extra)
-        louder = tail.weight >= LOUD and tail.weight > read.weight
-        return _by_text(report, who, tail if louder else read)
+        stronger = tail.weight >= DECISIVE and tail.weight > read.weight
+        return _by_text(report, subject, tail if stronger else read)
     if not number:
-        return _by_text(report, who, tail)
+        return _by_text(report, subject, tail)
     name = signal_name(number)
     if number == signal.SIGABRT and tail.weight >= EXPLAINS_ABORT:
-        return _reading(report, tail, f"{who} ended with {name}: {tail.headline}")
+        return _reading(report, tail, f"{subject} ended with {name}: {tail.headline}")
     if number in _CRASHES:
-        if tail.weight >= LOUD and tail.diagnosis.cls is not F.USER_CODE:
-            return _reading(report, tail, f"{who} ended with {name}: {tail.headline}")
-        return Reading(report, F.USER_CODE, name.lower(), ROOT, f"{who} crashed with {name}")
+        if tail.weight >= DECISIVE and tail.diagnosis.cls is not F.USER_CODE:
+            return _reading(report, tail, f"{subject} ended with {name}: {tail.headline}")
+        return Reading(report, F.USER_CODE, name.lower(), ROOT, f"{subject} crashed with {name}")
     if tail.weight >= EXPLAINS_KILL:
-        return _reading(report, tail, f"{who} ended with {name}: {tail.headline}")
-    return Reading(report, F.SIGNAL_PREEMPTION, name.lower(), ROOT, f"{who} was ended by {name}")
+        return _reading(report, tail, f"{subject} ended with {name}: {tail.headline}")
+    return Reading(report, F.SIGNAL_PREEMPTION, name.lower(), ROOT, f"{subject} was ended by {name}")
 
 
-def _by_text(report: Report, who: str, read: "_Read") -> Reading:
+def _by_text(report: Report, subject: str, read: "_TextRead") -> Reading:
     explained = read.weight > 0 and read.diagnosis.cls is not F.UNKNOWN
     if not explained and report.exitcode == SHELL_TIMEOUT and not report.message:
-        return Reading(report, F.SIGNAL_PREEMPTION, "time-limit", ROOT, f"{who} ran into the limit of `timeout`")
+        summary = f"{subject} exceeded the time limit of `timeout`"
+        return Reading(report, F.SIGNAL_PREEMPTION, "time-limit", ROOT, summary)
     if explained:
         own = bool(report.message) and read.diagnosis.evidence[:1] and read.from_message(report)
-        return _reading(report, read, f"{who}: {_headline(report) if own or not report.message else read.headline}")
+        return _reading(report, read, f"{subject}: {_headline(report) if own or not report.message else read.headline}")
     if report.message:
-        return Reading(report, F.USER_CODE, "exception", ROOT, f"{who}: {_headline(report)}", weight=60)
-    return Reading(report, F.USER_CODE, "exit", UNSURE, f"{who} exited with code {report.exitcode}", weight=0)
+        return Reading(report, F.USER_CODE, "exception", ROOT, f"{subject}: {_headline(report)}", weight=60)
+    return Reading(report, F.USER_CODE, "exit", UNSURE, f"{subject} exited with code {report.exitcode}", weight=0)
 
 
-def _reading(report: Report, read: "_Read", summary: str) -> Reading:
-    told = read.diagnosis
-    role = read.role if told.role in (ROOT, MULTI) else told.role
-    return Reading(report, told.cls, told.detail, role, summary, read.weight, told.root_rank)
+def _reading(report: Report, read: "_TextRead", summary: str) -> Reading:
+    diagnosis = read.diagnosis
+    role = read.role if diagnosis.role in (ROOT, MULTI) else diagnosis.role
+    return Reading(report, diagnosis.cls, diagnosis.detail, role, summary, read.weight, diagnosis.root_rank)
 
 
 @attrs.frozen
-class _Read:
-    """A text that was read.
+class _TextRead:
+    """A text with its diagnosis.
 
     Args:
         text: the text.
-        diagnosis: what it means.
-        weight: of its loudest line; 0: none.
-        role: of the rule that reads that line.
+        diagnosis: its diagnosis.
+        weight: of its line of greatest weight; 0: no rule matched.
+        role: of the rule that matched that line.
     """
 
     text: str
@@ -227,31 +225,32 @@ class _Read:
 
     @property
     def headline(self) -> str:
-        """The line that it rests on, short."""
+        """The line that the diagnosis rests on, shortened."""
         return _shorten(self.diagnosis.evidence[0]) if self.diagnosis.evidence else ""
 
     def from_message(self, report: Report) -> bool:
-        """Whether it is the exception's text, not the last output's."""
+        """Whether the text is the exception's, not the last output."""
         return self.text == report.message
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(text: str, extra: tuple[Rule, ...]) -> _Read:
-    """Read a text; remembered, because every report of a round is read again when the next one comes."""
+def _read(text: str, extra: tuple[Rule, ...]) -> _TextRead:
+    """Read a text; cached, because every new report of a round makes all of its reports be read again."""
     reader = TextReader(extra)
     for line in text.splitlines():
         reader.add(line)
-    told = reader.result()
-    best = reader.loudest()
+    diagnosis = reader.result()
+    best = reader.strongest()
     if best is None:
-        return _Read(text, told, 0 if told.cls is F.UNKNOWN else LOUD, COLLATERAL if told.role == COLLATERAL else ROOT)
-    return _Read(text, told, best.weight, best.rule.role)
+        weight = 0 if diagnosis.cls is F.UNKNOWN else DECISIVE
+        return _TextRead(text, diagnosis, weight, COLLATERAL if diagnosis.role == COLLATERAL else ROOT)
+    return _TextRead(text, diagnosis, best.weight, best.rule.role)
 
 
 def _headline(report: Report) -> str:
-    """The exception's line: of the error file, or the last line of output that is not empty; of a long one its start.
+    """Return the exception's line from the error file, else the last line of output; a long one is shortened.
 
-    Advice that libraries add behind their error ("This is typically caused by ...") is left to the log files.
+    Advice that libraries append to their errors ("This is typically caused by ...") is cut off.
     """
     text = report.message or report.tail
     lines = [line.strip() for line in text.splitlines() if line.strip()]

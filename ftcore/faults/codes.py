@@ -1,7 +1,7 @@
-"""Numbers that messages carry: NCCL results, completion statuses of InfiniBand, Xids of the NVIDIA driver, exit codes.
+"""Tables of numeric codes: InfiniBand completion statuses, Xids of the NVIDIA driver, exit codes.
 
-Tables alone; what they mean for a job is in our own words. Sources: NCCL's ``nccl.h``, libibverbs' ``ibv_wc_status``,
-NVIDIA's Xid catalogue and ``nverror.h`` of its open kernel modules, POSIX.
+Sources: libibverbs' ``ibv_wc_status``, NVIDIA's Xid catalogue and ``nverror.h`` of its open kernel
+modules, POSIX. The meanings for a job are ftcore's own.
 """
 
 import signal
@@ -10,50 +10,19 @@ from enum import StrEnum
 import attrs
 
 
-@attrs.frozen
-class NcclResult:
-    """A result of an NCCL call.
-
-    Args:
-        code: ``-> N`` at the end of NCCL's lines.
-        name: as ``nccl.h`` has it.
-        text: how PyTorch words it.
-        meaning: what it mostly is.
-    """
-
-    code: int
-    name: str
-    text: str
-    meaning: str
-
-
-NCCL_RESULTS = (
-    NcclResult(
-        1, "ncclUnhandledCudaError", "unhandled cuda error", "a CUDA error of the program or device, seen by NCCL"
-    ),
-    NcclResult(2, "ncclSystemError", "unhandled system error", "a socket, memory or InfiniBand call failed"),
-    NcclResult(3, "ncclInternalError", "internal error", "no interface, unlike versions, a bug"),
-    NcclResult(4, "ncclInvalidArgument", "invalid argument", "a programming error"),
-    NcclResult(5, "ncclInvalidUsage", "invalid usage", "two ranks on one device, or calls in unlike order"),
-    NcclResult(
-        6, "ncclRemoteError", "remote process exited or there was a network error", "a peer or the way to it went"
-    ),
-)
-
-
 class Wc(StrEnum):
-    """What the status of a failed InfiniBand completion speaks for."""
+    """The probable cause of a failed InfiniBand completion, by its status."""
 
     LINK = "link"
-    """The way to the peer: cable, port, switch; or the peer itself."""
+    """The path to the peer: cable, port, switch; or the peer itself."""
     PEER = "peer"
-    """The peer refused or could not: its memory, its process, or how the two are set up."""
+    """The peer refused or failed: its memory, its process, or the configuration of the two."""
     LOCAL = "local"
-    """The host that prints it."""
+    """The host that prints the line."""
     FOLLOW = "follow"
     """An earlier error of the same queue pair."""
     PROGRAM = "program"
-    """Sizes or operations that do not fit."""
+    """Sizes or operations that do not match."""
 
 
 IB_STATUS: dict[int, tuple[str, Wc]] = {
@@ -76,32 +45,32 @@ IB_STATUS: dict[int, tuple[str, Wc]] = {
 
 
 class XidKind(StrEnum):
-    """What an Xid asks for."""
+    """What to do about an Xid."""
 
     APP = "app"
-    """The program did it: restart it."""
+    """The program caused it: restart it."""
     UNCLEAR = "unclear"
-    """Program or device: restart it, and watch the device."""
+    """Program or device: restart the program, and watch the device."""
     DEVICE = "device"
     """The device needs a reset, or its node a reboot: take it out."""
     CONTAINED = "contained"
     """A memory error that hit one process only: restart it, reset the device when it is idle."""
     EARLY = "early"
-    """Recorded or corrected; watch it."""
+    """Recorded or corrected; watch the device."""
     FOLLOW = "follow"
-    """Follows something else, or the driver's own affair."""
+    """A consequence of another error, or internal to the driver."""
     CONFIG = "config"
     """Set up wrongly."""
 
 
 @attrs.frozen
 class Xid:
-    """Some Xids of one meaning.
+    """Xids with one meaning.
 
     Args:
         codes: their numbers.
-        name: short.
-        kind: what they ask for.
+        name: a short name.
+        kind: what to do about them.
     """
 
     codes: tuple[int, ...]
@@ -135,19 +104,19 @@ XIDS = (
     Xid((37, 38, 44, 66, 67, 141), "driver", XidKind.FOLLOW),
     Xid((78, 151), "set-up", XidKind.CONFIG),
 )
-"""By what they ask for; 144 to 150 and 154 say it in their text and have rules of their own."""
+"""By what to do about them; the text of 144 to 150 and 154 says it, and they have rules of their own."""
 
 SIGNAL_MEANINGS = {
-    signal.SIGABRT: "a watchdog took the process down, or C++ aborted",
-    signal.SIGBUS: "shared memory is full, or a mapped file was cut short",
-    signal.SIGKILL: "the OOM killer, a scheduler, or an agent after its grace time",
+    signal.SIGABRT: "a watchdog ended the process, or C++ aborted",
+    signal.SIGBUS: "shared memory is full, or a mapped file was truncated",
+    signal.SIGKILL: "the OOM killer, a scheduler, or an agent after its grace period",
     signal.SIGSEGV: "a crash",
-    signal.SIGTERM: "a scheduler's or an agent's order to end",
+    signal.SIGTERM: "a scheduler or an agent requested the end",
 }
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; ``signal 99`` for a number without a name."""
+    """Return ``SIGKILL`` for 9, and ``signal 99`` for a number without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -155,11 +124,11 @@ def signal_name(number: int) -> str:
 
 
 SHELL_TIMEOUT = 124
-"""What ``timeout`` exits with when the time is over."""
+"""Exit code of the command ``timeout`` when the time limit is reached."""
 
 
 def exit_patterns(number: int) -> str:
-    """The ways in which a launcher, a shell or Kubernetes writes that a signal ended a process: -n, 128 + n, a name.
+    """A pattern for how launchers, shells and Kubernetes report the end of a process by a signal: -n, 128 + n, a name.
 
     Args:
         number: the signal.

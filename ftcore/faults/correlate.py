@@ -1,35 +1,34 @@
-"""Correlation: the reports of one moment -> one fault, with its root first.
+"""Correlation: combines the reports of one round into one fault and finds its root cause.
 
-Reports of one round belong together. The root is chosen by what it is before when it came, because a victim's report
-may well arrive first: hardware that says so, then a death by signal or a lost node, then an exception of its own, then
-what cannot tell (an exit without a word, a wait that ran out), then what says by itself that it is collateral. Among
-equals the earliest wins: by the monotonic clock where the reports come from one boot, else by the master's clock.
+A victim's report may arrive first, so the kind of a report counts more than its time. The order is: a hardware error,
+the end by a signal or a lost node, an exception, an inconclusive report (an exit without a message, a timeout), and
+last a report that is collateral. Of equals the earliest is the root: by the monotonic clock if all reports come from
+one boot, else by the master's clock.
 
-Where all who report are victims, the culprit is whom they name, who is behind them in the order of collectives, or
-the one rank that others speak of and that said nothing itself: it stands first among the ranks, and its node first
-among the nodes if the world is known. Lines of output that rules knew (hits) count as reports of their own if they came
-close before: a kernel's Xid explains the CUDA error that follows it.
+If all reports are from victims, the suspect is the rank that most of them name, or the rank that is behind the others
+in the order of collectives. It is put first among the ranks, and its node first among the nodes if the world is known.
+Lines of output that matched rules (hits) shortly before count as reports: an Xid explains the CUDA error that follows.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 
 from ftcore.events.incident import Fault
-from ftcore.faults.classify import LOUD, Reading, classify
+from ftcore.faults.classify import DECISIVE, Reading, classify
 from ftcore.faults.rule import COLLATERAL, ROOT, UNSURE, Rule
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.ids import SECOND
-from ftcore.states.model import Report
+from ftcore.states.evidence import Report
 
 HITS_WINDOW_NS = 120 * SECOND
-"""A line that came longer before the first report than this is of another matter: the training went on after it."""
+"""A hit that is older than this at the first report is unrelated: training continued after it."""
 
 HARDWARE = 95
-"""Weight from which on a device says of itself that it is broken."""
+"""Least weight of a device's report that it is broken."""
 
 _FAULT_ORDER = {ROOT: 0, UNSURE: 1, COLLATERAL: 2}
 _NAMED_MAX = 16
-"""Nodes and ranks named in a fault; the log holds the rest."""
+"""Most nodes and ranks named in a fault; the log has the rest."""
 _WAITS = (FaultClass.NCCL_TIMEOUT, FaultClass.HANG, FaultClass.COLLATERAL, FaultClass.NCCL_REMOTE_ERROR)
 _PLACE = (re.compile(r"last completed (?:NCCL )?work: (\d{1,18})"), re.compile(r"SeqNum=(\d{1,18})"))
 
@@ -40,13 +39,13 @@ def correlate(
     extra: tuple[Rule, ...] = (),
     node_of: Mapping[int, str] | None = None,
 ) -> Fault:
-    """One fault out of the reports of the newest round among them.
+    """Combine the reports of the newest round into one fault.
 
     Args:
         reports: at least one report.
-        hits: ``log.matched`` reports: lines of output and of the kernel that rules knew.
-        extra: the job's own rules.
-        node_of: the node of each rank, to name the node of a culprit that could not report.
+        hits: ``log.matched`` reports: lines of workers' output and of the kernel log that matched rules.
+        extra: the job's custom rules.
+        node_of: the node of each rank, to name the node of a suspect that sent no report.
     """
     newest = max(report.round for report in reports)
     readings = [classify(report, extra) for report in reports if report.round == newest]
@@ -61,7 +60,7 @@ def correlate(
     if suspect is not None:
         ranks.insert(0, suspect)
         nodes = [node_of[suspect], *nodes] if node_of is not None and suspect in node_of else nodes
-        summary += f"; they wait for rank {suspect}"
+        summary += f"; the others wait for rank {suspect}"
     return Fault(
         cls=str(root.cls),
         detail=root.detail,
@@ -76,7 +75,7 @@ def correlate(
 
 
 def _explaining(hits: Sequence[Report], reports: Sequence[Report], extra: tuple[Rule, ...]) -> list[Reading]:
-    """The hits that may explain the reports: close before, loud, of a node that reports, and a cause by themselves."""
+    """Return the hits that may explain the reports: shortly before, on a reporting node, and clearly a root cause."""
     first = min(report.time for report in reports)
     nodes = {report.node for report in reports}
     readings = [
@@ -84,7 +83,7 @@ def _explaining(hits: Sequence[Report], reports: Sequence[Report], extra: tuple[
         for hit in hits
         if hit.node in nodes and hit.round == reports[0].round and hit.time >= first - HITS_WINDOW_NS
     ]
-    return [reading for reading in readings if reading.role == ROOT and reading.weight >= LOUD]
+    return [reading for reading in readings if reading.role == ROOT and reading.weight >= DECISIVE]
 
 
 def _rank(reading: Reading, one_boot: bool) -> tuple[int, int, int, int, int]:
@@ -95,7 +94,7 @@ def _rank(reading: Reading, one_boot: bool) -> tuple[int, int, int, int, int]:
 
 
 def _with_suspect(ordered: list[Reading]) -> tuple[list[Reading], int | None]:
-    """Where nobody is the root by itself: the culprit's own report first, or the rank of one that sent none."""
+    """If no report is a root: put the suspect's report first, or return the suspect's rank if it sent no report."""
     if ordered[0].role == ROOT or ordered[0].cls not in _WAITS:
         return ordered, None
     suspect = _suspect(ordered)
@@ -108,10 +107,10 @@ def _with_suspect(ordered: list[Reading]) -> tuple[list[Reading], int | None]:
 
 
 def _suspect(readings: Sequence[Reading]) -> int | None:
-    """The rank that most of them name, or the one that is behind the others in the order of collectives."""
-    blamed = [int(reading.names) for reading in readings if reading.names.isdecimal()]
-    if blamed:
-        return max(dict.fromkeys(blamed), key=blamed.count)
+    """Return the rank that most readings blame, or the rank that is behind the others in the order of collectives."""
+    ranks = [int(reading.blamed) for reading in readings if reading.blamed.isdecimal()]
+    if ranks:
+        return max(dict.fromkeys(ranks), key=ranks.count)
     for pattern in _PLACE:
         places: dict[int, int] = {}
         for reading in readings:

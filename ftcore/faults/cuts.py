@@ -1,12 +1,12 @@
-"""Which nodes cannot reach each other, by what their kernels say of the workers' TCP connections. Pure.
+"""Nodes that cannot reach each other, found by the kernels' counters of the workers' TCP connections. Pure.
 
-A connection speaks for a cut if the kernel sends its oldest segment again and again and hears nothing from the other
-end, neither data nor an acknowledgement. The kernel acknowledges for a process that is stopped, busy or slow, and it
-answers the probes of a closed window; so a slow peer never looks like this. A host that crashed, or that is cut off
-from everything, does: its agent is silent as well, and it is a lost node long before.
+A connection is evidence of a cut if the kernel keeps retransmitting its oldest segment and receives nothing from the
+peer, neither data nor an acknowledgement. A slow peer never looks like this: its kernel acknowledges for a process that
+is stopped, busy or slow, and answers the probes of a closed window. A crashed or isolated host does, but its heartbeats
+are missing as well, and it is a lost node long before.
 
-House rules: only addresses of this job's nodes count; what workers exchange with a store of data is another matter. An
-address that several nodes have, as two agents on one host do, speaks for none of them.
+House rules: only addresses of this job's nodes count, not those of data stores. An address that several nodes have,
+such as two agents on one host, is ignored.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,10 +17,10 @@ import attrs
 from ftcore.events.worker import Cut
 
 RETRIES_MIN: Final = 3
-"""Retransmissions of one segment: fewer happen in any network."""
+"""Least retransmissions of one segment: fewer are normal in any network."""
 
 UNANSWERED_MAX: Final = 16
-"""Addresses that one node names."""
+"""Addresses that one node reports."""
 
 CUTS_MAX: Final = 16
 """Cuts in one event."""
@@ -30,12 +30,12 @@ PAIRS_NAMED_MAX: Final = 3
 
 @attrs.frozen(kw_only=True)
 class Unanswered:
-    """Connections of a node's workers to one address on which nothing is answered.
+    """Connections of a node's workers to one address without an answer.
 
     Args:
-        address: of the other end.
-        connections: how many they are.
-        silent_s: seconds, at least, for which the other end has not answered; of the longest.
+        address: the peer's address.
+        connections: number of connections.
+        silent_s: seconds, at least, without an answer; of the longest.
         retries: the most retransmissions of one segment.
         ranks: global ranks of the workers.
     """
@@ -49,11 +49,11 @@ class Unanswered:
 
 @attrs.frozen(kw_only=True)
 class Net:
-    """What a node's kernel says of its workers' connections.
+    """A node's TCP connections, as its kernel reports them.
 
     Args:
-        addresses: the local addresses that its workers use, loopback excepted.
-        unanswered: connections on which nothing is answered, by address.
+        addresses: the local addresses that its workers use, except loopback.
+        unanswered: connections without an answer, by address.
     """
 
     addresses: tuple[str, ...] = ()
@@ -63,13 +63,13 @@ class Net:
 NO_NET: Final = Net()
 
 
-def cuts_of(nets: Mapping[str, Net], joined: Mapping[str, str], seat: Callable[[str], int]) -> tuple[Cut, ...]:
-    """Which node gets no answer from which, in the order of the world.
+def cuts_of(nets: Mapping[str, Net], joined: Mapping[str, str], place_of: Callable[[str], int]) -> tuple[Cut, ...]:
+    """Return the pairs of nodes of which one gets no answer from the other, in the order of the world.
 
     Args:
-        nets: what each node's kernel says.
+        nets: the connections of each node.
         joined: the address that each node joined with.
-        seat: a node's place in the world.
+        place_of: returns a node's place in the world.
     """
     owners: dict[str, set[str]] = {}
     for node, net in nets.items():
@@ -79,47 +79,47 @@ def cuts_of(nets: Mapping[str, Net], joined: Mapping[str, str], seat: Callable[[
         owners.setdefault(address, set()).add(node)
     found: dict[tuple[str, str], Cut] = {}
     for node, net in nets.items():
-        for told in net.unanswered:
-            (peer, *others) = owners.get(told.address, {node})
+        for unanswered in net.unanswered:
+            (peer, *others) = owners.get(unanswered.address, {node})
             if peer != node and not others:
-                found[node, peer] = _with(found.get((node, peer)), node, peer, told)
-    return tuple(sorted(found.values(), key=lambda cut: (seat(cut.node), seat(cut.peer)))[:CUTS_MAX])
+                found[node, peer] = _merged(found.get((node, peer)), node, peer, unanswered)
+    return tuple(sorted(found.values(), key=lambda cut: (place_of(cut.node), place_of(cut.peer)))[:CUTS_MAX])
 
 
-def _with(known: Cut | None, node: str, peer: str, told: Unanswered) -> Cut:
+def _merged(known: Cut | None, node: str, peer: str, unanswered: Unanswered) -> Cut:
     if known is None:
         return Cut(
             node=node,
             peer=peer,
-            connections=told.connections,
-            silent_s=told.silent_s,
-            retries=told.retries,
-            ranks=told.ranks,
+            connections=unanswered.connections,
+            silent_s=unanswered.silent_s,
+            retries=unanswered.retries,
+            ranks=unanswered.ranks,
         )
     return attrs.evolve(
         known,
-        connections=known.connections + told.connections,
-        silent_s=max(known.silent_s, told.silent_s),
-        retries=max(known.retries, told.retries),
-        ranks=tuple(sorted({*known.ranks, *told.ranks})),
+        connections=known.connections + unanswered.connections,
+        silent_s=max(known.silent_s, unanswered.silent_s),
+        retries=max(known.retries, unanswered.retries),
+        ranks=tuple(sorted({*known.ranks, *unanswered.ranks})),
     )
 
 
-def at_odds(cuts: Iterable[Cut], seat: Callable[[str], int]) -> tuple[str, ...]:
-    """The nodes at the ends of the cuts, the one first that the others get on best without.
+def nodes_apart(cuts: Iterable[Cut], place_of: Callable[[str], int]) -> tuple[str, ...]:
+    """Return the nodes at the ends of the cuts, first the one that the job loses least by.
 
-    That is the one with the most peers out of reach; of two ends of one cut, the later in the world: the first node
-    often holds what the others need, as the store and the checkpoint.
+    That is the node with the most unreachable peers; of two equal ones the later in the world, because the first node
+    often has what the others need, such as the store and the checkpoint.
     """
     peers: dict[str, set[str]] = {}
     for cut in cuts:
         peers.setdefault(cut.node, set()).add(cut.peer)
         peers.setdefault(cut.peer, set()).add(cut.node)
-    return tuple(sorted(peers, key=lambda node: (-len(peers[node]), -seat(node))))
+    return tuple(sorted(peers, key=lambda node: (-len(peers[node]), -place_of(node))))
 
 
-def told(cuts: Sequence[Cut]) -> str:
-    """The cuts in words, the pairs of nodes in the order of the cuts."""
+def describe(cuts: Sequence[Cut]) -> str:
+    """Return the cuts as text, by pairs of nodes in the order of the cuts."""
     pairs: dict[frozenset[str], list[Cut]] = {}
     for cut in cuts:
         pairs.setdefault(frozenset((cut.node, cut.peer)), []).append(cut)

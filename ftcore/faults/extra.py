@@ -1,19 +1,19 @@
-"""Rules of a job's own: from its policy file, or from an entry point. They are read before the built-in ones.
+"""Custom rules of a job, from its policy file or from an entry point. They precede the built-in rules.
 
-A rule as it stands in YAML::
+A rule in YAML::
 
     faults:
       rules:
         - name: licence                  # default: rule-1, rule-2, ...
-          pattern: licence server .* unreachable   # RE2, searched for in each line; required
+          pattern: licence server .* unreachable   # RE2 syntax, searched for in each line; required
           class: config-env              # a class of the taxonomy; required
           detail: licence                # default: the name
           role: root                     # root (default), collateral or unknown
-          action: wait                   # default: what the class recommends
+          action: wait                   # default: the usual action of the class
           reason: the licence server is restarted at noon
-          example: "licence server lic01 unreachable"   # if given, the pattern must find it
+          example: "licence server lic01 unreachable"   # if given, the pattern must match it
 
-House rule: whatever stands in the file, it ends as rules or as one ``UsageError`` that names the place.
+Invalid rules are refused with a ``UsageError`` that names the place in the file.
 """
 
 import difflib
@@ -26,22 +26,22 @@ import attrs
 from ftcore.errors import UsageError
 from ftcore.faults.pattern import Pattern, check, to_bytes
 from ftcore.faults.rule import COLLATERAL, EXTRA_WEIGHT, ROLES, ROOT, Rule
-from ftcore.faults.taxonomy import Action, FaultClass
+from ftcore.faults.taxonomy import FaultClass, Remedy
 
 RULES_MAX = 200
 TEXT_CHARS_MAX = 500
 KEYS = ("name", "pattern", "class", "detail", "role", "action", "reason", "example")
 NOT_FOR_RULES = (FaultClass.NODE_LOST, FaultClass.REQUEST)
-"""Classes that no line of text can speak for."""
+"""Classes that no line of text is evidence for."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
-_WORDS: Mapping[str, Sequence[str]] = {
+_VALUES: Mapping[str, Sequence[str]] = {
     "role": ROLES,
     "class": [str(cls) for cls in FaultClass if cls not in NOT_FOR_RULES],
-    "action": [str(action) for action in Action],
+    "action": [str(action) for action in Remedy],
 }
-"""What the keys take that take words."""
+"""Accepted values of the keys that have a fixed set of values."""
 
 
 ORDINARY = (
@@ -62,18 +62,18 @@ ORDINARY = (
     "tensor([0.1, 0.2], device='cuda:0')",
     "Training finished",
 )
-"""Lines of a log in which nothing went wrong, as frameworks write them."""
+"""Lines of a normal training log, as frameworks write them."""
 ORDINARY_SHARE_MAX = 0.4
 
 
 @attrs.frozen
 class Mistake:
-    """What is wrong with a rule.
+    """A mistake in a rule.
 
     Args:
-        index: its place among the rules; -1: it is about all of them.
-        key: the key that has it; empty: it is about the rule as a whole.
-        text: its place, what was found and what was expected.
+        index: index of the rule; -1: all rules.
+        key: the key with the mistake; empty: the rule as a whole.
+        text: the message: the place, what was found and what was expected.
     """
 
     index: int
@@ -82,14 +82,14 @@ class Mistake:
 
 
 def extra_rules(items: Sequence[Any], where: str) -> tuple[Rule, ...]:
-    """Read rules as YAML or an entry point gave them.
+    """Read rules from YAML or an entry point.
 
     Args:
-        items: one mapping to a rule, in order of precedence; see the module for its keys.
-        where: named in errors, as ``policy.yaml: faults.rules``.
+        items: one mapping for each rule, in order of precedence; see the module for its keys.
+        where: place named in errors, for example ``policy.yaml: faults.rules``.
 
     Raises:
-        UsageError: an item cannot be used; names its place, what was found and what was expected.
+        UsageError: an item is invalid; the message names its place, what was found and what was expected.
     """
     for mistake in mistakes(items, where):
         raise UsageError(mistake.text)
@@ -97,11 +97,11 @@ def extra_rules(items: Sequence[Any], where: str) -> tuple[Rule, ...]:
 
 
 def mistakes(items: Sequence[Any], where: str) -> list[Mistake]:
-    """Everything that is wrong with rules; empty if ``extra_rules`` takes them. For the arguments see there."""
+    """Return all mistakes in rules; empty if ``extra_rules``, which has the same arguments, accepts them."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
         return [Mistake(-1, "", f"{where}: found {_kind(items)}, expected a list of rules")]
     if len(items) > RULES_MAX:
-        return [Mistake(-1, "", f"{where}: {len(items)} rules; at most {RULES_MAX} are taken")]
+        return [Mistake(-1, "", f"{where}: found {len(items)} rules, expected at most {RULES_MAX}")]
     found: list[Mistake] = []
     names: dict[str, int] = {}
     for index, item in enumerate(items):
@@ -109,7 +109,7 @@ def mistakes(items: Sequence[Any], where: str) -> list[Mistake]:
         name = item.get("name", _default_name(index)) if isinstance(item, Mapping) else _default_name(index)
         first = names.setdefault(name, index) if isinstance(name, str) else index
         if first != index:
-            text = f"{where}[{index}]: the name {name!r} is taken by {where}[{first}]"
+            text = f"{where}[{index}]: the name {name!r} is already used by {where}[{first}]"
             found.append(Mistake(index, "name", text))
     return found
 
@@ -119,7 +119,7 @@ def _default_name(index: int) -> str:
 
 
 def _mistakes(item: Any) -> Iterator[tuple[str, str]]:
-    """Keys and what is wrong with them, behind the place of the rule."""
+    """Yield keys with their mistakes; each text follows the place of the rule."""
     if not isinstance(item, Mapping):
         yield "", f": found {_kind(item)}, expected a rule with the keys pattern and class"
         return
@@ -131,7 +131,7 @@ def _mistakes(item: Any) -> Iterator[tuple[str, str]]:
             yield "", f": the key {key!r} is missing"
     texts: dict[str, str] = {}
     for key in (key for key in KEYS if key in item):
-        text = _no_text(key, item[key]) or _wrong_word(key, item[key])
+        text = _text_mistake(key, item[key]) or _value_mistake(key, item[key])
         if text:
             yield key, f".{key}: {text}"
         else:
@@ -139,16 +139,16 @@ def _mistakes(item: Any) -> Iterator[tuple[str, str]]:
     if "pattern" in texts and (share := _ordinary_share(texts["pattern"])) > ORDINARY_SHARE_MAX:
         yield (
             "pattern",
-            f".pattern: {texts['pattern']!r} is found in {share:.0%} of the lines of an ordinary training log, each of "
-            "which would be taken for a fault; make it say more",
+            f".pattern: {texts['pattern']!r} matches {share:.0%} of the lines of a normal training log, each of which "
+            "would be read as a fault; make it more specific",
         )
     example = texts.get("example", "")
     if example and "pattern" in texts and Pattern(texts["pattern"]).groups(to_bytes(example)) is None:
-        yield "example", f".example: the pattern {texts['pattern']!r} does not find {example!r}"
+        yield "example", f".example: the pattern {texts['pattern']!r} does not match {example!r}"
 
 
 def _ordinary_share(pattern: str) -> float:
-    """The share of ordinary lines that a pattern is found in."""
+    """Return the share of the lines of a normal log that a pattern matches."""
     search = Pattern(pattern)
     return sum(search.groups(to_bytes(line)) is not None for line in ORDINARY) / len(ORDINARY)
 
@@ -163,15 +163,15 @@ def _rule(item: Mapping[str, str], default_name: str) -> Rule:
         detail=item.get("detail", name),
         role=role,
         weight=20 if role == COLLATERAL else EXTRA_WEIGHT,
-        reason=item.get("reason", f"rule {name} of the job"),
+        reason=item.get("reason", f"custom rule {name}"),
         example=item.get("example", ""),
-        action=Action(item["action"]) if "action" in item else None,
+        action=Remedy(item["action"]) if "action" in item else None,
         live=True,
     )
 
 
-def _no_text(key: str, value: Any) -> str:
-    """Why a value is not the text that the key takes; empty if it is."""
+def _text_mistake(key: str, value: Any) -> str:
+    """Return why a value is not a text that the key accepts; empty if it is."""
     if not isinstance(value, str):
         return f"found {_kind(value)}, expected text; put it into quotes"
     if key != "pattern" and (len(value) > TEXT_CHARS_MAX or "\n" in value or not value.isprintable()):
@@ -179,13 +179,13 @@ def _no_text(key: str, value: Any) -> str:
     return ""
 
 
-def _wrong_word(key: str, value: str) -> str:
-    """Why a text is none that its key takes; empty if it is."""
-    known = _WORDS.get(key)
+def _value_mistake(key: str, value: str) -> str:
+    """Return why a key does not accept a text; empty if it does."""
+    known = _VALUES.get(key)
     if known is not None and value not in known:
         return f"unknown {value!r}{_near(value, known)}; known: {', '.join(known)}"
     if key == "name" and _NAME.fullmatch(value) is None:
-        return f"{value!r} is no name: expected letters, digits, '.', '_' and '-', at most 64"
+        return f"{value!r} is not a valid name: expected letters, digits, '.', '_' and '-', at most 64 characters"
     if key == "pattern":
         try:
             check(value, "")

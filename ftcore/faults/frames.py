@@ -1,4 +1,4 @@
-"""Where a worker stands: from the stacks that faulthandler prints to a place in the script and a collective. Pure."""
+"""Reads faulthandler's stacks: a worker's place in its script, and the collective that it is inside of. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _OUTSIDE = ("socket.py", "ssl.py", "subprocess.py", "selectors.py", "http/client
 
 @attrs.frozen
 class Frame:
-    """One frame of Python."""
+    """One Python frame."""
 
     file: str
     line: str
@@ -36,14 +36,14 @@ class Frame:
 
 
 @attrs.frozen
-class Place:
-    """Where a worker's main thread stands.
+class StackPosition:
+    """The place of a worker's main thread.
 
     Args:
         frames: of the main thread, innermost first.
-        op: the collective that it is inside of; empty: none that is known.
-        talks: another of its threads is inside of a call that waits for a socket, a file or a process; None: the other
-            threads are not known.
+        op: the collective that it is inside of; empty: none is known.
+        talks: another thread of the worker waits for a socket, a file or a process; None: the other threads are not
+            known.
     """
 
     frames: tuple[Frame, ...] = ()
@@ -52,30 +52,30 @@ class Place:
 
     @property
     def where(self) -> str:
-        """The innermost line of the script's own, else of all."""
+        """The innermost line of the script itself, else the innermost line."""
         own = [frame for frame in self.frames if _LIBRARY.search(frame.file) is None]
         return str((own or self.frames)[0]) if self.frames else ""
 
     @property
     def stack(self) -> str:
-        """The innermost frames, a line each."""
+        """The innermost frames, one per line."""
         return "\n".join(map(str, self.frames[:FRAMES_MAX]))
 
 
-def place_of(dump: str) -> Place:
-    """Read what faulthandler printed, of the main thread or of all; the main thread is printed last."""
+def place_of(dump: str) -> StackPosition:
+    """Read faulthandler's output for the main thread or for all threads; the main thread is last."""
     starts = [found.start() for found in _THREAD.finditer(dump)]
     if not starts:
-        return Place()
+        return StackPosition()
     threads = [dump[begin:end] for begin, end in zip(starts, [*starts[1:], len(dump)], strict=True)]
     frames = _frames(threads[-1])
     if threads[-1].startswith(_MAIN_ALONE):
-        return Place(frames, _op(frames), None)
-    return Place(frames, _op(frames), any(_innermost(thread).endswith(_OUTSIDE) for thread in threads[:-1]))
+        return StackPosition(frames, _op(frames), None)
+    return StackPosition(frames, _op(frames), any(_innermost(thread).endswith(_OUTSIDE) for thread in threads[:-1]))
 
 
 def _frames(thread: str) -> tuple[Frame, ...]:
-    """The frames of a thread, without that of the handler which wrote them."""
+    """Return the frames of a thread, without the frame of the handler that printed them."""
     frames = (Frame(*found.groups()) for found in _FRAME.finditer(thread))
     return tuple(frame for frame in frames if not frame.file.endswith(_HANDLER))
 
@@ -86,7 +86,7 @@ def _innermost(thread: str) -> str:
 
 
 def _op(frames: Sequence[Frame]) -> str:
-    """The collective: the outermost call into torch's own, so that ``all_gather_object`` is not ``all_gather``."""
+    """Return the collective: the outermost call into torch, so that ``all_gather_object`` is not ``all_gather``."""
     for frame in reversed(frames):
         if frame.file.endswith(_C10D) and _COLLECTIVE.match(frame.function):
             return frame.function

@@ -1,9 +1,9 @@
-"""Patterns on RE2: the time of a search grows with the length of the text alone, whoever wrote the pattern.
+"""Patterns on RE2: the time of a search depends on the length of the text only, not on the pattern.
 
-A backtracking engine was measured to hold the interpreter for seconds on one line and one careless pattern; a user's
-patterns come from a policy file, so they never meet one. The built-in patterns run on the same engine, all in one
-automaton: a block of ordinary output costs one pass over its bytes however many rules there are. House rule: the only
-module that knows the library. Text is bytes here, read as Latin-1, so there is no input that cannot be searched.
+Patterns come from users' policy files, and a backtracking engine can block the interpreter for seconds on one line with
+a careless pattern. The built-in patterns use the same engine, all in one automaton: a block of output costs one pass
+over its bytes for any number of rules. House rule: no other module imports the library. Text is bytes, read as Latin-1,
+so any input can be searched.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,13 +13,13 @@ import re2
 from ftcore.errors import UsageError
 
 PATTERN_CHARS_MAX = 1000
-"""Characters of one pattern."""
+"""Most characters of a pattern."""
 
 PROGRAM_MAX = 20_000
-"""Instructions of one compiled pattern: ``(a{900}){900}`` is short to write."""
+"""Most instructions of a compiled pattern: ``(a{900}){900}`` is short but compiles to many."""
 
 SET_MEMORY_BYTES = 24 << 20
-"""What the automaton of a whole table may take; it is built as it is needed, and far less is."""
+"""Memory limit of a table's automaton; it is built on demand and takes far less."""
 
 
 def _options(memory: int = 0) -> re2.Options:
@@ -33,50 +33,50 @@ def _options(memory: int = 0) -> re2.Options:
 
 
 def to_bytes(text: str) -> bytes:
-    """The text as patterns see it; half characters are kept as they came."""
+    """Encode a text for patterns; undecodable bytes are preserved."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def check(pattern: str, where: str) -> None:
-    """See to it that a pattern can be used.
+    """Check a pattern.
 
     Args:
-        pattern: in RE2's syntax.
-        where: named in the error.
+        pattern: in RE2 syntax.
+        where: place named in the error.
 
     Raises:
-        UsageError: it is empty or too long, is not in RE2's syntax, or matches the empty line and so every line.
+        UsageError: the pattern is empty, too long, not valid RE2 syntax, or matches the empty line and so every line.
     """
     if not pattern:
-        raise UsageError(f"{where}: the pattern is empty; expected what to search a line for")
+        raise UsageError(f"{where}: the pattern is empty; expected a regular expression in RE2 syntax")
     if len(pattern) > PATTERN_CHARS_MAX:
-        raise UsageError(f"{where}: the pattern has {len(pattern)} characters; at most {PATTERN_CHARS_MAX} are taken")
+        raise UsageError(f"{where}: the pattern has {len(pattern)} characters, expected at most {PATTERN_CHARS_MAX}")
     try:
         compiled = re2.compile(to_bytes(pattern), _options())
     except re2.error as error:
-        told = error.args[0] if error.args else error
-        detail = told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
+        reason = error.args[0] if error.args else error
+        detail = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
         raise UsageError(
-            f"{where}: {pattern!r} is no pattern of RE2 ({detail}); RE2 has no look-around and no back-references"
+            f"{where}: {pattern!r} is not valid in RE2 ({detail}); RE2 has no look-around and no back-references"
         ) from None
     if compiled.programsize > PROGRAM_MAX:
-        raise UsageError(f"{where}: {pattern!r} repeats too much; write smaller counts")
+        raise UsageError(f"{where}: {pattern!r} repeats too much; use smaller repetition counts")
     if compiled.search(b"") is not None:
-        raise UsageError(f"{where}: {pattern!r} is found in every line, even in an empty one; make it say more")
+        raise UsageError(f"{where}: {pattern!r} matches every line, even an empty one; make it more specific")
 
 
 class Pattern:
-    """One pattern, to be searched for in one line.
+    """One compiled pattern.
 
     Args:
-        pattern: in RE2's syntax, known to be good.
+        pattern: in RE2 syntax, already checked.
     """
 
     def __init__(self, pattern: str) -> None:
         self._compiled = re2.compile(to_bytes(pattern), _options())
 
     def groups(self, line: bytes) -> tuple[str, ...] | None:
-        """The groups of the first match, empty where one took no part; None if there is no match."""
+        """Return the groups of the first match, an unmatched one as an empty string; None if there is no match."""
         found = self._compiled.search(line)
         if found is None:
             return None
@@ -84,10 +84,10 @@ class Pattern:
 
 
 class PatternSet:
-    """Many patterns, searched for at once.
+    """Many compiled patterns, searched for in one pass.
 
     Args:
-        patterns: in RE2's syntax, each known to be good.
+        patterns: in RE2 syntax, already checked.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
@@ -97,5 +97,5 @@ class PatternSet:
         self._set.Compile()
 
     def found_in(self, text: bytes) -> Sequence[int]:
-        """Numbers of the patterns that the text has, ascending; a text of many lines is searched as one."""
+        """Return the indexes of the matching patterns, ascending; several lines are searched as one text."""
         return sorted(self._set.Match(text) or ())

@@ -1,9 +1,8 @@
-"""Steps and clocks in a text: a training that stands still, told by no line but by what the lines are.
+"""Finds a hang in a text by the steps and time stamps of its lines.
 
-Three signs: the same step over and over while the clock goes on (a heartbeat lives, the training does not), a clock
-that goes on long after the last of many regular lines, and communicators that all ranks begin to set up and not all
-complete. Any other evidence goes first. House rule: memory is bounded;
-a clock is what stands in the line, never the reader's own.
+There are three signs: the same step is reported repeatedly while time passes; time passes without a line or a step
+after many regular ones; all ranks begin to set up a communicator but not all complete it. Any other evidence takes
+precedence. House rules: memory is bounded; time comes from the lines only.
 """
 
 import itertools
@@ -15,24 +14,24 @@ import attrs
 
 HEAD_CHARS = 240
 CLOCK_CHARS = 100
-"""Where a line's clock stands: in front, behind a host or a rank."""
+"""A line's time stamp is at its start, perhaps after a host or a rank."""
 STEPS_MAX = 512
-"""Kept of the newest lines with a step."""
+"""Newest lines with a step that are kept."""
 SPEAKERS_MAX = 1024
 SAME_MIN = 3
-"""Lines with one step, from which on it is a standstill: a step may be told by two."""
+"""Least lines with the same step for a hang: a step may be reported twice."""
 SAME_SECONDS_MIN = 60.0
 GAP_LONG_SECONDS = 1800.0
-"""Where lines without steps are all there is: the default of gloo, and of NCCL before PyTorch 2.2."""
+"""Least gap between lines without steps: the default timeout of gloo, and of NCCL before PyTorch 2.2."""
 LINES_AFTER_MAX = 3
-"""Lines behind a gap: more, and it went on."""
+"""Most lines after a gap: more lines mean that the training continued."""
 GAP_SECONDS_MIN = 600.0
-"""What PyTorch waits for a collective of NCCL by default."""
+"""Least gap between steps: PyTorch's default timeout for NCCL collectives."""
 TIMES_THE_USUAL = 10.0
-"""Of the time between two steps."""
+"""Least gap as a multiple of the usual time between two steps."""
 
 SET_UP_MIN = 8
-"""Lines of NCCL about a set-up: fewer may be a mere excerpt."""
+"""Least NCCL lines about a set-up: fewer may be an excerpt."""
 _SET_UP = ("Channel ", "Trees ", "Ring ", "Connected all ", "Using network")
 
 _STEP = re.compile(
@@ -47,12 +46,12 @@ _ELAPSED = re.compile(r"\b(?:elapsed|uptime|t)\s{0,2}[=:]\s{0,2}(\d{1,9}(?:\.\d{
 
 
 @attrs.frozen
-class Mark:
+class StepLine:
     """A line with a step.
 
     Args:
         step: the step.
-        clock: seconds of whatever clock the line has; NaN if none.
+        clock: the line's time stamp in seconds; NaN: none.
     """
 
     step: int
@@ -60,10 +59,10 @@ class Mark:
 
 
 @attrs.define
-class Progress:
-    """Collects steps and clocks, line by line."""
+class ProgressCollector:
+    """Collects steps and time stamps, line by line."""
 
-    _marks: dict[str, list[Mark]] = attrs.field(factory=dict)
+    _marks: dict[str, list[StepLine]] = attrs.field(factory=dict)
     _clocks: list[float] = attrs.field(factory=list)
     _set_up: int = 0
     _began: int = 0
@@ -71,12 +70,12 @@ class Progress:
     _last: float = float("nan")
     _last_has_step: bool = False
 
-    def add(self, line: str, who: str) -> None:
-        """Take a line.
+    def add(self, line: str, speaker: str) -> None:
+        """Read a line.
 
         Args:
             line: the line.
-            who: who wrote it; empty if it does not say.
+            speaker: the rank, task or host that wrote it; empty: not known.
         """
         head = line[:HEAD_CHARS]
         clock = _clock(head)
@@ -91,28 +90,28 @@ class Progress:
             self._set_up += any(word in line for word in _SET_UP)
             self._began += "Init START" in line
             self._completed += "Init COMPLETE" in line
-        if step < 0 or (who not in self._marks and len(self._marks) >= SPEAKERS_MAX):
+        if step < 0 or (speaker not in self._marks and len(self._marks) >= SPEAKERS_MAX):
             return
-        marks = self._marks.setdefault(who, [])
-        marks.append(Mark(step, clock))
+        marks = self._marks.setdefault(speaker, [])
+        marks.append(StepLine(step, clock))
         if len(marks) > STEPS_MAX:
             del marks[0]
 
     def read(self) -> tuple[str, str]:
-        """In words, how it stands still, and who is behind all others; empty if it does not, or nobody is."""
-        still = {who: told for who, marks in self._marks.items() if (told := _same(marks))}
-        if still and len(still) == len(self._marks):
-            steps = {who: marks[-1].step for who, marks in self._marks.items()}
-            behind = [who for who, step in steps.items() if step == min(steps.values())]
-            return next(iter(still.values())), behind[0] if len(behind) == 1 < len(steps) else ""
-        return self._silent() or self._halted() or self._not_set_up(), ""
+        """Return a description of the hang, and the rank, task or host that is behind all others; both may be empty."""
+        stopped = {speaker: text for speaker, marks in self._marks.items() if (text := _repeated_step(marks))}
+        if stopped and len(stopped) == len(self._marks):
+            steps = {speaker: marks[-1].step for speaker, marks in self._marks.items()}
+            behind = [speaker for speaker, step in steps.items() if step == min(steps.values())]
+            return next(iter(stopped.values())), behind[0] if len(behind) == 1 < len(steps) else ""
+        return self._gap_without_step() or self._gap_without_line() or self._incomplete_set_up(), ""
 
     @property
-    def voices(self) -> int:
-        """How many tell of steps."""
+    def speakers(self) -> int:
+        """Number of ranks, tasks or hosts that report steps."""
         return len(self._marks)
 
-    def _silent(self) -> str:
+    def _gap_without_step(self) -> str:
         marks = [mark for marks in self._marks.values() for mark in marks if mark.clock == mark.clock]
         if len(marks) <= SAME_MIN or self._last_has_step:
             return ""
@@ -121,10 +120,10 @@ class Progress:
         gap = self._last - marks[-1].clock
         if gap < max(GAP_SECONDS_MIN, TIMES_THE_USUAL * usual):
             return ""
-        return f"a step each {usual:g} s, then {gap:g} s without one"
+        return f"a step every {usual:g} s, then {gap:g} s without a step"
 
-    def _halted(self) -> str:
-        """The last long gap between lines that came regularly before it; empty if there is none."""
+    def _gap_without_line(self) -> str:
+        """Describe a long gap near the end, after regular lines; empty if there is none."""
         gaps = [b - a for a, b in itertools.pairwise(self._clocks)]
         if len(gaps) <= SAME_MIN:
             return ""
@@ -134,18 +133,18 @@ class Progress:
         usual = statistics.median(gaps[:at])
         if usual < 0 or gaps[at] < max(GAP_LONG_SECONDS, TIMES_THE_USUAL * usual):
             return ""
-        return f"a line each {usual:g} s, then {gaps[at]:g} s without one"
+        return f"a line every {usual:g} s, then {gaps[at]:g} s without a line"
 
-    def _not_set_up(self) -> str:
+    def _incomplete_set_up(self) -> str:
         if self._completed == 0 and self._set_up >= SET_UP_MIN and not self._marks:
-            return f"{self._set_up} lines of a communicator that is set up, none that it is complete"
+            return f"{self._set_up} lines about the set-up of a communicator, none about its completion"
         if self._began <= self._completed:
             return ""
         return f"{self._began} ranks begin to set up a communicator, {self._completed} complete it"
 
 
-def _same(marks: list[Mark]) -> str:
-    """How long the last step has been told again and again; empty if not long, or if that is usual."""
+def _repeated_step(marks: list[StepLine]) -> str:
+    """Describe how often the last step was repeated; empty if not for long, or if that is usual."""
     tail = [mark for mark in marks if mark.clock == mark.clock]
     if not tail:
         return ""
@@ -158,11 +157,11 @@ def _same(marks: list[Mark]) -> str:
     usual = statistics.median(changes) if changes else 0.0
     if run < SAME_MIN or lasted < max(SAME_SECONDS_MIN, TIMES_THE_USUAL * usual):
         return ""
-    return f"step {tail[-1].step} is told {run} times over {lasted:g} s"
+    return f"step {tail[-1].step} is reported {run} times over {lasted:g} s"
 
 
 def _step(head: str) -> tuple[int, float]:
-    """The step that a line tells and the clock of its progress bar; -1 and NaN if there is none."""
+    """Return a line's step and the time of its progress bar; -1 and NaN if there is none."""
     if "[" in head and "<" in head:
         bar = _BAR.search(head)
         if bar is not None:
@@ -176,7 +175,7 @@ def _step(head: str) -> tuple[int, float]:
 
 
 def _clock(head: str) -> float:
-    """Seconds of the line's clock: a date, a time of day, or what has elapsed; NaN if it has none."""
+    """Return the line's time stamp in seconds: date, time of day or elapsed time; NaN if it has none."""
     front = head[:CLOCK_CHARS]
     is_clock = front.count(":") >= 2
     found = _DATE.search(front) if is_clock and "-" in front else None

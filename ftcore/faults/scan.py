@@ -1,11 +1,11 @@
-"""The live scan: lines of a worker's output that rules know, found while it runs.
+"""Live scan of a worker's output: finds lines that match rules while the worker runs.
 
-Bytes come in any pieces; a piece of ordinary output costs one pass of one automaton over all of it, and only a piece in
-which that finds something is looked at line by line. What is told is limited per rule: the first line at once, then one
-report in ``INTERVAL_NS`` with the count of those between.
+Bytes arrive in arbitrary pieces. A piece of ordinary output costs one pass of one automaton; only a piece with a match
+is read line by line. Reports are rate-limited per rule: the first line at once, then one report in ``INTERVAL_NS`` with
+the number of lines since.
 
-House rules: memory is bounded whatever comes: of a line without an end its head and its tail are kept, and that is what
-the rules see of any long line, however it was cut into pieces. No clock: the caller says what time it is.
+House rules: memory is bounded: of a long line only its head and its tail are kept and read, however it is split into
+pieces. No clock: time is an argument.
 """
 
 import functools
@@ -21,7 +21,7 @@ from ftcore.ids import SECOND
 
 INTERVAL_NS = 60 * SECOND
 SHOWN_BYTES = 512
-"""Of a line that is told."""
+"""Most bytes of a reported line."""
 
 _HALF = LINE_BYTES_MAX // 2
 _END = re.compile(rb"[\r\n]")
@@ -29,13 +29,13 @@ _END = re.compile(rb"[\r\n]")
 
 @attrs.frozen
 class Hit:
-    """Lines that one rule read.
+    """Lines that matched one rule.
 
     Args:
         rule: the rule's name.
-        cls: the class that it speaks for.
-        line: the first such line, cut to ``SHOWN_BYTES``.
-        count: such lines since the rule was last told.
+        cls: the class that it indicates.
+        line: the first such line, truncated to ``SHOWN_BYTES``.
+        count: matching lines since the rule's last report.
     """
 
     rule: str
@@ -46,7 +46,7 @@ class Hit:
 
 @attrs.define
 class _Quiet:
-    """A rule that was told a short while ago."""
+    """A rule that was reported recently; further lines are counted."""
 
     until: int
     line: bytes = b""
@@ -57,7 +57,7 @@ class Scanner:
     """Scans one stream.
 
     Args:
-        extra: the job's own rules.
+        extra: the job's custom rules.
     """
 
     def __init__(self, extra: tuple[Rule, ...] = ()) -> None:
@@ -69,11 +69,11 @@ class Scanner:
         self._quiet: dict[str, _Quiet] = {}
 
     def feed(self, data: bytes, now: int) -> list[Hit]:
-        """Take the next bytes; what is to be told of the lines that end in them.
+        """Read the next bytes and return the hits to report for the lines that end in them.
 
         Args:
             data: any piece of the stream.
-            now: nanoseconds of a clock that never goes back.
+            now: nanoseconds of a monotonic clock.
         """
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if not end:
@@ -91,11 +91,11 @@ class Scanner:
         return hits
 
     def flush(self, now: int, *, ended: bool = False) -> list[Hit]:
-        """What was counted and not told; of rules whose interval is over, or of all at the end of the stream.
+        """Return the counted but unreported hits: of rules whose interval is over, or of all at the end of the stream.
 
         Args:
             now: as for ``feed``.
-            ended: no more bytes come: the last line needs no end.
+            ended: the stream has ended: an unterminated last line is read.
         """
         hits = self._read(self._unfinished(), now) if ended and self._head else []
         for name in [name for name, quiet in self._quiet.items() if ended or quiet.until <= now]:
@@ -107,7 +107,7 @@ class Scanner:
 
     @property
     def held(self) -> int:
-        """Bytes of the unfinished line that are kept."""
+        """Number of kept bytes of the unfinished line."""
         return len(self._head) + len(self._tail)
 
     def _keep(self, data: bytes) -> None:
@@ -120,7 +120,7 @@ class Scanner:
             del self._tail[:-_HALF]
 
     def _unfinished(self) -> bytes:
-        """The line that was kept so far, as ``cut`` makes it of the whole line."""
+        """Return and forget the unfinished line, shortened as ``cut`` shortens a complete line."""
         head, tail = bytes(self._head), bytes(self._tail)
         whole = len(head) + self._cut
         self._head.clear()
@@ -154,12 +154,12 @@ class Scanner:
 
     def _hit(self, name: str, line: bytes, count: int) -> Hit:
         cls = next(rule.cls for rule in self._table.rules if rule.name == name)
-        # a replacement character is longer than the byte that it stands for
+        # a replacement character is longer than the byte that it replaces
         shown = line[:SHOWN_BYTES].decode("utf-8", "replace").strip().encode()[:SHOWN_BYTES].decode("utf-8", "ignore")
         return Hit(name, str(cls), shown, count)
 
 
 @functools.lru_cache(maxsize=8)
 def _live(extra: tuple[Rule, ...]) -> PatternSet:
-    """The rules that are worth telling at once, with the ends of lines as ends."""
+    """Compile the rules for live reports; ``^`` and ``$`` match at line ends."""
     return PatternSet(f"(?m:{rule.pattern})" for rule in (*extra, *RULES) if rule.live)

@@ -1,13 +1,13 @@
-"""Who wrote a line: launchers, schedulers and libraries put the rank, the task or the host in front of it.
+"""The rank, task or host that wrote a line, and the one that the line names.
 
-Also whom a line *names*: a victim often says who was missing. House rule: names are looked for in a bounded part of the
-line, with patterns that cannot backtrack far.
+Launchers, schedulers and libraries put the rank, the task or the host before a line. A victim's message often names the
+missing rank. House rule: only a bounded part of the line is searched, with patterns that cannot backtrack far.
 """
 
 import re
 
 HEAD_CHARS = 160
-"""Where the writer of a line is named, if at all."""
+"""Characters at the start of a line that may name its writer."""
 
 _SPEAKERS = tuple(
     (gate, re.compile(pattern))
@@ -28,10 +28,10 @@ _SPEAKERS = tuple(
         (" pid=", r"^\(\w{1,40} pid=(\d{1,9})"),
     )
 )
-"""Each with the letters without which its pattern need not be tried."""
+"""Each with a literal that is searched for first, because it is cheaper than the pattern."""
 
 _SECTION = re.compile(r"^\s{0,8}rank\s{0,8}: (\d{1,6})\b")
-"""A part of torchrun's summary about one rank begins."""
+"""First line of a section of torchrun's summary about one rank."""
 
 _NAMED = tuple(
     re.compile(pattern)
@@ -49,7 +49,7 @@ _NAMED = tuple(
 
 
 def speaker(line: str) -> str:
-    """The rank, task or host that wrote the line; empty if it does not say."""
+    """Return the rank, task or host that wrote the line; empty: not known."""
     head = line[:HEAD_CHARS]
     for gate, pattern in _SPEAKERS:
         if gate in head:
@@ -60,13 +60,13 @@ def speaker(line: str) -> str:
 
 
 def section(line: str) -> str:
-    """The rank that the following lines of a launcher's summary are about; empty if none begins."""
+    """Return the rank of the section of a launcher's summary that begins here; empty: none."""
     found = _SECTION.match(line[:HEAD_CHARS]) if "rank " in line[:20] else None
     return found[1] if found is not None else ""
 
 
-def named(line: str) -> str:
-    """Whom the line blames; empty if nobody."""
+def blamed(line: str) -> str:
+    """Return the rank or host that the line blames; empty: none."""
     for pattern in _NAMED:
         found = pattern.search(line[:4096])
         if found is not None:

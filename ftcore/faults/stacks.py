@@ -1,6 +1,6 @@
-"""Stacks of processes that stand still, as py-spy and faulthandler write them: who waits for whom.
+"""Reads stacks of hung processes, as py-spy and faulthandler print them.
 
-Most ranks of a hung job wait in a collective; the one that is elsewhere is the one they wait for.
+Most ranks of a hung job wait in a collective, for a rank that is elsewhere.
 """
 
 import re
@@ -17,14 +17,14 @@ _WAITING_FRAME = re.compile(
     r"|epoll_wait|pthread_cond_\w{0,12}wait"
     r"|__lll_lock_wait|cu(?:da)?(?:Stream|Event|Ctx|Device)Synchronize|__pthread_cond_wait|sem_wait|__GI___poll)\b"
 )
-"""A frame of a debugger that stands in a wait."""
+"""A debugger's frame inside a wait."""
 _FRAME = re.compile(
     r"^\s{0,12}(?:#\d{1,3}\s{1,4}0x[0-9a-f]{1,16} in |\[<[0-9a-f]{0,16}>\] \w{1,60}\+0x"
     r"|\S.{0,160} \([\w./+<>-]{1,200}(?:\.(?:py|pyx|cpp|cc|c):\d{1,6}|\.so[.\d]{0,12})\)\s*$)"
 )
 """A frame of py-spy, of a debugger or of the kernel; PyTorch's own begin with ``frame #``."""
 FRAMES_MIN = 3
-"""Frames without the head of a thread, from which on they are a stack that somebody took."""
+"""Least frames without a thread's header for a stack dump."""
 _COLLECTIVE = re.compile(
     r"^\s{0,12}(?:File .{0,200} in )?"
     r"(?:broadcast|all_?reduce|all_?gather\w{0,20}|reduce_?scatter\w{0,20}|barrier|all_to_all\w{0,12}"
@@ -37,9 +37,9 @@ class Stack:
     """One thread.
 
     Args:
-        name: its id, as written.
-        main: it is its process's main thread, as far as can be told.
-        lines: how many frames it has.
+        name: its ID, as printed.
+        main: it is its process's main thread, as far as known.
+        lines: number of its frames.
         collective: it waits in a collective.
     """
 
@@ -59,7 +59,7 @@ class Stacks:
     _open: list[Stack] = attrs.field(factory=list)
 
     def add(self, line: str) -> None:
-        """Take a line: the head of a thread, or a frame of the threads named last."""
+        """Read a line: the header of a thread, or a frame of the preceding threads."""
         if _WAITING_FRAME.match(line[:HEAD]) is not None:
             self.waits += 1
         self.frames += 1 if _FRAME.match(line[:HEAD]) is not None else 0
@@ -83,7 +83,7 @@ class Stacks:
             stack.collective = stack.collective or _COLLECTIVE.match(line[:HEAD]) is not None
 
     def read(self) -> tuple[bool, tuple[str, ...]]:
-        """Whether there are stacks, and which main threads keep others waiting."""
+        """Return whether there are stacks, and the main threads that the others wait for."""
         whole = [stack for stack in self.threads if stack.lines and stack.main]
         elsewhere = tuple(stack.name for stack in whole if not stack.collective)
         is_stack = bool(self.threads) or self.waits > 0 or self.frames >= FRAMES_MIN

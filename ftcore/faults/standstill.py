@@ -1,11 +1,11 @@
-"""Whether ranks that complete no step hang, or only take their time. Pure.
+"""Decides whether ranks that complete no step hang, or are only slow. Pure.
 
-That no step comes proves nothing: an evaluation, a save, a download or a barrier around any of them look the same. So
-lack of steps alone is an alert, and a hang only beyond a ceiling. Earlier, a hang needs evidence:
+A missing step is not proof of a hang: an evaluation, a save, a download or a barrier around one of them look the same.
+So missing steps alone are an alert, and a hang only beyond a ceiling. Before that, a hang needs evidence:
 
 | cause | evidence |
 |---|---|
-| ``stopped`` | a rank was stopped by a signal, for half of ``hang_look_s`` |
+| ``stopped`` | a rank is stopped by a signal, for half of ``hang_look_s`` |
 | ``disk`` | a rank is in uninterruptible sleep and makes no progress, for ``hang_idle_s`` |
 | ``link-cut`` | TCP connections between two nodes are retransmitted without an answer (``cuts.py``), see below |
 | ``timeout`` | a rank is inside a collective for longer than its process group's timeout |
@@ -13,41 +13,41 @@ lack of steps alone is an alert, and a hang only beyond a ceiling. Earlier, a ha
 | ``absent`` | ranks are inside a collective; every other rank is outside of it and makes no progress |
 | ``ceiling`` | none of the above; no sign of progress beyond the ceiling |
 
-How long an absent rank must have made no progress depends on what could still wake it:
+How long an absent rank must have made no progress depends on what it waits for:
 
-| it waits for | patience |
+| the rank waits for | patience |
 |---|---|
-| a timer that ends beyond the ceiling, or its process is gone | ``hang_look_s`` |
+| a timer that ends beyond the ceiling, or its process has ended | ``hang_look_s`` |
 | another thread | ``hang_idle_s`` |
-| what may come from elsewhere (a socket, a file, a process), or it is not known what | ``hang_busy_s`` |
-| a timer that ends before the ceiling | it is waited for |
+| an external event (a socket, a file, a process), or an unknown one | ``hang_busy_s`` |
+| a timer that ends before the ceiling | until the timer ends |
 
-Connections between two nodes are given 1.5 times ``hang_look_s``: a switch, a bond or a route that fails over is back
-by then, and TCP goes on by itself. As long as a rank outside of all collectives is active, it is ``hang_idle_s``: that
-rank may need the link only later. While other ranks complete steps, or nothing is known of them, it is an alert.
+For a cut between two nodes the patience is 1.5 times ``hang_look_s``: a failover of a switch, a bond or a route is
+complete by then, and TCP recovers. While a rank outside of all collectives is active, the patience is ``hang_idle_s``:
+that rank may need the link only later. While other ranks complete steps or their state is unknown, a cut is an alert.
 
-A debugger's stop is its user's business and only an alert. Ranks that have all finished their script but not their
-process (``finished``) are an alert of their own: to start them again would not help anybody before the ceiling.
+A rank stopped by a debugger is only an alert. If all ranks have finished their script but not their process
+(``finished``), that is an alert of its own: before the ceiling a restart would not help.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from ftcore.events.worker import Cut, Stand
-from ftcore.faults.cuts import told
+from ftcore.events.worker import Cut, RankState
+from ftcore.faults.cuts import describe
 from ftcore.faults.taxonomy import LINK_CUT
 from ftcore.timing import Timing
 
 ALERT, HANG = "alert", "hang"
 TIMEOUT_MARGIN_S = 15.0
-"""A collective that is over its timeout is given this long to end by itself."""
+"""Seconds for a collective beyond its timeout to end by itself."""
 
 SURVIVED_TIMES = 20.0
-"""The ceiling is at least so many times the longest gap that the job went on from by itself."""
+"""Least ratio of the ceiling to the longest gap after which the job continued by itself."""
 
 FAIL_OVER_TIMES = 1.5
-"""Times ``hang_look_s``: how long the kernel may get no answer from a peer before the way to it counts as cut."""
+"""Times ``hang_look_s``: how long a kernel may get no answer from a peer before the path to it counts as cut."""
 
 PATIENCE_DOUBLINGS_MAX = 5
 RANKS_NAMED_MAX = 16
@@ -55,11 +55,11 @@ GROUPS_MAX = 12
 STACK_CHARS_MAX = 700
 
 _PAIRS = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv"})
-"""One rank's send is another's recv: no mismatch."""
+"""One rank's send matches another's recv: not a mismatch."""
 
-_DOES = {
+_STATES = {
     "runs": "is active",
-    "waits": "stands",
+    "waits": "waits",
     "stopped": "was stopped by a signal",
     "traced": "is stopped by a debugger",
     "disk": "is in uninterruptible sleep (a disk or a network file system)",
@@ -69,64 +69,64 @@ _DOES = {
 
 
 @attrs.frozen
-class Judgement:
-    """What a standstill is taken for.
+class StandstillAssessment:
+    """The verdict on a standstill.
 
     Args:
         verdict: ``alert``, ``hang``, or empty.
-        cause: see the module's table; ``silent`` and ``finished`` of an alert.
-        to_blame: the ranks to blame, the first group first; empty: not known.
-        message: who does what, for people.
-        cuts: nodes that cannot reach each other, of ``link-cut``.
+        cause: see the module's table; of an alert also ``silent`` and ``finished``.
+        to_blame: groups of the ranks to blame; empty: not known.
+        message: the states of the ranks, as text.
+        cuts: for ``link-cut``: nodes that cannot reach each other.
     """
 
     verdict: str
     cause: str = ""
-    to_blame: tuple[Stand, ...] = ()
+    to_blame: tuple[RankState, ...] = ()
     message: str = ""
     cuts: tuple[Cut, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks to blame, the first ones."""
-        return tuple(rank for stand in self.to_blame for rank in stand.ranks)[:RANKS_NAMED_MAX]
+        return tuple(rank for group in self.to_blame for rank in group.ranks)[:RANKS_NAMED_MAX]
 
 
 def ceiling_s(timing: Timing, longest_gap_s: float, earlier: int) -> float:
-    """How long no step may be completed before that alone is a hang.
+    """Return the ceiling: seconds without a step after which that alone is a hang.
 
     Args:
         timing: the job's time constants.
-        longest_gap_s: the longest time without a step that the job went on from by itself.
-        earlier: how many hangs the ceiling has found in this run: each doubles it.
+        longest_gap_s: the longest gap between steps after which the job continued by itself, in seconds.
+        earlier: hangs that the ceiling has found in this run; each doubles it.
     """
     doubled = 1 << min(earlier, PATIENCE_DOUBLINGS_MAX)
     return float(max(timing.hang_ceiling_s * doubled, SURVIVED_TIMES * longest_gap_s))
 
 
-def merged(stands: Iterable[Stand]) -> tuple[Stand, ...]:
-    """Ranks that do the same put together, the fewest first: where one does something else, it is the one to look at.
+def merged(stands: Iterable[RankState]) -> tuple[RankState, ...]:
+    """Group ranks in the same state, the smallest group first: a single rank in another state is the one to look at.
 
-    At most ``GROUPS_MAX``; what is beyond is put together by state, collective and what is waited for alone.
+    If there are more than ``GROUPS_MAX`` groups, the place is ignored; further groups are dropped.
     """
-    groups = _grouped(stands, lambda stand: (stand.state, stand.op, stand.waits, stand.place))
+    groups = _grouped(stands, lambda group: (group.state, group.op, group.waits, group.place))
     if len(groups) > GROUPS_MAX:
-        groups = _grouped(groups, lambda stand: (stand.state, stand.op, stand.waits))
-    return tuple(sorted(groups, key=lambda stand: (stand.count, stand.ranks))[:GROUPS_MAX])
+        groups = _grouped(groups, lambda group: (group.state, group.op, group.waits))
+    return tuple(sorted(groups, key=lambda group: (group.count, group.ranks))[:GROUPS_MAX])
 
 
-def _grouped(stands: Iterable[Stand], key: Callable[[Stand], tuple[str, ...]]) -> list[Stand]:
-    groups: dict[tuple[str, ...], Stand] = {}
-    for stand in stands:
-        known = groups.get(key(stand))
-        groups[key(stand)] = stand if known is None else _put_together(known, stand)
+def _grouped(stands: Iterable[RankState], key: Callable[[RankState], tuple[str, ...]]) -> list[RankState]:
+    groups: dict[tuple[str, ...], RankState] = {}
+    for group in stands:
+        known = groups.get(key(group))
+        groups[key(group)] = group if known is None else _combine(known, group)
     return list(groups.values())
 
 
-def _put_together(one: Stand, other: Stand) -> Stand:
-    silent = [stand.silent_s for stand in (one, other) if stand.silent_s is not None]
-    ends = [stand.ends_s for stand in (one, other) if stand.ends_s is not None]
-    timeouts = [stand.timeout_s for stand in (one, other) if stand.timeout_s is not None]
+def _combine(one: RankState, other: RankState) -> RankState:
+    silent = [group.silent_s for group in (one, other) if group.silent_s is not None]
+    ends = [group.ends_s for group in (one, other) if group.ends_s is not None]
+    timeouts = [group.timeout_s for group in (one, other) if group.timeout_s is not None]
     return attrs.evolve(
         one,
         ranks=tuple(sorted({*one.ranks, *other.ranks}))[:RANKS_NAMED_MAX],
@@ -142,146 +142,144 @@ def _put_together(one: Stand, other: Stand) -> Stand:
     )
 
 
-def judge(stands: Sequence[Stand], size: int, timing: Timing, ceiling: float, cuts: Sequence[Cut] = ()) -> Judgement:
-    """What a standstill is to be taken for.
+def judge(
+    stands: Sequence[RankState], size: int, timing: Timing, ceiling: float, cuts: Sequence[Cut] = ()
+) -> StandstillAssessment:
+    """Judge a standstill.
 
     Args:
-        stands: what the ranks do; several for the same are allowed.
-        size: ranks in the world.
+        stands: the states of the ranks; several entries with the same state are allowed.
+        size: number of ranks in the world.
         timing: the job's time constants.
         ceiling: see ``ceiling_s``.
         cuts: nodes whose workers get no answer from other nodes.
     """
     groups = merged(stands)
-    known = sum(stand.count for stand in groups) == size
+    known = sum(group.count for group in groups) == size
     found = (
         _stopped(groups, timing)
         or _cut(groups, timing, cuts, known)
-        or (_apart(groups, timing, ceiling) if known and size > 1 else None)
+        or (_absent_or_mismatched(groups, timing, ceiling) if known and size > 1 else None)
         or _timed_out(groups)
         or _ceiling(groups, ceiling)
         or (_finished(groups, timing) if known else None)
         or _silent(groups)
     )
-    return found or Judgement("")
+    return found or StandstillAssessment("")
 
 
-def _stopped(groups: Sequence[Stand], timing: Timing) -> Judgement | None:
+def _stopped(groups: Sequence[RankState], timing: Timing) -> StandstillAssessment | None:
     for cause, patience_s in (("stopped", timing.hang_look_s / 2), ("disk", timing.hang_idle_s)):
-        ill = [stand for stand in groups if stand.state == cause and stand.still_s >= patience_s]
-        if ill:
-            return _judgement(HANG, cause, ill, groups)
+        affected = [group for group in groups if group.state == cause and group.still_s >= patience_s]
+        if affected:
+            return _judgement(HANG, cause, affected, groups)
     return None
 
 
-def _cut(groups: Sequence[Stand], timing: Timing, cuts: Sequence[Cut], known: bool) -> Judgement | None:
+def _cut(groups: Sequence[RankState], timing: Timing, cuts: Sequence[Cut], known: bool) -> StandstillAssessment | None:
     """Nodes that cannot reach each other, while all ranks wait."""
     lasting = tuple(cut for cut in cuts if cut.silent_s >= FAIL_OVER_TIMES * timing.hang_look_s)
     if not lasting:
         return None
-    active = any(stand.state == "runs" and not stand.op for stand in groups)
+    active = any(group.state == "runs" and not group.op for group in groups)
     patient = active and max(cut.silent_s for cut in lasting) < timing.hang_idle_s
     verdict = HANG if known and not patient else ALERT
-    return Judgement(verdict, LINK_CUT[1], message=f"{told(lasting)} ({_waited(groups)})", cuts=lasting)
+    return StandstillAssessment(verdict, LINK_CUT[1], message=f"{describe(lasting)} ({_waited(groups)})", cuts=lasting)
 
 
-def _apart(groups: Sequence[Stand], timing: Timing, ceiling: float) -> Judgement | None:
-    """Ranks that wait for each other: nobody is left who could end it."""
-    inside = [stand for stand in groups if stand.op and stand.state in ("waits", "runs")]
-    outside = [stand for stand in groups if stand not in inside]
-    if not inside or any(stand.held_s < timing.hang_look_s for stand in inside):
+def _absent_or_mismatched(groups: Sequence[RankState], timing: Timing, ceiling: float) -> StandstillAssessment | None:
+    """Ranks wait in collectives that can never complete: ranks are absent, or the collectives differ."""
+    inside = [group for group in groups if group.op and group.state in ("waits", "runs")]
+    outside = [group for group in groups if group not in inside]
+    if not inside or any(group.held_s < timing.hang_look_s for group in inside):
         return None
     if outside:
-        lasting = all(stand.still_s >= _patience_s(stand, timing, ceiling) for stand in outside)
+        lasting = all(group.still_s >= _patience_s(group, timing, ceiling) for group in outside)
         return _judgement(HANG, "absent", outside, groups) if lasting else None
-    ops = {stand.op for stand in inside}
-    if len(ops) > 1 and not ops <= _PAIRS and all(stand.still_s >= timing.hang_idle_s for stand in inside):
+    ops = {group.op for group in inside}
+    if len(ops) > 1 and not ops <= _PAIRS and all(group.still_s >= timing.hang_idle_s for group in inside):
         return _judgement(HANG, "mismatch", inside[:1], groups)
     return None
 
 
-def _patience_s(stand: Stand, timing: Timing, ceiling: float) -> float:
-    if stand.state == "gone":
+def _patience_s(group: RankState, timing: Timing, ceiling: float) -> float:
+    if group.state == "gone":
         return timing.hang_look_s
-    if stand.state not in ("waits", "ended"):
+    if group.state not in ("waits", "ended"):
         return float("inf")
-    if stand.ends_s is not None:
-        return timing.hang_look_s if stand.ends_s > ceiling else float("inf")
-    return timing.hang_idle_s if stand.waits == "lock" else timing.hang_busy_s
+    if group.ends_s is not None:
+        return timing.hang_look_s if group.ends_s > ceiling else float("inf")
+    return timing.hang_idle_s if group.waits == "lock" else timing.hang_busy_s
 
 
-def _timed_out(groups: Sequence[Stand]) -> Judgement | None:
+def _timed_out(groups: Sequence[RankState]) -> StandstillAssessment | None:
     over = [
-        stand
-        for stand in groups
-        if stand.op and stand.timeout_s is not None and stand.held_s >= stand.timeout_s + TIMEOUT_MARGIN_S
+        group
+        for group in groups
+        if group.op and group.timeout_s is not None and group.held_s >= group.timeout_s + TIMEOUT_MARGIN_S
     ]
     if not over:
         return None
-    return _judgement(HANG, "timeout", [stand for stand in groups if not stand.op] or over, groups)
+    return _judgement(HANG, "timeout", [group for group in groups if not group.op] or over, groups)
 
 
-def _ceiling(groups: Sequence[Stand], ceiling: float) -> Judgement | None:
-    late = [stand for stand in groups if stand.silent_s is not None and stand.silent_s >= ceiling]
+def _ceiling(groups: Sequence[RankState], ceiling: float) -> StandstillAssessment | None:
+    late = [group for group in groups if group.silent_s is not None and group.silent_s >= ceiling]
     if not late:
         return None
-    suspects = [stand for stand in groups if not stand.op and stand.state != "gone"]
+    suspects = [group for group in groups if not group.op and group.state != "gone"]
     return _judgement(HANG, "ceiling", suspects if len(suspects) < len(groups) else (), groups)
 
 
-def _finished(groups: Sequence[Stand], timing: Timing) -> Judgement | None:
-    ended = [stand for stand in groups if stand.state == "ended"]
-    if not ended or any(stand.state not in ("ended", "gone") for stand in groups):
+def _finished(groups: Sequence[RankState], timing: Timing) -> StandstillAssessment | None:
+    ended = [group for group in groups if group.state == "ended"]
+    if not ended or any(group.state not in ("ended", "gone") for group in groups):
         return None
     return _judgement(ALERT, "finished", ended, groups) if all(e.still_s >= timing.hang_idle_s for e in ended) else None
 
 
-def _silent(groups: Sequence[Stand]) -> Judgement | None:
-    if not any(stand.overdue or (stand.state == "traced" and stand.silent_s is not None) for stand in groups):
+def _silent(groups: Sequence[RankState]) -> StandstillAssessment | None:
+    if not any(group.overdue or (group.state == "traced" and group.silent_s is not None) for group in groups):
         return None
-    suspects = [stand for stand in groups if not stand.op and stand.state != "gone"]
+    suspects = [group for group in groups if not group.op and group.state != "gone"]
     return _judgement(ALERT, "silent", suspects if len(suspects) < len(groups) else (), groups)
 
 
-def _judgement(verdict: str, cause: str, to_blame: Sequence[Stand], groups: Sequence[Stand]) -> Judgement:
-    rest = [stand for stand in groups if stand not in to_blame]
-    does = [_does(stand) for stand in to_blame]
-    others = [_does(stand, "all others" if len(rest) == 1 and to_blame else "") for stand in rest]
+def _judgement(
+    verdict: str, cause: str, to_blame: Sequence[RankState], groups: Sequence[RankState]
+) -> StandstillAssessment:
+    rest = [group for group in groups if group not in to_blame]
+    does = [_describe(group) for group in to_blame]
+    others = [_describe(group, "all others" if len(rest) == 1 and to_blame else "") for group in rest]
     does_what = ", ".join([*does, *others][:GROUPS_MAX])
-    return Judgement(verdict, cause, tuple(to_blame), f"{_WHY[cause]}{does_what} ({_waited(groups)})")
+    return StandstillAssessment(verdict, cause, tuple(to_blame), f"{_WHY[cause]}{does_what} ({_waited(groups)})")
 
 
-def _waited(groups: Sequence[Stand]) -> str:
-    silent = [stand.silent_s for stand in groups if stand.silent_s is not None]
+def _waited(groups: Sequence[RankState]) -> str:
+    silent = [group.silent_s for group in groups if group.silent_s is not None]
     return f"no step for {max(silent):.0f} s" if silent else f"no progress for {max(s.still_s for s in groups):.0f} s"
 
 
-_WHY = {"timeout": "a collective is older than its timeout: ", "mismatch": "ranks are inside different collectives: "}
+_WHY = {"timeout": "a collective exceeded its timeout: ", "mismatch": "ranks are inside different collectives: "}
 _WHY |= dict.fromkeys(("stopped", "disk", "absent", "ceiling", "silent", "finished"), "")
 
 
-def _does(stand: Stand, who: str = "") -> str:
-    """What a group of ranks does, for people."""
-    plural = bool(who) or stand.count > 1
-    if not who:
-        who = f"rank{'s' if plural else ''} {spans(stand.ranks)}"
-        who += f" and {stand.count - len(stand.ranks)} more" if stand.count > len(stand.ranks) else ""
-    place = f" in {stand.place}" if stand.place else ""
-    if stand.op and stand.state in ("waits", "runs"):
-        return f"{who} wait{'' if plural else 's'} in {stand.op}"
-    does = _DOES[stand.state]
-    if plural:
-        does = _PLURAL[stand.state]
-    if stand.state == "gone":
-        return f"{who} {does}"
-    if stand.state == "waits" and not place:
-        does = "wait" if plural else "waits"
-    return f"{who} {does}{place}"
+def _describe(group: RankState, subject: str = "") -> str:
+    """Describe the state of a group of ranks."""
+    plural = bool(subject) or group.count > 1
+    if not subject:
+        subject = f"rank{'s' if plural else ''} {spans(group.ranks)}"
+        subject += f" and {group.count - len(group.ranks)} more" if group.count > len(group.ranks) else ""
+    place = f" in {group.place}" if group.place else ""
+    if group.op and group.state in ("waits", "runs"):
+        return f"{subject} wait{'' if plural else 's'} in {group.op}"
+    state = (_STATES_OF_SEVERAL if plural else _STATES)[group.state]
+    return f"{subject} {state}" if group.state == "gone" else f"{subject} {state}{place}"
 
 
-_PLURAL = {
+_STATES_OF_SEVERAL = {
     "runs": "are active",
-    "waits": "stand",
+    "waits": "wait",
     "stopped": "were stopped by a signal",
     "traced": "are stopped by a debugger",
     "disk": "are in uninterruptible sleep (a disk or a network file system)",
@@ -291,7 +289,7 @@ _PLURAL = {
 
 
 def spans(ranks: Sequence[int]) -> str:
-    """Ranks in short, as ``0-3, 7``."""
+    """Return ranks in short form, for example ``0-3, 7``."""
     found: list[list[int]] = []
     for rank in sorted(ranks):
         if found and found[-1][1] == rank - 1:

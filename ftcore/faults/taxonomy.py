@@ -1,7 +1,7 @@
-"""The taxonomy of faults: what a class means, who is at fault, what is usually done.
+"""The taxonomy of faults: for each class its meaning, what is at fault, and the usual action.
 
-The class and action names are those of the public corpus of error logs that the classifier is measured on; finer
-distinctions go into a fault's ``detail``, and a rule whose detail calls for another action than its class says so.
+The names of classes and actions are those of the public corpus of error logs that measures the classifier. Finer
+distinctions are a fault's ``detail``; a rule states its action where it differs from that of its class.
 """
 
 from enum import StrEnum
@@ -10,7 +10,7 @@ import attrs
 
 
 class FaultClass(StrEnum):
-    """Classes of faults, and of requests, which take the same road."""
+    """Classes of faults, and of requests, which are handled in the same way."""
 
     USER_CODE = "user-code"
     CONFIG_ENV = "config-env"
@@ -32,52 +32,53 @@ class FaultClass(StrEnum):
     REQUEST = "request"
 
 
-class Action(StrEnum):
-    """What is usually done about a fault; which policy does it, and whether it can, is the chain's matter."""
+class Remedy(StrEnum):
+    """The usual action for a fault; the policy chain decides which policy does it, and whether it can."""
 
     RETRY_IN_PLACE = "retry-in-place"
-    """Do the step again in the processes that live."""
+    """Compute the step again in the running processes."""
     RESTART_PROCESSES = "restart-processes"
-    """Stop and start the workers where they are."""
+    """Stop and start the workers on the same nodes."""
     REPLACE_NODE = "replace-node"
-    """Take the node out of the job and another one in."""
+    """Replace the node by another one."""
     SHRINK = "shrink"
-    """Go on with fewer nodes."""
+    """Continue with fewer nodes."""
     STOP_AND_REPORT = "stop-and-report"
-    """Tell a person: doing it again will not help."""
+    """Stop the job and report to an operator: a retry will not help."""
     ROLLBACK_SKIP_DATA = "rollback-skip-data"
-    """Go back to an older checkpoint and leave out the data that followed."""
+    """Roll back to an older checkpoint and skip the data that followed."""
     WAIT = "wait"
     """Do nothing, or wait for the scheduler."""
     NONE = "none"
-    """Nothing can be recommended: no fault was found, or the evidence does not say which one."""
+    """No recommendation: no fault was found, or the evidence does not identify it."""
 
 
 class Severity(StrEnum):
-    """What a fault costs if nobody does more than is recommended."""
+    """The cost of a fault when the usual action is taken."""
 
     NOTICE = "notice"
-    """The training goes on."""
+    """No cost: the training continues."""
     RESTART = "restart"
     """The steps since the last checkpoint, and a restart."""
     NODE = "node"
-    """That, and a node until it is repaired."""
+    """A restart as above, and a node until it is repaired."""
     STOP = "stop"
-    """The job stands until a person has changed something."""
+    """The job is stopped until an operator has changed something."""
 
 
 @attrs.frozen
 class ClassFacts:
-    """What is known of a class.
+    """Facts of a class.
 
     Args:
         meaning: one sentence.
-        at_fault: ``process``, ``node``, ``data``, ``user`` or ``nobody``.
-        repeats: the same fault at the same step comes again after a restart, so a restart is no remedy.
-        advice: what a person should look at; it ends the reason of a job that stops.
-        causes: what is usually behind it.
-        severity: what it costs.
-        action: what is usually done.
+        at_fault: ``process``, ``node``, ``data``, ``user`` or ``none``.
+        repeats: a restart does not help: the same fault occurs again at the same step.
+        advice: what an operator should check; the last part of a stopped job's reason.
+        causes: the usual causes.
+        severity: its cost.
+        action: the usual action.
+        title: its name in messages, if the class would be misleading; empty: the class.
     """
 
     meaning: str
@@ -86,40 +87,67 @@ class ClassFacts:
     advice: str
     causes: str
     severity: Severity
-    action: Action
+    action: Remedy
+    title: str = ""
 
 
 F = FaultClass
 S = Severity
-A = Action
+A = Remedy
 
 UNREADABLE_FILE = (FaultClass.STORAGE, "checkpoint-file")
-"""Class and detail of a file that is not whole."""
+"""Class and detail of a corrupt or incomplete file."""
 
 UNREADABLE = ClassFacts(
-    "A file that the script reads at its start, as a checkpoint, cannot be read.",
+    "A file that the script reads at its start, such as a checkpoint, cannot be read.",
     "data",
     True,
     "restore the file, or remove it if the script resumes from an older one; then run the same command again",
-    "a disk that was full when the file was written; a writer that was killed; a file cut short when it was copied",
+    "a disk that was full when the file was written; a writer that was killed; a file truncated by a copy",
     Severity.STOP,
-    Action.STOP_AND_REPORT,
+    Remedy.STOP_AND_REPORT,
 )
-"""Facts of ``storage: checkpoint-file`` before any step: reading the file again on any node gives the same."""
+"""Facts of ``storage: checkpoint-file`` before any step: reading the file fails in the same way on any node."""
 
 LINK_CUT = (FaultClass.NCCL_REMOTE_ERROR, "link-cut")
 """Class and detail of nodes that cannot reach each other."""
 
 CUT = ClassFacts(
-    "Two nodes cannot reach each other, and both reach the master.",
+    "Two nodes cannot reach each other, but both reach the master.",
     "node",
     False,
-    "look at the way between the two nodes: cables, switch ports, routes, and firewall rules that were changed",
-    "a cable or a switch port; a route or a firewall rule that was changed; one link of a bond that drops packets",
+    "check the network path between the two nodes: cables, switch ports, routes, and changed firewall rules",
+    "a cable or a switch port; a changed route or firewall rule; one link of a bond that drops packets",
     Severity.NODE,
-    Action.REPLACE_NODE,
+    Remedy.REPLACE_NODE,
 )
 """Facts of ``nccl-remote-error: link-cut``."""
+
+SLOW = ClassFacts(
+    "A node works longer on each step than the others, which wait for it.",
+    "node",
+    False,
+    "compare the slow node's clocks, temperature, other processes and data path with another node's; if it stays slow, "
+    "replace it: ftctl evict, or evict_straggler in the policy file",
+    "throttling by heat or power; another process on the node; slow storage or data loading; a degraded device",
+    Severity.NOTICE,
+    Remedy.REPLACE_NODE,
+    title="slow node",
+)
+"""Facts of ``hang: straggler``."""
+
+KILLED = ClassFacts(
+    "A process was killed by SIGKILL, which does not name its sender.",
+    "process",
+    False,
+    "find the sender of SIGKILL: the OOM killer (dmesg; the memory limit of the container), a preemption or time limit "
+    "of the scheduler, an operator",
+    "the OOM killer; a preemption, a time limit or a reclaimed spot instance; an operator",
+    Severity.RESTART,
+    Remedy.RESTART_PROCESSES,
+    title="external signal",
+)
+"""Facts of ``signal-preemption: sigkill``."""
 
 CLASSES: dict[FaultClass, ClassFacts] = {
     F.USER_CODE: ClassFacts(
@@ -127,21 +155,21 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "user",
         True,
         "fix the script where the traceback points, then run the job again: it resumes from its last checkpoint",
-        "a bug; shapes or keys that do not fit; a branch that not all ranks take; a crash in an extension",
+        "a bug; shapes or keys that do not match; a branch that not all ranks take; a crash in an extension",
         S.STOP,
         A.STOP_AND_REPORT,
     ),
     F.CONFIG_ENV: ClassFacts(
-        "Arguments, imports, files or drivers are not as the script needs them.",
+        "Arguments, imports, files or drivers do not meet the script's requirements.",
         "user",
         True,
         "correct the command line or the environment that the message names",
-        "a missing package or library; a driver older than CUDA; a port taken; two ranks on one device; no permission",
+        "a missing package or library; a driver older than CUDA; a port in use; two ranks on one device; no permission",
         S.STOP,
         A.STOP_AND_REPORT,
     ),
     F.OOM_GPU: ClassFacts(
-        "The accelerator's memory is used up.",
+        "The accelerator is out of memory.",
         "user",
         True,
         "use a smaller batch, activation checkpointing or more sharding",
@@ -150,10 +178,10 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         A.STOP_AND_REPORT,
     ),
     F.OOM_HOST: ClassFacts(
-        "The host's memory is used up.",
+        "The host is out of memory.",
         "process",
         False,
-        "watch the host's memory, data loader workers first",
+        "monitor the host's memory, that of data loader workers first",
         "a leak in data loading; a checkpoint gathered on one rank; a container's limit set too low",
         S.STOP,
         A.STOP_AND_REPORT,
@@ -163,35 +191,35 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "node",
         False,
         "free space or check the mount that the message names",
-        "a full disk or quota; a network file system that went away; a file cut short when its writer was killed",
+        "a full disk or quota; a disconnected network file system; a file truncated when its writer was killed",
         S.RESTART,
         A.RESTART_PROCESSES,
     ),
     F.SIGNAL_PREEMPTION: ClassFacts(
-        "A process was ended from outside.",
+        "A process was ended by an external signal.",
         "process",
         False,
         "look for the sender: a time limit, the kernel's OOM killer (dmesg), an operator",
-        "a time limit; a pod or job of higher priority; a spot instance taken back; the OOM killer; an operator",
+        "a time limit; a pod or job of higher priority; a reclaimed spot instance; the OOM killer; an operator",
         S.RESTART,
         A.WAIT,
     ),
     F.NETWORK_RENDEZVOUS: ClassFacts(
-        "The store or the rendezvous of a round was not to be reached.",
+        "The store or the rendezvous of a round was not reachable.",
         "process",
         False,
         "check the network between the nodes and the first node's address",
-        "a node that never came; several network cards; a firewall; a port of another job; a name that does not "
+        "a node that never joined; several network cards; a firewall; a port of another job; a name that does not "
         "resolve",
         S.RESTART,
         A.RESTART_PROCESSES,
     ),
     F.COLLATERAL: ClassFacts(
-        "A rank ended only because another one did.",
-        "nobody",
+        "A rank ended only because another rank had ended.",
+        "none",
         False,
         "look at the rank that ended first",
-        "the end of a peer: a connection that closes, a store that is gone, the agent's SIGTERM",
+        "the end of a peer: a closed connection, a lost store, the agent's SIGTERM",
         S.RESTART,
         A.RESTART_PROCESSES,
     ),
@@ -200,16 +228,16 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "process",
         False,
         "read the worker's log files; the report names them",
-        "a process that ended without a word",
+        "a process that ended without a message",
         S.RESTART,
         A.NONE,
     ),
     F.NODE_LOST: ClassFacts(
-        "A node's agent is gone or silent.",
+        "A node's agent has ended or sends no heartbeats.",
         "node",
         False,
-        "look at the node: power, kernel log, network",
-        "power, kernel panic, network, the platform's own shutdown",
+        "check the node: power, kernel log, network",
+        "power, kernel panic, network, a shutdown by the platform",
         S.NODE,
         A.REPLACE_NODE,
     ),
@@ -217,7 +245,7 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "A CUDA context was lost: illegal access, device assert, launch failure.",
         "process",
         True,
-        "run with CUDA_LAUNCH_BLOCKING=1 to find the kernel; if it moves with the node, suspect the device",
+        "run with CUDA_LAUNCH_BLOCKING=1 to find the kernel; if the fault stays with one node, suspect the device",
         "an index out of range; a bug in a kernel or a library; rarely the device",
         S.RESTART,
         A.RESTART_PROCESSES,
@@ -232,11 +260,11 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         A.REPLACE_NODE,
     ),
     F.NCCL_TIMEOUT: ClassFacts(
-        "A collective waited too long for somebody.",
+        "A collective timed out waiting for a rank.",
         "process",
         False,
-        "look for the rank that never came to the collective",
-        "a rank that hangs, died or took another branch; unlike numbers of batches; a slow save on one rank; a link",
+        "look for the rank that did not join the collective",
+        "a rank that hangs, died or took another branch; unequal numbers of batches; a slow save on one rank; a link",
         S.RESTART,
         A.RESTART_PROCESSES,
     ),
@@ -244,7 +272,7 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "A peer or the link to it was lost.",
         "node",
         False,
-        "check the links; NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7 ride out short outages",
+        "check the links; NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7 tolerate short outages",
         "a cable, a port or a switch; a flapping link; a peer that died; GPUDirect without its kernel module",
         S.NODE,
         A.REPLACE_NODE,
@@ -253,8 +281,8 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "Loss or gradients are not finite, or spiked.",
         "data",
         False,
-        "go back before the spike and skip its data; watch the learning rate and the loss scale",
-        "odd batches; a learning rate too high; half precision that overflows; rarely a device that computes wrongly",
+        "roll back to before the spike and skip its data; check the learning rate and the loss scale",
+        "bad batches; a learning rate too high; half precision that overflows; rarely a device that computes wrongly",
         S.RESTART,
         A.ROLLBACK_SKIP_DATA,
     ),
@@ -262,39 +290,51 @@ CLASSES: dict[FaultClass, ClassFacts] = {
         "A data loader's worker died, or its shared memory is full.",
         "process",
         False,
-        "fewer data loader workers, or a larger /dev/shm",
+        "use fewer data loader workers, or a larger /dev/shm",
         "shared memory too small; the worker ran out of memory; a crash in a decoder",
         S.RESTART,
         A.RESTART_PROCESSES,
     ),
     F.HANG: ClassFacts(
-        "No progress, or much too slow.",
+        "No progress, or far slower than usual.",
         "process",
         False,
-        "read the stacks of the ranks that stand still",
+        "read the stacks of the ranks that make no progress",
         "a deadlock; a rank in another collective than the rest; a file system that stalls; a slow device or link",
         S.RESTART,
         A.RESTART_PROCESSES,
     ),
     F.REQUEST: ClassFacts(
-        "Somebody asked for it.", "nobody", False, "nothing to repair", "an operator", S.NOTICE, A.WAIT
+        "An operator requested it.", "none", False, "nothing to repair", "an operator", S.NOTICE, A.WAIT
     ),
 }
-"""Every class has an entry; a test says so."""
+"""Every class has an entry, held by a test."""
+
+
+DETAILS: dict[tuple[str, str], ClassFacts] = {
+    LINK_CUT: CUT,
+    (F.HANG, "straggler"): SLOW,
+    (F.SIGNAL_PREEMPTION, "sigkill"): KILLED,
+    **{
+        (F.SIGNAL_PREEMPTION, name): attrs.evolve(CLASSES[F.SIGNAL_PREEMPTION], title="external signal")
+        for name in ("sigterm", "sigint", "sighup")
+    },
+}
+"""Facts of details that differ from those of their class."""
 
 
 def suspects_node(cls: FaultClass) -> bool:
-    """Whether a fault of this class speaks against the machine, if the evidence says nothing else."""
-    return CLASSES[cls].action is Action.REPLACE_NODE
+    """Whether a fault of this class makes the machine suspect, unless the evidence says otherwise."""
+    return CLASSES[cls].action is Remedy.REPLACE_NODE
 
 
 _INTERFACE = "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the interface"
 _MASTER = f"MASTER_ADDR and MASTER_PORT; {_INTERFACE}"
 _NCCL_WAIT = (
     "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 ends ranks that would wait for ever; TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and "
-    "TORCH_NCCL_DUMP_ON_TIMEOUT=1 write down who was where; init_process_group(timeout=) if the wait is lawful"
+    "TORCH_NCCL_DUMP_ON_TIMEOUT=1 record each rank's collectives; init_process_group(timeout=) if the wait is expected"
 )
-_IB = "NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7 ride out short outages"
+_IB = "NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7 tolerate short outages"
 _LOADER = "num_workers, prefetch_factor and pin_memory of the DataLoader"
 _SHM = "docker --shm-size, or an emptyDir of medium Memory at /dev/shm; num_workers of the DataLoader"
 _DIAGNOSE = "dcgmi diag -r 3; a device that fails again after a reset goes back to its vendor"
@@ -303,7 +343,7 @@ _STACKS = "py-spy dump shows the stacks; TORCH_NCCL_ASYNC_ERROR_HANDLING=1 and a
 SETTINGS: dict[FaultClass, dict[str, str]] = {
     F.CONFIG_ENV: {
         "nccl-set-up": f"{_INTERFACE}; NCCL_DEBUG=INFO shows what NCCL chose",
-        "nccl-usage": "torch.cuda.set_device(LOCAL_RANK) before the group is made; CUDA_VISIBLE_DEVICES",
+        "nccl-usage": "torch.cuda.set_device(LOCAL_RANK) before the process group is created; CUDA_VISIBLE_DEVICES",
         "ofi": "FI_PROVIDER names the provider; NCCL_DEBUG=INFO shows what NCCL chose",
         "ucx": "UCX_TLS names the transports; NCCL_DEBUG=INFO shows what NCCL chose",
         "memlock": "ulimit -l unlimited, or docker --ulimit memlock=-1",
@@ -312,7 +352,7 @@ SETTINGS: dict[FaultClass, dict[str, str]] = {
         "port-taken": "MASTER_PORT; --rdzv-endpoint HOST:0 takes a free port",
     },
     F.OOM_GPU: {
-        "allocation": "much memory free at a small request is fragmentation: "
+        "allocation": "if a small request fails with much memory free, memory is fragmented: "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     },
     F.OOM_HOST: {
@@ -325,19 +365,19 @@ SETTINGS: dict[FaultClass, dict[str, str]] = {
     },
     F.STORAGE: {"full": "keep fewer checkpoints"},
     F.SIGNAL_PREEMPTION: {
-        "time-limit": "sbatch --signal sends a signal ahead of the time limit and leaves time to save",
-        "preempted": "sbatch --requeue starts it again",
+        "time-limit": "sbatch --signal sends a signal before the time limit and leaves time to save",
+        "preempted": "sbatch --requeue starts the job again",
     },
     F.NETWORK_RENDEZVOUS: {
         **dict.fromkeys(("unreachable", "rendezvous", "ranks-missing", "store-timeout", "address"), _MASTER),
-        "name-resolution": "MASTER_ADDR as an address, not as a name",
+        "name-resolution": "set MASTER_ADDR to an address, not a name",
     },
     F.GPU_HW: {
         "": _DIAGNOSE,
         **dict.fromkeys(("host-hardware", "host-hardware-early"), "rasdaemon or mcelog; ipmitool sel list"),
         "heat-or-power": "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
     },
-    F.NCCL_TIMEOUT: {"": _NCCL_WAIT, "barrier": "init_process_group(timeout=) if the wait is lawful"},
+    F.NCCL_TIMEOUT: {"": _NCCL_WAIT, "barrier": "init_process_group(timeout=) if the wait is expected"},
     F.NCCL_REMOTE_ERROR: {
         **dict.fromkeys(("ib-link", "link", "link-event"), _IB),
         "system-error": "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 ends the ranks that would wait; NCCL_DEBUG=INFO",
@@ -350,23 +390,29 @@ SETTINGS: dict[FaultClass, dict[str, str]] = {
     },
     F.HANG: dict.fromkeys(("stacks", "no-progress", "watchdog-stuck"), _STACKS),
 }
-"""The settings that operators reach for, by class and detail; the empty detail stands for all that are not named."""
+"""Settings that may help, by class and detail; the empty detail is for all details not listed."""
 
 
 def settings_for(cls: FaultClass, detail: str) -> str:
-    """The settings that operators reach for at a fault; empty if none is known to help."""
+    """Settings that may help against a fault; empty if none is known."""
     named = SETTINGS.get(cls, {})
     return named.get(detail, named.get("", ""))
 
 
+def title_of(cls: str, detail: str) -> str:
+    """The name of a fault in messages: its title, else its class."""
+    facts = DETAILS.get((cls, detail))
+    return facts.title if facts is not None and facts.title else cls
+
+
 def facts_of(cls: FaultClass, detail: str = "", step: int | None = None) -> ClassFacts:
-    """What is known of a fault: of its class, unless its detail says more.
+    """Facts of a fault: those of its class, unless its detail has its own.
 
     Args:
         cls: its class.
         detail: the finer distinction.
-        step: the last step completed before it; None: none was.
+        step: the last step completed before it; None: no step was completed.
     """
-    if (cls, detail) == LINK_CUT:
-        return CUT
-    return UNREADABLE if (cls, detail) == UNREADABLE_FILE and step is None else CLASSES[cls]
+    if (cls, detail) == UNREADABLE_FILE and step is None:
+        return UNREADABLE
+    return DETAILS.get((cls, detail), CLASSES[cls])

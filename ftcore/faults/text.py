@@ -1,12 +1,11 @@
-"""A whole text -> one diagnosis: what it was, who began it, what to do.
+"""Diagnosis of a text: the fault, the rank that caused it, and the usual action.
 
-The text may be of one rank or of many, of one moment or of days. Each line is read by the table; the loudest line is
-the root (``rule.py``), the earliest among equals. What a line says of another rank counts for that rank. Where nothing
-is louder than a signal, what the numbers and the stacks in the text show is asked as well.
+The text may be from one rank or many, and cover a moment or days. The table reads each line; the line of greatest
+weight is the root cause (``rule.py``), of equals the earliest. What a line says of another rank counts for that rank.
+If no line has more weight than a signal, the numbers and stacks in the text are considered as well.
 
-House rules: lines of a traceback that show source are no evidence, whatever words they hold. A class is only given when
-a rule gave it: else it is ``unknown``, with the lines that looked most like it. Memory is bounded, so a text may be fed
-line by line for as long as it lasts.
+House rules: source lines in a traceback are never evidence. A class comes from a rule only, else it is ``unknown``,
+with the lines that resemble a failure most. Memory is bounded, so a text of any length can be read line by line.
 """
 
 import re
@@ -15,33 +14,33 @@ from collections import deque
 import attrs
 
 from ftcore.faults import speakers
-from ftcore.faults.context import Found, Place, aborted_together, at_place, weighed
+from ftcore.faults.context import ExceptionOrigin, LineMatch, aborted_together, adjust_weights, rule_at_place
 from ftcore.faults.pattern import to_bytes
-from ftcore.faults.progress import Progress
+from ftcore.faults.progress import ProgressCollector
 from ftcore.faults.rule import COLLATERAL, ROOT, UNSURE, Rule
 from ftcore.faults.series import Series
 from ftcore.faults.stacks import Stacks
 from ftcore.faults.table import table
-from ftcore.faults.taxonomy import CLASSES, Action, FaultClass, suspects_node
+from ftcore.faults.taxonomy import CLASSES, FaultClass, Remedy, suspects_node
 
 MULTI = "multi"
 EVIDENCE_LINES = 6
 LINE_CHARS_SHOWN = 240
-SPOKE_LINES = 3
-"""Who spoke less than this often need not be missed when it falls silent."""
-VOICES_MAX = 4096
-"""Ranks and hosts that are told apart."""
+SPEAKER_LINES_MIN = 3
+"""Least lines of a rank for its silence to mean something."""
+SPEAKERS_MAX = 4096
+"""Ranks and hosts that are distinguished."""
 FOUND_MAX = 4096
 PER_RULE_MAX = 64
-"""Lines kept of one rule; the first ones."""
+"""First lines that are kept of one rule."""
 STOPPED_MIN = 2
-"""Processes that a launcher kills because one failed: it counts the failed one among them."""
+"""Processes that a launcher kills because one failed, the failed one included."""
 WEAK = 46
-"""Below this weight the numbers and stacks of the text are asked."""
+"""Below this weight the numbers and stacks in the text are considered."""
 QUOTED_CHARS_MAX = 1 << 16
-"""Of a line that quotes a text; the rest of a longer one is not read."""
+"""Characters that are read of a line that quotes a text."""
 _ENDS_BADLY = ("launcher-kills", "launcher-summary", "launcher-wraps", "terminate-called", "watchdog-what")
-"""Rules of noise that only a job that failed prints."""
+"""Noise rules for lines that only a failed job prints."""
 _SIGN = re.compile(
     r"(?i:\b(?:fatal|abort(?:ed|ing)?|killed|panic|fail(?:ed|ures?|s)?|timed out|traceback)\b)"
     r"|\b(?:ERROR|Error|error)s?\b|\b[A-Z]\w{1,60}(?:Error|Exception)\b"
@@ -50,8 +49,8 @@ _COUNTS = re.compile(
     r"(?i)\b(?:no|0|zero|without(?: any)?)[ -](?:errors?|failures?|failed|exceptions?)\b"
     r"|\b(?:errors?|failures?|failed|exceptions?)\b['\"]?[ =:]{1,3}(?:\d|none|false|\[\])"
 )
-"""Words of failures that are a count or a metric."""
-NOBODY_LISTED = "a rank not listed"
+"""Words like ``errors`` that are a count or a metric."""
+UNLISTED_RANK = "a rank not listed"
 
 _SOURCE = re.compile(r"\bFile \"([^\"]{1,300})\", line \d{1,9}(?:, in (\S{1,200}))?")
 _SIZE = r"(\d{1,9}(?:\.\d{1,6})?) ?([KMGT])i?B"
@@ -68,27 +67,27 @@ _RANKS = re.compile(r"\bRank (\d{1,6})\b")
 
 @attrs.frozen
 class Diagnosis:
-    """What a text means.
+    """The diagnosis of a text.
 
     Args:
-        cls: the class; ``unknown`` if no rule gave one.
+        cls: the class; ``unknown``: no rule gave one.
         detail: the finer distinction.
-        role: ``root``, ``collateral`` or ``multi`` (several ranks speak, ``root_rank`` names the one that began).
-        action: what is usually done.
-        root_rank: rank, task or host that began; empty if the text does not tell.
-        node_at_fault: there is reason to suspect a machine: that of ``root_rank``, if that names one.
-        reason: why, one sentence.
-        evidence: the lines that it rests on, the weightiest first, shortened.
-        rule: the rule that gave the class, or how else it was found.
-        certain: the evidence itself says who began; else the role is what is left when nobody else speaks.
-        faultless: the class is ``unknown`` because nothing in the text looks like a fault.
-        missing: what would tell more; only where the class is ``unknown``.
+        role: ``root``, ``collateral`` or ``multi`` (lines of several ranks; ``root_rank`` is the root cause).
+        action: the usual action.
+        root_rank: rank, task or host at the root; empty: not known.
+        node_at_fault: a machine is suspect: that of ``root_rank``, if that is set.
+        reason: why, in one sentence.
+        evidence: the lines that it rests on, greatest weight first, shortened.
+        rule: the rule that gave the class, or another source of it.
+        certain: the evidence itself identifies the root; else the role is a guess for lack of other evidence.
+        faultless: the class is ``unknown`` because no line of the text resembles a fault.
+        missing: for class ``unknown``: evidence that would help.
     """
 
     cls: FaultClass
     detail: str
     role: str
-    action: Action
+    action: Remedy
     root_rank: str
     node_at_fault: bool
     reason: str
@@ -103,18 +102,18 @@ class TextReader:
     """Reads a text line by line.
 
     Args:
-        extra: a job's own rules.
+        extra: a job's custom rules.
     """
 
     def __init__(self, extra: tuple[Rule, ...] = ()) -> None:
         self._table = table(extra)
-        self._found: list[Found] = []
+        self._found: list[LineMatch] = []
         self._per_rule: dict[tuple[str, str], int] = {}
-        self._voices: dict[str, int] = {}
+        self._speakers: dict[str, int] = {}
         self._lines_of: dict[str, int] = {}
         self._series = Series()
-        self._progress = Progress()
-        self._places: dict[str, Place] = {}
+        self._progress = ProgressCollector()
+        self._places: dict[str, ExceptionOrigin] = {}
         self._stacks = Stacks()
         self._last: deque[str] = deque(maxlen=EVIDENCE_LINES)
         self._bad: deque[str] = deque(maxlen=EVIDENCE_LINES)
@@ -126,7 +125,7 @@ class TextReader:
         self._has_traceback = False
 
     def add(self, line: str) -> None:
-        """Take the next line; one that quotes a text (JSON's ``\\n``) is taken as the lines it quotes."""
+        """Read the next line; a line that quotes a text (JSON's ``\\n``) is read as the lines that it quotes."""
         if "\\n" in line[:QUOTED_CHARS_MAX]:
             for part in line[:QUOTED_CHARS_MAX].split("\\n"):
                 self._add(part)
@@ -142,12 +141,12 @@ class TextReader:
         if self._is_source(line):
             return
         self._section = speakers.section(line) or ("" if line[:1].strip() else self._section)
-        who = speakers.speaker(line) or self._section
-        if who and (who in self._voices or len(self._voices) < VOICES_MAX):
-            self._voices[who] = self._at
-            self._lines_of[who] = self._lines_of.get(who, 0) + 1
-        self._series.add(line, who)
-        self._progress.add(line, who)
+        speaker = speakers.speaker(line) or self._section
+        if speaker and (speaker in self._speakers or len(self._speakers) < SPEAKERS_MAX):
+            self._speakers[speaker] = self._at
+            self._lines_of[speaker] = self._lines_of.get(speaker, 0) + 1
+        self._series.add(line, speaker)
+        self._progress.add(line, speaker)
         self._last.append(line)
         rule, looks_bad = self._table.look(to_bytes(line))
         self._signs |= rule.weight > 0 or rule.name in _ENDS_BADLY if rule is not None else looks_bad and _is_sign(line)
@@ -155,134 +154,139 @@ class TextReader:
             if looks_bad:
                 self._bad.append(line)
             return
-        rule = at_place(rule, self._places.pop(who, None), line)
-        key = (rule.name, who)
+        rule = rule_at_place(rule, self._places.pop(speaker, None), line)
+        key = (rule.name, speaker)
         self._per_rule[key] = self._per_rule.get(key, 0) + 1
         if rule.name in ("agent-stops-siblings", "launcher-kills"):
             self._stopped += 1 if rule.name == "launcher-kills" else STOPPED_MIN
         if rule.weight and self._per_rule[key] <= PER_RULE_MAX and len(self._found) < FOUND_MAX:
-            self._found.append(Found(self._at, rule, who, speakers.named(line), line[:2000], rule.weight))
+            self._found.append(LineMatch(self._at, rule, speaker, speakers.blamed(line), line[:2000], rule.weight))
 
     def _is_source(self, line: str) -> bool:
-        """Whether the line is a traceback's: where in which file, or the source that stands there."""
+        """Whether the line belongs to a traceback: a file with a line number, or a source line."""
         column, self._source_column = self._source_column, -1
         place = _SOURCE.search(line[:600]) if 'File "' in line[:600] else None
         if place is not None:
             self._has_traceback = True
             self._source_column = place.start()
-            self._place_of(line, Place(place[1], place[2] or ""))
+            self._place_of(line, ExceptionOrigin(place[1], place[2] or ""))
             return True
         if column >= 0 and line[column : column + 2].isspace():
             marks = line[column:].strip()
             if marks and not set(marks) <= set("~^"):
-                self._source_column = column  # below it may stand the line that marks the place in it
-                who = speakers.speaker(line)
-                if who in self._places:
-                    self._places[who] = attrs.evolve(self._places[who], source=marks[:400])
+                self._source_column = column  # a line of carets may follow
+                speaker = speakers.speaker(line)
+                if speaker in self._places:
+                    self._places[speaker] = attrs.evolve(self._places[speaker], source=marks[:400])
             return True
         return False
 
-    def _place_of(self, line: str, place: Place) -> None:
-        who = speakers.speaker(line)
-        if who in self._places or len(self._places) < VOICES_MAX:
-            self._places[who] = place
+    def _place_of(self, line: str, place: ExceptionOrigin) -> None:
+        speaker = speakers.speaker(line)
+        if speaker in self._places or len(self._places) < SPEAKERS_MAX:
+            self._places[speaker] = place
 
-    def loudest(self) -> Found | None:
-        """The line that speaks loudest so far, the earliest among equals; None if no rule read any."""
-        return max(weighed(self._found), key=lambda f: (f.weight, -f.at), default=None)
+    def strongest(self) -> LineMatch | None:
+        """Return the line of greatest weight so far, of equals the earliest; None: no rule matched."""
+        return max(adjust_weights(self._found), key=lambda f: (f.weight, -f.number), default=None)
 
     def result(self) -> Diagnosis:
-        """What the text so far means."""
-        found = weighed(self._found)
-        best = self.loudest()
+        """Return the diagnosis of the text so far."""
+        found = adjust_weights(self._found)
+        best = self.strongest()
         if best is None or best.weight < WEAK:
-            shown = self._shown()
+            shown = self._from_numbers()
             if shown is not None:
                 return shown
         if best is None:
             return self._unknown(())
         if best.rule.cls is FaultClass.UNKNOWN:
             if aborted_together(found):
-                return self._taken_down(found)
+                return self._aborted(found)
             return self._unknown(tuple(f.line for f in found))
-        silent = self._silent(best, found)
+        silent = self._silent_peer(best, found)
         if silent is not None:
             return silent
         return self._diagnosis(best, found)
 
-    def _diagnosis(self, best: Found, found: list[Found]) -> Diagnosis:
+    def _diagnosis(self, best: LineMatch, found: list[LineMatch]) -> Diagnosis:
         rule = best.rule
         action = rule.action or CLASSES[rule.cls].action
         node = rule.node if rule.node is not None else suspects_node(rule.cls)
-        role, who = self._role(best, found)
+        role, root = self._role(best, found)
         reason = rule.reason
         if rule.cls is FaultClass.OOM_GPU and _nearly_fits([f.line for f in found if f.rule is rule], self._last):
-            action = Action.RESTART_PROCESSES
-            reason = "fragmentation, or a peak that nearly fits: a restart may well go through"
-        others = sorted(found, key=lambda f: (-f.weight, f.at))
+            action = Remedy.RESTART_PROCESSES
+            reason = "memory is fragmented, or slightly too small for a peak: a restart may succeed"
+        others = sorted(found, key=lambda f: (-f.weight, f.number))
         lines = dict.fromkeys([best.line, *(f.line for f in others)])
         certain = rule.role != UNSURE
-        return Diagnosis(rule.cls, rule.detail, role, action, who, node, reason, _short(lines), rule.name, certain)
+        return Diagnosis(rule.cls, rule.detail, role, action, root, node, reason, _short(lines), rule.name, certain)
 
-    def _role(self, best: Found, found: list[Found]) -> tuple[str, str]:
+    def _role(self, best: LineMatch, found: list[LineMatch]) -> tuple[str, str]:
         if best.rule.role == COLLATERAL:
-            return COLLATERAL, next((f.names for f in found if f.names), "")
+            return COLLATERAL, next((f.blamed for f in found if f.blamed), "")
         if best.rule.detail == "collective-mismatch":
-            ranks = list(dict.fromkeys(_RANKS.findall(best.line)))
-            return (MULTI, " and ".join(sorted(ranks, key=int)) + " disagree") if len(ranks) > 1 else (ROOT, "")
-        who = dict.fromkeys(f.who for f in found if f.who)
+            numbers = list(dict.fromkeys(_RANKS.findall(best.line)))
+            return (MULTI, " and ".join(sorted(numbers, key=int)) + " disagree") if len(numbers) > 1 else (ROOT, "")
+        ranks = dict.fromkeys(f.speaker for f in found if f.speaker)
         if best.rule.detail == "ib-link":
             peer = _PEER.search(best.line)
-            pair = f"{best.who or 'the host that prints it'} or {peer[1] if peer is not None else 'its peer'}"
-            return MULTI if len(who) > 1 else ROOT, pair
+            pair = f"{best.speaker or 'the host that prints it'} or {peer[1] if peer is not None else 'its peer'}"
+            return MULTI if len(ranks) > 1 else ROOT, pair
         if best.rule.role == UNSURE and best.rule.cls in (FaultClass.NCCL_TIMEOUT, FaultClass.HANG):
-            suspect = self._missing(found)
-            if len(who) > 1 or suspect:
-                return MULTI, suspect or NOBODY_LISTED
+            suspect = self._awaited_rank(found)
+            if len(ranks) > 1 or suspect:
+                return MULTI, suspect or UNLISTED_RANK
             return ROOT, ""
-        passed_on = next((f.names for f in found if f.names and f.rule.detail == "messenger"), "")
-        named = best.names or passed_on or best.who
-        several = len(who) > 1 or (named and who and named not in who)
+        passed_on = next((f.blamed for f in found if f.blamed and f.rule.detail == "messenger"), "")
+        named = best.blamed or passed_on or best.speaker
+        several = len(ranks) > 1 or (named and ranks and named not in ranks)
         victims = [f for f in found if f.rule.role == COLLATERAL]
         crashed = best.rule.detail == "crash" and victims
-        if several or crashed or self._stopped >= STOPPED_MIN or any(f.who and f.who != best.who for f in victims):
+        others = any(f.speaker and f.speaker != best.speaker for f in victims)
+        if several or crashed or others or self._stopped >= STOPPED_MIN:
             return MULTI, named or ("scheduler" if best.rule.detail in ("time-limit", "preempted") else "")
         return ROOT, named
 
-    def _missing(self, found: list[Found]) -> str:
-        """Of ranks that waited in vain, whom they waited for: one that is named, that is behind, or that is silent."""
+    def _awaited_rank(self, found: list[LineMatch]) -> str:
+        """Return the rank that the others waited for: one that a line names, that is behind, or that is silent."""
         waits = [f for f in found if f.rule.cls in (FaultClass.NCCL_TIMEOUT, FaultClass.HANG)]
-        blamed = next((f.names for f in waits if f.names), "")
+        blamed = next((f.blamed for f in waits if f.blamed), "")
         if blamed:
             return blamed
         place: dict[str, int] = {}
         for pattern in (_COMPLETED, _SEQ):
             for f in found:
                 number = pattern.search(f.line)
-                if number is not None and f.who and f.who not in place:
-                    place[f.who] = int(number[1])
+                if number is not None and f.speaker and f.speaker not in place:
+                    place[f.speaker] = int(number[1])
             if len(set(place.values())) > 1:
                 return min(place, key=lambda rank: place[rank])
             place.clear()
-        complained = {f.who for f in found}
-        quiet = [rank for rank in self._voices if rank not in complained and rank.isdecimal()]
+        complained = {f.speaker for f in found}
+        quiet = [rank for rank in self._speakers if rank not in complained and rank.isdecimal()]
         return quiet[0] if len(quiet) == 1 and complained - {""} else ""
 
-    def _silent(self, best: Found, found: list[Found]) -> Diagnosis | None:
-        """Victims tell of a peer that closed; the one rank in the text that tells of nothing ended without a word."""
+    def _silent_peer(self, best: LineMatch, found: list[LineMatch]) -> Diagnosis | None:
+        """Victims report a closed connection, and exactly one rank in the text reports nothing: that rank was ended."""
         if best.rule.role != COLLATERAL or best.rule.detail != "peer-gone":
             return None
-        complained = {f.who for f in self._found if f.who}
-        quiet = [who for who, lines in self._lines_of.items() if who not in complained and lines >= SPOKE_LINES]
+        complained = {f.speaker for f in self._found if f.speaker}
+        quiet = [
+            speaker
+            for speaker, lines in self._lines_of.items()
+            if speaker not in complained and lines >= SPEAKER_LINES_MIN
+        ]
         if len(quiet) != 1 or not complained:
             return None
-        reason = "its output ends without a word, then the others lose their connection to it: ended from outside"
+        reason = "its output ends without an error, then the others lose their connection to it: ended by a signal"
         lines = dict.fromkeys([*(f.line for f in found)])
         return Diagnosis(
             FaultClass.SIGNAL_PREEMPTION,
             "silent",
             MULTI,
-            Action.RESTART_PROCESSES,
+            Remedy.RESTART_PROCESSES,
             quiet[0],
             False,
             reason,
@@ -290,7 +294,7 @@ class TextReader:
             "silent-peer",
         )
 
-    def _taken_down(self, found: list[Found]) -> Diagnosis:
+    def _aborted(self, found: list[LineMatch]) -> Diagnosis:
         return Diagnosis(
             FaultClass.COLLATERAL,
             "sigabrt",
@@ -298,60 +302,60 @@ class TextReader:
             CLASSES[FaultClass.COLLATERAL].action,
             "",
             False,
-            "several processes aborted and none says why: their watchdogs took them down",
+            "several processes aborted without a reported cause: their watchdogs ended them",
             _short(dict.fromkeys(f.line for f in found)),
             "aborted-together",
         )
 
-    def _shown(self) -> Diagnosis | None:
-        """What stacks and numbers show by themselves."""
+    def _from_numbers(self) -> Diagnosis | None:
+        """Return the diagnosis from stacks, steps and numbers; None: they show no fault."""
         is_hung, waited_for = self._stacks.read()
         last = _short(dict.fromkeys(self._last))
         if is_hung:
             several = len([stack for stack in self._stacks.threads if stack.main]) > 1
-            who = f"process {waited_for[0]}" if len(waited_for) == 1 else ""
+            suspect = f"process {waited_for[0]}" if len(waited_for) == 1 else ""
             return Diagnosis(
                 FaultClass.HANG,
                 "stacks",
                 MULTI if several else ROOT,
-                Action.RESTART_PROCESSES,
-                who,
+                Remedy.RESTART_PROCESSES,
+                suspect,
                 False,
-                "stacks of a process that stands still"
-                + ("; the others wait for the one that is not in the collective" if who else ""),
+                "stacks of a hung process"
+                + ("; the others wait in a collective for the process that is not in it" if suspect else ""),
                 last,
                 "stacks",
             )
         still, behind = self._progress.read()
         if still:
-            role = MULTI if self._progress.voices > 1 else ROOT
-            restart = Action.RESTART_PROCESSES
+            role = MULTI if self._progress.speakers > 1 else ROOT
+            restart = Remedy.RESTART_PROCESSES
             return Diagnosis(FaultClass.HANG, "no-progress", role, restart, behind, False, still, last, "progress")
         curve = self._series.read()
         if not curve.kind:
             return None
         cls, detail, action = {
-            "spike": (FaultClass.NUMERIC, "loss-spike", Action.ROLLBACK_SKIP_DATA),
-            "not-finite": (FaultClass.NUMERIC, "not-finite", Action.ROLLBACK_SKIP_DATA),
-            "skipped": (FaultClass.NUMERIC, "skipped", Action.ROLLBACK_SKIP_DATA),
-            "scale": (FaultClass.NUMERIC, "loss-scale", Action.ROLLBACK_SKIP_DATA),
-            "overflow": (FaultClass.NUMERIC, "overflow", Action.WAIT),
-            "recovered": (FaultClass.NUMERIC, "loss-spike", Action.WAIT),
-            "slower": (FaultClass.HANG, "straggler", Action.REPLACE_NODE),
+            "spike": (FaultClass.NUMERIC, "loss-spike", Remedy.ROLLBACK_SKIP_DATA),
+            "not-finite": (FaultClass.NUMERIC, "not-finite", Remedy.ROLLBACK_SKIP_DATA),
+            "skipped": (FaultClass.NUMERIC, "skipped", Remedy.ROLLBACK_SKIP_DATA),
+            "scale": (FaultClass.NUMERIC, "loss-scale", Remedy.ROLLBACK_SKIP_DATA),
+            "overflow": (FaultClass.NUMERIC, "overflow", Remedy.WAIT),
+            "recovered": (FaultClass.NUMERIC, "loss-spike", Remedy.WAIT),
+            "slower": (FaultClass.HANG, "straggler", Remedy.REPLACE_NODE),
         }[curve.kind]
-        role = MULTI if curve.who else ROOT
-        return Diagnosis(cls, detail, role, action, curve.who, curve.kind == "slower", curve.told, last, "curve")
+        role = MULTI if curve.speaker else ROOT
+        return Diagnosis(cls, detail, role, action, curve.speaker, curve.kind == "slower", curve.summary, last, "curve")
 
     def _unknown(self, lines: tuple[str, ...]) -> Diagnosis:
         faultless = self._at > 0 and not self._signs and not self._has_traceback and not self._found
         if faultless:
-            reason = "no line of the text looks like a fault"
+            reason = "no line of the text resembles a fault"
         else:
-            reason = "lines look like a failure, but none says what the cause is" if self._at else "there is no text"
+            reason = "lines resemble a failure, but none shows its cause" if self._at else "the text is empty"
         return Diagnosis(
             FaultClass.UNKNOWN,
             "",
-            MULTI if len({f.who for f in self._found if f.who}) > 1 else ROOT,
+            MULTI if len({f.speaker for f in self._found if f.speaker}) > 1 else ROOT,
             CLASSES[FaultClass.UNKNOWN].action,
             "",
             False,
@@ -364,12 +368,12 @@ class TextReader:
         )
 
     def _missing_evidence(self) -> tuple[str, ...]:
-        """What the text does not have and usually names a cause."""
+        """Return the evidence that usually shows a cause and that the text does not have."""
         details = {f.rule.detail for f in self._found}
         lacks = {
             "the traceback or the error file of the rank that ended first": not self._has_traceback,
             "the exit code or the signal of the process": not details & {"exit", "sigabrt", "abort"},
-            "the output of the other ranks": len(self._voices) < 2,
+            "the output of the other ranks": len(self._speakers) < 2,
             "the kernel log of the node (dmesg)": True,
             "the log of the scheduler": True,
         }
@@ -377,16 +381,16 @@ class TextReader:
 
 
 def _is_sign(line: str) -> bool:
-    """Whether a line that no rule knows looks like a failure, not like a count of them or an option."""
+    """Whether a line that matches no rule resembles a failure, not a count of failures or an option."""
     return _SIGN.search(_COUNTS.sub(" ", line[:2000])) is not None
 
 
 def classify_text(text: str, extra: tuple[Rule, ...] = ()) -> Diagnosis:
-    """Read a whole text.
+    """Diagnose a complete text.
 
     Args:
-        text: what a person or a scanner saw; of one rank or of many.
-        extra: a job's own rules.
+        text: the text, from one rank or from many.
+        extra: a job's custom rules.
     """
     reader = TextReader(extra)
     for line in text.splitlines():
@@ -399,7 +403,7 @@ def _short(lines: dict[str, None]) -> tuple[str, ...]:
 
 
 def _nearly_fits(lines: list[str], after: deque[str]) -> bool:
-    """Whether a device had plenty of memory free or lacked a two-hundredth: a restart may then well go through."""
+    """Whether a device had enough free memory, or lacked at most 1/200 of its total: a restart may then succeed."""
     text = " ".join([*lines, *after])
     asked, free, total = (_kib(pattern, text) for pattern in (_ASKED, _FREE, _TOTAL))
     if asked is None or free is None or total is None:

@@ -19,23 +19,23 @@ def address_in(store: str, *, alone: bool) -> str:
     """The address of this host for the jobs in a store.
 
     Args:
-        store: its URL.
-        alone: no other host takes part.
+        store: the store's URL.
+        alone: the job has no other host.
     """
     return LOCALHOST if alone or on_this_machine(store) else own_address(store)
 
 
 def own_address(store: str) -> str:
-    """The address of this host by which others most likely reach it.
+    """The address of this host that other hosts most likely reach.
 
-    With several interfaces the one on the way to the store is on the nodes' network; names are asked only after it,
-    because many a host knows its own name as a loopback address.
+    The interface with the route to the store comes first: it is on the nodes' network. The host name comes second,
+    because on many hosts it resolves to a loopback address.
     """
     for host, port in endpoints(store):
         with contextlib.suppress(OSError):
             family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
             with socket.socket(family, kind, protocol) as probe:
-                probe.connect(target)  # sends nothing; the kernel only looks for the way
+                probe.connect(target)  # sends nothing; the kernel only selects the route
                 found = str(probe.getsockname()[0])
             if not found.startswith(_LOOPBACK):
                 return found
@@ -51,7 +51,7 @@ def reachable(address: str | None) -> str:
     """``--local-addr`` without the brackets of an IPv6 address.
 
     Raises:
-        UsageError: it is a name that this host does not know, so no worker could meet at it.
+        UsageError: this host cannot resolve the name, so no worker could connect to it.
     """
     found = (address or "").strip("[]")
     if found:
@@ -60,7 +60,7 @@ def reachable(address: str | None) -> str:
         except (socket.gaierror, UnicodeError) as error:
             if getattr(error, "errno", None) != socket.EAI_AGAIN:
                 raise UsageError(
-                    f"--local-addr: {found!r} does not resolve on this host; expected a name or address at which the "
-                    "other nodes reach it"
+                    f"--local-addr: {found!r} does not resolve on this host; expected a name or address at which "
+                    "other nodes reach this host"
                 ) from error
     return found

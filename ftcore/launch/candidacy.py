@@ -1,5 +1,6 @@
-"""What a candidate for the master role is started with."""
+"""Configuration of a candidate for the master role."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -12,31 +13,32 @@ from ftcore.launch.paths import master_socket
 PROGRAM = "ftcore.cli.master"
 """The module that reads the flags of a ``Candidacy`` and runs it (``master.run``)."""
 
-MASTER_SAYS = "ftcore master: "
-"""How the last line of a candidate's messages begins if it cannot go on."""
+MASTER_PREFIX = "ftcore master: "
+"""Prefix of a candidate's last message if it ends with an error."""
 
 
 def archive_dir(given: str | None) -> Path | None:
-    """The directory for old events: the one that is given, or that of ``FTCORE_ARCHIVE``; None: there is none."""
+    """The directory for old events: the given one, or that of ``FTCORE_ARCHIVE``; None if there is none."""
     where = given or os.environ.get("FTCORE_ARCHIVE") or ""
     return Path(where).expanduser().absolute() if where else None
 
 
 @attrs.frozen(kw_only=True)
 class Candidacy:
-    """What a candidate for the master role needs to know; each field is a flag of its process.
+    """Configuration of a candidate for the master role; each field is a flag of its process.
 
     Args:
         store: URL of the log store.
         job: the job.
-        keep_events: events that stay in the store.
+        keep_events: number of events kept in the store.
         snapshot_events: events between two snapshots.
-        archive: directory for older events; None: none are taken out of the store.
+        archive: directory for older events; None: no events are removed from the store.
         advertise: host name or address that agents use.
-        listen: gRPC target to serve on; empty: a socket of this machine, or a free port if other hosts take part.
-        platform: URL of what launches nodes; empty: nothing does.
-        nodes: nodes that the job may have: many need a longer lease.
-        standby: it ends with the run that is under way.
+        listen: gRPC target to serve on; empty: a socket on this machine, or a free port if the job has other hosts.
+        platform: URL of the platform that launches nodes; empty if there is none.
+        node_argv: command line of a node of the job, which the platform may start; empty: unknown.
+        nodes: largest number of nodes of the job; many nodes need a longer lease.
+        standby: the process ends with the current run.
         log_level: debug, info, warning or error.
     """
 
@@ -48,6 +50,7 @@ class Candidacy:
     advertise: str = ""
     listen: str = ""
     platform: str = ""
+    node_argv: tuple[str, ...] = ()
     nodes: int = 1
     standby: bool = False
     log_level: str = "warning"
@@ -66,8 +69,9 @@ class Candidacy:
         Raises:
             UsageError: as ``target``.
         """
-        words = [sys.executable, "-m", PROGRAM]
+        argv = [sys.executable, "-m", PROGRAM]
         for name, value in (attrs.asdict(self) | {"listen": self.target()}).items():
             if value:
-                words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-        return words
+                text = json.dumps(value) if isinstance(value, tuple) else str(value)
+                argv += [f"--{name.replace('_', '-')}", *([] if value is True else [text])]
+        return argv

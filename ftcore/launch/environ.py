@@ -1,18 +1,18 @@
 """The environment of ftcore's own processes and of the workers.
 
-House rule: light, as ``ftrun`` imports it before it starts the warm process.
+House rule: imports little, because ``ftrun`` imports it before it starts the warm process.
 """
 
 import os
 
-from ftcore.runtime.wire import WITHHELD
+from ftcore.runtime.wire import SECRET_VARIABLES
 
 QUIET = ("GRPC_VERBOSITY", "NONE")
-"""Set for ftcore's own processes, unless the user did; workers do not inherit it."""
+"""Set for ftcore's own processes unless the user set it; workers do not inherit it."""
 
 
 def silence_grpc() -> None:
-    """Keep gRPC from writing a line of its own for each failed handshake, which ftcore reports; before its import."""
+    """Silence gRPC's messages about failed handshakes, which ftcore reports; call before gRPC is imported."""
     os.environ.setdefault(*QUIET)
 
 
@@ -20,15 +20,15 @@ def worker_base_env(workers: int, signals: str) -> dict[str, str]:
     """The environment that a node's workers inherit.
 
     Args:
-        workers: how many.
-        signals: names of the signals that end the job in order, as ``--signals-to-handle`` has them.
+        workers: number of workers of the node.
+        signals: value of ``--signals-to-handle``.
     """
     env = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("PET_") and name not in WITHHELD and (name, value) != QUIET
+        if not name.startswith("PET_") and name not in SECRET_VARIABLES and (name, value) != QUIET
     }
     env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signals
     if workers > 1 and "OMP_NUM_THREADS" not in env:
-        env["OMP_NUM_THREADS"] = "1"  # torchrun's rule: workers of one node must not fight for its cores
+        env["OMP_NUM_THREADS"] = "1"  # as torchrun does: workers of one node must not compete for its cores
     return env

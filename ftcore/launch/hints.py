@@ -1,7 +1,7 @@
-"""Hints: commands in messages, completed so that they run as they are printed.
+"""Completes ``ftctl`` commands in messages, so that users can run them as printed.
 
-Messages of the log, the engine and the stores name a command without knowing how this user reaches the job, as
-``ftctl resume``. Before such a text is printed, the store and the job are put into it.
+Messages of the log, the engine and the stores contain commands without store and job, as ``ftctl resume``. Both are
+added before the message is printed.
 """
 
 import argparse
@@ -18,12 +18,12 @@ _COMMAND = re.compile(
 
 
 def completed(text: str, store: str | None, job: str | None) -> str:
-    """The text with ``--store`` and ``--job`` in each ``ftctl`` command that reads a log.
+    """The text with ``--store`` and ``--job`` added to each ``ftctl`` command that reads a log.
 
     Args:
         text: the message.
-        store: URL of the store; None: the default one, which needs no flag.
-        job: the job; None: not known.
+        store: URL of the store; None for the default store, which needs no flag.
+        job: the job; None if not known.
     """
     flags = f"--store {shlex.quote(store)} " if store else ""
 
@@ -35,14 +35,10 @@ def completed(text: str, store: str | None, job: str | None) -> str:
 
 
 def elsewhere(store: str) -> str | None:
-    """The store, if ``ftctl`` has to be told of it here; None if it is the one that it takes by itself.
-
-    Args:
-        store: URL of the store.
-    """
+    """The store's URL if ``ftctl`` needs ``--store`` here; None if it is the default of ``ftctl``."""
     return None if store == (os.environ.get("FTCORE_STORE") or default_store_url()) else store
 
 
 def hinted(text: str, args: argparse.Namespace) -> str:
-    """The text with the store and the job that these arguments name; see ``completed``."""
+    """The text completed with store and job of these arguments; see ``completed``."""
     return completed(text, getattr(args, "store", None), getattr(args, "job", None))

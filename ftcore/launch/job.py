@@ -1,4 +1,4 @@
-"""What a job is submitted with."""
+"""The submission of a job: time constants and policy."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from ftcore.errors import UsageError
 from ftcore.events.job import JobSpec
 from ftcore.launch.policy_file import policy_in_force
 from ftcore.platforms import abilities_of
-from ftcore.policies.environment import VARIABLE
+from ftcore.policies.file.environment import VARIABLE
 from ftcore.runtime.wire.client import whoami
 from ftcore.runtime.wire.frames import Submission, submission
 from ftcore.timing import DEFAULT, Timing
@@ -18,20 +18,20 @@ from ftcore.timing import DEFAULT, Timing
 TIMING_ENV = "FTCORE_TIMING"
 """Time constants as a JSON object, for tests of ftcore itself; they become part of the job's spec."""
 
-TELLERS_MAX = 16
-"""Nodes of a job without node ranks that each tell its story; of more, each would follow the log for all the others."""
+NARRATORS_MAX = 16
+"""Largest job without node ranks whose nodes all print the narration; each such node follows the whole log."""
 
 
-def tells_here(rank: int | None, nodes: int) -> bool:
-    """Whether the node of this rank prints what becomes of a job of so many nodes."""
-    return rank == 0 or (rank is None and nodes <= TELLERS_MAX)
+def narrates(rank: int | None, nodes: int) -> bool:
+    """Whether the node of this rank prints the narration of a job of ``nodes`` nodes."""
+    return rank == 0 or (rank is None and nodes <= NARRATORS_MAX)
 
 
 def base_timing() -> Timing:
-    """The job's time constants: the defaults, or for tests of ftcore itself, what the environment says.
+    """The default time constants, or for tests of ftcore itself, those of the environment.
 
     Raises:
-        UsageError: the environment's cannot be used.
+        UsageError: those of the environment cannot be used.
     """
     text = os.environ.get(TIMING_ENV)
     if not text:
@@ -59,18 +59,18 @@ def submitted(
     grace_s: int | None = None,
     launch: str = "",
 ) -> Submission:
-    """A job with the policy that its file, the command line and the environment give it.
+    """A submission with the policy from file, command line and environment.
 
     Args:
         spec: the job.
         policy: the policy file; None: the default chain.
         slots: workers of a node.
-        command: the command line, for people.
-        versions: versions to record beside ftcore's.
-        platform: URL of what launches nodes; empty: nothing does.
-        max_restarts: ``--max-restarts``, if it was given.
-        grace_s: ``--shutdown-timeout``, if it was given.
-        launch: the one call that started this and other nodes; empty: none did.
+        command: the command line, for display.
+        versions: versions to record in addition to ftcore's.
+        platform: URL of the platform that launches nodes; empty if there is none.
+        max_restarts: ``--max-restarts``, if given.
+        grace_s: ``--shutdown-timeout``, if given.
+        launch: id of the ``ftrun --local-nodes`` that started this node; empty if none did.
 
     Raises:
         UsageError: the policy file cannot be used, or names what this job cannot carry out.

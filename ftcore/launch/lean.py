@@ -1,7 +1,7 @@
-"""To be imported first by processes that stay beside the workers: silences gRPC, and leaves rich out.
+"""Import this first in processes that run beside the workers: it silences gRPC and keeps rich from being imported.
 
-structlog imports rich, and that Pygments, for tracebacks in colours: 4 MiB in every agent and every master, which print
-none. A later import of rich succeeds.
+structlog imports rich and Pygments for coloured tracebacks: 4 MiB in every agent and master, which print none. A later
+import of rich succeeds.
 """
 
 import sys

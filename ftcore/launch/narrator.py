@@ -1,4 +1,4 @@
-"""Tells the person at the terminal what becomes of the job: one line per turn of its story, from the log."""
+"""Prints the progress of a job on standard error: one line for each event of its log that a user needs to see."""
 
 import asyncio
 import contextlib
@@ -33,45 +33,48 @@ from ftcore.events.world import WorldFormed
 from ftcore.ids import Seq
 from ftcore.launch.hints import completed
 from ftcore.policies.abilities import LACKS
-from ftcore.ports import EventLog
+from ftcore.ports import RetainedLog
 from ftcore.runtime import tasks
 from ftcore.wording import (
     DONE,
-    back_off,
-    be,
-    because,
-    clean,
+    back_off_text,
     format_elapsed,
-    judged,
-    named,
+    health_result,
+    is_or_are,
+    name_list,
     plural,
+    printable,
+    reason_suffix,
     sentence,
-    stacks_in,
+    stacks_suffix,
 )
 
-_WISHES = {"paused": "pause", "resumed": "resume", "saved": "checkpoint"}
-"""What an operator asked for, by the outcome of an incident that fulfils it."""
+_FULFILLED = {"paused": "pause", "resumed": "resume", "saved": "checkpoint"}
+"""The operator's command that an outcome of an incident fulfils."""
 
-AGAIN_S = 1.0
-"""Pause before a log that could not be followed is followed again."""
+RETRY_S = 1.0
+"""Pause before the log is followed again after an error."""
+
+RETRY_MAX_S = 60.0
+"""Longest such pause: it doubles while the error stays the same."""
 
 
 class Narrator:
-    """Follows a log and prints to stderr while it is open.
+    """Follows a log and prints to stderr, as an async context manager.
 
     Args:
         log: the job's log.
-        job: its name; commands that are named in a line get it.
-        store: URL of its store, for the same purpose; None: ``ftctl`` finds it by itself.
+        job: its name, added to the ``ftctl`` commands in printed lines.
+        store: URL of its store, added likewise; None if it is the default store of ``ftctl``.
 
     Attributes:
         finished: how the run ended; None before.
         formed: a world was formed.
-        released: nodes that were told to leave while the job goes on, or are kept out, and have not joined again.
+        released: nodes that were released while the job goes on, or are quarantined, and have not joined again.
         on_admitted: called with the name of each node that an operator admits again.
     """
 
-    def __init__(self, log: EventLog, *, job: str, store: str | None = None) -> None:
+    def __init__(self, log: RetainedLog, *, job: str, store: str | None = None) -> None:
         self._log = log
         self._job = job
         self._store = store
@@ -79,8 +82,8 @@ class Narrator:
         self._opened: dict[str, tuple[int, str]] = {}
         self._elected = 0
         self._archive_fails = False
-        self._asked = 0
-        self._taken_for = ""
+        self._request_seq = 0
+        self._diagnosis = ""
         self.finished: JobFinished | None = None
         self.formed = False
         self.released: set[str] = set()
@@ -96,32 +99,38 @@ class Narrator:
         await tasks.end([self._task])
 
     async def _run(self, start: Seq) -> None:
-        """A log that was deleted or restored is followed again from where it ends then: the run's end is awaited."""
-        said = ""
+        """Print lines until cancelled. A log that was deleted or restored is read anew; old events are not repeated."""
+        last_error, pause_s = "", RETRY_S
+        newest = printed = 0
         while True:
             try:
                 async for event in self._log.follow(start):
-                    start = event.seq
-                    line = self.line(event)
-                    if line:
-                        print(f"ftcore: {clean(line)}", file=sys.stderr, flush=True)
+                    newest = max(newest, event.time)
+                    if event.time > printed:
+                        self._print(self.line(event))
             except (FtcoreError, OSError) as error:
-                if str(error) != said:
-                    said = str(error)
-                    print(f"ftcore: the log cannot be followed: {error}", file=sys.stderr)
-            await asyncio.sleep(AGAIN_S)
+                pause_s = RETRY_S if str(error) != last_error else min(2 * pause_s, RETRY_MAX_S)
+                if str(error) != last_error:
+                    last_error = str(error)
+                    self._print(f"the event log cannot be read, trying again: {error}")
+            printed = newest
+            await asyncio.sleep(pause_s)
             with contextlib.suppress(FtcoreError, OSError):
-                start = min(start, await self._log.last_seq())
+                start = (await self._log.floor()).seq
+
+    def _print(self, line: str) -> None:
+        if line:
+            print(f"ftcore: {printable(line)}", file=sys.stderr, flush=True)
 
     def line(self, event: Event) -> str:
-        """What is told of an event; empty: nothing."""
-        tell = self._tellers.get(type(event.data))
-        line = tell(self, event, event.data) if tell is not None else ""
-        named = event.incident in self._opened and event.type.startswith(("departure.", "incident.", "policy."))
+        """The line printed for an event; empty if there is none."""
+        to_line = self._lines.get(type(event.data))
+        line = to_line(self, event, event.data) if to_line is not None else ""
+        prefixed = event.incident in self._opened and event.type.startswith(("departure.", "incident.", "policy."))
         line = completed(line, self._store, self._job)
-        return f"{event.incident}: {line}" if line and named else line
+        return f"{event.incident}: {line}" if line and prefixed else line
 
-    # -- a line each
+    # -- one method for each type of event
 
     def _formed(self, event: Event, data: WorldFormed) -> str:
         self.formed = True
@@ -130,32 +139,32 @@ class Narrator:
     def _incident(self, event: Event, data: IncidentOpened) -> str:
         assert event.incident is not None
         self._opened[event.incident] = (event.time, data.kind)
-        self._taken_for = data.fault.summary
-        if data.fault.root == self._asked:
-            return ""  # the wish itself was told
-        word = {"warning": "warning: ", "opportunity": "opportunity: "}.get(data.kind, "")
-        return f"{word}{data.fault.summary}"
+        self._diagnosis = data.fault.summary
+        if data.fault.root == self._request_seq:
+            return ""  # the request itself was printed
+        prefix = {"warning": "warning: ", "opportunity": "opportunity: "}.get(data.kind, "")
+        return f"{prefix}{data.fault.summary}"
 
     def _rediagnosed(self, event: Event, data: IncidentRediagnosed) -> str:
         opened, _ = self._opened.get(event.incident or "", (event.time, ""))
         self._opened[event.incident or ""] = (opened, data.kind)
-        before, self._taken_for = self._taken_for, data.fault.summary
-        if data.fault.root == self._asked or before == data.fault.summary:
+        before, self._diagnosis = self._diagnosis, data.fault.summary
+        if data.fault.root == self._request_seq or before == data.fault.summary:
             return ""
-        return f"now taken to be: {data.fault.summary}"
+        return f"new diagnosis: {data.fault.summary}"
 
     def _nan(self, event: Event, data: AlertRaised) -> str:
-        """An alert of its own; those of incidents and of the run's end say what is told here anyway."""
+        """Only alerts about NaN: other alerts repeat an incident or the end of the run."""
         return data.text if data.title.endswith(NAN_TITLE) else ""
 
     def _considered(self, event: Event, data: PolicyConsidered) -> str:
         _, kind = self._opened.get(event.incident or "", (0, ""))
         if data.verdict == "pass" and kind == "fault" and data.reason.startswith(LACKS):
-            return ""  # as it would at every fault; `ftctl explain` has it
+            return ""  # the same at every fault; `ftctl explain` shows it
         if data.verdict == "pass":
             return f"{data.policy} passes: {data.reason}"
-        takes = f"{data.policy}: {data.reason}{back_off(data.wait_s, ', ')}"
-        return takes if data.plan in ("restart", "in_place") else ""
+        taken = f"{data.policy}: {data.reason}{back_off_text(data.wait_s, ', ')}"
+        return taken if data.plan in ("restart", "in_place") else ""
 
     def _deferred(self, event: Event, data: DepartureDeferred) -> str:
         return f"{sentence(data)}, for up to {format_elapsed(data.patience_s)}"
@@ -168,21 +177,21 @@ class Narrator:
             return ""
         opened, _ = self._opened.get(event.incident or "", (event.time, ""))
         took = (event.time - opened) / 1e9
-        fulfilled = DONE.get(_WISHES.get(data.outcome, ""))
+        fulfilled = DONE.get(_FULFILLED.get(data.outcome, ""))
         lost = f", {plural(data.steps_lost, 'step')} lost" if data.steps_lost else ""
         return fulfilled or f"resolved by {data.policy} in {took:.2f} s{lost}"
 
     def _exhausted(self, event: Event, data: IncidentExhausted) -> str:
         _, kind = self._opened.get(event.incident or "", (0, ""))
-        return "" if kind in ("fault", "") else "no policy takes it; training goes on as before"
+        return "" if kind in ("fault", "") else "no policy takes it; training goes on unchanged"
 
     def _commanded(self, event: Event, data: OperatorCommanded) -> str:
-        self._asked = event.seq
+        self._request_seq = event.seq
         if data.command == "admit":
             self.released.discard(data.node)
             self.on_admitted(data.node)
-        whom = f" of {data.node}" if data.node else ""
-        return f"{data.who} asks for {data.command}{whom}{because(data.why)}"
+        node = f" of {data.node}" if data.node else ""
+        return f"{data.who} requests {data.command}{node}{reason_suffix(data.why)}"
 
     def _ordered(self, event: Event, data: ActionOrdered) -> str:
         if isinstance(data.command, ReplaceNodes):
@@ -190,7 +199,8 @@ class Narrator:
         if isinstance(data.command, CheckHealth) and data.command.stage == 1:
             nodes = data.nodes or tuple(node for group in data.command.groups for node in group)
             what = f"checked before round {data.command.round}: devices, links, configuration"
-            return f"{named(nodes)} {be(nodes)} {what}; up to {format_elapsed(data.command.within_s)} a stage"
+            limit = f"up to {format_elapsed(data.command.within_s)} for each stage"
+            return f"{name_list(nodes)} {is_or_are(nodes)} {what}; {limit}"
         if not isinstance(data.command, ReleaseNode) or data.command.outcome != "released":
             return ""
         self.released.update(data.nodes)
@@ -204,41 +214,41 @@ class Narrator:
         self.released.add(data.node)
         return sentence(data)
 
-    def _stands(self, event: Event, data: StandstillJudged) -> str:
+    def _standstill(self, event: Event, data: StandstillJudged) -> str:
         if data.verdict == "hang":
-            return f"stacks of the workers: {data.stacks}" if data.stacks else ""  # the incident tells the rest
+            return f"stacks of the workers: {data.stacks}" if data.stacks else ""  # the incident has the rest
         if data.cause == "finished":
-            return f"{data.message}; workers are left alone until the ceiling for hangs"
-        return f"no step is completed, workers are left alone: {data.message}{stacks_in(data)}"
+            return f"{data.message}; workers keep running until the ceiling for hangs"
+        return f"no step is completed, workers keep running: {data.message}{stacks_suffix(data)}"
 
-    def _judged(self, event: Event, data: HealthJudged) -> str:
+    def _health(self, event: Event, data: HealthJudged) -> str:
         if not (data.ill or data.links or data.apart or data.differing or data.note):
             return f"{plural(data.nodes, 'node')} checked: all healthy"
-        return f"health: {judged(data)}"
+        return f"health: {health_result(data)}"
 
     def _alerted(self, event: Event, data: AlertSent) -> str:
         return "" if data.ok else sentence(data)
 
-    def _as_everywhere(self, event: Event, data: object) -> str:
+    def _sentence(self, event: Event, data: object) -> str:
         return sentence(data)
 
     def _not_archived(self, event: Event, data: ArchiveFailed) -> str:
         self._archive_fails = True
-        return f"the log is not archived, so nothing is taken out of it: {data.error}"
+        return f"archiving failed, so no events are removed from the log: {data.error}"
 
     def _archived(self, event: Event, data: ArchiveExtended) -> str:
         failed, self._archive_fails = self._archive_fails, False
-        return f"the log is archived in {data.archive} again" if failed else ""
+        return f"archiving to {data.archive} works again" if failed else ""
 
     def _low_on_space(self, event: Event, data: SpaceRanLow) -> str:
-        return f"{sentence(data)}; training goes on, make room"
+        return f"{sentence(data)}; training goes on; free space in the store"
 
     def _finished(self, event: Event, data: JobFinished) -> str:
         self.finished = data
         return ""
 
     def _parked(self, event: Event, data: JobParked) -> str:
-        return f"stuck: {data.error}; workers go on; see `ftctl status`, then `ftctl resume` or `ftctl stop`"
+        return f"stuck: {data.error}; workers keep running; see `ftctl status`, then `ftctl resume` or `ftctl stop`"
 
     def _contradicted(self, event: Event, data: LogContradicted) -> str:
         return f"stuck: {data.reason}"
@@ -247,15 +257,15 @@ class Narrator:
         self._elected += 1
         return f"a new master leads (term {event.term})" if self._elected > 1 else ""
 
-    _tellers: ClassVar[dict[type[Any], Callable[["Narrator", Event, Any], str]]] = {
+    _lines: ClassVar[dict[type[Any], Callable[["Narrator", Event, Any], str]]] = {
         WorldFormed: _formed,
         IncidentOpened: _incident,
         IncidentRediagnosed: _rediagnosed,
         AlertRaised: _nan,
         PolicyConsidered: _considered,
         DepartureDeferred: _deferred,
-        DepartureBegun: _as_everywhere,
-        IncidentEscalated: _as_everywhere,
+        DepartureBegun: _sentence,
+        IncidentEscalated: _sentence,
         IncidentContinued: _continued,
         IncidentResolved: _resolved,
         IncidentExhausted: _exhausted,
@@ -263,16 +273,16 @@ class Narrator:
         ActionOrdered: _ordered,
         NodeJoined: _joined,
         NodeQuarantined: _quarantined,
-        HealthJudged: _judged,
-        StandstillJudged: _stands,
-        WorkersWentOn: _as_everywhere,
-        JobRolledBack: _as_everywhere,
-        DataSkipped: _as_everywhere,
+        HealthJudged: _health,
+        StandstillJudged: _standstill,
+        WorkersWentOn: _sentence,
+        JobRolledBack: _sentence,
+        DataSkipped: _sentence,
         AlertSent: _alerted,
         ArchiveFailed: _not_archived,
         ArchiveExtended: _archived,
         SpaceRanLow: _low_on_space,
-        SpaceRecovered: _as_everywhere,
+        SpaceRecovered: _sentence,
         JobFinished: _finished,
         JobParked: _parked,
         LogContradicted: _contradicted,

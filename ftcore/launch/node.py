@@ -1,7 +1,7 @@
-"""One node: puts an agent together from its parts and runs it.
+"""Composes and runs the agent of one node.
 
-In a container ``ftrun`` is the main process, and whatever it started dies with it. So where people are to be told of
-things, a node whose job has ended waits for its own master, which ends when the last message is sent.
+In a container ``ftrun`` is the main process, and every process that it started dies with it. So if the policy has alert
+targets, a node whose job has ended waits for its own master, which ends when the last alert is sent.
 """
 
 import asyncio
@@ -16,50 +16,51 @@ from ftcore.faults.extra import extra_rules
 from ftcore.faults.scan import Hit
 from ftcore.ids import Round
 from ftcore.launch.candidacy import Candidacy
-from ftcore.launch.candidates import Candidates
+from ftcore.launch.candidates import CandidateProcesses
 from ftcore.launch.hints import elsewhere
 from ftcore.launch.narrator import Narrator
 from ftcore.launch.paths import own_dir, private_dir
-from ftcore.launch.process import obeyed, signal_code
+from ftcore.launch.process import handled_signals, signal_code
 from ftcore.logs.stores import opened
 from ftcore.policies.targets import targets
-from ftcore.ports import EventLog, Supervisor
-from ftcore.runtime.agent import processes
+from ftcore.ports import BoundaryControl, EventLog, RetainedLog, Supervisor
 from ftcore.runtime.agent.agent import Agent
-from ftcore.runtime.agent.config import AgentConfig, Outcome
+from ftcore.runtime.agent.config import LEAVE_MARGIN_S, AgentConfig, AgentParts, Outcome
 from ftcore.runtime.agent.health import HealthCheck, accelerators
-from ftcore.runtime.agent.reaper import Reaper
-from ftcore.runtime.agent.supervisor import LocalSupervisor, Output
-from ftcore.runtime.agent.warm_start import Started
+from ftcore.runtime.agent.workers import processes
+from ftcore.runtime.agent.workers.boundary import BoundaryPerformer, performers_of
+from ftcore.runtime.agent.workers.reaper import Reaper
+from ftcore.runtime.agent.workers.supervisor import LocalSupervisor, Output
+from ftcore.runtime.agent.workers.warm_start import Started
 from ftcore.runtime.checks.protocol import Context
-from ftcore.runtime.master.alerts import ALERTS_S
+from ftcore.runtime.master.alerts import ALERT_FLUSH_S
 
-PATIENCE_S = 5.0
-"""How long a signal to end the job waits for the master before the node ends by itself."""
+STOP_REQUEST_S = 5.0
+"""How long the node waits for the master to handle a stop request, before it ends by itself."""
 
-LAST_WORDS_S = ALERTS_S + 1.0
-"""How long an ended job's node waits for the masters that it started, if they may have people to tell."""
+LAST_ALERTS_S = ALERT_FLUSH_S + 1.0
+"""How long the node of an ended job waits for the masters that it started, if they may have alerts to send."""
 
 JOB_ENDED = ("succeeded", "failed", "stopped")
-"""Outcomes of an agent whose job is over, not the node alone."""
+"""Outcomes of an agent that mean the end of the job, not only of the node."""
 
 
 @attrs.frozen(kw_only=True)
 class NodeConfig:
-    """What a node does in a job.
+    """Configuration of a node.
 
     Args:
         agent: the agent's own configuration.
-        candidacy: of the candidates for the master role that this node starts.
-        output: where the workers' lines are shown.
+        candidacy: configuration of the candidates for the master role that this node starts.
+        output: where the workers' lines are printed.
         preload: modules for the warm process; None: no preload.
-        leads: this node may put up candidates.
-        alone: this agent is the whole job: a signal ends the job, not only the node.
-        tells: what becomes of the job is told here, from the log.
-        parent: process id of the ``ftrun`` that plays the platform, 0 if none: this agent dies with it.
-        warm: the warm process, if it was started already.
-        store_port: where the workers' store is served if that port is free; 0: on a free one.
-        signals: those that end the node or the job in order.
+        leads: this node may start candidates.
+        alone: the job has only this node: a signal ends the job, not only the node.
+        narrates: the narration of the job is printed here.
+        parent: process id of the ``ftrun --local-nodes`` with which this agent dies; 0 if none.
+        warm: the warm process, if it was already started.
+        store_port: preferred port of the workers' store; 0: any free port.
+        signals: signals that shut the node or the job down gracefully.
     """
 
     agent: AgentConfig
@@ -68,7 +69,7 @@ class NodeConfig:
     preload: Sequence[str] | None = None
     leads: bool = True
     alone: bool = False
-    tells: bool = False
+    narrates: bool = False
     parent: int = 0
     warm: Started | None = None
     store_port: int = 0
@@ -76,11 +77,11 @@ class NodeConfig:
 
 
 Supervise = Callable[[NodeConfig, Reaper, Callable[[], Agent | None]], Supervisor]
-"""Makes what runs a node's workers, given how to reach its agent, which is made after it."""
+"""Makes the supervisor of a node's workers; the third argument returns the agent, which is made after it."""
 
 
 def _local(config: NodeConfig, reaper: Reaper, agent: Callable[[], Agent | None]) -> Supervisor:
-    """ftcore's own: processes of this machine."""
+    """Make ftcore's own supervisor, which runs workers as local processes."""
 
     def store_lost(round_: Round) -> None:
         if (found := agent()) is not None:
@@ -106,10 +107,10 @@ def _local(config: NodeConfig, reaper: Reaper, agent: Callable[[], Agent | None]
 
 
 async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome:
-    """Run the node until the job has ended or the node is told to leave.
+    """Run the node until the job has ended or the node is released.
 
     Args:
-        config: what the node does.
+        config: configuration of the node.
         supervise: makes the supervisor.
 
     Raises:
@@ -118,7 +119,7 @@ async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome
     if config.parent:
         processes.die_with_parent(config.parent)
     async with opened(config.candidacy.store, config.agent.job, create=True) as log:
-        await log.last_seq()  # a store that does not answer is told now; later it would only be waited for
+        await log.last_seq()  # report an unreachable store now; later, the agent would only wait for it
         own_dir(config.agent.state_dir, "the agents' own files")
         private_dir(config.agent.log_dir)
         reaper = Reaper()
@@ -130,7 +131,7 @@ async def run_node(config: NodeConfig, supervise: Supervise = _local) -> Outcome
 
 async def _run_agent(config: NodeConfig, supervise: Supervise, log: EventLog, reaper: Reaper) -> Outcome:
     agent: Agent | None = None
-    candidates = Candidates(
+    candidates = CandidateProcesses(
         config.candidacy,
         config.agent.state_dir / f"{config.agent.node}.master.log",
         reaper,
@@ -139,23 +140,34 @@ async def _run_agent(config: NodeConfig, supervise: Supervise, log: EventLog, re
     if config.leads and config.agent.lead_delay_s == 0:
         leader = await log.leader()
         if leader is None or not leader.alive:
-            candidates.put_up(0)
+            candidates.start(0)
     supervisor = supervise(config, reaper, lambda: agent)
     try:
+        at_boundaries = _at_boundaries(supervisor)
         agent = Agent(
-            config.agent, log, supervisor, candidates.put_up if config.leads else None, _checker(config, reaper)
+            config.agent,
+            log,
+            supervisor,
+            candidates.start if config.leads else None,
+            _checker(config, reaper),
+            parts=AgentParts(performers=performers_of(at_boundaries)),
         )
-        _obey_signals(agent, candidates, obeyed(config.signals), alone=config.alone)
-        async with _narrator(config, log) if config.tells else contextlib.nullcontext():
+        leaving = Leaving(agent, at_boundaries)
+        _handle_signals(agent, candidates, handled_signals(config.signals), leaving, alone=config.alone)
+        async with _narrator(config, log) if config.narrates else contextlib.nullcontext():
             outcome = await agent.run()
             if outcome.outcome in JOB_ENDED and targets(config.agent.submission.policy.chain):
-                await candidates.ended(LAST_WORDS_S)
+                await candidates.ended(LAST_ALERTS_S)
             return outcome
     finally:
         await supervisor.close()
 
 
-def _narrator(config: NodeConfig, log: EventLog) -> Narrator:
+def _at_boundaries(supervisor: Supervisor) -> BoundaryPerformer | None:
+    return BoundaryPerformer(supervisor, supervisor.progress) if isinstance(supervisor, BoundaryControl) else None
+
+
+def _narrator(config: NodeConfig, log: RetainedLog) -> Narrator:
     return Narrator(log, job=config.agent.job, store=elsewhere(config.candidacy.store))
 
 
@@ -165,34 +177,70 @@ def _checker(config: NodeConfig, reaper: Reaper) -> HealthCheck:
     return HealthCheck(reaper, agent.env, context, agent.slots)
 
 
-def _obey_signals(agent: Agent, candidates: Candidates, signals: Sequence[signal.Signals], *, alone: bool) -> None:
+def _handle_signals(
+    agent: Agent,
+    candidates: CandidateProcesses,
+    signals: Sequence[signal.Signals],
+    leaving: "Leaving",
+    *,
+    alone: bool,
+) -> None:
     loop = asyncio.get_running_loop()
     seen: list[int] = []
 
-    def obey(number: signal.Signals) -> None:
+    def handle(number: signal.Signals) -> None:
         seen.append(number)
         code = signal_code(number)
         if agent.over:
-            candidates.let_go()
+            candidates.stop_waiting()
         if len(seen) > 1:
             agent.leave(f"{number.name}, for the second time: the workers were killed", code, grace_s=0.0)
         elif alone:
             agent.ask_to_stop(f"{number.name} to ftrun", code)
-            loop.call_later(PATIENCE_S, _leave_if_ignored, agent, number)
+            loop.call_later(STOP_REQUEST_S, _leave_if_ignored, agent, number)
         else:
-            agent.leave(number.name, code)
+            leaving.begin(number.name, code)
 
     for number in signals:
-        loop.add_signal_handler(number, obey, number)
+        loop.add_signal_handler(number, handle, number)
+
+
+class Leaving:
+    """Leaves the job after a signal, once it has saved a checkpoint if the workers can save on request.
+
+    Args:
+        agent: the agent that leaves.
+        at_boundaries: carries out the save; None: there are no step boundaries.
+    """
+
+    def __init__(self, agent: Agent, at_boundaries: BoundaryPerformer | None) -> None:
+        self._agent = agent
+        self._at_boundaries = at_boundaries
+        self._saving: asyncio.Task[None] | None = None
+
+    def begin(self, reason: str, exit_code: int) -> None:
+        """Leave now, or after the save."""
+        if self._at_boundaries is None or not self._agent.following or not self._at_boundaries.can_save:
+            self._agent.leave(reason, exit_code)
+        elif self._saving is None:
+            self._saving = asyncio.get_running_loop().create_task(self._save(self._at_boundaries, reason, exit_code))
+
+    async def _save(self, at_boundaries: BoundaryPerformer, reason: str, exit_code: int) -> None:
+        config, loop = self._agent.config, asyncio.get_running_loop()
+        within_s, begun = config.leave_within_s or config.submission.spec.timing.stop_grace_s, loop.time()
+        self._agent.warn(f"{reason} to its agent: it leaves the job", within_s)
+        await at_boundaries.saved(within_s / 2)  # the other half is for the workers' own end
+        left_s = within_s - (loop.time() - begun) - LEAVE_MARGIN_S
+        self._agent.leave(reason, exit_code, max(0.0, left_s) if config.leave_within_s is not None else None)
 
 
 def _leave_if_ignored(agent: Agent, number: signal.Signals) -> None:
     if not agent.following:
-        agent.leave(f"{number.name}, and no master to tell", signal_code(number))
+        agent.leave(f"{number.name}, and no master answers", signal_code(number))
 
 
 def guarded(work: Callable[[], Outcome]) -> Outcome:
-    """Turn the user's mistakes into one message and an exit code."""
+    """Call ``work``, and convert an ``FtcoreError`` to an outcome with message and exit code."""
     try:
         return work()
     except FtcoreError as error:

@@ -1,4 +1,4 @@
-"""Where ftcore keeps its own files on a machine; all private to the user."""
+"""Paths of ftcore's own files on a machine; all are private to the user."""
 
 import os
 import stat
@@ -10,7 +10,7 @@ from ftcore.logs.stores import own_file
 from ftcore.private import PATH_BYTES_MAX, is_private, make_private, sweep
 
 SHARED = ("/var/tmp", tempfile.gettempdir())
-"""Where a directory for sockets is made if none can be made beside the log."""
+"""Parent directories for sockets if they cannot be beside the log."""
 
 
 def state_home() -> Path:
@@ -20,23 +20,23 @@ def state_home() -> Path:
 
 
 def private_dir(path: Path) -> Path:
-    """Make a directory that only this user may enter; what is missing above it likewise.
+    """Make a directory, and missing parents, that only this user may access.
 
     Raises:
-        UsageError: it cannot be made, with the reason.
+        UsageError: it cannot be made.
     """
     try:
         make_private(path)
     except OSError as error:
-        raise UsageError(f"cannot make the directory {path}: {error.strerror}; choose another or free it") from error
+        raise UsageError(f"cannot make the directory {path}: {error.strerror}") from error
     return path
 
 
 def own_dir(path: Path, what: str) -> Path:
-    """A private directory whose files are believed: nobody else may have made it, or may enter it.
+    """Make a private directory for files that ftcore trusts.
 
     Raises:
-        UsageError: somebody else may have, or it cannot be made.
+        UsageError: another user owns it or may access it, or it cannot be made.
     """
     if not path.is_symlink():
         private_dir(path)
@@ -44,22 +44,22 @@ def own_dir(path: Path, what: str) -> Path:
     if not is_private(path):
         raise UsageError(
             f"{path}, the directory for {what}, is not private to this user (owner {found.st_uid}, mode "
-            f"{stat.S_IMODE(found.st_mode):o}): remove it, or make it yours alone"
+            f"{stat.S_IMODE(found.st_mode):o}): remove it, or set owner and mode 700"
         )
     return path
 
 
 def socket_dir(store: str | None) -> Path:
-    """A directory for sockets, swept of those that nobody serves any more.
+    """A directory for sockets; sockets without a server are removed from it.
 
-    It must outlive a login, so it is not below ``XDG_RUNTIME_DIR``; and its name must be short, because a socket's path
-    may have 107 bytes. A log on this machine has it beside it, other jobs have it below ``/var/tmp``.
+    It must outlive a login, so it is not below ``XDG_RUNTIME_DIR``. Its path must be short, because a socket's path is
+    limited to 107 bytes. It is beside a log on this machine; for other jobs it is below ``/var/tmp``.
 
     Args:
-        store: URL of the log store; None: the default one.
+        store: URL of the log store; None for the default store.
 
     Raises:
-        UsageError: none of the directories in question can be made, or is private to this user.
+        UsageError: no possible directory can be made or is private to this user.
     """
     beside = own_file(store, "job", "run")
     shared = [Path(base) / f"ftcore-{os.getuid()}" for base in SHARED]
@@ -75,24 +75,16 @@ def socket_dir(store: str | None) -> Path:
             continue
         sweep(directory)
         return directory
-    raise problem or UsageError("no directory for sockets has a path short enough: set TMPDIR to a short one")
+    raise problem or UsageError("no directory for sockets has a short enough path: set TMPDIR to a shorter path")
 
 
 def master_socket(store: str | None) -> str:
-    """A new gRPC target for a master on this machine.
-
-    Args:
-        store: URL of the log store; None: the default one.
-    """
+    """A new gRPC target for a master on this machine; ``store`` as for ``socket_dir``."""
     return f"unix:{_new_socket(store)}"
 
 
 def platform_socket(store: str | None) -> str:
-    """A new path at which the platform of a job's local nodes is served.
-
-    Args:
-        store: URL of the log store; None: the default one.
-    """
+    """A new socket path for the platform of local nodes; ``store`` as for ``socket_dir``."""
     return str(_new_socket(store))
 
 

@@ -1,6 +1,4 @@
-"""The policy that a run begins with: the file, what the command line and the environment lay over it, and whether
-this job can carry it out.
-"""
+"""The policy of a run: the policy file with changes from command line and environment, checked for this job."""
 
 import sys
 from collections.abc import Sequence
@@ -9,10 +7,10 @@ from pathlib import Path
 from ftcore.errors import UsageError
 from ftcore.events.policy import PolicyLoaded
 from ftcore.launch.plugins import offered, policies_named_in, with_installed_rules
-from ftcore.policies.config import Checked, check, default_chain, parse, with_grace, with_max_restarts
-from ftcore.policies.environment import apply_switches, switched_on
-from ftcore.policies.feasible import check_abilities
-from ftcore.policies.yaml_nodes import BYTES_MAX
+from ftcore.policies.file.config import Checked, check, default_chain, parse, with_grace, with_max_restarts
+from ftcore.policies.file.environment import apply_switches, switched_on
+from ftcore.policies.file.feasible import check_abilities
+from ftcore.policies.file.yaml_nodes import BYTES_MAX
 
 STDIN = "-"
 
@@ -26,24 +24,24 @@ def policy_in_force(
     abilities: Sequence[str] = (),
     grace_s: int | None = None,
 ) -> PolicyLoaded:
-    """What ``ftrun`` hands to the job.
+    """The policy that ``ftrun`` submits.
 
     Args:
         path: the policy file; None: the default chain.
-        max_restarts: ``--max-restarts``, if it was given.
+        max_restarts: ``--max-restarts``, if given.
         switches: value of ``FTCORE_POLICIES``.
         ranks: the size of the largest world of the job.
-        abilities: what its platform can do.
-        grace_s: ``--shutdown-timeout``, if it was given.
+        abilities: abilities of its platform.
+        grace_s: ``--shutdown-timeout``, if given.
 
     Raises:
-        UsageError: the file cannot be used, or names what this job cannot carry out.
+        UsageError: the file cannot be used, or requires an ability that this job lacks.
     """
     if max_restarts is not None and max_restarts < 0:
         raise UsageError(f"--max-restarts: found {max_restarts}; expected 0 or more")
     loaded = default_chain()
     if path == STDIN:
-        raise UsageError("--policy: found -; expected a file: every agent of the job reads it anew")
+        raise UsageError("--policy: found -; expected a file, because every agent of the job reads it again")
     if path is not None:
         try:
             text = read_text(path)
@@ -56,7 +54,7 @@ def policy_in_force(
     if grace_s is not None:
         loaded = with_grace(loaded, grace_s)
     loaded = apply_switches(loaded, switches)
-    # Plain scripts declare no ability when a run begins: what there is stands in the file.
+    # Plain scripts declare no ability before the run begins; abilities come from the file.
     refused = check_abilities(loaded, abilities, ranks=ranks, switched=switched_on(switches))
     if refused:
         raise UsageError(f"{loaded.source}: " + "\n  ".join(refused))
@@ -64,7 +62,7 @@ def policy_in_force(
 
 
 def read_policy(path: str) -> PolicyLoaded:
-    """What a policy file says, policies of packages included.
+    """Read and parse a policy file, including policies of packages.
 
     Raises:
         UsageError: it cannot be read or used.
@@ -73,12 +71,12 @@ def read_policy(path: str) -> PolicyLoaded:
 
 
 def named(path: str) -> str:
-    """What a policy file is called in messages."""
+    """The name of a policy file in messages."""
     return "standard input" if path == STDIN else path
 
 
 def parsed(text: str, source: str) -> PolicyLoaded:
-    """What a policy file's text says, policies of packages included.
+    """Parse the text of a policy file, including policies of packages.
 
     Raises:
         UsageError: it cannot be used.
@@ -87,10 +85,10 @@ def parsed(text: str, source: str) -> PolicyLoaded:
 
 
 def checked(text: str, source: str) -> Checked:
-    """As ``parsed``, but with the mistakes one by one.
+    """As ``parsed``, but returns a list of mistakes instead of raising.
 
     Raises:
-        UsageError: the packages that offer what it names cannot be looked at.
+        UsageError: a package whose policy the file names cannot be loaded.
     """
     return check(text, source, external=policies_named_in(text), offered=offered())
 
@@ -99,10 +97,10 @@ def read_text(path: str) -> str:
     """The file's text.
 
     Args:
-        path: of the file; named in messages. ``-`` is standard input.
+        path: path of the file; ``-`` is standard input.
 
     Raises:
-        UsageError: it cannot be read, is too large to be a policy file, or is no UTF-8 text.
+        UsageError: it cannot be read, is too large to be a policy file, or is not UTF-8 text.
     """
     try:
         if path == STDIN:
@@ -115,7 +113,7 @@ def read_text(path: str) -> str:
     except ValueError as error:  # a NUL in the name
         raise UsageError(f"cannot read {path!r}: {error}") from error
     if len(raw) > BYTES_MAX:
-        raise UsageError(f"{path} is larger than {BYTES_MAX} bytes, which no policy file is")
+        raise UsageError(f"{path} is too large for a policy file: expected at most {BYTES_MAX} bytes")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

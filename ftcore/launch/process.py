@@ -1,4 +1,4 @@
-"""How ftcore's own processes end: exit codes, and what is still printed."""
+"""The end of ftcore's own processes: signals, exit codes, flushing of output."""
 
 import contextlib
 import os
@@ -11,25 +11,25 @@ from ftcore.errors import INTERRUPTED, STOPPED
 from ftcore.runtime.logging import PatientStream
 
 FLUSH_S = 1.0
-"""How long the end waits for a console that reads slowly."""
+"""Longest wait for a slow console at the end of a process, in seconds."""
 
 
-def obeyed(signals: Sequence[signal.Signals]) -> tuple[signal.Signals, ...]:
-    """Those of the signals that ask ``ftrun`` to end: not SIGHUP under ``nohup``, which has it ignored."""
+def handled_signals(signals: Sequence[signal.Signals]) -> tuple[signal.Signals, ...]:
+    """The signals to handle: without SIGHUP if it is ignored, as under ``nohup``."""
     hung_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     return tuple(number for number in signals if number != signal.SIGHUP or hung_up)
 
 
 def signal_code(number: signal.Signals) -> int:
-    """The exit code of an ``ftrun`` that a signal ended."""
+    """The exit code of an ``ftrun`` that was ended by a signal."""
     return INTERRUPTED if number == signal.SIGINT else STOPPED
 
 
 @contextlib.contextmanager
 def patient_stderr() -> Iterator[None]:
-    """Have standard error neither wait nor fail meanwhile: a terminal that is closed or not read must not stop the job.
+    """Make standard error non-blocking: a terminal that is closed or not read must not stop the job.
 
-    What was printed is written at the end, for at most ``FLUSH_S``.
+    Buffered output is written at exit, for at most ``FLUSH_S`` seconds.
     """
     sys.stderr = patient = PatientStream(sys.stderr)
     try:
@@ -39,7 +39,7 @@ def patient_stderr() -> Iterator[None]:
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process at once: gRPC's threads have nothing to say any more, and may take seconds to say it."""
+    """End this process without waiting for gRPC's threads, which may take seconds."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or None by `>&-`
             stream.flush()

@@ -1,4 +1,4 @@
-"""What a process shows to the others of a job."""
+"""Credentials of a process for the other processes of a job."""
 
 import sys
 
@@ -7,38 +7,38 @@ from ftcore.runtime.wire.security import CA_ENV, TOKEN_FILE_ENV, Security, from_
 
 
 def credentials(store: str | None, job: str, *, make: bool = False) -> Security:
-    """What this process shows to the others of a job; on one machine the token lies beside the log.
+    """The credentials of this process; for a job on one machine, the token is in a file beside the log.
 
     Args:
-        store: URL of the log store; None: the default one.
+        store: URL of the log store; None for the default store.
         job: the job.
-        make: make the token of one machine if it is not there.
+        make: create the token file if it is missing.
 
     Raises:
-        UsageError: what the environment names cannot be used.
+        UsageError: a file or variable of the environment cannot be used.
     """
     return from_environ(own=own_file(store, job, "token"), make=make)
 
 
 def security_in_force(store: str, job: str, here: str, who: str) -> Security:
-    """What this node shows to the others.
+    """The credentials of this node; warns if callers need no token.
 
     Args:
         store: URL of the log store.
         job: the job.
-        here: the address at which it may lead; empty: never.
-        who: the program that warns that callers need no token; empty: no warning.
+        here: the address at which a master may run here; empty if none may.
+        who: the program named in the warning; empty: no warning.
 
     Raises:
-        UsageError: what the environment names cannot be used.
+        UsageError: a file or variable of the environment cannot be used.
     """
     security = credentials(store, job, make=True)
     if security.tls is not None:
         security.tls.check(here)
     elif not security.token and who:
         print(
-            f"{who}: neither {TOKEN_FILE_ENV} nor {CA_ENV} is set: whoever can reach a master's port can join "
-            f"{job} and give it commands",
+            f"{who}: neither {TOKEN_FILE_ENV} nor {CA_ENV} is set: any process that reaches the master's port can join "
+            f"{job} and send it commands",
             file=sys.stderr,
         )
     return security

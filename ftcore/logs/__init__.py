@@ -1,4 +1,4 @@
-"""Event logs: one door (``stores``) to all adapters."""
+"""Event logs; ``stores`` opens every adapter by URL."""
 
 from ftcore.logs.rules import check_job_name
 from ftcore.logs.stores import default_store_url, open_log, open_store

@@ -1,16 +1,15 @@
-"""A log taken away: one text file that can be read anywhere.
+"""Archive file of a log: one portable text file.
 
     {"ftlog":1,"job":"demo","first":1,"previous":"00...00"}     header: format, job, first seq, digest before it
     5c0f...e1 {"seq":1,"id":["master","1",1],...}               one line per event: digest (hex), space, canonical JSON
     ...
-    {"ftlog_end":1,"events":207,"digest":"9a77...02"}            footer: how many, and the last digest
+    {"ftlog_end":1,"events":207,"digest":"9a77...02"}            footer: number of events, last digest
 
 A long job's log is archived in several such files (``pieces``), each with its own first seq and the digest before it.
 
-House rules: digests are chained as in a live log (``events.codec.chain``), so a line that was changed, lost or swapped
-is found, and the footer tells a whole file from one that was cut. An archive is there whole or not at all
-(``outfile``); only a pipe gets it line by line, and its reader knows a whole one by the footer. It holds what ``read``
-gives: events of an older schema version are written as this ftcore understands them.
+Digests are chained as in a live log (``events.codec.chain``), so changed, missing or reordered lines are detected; the
+footer detects truncation. Files are written atomically (``outfile``); a pipe gets the lines as they are written. The
+events are those that ``read`` returns: older schema versions are upgraded.
 """
 
 import contextlib
@@ -26,13 +25,13 @@ from ftcore.events.codec import GENESIS, chain, decode, encode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName
 from ftcore.logs.outfile import FileKind, OutFile
-from ftcore.ports import EventLog
+from ftcore.ports import AppendOnlyLog
 
 FORMAT = 1
-"""The format that this ftcore writes and the newest it reads."""
+"""The format written, and the newest that can be read."""
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first line.
 
     Args:
@@ -40,7 +39,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         job: the job.
         first: seq of the first event.
         previous: hex digest of the log before it.
-        note: what a reader has to know of the whole log before anything else; left out if empty.
+        note: remark on the whole log for its readers; left out if empty.
     """
 
     ftlog: int
@@ -68,17 +67,17 @@ KIND = FileKind(name="an archive", begins=b'{"ftlog":', mode=0o600)
 
 
 class ArchiveWriter:
-    """Writes an archive: a context manager that leaves a whole file, or, after an error, what was there before.
+    """Writes an archive atomically; a context manager.
 
     Args:
-        path: where; an archive that is there is replaced, see ``outfile``. None: standard output.
+        path: the file; an existing archive is overwritten, see ``outfile``. None: standard output.
         job: the job.
         after: the seq before the first event.
-        previous: the log's digest before it.
-        note: see ``Header``.
+        previous: the log's digest up to ``after``.
+        note: see ``ArchiveHeader``.
 
     Raises:
-        UsageError: the file cannot be written, or another one is there.
+        UsageError: the file cannot be written, or exists and is not an archive.
         LogFull: no space.
     """
 
@@ -89,12 +88,12 @@ class ArchiveWriter:
         self._after = after
         self._digest = previous
         self.events = 0
-        header = Header(ftlog=FORMAT, job=job, first=after + 1, previous=previous.hex(), note=note)
+        header = ArchiveHeader(ftlog=FORMAT, job=job, first=after + 1, previous=previous.hex(), note=note)
         self._line(msgspec.json.encode(header))
 
     @property
     def replaced(self) -> bool:
-        """An archive was there."""
+        """Whether an existing archive is overwritten."""
         return self._out.replaced
 
     def add(self, event: Event) -> None:
@@ -103,7 +102,7 @@ class ArchiveWriter:
         self.add_stored(encode(event))
 
     def add_stored(self, body: bytes) -> None:
-        """Write the next event as it is stored."""
+        """Write the next event, given as stored bytes."""
         self._digest = chain(self._digest, body)
         self._line(self._digest.hex().encode() + b" " + body)
         self.events += 1
@@ -124,33 +123,17 @@ class ArchiveWriter:
         self._out.write(line + b"\n")
 
 
-async def export(log: EventLog, path: Path) -> int:
-    """Write a whole log to an archive; returns the number of events.
-
-    Args:
-        log: the log; events that are appended meanwhile are left out.
-        path: the archive; one that is there is replaced once the new one is whole.
-
-    Raises:
-        UsageError: the file cannot be written, or another one is there.
-        LogFull: no space.
-    """
-    with ArchiveWriter(path, log.job) as writer:
-        await copy(log, writer)
-    return writer.events
-
-
-async def copy(log: EventLog, writer: ArchiveWriter) -> None:
-    """Write what a log holds by now."""
+async def copy(log: AppendOnlyLog, writer: ArchiveWriter) -> None:
+    """Write all current events of a log."""
     async for event in log.read():
         writer.add(event)
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> ArchiveHeader:
     """The first line of an archive.
 
     Raises:
-        StoreError: it is no archive, or one of a newer format.
+        StoreError: the file is not an archive, or has a newer format.
     """
     with _opened(path) as file:
         return _header(path, file)
@@ -160,7 +143,7 @@ def read_footer(path: Path) -> Footer:
     """The last line of an archive.
 
     Raises:
-        LogCorrupt: the last line is no footer: the file was cut.
+        LogCorrupt: the last line is not a footer: the file is truncated.
     """
     with _opened(path) as file:
         size = file.seek(0, os.SEEK_END)
@@ -171,11 +154,11 @@ def read_footer(path: Path) -> Footer:
                 return msgspec.json.decode(tail.rstrip(b"\n").rpartition(b"\n")[2], type=Footer)
         file.seek(0)
         lines = sum(1 for _ in file)
-    raise LogCorrupt(f"{path}, line {lines}: the file ends here without a footer: it was cut; export it again")
+    raise LogCorrupt(f"{path}, line {lines}: the file is truncated: it ends without a footer; export it again")
 
 
 class Line(NamedTuple):
-    """An event as it stands in an archive, checked: its seq, its body, and the log's digest with it."""
+    """A verified event of an archive: its seq, its body, and the log's digest up to it."""
 
     seq: int
     body: bytes
@@ -183,10 +166,10 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """The lines of an archive, in order; all of them up to the end are checked.
+    """The lines of an archive, in order, each verified.
 
     Raises:
-        LogCorrupt: names the first line that is not as it was written.
+        LogCorrupt: a line was changed, with its number, or the file is truncated.
     """
     with _opened(path) as file:
         header = _header(path, file)
@@ -201,9 +184,9 @@ def read_lines(path: Path) -> Iterator[Line]:
             seq += 1
             digest = chain(digest, body)
             if not space or stored != digest.hex().encode():
-                raise LogCorrupt(f"{path}, line {number}: event {seq} does not fit its digest: it was changed")
+                raise LogCorrupt(f"{path}, line {number}: event {seq} does not match its digest: the line was changed")
             yield Line(seq, body, digest)
-    raise LogCorrupt(f"{path}, line {number}: the file ends here without a footer: it was cut")
+    raise LogCorrupt(f"{path}, line {number}: the file is truncated: it ends without a footer")
 
 
 def read_events(path: Path, after: int = 0) -> Iterator[Event]:
@@ -217,7 +200,7 @@ def decoded(path: Path, line: Line) -> Event:
     """The event of a line; raises ``LogCorrupt``."""
     event = decode(line.body)
     if event.seq != line.seq:
-        raise LogCorrupt(f"{path}: event {line.seq} calls itself {event.seq}")
+        raise LogCorrupt(f"{path}: event {line.seq} has seq {event.seq} in its body")
     return event
 
 
@@ -227,7 +210,7 @@ def _check_footer(path: Path, number: int, line: bytes, events: int, digest: byt
     except msgspec.MsgspecError as error:
         raise LogCorrupt(f"{path}, line {number}: neither an event nor a footer: {error}") from error
     if footer.events != events or footer.digest != digest.hex():
-        raise LogCorrupt(f"{path}, line {number}: of events the footer tells of {footer.events}, and {events} are here")
+        raise LogCorrupt(f"{path}, line {number}: the footer says {footer.events} events, the file has {events}")
 
 
 @contextlib.contextmanager
@@ -236,18 +219,18 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         with open(path, "rb") as file:
             yield file
     except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}") from error
+        raise NotFound(f"{path} does not exist") from error
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _header(path: Path, file: BinaryIO) -> Header:
+def _header(path: Path, file: BinaryIO) -> ArchiveHeader:
     try:
-        header = msgspec.json.decode(file.readline(4096), type=Header)
+        header = msgspec.json.decode(file.readline(4096), type=ArchiveHeader)
         if len(bytes.fromhex(header.previous)) != len(GENESIS):
             raise ValueError("digest")
     except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreError(f"{path} is not an archive of ftcore: its first line is no header") from error
+        raise StoreError(f"{path} is not an ftcore archive: its first line is not a header") from error
     if header.ftlog > FORMAT:
-        raise StoreError(f"{path} has format {header.ftlog}, this ftcore reads up to {FORMAT}: use a newer one")
+        raise StoreError(f"{path} has format {header.ftlog}, this ftcore reads up to {FORMAT}: use a newer ftcore")
     return header

@@ -1,8 +1,7 @@
-"""Logs that are read from archives: of one file, of a directory of pieces, and the live log with its archive before it.
+"""Logs read from archives: from one file, from a directory of pieces, or a live log joined with its archive.
 
-House rules: what cannot be appended to says so. Reading runs in another thread, ``CHUNK`` events at a time. A joined
-log has no gap, wherever its two parts meet when they are read: the live log tells where it begins, and if that has
-moved meanwhile, the archive has what went.
+Files are read in another thread, ``CHUNK`` events at a time. A joined log has no gap: if the live log is truncated
+during a read, the missing events are read from the archive.
 """
 
 import asyncio
@@ -16,12 +15,12 @@ from ftcore.events.codec import chain, encode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
 from ftcore.logs.archive import Line, decoded, read_footer, read_header, read_lines
-from ftcore.logs.pieces import Archive
+from ftcore.logs.pieces import FileArchive
 from ftcore.logs.rules import check_job_name, truncated
 from ftcore.ports import Candidate, EventLog, Floor, Leader, Leadership, Snapshot, Space
 
 CHUNK = 500
-"""Events read at once, in another thread."""
+"""Events read per call of the thread."""
 
 Lines = Callable[[int, int | None], Iterator[tuple[Path, Line]]]
 
@@ -36,14 +35,14 @@ async def _events(lines: Iterator[tuple[Path, Line]]) -> AsyncIterator[tuple[Eve
 
 
 class ArchiveLog:
-    """The log in an archive; see ``ports.EventLog``. What would write raises ``UsageError``.
+    """The log in an archive; see ``ports.EventLog``. Methods that write raise ``UsageError``.
 
     Args:
         where: the file or directory, for messages.
         job: the job.
-        floor: what comes before it.
-        last: its last event.
-        lines: gives the lines after one seq, up to another.
+        floor: the start of the archive.
+        last: the last event.
+        lines: reads the lines in a range of seqs.
     """
 
     def __init__(self, where: Path, job: JobName, floor: Floor, last: Seq, lines: Lines) -> None:
@@ -55,11 +54,11 @@ class ArchiveLog:
 
     @property
     def job(self) -> JobName:
-        """The job whose log it is."""
+        """Name of the job."""
         return self._job
 
     async def append(self, events: Sequence[Event], *, term: Term, expected_seq: Seq) -> None:
-        """Refused: raises ``UsageError``."""
+        """Raise ``UsageError``: archives are read-only."""
         self._refuse()
 
     async def last_seq(self) -> Seq:
@@ -76,7 +75,7 @@ class ArchiveLog:
                 yield event
 
     async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
-        """See ``ports.EventLog.follow``: nothing new ever comes, and it waits for it."""
+        """See ``ports.EventLog.follow``: after the archived events, waits forever."""
         async for event in self.read(after):
             yield event
         await asyncio.get_running_loop().create_future()
@@ -101,34 +100,34 @@ class ArchiveLog:
         return digest.hex()
 
     async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
-        """Refused: raises ``UsageError``."""
+        """Raise ``UsageError``: archives are read-only."""
         self._refuse()
 
     async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
-        """Refused: raises ``UsageError``."""
+        """Raise ``UsageError``: archives are read-only."""
         self._refuse()
 
     async def snapshot(self, until: Seq | None = None) -> Snapshot | None:
-        """None: an archive holds events alone."""
+        """None: an archive has no snapshots."""
         return None
 
     async def reclaim(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing."""
 
     async def space(self) -> Space | None:
-        """None: nothing is added."""
+        """None: archives are read-only."""
         return None
 
     async def campaign(self, candidate: Candidate) -> Leadership:
-        """Refused: raises ``UsageError``."""
+        """Raise ``UsageError``: archives are read-only."""
         self._refuse()
 
     async def leader(self) -> Leader | None:
-        """None: nobody leads an archive; who led is told by its ``master.elected`` events."""
+        """None: past leaders are in the ``master.elected`` events."""
         return None
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is held open."""
 
     def _refuse(self) -> NoReturn:
         raise UsageError(f"{self._where}: an archive is read-only; name the live store")
@@ -158,30 +157,30 @@ class ArchiveStore:
         if not self._path.is_dir():
             return [JobName(read_header(self._path).job)]
         names = [JobName(path.name) for path in self._path.iterdir() if path.is_dir()]
-        return sorted(name for name in names if Archive(self._path, name).pieces())
+        return sorted(name for name in names if FileArchive(self._path, name).pieces())
 
     async def open(self, job: JobName, *, create: bool = False) -> ArchiveLog:
         """See ``ports.LogStore.open``.
 
         Raises:
-            LogCorrupt: the file was cut.
+            LogCorrupt: the file is truncated.
         """
         job = check_job_name(job)
         if self._path.is_dir():
             return self._open_pieces(job, create)
         header = read_header(self._path)
         if header.job != job:
-            raise NotFound(f"{self._path} holds the log of job {header.job!r}, not of {job!r}")
+            raise NotFound(f"{self._path} contains the log of job {header.job!r}, not of {job!r}")
         self._check_reading(create)
         last = Seq(header.first - 1 + read_footer(self._path).events)
         floor = Floor(seq=Seq(header.first - 1), digest=header.previous)
         return ArchiveLog(self._path, job, floor, last, _whole_file(self._path))
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is held open."""
 
     def _open_pieces(self, job: JobName, create: bool) -> ArchiveLog:
-        archive = Archive(self._path, job)
+        archive = FileArchive(self._path, job)
         pieces = archive.pieces()
         if not pieces:
             raise NotFound(f"there is no archive of job {job!r} in {self._path}")
@@ -197,27 +196,29 @@ class ArchiveStore:
 
 
 class JoinedLog:
-    """A live log that begins where its archive ends, read as one; all but reading is the live log's.
+    """A live log joined with its archive for reading; all other methods are those of the live log.
 
     Args:
         live: the log.
-        archive: the root of the archives; None: wherever the live log says that its events went.
+        archive: the root directory of archives; None: the location recorded in the live log.
     """
 
     def __init__(self, live: EventLog, archive: Path | None) -> None:
         self._live = live
         self._root = archive
-
-    @property
-    def job(self) -> JobName:
-        """The job whose log it is."""
-        return self._live.job
+        self.job = live.job
+        self.append, self.last_seq, self.digest_at = live.append, live.last_seq, live.digest_at
+        self.floor, self.stored, self.truncate = live.floor, live.stored, live.truncate
+        self.snapshot, self.save_snapshot = live.snapshot, live.save_snapshot
+        self.space, self.reclaim = live.space, live.reclaim
+        self.campaign, self.leader = live.campaign, live.leader
+        self.close = live.close
 
     async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
         """See ``ports.EventLog.read``.
 
         Raises:
-            Truncated: the archive has not what the live log has not any more. Behind its ``floor`` all is there.
+            Truncated: events are in neither the live log nor the archive. All events after its ``floor`` exist.
         """
         async for event in self._joined(after, until, lambda start: self._live.read(start, until)):
             yield event
@@ -236,86 +237,33 @@ class JoinedLog:
                     yield event
                     after = event.seq
                 return
-            except Truncated as gone:
-                async for event in self._archived(after, until, gone):
+            except Truncated as error:
+                async for event in self._archived(after, until, error):
                     yield event
                     after = event.seq
 
-    async def _archived(self, after: Seq, until: Seq | None, gone: Truncated) -> AsyncIterator[Event]:
+    async def _archived(self, after: Seq, until: Seq | None, cause: Truncated) -> AsyncIterator[Event]:
         floor = await self._live.floor()
         archive = self._archive(floor)
         if archive is None:
-            raise Truncated(f"{gone}; name the archive with --archive or FTCORE_ARCHIVE", gone.floor) from gone
+            raise Truncated(f"{cause}; name the archive with --archive or FTCORE_ARCHIVE", cause.floor) from cause
         end = floor.seq if until is None else min(until, floor.seq)
         try:
             async for event, line in _events(archive.lines(after, end)):
                 if line.seq == floor.seq and line.digest.hex() != floor.digest:
-                    raise LogCorrupt(f"{archive.path} is the archive of another log that was called {self.job}, too")
+                    raise LogCorrupt(f"{archive.path} is the archive of another log of a job named {self.job}")
                 yield event
         except NotFound as error:
-            here = await asyncio.to_thread(archive.begins, floor.seq)
-            lacks = f"has {archive.held()}" if archive.path.is_dir() else "is not there"
+            start = await asyncio.to_thread(archive.begins, floor.seq)
+            state = f"has {archive.event_ranges()}" if archive.path.is_dir() else "does not exist"
             raise Truncated(
-                f"job {self.job}: events {after + 1} to {here} are to be read in the archive {archive.path}, which "
-                f"{lacks}; name the directory in which {self.job}/ lies with --archive or FTCORE_ARCHIVE, or read from "
-                f"event {here + 1} on: ftctl events --since {here + 1}",
-                here,
-                floor.archive,
+                f"job {self.job}: events {after + 1} to {start} were moved to the archive {archive.path}, which "
+                f"{state}; name the directory that contains {self.job}/ with --archive or FTCORE_ARCHIVE, or read from "
+                f"event {start + 1} on: ftctl events --since {start + 1}",
+                start,
             ) from error
 
-    def _archive(self, floor: Floor) -> Archive | None:
+    def _archive(self, floor: Floor) -> FileArchive | None:
         if self._root is not None:
-            return Archive(self._root, self.job)
-        return Archive.at(Path(floor.archive), self.job) if floor.archive else None
-
-    async def append(self, events: Sequence[Event], *, term: Term, expected_seq: Seq) -> None:
-        """See ``ports.EventLog.append``."""
-        await self._live.append(events, term=term, expected_seq=expected_seq)
-
-    async def last_seq(self) -> Seq:
-        """See ``ports.EventLog.last_seq``."""
-        return await self._live.last_seq()
-
-    def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
-        """See ``ports.EventLog.stored``: of the live log alone."""
-        return self._live.stored(after, until)
-
-    async def floor(self) -> Floor:
-        """See ``ports.EventLog.floor``: of the live log."""
-        return await self._live.floor()
-
-    async def digest_at(self, seq: Seq) -> str:
-        """See ``ports.EventLog.digest_at``: of the live log."""
-        return await self._live.digest_at(seq)
-
-    async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
-        """See ``ports.EventLog.truncate``."""
-        return await self._live.truncate(until, term=term, archive=archive)
-
-    async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
-        """See ``ports.EventLog.save_snapshot``."""
-        await self._live.save_snapshot(snapshot, term=term)
-
-    async def snapshot(self, until: Seq | None = None) -> Snapshot | None:
-        """See ``ports.EventLog.snapshot``."""
-        return await self._live.snapshot(until)
-
-    async def reclaim(self) -> None:
-        """See ``ports.EventLog.reclaim``."""
-        await self._live.reclaim()
-
-    async def space(self) -> Space | None:
-        """See ``ports.EventLog.space``."""
-        return await self._live.space()
-
-    async def campaign(self, candidate: Candidate) -> Leadership:
-        """See ``ports.EventLog.campaign``."""
-        return await self._live.campaign(candidate)
-
-    async def leader(self) -> Leader | None:
-        """See ``ports.EventLog.leader``."""
-        return await self._live.leader()
-
-    async def close(self) -> None:
-        """See ``ports.EventLog.close``."""
-        await self._live.close()
+            return FileArchive(self._root, self.job)
+        return FileArchive.at(Path(floor.archive), self.job) if floor.archive else None

@@ -1,28 +1,27 @@
-"""Whether the process behind an address is gone, told by its own kernel.
+"""Failure detector for the process that serves an address, faster than the expiry of its lease.
 
-A lease is over when nobody has renewed it for long enough; a process that was killed need not be waited for so long.
-Whoever wants to know holds a connection to it: the kernel closes that when the process dies, and refuses the next one
-at once. A frozen process keeps its connections, and one behind a dead wire says nothing: for those the lease decides.
+A candidate keeps a connection open to the leader. When the leader's process dies, its kernel closes the connection and
+refuses the next one. A frozen process, or one behind a network partition, keeps its connections: then only the lease
+decides.
 
-House rules: only who has once been reached can be found gone, so an address that is wrong, or that only others can
-reach, proves nothing. Nothing is sent.
+An address that was never reached proves nothing: it may be wrong, or unreachable from here. Nothing is sent.
 """
 
 import asyncio
 import contextlib
 
 REACH_S = 2.0
-"""Seconds for a connection to be accepted."""
+"""Connection timeout in seconds."""
 
 AGAIN_S = 0.1
-"""Seconds between two looks at a process that closed its connection: it may only have been tired of a silent one."""
+"""Seconds before reconnecting: a live server, too, may close an idle connection."""
 
 REFUSALS = 2
-"""So many connections in a row must be refused."""
+"""Consecutive refused connections after which the process counts as dead."""
 
 
 async def departed(address: str) -> None:
-    """Return once the process that serves an address is gone; never, if that cannot be told.
+    """Wait until the process that serves an address has ended; waits forever if that cannot be detected.
 
     Args:
         address: gRPC target: ``host:port``, ``[v6]:port`` or ``unix:path``.
@@ -50,12 +49,12 @@ async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWr
         return await asyncio.open_unix_connection(address.removeprefix("unix:"))
     host, _, port = address.rpartition(":")
     if not port.isdecimal():
-        raise OSError(f"{address} is no host:port")
+        raise OSError(f"{address} is not host:port")
     return await asyncio.open_connection(host.strip("[]"), int(port))
 
 
 async def _closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Wait for the other end to close, or break."""
+    """Wait until the connection ends."""
     try:
         with contextlib.suppress(OSError):
             while await reader.read(4096):

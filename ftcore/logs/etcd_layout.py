@@ -1,6 +1,6 @@
-"""Keys and values of a log in etcd: ``logs.etcd`` says what they are for.
+"""Keys and values of a log in etcd; ``logs.etcd`` explains them.
 
-House rules: nothing here talks to etcd. A value that is not what it must be is named with its key.
+Nothing here communicates with etcd. Errors about values name their key.
 """
 
 import attrs
@@ -13,14 +13,14 @@ from ftcore.events.envelope import Event
 from ftcore.ids import Seq
 
 LAYOUT = 1
-"""Version of keys and values; in every value, and in the keys' path."""
+"""Version of keys and values; part of every value and key."""
 
 SEGMENT_EVENTS = 1024
-"""Events in one segment at most. A reader that starts in the middle finds its segment among so many keys."""
+"""Most events in one segment. A reader that starts in the middle searches this many keys for its segment."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """Value of ``head``: ``next`` seq, digest ``dig`` of the log up to there (hex), and which ``batch`` wrote it."""
+    """Value of ``head``: ``next`` seq, digest ``dig`` of the log before it (hex), ID of the ``batch`` that wrote it."""
 
     v: int
     next: int
@@ -54,37 +54,37 @@ class Keys:
 
     @property
     def head(self) -> bytes:
-        """Where the log ends. The first of a job's keys: it is what jobs are found by."""
+        """The end of the log. The first of a job's keys, by which jobs are listed."""
         return self.base + b"head"
 
     @property
     def last(self) -> bytes:
-        """Who was elected last."""
+        """The candidate elected last."""
         return self.base + b"last"
 
     @property
     def leader(self) -> bytes:
-        """Who leads, on its lease."""
+        """The leader, on its lease."""
         return self.base + b"leader"
 
     @property
     def log(self) -> bytes:
-        """What all segments' keys begin with."""
+        """Prefix of the segments' keys."""
         return self.base + b"log/"
 
     @property
     def moved(self) -> bytes:
-        """Where the events that are gone were archived."""
+        """The location of the archived events."""
         return self.base + b"moved"
 
     @property
     def snapshots(self) -> bytes:
-        """Which snapshots are whole."""
+        """The manifest of complete snapshots."""
         return self.base + b"snapm"
 
     @property
     def snapshot_chunks(self) -> bytes:
-        """What the keys of all snapshots' parts begin with."""
+        """Prefix of the keys of snapshot chunks."""
         return self.base + b"snap/"
 
     def segment(self, first: int) -> bytes:
@@ -98,9 +98,9 @@ class State:
 
     Args:
         now: the store's revision.
-        term: the term of the leader that holds its lease; 0 if none does.
+        term: the term of the current leader; 0 if no lease is held.
         head_revision: ``mod_revision`` of ``head``.
-        head: its value.
+        head: value of ``head``.
     """
 
     now: int
@@ -115,45 +115,40 @@ class State:
 
 
 class Cursor:
-    """A reader's place in the log; takes segments, in order or again, and gives events, each once."""
+    """A reader's position in the log: converts segments, in order or repeated, to events without repeats."""
 
     def __init__(self, keys: Keys, position: int) -> None:
         self._keys = keys
-        self.position = self._start = position
+        self.position = position
         self._digest = None if position else GENESIS.hex()
 
-    @property
-    def moved(self) -> bool:
-        """Whether it has taken anything."""
-        return self.position > self._start
-
     def take(self, kv: KeyValue) -> list[Event]:
-        """The events of a segment that are new.
+        """The new events of a segment.
 
         Raises:
-            LogCorrupt: events before them are missing, or the segment contradicts itself or its predecessor.
+            LogCorrupt: earlier events are missing, or the segment is inconsistent with itself or its predecessor.
         """
         position, digest = self.position, self._digest
         try:
             events = [decode(body) for body in self.take_stored(kv)]
             for seq, event in enumerate(events, position + 1):
                 if event.seq != seq:
-                    raise LogCorrupt(f"{name(kv.key)}: event {event.seq} stands where {seq} was expected")
+                    raise LogCorrupt(f"{name(kv.key)}: expected event {seq}, found {event.seq}")
         except LogCorrupt:
             self.position, self._digest = position, digest
             raise
         return events
 
     def take_stored(self, kv: KeyValue) -> list[msgspec.Raw]:
-        """The bodies of those events, as they are stored; raises ``LogCorrupt`` like ``take``."""
+        """The stored bodies of the new events; raises ``LogCorrupt`` like ``take``."""
         segment = parse_segment(kv, self._keys)
         end = segment.first + segment.count - 1
         if end <= self.position:
             return []
         if segment.first > self.position + 1:
-            raise LogCorrupt(f"{name(kv.key)}: a segment is missing: expected seq {self.position + 1}")
+            raise LogCorrupt(f"{name(kv.key)}: the segment before it is missing: expected event {self.position + 1}")
         if self._digest is not None and segment.first == self.position + 1 and segment.prev != self._digest:
-            raise LogCorrupt(f"{name(kv.key)}: does not follow the segment before it (digest)")
+            raise LogCorrupt(f"{name(kv.key)}: does not continue the previous segment (digest)")
         bodies = segment.events[self.position + 1 - segment.first :]
         self.position = end
         self._digest = segment.dig
@@ -166,7 +161,7 @@ def empty_head() -> bytes:
 
 
 def next_segments(keys: Keys, head: Head, batch: str, bodies: list[bytes], term: int) -> tuple[Head, list[Put]]:
-    """The head after events were put behind ``head``, and all that is to be written for it."""
+    """The head after appending events to ``head``, and the values to write."""
     puts: list[Put] = []
     digest, first = bytes.fromhex(head.dig), head.next
     for start in range(0, len(bodies), SEGMENT_EVENTS):
@@ -190,13 +185,13 @@ def next_segments(keys: Keys, head: Head, batch: str, bodies: list[bytes], term:
 
 
 def parse_state(keys: Keys, now: int, leader: RangeAnswer, head: RangeAnswer) -> State:
-    """The state from what was read of ``leader`` and ``head`` at revision ``now``.
+    """The state from ``leader`` and ``head`` as read at revision ``now``.
 
     Raises:
-        StoreError: there is no head, or it is none of ours.
+        StoreError: ``head`` is missing or invalid.
     """
     if head.first is None:
-        raise StoreError(f"{name(keys.head)} is gone from etcd: somebody deleted the log")
+        raise StoreError(f"{name(keys.head)} is missing in etcd: the log was deleted")
     term = leader.first.create_revision if leader.first is not None else 0
     return State(now=now, term=term, head_revision=head.first.mod_revision, head=parse_head(head.first))
 
@@ -205,22 +200,22 @@ def parse_head(kv: KeyValue) -> Head:
     """The value of ``head``.
 
     Raises:
-        StoreError: it is none of ours, or of a newer layout.
+        StoreError: the value was not written by ftcore, or has a newer layout.
     """
     try:
         head = _head_decoder.decode(kv.value)
     except msgspec.MsgspecError as error:
-        raise StoreError(f"{name(kv.key)} is not the head of a log of ftcore: {error}") from error
+        raise StoreError(f"{name(kv.key)} is not the head of an ftcore log: {error}") from error
     _check_layout(kv, head.v)
     return head
 
 
 def parse_segment(kv: KeyValue, keys: Keys) -> Segment:
-    """The value of a segment's key, checked against its digests.
+    """The value of a segment's key, with digests verified.
 
     Raises:
-        LogCorrupt: it is no segment, or contradicts itself.
-        StoreError: of a newer layout.
+        LogCorrupt: the value is not a segment, or is inconsistent.
+        StoreError: it has a newer layout.
     """
     try:
         segment = _segment_decoder.decode(kv.value)
@@ -231,7 +226,7 @@ def parse_segment(kv: KeyValue, keys: Keys) -> Segment:
     for body in segment.events:
         digest = chain(digest, bytes(body))
     if kv.key != keys.segment(segment.first) or segment.count != len(segment.events) or digest.hex() != segment.dig:
-        raise LogCorrupt(f"{name(kv.key)}: the segment contradicts itself (place, count or digest)")
+        raise LogCorrupt(f"{name(kv.key)}: the segment is inconsistent (key, count or digest)")
     return segment
 
 
@@ -246,9 +241,9 @@ def digest_in(kv: KeyValue, keys: Keys, seq: int) -> str:
 
 def _check_layout(kv: KeyValue, version: int) -> None:
     if version != LAYOUT:
-        raise StoreError(f"{name(kv.key)} has layout {version}, this ftcore knows {LAYOUT}: use a newer ftcore")
+        raise StoreError(f"{name(kv.key)} has layout {version}, this ftcore reads {LAYOUT}: use a newer ftcore")
 
 
 def name(key: bytes) -> str:
-    """A key for people."""
+    """A key as text, for messages."""
     return key.decode(errors="replace")

@@ -1,8 +1,8 @@
-"""Who leads, by etcd: campaigns for the key ``leader``, and holding it.
+"""Leader election in etcd: campaigns for the key ``leader``, and keeping it.
 
-A leader that dies keeps the key until its lease lapses. A candidate that was in touch with it is told of its death by
-the kernel (``departed``) and takes the key away at once. That is safe even if the old leader should live: its term
-fences whatever it writes. A frozen leader, or one behind a dead wire, is waited for until its lease is over.
+The key of a dead leader stays until its lease expires. A candidate that detects the death of the leader's process
+(``departed``) deletes the key at once. That is safe even if the detection is wrong: the old term is fenced. A frozen or
+partitioned leader is replaced when its lease expires.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from ftcore.ports import Candidate
 from ftcore.timing import Timing
 
 _PAUSE_S = 0.1
-"""After a break, before the next try."""
+"""Seconds before a retry."""
 
 
 class EtcdLeadership:
@@ -45,7 +45,7 @@ class EtcdLeadership:
         self._term = term
         self._lease = lease
         self._keeper: LeaseKeeper | None = None
-        self._over = asyncio.Event()
+        self._ended = asyncio.Event()
         self._reason = ""
 
     @property
@@ -59,31 +59,31 @@ class EtcdLeadership:
         keeper.start()
 
     def end(self, reason: str) -> None:
-        """It is over."""
-        if not self._over.is_set():
+        """Mark the leadership as lost."""
+        if not self._ended.is_set():
             self._reason = reason
-            self._over.set()
+            self._ended.set()
 
     async def lost(self) -> str:
         """See ``ports.Leadership.lost``."""
-        await self._over.wait()
+        await self._ended.wait()
         return self._reason
 
     async def resign(self) -> None:
-        """See ``ports.Leadership.resign``. If etcd does not answer, the lease lapses by itself."""
+        """See ``ports.Leadership.resign``. If etcd does not answer, the lease expires by itself."""
         await self.abandon("resigned")
         with suppress(NotFound, LogUnavailable):
             await self._client.lease_revoke(self._lease)
 
     async def abandon(self, reason: str) -> None:
-        """Renew no more and let the lease lapse."""
+        """Stop renewing, so that the lease expires."""
         self.end(reason)
         if self._keeper is not None:
             await self._keeper.stop()
 
 
-class Seat:
-    """The one place that leads, and how to come by it.
+class Election:
+    """Leader election of one job.
 
     Args:
         client: the cluster.
@@ -97,56 +97,56 @@ class Seat:
         self._timing = timing
 
     async def campaign(self, candidate: Candidate) -> EtcdLeadership:
-        """Wait until it is won; while etcd is away or full, too. Cancel to give up."""
+        """Wait until the leadership is won, also while etcd is unreachable or full. Cancel to stop."""
         value = msgspec.json.encode({"host": candidate.host, "pid": candidate.pid, "address": candidate.address})
         while True:
             with suppress(LogUnavailable, LogFull, NotFound):
-                await self._vacant()
+                await self._wait_for_vacancy()
                 leadership = await self._elect(value)
                 if leadership is not None:
                     return leadership
             await asyncio.sleep(_PAUSE_S)
 
-    async def _vacant(self) -> None:
-        """Wait until the seat was seen to be empty; only reads while it is not, so that standbys write nothing."""
+    async def _wait_for_vacancy(self) -> None:
+        """Wait until there is no leader. Only reads, so standbys write nothing."""
         while True:
             found = await self._client.range(Range(self._keys.leader))
             if found.first is None:
                 return
-            await self._wait(found.first, found.revision)
+            await self._wait_for_end(found.first, found.revision)
 
-    async def _wait(self, seated: KeyValue, revision: int) -> None:
-        """Wait until the seat is left, its leader's process is known to be gone, or it is worth another look."""
+    async def _wait_for_end(self, leader: KeyValue, revision: int) -> None:
+        """Wait until the leader's key or process has ended, or for one lease, after which the caller reads again."""
         watch = await self._client.watch(WatchOpen(key=self._keys.leader, start_revision=revision + 1, puts=False))
-        gone = asyncio.create_task(departed(decode_candidate(seated).address))
-        look = asyncio.create_task(self._watch_end(watch))
+        ended = asyncio.create_task(departed(decode_candidate(leader).address))
+        watched = asyncio.create_task(self._watch_key(watch))
         try:
-            await asyncio.wait({gone, look}, return_when=asyncio.FIRST_COMPLETED)
-            if look.done():
-                look.result()
+            await asyncio.wait({ended, watched}, return_when=asyncio.FIRST_COMPLETED)
+            if watched.done():
+                watched.result()
             else:
-                await self._unseat(Term(seated.create_revision))
+                await self._remove(Term(leader.create_revision))
         finally:
-            for task in (gone, look):
+            for task in (ended, watched):
                 task.cancel()
-            await asyncio.gather(gone, look, return_exceptions=True)
+            await asyncio.gather(ended, watched, return_exceptions=True)
             watch.cancel()
 
-    async def _watch_end(self, watch: Watch) -> None:
+    async def _watch_key(self, watch: Watch) -> None:
         with suppress(Compacted):
             while True:
                 batch = await watch.read(self._timing.master_lease_s)
                 if batch is None or batch.events:
                     return
 
-    async def _unseat(self, term: Term) -> None:
-        """Take the seat from a leader whose process is gone: safe even if it were not, its term fences it."""
+    async def _remove(self, term: Term) -> None:
+        """Delete the key of a leader whose process has ended. If the process is alive after all, its term is fenced."""
         leader = self._keys.leader
-        seated = Compare(leader, Target.CREATE, term)
-        await self._client.txn(Txn(compare=(seated,), success=(DeleteRange(leader),)))
+        unchanged = Compare(leader, Target.CREATE, term)
+        await self._client.txn(Txn(compare=(unchanged,), success=(DeleteRange(leader),)))
 
     async def _elect(self, value: bytes) -> EtcdLeadership | None:
-        """Try to become leader once. A lease that is not used lapses, and with it a late transaction's leader key."""
+        """Try once to become leader. An unused lease expires, and with it the leader key of a late transaction."""
         asked = now_s()
         lease = await self._client.lease_grant(whole_ttl(self._timing.master_lease_s))
         leader, last = self._keys.leader, self._keys.last
@@ -179,12 +179,12 @@ class Seat:
 
 
 def decode_candidate(found: KeyValue) -> Candidate:
-    """What a candidate wrote of itself.
+    """The candidate stored under a key.
 
     Raises:
-        StoreError: somebody else wrote it.
+        StoreError: the value was not written by ftcore.
     """
     try:
         return msgspec.convert(msgspec.json.decode(found.value), Candidate)
     except msgspec.MsgspecError as error:
-        raise StoreError(f"{name(found.key)} is no record of a leader: {error}") from error
+        raise StoreError(f"{name(found.key)} is not a leader record: {error}") from error

@@ -1,22 +1,20 @@
-"""A log in etcd, kept small: snapshots, truncation, compaction, and how full the cluster is.
+"""Maintenance of a log in etcd: snapshots, truncation, compaction, space usage.
 
 Keys, beside those of ``logs.etcd``:
 
 | key | value | written by |
 |---|---|---|
-| ``snap/<seq, 16 hex digits>.<id>/<chunk>`` | a part of a snapshot | each snapshot, unfenced: nobody looks for it |
-| ``snapm`` | which snapshots are whole: seq, id, number of chunks, digest | each snapshot |
-| ``moved`` | where the events that are gone were archived | each truncation |
+| ``snap/<seq, 16 hex digits>.<id>/<chunk>`` | a part of a snapshot | each snapshot, unfenced: not yet in ``snapm`` |
+| ``snapm`` | the complete snapshots: seq, ID, number of chunks, digest | each snapshot |
+| ``moved`` | the location of the archived events | each truncation |
 
-House rules:
-
-- What changes what readers see is one transaction that compares ``leader`` with the term, as an append does. The same
-  transaction removes what it supersedes, so a deposed master can remove nothing that its successor has written.
-- Where the live log begins is read from its first segment, which knows the digest before it. So a truncation can be a
-  deletion and nothing else: all that a full etcd takes.
-- Compaction is the whole cluster's, and only drops what is ``LAG_S`` old, so that readers who work at one revision are
-  hardly ever disturbed; if they are, they start over.
-- To disarm the alarm of a full etcd, and to defragment it, stops every writer for a while: that is for people.
+- A change visible to readers is one transaction that compares ``leader`` with the term, as for an append. The same
+  transaction deletes superseded keys, so a deposed master cannot delete keys of its successor.
+- The start of the live log is read from the first segment, which contains the digest before it. So a truncation can
+  consist of a deletion alone, the only write that a full etcd accepts.
+- Compaction affects the whole cluster. It keeps revisions for ``LAG_S``, so readers at one revision rarely fail; if
+  they do, they start over.
+- Disarming the alarm of a full etcd, and defragmentation, block all writers for a while: operators do this.
 """
 
 import time
@@ -34,18 +32,18 @@ from ftcore.logs.etcd_layout import LAYOUT, Keys, name, parse_segment
 from ftcore.ports import SNAPSHOTS_KEPT, Floor, Snapshot, Space
 
 CHUNK_BYTES = 512 << 10
-"""Of a snapshot, in one value: a third of what etcd takes."""
+"""Size of a snapshot chunk: a third of etcd's limit for a request."""
 
 LAG_S = 300.0
-"""Old versions live so long: Kubernetes' API server keeps them as long."""
+"""Seconds for which superseded revisions are kept; the same as in the Kubernetes API server."""
 
 COMPACT_REVISIONS = 100
-"""Not worth a compaction below: an idle job writes nothing, and has nothing compacted."""
+"""Fewest revisions worth a compaction; an idle job causes none."""
 
 _log = structlog.get_logger(__name__)
 
 
-class Kept(msgspec.Struct, frozen=True):
+class SnapshotInfo(msgspec.Struct, frozen=True):
     """A snapshot in the manifest; ``dig`` is the hex digest of its bytes."""
 
     seq: int
@@ -55,10 +53,10 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Value of ``snapm``: the snapshots that are whole, newest first."""
+    """Value of ``snapm``: the complete snapshots, newest first."""
 
     v: int
-    kept: list[Kept]
+    kept: list[SnapshotInfo]
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -69,10 +67,10 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class Upkeep:
-    """The part of ``EtcdLog`` that keeps the log small.
+    """Maintenance part of ``EtcdLog``.
 
     Args:
-        job: whose log it is.
+        job: the job.
         client: the cluster.
         keys: the job's keys.
     """
@@ -83,10 +81,10 @@ class Upkeep:
         self._keys = keys
         self._revisions: list[tuple[float, int]] = []
         self._compacted = 0
-        self._may_compact = True
+        self._can_compact = True
 
     async def first_seq(self) -> Seq:
-        """The first event that the live log still holds; 1 if it is empty."""
+        """The first event in the live log; 1 if it is empty."""
         log = self._keys.log
         first = (await self._client.range(Range(log, prefix_end(log), limit=1, keys_only=True))).first
         return Seq(1 if first is None else int(first.key[len(log) :], 16))
@@ -102,7 +100,7 @@ class Upkeep:
         segment = parse_segment(first, self._keys)
         archive = ""
         if note is not None:
-            with suppress(msgspec.MsgspecError):  # a note for people; the log does not depend on it
+            with suppress(msgspec.MsgspecError):  # informative only
                 archive = msgspec.json.decode(note.value, type=Moved).archive
         return Floor(seq=Seq(segment.first - 1), digest=segment.prev, archive=archive)
 
@@ -117,7 +115,7 @@ class Upkeep:
 
     async def save_snapshot(self, snapshot: Snapshot, term: Term) -> None:
         """See ``ports.EventLog.save_snapshot``."""
-        new = Kept(
+        new = SnapshotInfo(
             seq=snapshot.seq,
             id=uuid.uuid4().hex[:16],
             chunks=-(-len(snapshot.body) // CHUNK_BYTES),
@@ -125,7 +123,7 @@ class Upkeep:
         )
         older = [kept for kept in (await self._manifest()) if kept.seq != new.seq]
         keep = sorted([new, *older], key=lambda kept: -kept.seq)[:SNAPSHOTS_KEPT]
-        stale = await self._groups_beside(keep)
+        stale = await self._other_groups(keep)
         for number in range(new.chunks):
             part = snapshot.body[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
             await self._client.put(Put(self._group(new) + b"%04x" % number, part))
@@ -133,7 +131,7 @@ class Upkeep:
         await self._fenced(term, (manifest, *(DeleteRange(group, prefix_end(group)) for group in stale[:100])))
 
     async def snapshot(self, until: Seq | None) -> Snapshot | None:
-        """See ``ports.EventLog.snapshot``; one that is not as it was saved is passed over."""
+        """See ``ports.EventLog.snapshot``; damaged snapshots are skipped."""
         for kept in await self._manifest():
             if until is not None and kept.seq > until:
                 continue
@@ -145,12 +143,12 @@ class Upkeep:
         return None
 
     async def reclaim(self, revision: int) -> None:
-        """Compact what was superseded a while ago; at once if etcd is full.
+        """Compact revisions older than ``LAG_S``; all revisions if etcd is full.
 
         Args:
-            revision: the store's, now.
+            revision: the store's current revision.
         """
-        if not self._may_compact:
+        if not self._can_compact:
             return
         now = time.monotonic()
         self._revisions.append((now, revision))
@@ -165,24 +163,23 @@ class Upkeep:
         except Compacted:
             pass
         except StoreError as error:
-            self._may_compact = False
-            _log.warning("etcd.not_compacted", error=str(error), do="compact it yourself, or grant this user the right")
+            self._can_compact = False
+            _log.warning("etcd.not_compacted", error=str(error), do="compact etcd, or grant this user the right")
 
     async def space(self) -> Space:
         """See ``ports.EventLog.space``."""
         status = await self._client.status()
-        alarms = await self._client.alarms()
-        full = any(alarm.kind == "NOSPACE" for alarm in alarms)
+        full = "NOSPACE" in await self._client.alarms()
         return Space(used=status.db_size, limit=status.quota, full=full)
 
     async def _fenced(self, term: Term, ops: tuple[Op, ...]) -> None:
-        """Do it if the term still leads. What is done here may be done twice."""
+        """Execute operations if the term still leads. They may be executed twice, so they must be idempotent."""
         txn = Txn(compare=(Compare(self._keys.leader, Target.CREATE, term),), success=ops)
         answer = await self._client.txn(txn)
         if term < 1 or not answer.succeeded:
-            raise Fenced(f"job {self._job}: term {term} may not write, its lease is over")
+            raise Fenced(f"job {self._job}: write of term {term} refused: its lease has expired")
 
-    async def _manifest(self) -> list[Kept]:
+    async def _manifest(self) -> list[SnapshotInfo]:
         found = (await self._client.range(Range(self._keys.snapshots))).first
         if found is None:
             return []
@@ -192,13 +189,13 @@ class Upkeep:
             _log.warning("etcd.snapshots_unreadable", key=name(found.key), error=str(error))
             return []
 
-    async def _groups_beside(self, keep: list[Kept]) -> list[bytes]:
-        """What all other snapshots' keys begin with: superseded ones, and those whose master did not finish them."""
+    async def _other_groups(self, keep: list[SnapshotInfo]) -> list[bytes]:
+        """Key prefixes of all other snapshots, both superseded and incomplete."""
         prefix = self._keys.snapshot_chunks
         found = await self._client.range(Range(prefix, prefix_end(prefix), keys_only=True))
         groups = dict.fromkeys(kv.key[: kv.key.rindex(b"/") + 1] for kv in found.kvs)
         wanted = {self._group(kept) for kept in keep}
         return [group for group in groups if group not in wanted]
 
-    def _group(self, kept: Kept) -> bytes:
+    def _group(self, kept: SnapshotInfo) -> bytes:
         return self._keys.snapshot_chunks + b"%016x.%s/" % (kept.seq, kept.id.encode())

@@ -1,9 +1,8 @@
-"""The reference log: a list in this process.
+"""Reference implementation of the event log, in memory.
 
-House rules: it keeps encoded bodies, not objects, so that what is read back has been through the codec as it would be
-in a real store. Logs are found process-wide by the store's name and the job's, and live until the process ends, so a
-store that is closed and opened again holds what it held. Any number of event loops in any threads may use one log; one
-lock guards it, and is never held across an await.
+It stores encoded events, so that reads go through the codec as with a real store. Logs are found process-wide by the
+names of store and job, and live until the process ends, also after the store is closed. Event loops in any threads may
+use a log; one lock guards it, which is never held across an await.
 """
 
 import asyncio
@@ -11,12 +10,13 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
-from ftcore.errors import Conflict, Fenced, NotFound
-from ftcore.events.codec import GENESIS, chain, decode
+from ftcore.errors import NotFound
+from ftcore.events.codec import decode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
-from ftcore.logs.rules import check_job_name, encode_group, truncated
-from ftcore.ports import SNAPSHOTS_KEPT, Candidate, Floor, Leader, Snapshot, Space
+from ftcore.logs.contents import LogContents
+from ftcore.logs.rules import check_job_name, encode_group
+from ftcore.ports import Candidate, Floor, Leader, Snapshot, Space
 
 
 class _Bell:
@@ -36,39 +36,22 @@ class _Bell:
 
 
 class _Log:
-    """What all handles of one job's log share."""
+    """State shared by all handles of one job's log."""
 
-    def __init__(self) -> None:
+    def __init__(self, job: JobName) -> None:
         self.lock = threading.Lock()
-        self.bodies: list[bytes] = []
-        self.floor = Floor(seq=Seq(0), digest=GENESIS.hex())
-        self.snapshots: list[Snapshot] = []
-        self.term = 0
-        self.candidate: Candidate | None = None
+        self.contents = LogContents(job)
         self.holder: _MemoryLeadership | None = None
         self.queue: deque[_Bell] = deque()
         self.followers: set[_Bell] = set()
 
-    @property
-    def last(self) -> Seq:
-        """The seq of the last event."""
-        return Seq(self.floor.seq + len(self.bodies))
-
-    def part(self, after: Seq, until: Seq | None, job: JobName) -> list[bytes]:
-        """The bodies with ``after < seq <= until``; raises ``Truncated``."""
+    def part(self, after: Seq, until: Seq | None) -> list[bytes]:
+        """See ``LogContents.part``."""
         with self.lock:
-            floor = self.floor.seq
-            if after < floor and (until is None or until > after):
-                raise truncated(job, after, self.floor)
-            return self.bodies[after - floor : None if until is None else max(0, until - floor)]
-
-    def check_term(self, term: Term, job: JobName) -> None:
-        """Raise ``Fenced`` unless this is the term. Needs the lock."""
-        if term < 1 or term != self.term:
-            raise Fenced(f"job {job}: term {term} may not write, the term is {self.term}")
+            return self.contents.part(after, until)
 
     def vacate(self, holder: "_MemoryLeadership", reason: str) -> None:
-        """End a leadership, if it is the one held, and wake the candidate that waited longest. Needs the lock."""
+        """End a leadership if it is current, and wake the first candidate. The caller holds the lock."""
         if self.holder is not holder:
             return
         self.holder = None
@@ -95,7 +78,7 @@ class _MemoryLeadership:
     async def lost(self) -> str:
         while not self._reason:
             await self._ended.wait()
-        self._ended.ring()  # for the next who asks
+        self._ended.ring()  # for the next caller
         return self._reason
 
     async def resign(self) -> None:
@@ -117,86 +100,60 @@ class MemoryLog:
 
     @property
     def job(self) -> JobName:
-        """The job whose log it is."""
+        """Name of the job."""
         return self._job
 
     async def append(self, events: Sequence[Event], *, term: Term, expected_seq: Seq) -> None:
         """See ``ports.EventLog.append``."""
         bodies = encode_group(events, expected_seq)
-        log = self._log
-        with log.lock:
-            log.check_term(term, self._job)
-            at = expected_seq - log.floor.seq
-            if log.last == expected_seq:
-                log.bodies += bodies
-            elif at < 0 or log.bodies[at : at + len(bodies)] != bodies:
-                raise Conflict(f"job {self._job}: the log ends at {log.last}, not at {expected_seq}", log.last)
-            for bell in log.followers:
+        with self._log.lock:
+            self._log.contents.append(bodies, term, expected_seq)
+            for bell in self._log.followers:
                 bell.ring()
 
     async def last_seq(self) -> Seq:
         """See ``ports.EventLog.last_seq``."""
         with self._log.lock:
-            return self._log.last
+            return self._log.contents.last
 
     async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
         """See ``ports.EventLog.read``."""
-        for body in self._log.part(after, until, self._job):
+        for body in self._log.part(after, until):
             yield decode(body)
 
     async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
         """See ``ports.EventLog.stored``."""
-        yield self._log.part(after, until, self._job)
+        yield self._log.part(after, until)
 
     async def floor(self) -> Floor:
         """See ``ports.EventLog.floor``."""
-        return self._log.floor
+        return self._log.contents.floor
 
     async def digest_at(self, seq: Seq) -> str:
         """See ``ports.EventLog.digest_at``."""
-        log = self._log
-        with log.lock:
-            if not log.floor.seq <= seq <= log.last:
-                return ""
-            digest = bytes.fromhex(log.floor.digest)
-            for body in log.bodies[: seq - log.floor.seq]:
-                digest = chain(digest, body)
-            return digest.hex()
+        with self._log.lock:
+            return self._log.contents.digest_at(seq)
 
     async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
         """See ``ports.EventLog.truncate``."""
-        log = self._log
-        with log.lock:
-            log.check_term(term, self._job)
-            gone = min(until, log.last - 1) - log.floor.seq
-            if gone > 0:
-                digest = bytes.fromhex(log.floor.digest)
-                for body in log.bodies[:gone]:
-                    digest = chain(digest, body)
-                del log.bodies[:gone]
-                log.floor = Floor(seq=Seq(log.floor.seq + gone), digest=digest.hex(), archive=archive)
-            return log.floor
+        with self._log.lock:
+            return self._log.contents.truncate(until, term, archive)
 
     async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
         """See ``ports.EventLog.save_snapshot``."""
-        log = self._log
-        with log.lock:
-            log.check_term(term, self._job)
-            others = [kept for kept in log.snapshots if kept.seq != snapshot.seq]
-            log.snapshots = sorted([*others, snapshot], key=lambda kept: kept.seq)[-SNAPSHOTS_KEPT:]
+        with self._log.lock:
+            self._log.contents.save_snapshot(snapshot, term)
 
     async def snapshot(self, until: Seq | None = None) -> Snapshot | None:
         """See ``ports.EventLog.snapshot``."""
-        for kept in reversed(self._log.snapshots):
-            if until is None or kept.seq <= until:
-                return kept
-        return None
+        with self._log.lock:
+            return self._log.contents.snapshot(until)
 
     async def reclaim(self) -> None:
-        """See ``ports.EventLog.reclaim``: there is nothing to do."""
+        """Do nothing."""
 
     async def space(self) -> Space | None:
-        """See ``ports.EventLog.space``: memory has no limit of its own."""
+        """None: no limit."""
         return None
 
     async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
@@ -215,7 +172,7 @@ class MemoryLog:
                 self._log.followers.discard(bell)
 
     async def campaign(self, candidate: Candidate) -> _MemoryLeadership:
-        """See ``ports.EventLog.campaign``; candidates win in the order in which they came."""
+        """See ``ports.EventLog.campaign``; candidates win in the order of their calls."""
         log = self._log
         bell = _Bell()
         with log.lock:
@@ -224,9 +181,7 @@ class MemoryLog:
             while True:
                 with log.lock:
                     if log.holder is None and log.queue[0] is bell:
-                        log.term += 1
-                        log.candidate = candidate
-                        log.holder = _MemoryLeadership(log, Term(log.term))
+                        log.holder = _MemoryLeadership(log, log.contents.begin_term(candidate))
                         self._held.append(log.holder)
                         return log.holder
                 await bell.wait()
@@ -238,11 +193,11 @@ class MemoryLog:
 
     async def leader(self) -> Leader | None:
         """See ``ports.EventLog.leader``."""
-        log = self._log
-        with log.lock:
-            if log.candidate is None:
+        contents = self._log.contents
+        with self._log.lock:
+            if contents.candidate is None:
                 return None
-            return Leader(term=Term(log.term), candidate=log.candidate, alive=log.holder is not None)
+            return Leader(term=contents.term, candidate=contents.candidate, alive=self._log.holder is not None)
 
     async def close(self) -> None:
         """See ``ports.EventLog.close``."""
@@ -269,14 +224,14 @@ class MemoryStore:
         job = check_job_name(job)
         with _registry_lock:
             if create:
-                self._logs.setdefault(job, _Log())
+                self._logs.setdefault(job, _Log(job))
             if job not in self._logs:
-                raise NotFound(f"there is no job {job!r} in this process's memory")
+                raise NotFound(f"no job {job!r} in the memory of this process")
             log = MemoryLog(job, self._logs[job])
         self._opened.append(log)
         return log
 
     async def close(self) -> None:
-        """Close the logs that were opened through this store; what they hold stays."""
+        """Close the logs opened through this store; their events are kept."""
         for log in self._opened:
             await log.close()

@@ -1,15 +1,15 @@
-"""Files that a user has asked for: there whole or not at all, and never in the place of something else.
+"""Output files that a user named: written atomically, and never over a file of another kind.
 
-| what the path leads to | what is done |
+| the path is | action |
 |---|---|
-| nothing | a draft beside it is written, synced and renamed |
-| a file of the same kind, or an empty one | the same: it is replaced once the new one is whole, and keeps its mode |
-| a symbolic link | the link stays; all of this is said of its target |
-| a pipe, a character device | what is written goes straight through |
+| missing | a draft beside it is written, synced and renamed |
+| a file of the same kind, or an empty file | the same; the new file keeps its mode |
+| a symbolic link | the link stays, its target is treated by this table |
+| a pipe, a character device | written directly |
 | a file of another kind, a directory, a block device, a socket | refused |
 
-House rules: everything that can be refused is refused when the file is opened, before the work whose result it takes.
-A draft is gone when its writer is, unless the process is killed outright.
+Refusals come when the file is opened, before the user waits for its contents. A draft is removed on failure, unless
+the process is killed.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ import attrs
 from ftcore.errors import FtcoreError, LogFull, UsageError
 
 STDOUT = "-"
-"""What stands for standard output on a command line."""
+"""Standard output on a command line."""
 
 
 @attrs.frozen
 class FileKind:
-    """A kind of file that is written.
+    """A kind of output file.
 
     Args:
         name: for messages, as ``an archive``.
-        begins: how such a file begins; another one that is not empty is not replaced.
-        mode: of a new file, less the umask.
+        begins: magic bytes; a nonempty file without them is not overwritten.
+        mode: of a new file, before the umask.
     """
 
     name: str
@@ -46,17 +46,17 @@ class FileKind:
 
 
 class OutFile:
-    """A file under way: a context manager that leaves a whole file, or, after an error, what was there before.
+    """A file written atomically: a context manager that changes nothing if it ends with an error.
 
     Args:
-        path: where; None for standard output.
-        kind: what will be in it.
+        path: the file; None: standard output.
+        kind: the kind of file.
 
     Attributes:
-        replaced: there was such a file.
+        replaced: whether an existing file is overwritten.
 
     Raises:
-        UsageError: it cannot be written, or something else is there.
+        UsageError: the file cannot be written, or exists and is of another kind.
         LogFull: no space.
     """
 
@@ -65,12 +65,12 @@ class OutFile:
         self._path, self._kind = path, kind
         self._draft: Path | None = None
         self._target = Path()
-        with self._saying_where():
+        with self._errors_with_path():
             self._file = self._standard_output() if path is None else self._opened(path)
 
     def write(self, data: bytes) -> None:
-        """Write what comes next."""
-        with self._saying_where():
+        """Write the next bytes."""
+        with self._errors_with_path():
             self._file.write(data)
 
     def __enter__(self) -> "OutFile":
@@ -84,8 +84,8 @@ class OutFile:
             self.close()
 
     def finish(self) -> None:
-        """All is written: the file takes its place."""
-        with self._saying_where():
+        """Sync the file and rename it into place."""
+        with self._errors_with_path():
             self._file.flush()
             if self._draft is None:
                 if self._path is not None:
@@ -94,16 +94,12 @@ class OutFile:
             os.fsync(self._file.fileno())
             self._file.close()
             self._draft.rename(self._target)
-            directory = os.open(self._target.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            sync_directory(self._target.parent)
 
     def close(self) -> None:
-        """Nothing more is written; what was not finished leaves nothing behind."""
+        """Close the file; an unfinished draft is removed."""
         if self._path is not None and not self._file.closed:
-            # What is still buffered must not wait for a pipe's reader who will never come.
+            # Discard the buffer: writing it to a pipe without a reader would block.
             nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             os.dup2(nowhere, self._file.fileno(), inheritable=False)
             os.close(nowhere)
@@ -114,7 +110,7 @@ class OutFile:
     def _standard_output(self) -> BinaryIO:
         if sys.stdout.isatty():
             raise UsageError(
-                f"standard output is a terminal: pipe {self._kind.name} to where it belongs, or name a file"
+                f"standard output is a terminal: pipe {self._kind.name} to a program or file, or name a file"
             )
         sys.stdout.flush()
         return sys.stdout.buffer
@@ -128,11 +124,11 @@ class OutFile:
             with path.open("rb") as old:
                 head = old.read(len(self._kind.begins))
             if head not in (b"", self._kind.begins):
-                raise UsageError(f"{path} is there and is not {self._kind.name}: remove it, or name another file")
+                raise UsageError(f"{path} exists and is not {self._kind.name}: remove it, or name another file")
             self.replaced = head != b""
             return self._drafted(path, found)
         if not (stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode)):
-            raise UsageError(f"cannot write {path}: it is {_what(found.st_mode)}; name a file")
+            raise UsageError(f"cannot write {path}: it is {_file_type(found.st_mode)}; name a file")
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC), "wb")
         if file.isatty():
             file.close()
@@ -142,7 +138,7 @@ class OutFile:
     def _drafted(self, path: Path, found: os.stat_result | None) -> BinaryIO:
         self._target = Path(os.path.realpath(path))
         if found is not None and not os.path.samestat(found, self._target.stat()):
-            raise UsageError(f"cannot write {path}: it has no name any more; name a file")
+            raise UsageError(f"cannot write {path}: the open file was deleted; name another file")
         self._draft = self._target.with_name(f".{self._target.name}.{secrets.token_hex(4)}")
         number = os.open(self._draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, self._kind.mode)
         if found is not None:
@@ -150,12 +146,12 @@ class OutFile:
         return os.fdopen(number, "wb")
 
     @contextlib.contextmanager
-    def _saying_where(self) -> Iterator[None]:
+    def _errors_with_path(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError as error:
             if self._path is None:
-                raise  # the reader has seen enough
+                raise  # the reader of the pipe has ended; not an error
             raise _cannot_write(self._path, error) from error
         except OSError as error:
             raise _cannot_write(self._path or "standard output", error) from error
@@ -164,11 +160,20 @@ class OutFile:
 
 
 def same_file(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, there or not."""
+    """Whether two paths name the same file, which may not exist."""
     return os.path.realpath(one) == os.path.realpath(other) or (one.exists() and other.exists() and one.samefile(other))
 
 
-def _what(mode: int) -> str:
+def sync_directory(path: Path) -> None:
+    """Make the entries of a directory durable: a file that was created or renamed survives a power failure."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _file_type(mode: int) -> str:
     if stat.S_ISDIR(mode):
         return "a directory"
     return "a block device" if stat.S_ISBLK(mode) else "a socket"

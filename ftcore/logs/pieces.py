@@ -1,20 +1,17 @@
-"""A long log taken away piece by piece: what the live store need not hold any more.
+"""Directory of archive files with the truncated events of a long log.
 
     DIR/<job>/000000000001-000000010000.ftlog
               000000010001-000000020000.ftlog
 
-Each piece is a whole archive file (``archive``): it knows its first seq and the digest of the log before it, so the
-pieces and the live log form one chain of digests, and a piece of another log, or a missing one, is found out.
+Each piece is an archive file (``archive``) with its first seq and the digest before it. The pieces and the live log
+form one chain of digests, so a missing piece, or one of another log, is detected.
 
-House rules:
-
-- A piece appears whole or not at all, synced, under a name that tells what is in it. It holds the bodies as the store
-  had them. So two masters that archive at once, the old one and the new one, write the same bytes; pieces that overlap
-  do no harm; no piece is ever deleted. A draft is, that nobody has written to for long: its writer was killed. If it
-  only hung, it fails and writes the piece again.
-- What is there is believed only if its digest is that of the live log. An archive that holds another log of the same
-  name is left as it is, and refused.
-- Everything here blocks: the caller has a thread for it.
+- Pieces are written atomically and synced, and their names give their contents. They contain the stored bytes: an old
+  and a new master that archive at the same time write identical pieces. Pieces may overlap and are never deleted.
+- Drafts older than ``DRAFT_S`` are deleted: their writer was killed. A writer that only hung fails and retries.
+- A piece is used only if its digest matches the live log. The archive of another log of the same name is refused
+  unchanged.
+- All functions block: call them from a thread.
 """
 
 import contextlib
@@ -30,26 +27,26 @@ from ftcore.logs.archive import ArchiveWriter, Line, read_footer, read_header, r
 
 _NAME = re.compile(r"(\d{12,})-(\d{12,})\.ftlog")
 _DRAFT = re.compile(r"\.\d{12,}-\d{12,}\.ftlog\.[0-9a-f]{8}")
-"""What ``outfile`` calls a piece that is being written."""
+"""Names that ``outfile`` gives to drafts of pieces."""
 
 DRAFT_S = 600.0
-"""A piece is written in a moment; a draft that nobody has written to for so long is nobody's any more."""
+"""Seconds without a write after which a draft counts as abandoned; writing a piece takes seconds at most."""
 
 
 @attrs.frozen
 class Piece:
-    """A file that holds the events ``first`` to ``last``."""
+    """A file with the events ``first`` to ``last``."""
 
     path: Path
     first: int
     last: int
 
 
-class Archive:
+class FileArchive:
     """The archive of one job; see ``ports.Archive``.
 
     Args:
-        root: the directory of all archives.
+        root: the root directory of all archives.
         job: the job.
     """
 
@@ -58,14 +55,14 @@ class Archive:
         self.job = job
 
     @classmethod
-    def at(cls, path: Path, job: JobName) -> "Archive":
-        """The archive whose own directory is known."""
+    def at(cls, path: Path, job: JobName) -> "FileArchive":
+        """The archive in the directory ``path``."""
         archive = cls(path.parent, job)
         archive.path = path
         return archive
 
     def pieces(self) -> list[Piece]:
-        """The pieces that are there, by their first event.
+        """The existing pieces, sorted by first event.
 
         Raises:
             StoreError: the directory cannot be read.
@@ -81,7 +78,7 @@ class Archive:
         return sorted(pieces, key=lambda piece: (piece.first, -piece.last))
 
     def piece_with(self, seq: int) -> Piece | None:
-        """The piece that holds an event, and most of what comes after it; None if there is none."""
+        """The piece that contains an event and reaches furthest; None if no piece does."""
         return max(
             (piece for piece in self.pieces() if piece.first <= seq <= piece.last),
             key=lambda piece: piece.last,
@@ -102,25 +99,25 @@ class Archive:
         """See ``ports.Archive.digest_at``.
 
         Raises:
-            LogCorrupt: the file was cut, or is not what its name says.
+            LogCorrupt: the file is truncated, or its contents do not match its name.
         """
         piece = next(piece for piece in self.pieces() if piece.last == last)
         header, footer = read_header(piece.path), read_footer(piece.path)
         if (header.job, header.first, header.first + footer.events - 1) != (self.job, piece.first, piece.last):
-            raise LogCorrupt(f"{piece.path} does not hold what its name says: put the right file in its place")
+            raise LogCorrupt(f"{piece.path}: contents do not match the file name: restore the right file")
         return footer.digest
 
     def prepare(self, make: bool = True) -> None:
-        """See ``ports.Archive.prepare``; the directory is made private to the user, abandoned drafts are removed."""
+        """See ``ports.Archive.prepare``. Creates the directory with mode 0700 and removes abandoned drafts."""
         try:
             if make:
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             probe = self.path / ".writable"
             probe.touch(mode=0o600)
-            now = probe.stat().st_mtime  # by the clock that stamps the drafts, too: a file server's, maybe
+            now = probe.stat().st_mtime  # the clock of the drafts' times, which may be a file server's
             probe.unlink(missing_ok=True)
             for path in self.path.iterdir():
-                with contextlib.suppress(FileNotFoundError):  # it is a piece by now
+                with contextlib.suppress(FileNotFoundError):  # renamed to a piece meanwhile
                     if _DRAFT.fullmatch(path.name) and now - path.stat().st_mtime > DRAFT_S:
                         path.unlink()
         except OSError as error:
@@ -134,13 +131,11 @@ class Archive:
                 writer.add_stored(body)
 
     def lines(self, after: int, until: int | None = None) -> Iterator[tuple[Path, Line]]:
-        """The archived events with ``after < seq <= until``, each with the file that it is in.
-
-        Ends where the archive does, if ``until`` is None.
+        """The archived events with ``after < seq <= until`` (None: to the end of the archive), each with its file.
 
         Raises:
-            NotFound: the archive has not all of them.
-            LogCorrupt: a piece is not as it was written, or does not follow the one before it.
+            NotFound: some of the events are not in the archive.
+            LogCorrupt: a piece was changed, or does not continue the previous one.
         """
         digest: bytes | None = None
         while until is None or after < until:
@@ -148,10 +143,10 @@ class Archive:
             if piece is None:
                 if until is None and after > 0 and not any(other.first > after for other in self.pieces()):
                     return
-                raise NotFound(f"event {after + 1} is not in the archive {self.path}: it has {self.held()}")
+                raise NotFound(f"event {after + 1} is not in the archive {self.path}: it has {self.event_ranges()}")
             header = read_header(piece.path)
             if digest is not None and header.first == after + 1 and bytes.fromhex(header.previous) != digest:
-                raise LogCorrupt(f"{piece.path} does not follow the piece before it: it is of another log")
+                raise LogCorrupt(f"{piece.path} does not continue the previous piece: it belongs to another log")
             for line in read_lines(piece.path):
                 if line.seq > after and (until is None or line.seq <= until):
                     yield piece.path, line
@@ -159,18 +154,18 @@ class Archive:
                 elif until is not None and line.seq > until:
                     break
             if after < (piece.last if until is None else min(until, piece.last)):
-                raise LogCorrupt(f"{piece.path} does not hold what its name says: put the right file in its place")
+                raise LogCorrupt(f"{piece.path}: contents do not match the file name: restore the right file")
 
     def begins(self, last: Seq) -> Seq:
-        """The seq after which, by the files' names, every event up to ``last`` is here; ``last`` if that one is not."""
+        """The seq after which the archive has every event up to ``last``, by file names; ``last`` if it lacks that."""
         begins = last
         for piece in sorted(self.pieces(), key=lambda piece: -piece.last):
             if piece.first <= begins <= piece.last:
                 begins = Seq(piece.first - 1)
         return begins
 
-    def held(self) -> str:
-        """Which events are here by the files' names, as ``1 to 25, 51 to 100``."""
+    def event_ranges(self) -> str:
+        """The archived ranges of events by file names, as ``1 to 25, 51 to 100``."""
         spans: list[list[int]] = []
         for piece in self.pieces():
             if spans and piece.first <= spans[-1][1] + 1:

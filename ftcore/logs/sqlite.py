@@ -1,11 +1,10 @@
-"""Logs on one machine: a SQLite file per job.
+"""Event logs on one machine: one SQLite file per job.
 
-House rules: all SQLite work of a log runs in one thread of its own, so the event loop never waits for a disk, and what
-one handle is asked to do happens in the order in which it was asked. A call that is cancelled is still carried out.
-What is in the file is ``sqlite_file``'s matter, who may write ``sqlite_lease``'s, waking followers ``wake``'s.
+All SQLite calls of a log run in order in one thread, so the event loop never waits for the disk. A cancelled call is
+still executed. ``sqlite_file`` defines the file, ``sqlite_lease`` leadership, ``wake`` the notification of followers.
 
-Beside ``x.db`` lie SQLite's own ``x.db-wal`` and ``x.db-shm`` while it is open, ``x.db.lock`` once somebody led, and
-``x.db.wake/`` while somebody follows. To copy a log in use take ``ftctl export`` or ``sqlite3 x.db .backup``.
+Files beside ``x.db``: ``x.db-wal`` and ``x.db-shm`` while it is open, ``x.db.lock`` after the first election, and
+``x.db.wake/`` while there are followers. To copy a log in use, run ``ftctl export`` or ``sqlite3 x.db .backup``.
 """
 
 import asyncio
@@ -20,33 +19,33 @@ from ftcore.errors import Fenced, LogCorrupt, LogUnavailable, NotFound, StoreErr
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
 from ftcore.logs import sqlite_file
-from ftcore.logs.rules import check_job_name, encode_group
+from ftcore.logs.rules import check_job_name, continued, encode_group
 from ftcore.logs.sqlite_file import LogFile
-from ftcore.logs.sqlite_lease import POLL_S, Campaign, SqliteLeadership, leader_of
+from ftcore.logs.sqlite_lease import POLL_S, LeaseCampaign, SqliteLeadership, leader_of
 from ftcore.logs.wake import Wake
 from ftcore.ports import Candidate, Floor, Leader, Snapshot, Space
 
 T = TypeVar("T")
 
 SUFFIXES = (".db", ".sqlite")
-"""A path that ends so is one log's file; any other is a directory of them."""
+"""Suffixes of a log file; any other path is a directory of log files."""
 
 SAFETY_POLL_S = 1.0
-"""How often a follower looks although nobody woke it: an appender may have died between its commit and its byte."""
+"""Poll interval of a follower that receives notifications: a writer may die between its commit and its notification."""
 
 BLIND_POLL_S = 0.1
-"""How often a follower looks that cannot be woken: it may not write beside the log."""
+"""Poll interval of a follower without notifications, because it cannot write to the log's directory."""
 
 BETWEEN_SLICES_S = 0.01
-"""Pause between two slices of a truncation: whoever waits for the file's lock comes in."""
+"""Pause between two slices of a truncation, in which other writers get the file's lock."""
 
 
 class SqliteLog:
     """One handle on a log; see ``ports.EventLog``.
 
     Args:
-        file: the open file, not yet used by any other thread.
-        thread: the thread that may use it from now on.
+        file: the open file, used by no other thread.
+        thread: the only thread that uses the file from now on.
     """
 
     def __init__(self, file: LogFile, thread: ThreadPoolExecutor) -> None:
@@ -55,12 +54,12 @@ class SqliteLog:
         self._wake = Wake(file.path.with_name(f"{file.path.name}.wake"))
         self._followers: set[asyncio.Event] = set()
         self._watching: asyncio.AbstractEventLoop | None = None
-        self._led: list[SqliteLeadership] = []
+        self._leaderships: list[SqliteLeadership] = []
         self._closed = False
 
     @property
     def job(self) -> JobName:
-        """The job whose log it is."""
+        """Name of the job."""
         return self._file.job
 
     async def append(self, events: Sequence[Event], *, term: Term, expected_seq: Seq) -> None:
@@ -69,10 +68,10 @@ class SqliteLog:
         try:
             await self._call(lambda: self._append(bodies, term, expected_seq))
         except Fenced:
-            for leadership in self._led:
-                leadership.look()
+            for leadership in self._leaderships:
+                leadership.check_now()
             raise
-        self._rouse()
+        self._notify()
 
     async def last_seq(self) -> Seq:
         """See ``ports.EventLog.last_seq``."""
@@ -92,32 +91,34 @@ class SqliteLog:
 
     async def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
         """See ``ports.EventLog.follow``."""
-        roused = asyncio.Event()
-        self._followers.add(roused)
+        notified = asyncio.Event()
+        seen = Seq(0)
+        self._followers.add(notified)
         try:
             while True:
                 poll_s = self._watch()
-                roused.clear()
+                notified.clear()
                 try:
+                    seen = continued(self.job, seen, await self.last_seq())
                     events = await self._chunk(after, None)
                 except LogUnavailable:
                     await asyncio.sleep(BLIND_POLL_S)
                     continue
                 for event in events:
                     yield event
-                    after = event.seq
+                    after = seen = event.seq
                 if not events:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(poll_s):
-                            await roused.wait()
+                            await notified.wait()
         finally:
-            self._followers.discard(roused)
+            self._followers.discard(notified)
             if not self._followers:
                 self._unwatch()
 
     async def campaign(self, candidate: Candidate) -> SqliteLeadership:
         """See ``ports.EventLog.campaign``."""
-        campaign = await self._call(lambda: Campaign(self._file, candidate))
+        campaign = await self._call(lambda: LeaseCampaign(self._file, candidate))
         won: SqliteLeadership | None = None
         try:
             while True:
@@ -125,17 +126,17 @@ class SqliteLog:
                 try:
                     won = await asyncio.shield(attempt)
                 except asyncio.CancelledError:
-                    won = await attempt  # it happens in its thread all the same
+                    won = await attempt  # the thread completes the attempt anyway
                     if won is not None:
                         await won.resign()
                     raise
                 if won is not None:
-                    self._led.append(won)
+                    self._leaderships.append(won)
                     return won
                 await asyncio.sleep(POLL_S)
         finally:
             if won is None:
-                campaign.give_up()
+                campaign.close()
 
     async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
         """See ``ports.EventLog.stored``."""
@@ -172,10 +173,10 @@ class SqliteLog:
         return await self._call(lambda: self._file.snapshot(until))
 
     async def reclaim(self) -> None:
-        """See ``ports.EventLog.reclaim``: SQLite uses the room of what was taken out again by itself."""
+        """Do nothing: SQLite reuses the space of deleted rows."""
 
     async def space(self) -> Space | None:
-        """See ``ports.EventLog.space``: the disk is the limit."""
+        """None: only the disk limits the file."""
         return None
 
     async def leader(self) -> Leader | None:
@@ -199,15 +200,15 @@ class SqliteLog:
 
     def _append(self, bodies: list[bytes], term: Term, expected_seq: Seq) -> None:
         self._file.append(bodies, term, expected_seq)
-        self._wake.ring()
+        self._wake.notify()
 
     def _close(self) -> None:
-        for leadership in self._led:
+        for leadership in self._leaderships:
             leadership.end("the log was closed")
         self._file.close()
 
     def _watch(self) -> float:
-        """Be woken from now on; returns after how many seconds to look anyway."""
+        """Start to receive notifications if possible; returns the poll interval in seconds."""
         loop = asyncio.get_running_loop()
         if self._watching is not None and not self._wake.still_listed():
             self._unwatch()
@@ -230,18 +231,18 @@ class SqliteLog:
 
     def _woken(self) -> None:
         self._wake.drain()
-        self._rouse()
+        self._notify()
 
-    def _rouse(self) -> None:
-        for roused in self._followers:
-            roused.set()
+    def _notify(self) -> None:
+        for notified in self._followers:
+            notified.set()
 
 
 class SqliteStore:
-    """A directory of logs, or one file that holds one; see ``ports.LogStore``.
+    """A directory of log files, or a single log file; see ``ports.LogStore``.
 
     Args:
-        path: absolute; one file if it ends in one of ``SUFFIXES``.
+        path: absolute; a single file if it ends in one of ``SUFFIXES``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -267,7 +268,7 @@ class SqliteStore:
         return log
 
     async def close(self) -> None:
-        """Close the logs that were opened through this store."""
+        """Close the logs opened through this store."""
         for log in self._opened:
             await log.close()
 
@@ -292,34 +293,34 @@ class SqliteStore:
         except OSError as error:
             raise StoreError(f"cannot read {path}: {error.strerror}") from error
         if not found:
-            raise NotFound(f"there is no log of job {job!r} in {self._path}")
+            raise NotFound(f"no log of job {job!r} in {self._path}")
         sqlite_file.require_local(path.parent)
         file = LogFile(path)
         if file.job == job:
             if create and not file.writable:
                 file.close()
-                raise UsageError(f"{path} cannot be written by this user")
+                raise UsageError(f"{path} is not writable by this user")
             return file
         file.close()
-        message = f"{path} holds the log of job {file.job!r}, not of {job!r}"
+        message = f"{path} contains the log of job {file.job!r}, not of {job!r}"
         if create:
-            raise UsageError(f"{message}: use that name, or name another store")
+            raise UsageError(f"{message}: use that job name, or another store")
         raise NotFound(message)
 
     def _check_directory(self) -> None:
         try:
             found = self._path.exists()
-        except OSError as error:  # another user's, for one
+        except OSError as error:  # for example a directory of another user
             raise StoreError(f"cannot read {self._path}: {error.strerror}") from error
         if found and not self._path.is_dir():
-            raise UsageError(f"{self._path} is a file: a store that is one file ends in {' or '.join(SUFFIXES)}")
+            raise UsageError(f"{self._path} is a file: the name of a log file must end in {' or '.join(SUFFIXES)}")
 
 
 def file_of(path: Path, job: str) -> Path:
     """The file with a job's log.
 
     Args:
-        path: the store's: a directory, or one job's file.
+        path: path of the store: a directory, or a log file.
         job: the job.
     """
     return path if path.suffix in SUFFIXES else path / f"{job}.db"

@@ -1,19 +1,17 @@
-"""A log's SQLite file: everything that speaks SQL, blocking, for one thread.
+"""SQLite file of a log: all SQL. Functions block; a file is used from one thread at a time.
 
-    events(seq INTEGER PRIMARY KEY, body BLOB, digest BLOB)   body: canonical JSON; digest: chained with the one before
-    head(one row: job, reader, next, digest, term, leader)     where the log ends, and who may append
-    floor(one row: seq, digest, archive)                       what was taken out of it: the events up to ``seq``
-    snapshots(seq INTEGER PRIMARY KEY, body BLOB)              the newest few, for who wants the state alone
+    events(seq INTEGER PRIMARY KEY, body BLOB, digest BLOB)   body: canonical JSON; digest: chained
+    head(one row: job, reader, next, digest, term, leader)     end of the log, current leader
+    floor(one row: seq, digest, archive)                       start of the log: the last truncated event
+    snapshots(seq INTEGER PRIMARY KEY, body BLOB)              the newest ``SNAPSHOTS_KEPT``
 
-House rules:
-
-- A file is ours if its ``application_id`` says so; its ``user_version`` is the layout. Both are looked at through an
-  immutable, read-only connection, so a file of another program is refused without a byte of it being changed. (Never
-  by opening the file ourselves: closing any descriptor of it would drop the locks that SQLite holds on it for us.)
-- A file appears complete or not at all: it is made under another name, then linked into place.
-- ``synchronous=FULL``: what ``append`` acknowledged survives a power cut. One transaction checks the term and the end
-  of the log, adds the events and moves the end.
-- WAL shares memory between processes through the file system, so the file must lie on a local disk.
+- ``application_id`` identifies ftcore's files; ``user_version`` is the layout. Both are read through an immutable,
+  read-only connection, so files of other programs are refused unchanged. (Never with ``open``: closing any descriptor
+  of the file would drop SQLite's POSIX locks in this process.)
+- Files are created atomically: under another name, then linked into place.
+- ``synchronous=FULL``: acknowledged appends survive a power failure. One transaction checks the term and the end of the
+  log, adds the events and moves the end.
+- WAL mode shares memory between processes through the file system, so the file must be on a local disk.
 """
 
 import contextlib
@@ -31,6 +29,7 @@ from ftcore.errors import Conflict, Fenced, FtcoreError, LogCorrupt, LogFull, Lo
 from ftcore.events.codec import GENESIS, chain, decode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
+from ftcore.logs.outfile import sync_directory
 from ftcore.logs.rules import truncated
 from ftcore.ports import SNAPSHOTS_KEPT, Candidate, Floor, Snapshot
 
@@ -38,22 +37,22 @@ APPLICATION_ID = 0x6674636C
 """``ftcl`` in ASCII."""
 
 LAYOUT = 1
-"""The layout that this ftcore writes and the newest it reads."""
+"""The layout written, and the newest that can be read."""
 
 READER = "0.1.0"
 """The oldest ftcore that reads ``LAYOUT``; ``head.reader`` keeps this meaning in every layout."""
 
 BUSY_S = 5.0
-"""How long a statement waits for another process's lock before the log counts as unavailable."""
+"""Seconds for which a statement waits for a lock before it raises ``LogUnavailable``."""
 
-SALVAGE = "end every ftrun of the job, then make a new log of what can be read with `ftctl salvage`"
-"""What to do about a damaged log."""
+SALVAGE = "end every ftrun of the job, then create a new log from the readable events with `ftctl salvage`"
+"""Advice for a damaged log."""
 
 SLICE = 2000
-"""Events taken out in one transaction: an append waits for it a few milliseconds."""
+"""Events deleted in one transaction: appends wait for it a few milliseconds."""
 
 CHUNK = 500
-"""Events read at once: a few milliseconds of the thread."""
+"""Events read per call: a few milliseconds of the thread."""
 
 NETWORK_FILE_SYSTEMS = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "beegfs", "gpfs", "ceph", "afs", "panfs", "orangefs", "pvfs2")
@@ -78,11 +77,11 @@ CREATE TABLE events (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, digest BLOB NO
 
 
 def network_file_system(mountinfo: str, device: int) -> str | None:
-    """The type of the file system with that device number, if it is one shared over a network.
+    """The type of the file system with a device number, if it is a network file system.
 
     Args:
         mountinfo: text of ``/proc/self/mountinfo`` (proc(5)).
-        device: ``st_dev`` of something on it.
+        device: ``st_dev`` of a file on it.
     """
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in mountinfo.splitlines():
@@ -95,7 +94,7 @@ def network_file_system(mountinfo: str, device: int) -> str | None:
 
 
 def require_local(directory: Path) -> None:
-    """Raise ``UsageError`` if the directory is known to lie on a network file system."""
+    """Raise ``UsageError`` if the directory is on a known network file system."""
     try:
         mountinfo = Path("/proc/self/mountinfo").read_text()
         kind = network_file_system(mountinfo, directory.stat().st_dev)
@@ -103,13 +102,13 @@ def require_local(directory: Path) -> None:
         return
     if kind is not None:
         raise UsageError(
-            f"{directory} lies on a network file system ({kind}): SQLite's log needs a disk of this machine; "
+            f"{directory} is on a network file system ({kind}): an SQLite log needs a local disk; "
             "name another directory with --store, or use an etcd:// store for a job on several machines"
         )
 
 
 def is_ours(path: Path) -> bool:
-    """Whether there is a SQLite file at the path that an ftcore, of whatever version, made."""
+    """Whether the path is an SQLite file of any version of ftcore."""
     try:
         return _identity(path)[0] == APPLICATION_ID
     except StoreError:
@@ -117,7 +116,7 @@ def is_ours(path: Path) -> bool:
 
 
 def job_of(path: Path) -> JobName:
-    """The job whose log a file holds. Raises as ``LogFile`` does."""
+    """The job of a log file. Raises as ``LogFile`` does."""
     file = LogFile(path)
     try:
         return file.job
@@ -126,42 +125,38 @@ def job_of(path: Path) -> JobName:
 
 
 def create(path: Path, job: JobName) -> None:
-    """Make an empty log, unless there is a file already; its directory too, private to the user.
+    """Create an empty log unless the file exists, and its directory with mode 0700.
 
     Raises:
-        UsageError: the place cannot be written or is no local disk.
-        StoreError: a write-ahead log lies there whose database is gone.
+        UsageError: the directory is not writable, or not on a local disk.
+        StoreError: there is a write-ahead log without its database.
         LogFull: no space.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_local(path.parent)
         orphan = path.with_name(f"{path.name}-wal")
-        # In this order: another process makes the database first, its write-ahead log after.
+        # In this order, because another process creates the database before its write-ahead log.
         if orphan.exists() and not path.exists():
-            raise StoreError(f"{path} is gone but {orphan.name} is still there: put it back, or remove {orphan}")
+            raise StoreError(f"{path} is missing, but {orphan.name} exists: restore {path.name}, or remove {orphan}")
         if path.exists():
             return
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             _draft(draft, job)
-            with contextlib.suppress(FileExistsError):  # another process was quicker
+            with contextlib.suppress(FileExistsError):  # another process has created it
                 os.link(draft, path)
         finally:
             draft.unlink(missing_ok=True)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(path.parent)
     except sqlite3.Error as error:
         raise _translate(error, path) from error
     except OSError as error:
-        raise UsageError(f"cannot make a log at {path}: {error.strerror}") from error
+        raise UsageError(f"cannot create the log {path}: {error.strerror}") from error
 
 
 def _draft(path: Path, job: JobName) -> None:
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # SQLite gives its mode to -wal and -shm
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # SQLite copies the mode to -wal and -shm
     db = sqlite3.connect(path, isolation_level=None)
     try:
         db.executescript(f"PRAGMA synchronous = FULL; BEGIN; {_SCHEMA}")
@@ -174,16 +169,16 @@ def _draft(path: Path, job: JobName) -> None:
 
 
 class LogFile:
-    """An open log file; to be used from one thread at a time.
+    """An open log file; used from one thread at a time.
 
     Args:
-        path: the file; it exists.
+        path: the file, which must exist.
 
     Raises (all methods):
         LogUnavailable: another process holds a lock for longer than ``BUSY_S``, or the disk failed.
         LogFull: no space.
-        LogCorrupt: the file's bytes contradict themselves.
-        StoreError: it is not a log of ours, of a newer layout, was removed, or may not be written.
+        LogCorrupt: the file is damaged.
+        StoreError: the file is not an ftcore log, has a newer layout, was removed, or is not writable.
     """
 
     def __init__(self, path: Path) -> None:
@@ -203,24 +198,24 @@ class LogFile:
             raise
 
     def close(self) -> None:
-        """Close it; the last of all processes to do so folds the write-ahead log into the file."""
+        """Close the file; the last process to close it merges the write-ahead log."""
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
 
     def last_seq(self) -> Seq:
         """The last durable event."""
-        with self._speaking():
+        with self._translated_errors():
             return Seq(self._db.execute("SELECT next - 1 FROM head").fetchone()[0])
 
     def append(self, bodies: Sequence[bytes], term: Term, expected_seq: Seq) -> None:
         """See ``ports.EventLog.append``."""
-        self._check_place()
+        self._check_writable()
         with self._transaction():
             last, digest = self._check_term(term)
             if last != expected_seq:
-                if self._holds(bodies, expected_seq):
+                if self._contains(bodies, expected_seq):
                     return
-                raise Conflict(f"job {self.job}: the log ends at {last}, not at {expected_seq}", last)
+                raise Conflict(f"job {self.job}: the log ends with event {last}, not {expected_seq}", last)
             rows = []
             for seq, body in enumerate(bodies, expected_seq + 1):
                 digest = chain(digest, body)
@@ -238,14 +233,14 @@ class LogFile:
         for seq, body in enumerate(self.stored(after, until), after + 1):
             event = decode(body)
             if event.seq != seq:
-                raise LogCorrupt(f"{self.path}: event {seq} calls itself {event.seq}: {SALVAGE}")
+                raise LogCorrupt(f"{self.path}: event {seq} has seq {event.seq} in its body: {SALVAGE}")
             events.append(event)
         return events
 
     def stored(self, after: Seq, until: Seq | None) -> list[bytes]:
-        """The bodies of those events, checked against their digests."""
+        """The bodies of the same events, with digests verified."""
         end = (1 << 62) if until is None else until
-        with self._speaking():  # one statement: it sees the log before or behind a truncation, not in between
+        with self._translated_errors():  # one statement, so that it is consistent with a concurrent truncation
             rows = self._db.execute(
                 "SELECT -seq, archive, digest FROM floor WHERE seq >= ? UNION ALL SELECT * FROM"
                 " (SELECT seq, body, digest FROM events WHERE seq >= ? AND seq <= ? ORDER BY seq LIMIT ?)",
@@ -263,36 +258,33 @@ class LogFile:
         elif rows and rows[0][0] == after:
             digest = rows.pop(0)[2]
         elif rows:
-            raise LogCorrupt(f"{self.path}: event {after} is missing, {rows[0][0]} is there: {SALVAGE}")
+            raise LogCorrupt(f"{self.path}: expected event {after}, found {rows[0][0]}: {SALVAGE}")
         bodies = []
         for seq, (stored, body, stored_digest) in enumerate(rows[:CHUNK], after + 1):
             if stored != seq:
-                raise LogCorrupt(f"{self.path}: event {seq} is missing, {stored} is in its place: {SALVAGE}")
+                raise LogCorrupt(f"{self.path}: expected event {seq}, found {stored}: {SALVAGE}")
             digest = chain(digest, body) if type(body) is bytes else b""
             if digest != stored_digest:
-                raise LogCorrupt(f"{self.path}: event {seq} does not fit its digest: {SALVAGE}")
+                raise LogCorrupt(f"{self.path}: event {seq} does not match its digest: {SALVAGE}")
             bodies.append(body)
         return bodies
 
     def floor(self) -> Floor:
         """See ``ports.EventLog.floor``."""
-        with self._speaking():
+        with self._translated_errors():
             return self._floor(self._db.execute("SELECT seq, archive, digest FROM floor").fetchone())
 
     def digest_at(self, seq: Seq) -> str:
         """See ``ports.EventLog.digest_at``."""
-        with self._speaking():
+        with self._translated_errors():
             found = self._db.execute(
                 "SELECT digest FROM events WHERE seq = ? UNION ALL SELECT digest FROM floor WHERE seq = ?", (seq, seq)
             ).fetchone()
         return "" if found is None else bytes(found[0]).hex()
 
     def truncate(self, until: Seq, term: Term, archive: str) -> bool:
-        """Take out a slice of what ``ports.EventLog.truncate`` may take; returns whether there is more.
-
-        A slice at a time, so that appends come in between.
-        """
-        self._check_place()
+        """Truncate one slice (see ``EventLog.truncate``); appends can interleave. Returns whether more is left."""
+        self._check_writable()
         with self._transaction():
             last, _ = self._check_term(term)
             floor = self._db.execute("SELECT seq FROM floor").fetchone()[0]
@@ -307,7 +299,7 @@ class LogFile:
 
     def save_snapshot(self, snapshot: Snapshot, term: Term) -> None:
         """See ``ports.EventLog.save_snapshot``."""
-        self._check_place()
+        self._check_writable()
         with self._transaction():
             self._check_term(term)
             self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (snapshot.seq, snapshot.body))
@@ -318,7 +310,7 @@ class LogFile:
 
     def snapshot(self, until: Seq | None) -> Snapshot | None:
         """See ``ports.EventLog.snapshot``."""
-        with self._speaking():
+        with self._translated_errors():
             row = self._db.execute(
                 "SELECT seq, body FROM snapshots WHERE seq <= ? ORDER BY seq DESC LIMIT 1",
                 ((1 << 62) if until is None else until,),
@@ -329,22 +321,22 @@ class LogFile:
         return Floor(seq=Seq(abs(row[0])), archive=str(row[1]), digest=row[2].hex())
 
     def _check_term(self, term: Term) -> tuple[Seq, bytes]:
-        """Where the log ends, and its digest; raises ``Fenced`` unless ``term`` leads."""
+        """The last seq and its digest; raises ``Fenced`` unless ``term`` leads."""
         last, now, digest = self._db.execute("SELECT next - 1, term, digest FROM head").fetchone()
         if term < 1 or now != term:
-            raise Fenced(f"job {self.job}: term {term} may not write, the term is {now}")
+            raise Fenced(f"job {self.job}: write of term {term} refused: the current term is {now}")
         return Seq(last), digest
 
     def leader(self) -> tuple[Term, Candidate | None]:
-        """The term, and who won it; of a file that was removed it is not told: nobody can lead there any more."""
-        self._check_gone()
-        with self._speaking():
+        """The current term and its winner. Raises ``StoreError`` if the file was removed: such a log has no leader."""
+        self._check_inode()
+        with self._translated_errors():
             term, leader = self._db.execute("SELECT term, leader FROM head").fetchone()
         return Term(term), Candidate(**json.loads(leader)) if leader else None
 
     def take_term(self, term: Term, candidate: Candidate) -> Term | None:
-        """End a term and begin the next one; returns it, or None if ``term`` is over already."""
-        self._check_place()
+        """Begin the term after ``term`` and return it; None if ``term`` is no longer the current one."""
+        self._check_writable()
         leader = json.dumps({"host": candidate.host, "pid": candidate.pid, "address": candidate.address})
         with self._transaction():
             taken = self._db.execute(
@@ -352,38 +344,38 @@ class LogFile:
             ).rowcount
         return Term(term + 1) if taken else None
 
-    def _holds(self, bodies: Sequence[bytes], after: Seq) -> bool:
+    def _contains(self, bodies: Sequence[bytes], after: Seq) -> bool:
         stored = self._db.execute(
             "SELECT body FROM events WHERE seq > ? AND seq <= ? ORDER BY seq", (after, after + len(bodies))
         ).fetchall()
         return [body for (body,) in stored] == list(bodies)
 
     def _check_end(self) -> JobName:
-        with self._speaking():  # in one statement, so that an append between two reads is not taken for damage
+        with self._translated_errors():  # one statement, so that a concurrent append is not mistaken for damage
             row = self._db.execute(
                 "SELECT job, next - 1, head.digest, seq, events.digest FROM head LEFT JOIN events"
                 " ON seq = (SELECT max(seq) FROM events)"
             ).fetchone()
         if row is None or row[1:3] != ((0, GENESIS) if row[3] is None else row[3:5]):
-            raise LogCorrupt(f"{self.path}: the last event is not the one that the head names: {SALVAGE}")
+            raise LogCorrupt(f"{self.path}: the last event does not match the log's head: {SALVAGE}")
         return JobName(row[0])
 
-    def _check_place(self) -> None:
-        """SQLite goes on writing into a file that was removed: what it acknowledged then would be lost."""
+    def _check_writable(self) -> None:
+        """Raise unless the file is writable and in place: SQLite would acknowledge writes to a removed file."""
         if not self.writable:
-            raise StoreError(f"{self.path} cannot be written by this user")
-        self._check_gone()
+            raise StoreError(f"{self.path} is not writable by this user")
+        self._check_inode()
 
-    def _check_gone(self) -> None:
+    def _check_inode(self) -> None:
         try:
             same = self.path.stat().st_ino == self.inode
         except OSError:
             same = False
         if not same:
-            raise StoreError(f"{self.path} was removed or replaced while it was in use: put it back, then start again")
+            raise StoreError(f"{self.path} was removed or replaced while in use: restore it, then start again")
 
     @contextlib.contextmanager
-    def _speaking(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
@@ -391,7 +383,7 @@ class LogFile:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._speaking():
+        with self._translated_errors():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -407,11 +399,11 @@ def _uri(path: Path, options: str) -> str:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """Application id and layout of a SQLite file."""
+    """Application ID and layout of an SQLite file."""
     try:
         with contextlib.closing(sqlite3.connect(_uri(path, "mode=ro&immutable=1"), uri=True)) as db:
-            # Else it checks the file's size, which does not fit while another process moves the write-ahead log into
-            # it. The two numbers asked for never change.
+            # Skips SQLite's check of the file size, which fails while another process merges the write-ahead log. The
+            # two numbers read here never change.
             db.execute("PRAGMA writable_schema = ON")
             application = db.execute("PRAGMA application_id").fetchone()[0]
             return application, db.execute("PRAGMA user_version").fetchone()[0]
@@ -421,10 +413,10 @@ def _identity(path: Path) -> tuple[int, int]:
 
 def _check_identity(path: Path) -> None:
     if path.is_dir():
-        raise StoreError(f"{path} is a directory: a directory of logs must not be called .db or .sqlite")
+        raise StoreError(f"{path} is a directory: the name of a directory of logs must not end in .db or .sqlite")
     application, layout = _identity(path)
     if application != APPLICATION_ID:
-        raise StoreError(f"{path} is not a log of ftcore; it was left as it is. Name another file")
+        raise StoreError(f"{path} is not an ftcore log; it was not changed. Name another file")
     if layout <= LAYOUT:
         return
     try:
@@ -436,7 +428,7 @@ def _check_identity(path: Path) -> None:
 
 
 def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """A connection, and whether it may write."""
+    """A connection, and whether it can write."""
 
     def connect(options: str) -> sqlite3.Connection:
         db = sqlite3.connect(
@@ -455,25 +447,25 @@ def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
     try:
         return connect("mode=ro"), False
     except sqlite3.OperationalError:
-        # No write-ahead log and no right to make its index: nobody writes, so the file alone is the whole log.
+        # No permission to create the index of a write-ahead log. Without a write-ahead log the file is complete.
         if path.with_name(f"{path.name}-wal").exists():
             raise
         return connect("mode=ro&immutable=1"), False
 
 
 def _translate(error: sqlite3.Error, path: Path) -> FtcoreError:
-    """The error of ours that says what SQLite's means for the caller (https://www.sqlite.org/rescode.html)."""
+    """The ftcore error for an SQLite error (https://www.sqlite.org/rescode.html)."""
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return LogUnavailable(f"{path} is locked by another process for over {BUSY_S:g} s: find it with fuser {path}")
+        return LogUnavailable(f"{path} has been locked by another process for {BUSY_S:g} s: find it with fuser {path}")
     if name in ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE"):
         return LogFull(f"cannot write {path}: the disk is full, over quota or failing ({error}); free some space")
     if name.startswith("SQLITE_NOTADB"):
-        return StoreError(f"{path} is not a SQLite file; it was left as it is. Name another file")
+        return StoreError(f"{path} is not an SQLite file; it was not changed. Name another file")
     if name.startswith("SQLITE_CORRUPT"):
         return LogCorrupt(f"{path} is damaged ({error}): {SALVAGE}")
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
-        return StoreError(f"cannot open {path} ({error}): check that it exists and who may read and write it")
+        return StoreError(f"cannot open {path} ({error}): check that it exists and its permissions")
     if name.startswith(("SQLITE_IOERR", "SQLITE_NOMEM", "SQLITE_PROTOCOL")):
-        return LogUnavailable(f"cannot use {path} now ({error})")
-    return StoreError(f"{path} is not a log that this ftcore understands ({error})")
+        return LogUnavailable(f"cannot read or write {path} at present ({error})")
+    return StoreError(f"{path} is not a log that this ftcore can read ({error})")

@@ -1,7 +1,7 @@
-"""A process that was stopped (SIGSTOP, a debugger) in the middle of a write keeps SQLite's write lock: it must end.
+"""Kill a frozen writer: a process stopped (SIGSTOP, a debugger) during a write keeps SQLite's write lock.
 
-The locks in force are listed in ``/proc/locks`` (proc_locks(5)): ``1: POSIX ADVISORY WRITE pid major:minor:inode start
-end``. A writer in WAL mode holds byte 120 of ``<file>-shm`` (https://www.sqlite.org/walformat.html, "WAL Locks").
+``/proc/locks`` (proc_locks(5)) lists locks: ``1: POSIX ADVISORY WRITE pid major:minor:inode start end``. A writer in
+WAL mode holds byte 120 of ``<file>-shm`` (https://www.sqlite.org/walformat.html, "WAL Locks").
 """
 
 import contextlib
@@ -12,24 +12,24 @@ from pathlib import Path
 import structlog
 
 WRITE_LOCK = 120
-"""The byte of the shared-memory file that is locked by whoever writes."""
+"""The byte of the shared-memory file that a writer locks."""
 
 _STOPPED = ("T", "t")
-"""States of a process that does not run until somebody lets it go on (proc_pid_stat(5))."""
+"""States of a stopped process (proc_pid_stat(5))."""
 
 logger = structlog.get_logger()
 
 
 def end_frozen_writer(log: Path) -> int:
-    """Kill the process that holds a log's write lock and is stopped; one that runs is left alone.
+    """Kill the process that holds a log's write lock, if it is stopped.
 
-    Only for a candidate, once the leader's lease is over: nothing that the process does later could count.
+    Only for a candidate, after the leader's lease has expired: writes of the killed process would be fenced anyway.
 
     Args:
         log: the log file.
 
     Returns:
-        The process id, or 0 if there is no such process or it is not ours to kill.
+        The process ID; 0 if there is no such process or this user may not kill it.
     """
     pid = _writer(log)
     if not pid or _state(pid) not in _STOPPED:
@@ -38,7 +38,7 @@ def end_frozen_writer(log: Path) -> int:
         os.kill(pid, signal.SIGKILL)
     except OSError:
         return 0
-    logger.warning("a process was stopped while it wrote to the log, and kept everybody else from it: killed", pid=pid)
+    logger.warning("killed a stopped process that held the write lock of the log", pid=pid)
     return pid
 
 

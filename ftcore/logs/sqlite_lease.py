@@ -1,27 +1,25 @@
-"""Leadership over a log file: who may append, on one machine.
+"""Leader election on a log file, on one machine.
 
-What counts is the *term* in the log's head: whoever raised it last leads, and every append names its term. A term that
-was taken too early costs a change of masters, never a wrong event. Beside it stands ``<file>.lock``:
+The *term* in the log's head decides: the last candidate that raised it leads, and every append is checked against it. A
+term taken too early costs a failover, never a wrong event. ``<file>.lock`` serves to detect a dead leader:
 
-- The leader holds ``flock`` on it. When the leader's process dies, the kernel frees the lock; a candidate, who tries
-  every ``POLL_S``, gets it and takes the next term at once.
-- The leader writes into it, every ``master_renew_s``, its term and the time (``CLOCK_BOOTTIME``, the same for all
-  processes of a boot, counting suspension). A daemon thread of its own does that, so that a busy event loop does not
-  cost the leadership. A leader that is frozen keeps its flock but stops writing: when its time is older than
-  ``master_lease_s``, a candidate takes the next term *without* the flock. It says so in its record, and gets the flock
-  later, when the old leader ends or wakes. One that froze in the middle of a write would keep SQLite's own lock, too,
-  and everybody from writing: the candidate kills it (``sqlite_frozen.py``).
-- The leader's thread reads the term in the head before each renewal. Finding another, it reports the loss and lets go.
-- The lock file may be removed: agents would find nobody who leads, and a candidate would take its lock on a file that
-  no one sees. So leader and candidates look whether theirs lies at the path, and make it anew.
+- The leader holds ``flock`` on it. When the leader's process dies, the kernel releases the lock. A candidate, which
+  tries every ``POLL_S``, acquires it and takes the next term.
+- Every ``master_renew_s``, the leader writes its term and the time to it (``CLOCK_BOOTTIME``: common to all processes
+  of a boot, and runs during suspension). A separate thread does this, so a busy event loop does not lose the lease. A
+  frozen leader keeps the flock but stops writing. When its record is older than ``master_lease_s``, a candidate takes
+  the next term *without* the flock, notes that in its record, and acquires the flock once the old leader releases it. A
+  leader frozen during a write also holds SQLite's write lock: the candidate kills it (``sqlite_frozen.py``).
+- Before each renewal, the leader's thread reads the term in the head. If it has changed, the leadership is lost.
+- If the lock file is removed, leader and candidates create it again: otherwise they would use different files.
 
-| the flock is | the record for the head's term says | so the leader |
+| flock | record for the head's term | leader |
 |---|---|---|
 | free | held with the flock | is dead: take over |
-| free | another boot | is dead: take over |
-| free or taken | renewed longer than the lease ago, or resigned | is frozen or gone: take over |
-| free or taken | renewed lately (free: held without the flock) | lives: wait |
-| free or taken | nothing (not yet written, or an old leader's) | lives, until a lease after it was last seen |
+| free | of another boot | is dead: take over |
+| free or held | renewed longer than the lease ago, or resigned | is frozen or has ended: take over |
+| free or held | renewed within the lease (free: held without the flock) | is alive: wait |
+| free or held | none (not yet written, or of an earlier term) | counts as alive for one lease after it was last seen |
 """
 
 import asyncio
@@ -44,10 +42,10 @@ from ftcore.ports import Candidate, Leader
 from ftcore.timing import DEFAULT
 
 POLL_S = 0.1
-"""How often a candidate looks: it costs 50 us, and adds half of itself to every takeover."""
+"""Poll interval of a candidate: a poll takes 50 us; on average half the interval is added to a failover."""
 
 RECORD_BYTES = 128
-"""One write of fixed length into one block of the file: never seen half done."""
+"""Fixed length of a record: one write within one block, so readers never see a partial record."""
 
 LEASE = seconds(DEFAULT.master_lease_s)
 
@@ -61,14 +59,14 @@ def _boot() -> str:
 
 
 @attrs.frozen
-class Record:
-    """What a leader says of itself in the lock file.
+class LeaderRecord:
+    """The leader's record in the lock file.
 
     Args:
         term: its term.
-        renewed: when it said so, boot time; 0 if it resigned.
+        renewed: boot time of the last renewal; 0 if it resigned.
         flocked: whether it holds the flock.
-        boot: the kernel's boot id.
+        boot: the kernel's boot ID.
     """
 
     term: Term
@@ -78,11 +76,11 @@ class Record:
 
 
 class LockFile:
-    """The file beside the log, open.
+    """An open lock file.
 
     Args:
         path: the file.
-        write: open it for writing, and make it if there is none.
+        write: open it for writing, and create it if it is missing.
 
     Raises:
         OSError: it cannot be opened.
@@ -93,18 +91,18 @@ class LockFile:
         self._fd = os.open(path, (os.O_RDWR | os.O_CREAT if write else os.O_RDONLY) | os.O_CLOEXEC, 0o600)
 
     def restore(self) -> None:
-        """Make the file anew if it was removed, without flock or record: others look at what lies at the path."""
+        """Create the file again if it was removed or replaced; the new file has no flock and no record."""
         try:
-            there = self._path.stat().st_ino == os.fstat(self._fd).st_ino
+            same = self._path.stat().st_ino == os.fstat(self._fd).st_ino
         except FileNotFoundError:
-            there = False
-        if not there:
-            made = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            same = False
+        if not same:
+            new = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.close(self._fd)
-            self._fd = made
+            self._fd = new
 
     def try_lock(self, kind: int = fcntl.LOCK_EX) -> bool:
-        """Take the flock if it is free."""
+        """Acquire the flock if it is free; returns whether it is held."""
         try:
             fcntl.flock(self._fd, kind | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -112,42 +110,42 @@ class LockFile:
         return True
 
     def unlock(self) -> None:
-        """Let go of the flock, also for a forked child that inherited it."""
+        """Release the flock, also for forked children that inherited it."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def taken(self) -> bool:
-        """Whether anybody else holds the flock."""
+        """Whether another process holds the flock."""
         if not self.try_lock(fcntl.LOCK_SH):
             return True
         self.unlock()
         return False
 
-    def read(self) -> Record | None:
-        """The record, or None if there is none that can be read."""
+    def read(self) -> LeaderRecord | None:
+        """The record; None if it is missing or unreadable."""
         try:
             term, renewed, flocked, boot = os.pread(self._fd, RECORD_BYTES, 0).decode("ascii").split()
-            return Record(Term(int(term)), Nanoseconds(int(renewed)), flocked == "flocked", boot)
+            return LeaderRecord(Term(int(term)), Nanoseconds(int(renewed)), flocked == "flocked", boot)
         except ValueError:
             return None
 
-    def write(self, record: Record) -> None:
+    def write(self, record: LeaderRecord) -> None:
         """Replace the record."""
         how = "flocked" if record.flocked else "unflocked"
         line = f"{record.term} {record.renewed} {how} {record.boot}"
         os.pwrite(self._fd, line.ljust(RECORD_BYTES - 1).encode("ascii") + b"\n", 0)
 
     def close(self) -> None:
-        """Close it, and with it the flock."""
+        """Close the file; releases the flock."""
         os.close(self._fd)
 
 
 def lock_path(log: Path) -> Path:
-    """Where the lock file of a log lies."""
+    """The path of a log's lock file."""
     return log.with_name(f"{log.name}.lock")
 
 
 def leader_of(file: LogFile) -> Leader | None:
-    """Who leads a log, or led it last; None if nobody ever did."""
+    """The current or last leader of a log; None if there never was a leader."""
     term, candidate = file.leader()
     if candidate is None:
         return None
@@ -167,12 +165,12 @@ def leader_of(file: LogFile) -> Leader | None:
     return Leader(term=term, candidate=candidate, alive=alive)
 
 
-class Campaign:
-    """One candidate's attempts to lead; used in the log's thread.
+class LeaseCampaign:
+    """One candidate's attempts to lead; runs in the log's thread.
 
     Args:
         file: the log.
-        candidate: what it says of itself.
+        candidate: the candidate.
     """
 
     def __init__(self, file: LogFile, candidate: Candidate) -> None:
@@ -187,21 +185,21 @@ class Campaign:
             raise StoreError(f"cannot lead {file.path}: {lock_path(file.path)}: {error.strerror}") from error
 
     def attempt(self) -> "SqliteLeadership | None":
-        """Take the next term if nobody leads; the campaign is over then."""
+        """Take the next term if there is no leader; this ends the campaign."""
         term, _ = self._file.leader()
         try:
             self._lock.restore()
         except OSError as error:
-            raise LogUnavailable(f"cannot make {lock_path(self._file.path)} anew: {error.strerror}") from error
+            raise LogUnavailable(f"cannot create {lock_path(self._file.path)} again: {error.strerror}") from error
         locked = self._lock.try_lock()
         won: Term | None = None
         try:
-            if self._vacant(term, locked):
+            if self._can_take_over(term, locked):
                 end_frozen_writer(self._file.path)
                 won = self._file.take_term(term, self._candidate)
             if won is None:
                 return None
-            self._lock.write(Record(won, _now(), locked, self._boot))
+            self._lock.write(LeaderRecord(won, _now(), locked, self._boot))
         except OSError as error:
             kind = LogFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else LogUnavailable
             raise kind(f"cannot write {lock_path(self._file.path)}: {error.strerror}") from error
@@ -210,12 +208,12 @@ class Campaign:
                 self._lock.unlock()
         return SqliteLeadership(self._file.path, self._lock, won, flocked=locked, boot=self._boot)
 
-    def give_up(self) -> None:
-        """End a campaign that was not won."""
+    def close(self) -> None:
+        """End the campaign without a win."""
         self._lock.close()
 
-    def _vacant(self, term: Term, locked: bool) -> bool:
-        """The table of the module's docstring."""
+    def _can_take_over(self, term: Term, locked: bool) -> bool:
+        """Whether to take over, by the table in the module's docstring."""
         now = _now()
         if term != self._term:
             self._term, self._alive_at = term, now
@@ -230,7 +228,7 @@ class Campaign:
 
 
 class SqliteLeadership:
-    """A term that was won; see ``ports.Leadership`` and the module's docstring."""
+    """A won term; see ``ports.Leadership`` and the module's docstring."""
 
     def __init__(self, path: Path, lock: LockFile, term: Term, *, flocked: bool, boot: str) -> None:
         self._path = path
@@ -239,9 +237,9 @@ class SqliteLeadership:
         self._flocked = flocked
         self._boot = boot
         self._verified = _now()
-        self._over: Future[str] = Future()
-        self._look = threading.Event()
-        self._leave = ""
+        self._lost: Future[str] = Future()
+        self._check_now = threading.Event()
+        self._end_reason = ""
         self._thread = threading.Thread(target=self._keep, name="ftcore-lease", daemon=True)
         self._thread.start()
 
@@ -252,21 +250,21 @@ class SqliteLeadership:
 
     async def lost(self) -> str:
         """See ``ports.Leadership.lost``."""
-        return await asyncio.shield(asyncio.wrap_future(self._over))
+        return await asyncio.shield(asyncio.wrap_future(self._lost))
 
     async def resign(self) -> None:
         """See ``ports.Leadership.resign``."""
         await asyncio.to_thread(self.end, "resigned")
 
     def end(self, reason: str) -> None:
-        """Let go, and wait until that is done; blocks."""
-        self._leave = self._leave or reason
-        self._look.set()
+        """Release the leadership; blocks until that is done."""
+        self._end_reason = self._end_reason or reason
+        self._check_now.set()
         self._thread.join()
 
-    def look(self) -> None:
-        """Have the term checked now: an append was fenced."""
-        self._look.set()
+    def check_now(self) -> None:
+        """Check the term now, because an append was fenced."""
+        self._check_now.set()
 
     def _keep(self) -> None:
         reason = "the lease thread ended"
@@ -278,30 +276,30 @@ class SqliteLeadership:
         finally:
             self._lock.unlock()
             self._lock.close()
-            self._over.set_result(reason)
+            self._lost.set_result(reason)
 
     def _renew(self, file: LogFile) -> str:
         while True:
-            self._look.wait(DEFAULT.master_renew_s)
-            self._look.clear()
-            leave = self._leave
+            self._check_now.wait(DEFAULT.master_renew_s)
+            self._check_now.clear()
+            end_reason = self._end_reason
             try:
                 term, holder = file.leader()
                 if term != self._term:
                     assert holder is not None
-                    return leave or f"{holder.host} pid {holder.pid} leads since term {term}"
-                if leave:
-                    self._say(Nanoseconds(0) if leave == "resigned" else self._verified)
-                    return leave
+                    return end_reason or f"{holder.host} pid {holder.pid} leads with term {term}"
+                if end_reason:
+                    self._write_record(Nanoseconds(0) if end_reason == "resigned" else self._verified)
+                    return end_reason
                 self._lock.restore()
                 self._flocked = self._lock.try_lock()  # harmless if it is held
                 self._verified = _now()
-                self._say(self._verified)
+                self._write_record(self._verified)
             except (FtcoreError, OSError) as error:
-                if leave:
-                    return leave
+                if end_reason:
+                    return end_reason
                 if _now() - self._verified > LEASE:
-                    return f"could not be renewed: {error}"
+                    return f"the lease could not be renewed: {error}"
 
-    def _say(self, renewed: Nanoseconds) -> None:
-        self._lock.write(Record(self._term, renewed, self._flocked, self._boot))
+    def _write_record(self, renewed: Nanoseconds) -> None:
+        self._lock.write(LeaderRecord(self._term, renewed, self._flocked, self._boot))

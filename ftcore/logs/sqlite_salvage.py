@@ -1,10 +1,10 @@
-"""What can still be read of a damaged SQLite log becomes a new log.
+"""Salvage of a damaged SQLite log: a new log with the events that can still be read.
 
-The readable part is the events from the first one on, as far as each fits its digest. Behind them the new log says what
-happened (``log.salvaged``), under a new identity. The damaged file is kept, under another name.
+These are the events from the first one up to the first that does not match its digest. A ``log.salvaged`` event follows
+them, and the new log has a new identity. The damaged file is only read and renamed.
 
-House rules: the damaged file is only read and renamed. A group is kept whole or not at all: what the last fact led to
-may be among what was lost, so that fact goes, too. Blocking; for a tool, not for a master.
+Only whole groups are kept: decisions that belong to the last fact may be lost, so that fact is dropped too. Functions
+block; for a tool, not for a master.
 """
 
 import contextlib
@@ -29,17 +29,17 @@ from ftcore.ports import Floor
 
 @attrs.frozen(kw_only=True)
 class Readable:
-    """What can be read of a damaged log.
+    """The readable part of a damaged log.
 
     Args:
         path: the file.
-        job: the job whose log it is.
-        floor: where it begins.
-        events: the events from there, whole groups.
-        bodies: those events, as they were stored.
-        term: the last term that is known of.
-        end: the seq at which the log ended, as its head says; None: that cannot be read.
-        why: what is wrong behind the last event; empty: nothing, all of it was read.
+        job: the job.
+        floor: the start of the live log.
+        events: the events after the floor, in whole groups.
+        bodies: the same events, as stored.
+        term: the last known term.
+        end: the last seq of the log according to its head; None: unreadable.
+        why: the error after the last event; empty: all events were read.
     """
 
     path: Path
@@ -58,19 +58,19 @@ class Readable:
 
     @property
     def lost(self) -> int | None:
-        """How many events are not kept; None: not known."""
+        """The number of lost events; None: unknown."""
         return None if self.end is None else max(0, self.end - self.last)
 
 
 def readable(path: Path, job: JobName) -> Readable:
-    """Read as much as can be read.
+    """Read the readable part of a log.
 
     Args:
         path: the file.
-        job: the job that it is said to be of, where its head cannot be read.
+        job: the job's name if the log's head is unreadable.
 
     Raises:
-        LogCorrupt: nothing can be read.
+        LogCorrupt: no event can be read.
     """
     uri = f"file:{quote(str(path))}?mode=ro"
     with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
@@ -86,7 +86,7 @@ def readable(path: Path, job: JobName) -> Readable:
         events, bodies = events[:kept], bodies[:kept]
     if not events:
         raise LogCorrupt(
-            f"{path}: no event can be read ({why or 'there is none'}): move the file away and start the job anew"
+            f"{path}: no event can be read ({why or 'the log is empty'}): move the file away and start the job again"
         )
     terms = [*(event.term for event in events), *([head[2]] if head is not None else [])]
     return Readable(
@@ -110,7 +110,7 @@ def _row(db: sqlite3.Connection, query: str) -> tuple[Any, ...] | None:
 
 
 def _chained(db: sqlite3.Connection, floor: Floor) -> tuple[list[bytes], list[Event], str]:
-    """Bodies and events from the floor on, as far as they fit their digests; and what is wrong with the next one."""
+    """Bodies and events after the floor up to the first error, and that error; empty if there is none."""
     bodies: list[bytes] = []
     events: list[Event] = []
     digest, seq = bytes.fromhex(floor.digest), floor.seq
@@ -122,7 +122,7 @@ def _chained(db: sqlite3.Connection, floor: Floor) -> tuple[list[bytes], list[Ev
                 return bodies, events, ""
             digest = chain(digest, row[0])
             if digest != row[1]:
-                return bodies, events, f"event {seq} does not fit its digest"
+                return bodies, events, f"event {seq} does not match its digest"
             events.append(decode(row[0]))
             bodies.append(row[0])
         except (sqlite3.Error, FtcoreError, TypeError) as error:
@@ -130,30 +130,30 @@ def _chained(db: sqlite3.Connection, floor: Floor) -> tuple[list[bytes], list[Ev
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Keep every master away from a log.
+def exclusive(path: Path) -> Iterator[None]:
+    """Context manager: hold a log's lock, so that no master can lead.
 
     Raises:
-        Refused: one leads it.
+        Refused: a master leads.
     """
     lock = LockFile(lock_path(path), write=True)
     try:
         if not lock.try_lock():
-            raise Refused(f"{path} is led by a master: end every ftrun of the job first")
+            raise Refused(f"{path} is in use by a master: end every ftrun of the job first")
         yield
     finally:
         lock.close()
 
 
 def replace(found: Readable, following: Callable[[Path], tuple[bytes, ...]]) -> Path:
-    """Put a new log in the place of the damaged one; returns where that one is now.
+    """Replace a damaged log by a new one; returns the new path of the damaged file.
 
     Args:
-        found: what can be read of it.
-        following: gives the events to append, told where the damaged file goes.
+        found: its readable part.
+        following: returns the events to append, given the new path of the damaged file.
 
     Raises:
-        LogFull, UsageError, StoreError: as for ``sqlite_file.create``; nothing is changed then.
+        LogFull, UsageError, StoreError: as for ``sqlite_file.create``; the damaged file is unchanged.
     """
     path = found.path
     damaged = path.with_name(f"{path.stem}.damaged-{secrets.token_hex(4)}")

@@ -1,17 +1,16 @@
 """Stores of event logs, by URL.
 
-| URL | what it is |
+| URL | store |
 |---|---|
-| ``memory://NAME`` | in this process, gone with it; the reference implementation |
+| ``memory://NAME`` | in the memory of this process; the reference implementation |
 | ``sqlite:///DIR`` | a directory on a local disk, one file per job, ``<job>.db`` |
-| ``sqlite:///FILE.db`` | one file (``.db`` or ``.sqlite``) that holds exactly one job's log |
+| ``sqlite:///FILE.db`` | one file (``.db`` or ``.sqlite``) with the log of one job |
 | ``etcd://HOST:PORT,HOST:PORT/PREFIX`` | an etcd cluster |
 | ``file:///FILE.ftlog`` | a read-only archive, as ``ftctl export`` writes it |
 | ``file:///DIR`` | a directory of archived jobs, as a master with ``--archive`` writes it; read-only |
 
-The paths of ``sqlite:`` and ``file:`` may be relative (``sqlite:x``, ``sqlite:///./x``); nothing in them is
-percent-decoded. House rule: an adapter is imported only when a URL asks for it, so that a job on one machine needs
-neither gRPC nor protobuf.
+The paths of ``sqlite:`` and ``file:`` may be relative (``sqlite:x``, ``sqlite:///./x``) and are not percent-decoded.
+An adapter is imported only when a URL names it, so a job on one machine needs neither gRPC nor protobuf.
 """
 
 import contextlib
@@ -29,9 +28,9 @@ SCHEMES = ("memory", "sqlite", "etcd", "file")
 
 
 def default_store_url() -> str:
-    """The store used where none is named: the user's own state directory."""
+    """URL of the default store, in the user's state directory."""
     state = os.environ.get("XDG_STATE_HOME", "")
-    # The XDG specification: a relative path in the variable is invalid and to be ignored.
+    # XDG specification: a relative path in the variable is invalid and must be ignored.
     base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
     return f"sqlite://{base / 'ftcore'}"
 
@@ -39,14 +38,14 @@ def default_store_url() -> str:
 async def open_log(url: str | None, job: str, *, create: bool = False) -> EventLog:
     """The log of one job in the store at a URL; see ``open_store`` and ``LogStore.open``.
 
-    Closing the log releases the store, too.
+    Closing the log also releases the store.
     """
     return await open_store(url).open(JobName(job), create=create)
 
 
 @contextlib.asynccontextmanager
 async def opened(url: str | None, job: str, *, create: bool = False) -> AsyncIterator[EventLog]:
-    """The log of one job in the store at a URL, closed afterwards with the store; see ``open_log``."""
+    """Context manager: the log of one job in the store at a URL; closes the log and the store at the end."""
     store = open_store(url)
     try:
         yield await store.open(JobName(job), create=create)
@@ -55,11 +54,11 @@ async def opened(url: str | None, job: str, *, create: bool = False) -> AsyncIte
 
 
 def open_store(url: str | None, timing: Timing = DEFAULT) -> LogStore:
-    """The store at a URL; ``default_store_url()`` if None. Nothing is connected to or created yet.
+    """The store at a URL; ``default_store_url()`` if None. Neither connects nor creates anything.
 
     Args:
-        url: where it is.
-        timing: lease and renewal of leaderships won in etcd; elsewhere a dead leader is known at once.
+        url: the URL.
+        timing: lease and renewal of leaderships in etcd; other stores detect a dead leader at once.
 
     Raises:
         UsageError: the URL is not one of those in the module's table.
@@ -87,7 +86,7 @@ def open_store(url: str | None, timing: Timing = DEFAULT) -> LogStore:
 
 
 def check_store_url(url: str) -> None:
-    """Raise ``UsageError`` if this is not the URL of a log store; opens and makes nothing."""
+    """Raise ``UsageError`` unless the URL names a log store; neither opens nor creates anything."""
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in SCHEMES:
         raise UsageError(_unknown_scheme(url, scheme if colon else ""))
@@ -97,10 +96,10 @@ def check_store_url(url: str) -> None:
 
 
 def endpoints(url: str) -> list[tuple[str, int]]:
-    """Hosts and ports of the servers behind a URL; none for a store without servers.
+    """Hosts and ports of the servers in a URL; empty for a store without servers.
 
     Raises:
-        UsageError: the URL is not one of an etcd cluster, though it begins like one.
+        UsageError: an invalid etcd URL.
     """
     if not url.startswith("etcd:"):
         return []
@@ -110,13 +109,13 @@ def endpoints(url: str) -> list[tuple[str, int]]:
 
 
 def own_file(url: str | None, job: str, suffix: str) -> Path | None:
-    """Where a file of that suffix lies beside a job's log; None if the log is not on this machine alone."""
+    """Path beside a job's log file with a suffix; None if the store is not a file store of this machine."""
     log = log_file(url, job)
     return None if log is None else log.with_name(f"{log.name}.{suffix}")
 
 
 def log_file(url: str | None, job: str) -> Path | None:
-    """The file with a job's log, whether it is there or not; None if the log is not on this machine alone."""
+    """The file for a job's log, which may not exist; None if the store is not a file store of this machine."""
     url = default_store_url() if url is None else url
     scheme, _, rest = url.partition(":")
     if scheme != "sqlite":
@@ -127,10 +126,9 @@ def log_file(url: str | None, job: str) -> Path | None:
 
 
 def missing_path(url: str) -> Path | None:
-    """The file or directory of an SQLite store that does not exist; None where it does, and for every other store.
+    """The path of an SQLite store if it does not exist; None if it exists, and for other stores.
 
-    A store is made with its first job, so opening one that does not exist is no mistake for ``ftrun``, but is for a
-    reader.
+    ``ftrun`` creates a missing store with its first job. For a command that only reads, a missing store is an error.
     """
     scheme, _, rest = url.partition(":")
     if scheme != "sqlite":
@@ -138,21 +136,21 @@ def missing_path(url: str) -> Path | None:
     path = _path(url, scheme, rest)
     try:
         return None if path.exists() else path
-    except OSError:  # it cannot be looked at; opening it tells why
+    except OSError:  # opening the store reports the reason
         return None
 
 
 def _path(url: str, scheme: str, rest: str) -> Path:
-    """The path that a URL names, with one slash at its beginning if it is absolute: four, as SQLAlchemy writes, do too.
+    """The path in a URL. An absolute path may have several leading slashes, as in SQLAlchemy's URLs.
 
     Raises:
-        UsageError: it names none, with the reason.
+        UsageError: the URL has no valid path, with the reason.
     """
     forms = f"write {scheme}:///absolute/path or {scheme}:relative/path"
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost"):
-            raise UsageError(f"{url!r} names the host {host!r}, and a {scheme}: store is on this machine: {forms}")
+            raise UsageError(f"{url!r} names the host {host!r}, but a {scheme}: store is on this machine: {forms}")
         rest = path if path.startswith(("./", "../", "~")) else slash + path
     if "?" in rest or "#" in rest:
         odd = rest[min(place for place in (rest.find("?"), rest.find("#")) if place >= 0) :]

@@ -1,12 +1,11 @@
-"""Waking followers on the same machine: one byte in a datagram.
+"""Notification of followers on the same machine by datagrams of one byte.
 
-Each follower binds a unix datagram socket in a directory beside the log, ``<file>.wake/``; whoever appends sends a byte
-to each socket there. A byte says only "look again", so it does not matter if one is dropped because the follower's
-queue is full, or if one comes for nothing.
+Each follower binds a unix datagram socket in a directory beside the log, ``<file>.wake/``. After an append, the writer
+sends a byte to each socket. A byte only means "read again", so lost and superfluous bytes are harmless.
 
-House rules: nothing here blocks, and nothing here may fail an append: a follower that was not woken polls. Names go
-through ``/proc/self/fd/<directory>/<name>``, because a socket's path is limited to 107 bytes and a log's is not. A
-follower that died leaves its name behind; the next append (or close) finds nobody listening and removes it.
+Nothing here blocks or fails an append: followers also poll. Sockets are addressed by
+``/proc/self/fd/<directory>/<name>``, because a socket path is limited to 107 bytes. The socket of a dead follower is
+removed at the next append or close.
 """
 
 import contextlib
@@ -17,10 +16,10 @@ from pathlib import Path
 
 
 class Wake:
-    """One process's share in waking and being woken.
+    """Sends and receives notifications for one process.
 
     Args:
-        directory: where the sockets are; it exists only while somebody listens.
+        directory: directory of the sockets; exists only while there are listeners.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -29,47 +28,47 @@ class Wake:
         self._name = ""
 
     def listen(self) -> socket.socket | None:
-        """Be woken from now on; the socket to watch, or None if this place does not take one (then poll)."""
+        """Start to receive; returns the socket to watch, or None if no socket can be bound (then poll)."""
         if self._receiver is None:
             self._receiver = self._bind()
         return self._receiver
 
     def still_listed(self) -> bool:
-        """Whether a sender can find the socket: a sender may have taken it for dead in the instant it was bound."""
+        """Whether the socket's name exists: a sender may have removed it as dead just before it was bound."""
         return (self._directory / self._name).exists()
 
     def drain(self) -> None:
-        """Take the bytes that came."""
+        """Discard the received bytes."""
         assert self._receiver is not None
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._receiver.recv(16)
 
-    def ring(self) -> None:
-        """Wake everybody who listens, and remove who died."""
+    def notify(self) -> None:
+        """Notify all listeners, and remove the sockets of dead ones."""
         with contextlib.suppress(OSError):
             directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                self._ring(directory)
+                self._notify_all(directory)
             finally:
                 os.close(directory)
 
     def close(self) -> None:
-        """Listen no more, and leave nothing behind."""
+        """Stop receiving and remove the socket."""
         if self._receiver is None:
             return
         self._receiver.close()
         self._receiver = None
         with contextlib.suppress(OSError):
             (self._directory / self._name).unlink()
-        self.ring()
+        self.notify()
         with contextlib.suppress(OSError):
             self._directory.rmdir()
 
     def _bind(self) -> socket.socket | None:
         self._name = f"{os.getpid()}.{secrets.token_hex(4)}"
         receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        for _ in range(5):  # whoever leaves last removes the directory, maybe just as we come
+        for _ in range(5):  # the last listener removes the directory, possibly at the same time
             try:
                 self._directory.mkdir(mode=0o700, exist_ok=True)
                 directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -89,7 +88,7 @@ class Wake:
         receiver.close()
         return None
 
-    def _ring(self, directory: int) -> None:
+    def _notify_all(self, directory: int) -> None:
         names = os.listdir(directory)
         if not names:
             return

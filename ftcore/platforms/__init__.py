@@ -1,5 +1,5 @@
-"""Platforms: where nodes come from. One adapter of ``ports.Platform`` for each (``adapters``)."""
+"""Platforms, which launch nodes: the local platform, and adapters of other packages (``adapters``)."""
 
-from ftcore.platforms.adapters import LOCAL, abilities_of, check_url, open_platform, schemes
+from ftcore.platforms.adapters import LOCAL, PlatformAdapter, abilities_of, check_url, open_platform, schemes
 
-__all__ = ["LOCAL", "abilities_of", "check_url", "open_platform", "schemes"]
+__all__ = ["LOCAL", "PlatformAdapter", "abilities_of", "check_url", "open_platform", "schemes"]

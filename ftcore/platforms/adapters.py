@@ -1,91 +1,118 @@
-"""Adapters of ``ports.Platform``, chosen by the scheme of a URL.
+"""Platforms by the scheme of their URL.
 
 | URL | platform |
 |---|---|
 | ``local:?OPTIONS`` | ``ftrun --local-nodes``: nodes are processes of this machine (``options.py`` has the options) |
-| others | adapters of installed packages: entry points of the group ``ftcore.platforms``, named by their scheme |
+| others | of installed packages: entry points of the group ``ftcore.platforms``, named by their scheme |
 
-An adapter's entry point is a function of the URL and the job's name that returns a ``Platform``. It is called in the
-master's process, whenever one begins to lead; what it raises is told and tried again, and no job ends of it.
-
-House rules: an adapter knows nothing of the job but what it is asked. Names are read from the packages' metadata;
-nothing of theirs is imported before a master opens it.
+Each is a ``PlatformAdapter``. Names are read from the packages' metadata; only the adapter of the URL is loaded.
 """
 
 import difflib
+import pkgutil
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
+import attrs
+
 from ftcore.errors import UsageError
+from ftcore.policies.base import Ability
 from ftcore.ports import Platform
 
 GROUP = "ftcore.platforms"
 LOCAL = "local"
-REPLACE = "replace"
-"""The ability that every platform gives to a job; the name is that of ``policies.base.Ability``."""
+
+_BUILT_IN = {LOCAL: "ftcore.platforms.local:ADAPTER"}
+
+
+@attrs.frozen(kw_only=True)
+class PlatformAdapter:
+    """A kind of platform, registered under a URL scheme (entry points of the group ``ftcore.platforms``).
+
+    ``ftrun`` and ``ftctl policy`` load it on every node to check the URL, so its module must import quickly: import the
+    platform's client library in ``open``, which only the master calls.
+
+    Args:
+        open: given the URL and the job, returns the platform, without connecting.
+        check: raises ``UsageError`` if the URL's options are wrong.
+        abilities: additional abilities of jobs at this URL, as far as known before the start: ``replace``, or none.
+    """
+
+    open: Callable[[str, str], Platform]
+    check: Callable[[str], object] = lambda url: None
+    abilities: Callable[[str], tuple[str, ...]] = lambda url: (Ability.REPLACE,)
 
 
 def schemes() -> tuple[str, ...]:
-    """The schemes that can be named, ftcore's own first."""
-    return (LOCAL, *sorted({entry.name for entry in entry_points(group=GROUP)} - {LOCAL}))
+    """The supported schemes, ftcore's own first."""
+    return (*_BUILT_IN, *sorted({entry.name for entry in entry_points(group=GROUP)} - _BUILT_IN.keys()))
 
 
 def check_url(url: str) -> str:
-    """The scheme of a platform's URL.
+    """Check a platform's URL and return its scheme.
 
     Raises:
-        UsageError: no adapter of that name is installed, or the URL's options are wrong.
+        UsageError: no usable adapter of that name is installed, or the URL's options are wrong.
     """
-    scheme, colon, _ = url.partition(":")
-    known = schemes()
-    if not colon or scheme not in known:
-        near = difflib.get_close_matches(scheme.lower(), known, n=1)
-        hint = f"did you mean {near[0]}:?" if near else f"known are {', '.join(f'{name}:' for name in known)}"
-        raise UsageError(f"{url!r} is not the URL of a platform: {hint}")
-    if scheme == LOCAL:
-        from ftcore.platforms.options import parse
-
-        parse(url)
-    return scheme
+    _adapter(url).check(url)
+    return url.partition(":")[0]
 
 
 def abilities_of(url: str) -> tuple[str, ...]:
-    """What a job on this platform can do besides, as far as that is plain before anything starts.
+    """Additional abilities of a job on a platform, as far as known before the start.
 
     Args:
-        url: of the platform; empty: there is none.
+        url: URL of the platform; empty: none.
 
     Raises:
         UsageError: as ``check_url``.
     """
     if not url:
         return ()
-    if check_url(url) == LOCAL:
-        from ftcore.platforms.options import parse
-
-        return (REPLACE,) if parse(url).ever_free else ()
-    return (REPLACE,)
+    adapter = _adapter(url)
+    adapter.check(url)
+    return adapter.abilities(url)
 
 
 def open_platform(url: str, job: str) -> Platform:
-    """The platform at a URL; nothing is connected to yet.
+    """Open the platform at a URL, without connecting.
 
     Args:
         url: its URL.
-        job: the job whose nodes are meant.
+        job: the job's name.
 
     Raises:
-        UsageError: the URL cannot be used, or the adapter cannot be loaded.
+        UsageError: as ``check_url``.
     """
-    scheme = check_url(url)
-    if scheme == LOCAL:
-        from ftcore.platforms.local import LocalPlatform
-
-        return LocalPlatform.from_url(url)
-    found = next(entry for entry in entry_points(group=GROUP) if entry.name == scheme)
+    adapter = _adapter(url)
+    adapter.check(url)
     try:
-        make: Callable[[str, str], Platform] = found.load()
-        return make(url, job)
-    except Exception as error:  # a package's own code: whatever it raises, the job goes on
-        who = f"{found.dist.name} {found.dist.version}" if found.dist is not None else found.value
-        raise UsageError(f"the platform {scheme}: of {who} cannot be used: {type(error).__name__}: {error}") from error
+        return adapter.open(url, job)
+    except UsageError:
+        raise
+    except Exception as error:  # code of another package may raise anything; the job continues
+        raise UsageError(f"{url}: the platform cannot be used: {type(error).__name__}: {error}") from error
+
+
+def _adapter(url: str) -> PlatformAdapter:
+    scheme, colon, _ = url.partition(":")
+    known = schemes()
+    if not colon or scheme not in known:
+        near = difflib.get_close_matches(scheme.lower(), known, n=1)
+        hint = f"did you mean {near[0]}:?" if near else f"known are {', '.join(f'{name}:' for name in known)}"
+        raise UsageError(f"{url!r} is not the URL of a platform: {hint}")
+    if scheme in _BUILT_IN:
+        found = pkgutil.resolve_name(_BUILT_IN[scheme])
+        assert isinstance(found, PlatformAdapter)
+        return found
+    entry = next(entry for entry in entry_points(group=GROUP) if entry.name == scheme)
+    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
+    try:
+        found = entry.load()
+    except Exception as error:  # code of another package
+        raise UsageError(
+            f"the platform {scheme}: of {package} cannot be used: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(found, PlatformAdapter):
+        raise UsageError(f"the platform {scheme}: of {package} cannot be used: {entry.value} is not a PlatformAdapter")
+    return found

@@ -1,10 +1,10 @@
-"""The local platform over its socket: ``ftrun --local-nodes`` serves it, whoever is master asks.
+"""The local platform: protocol over a Unix socket between ``ftrun --local-nodes`` (server) and the master (client).
 
-One line of JSON to a message, over a Unix socket that only this user may enter. A connection carries one question and
-its answer, or, after ``watch``, what happens, until either side ends it.
+Each message is one line of JSON; only this user can connect. A connection carries one request and its answer, or, after
+``watch``, a stream of events until either side closes it.
 
-House rules: a line is bounded; what cannot be read ends the connection. The server answers from one event loop, so an
-order is carried out whole or not at all; how it is carried out is its owner's (``Host``).
+Lines are limited in length; an invalid line ends the connection. The server answers from one event loop, so requests
+are atomic; its owner (``NodeLauncher``) carries them out.
 """
 
 import asyncio
@@ -17,30 +17,33 @@ import msgspec
 import structlog
 
 from ftcore.errors import Refused, Unreachable, UsageError
+from ftcore.platforms.adapters import PlatformAdapter
 from ftcore.platforms.options import parse
-from ftcore.ports import CapacityChanged, Happening, NodeEnded, NodeWarned, Occupant
-from ftcore.private import Place
+from ftcore.policies.base import Ability
+from ftcore.ports import CapacityChanged, LaunchRequest, NodeEnded, NodeWarned, Occupant, PlatformEvent
+from ftcore.private import SocketPath
 
 LINE_BYTES_MAX = 64 << 10
 ANSWER_S = 10.0
-"""The server answers from its memory; one that takes longer is stopped, or the machine is drowning."""
+"""Timeout of an answer, which the server gives from memory: a slower server is stopped or its machine is overloaded."""
 
 KEEP_S = 0.5
-"""How often the server looks whether its socket is still there."""
+"""Interval at which the server checks that its socket exists."""
 
 logger = structlog.get_logger()
 
 
-class Launch(msgspec.Struct, frozen=True, tag_field="do", tag="launch"):
-    """As ``Platform.launch``."""
+class LaunchCall(msgspec.Struct, frozen=True, tag_field="do", tag="launch"):
+    """As ``Platform.launch``; ``node`` is empty if the request replaces no node."""
 
     effect: str
     node: str
     pid: int
     ordinal: int | None
+    count: int
 
 
-class Delete(msgspec.Struct, frozen=True, tag_field="do", tag="delete"):
+class DeleteCall(msgspec.Struct, frozen=True, tag_field="do", tag="delete"):
     """As ``Platform.delete``."""
 
     node: str
@@ -48,7 +51,7 @@ class Delete(msgspec.Struct, frozen=True, tag_field="do", tag="delete"):
     grace_s: float
 
 
-class Cordon(msgspec.Struct, frozen=True, tag_field="do", tag="cordon"):
+class CordonCall(msgspec.Struct, frozen=True, tag_field="do", tag="cordon"):
     """As ``Platform.cordon``."""
 
     node: str
@@ -56,24 +59,24 @@ class Cordon(msgspec.Struct, frozen=True, tag_field="do", tag="cordon"):
     reason: str
 
 
-class Capacity(msgspec.Struct, frozen=True, tag_field="do", tag="capacity"):
+class CapacityCall(msgspec.Struct, frozen=True, tag_field="do", tag="capacity"):
     """As ``Platform.capacity``."""
 
 
-class Watch(msgspec.Struct, frozen=True, tag_field="do", tag="watch"):
+class WatchCall(msgspec.Struct, frozen=True, tag_field="do", tag="watch"):
     """As ``Platform.watch``."""
 
 
-Question: TypeAlias = Launch | Delete | Cordon | Capacity | Watch
+Question: TypeAlias = LaunchCall | DeleteCall | CordonCall | CapacityCall | WatchCall
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What came of a question.
+class PlatformReply(msgspec.Struct, frozen=True):
+    """PlatformReply to a request.
 
     Args:
-        ok: it was carried out.
-        reason: why not.
-        free: to ``Capacity``: machines that are free; None: no bound.
+        ok: whether the request was carried out.
+        reason: why it was not.
+        free: for ``CapacityCall``: number of free machines; None: no limit.
     """
 
     ok: bool = True
@@ -106,15 +109,15 @@ class Free(msgspec.Struct, frozen=True, tag_field="is", tag="free"):
 
 _encode = msgspec.json.Encoder().encode
 _question = msgspec.json.Decoder(Question).decode
-_answer = msgspec.json.Decoder(Answer).decode
-_happening = msgspec.json.Decoder(Ended | Warned | Free).decode
+_answer = msgspec.json.Decoder(PlatformReply).decode
+_decode_event = msgspec.json.Decoder(Ended | Warned | Free).decode
 
 
 class LocalPlatform:
-    """The master's side; see ``ports.Platform``.
+    """The client, for the master; see ``ports.Platform``.
 
     Args:
-        path: of the socket.
+        path: path of the socket.
     """
 
     def __init__(self, path: str) -> None:
@@ -125,56 +128,61 @@ class LocalPlatform:
         """The platform at ``local:///path/of.sock``.
 
         Raises:
-            UsageError: it names no socket.
+            UsageError: the URL has no path.
         """
         path = parse(url).path
         if not path:
-            raise UsageError(f"{url!r} is the platform of --local-nodes: give it together with --local-nodes")
+            raise UsageError(f"{url!r} is the platform of --local-nodes: add --local-nodes")
         return cls(path)
 
     async def capacity(self) -> int | None:
         """See ``Platform``."""
-        return (await self._ask(Capacity())).free
+        return (await self._ask(CapacityCall())).free
 
-    async def launch(self, effect: str, place: Occupant) -> None:
+    async def launch(self, request: LaunchRequest) -> None:
         """See ``Platform``."""
-        await self._ask(Launch(effect=effect, node=place.node, pid=place.pid, ordinal=place.ordinal))
+        old = request.replaces or Occupant(node="")
+        await self._ask(
+            LaunchCall(effect=request.effect, node=old.node, pid=old.pid, ordinal=old.ordinal, count=request.count)
+        )
 
     async def delete(self, place: Occupant, grace_s: float) -> None:
         """See ``Platform``."""
-        await self._ask(Delete(node=place.node, pid=place.pid, grace_s=grace_s))
+        await self._ask(DeleteCall(node=place.node, pid=place.pid, grace_s=grace_s))
 
     async def cordon(self, place: Occupant, reason: str) -> None:
         """See ``Platform``."""
-        await self._ask(Cordon(node=place.node, pid=place.pid, reason=reason))
+        await self._ask(CordonCall(node=place.node, pid=place.pid, reason=reason))
 
-    async def watch(self) -> AsyncIterator[Happening]:
+    async def watch(self) -> AsyncIterator[PlatformEvent]:
         """See ``Platform``."""
         async with self._connected() as (reader, writer):
-            await _send(writer, Watch())
+            await _send(writer, WatchCall())
             while line := await _line(reader):
-                told = _happening(line)
-                if isinstance(told, Ended):
-                    yield NodeEnded(node=told.node, reason=told.reason, pid=told.pid)
-                elif isinstance(told, Warned):
-                    yield NodeWarned(node=told.node, reason=told.reason, within_s=told.within_s, pid=told.pid)
+                message = _decode_event(line)
+                if isinstance(message, Ended):
+                    yield NodeEnded(node=message.node, reason=message.reason, pid=message.pid)
+                elif isinstance(message, Warned):
+                    yield NodeWarned(
+                        node=message.node, reason=message.reason, within_s=message.within_s, pid=message.pid
+                    )
                 else:
-                    yield CapacityChanged(free=told.free)
-        raise Unreachable("the ftrun that plays the nodes has closed the connection")
+                    yield CapacityChanged(free=message.free)
+        raise Unreachable("ftrun --local-nodes has closed the connection")
 
     async def close(self) -> None:
         """See ``Platform``."""
 
-    async def _ask(self, question: Question) -> Answer:
+    async def _ask(self, question: Question) -> PlatformReply:
         async with self._connected() as (reader, writer):
             try:
                 async with asyncio.timeout(ANSWER_S):
                     await _send(writer, question)
                     line = await _line(reader)
             except TimeoutError:
-                raise Unreachable(f"the ftrun that plays the nodes did not answer in {ANSWER_S:g} s") from None
+                raise Unreachable(f"ftrun --local-nodes did not answer within {ANSWER_S:g} s") from None
         if not line:
-            raise Unreachable("the ftrun that plays the nodes closed the connection")
+            raise Unreachable("ftrun --local-nodes has closed the connection")
         answer = _answer(line)
         if not answer.ok:
             raise Refused(answer.reason)
@@ -185,60 +193,60 @@ class LocalPlatform:
         try:
             reader, writer = await asyncio.open_unix_connection(self._path, limit=LINE_BYTES_MAX)
         except OSError as error:
-            raise Unreachable(f"the ftrun that plays the nodes is not there: {error.strerror or error}") from error
+            raise Unreachable(f"cannot connect to ftrun --local-nodes: {error.strerror or error}") from error
         try:
             yield reader, writer
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            raise Unreachable(f"the ftrun that plays the nodes cannot be understood: {error}") from error
+            raise Unreachable(f"invalid message from ftrun --local-nodes: {error}") from error
         finally:
             writer.close()
 
 
-class Host(Protocol):
-    """Who plays the nodes; see ``ports.Platform`` for what each method is to do."""
+class NodeLauncher(Protocol):
+    """Owner of the nodes; see ``ports.Platform`` for the methods."""
 
     def capacity(self) -> int | None:
-        """Machines that are free."""
+        """Number of free machines; None: no limit."""
 
-    def launch(self, effect: str, place: Occupant) -> None:
-        """Have a node come; raises ``Refused``."""
+    def launch(self, request: LaunchRequest) -> None:
+        """Launch nodes; raises ``Refused``."""
 
     def delete(self, place: Occupant, grace_s: float) -> None:
         """End a node."""
 
     def cordon(self, place: Occupant, reason: str) -> None:
-        """Keep its machine and its name from being used again."""
+        """Exclude a node's machine and name from later launches."""
 
-    def happened(self) -> list[Happening]:
-        """What a master that begins to watch may have missed."""
+    def happened(self) -> list[PlatformEvent]:
+        """Past events that a new watcher may have missed."""
 
 
 class LocalServer:
-    """The side of ``ftrun --local-nodes``.
+    """The server, in ``ftrun --local-nodes``.
 
     Args:
-        path: where to make the socket.
-        host: who plays the nodes.
+        path: path of the socket to create.
+        host: owner of the nodes.
     """
 
-    def __init__(self, path: str, host: Host) -> None:
-        self._place = Place(path)
+    def __init__(self, path: str, host: NodeLauncher) -> None:
+        self._place = SocketPath(path)
         self._host = host
         self._keeping: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
-        self._watchers: set[asyncio.Queue[Happening]] = set()
+        self._watchers: set[asyncio.Queue[PlatformEvent]] = set()
         self._talks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Serve.
+        """Start to serve.
 
         Raises:
-            UsageError: the socket cannot be made.
+            UsageError: the socket cannot be created.
         """
         try:
             await self._bind()
         except OSError as error:
-            raise UsageError(f"cannot make the socket {self._place.path}: {error.strerror or error}") from error
+            raise UsageError(f"cannot create the socket {self._place.path}: {error.strerror or error}") from error
         self._keeping = asyncio.create_task(self._keep())
 
     async def _bind(self) -> None:
@@ -250,7 +258,7 @@ class LocalServer:
         self._place.bound()
 
     async def _keep(self) -> None:
-        """Make the socket anew whenever it was removed; connections that stand are not touched."""
+        """Create the socket again whenever it was removed; open connections are unaffected."""
         while True:
             await asyncio.sleep(KEEP_S)
             if not self._place.is_ours():
@@ -269,10 +277,10 @@ class LocalServer:
         await asyncio.gather(*self._talks, return_exceptions=True)
         self._place.remove()
 
-    def tell(self, happening: Happening) -> None:
-        """Tell whoever watches."""
+    def publish(self, event: PlatformEvent) -> None:
+        """Send an event to all watchers."""
         for queue in self._watchers:
-            queue.put_nowait(happening)
+            queue.put_nowait(event)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -280,48 +288,54 @@ class LocalServer:
         self._talks.add(task)
         try:
             question = _question(await _line(reader))
-            if isinstance(question, Watch):
+            if isinstance(question, WatchCall):
                 await self._be_watched(writer)
             else:
                 await _send(writer, self._answer(question))
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             logger.debug("a connection to the local platform ended", error=str(error))
         except asyncio.CancelledError:
-            pass  # the platform ends
+            pass  # the server is closing
         finally:
             self._talks.discard(task)
             writer.close()
 
-    def _answer(self, question: Question) -> Answer:
+    def _answer(self, question: Question) -> PlatformReply:
         doers: dict[type[Any], Callable[[Any], None]] = {
-            Launch: lambda q: self._host.launch(q.effect, Occupant(node=q.node, pid=q.pid, ordinal=q.ordinal)),
-            Delete: lambda q: self._host.delete(Occupant(node=q.node, pid=q.pid), q.grace_s),
-            Cordon: lambda q: self._host.cordon(Occupant(node=q.node, pid=q.pid), q.reason),
+            LaunchCall: lambda q: self._host.launch(
+                LaunchRequest(
+                    effect=q.effect,
+                    count=q.count,
+                    replaces=Occupant(node=q.node, pid=q.pid, ordinal=q.ordinal) if q.node else None,
+                )
+            ),
+            DeleteCall: lambda q: self._host.delete(Occupant(node=q.node, pid=q.pid), q.grace_s),
+            CordonCall: lambda q: self._host.cordon(Occupant(node=q.node, pid=q.pid), q.reason),
         }
-        if isinstance(question, Capacity):
-            return Answer(free=self._host.capacity())
+        if isinstance(question, CapacityCall):
+            return PlatformReply(free=self._host.capacity())
         try:
             doers[type(question)](question)
         except Refused as error:
-            return Answer(ok=False, reason=str(error))
-        return Answer()
+            return PlatformReply(ok=False, reason=str(error))
+        return PlatformReply()
 
     async def _be_watched(self, writer: asyncio.StreamWriter) -> None:
-        queue: asyncio.Queue[Happening] = asyncio.Queue()
+        queue: asyncio.Queue[PlatformEvent] = asyncio.Queue()
         for missed in (CapacityChanged(free=self._host.capacity()), *self._host.happened()):
             queue.put_nowait(missed)
         self._watchers.add(queue)
         try:
             while True:
-                happening = await queue.get()
-                if isinstance(happening, NodeEnded):
-                    told: Any = Ended(node=happening.node, reason=happening.reason, pid=happening.pid)
-                elif isinstance(happening, NodeWarned):
-                    within_s = happening.within_s
-                    told = Warned(node=happening.node, reason=happening.reason, within_s=within_s, pid=happening.pid)
+                event = await queue.get()
+                if isinstance(event, NodeEnded):
+                    message: Any = Ended(node=event.node, reason=event.reason, pid=event.pid)
+                elif isinstance(event, NodeWarned):
+                    within_s = event.within_s
+                    message = Warned(node=event.node, reason=event.reason, within_s=within_s, pid=event.pid)
                 else:
-                    told = Free(free=happening.free)
-                await _send(writer, told)
+                    message = Free(free=event.free)
+                await _send(writer, message)
         finally:
             self._watchers.discard(queue)
 
@@ -334,3 +348,10 @@ async def _send(writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:
 async def _line(reader: asyncio.StreamReader) -> bytes:
     """The next line; empty at the end. Raises ``ValueError`` if it is too long."""
     return await reader.readline()
+
+
+ADAPTER = PlatformAdapter(
+    open=lambda url, job: LocalPlatform.from_url(url),
+    check=parse,
+    abilities=lambda url: (Ability.REPLACE,) if parse(url).ever_free else (),
+)

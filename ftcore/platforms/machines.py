@@ -1,18 +1,17 @@
-"""The machines of the local platform: which place has which agent, what is spare, what comes when. Pure.
+"""State of the local platform: places, their agents, spare machines, scheduled starts. Pure.
 
-``ftrun --local-nodes`` tells it what happened and when, starts what is due and ends what it is told to.
+``ftrun --local-nodes`` reports what happened, starts the agents that are due and ends those that ``launch`` returns.
 
-House rules: time arrives as an argument, in seconds of any clock. A place has at most one agent that counts; one that
-was given up and is not gone yet is *leaving*. An agent that was killed has lost its machine; where machines are bounded
-(``capacity``) its successor needs a spare one. A name that was given up while its agent lived, or was cordoned, is not
-used again: the job may have banned it.
+Times are arguments, in seconds of any clock. A place has at most one current agent; a replaced agent that still runs is
+*leaving*. A killed agent has lost its machine: with a limit (``capacity``), its successor needs a spare one. The name
+of a cordoned node, or of a node replaced while its agent ran, is not used again: the job may have banned it.
 """
 
 import attrs
 
 from ftcore.errors import Refused
 from ftcore.platforms.options import LocalOptions
-from ftcore.ports import Occupant
+from ftcore.ports import LaunchRequest, Occupant
 
 
 @attrs.define(kw_only=True)
@@ -21,11 +20,11 @@ class Place:
 
     Args:
         number: its ordinal.
-        name: of its node, now or to come.
+        name: name of its current or next node.
         life: how often it was renamed.
-        pid: of its agent; 0: none runs.
-        due: when its next agent is to be started; None: none is on its way.
-        waits: it is to be filled as soon as a machine is free.
+        pid: process ID of its agent; 0: none runs.
+        due: when its next agent starts; None: no start is scheduled.
+        waits: it is filled as soon as a machine is free.
     """
 
     number: int
@@ -40,9 +39,9 @@ class Machines:
     """See the module.
 
     Args:
-        nodes: places.
-        name: what nodes are called, before the number of their place.
-        options: of the platform.
+        nodes: number of places.
+        name: prefix of node names, before the number of the place.
+        options: options of the platform.
     """
 
     def __init__(self, nodes: int, name: str, options: LocalOptions) -> None:
@@ -51,78 +50,73 @@ class Machines:
         self.spare = options.capacity
         self._name = name
         self._numbers = {place.name: place.number for place in self.places}
-        """By name, also of those that were given up: a job may have dealt its ordinals out anew."""
+        """Place numbers by node name, former names included: a job may have reassigned its ordinals."""
         self._leaving: dict[int, str] = {}
         self._repairs: list[float] = []
         self._effects: set[str] = set()
         self._cordoned: set[str] = set()
 
-    # -- what is so
+    # -- queries
 
     @property
     def pids(self) -> list[int]:
-        """Agents that run, those that are leaving included."""
+        """Process IDs of running agents, leaving ones included."""
         return [*(place.pid for place in self.places if place.pid), *self._leaving]
 
-    @property
-    def at_rest(self) -> bool:
-        """No agent runs, and none is on its way."""
-        return not self.pids and all(place.due is None for place in self.places)
-
     def place_of(self, pid: int) -> Place | None:
-        """The place whose agent that is; None if it is leaving, or not known."""
+        """The place of a current agent; None if the agent is leaving or unknown."""
         return next((place for place in self.places if pid and place.pid == pid), None)
 
     def name_of(self, pid: int) -> str:
-        """The node that an agent plays; empty if it is not known."""
+        """The node name of an agent; empty if unknown."""
         place = self.place_of(pid)
         return place.name if place is not None else self._leaving.get(pid, "")
 
-    def find(self, who: Occupant) -> int:
-        """The agent that is meant, if it runs; else 0."""
-        named = [pid for pid in self.pids if self.name_of(pid) == who.node]
-        return next((pid for pid in named if who.pid in (0, pid)), 0)
+    def find(self, node: Occupant) -> int:
+        """Process ID of the node's agent; 0 if it does not run."""
+        named = [pid for pid in self.pids if self.name_of(pid) == node.node]
+        return next((pid for pid in named if node.pid in (0, pid)), 0)
 
     # -- time
 
     def next_due(self) -> float | None:
-        """When something is due next."""
+        """Time of the next start or repair."""
         dues = [place.due for place in self.places if place.due is not None]
         return min([*dues, *self._repairs], default=None)
 
     def due(self, now: float) -> list[Place]:
-        """The places whose agents are to be started now; machines that were repaired are spare again."""
+        """Return repaired machines to the spares; returns the places whose agents must start now."""
         for time in [time for time in self._repairs if time <= now]:
             self._repairs.remove(time)
-            self._give_back(now)
+            self._release_machine(now)
         return [place for place in self.places if place.due is not None and place.due <= now]
 
     def started(self, place: Place, pid: int) -> None:
-        """A place's agent runs."""
+        """Note that a place's agent was started."""
         place.pid, place.due = pid, None
 
     # -- ends
 
     def lost(self, pid: int, now: float, after_s: float = 0.0) -> None:
-        """An agent was killed, or its machine taken away.
+        """Note that an agent was killed, or its machine preempted.
 
         Args:
-            pid: the agent.
+            pid: process ID of the agent.
             now: the time.
-            after_s: seconds that its place waits before it is filled, at the least.
+            after_s: fewest seconds until its place is filled again.
         """
         if self._leaving.pop(pid, None) is not None:
-            return  # its machine was counted when it was given up
+            return  # its machine was counted when it was replaced
         place = self.place_of(pid)
         if place is None:
             return
         place.pid = 0
-        self._to_be_repaired(now)
+        self._schedule_repair(now)
         if self.options.fill:
             self._fill(place, now, after_s)
 
     def again(self, pid: int, now: float, after_s: float) -> None:
-        """An agent ended by itself, and is to be started anew on its machine."""
+        """Note that an agent ended by itself; restart it on its machine."""
         place = self.place_of(pid)
         if place is None:
             self._leaving.pop(pid, None)
@@ -130,45 +124,64 @@ class Machines:
             place.pid, place.due = 0, now + after_s
 
     def left(self, pid: int, now: float) -> None:
-        """An agent ended for good: the job has let it go, and its place stays empty until somebody is wanted there."""
+        """Note that an agent was released by the job; its place stays empty until a node is requested for it."""
         if self._leaving.pop(pid, None) is not None:
             return
         place = self.place_of(pid)
         if place is not None:
             place.pid = 0
-            self._give_back(now)
+            self._release_machine(now)
 
     # -- orders
 
-    def launch(self, effect: str, who: Occupant, now: float) -> list[int]:
-        """Have somebody come for a place.
+    def launch(self, request: LaunchRequest, now: float) -> list[int]:
+        """Launch the nodes of a request.
 
         Returns:
-            Agents that have to end, because nobody but the platform knows of them.
+            Agents to end, because only the platform knows of them.
 
         Raises:
             Refused: with the reason.
         """
-        if effect in self._effects:
+        if request.effect in self._effects:
             return []
-        if who.node not in self._numbers:
-            raise Refused(f"no node of this platform is called {who.node}")
-        place = self.places[self._numbers[who.node]]
+        if request.replaces is None:
+            return self._add(request, now)
+        effect, node = request.effect, request.replaces
+        if node.node not in self._numbers:
+            raise Refused(f"no node of this platform is called {node.node}")
+        place = self.places[self._numbers[node.node]]
         banned = place.name in self._cordoned
-        if place.due is not None:  # on its way already
+        if place.due is not None:  # a start is scheduled already
             if banned:
                 self._rename(place)
-        elif place.pid and not banned and (place.name != who.node or who.pid not in (0, place.pid)):
-            pass  # somebody else is there already
+        elif place.pid and not banned and (place.name != node.node or node.pid not in (0, place.pid)):
+            pass  # another agent runs there already
         else:
-            return self._replace(effect, place, who, now)
+            return self._replace(effect, place, node, now)
         self._effects.add(effect)
         return []
 
-    def _replace(self, effect: str, place: Place, who: Occupant, now: float) -> list[int]:
+    def _add(self, request: LaunchRequest, now: float) -> list[int]:
+        if self.spare is not None and self.spare < request.count:
+            raise Refused(f"{request.count} machines requested, {self.spare} free")
+        for _ in range(request.count):
+            place = next((p for p in self.places if not (p.pid or p.waits or p.due is not None)), None)
+            if place is None:
+                number = len(self.places)
+                place = Place(number=number, name=f"{self._name}{number}")
+                self.places.append(place)
+                self._numbers[place.name] = number
+            else:
+                self._rename(place)  # the job has released or banned the node of that name
+            self._fill(place, now)
+        self._effects.add(request.effect)
+        return []
+
+    def _replace(self, effect: str, place: Place, node: Occupant, now: float) -> list[int]:
         if self.spare == 0:
-            back = f"; one is repaired in {min(self._repairs) - now:.0f} s" if self._repairs else ""
-            raise Refused(f"no machine is free{back}")
+            repair = f"; the next repair ends in {min(self._repairs) - now:.0f} s" if self._repairs else ""
+            raise Refused(f"no machine is free{repair}")
         old, banned = place.pid, place.name in self._cordoned
         if old:
             self._leaving[old] = place.name
@@ -177,16 +190,16 @@ class Machines:
         place.pid = 0
         self._fill(place, now)
         if old:
-            self._to_be_repaired(now)
+            self._schedule_repair(now)
         self._effects.add(effect)
-        return [old] if old and who.pid not in (0, old) else []
+        return [old] if old and node.pid not in (0, old) else []
 
-    def cordon(self, who: Occupant) -> None:
-        """Do not use that name again; the machine is repaired first."""
-        self._cordoned.add(who.node)
+    def cordon(self, node: Occupant) -> None:
+        """Exclude a node's name and its machine until it is repaired."""
+        self._cordoned.add(node.node)
 
     def admit(self, name: str, now: float) -> Place | None:
-        """Somebody trusts a node again: it comes back if its place is empty. Returns its place then."""
+        """Undo a cordon. If the node's place is empty, fill it and return it."""
         self._cordoned.discard(name)
         place = next((place for place in self.places if place.name == name), None)
         if place is None or place.pid or place.due is not None:
@@ -195,7 +208,7 @@ class Machines:
         return place
 
     def capacity(self) -> int | None:
-        """Machines that are free."""
+        """Number of free machines; None: no limit."""
         return self.spare
 
     # -- machines
@@ -214,12 +227,12 @@ class Machines:
         place.waits = False
         place.due = now + max(after_s, self.options.delay_s)
 
-    def _to_be_repaired(self, now: float) -> None:
+    def _schedule_repair(self, now: float) -> None:
         if self.spare is not None and self.options.repair_s is not None:
             self._repairs.append(now + self.options.repair_s)
 
-    def _give_back(self, now: float) -> None:
-        """A machine is free: for who waits for one, else it is a spare one."""
+    def _release_machine(self, now: float) -> None:
+        """Assign a free machine to a waiting place, or add it to the spares."""
         if self.spare is None:
             return
         self.spare += 1

@@ -1,15 +1,15 @@
-"""The options of the local platform, as its URL has them: ``local:?capacity=1&delay=5s&preempt=node1@30s``.
+"""URL options of the local platform: ``local:?capacity=1&delay=5s&preempt=node1@30s``.
 
 | option | meaning | default |
 |---|---|---|
-| ``capacity`` | spare machines: so many nodes can get another machine | as many as are asked for |
-| ``delay`` | time from the order for a machine until its agent is started | 0 |
-| ``repair`` | time after which a lost or cordoned machine is a spare one again | never |
-| ``fill`` | ``yes``: a place whose agent ended is filled at once; ``no``: only by the master's order | ``yes`` |
-| ``preempt`` | ``NODE@TIME``, by commas: that node's machine is taken away so long after the first round began | none |
-| ``grace`` | time between the notice of a preemption and its end | 10 s |
+| ``capacity`` | number of spare machines | no limit |
+| ``delay`` | time from the request of a machine until its agent starts | 0 |
+| ``repair`` | time after which a lost or cordoned machine is spare again | never |
+| ``fill`` | ``yes``: a place whose agent ended is filled at once; ``no``: only when the master requests it | ``yes`` |
+| ``preempt`` | ``NODE@TIME``, comma-separated: preempt that node this long after the first round began | none |
+| ``grace`` | time between the notice of a preemption and the end of the node | 10 s |
 
-Durations are numbers of seconds, or have a unit: ``500ms``, ``30s``, ``5m``, ``1h``, ``1d``.
+Durations are seconds, or have a unit: ``500ms``, ``30s``, ``5m``, ``1h``, ``1d``.
 """
 
 import difflib
@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 import attrs
 
 from ftcore.errors import UsageError
-from ftcore.policies.values import duration
+from ftcore.policies.file.values import duration
 
 
 @attrs.frozen(kw_only=True)
@@ -28,13 +28,13 @@ class LocalOptions:
     """See the module's table.
 
     Args:
-        path: of the socket at which the platform is reached; empty where it is only described.
-        capacity: spare machines; None: no bound.
-        delay_s: seconds until a machine is there.
-        repair_s: seconds until a machine is a spare one again; None: never.
-        fill: places are filled without an order.
-        preempt: names of nodes and the second, from the first world on, at which each is told.
-        grace_s: seconds between the notice and the end.
+        path: path of the platform's socket; empty if the URL has none.
+        capacity: spare machines; None: no limit.
+        delay_s: seconds until the agent of a new machine starts.
+        repair_s: seconds until a machine is spare again; None: never.
+        fill: fill places without a request.
+        preempt: names of nodes and the seconds after the first world at which the notice is sent.
+        grace_s: seconds between notice and end.
     """
 
     path: str = ""
@@ -47,7 +47,7 @@ class LocalOptions:
 
     @property
     def ever_free(self) -> bool:
-        """There is, or will be, a machine for a node that is given up."""
+        """Whether a replacement machine is, or can become, available."""
         return self.capacity is None or self.capacity > 0 or self.repair_s is not None
 
 
@@ -55,7 +55,7 @@ def parse(url: str) -> LocalOptions:
     """The options of a ``local:`` URL.
 
     Raises:
-        UsageError: it names an option that there is not, or a value that cannot be; says what was expected.
+        UsageError: an unknown option or invalid value; the message has the accepted ones.
     """
     parts = urlsplit(url)
     if parts.netloc or parts.fragment:
@@ -68,7 +68,7 @@ def parse(url: str) -> LocalOptions:
     for name, text in pairs:
         if name not in _READERS:
             near = difflib.get_close_matches(name, _READERS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(_READERS)}"
+            hint = f"did you mean {near[0]}?" if near else f"accepted: {', '.join(_READERS)}"
             raise UsageError(f"{url!r}: no option {name!r} of the local platform; {hint}")
         read, expected = _READERS[name]
         try:
@@ -79,7 +79,7 @@ def parse(url: str) -> LocalOptions:
 
 
 def seconds_of(text: str) -> float:
-    """A duration as a number of seconds or with a unit. Raises ``ValueError``."""
+    """Parse a duration: seconds, or a number with a unit. Raises ``ValueError``."""
     found = duration(text.strip())
     if found is None:
         raise ValueError(text)
@@ -113,6 +113,6 @@ _READERS: dict[str, tuple[Callable[[str], dict[str, Any]], str]] = {
     "delay": (lambda text: {"delay_s": seconds_of(text)}, "a time such as 5s"),
     "repair": (lambda text: {"repair_s": seconds_of(text)}, "a time such as 1m"),
     "fill": (lambda text: {"fill": _switch(text)}, "yes or no"),
-    "preempt": (lambda text: {"preempt": _preempt(text)}, "NODE@TIME, by commas, such as node1@30s"),
+    "preempt": (lambda text: {"preempt": _preempt(text)}, "NODE@TIME, comma-separated, such as node1@30s"),
     "grace": (lambda text: {"grace_s": seconds_of(text)}, "a time such as 10s"),
 }

@@ -1,1 +1,1 @@
-"""What should be done: the chain, its file, one policy to a module."""
+"""The policy chain, the policy file, and one module per built-in policy."""

@@ -1,12 +1,12 @@
-"""Which abilities count for a job, and the messages for a policy that is passed over because one is missing.
+"""Which abilities a job has, and the messages for a policy that is skipped because one is missing.
 
-An ability counts if the job declares it and this release can carry it out. ``counted`` is the only place that says so:
-the policy file's word passes through it before it is recorded (``policy.loaded``), so the fold, ``ftrun``, ``ftctl
-policy``, ``ftctl simulate`` and ``ftctl whatif`` agree. What a platform or an agent declares (``ability.declared``) is
-declared by the code that carries it out. A job without any ability is still restarted and shrunk.
+A job has an ability if its policy file declares it and this release implements it. Only ``usable_abilities`` decides
+this: it filters the policy file before ``policy.loaded`` is recorded, so the fold, ``ftrun``, ``ftctl policy``,
+``ftctl simulate`` and ``ftctl whatif`` agree. A platform or an agent declares only abilities that it implements
+(``ability.declared``). A job without any ability can still be restarted and shrunk.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ftcore.policies.base import Ability
 from ftcore.states.model import JobState
@@ -16,42 +16,64 @@ A = Ability
 DECLARED_BY: dict[Ability, str] = {
     A.REPLACE: "a platform that can launch a node for the place of another",
     A.CHECK: "an agent that can check devices and links",
-    A.PAUSE: "a script that can wait at a step boundary",
+    A.PAUSE: "a script that can pause at a step boundary",
     A.RETRY: "a script that can compute a failed step again in place",
-    A.SNAPSHOT: "a script that can go back to its state before a step",
+    A.SNAPSHOT: "a script that can restore its state from before a step",
     A.PARK: "a script that can keep its state from one round to the next",
     A.SAVE: "a script that can save a checkpoint when told",
+    A.CHECKPOINT: "a script that saves on request (`ftcore.worker.on_save`)",
     A.ROLLBACK: "a script that can resume from an older checkpoint",
-    A.SKIP: "a script that can leave out data when told",
+    A.SKIP: "a script that can skip data",
     A.REPLICAS: "a job that holds every part of its state on two ranks",
 }
-"""Who declares it; every ability has an entry, a test says so."""
+"""Who declares each ability. A test checks that none is missing."""
 
 LACKS = "needs "
-"""How the reason of a policy that is passed over for want of an ability begins."""
+"""Prefix of the reason of a policy that is skipped because the job lacks an ability."""
+
+OBSERVED: tuple[Ability, ...] = (A.PAUSE, A.CHECKPOINT)
+"""Abilities that the running workers report themselves (``workers.stepped``); no file declares them."""
 
 CARRIED_OUT: tuple[Ability, ...] = (A.REPLACE, A.CHECK, A.ROLLBACK, A.SKIP, A.REPLICAS)
-"""What this release can carry out. No agent of it passes an order of the other abilities on to its workers."""
+"""Abilities that this release implements and that a file or a platform declares."""
+
+SUBSTITUTES = {A.SAVE: A.CHECKPOINT}
+"""Abilities that suffice in place of another one where the plan of the policy says so."""
 
 
-def counted(declared: Iterable[str], assumed: Iterable[str] = ()) -> tuple[str, ...]:
-    """The abilities that count: those that are declared and that this release can carry out, and those assumed.
+def usable_abilities(declared: Iterable[str], assumed: Iterable[str] = ()) -> tuple[str, ...]:
+    """The declared abilities that this release implements, and the assumed ones.
 
     Args:
-        declared: what the job's file and its platform declare.
-        assumed: what the user asks to assume (``--assume``), whatever is declared and whoever could carry it out.
+        declared: abilities that the policy file and the platform declare.
+        assumed: abilities from ``--assume``; neither a declaration nor an implementation is needed for them.
     """
     able = (name for name in map(str, declared) if name in CARRIED_OUT)
     return tuple(dict.fromkeys((*able, *map(str, assumed))))
 
 
-def lacking(needs: Iterable[Ability], job: JobState) -> str:
-    """Why a policy with these needs cannot be carried out by this job: empty if it can.
+def not_covered(needs: Iterable[Ability], can: Callable[[str], bool]) -> tuple[Ability, ...]:
+    """The abilities that a policy requires and a job has not, nor one that suffices in their place.
 
     Args:
-        needs: what the policy's plan asks for.
-        job: the folded state, with what was declared.
+        needs: the abilities that the policy's plan requires.
+        can: whether the job has an ability.
     """
+    return tuple(
+        ability for ability in needs if not can(ability) and not (ability in SUBSTITUTES and can(SUBSTITUTES[ability]))
+    )
+
+
+def needs_text(needs: Iterable[Ability]) -> str:
+    """The abilities that a policy requires, with those that suffice in their place."""
+    return ", ".join(
+        f"`{ability}`" + (f" (or `{SUBSTITUTES[ability]}` while all ranks run)" if ability in SUBSTITUTES else "")
+        for ability in needs
+    )
+
+
+def lacking(needs: Iterable[Ability], job: JobState) -> str:
+    """Why this job cannot carry out a policy with these needs; empty if it can."""
     return "; ".join(
-        f"{LACKS}`{ability}`: {DECLARED_BY[ability]} declares it" for ability in needs if not job.can(ability)
+        f"{LACKS}`{ability}`: {DECLARED_BY[ability]} declares it" for ability in not_covered(needs, job.can)
     )

@@ -1,40 +1,40 @@
-"""``--assume``: what if a job had an ability that it does not declare, or that this release cannot carry out?
+"""``--assume``: evaluate policies as if a job had an ability that is not declared or not implemented.
 
-House rule: every output that rests on an assumption says so in its first line.
+Every output that is based on an assumption says so in its first line.
 """
 
 from collections.abc import Iterable
 
 from ftcore.errors import UsageError
-from ftcore.policies.abilities import CARRIED_OUT
+from ftcore.policies.abilities import CARRIED_OUT, OBSERVED
 from ftcore.policies.base import Ability
-from ftcore.policies.yaml_nodes import did_you_mean
+from ftcore.policies.file.yaml_nodes import did_you_mean
 
 
 def read_assumed(text: str) -> tuple[str, ...]:
-    """The abilities of ``--assume``.
+    """Parse the value of ``--assume``.
 
     Args:
-        text: names, separated by commas.
+        text: names of abilities, separated by commas.
 
     Raises:
-        UsageError: one is not known.
+        UsageError: a name is unknown, or there is none.
     """
     names = [part.strip() for part in text.split(",") if part.strip()]
     known = [str(ability) for ability in Ability]
     for name in names:
         if name not in known:
-            raise UsageError(f"--assume: no ability is called {name!r}{did_you_mean(name, known)}")
+            raise UsageError(f"--assume: unknown ability {name!r}{did_you_mean(name, known)}")
     if not names:
-        raise UsageError(f"--assume: found nothing; expected some of: {', '.join(known)}")
+        raise UsageError(f"--assume: no ability given; accepted: {', '.join(known)}")
     return tuple(dict.fromkeys(names))
 
 
-def said_of(assumed: Iterable[str]) -> str:
+def assumption_note(assumed: Iterable[str]) -> str:
     """The first line of an output that was made with ``--assume``; empty if nothing was assumed."""
     names = [str(name) for name in assumed]
     if not names:
         return ""
-    idle = [name for name in names if name not in CARRIED_OUT]
-    unable = f"; this release cannot carry out: {', '.join(idle)}" if idle else ""
+    idle = [name for name in names if name not in (*CARRIED_OUT, *OBSERVED)]
+    unable = f"; not implemented in this release: {', '.join(idle)}" if idle else ""
     return f"assumed, not declared by any job: {', '.join(names)}{unable}"

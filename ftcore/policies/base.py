@@ -1,8 +1,8 @@
-"""What a policy is: a pure question and a declared plan.
+"""The interface of a policy: a pure function from an incident and the folded state to a verdict.
 
-A policy is asked about an incident and answers ``Take`` (with the plan that it wants carried out) or ``Pass`` (with the
-reason). It performs nothing, remembers nothing and reads nothing but its arguments; budgets and back-off live in the
-folded state, so they survive the master. Every answer becomes a ``policy.considered`` event.
+A policy answers ``Take``, with the plan to carry out, or ``Pass``, with the reason. It has no side effects, keeps no
+state and reads only its arguments. Budgets and back-off are computed from the folded state, so they survive a failover
+of the master. Every answer becomes a ``policy.considered`` event.
 """
 
 from enum import StrEnum
@@ -16,41 +16,43 @@ from ftcore.states.model import IncidentState, JobState
 
 
 class PlanKind(StrEnum):
-    """What the master can carry out; ``Terms`` say how."""
+    """The kinds of plans that the master can carry out; ``Terms`` have the details."""
 
     RESTART = "restart"
-    """Stop or park all workers, form the next round, start its workers; outcome: a step is completed."""
+    """Stop or park all workers, form the next round, start its workers; succeeds when a step is completed."""
     IN_PLACE = "in_place"
-    """Order one thing from every living member; its processes stay. What follows is in ``Terms.then``."""
+    """Send one command to every living member; its processes keep running. ``Terms.then`` says what follows."""
     TELL = "tell"
-    """Tell people, and go on with the chain at once."""
+    """Send an alert, and ask the next entry of the chain at once."""
     END = "end"
     """Stop all workers, then end the job."""
 
 
 class Ability(StrEnum):
-    """What not every platform or script can do; declared in ``ability.declared``, asked for by policies."""
+    """A capability that not every platform or script has; declared in ``ability.declared``, required by policies."""
 
     REPLACE = "replace"
-    """The platform launches a node for the place of another."""
+    """The platform can launch a replacement for a node."""
     CHECK = "check"
-    """Nodes check their own devices and links."""
+    """Agents can check the devices and links of their nodes."""
     PAUSE = "pause"
-    """Workers wait at a step boundary and go on when told."""
+    """Workers can pause at a step boundary and resume on request."""
     RETRY = "retry"
-    """Workers compute a failed step again in the same processes."""
+    """Workers can compute a failed step again in the same processes."""
     SNAPSHOT = "snapshot"
-    """Workers can go back to their state before the step."""
+    """Workers can restore their state from before the step."""
     PARK = "park"
-    """Workers leave a round and enter the next one without losing their state."""
+    """Workers can leave a round and enter the next one without losing their state."""
     SAVE = "save"
-    """Workers save a checkpoint when told, also when other ranks are gone."""
+    """Workers can save a checkpoint on request, also when other ranks are lost."""
+    CHECKPOINT = "checkpoint"
+    """Workers can save a checkpoint on request at a step boundary of all ranks: enough for `save` while all run."""
     ROLLBACK = "rollback"
-    """The script resumes from the checkpoint of a step that it is told."""
+    """The script can resume from the checkpoint of a given step."""
     SKIP = "skip"
-    """The script leaves out data that it is told to."""
+    """The script can skip a given amount of data."""
     REPLICAS = "replicas"
-    """Every part of the state is held by at least two ranks."""
+    """At least two ranks hold every part of the state."""
 
 
 @attrs.frozen(kw_only=True)
@@ -58,15 +60,15 @@ class Take:
     """The policy takes the incident.
 
     Args:
-        plan: what to carry out.
-        reason: why, for people.
-        grace_s: seconds that workers get between TERM and KILL.
+        plan: kind of the plan to carry out.
+        reason: why; shown to users.
+        grace_s: seconds between TERM and KILL of a worker.
         wait_s: seconds of back-off before the next round.
-        deadline_s: seconds from the next round's start in which a step must be completed; 0: no limit.
-        attempt: the how-manieth attempt in the budget's window.
+        deadline_s: seconds from the start of the next round until its first completed step; 0: no limit.
+        attempt: number of this attempt within the budget's window, from 1.
         outcome: for ``END``: ``failed`` or ``stopped``.
         exit_code: for ``END``: the job's exit code.
-        terms: what the plan does beyond its kind.
+        terms: details of the plan.
     """
 
     plan: PlanKind
@@ -85,10 +87,10 @@ class Pass:
     """The policy does not take the incident.
 
     Args:
-        reason: why, for people.
-        again_s: seconds after which an opportunity is worth to be offered again; 0: when something changes.
-        at_commit: it is worth to be offered as soon as a checkpoint is committed, if that comes first.
-        lacks: the abilities that the job is missing.
+        reason: why; shown to users.
+        again_s: seconds after which to ask again about an opportunity; 0: only when the state changes.
+        at_commit: ask again as soon as a checkpoint is committed, if that is earlier.
+        lacks: the abilities that the job does not have.
     """
 
     reason: str
@@ -99,10 +101,10 @@ class Pass:
 
 @attrs.frozen(kw_only=True)
 class Ask:
-    """The policy is not ftcore's own: the master's runtime asks it, and its answer comes as a fact.
+    """The policy belongs to another package: the master's runtime asks it, and its answer is recorded as a fact.
 
     Args:
-        within_s: seconds after which no answer counts as a pass.
+        within_s: timeout in seconds; no answer by then counts as a pass.
     """
 
     within_s: float
@@ -112,14 +114,14 @@ Verdict: TypeAlias = Take | Pass
 
 
 class Policy(Protocol):
-    """A policy: a name, its options, what it needs, and the question.
+    """A policy: its name, options, required abilities, and the decision itself.
 
-    The chain passes over a policy whose ``needs`` are not all declared, with the reason, and does not ask it. It leaves
-    out, without a word, one whose ``kinds`` hold neither the incident's kind (``fault``, ``warning``, ``request``,
-    ``opportunity``) nor, for a request, what is asked for; ``interrupted`` stands for an incident of any kind once a
-    plan has stopped workers and failed.
+    If the job lacks one of ``needs``, the chain does not ask the policy and records a pass with the reason. If
+    ``kinds`` has neither the incident's kind (``fault``, ``warning``, ``request``, ``opportunity``) nor, for a request,
+    the requested operation, the chain skips the policy without a record. ``interrupted`` matches an incident of any
+    kind after a plan stopped the workers and failed.
 
-    ``conditions`` say in plain sentences when it takes an incident and when it passes: for ``ftctl policy explain``.
+    ``conditions`` say when the policy takes an incident and when it passes; ``ftctl policy explain`` prints them.
     """
 
     name: ClassVar[str]
@@ -130,10 +132,10 @@ class Policy(Protocol):
     needs: ClassVar[tuple[Ability, ...]]
 
     def considers(self, incident: IncidentState, job: JobState, options: Any) -> Verdict:
-        """Take the incident or pass it on.
+        """Take the incident or pass it on to the next policy.
 
         Args:
-            incident: the open incident; must not be changed.
-            job: the folded state at the present event, whose ``time`` is now; must not be changed.
-            options: the record of its options, with the values of the chain.
+            incident: the open incident; must not be modified.
+            job: the folded state; ``job.time`` is the current time; must not be modified.
+            options: the policy's options as set in the chain.
         """

@@ -1,12 +1,10 @@
-"""Policies that are not ftcore's own: what they declare, how they are asked, what an answer of theirs must be.
+"""Policies of other packages: their declarations, how they are asked, and the validation of their answers.
 
-They come by entry point, group ``ftcore.policies``, and are asked in a process of their own (``runtime/advise.py``),
-because they may raise, sleep, print or crash. Whatever comes back is judged here before it becomes a fact: after that
-it is a verdict like any other.
+They are found by entry points of the group ``ftcore.policies``, and run in a separate process
+(``runtime/plugin_process.py``), because they may raise, sleep, print or crash. Declarations and answers are validated
+here before an answer becomes a fact; then it is a verdict like any other. A policy error is recorded as one line.
 
-House rules: nothing that such a policy declares or answers is believed before it was looked at; a fault of a policy is
-one line, for the log and for whoever wrote it. A policy that changed what it was given has faulted, although it was
-given a copy: in a test on its author's machine there is no copy.
+A policy that modifies its arguments has faulted, although ftcore passes a copy: its author's tests may pass none.
 """
 
 import math
@@ -35,18 +33,18 @@ RULES_GROUP = "ftcore.faults"
 """The group of entry points whose objects are lists of rules, or functions that return them."""
 
 INCIDENTS = ("fault", "warning", "request", "opportunity", "interrupted")
-WISHES = ("stop", "pause", "resume", "checkpoint", "drain", "evict", "grow")
-"""What a policy may deal with: kinds of incidents, and what a request may ask for."""
+REQUESTS = ("stop", "pause", "resume", "checkpoint", "drain", "evict", "grow")
+"""The accepted ``kinds`` of a policy: kinds of incidents, and kinds of requests."""
 
 RESERVED = ("faults", "optional")
-"""Keys of every entry of a chain; no option may be called so."""
+"""Keys of every chain entry; options must not have these names."""
 
 REASON_CHARS_MAX = 500
 ALERT_CHARS_MAX = 4000
 NAMES_MAX = 10_000
 SECONDS_MAX = 30 * 86400.0
-"""No plan waits longer: whoever wants that wants the job to end."""
-_SECONDS_TOLD = f"{SECONDS_MAX:.0f} ({format_duration(SECONDS_MAX)})"
+"""Upper limit of all durations of a plan in seconds."""
+_SECONDS_MAX_TEXT = f"{SECONDS_MAX:.0f} ({format_duration(SECONDS_MAX)})"
 
 THEN: Mapping[type[Any], tuple[str, ...]] = {
     PauseWorkers: ("pause",),
@@ -54,21 +52,21 @@ THEN: Mapping[type[Any], tuple[str, ...]] = {
     RetryStep: ("verify",),
     SaveCheckpoint: ("continue", "resolve"),
 }
-"""What may be ordered in place, and what may follow it."""
+"""The commands that a plan may order in place, with the accepted values of ``Terms.then``."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 @attrs.frozen(kw_only=True)
 class External:
-    """What a policy declares.
+    """The declaration of a policy of another package.
 
     Args:
-        name: its name in the chain: that of its entry point.
-        origin: distribution and version that it comes from.
+        name: name in the chain: the name of the entry point.
+        origin: distribution and version of the package.
         doc, conditions, kinds, needs: as in ``policies.base.Policy``.
-        options: what it may be told, by name.
-        error: why it cannot be used; then nothing else is known of it.
+        options: its options by name.
+        error: why the policy cannot be used; then the other fields are empty.
     """
 
     name: str
@@ -83,11 +81,11 @@ class External:
 
 @attrs.frozen(kw_only=True)
 class Offered:
-    """What installed packages offer, as far as a policy file's words may refer to it.
+    """What installed packages provide that a policy file may refer to.
 
     Args:
-        names: of their policies.
-        details: gives the details of numeric faults that their rules tell; called only where a word is not known else.
+        names: names of their policies.
+        details: returns the details of numeric faults in their rules; called only if a word is not known otherwise.
     """
 
     names: Collection[str] = ()
@@ -95,22 +93,22 @@ class Offered:
 
 
 NOTHING = Offered()
-"""As if no package with policies or rules were installed."""
+"""No package with policies or rules is installed."""
 
 
 def declare(policy: Any, name: str, origin: str) -> External:
-    """What a policy declares, looked at.
+    """Validate the declaration of a policy.
 
     Args:
-        policy: the object, or a class that makes it without arguments.
-        name: the name of its entry point.
-        origin: distribution and version.
+        policy: the policy, or a class that can be called without arguments.
+        name: name of the entry point.
+        origin: distribution and version of the package.
 
     Raises:
-        UsageError: a declaration is missing or cannot be right; says which and why.
+        UsageError: a declaration is missing or invalid; the message says which one and why.
     """
     made = instance(policy)
-    problem = _of_name(made, name) or _of_words(made) or _of_scope(made) or _of_options(made)
+    problem = _check_name(made, name) or _check_texts(made) or _check_scope(made) or _check_options(made)
     if problem:
         raise UsageError(problem)
     return External(
@@ -125,58 +123,58 @@ def declare(policy: Any, name: str, origin: str) -> External:
 
 
 def options_of(policy: str, external: Mapping[str, External]) -> Mapping[str, Option]:
-    """What a policy may be told, by its name.
+    """The options of a policy.
 
     Args:
-        policy: one of ftcore's or of ``external``.
-        external: the others, by name.
+        policy: name of a built-in policy or of one in ``external``.
+        external: policies of other packages by name.
     """
     return described(BUILT_IN[policy].options) if policy in BUILT_IN else external[policy].options
 
 
 def instance(policy: Any) -> Any:
-    """The policy that an entry point names: an object, or a class that makes it without arguments."""
+    """The policy of an entry point: the object itself, or an instance of the class that it names."""
     return policy() if isinstance(policy, type) else policy
 
 
-def _of_name(policy: Any, name: str) -> str:
+def _check_name(policy: Any, name: str) -> str:
     if _NAME.fullmatch(name) is None:
-        return f"the entry point's name {name!r} is no name for a policy: lower-case letters, digits and _, at most 64"
+        return f"invalid entry point name {name!r}; expected lower-case letters, digits and _, at most 64 characters"
     if name in BUILT_IN:
-        return f"{name} is the name of a policy of ftcore; choose another"
+        return f"{name} is the name of a built-in policy; choose another one"
     if getattr(policy, "name", None) != name:
-        return f"its `name` is {getattr(policy, 'name', None)!r}, its entry point is called {name!r}; they must agree"
-    return "" if callable(getattr(policy, "considers", None)) else "it has no method `considers`"
+        return f"`name` is {getattr(policy, 'name', None)!r}, but the entry point is called {name!r}; they must agree"
+    return "" if callable(getattr(policy, "considers", None)) else "has no method `considers`"
 
 
-def _of_words(policy: Any) -> str:
+def _check_texts(policy: Any) -> str:
     doc = getattr(policy, "doc", None)
     if not _is_line(doc):
-        return f"its `doc` is {_shown(doc)}, expected one sentence"
+        return f"`doc` is {_shown(doc)}; expected one sentence"
     conditions = getattr(policy, "conditions", None)
     if not isinstance(conditions, tuple | list) or not conditions or not all(map(_is_line, conditions)):
-        return f"its `conditions` are {_shown(conditions)}, expected sentences that say when it takes and passes"
+        return f"`conditions` are {_shown(conditions)}; expected sentences that say when it takes and passes"
     return ""
 
 
-def _of_scope(policy: Any) -> str:
+def _check_scope(policy: Any) -> str:
     kinds = getattr(policy, "kinds", None)
-    known = (*INCIDENTS, *WISHES)
+    known = (*INCIDENTS, *REQUESTS)
     if not isinstance(kinds, tuple | list) or not kinds or any(kind not in known for kind in kinds):
-        return f"its `kinds` are {_shown(kinds)}, expected some of: {', '.join(known)}"
+        return f"`kinds` are {_shown(kinds)}; expected some of: {', '.join(known)}"
     needs = getattr(policy, "needs", None)
     if not isinstance(needs, tuple | list) or any(need not in tuple(Ability) for need in needs):
-        return f"its `needs` are {_shown(needs)}, expected abilities: {', '.join(Ability)}"
+        return f"`needs` are {_shown(needs)}; expected abilities: {', '.join(Ability)}"
     return ""
 
 
-def _of_options(policy: Any) -> str:
+def _check_options(policy: Any) -> str:
     options = getattr(policy, "options", None)
     if not isinstance(options, type) or not issubclass(options, Options):
-        return f"its `options` are {_shown(options)}, expected a subclass of ftcore.policies.options.Options"
+        return f"`options` are {_shown(options)}; expected a subclass of ftcore.policies.options.Options"
     for name in options.__struct_fields__:
         if _NAME.fullmatch(name) is None or name in RESERVED:
-            return f"the option {name!r} needs another name: lower-case letters, digits and _, none of {RESERVED}"
+            return f"invalid option name {name!r}; expected lower-case letters, digits and _, and none of {RESERVED}"
     try:
         described(options)
     except TypeError as error:
@@ -186,12 +184,12 @@ def _of_options(policy: Any) -> str:
 
 @attrs.frozen(kw_only=True)
 class RuleSource:
-    """What one entry point gives as rules.
+    """The rules that one entry point provides.
 
     Args:
-        name: of the entry point.
-        origin: distribution and version.
-        items: the rules as they are, unread.
+        name: name of the entry point.
+        origin: distribution and version of the package.
+        items: the rules, not validated yet.
         error: why there are none.
     """
 
@@ -202,13 +200,13 @@ class RuleSource:
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy is asked.
+    """The input of a policy of another package.
 
     Args:
-        policy: its name.
-        origin: distribution and version that the job began with.
-        effect: the order that asks.
-        options: what the chain sets.
+        policy: name of the policy.
+        origin: distribution and version at the start of the job.
+        effect: effect id of the order.
+        options: the options as set in the chain.
         job: JSON of the folded state.
     """
 
@@ -220,29 +218,29 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: an answer, or why there is none."""
+    """The answer of a policy, or why there is none."""
 
     answered: PolicyAnswered | None = None
     faulted: str = ""
 
 
 def with_rules(loaded: PolicyLoaded, items: Sequence[Any], origin: str) -> PolicyLoaded:
-    """The same chain with the rules of a package behind the file's own; the source says so.
+    """Append the rules of a package to those of the policy file, and name the package in the source.
 
     Args:
-        loaded: what is in force without them.
-        items: the rules, as they would stand in a file.
-        origin: distribution and version that they come from.
+        loaded: the policies and rules without them.
+        items: the rules, in the format of a policy file.
+        origin: distribution and version of the package.
 
     Raises:
-        UsageError: a rule cannot be used, or its name is taken.
+        UsageError: a rule is invalid, or its name is already in use.
     """
     extra_rules(items, f"rules of {origin}")
     rules = (*loaded.rules, *(dict(item) for item in items))
     try:
         extra_rules(rules, "rules")
     except UsageError as error:
-        raise UsageError(f"the rules of {origin} do not go with those of {loaded.source}: {error}") from error
+        raise UsageError(f"the rules of {origin} conflict with those of {loaded.source}: {error}") from error
     return attrs.evolve(loaded, source=f"{loaded.source} with rules of {origin}", rules=rules)
 
 
@@ -250,18 +248,18 @@ def with_rules(loaded: PolicyLoaded, items: Sequence[Any], origin: str) -> Polic
 
 
 def read_state(state: bytes) -> JobState:
-    """The folded state in its JSON (``states.model.to_json``)."""
+    """Decode the JSON of the folded state (see ``states.model.to_json``)."""
     return msgspec.json.decode(state, type=JobState)
 
 
-def put(policy: Policy, state: bytes, options: Mapping[str, Any], effect: str) -> PolicyAnswered | PolicyFaulted:
-    """Ask a policy about the open incident of a job; whatever it does, there is an answer.
+def ask(policy: Policy, state: bytes, options: Mapping[str, Any], effect: str) -> PolicyAnswered | PolicyFaulted:
+    """Ask a policy about the open incident of a job. An exception of the policy is returned, not raised.
 
     Args:
         policy: the policy.
-        state: JSON of the folded state, with an open incident; it is given a copy.
-        options: what the chain sets; the policy's own defaults stand behind it.
-        effect: the order that asks.
+        state: JSON of the folded state, with an open incident; the policy gets a copy.
+        options: the options as set in the chain; for others the policy's defaults apply.
+        effect: effect id of the order.
     """
     job = read_state(state)
     assert job.incident is not None
@@ -270,20 +268,20 @@ def put(policy: Policy, state: bytes, options: Mapping[str, Any], effect: str) -
         verdict = policy.considers(job.incident, job, given)
     except (Exception, SystemExit) as error:
         return PolicyFaulted(effect=effect, policy=policy.name, error=f"raised {describe(error)}")
-    if given != filled(policy.options, options) or not _is_as(job, before):
-        return PolicyFaulted(effect=effect, policy=policy.name, error="changed what it was given")
+    if given != filled(policy.options, options) or not _is_unchanged(job, before):
+        return PolicyFaulted(effect=effect, policy=policy.name, error="modified its arguments")
     try:
         answer = _answer(verdict, policy.name, effect)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        return PolicyFaulted(effect=effect, policy=policy.name, error=f"answered nonsense: {one_line(str(error))}")
-    problem = misfit(answer, job)
+        return PolicyFaulted(effect=effect, policy=policy.name, error=f"invalid answer: {one_line(str(error))}")
+    problem = invalid_answer(answer, job)
     if problem:
-        return PolicyFaulted(effect=effect, policy=policy.name, error=f"answered nonsense: {problem}")
+        return PolicyFaulted(effect=effect, policy=policy.name, error=f"invalid answer: {problem}")
     return answer
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line, with the place that raised it."""
+    """An exception in one line, with the file and line that raised it."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -297,13 +295,13 @@ def describe(error: BaseException) -> str:
 
 
 def one_line(text: str, chars_max: int = 300) -> str:
-    """The first line of a text that says something, bounded and printable."""
+    """The first non-blank line of a text, printable and cut to ``chars_max`` characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     line = "".join(char if char.isprintable() else "?" for char in line)
     return line if len(line) <= chars_max else f"{line[: chars_max - 3]}..."
 
 
-def _is_as(job: JobState, before: bytes) -> bool:
+def _is_unchanged(job: JobState, before: bytes) -> bool:
     try:
         return to_json(job) == before
     except (TypeError, ValueError, RecursionError, AttributeError, msgspec.MsgspecError):
@@ -330,20 +328,20 @@ def _answer(verdict: Any, name: str, effect: str) -> PolicyAnswered:
             terms=verdict.terms if verdict.terms != Terms() else None,
         )
     else:
-        raise ValueError(f"{_shown(verdict)}, expected a Take or a Pass")
-    # Nothing but the codec looks at the type of every field; what it reads back is what the log would hold.
+        raise ValueError(f"{_shown(verdict)}; expected a Take or a Pass")
+    # Only decoding checks the types of all fields; its result is what the log would contain.
     return msgspec.json.decode(msgspec.json.encode(made), type=PolicyAnswered)
 
 
 # -- judging ----------------------------------------------------------------------------------------------------------
 
 
-def misfit(answer: PolicyAnswered, job: JobState) -> str:
-    """Why an answer cannot be carried out by this job, in one line; empty if it can be.
+def invalid_answer(answer: PolicyAnswered, job: JobState) -> str:
+    """Why this job cannot carry out an answer, in one line; empty if it can.
 
     Args:
-        answer: what was said, every field of its type.
-        job: the folded state that it was said about, or a later one.
+        answer: the answer; the types of its fields are already checked.
+        job: the folded state that the policy was asked about, or a later one.
     """
     if answer.verdict not in ("take", "pass"):
         return f"verdict: {_shown(answer.verdict)}, expected take or pass"
@@ -352,46 +350,46 @@ def misfit(answer: PolicyAnswered, job: JobState) -> str:
     for name in ("grace_s", "deadline_s", "wait_s", "again_s"):
         value = getattr(answer, name)
         if not 0 <= value <= SECONDS_MAX:
-            return f"{name}: {value:g}, expected seconds from 0 to {_SECONDS_TOLD}"
+            return f"{name}: {value:g}, expected seconds from 0 to {_SECONDS_MAX_TEXT}"
     if answer.verdict == "pass":
         return ""
     terms = answer.terms if answer.terms is not None else Terms()
     match answer.plan:
         case PlanKind.RESTART:
-            return _of_round(terms, job)
+            return _check_round(terms, job)
         case PlanKind.IN_PLACE:
-            return _of_order(terms, job)
+            return _check_command(terms, job)
         case PlanKind.TELL:
-            return _of_alert(terms)
+            return _check_alert(terms)
         case PlanKind.END:
-            return _of_end(answer)
+            return _check_end(answer)
         case _:
             return f"plan: {_shown(answer.plan)}, expected one of: {', '.join(PlanKind)}"
 
 
-def _of_round(terms: Terms, job: JobState) -> str:
+def _check_round(terms: Terms, job: JobState) -> str:
     if terms.survivors not in ("stop", "park"):
         return f"terms.survivors: {_shown(terms.survivors)}, expected stop or park"
     if terms.check not in ("", "suspect", "all"):
         return f"terms.check: {_shown(terms.check)}, expected nothing, suspect or all"
     for field in ("exclude", "quarantine", "avoid", "replace"):
         names = getattr(terms, field)
-        unknown = next((name for name in names if name not in job.nodes), None)
+        unknown = next((name for name in names if name not in job.membership.nodes), None)
         if unknown is not None:
             return f"terms.{field}: the job has no node {_shown(unknown)}"
         if len(set(names)) < len(names) or len(names) > NAMES_MAX:
-            return f"terms.{field}: a node stands there twice"
-    loose = next((name for name in terms.quarantine if name not in terms.exclude), None)
-    if loose is not None:
-        return f"terms.quarantine: {loose} is not in terms.exclude"
+            return f"terms.{field}: a node occurs twice"
+    included = next((name for name in terms.quarantine if name not in terms.exclude), None)
+    if included is not None:
+        return f"terms.quarantine: {included} is not in terms.exclude"
     if terms.want != 0 and (job.spec is None or terms.want < 0 or usable(terms.want, job.spec) != terms.want):
         return f"terms.want: {terms.want}, expected 0, or {_sizes(job)}"
     if terms.patience_s is not None and not 0 <= terms.patience_s <= SECONDS_MAX:
-        return f"terms.patience_s: {terms.patience_s:g}, expected seconds from 0 to {_SECONDS_TOLD}"
+        return f"terms.patience_s: {terms.patience_s:g}, expected seconds from 0 to {_SECONDS_MAX_TEXT}"
     if terms.command is not None:
-        return "terms.command: a plan that restarts orders nothing in place"
-    if terms.rollback_to is not None and terms.rollback_to not in job.checkpoints:
-        return f"terms.rollback_to: no checkpoint of step {terms.rollback_to} is known"
+        return "terms.command: not accepted in a plan that restarts workers"
+    if terms.rollback_to is not None and terms.rollback_to not in job.training.checkpoints:
+        return f"terms.rollback_to: the job has no checkpoint of step {terms.rollback_to}"
     if terms.skip < 0 or terms.skip_unit not in ("batches", "tokens"):
         return f"terms.skip: {terms.skip} {_shown(terms.skip_unit)}, expected a count of batches or tokens"
     return ""
@@ -400,7 +398,7 @@ def _of_round(terms: Terms, job: JobState) -> str:
 def _sizes(job: JobState) -> str:
     spec = job.spec
     if spec is None:
-        return "no number of nodes: the job was not submitted yet"
+        return "nothing else: the job is not submitted yet"
     if spec.sizes:
         return f"one of {', '.join(map(str, spec.sizes))} nodes"
     unit = f", in multiples of {spec.node_unit}" if spec.node_unit > 1 else ""
@@ -408,7 +406,7 @@ def _sizes(job: JobState) -> str:
     return f"{least}{plural(spec.nodes_max, 'node')}{unit}"
 
 
-def _of_order(terms: Terms, job: JobState) -> str:
+def _check_command(terms: Terms, job: JobState) -> str:
     command = terms.command
     if not isinstance(command, IN_PLACE):
         allowed = ", ".join(kind.__name__ for kind in IN_PLACE)
@@ -416,20 +414,22 @@ def _of_order(terms: Terms, job: JobState) -> str:
     followers = THEN[type(command)]
     if terms.then not in followers:
         return f"terms.then: {_shown(terms.then)}, expected for {tag_of(command)}: {' or '.join(followers)}"
-    if job.world is None or command.round != job.world.round:
-        newest = job.world.round if job.world is not None else "none"
-        return f"terms.command: it is for round {command.round}, the newest is {newest}"
-    if terms.then == "pause" and (job.request is None or job.incident is None or job.incident.kind != "request"):
-        return "terms.then: nobody asked for a pause"
+    if job.rounds.world is None or command.round != job.rounds.world.round:
+        newest = job.rounds.world.round if job.rounds.world is not None else "none"
+        return f"terms.command: for round {command.round}, but the newest round is {newest}"
+    if terms.then == "pause" and (
+        job.requests.pending is None or job.incident is None or job.incident.kind != "request"
+    ):
+        return "terms.then: pause without a request to pause"
     ranks = command.ranks if isinstance(command, RetryStep | SaveCheckpoint) else ()
-    if any(not 0 <= rank < job.world.size for rank in ranks):
-        return f"terms.command: ranks {_shown(ranks)}, expected ranks from 0 to {job.world.size - 1}"
+    if any(not 0 <= rank < job.rounds.world.size for rank in ranks):
+        return f"terms.command: ranks {_shown(ranks)}, expected ranks from 0 to {job.rounds.world.size - 1}"
     if isinstance(command, RetryStep) and command.restore not in ("nothing", "replica", "snapshot"):
         return f"terms.command.restore: {_shown(command.restore)}, expected nothing, replica or snapshot"
     return "terms.command.step: below 0" if isinstance(command, RetryStep) and command.step < 0 else ""
 
 
-def _of_alert(terms: Terms) -> str:
+def _check_alert(terms: Terms) -> str:
     if terms.severity not in ("info", "warning", "critical"):
         return f"terms.severity: {_shown(terms.severity)}, expected info, warning or critical"
     if not terms.alert.strip() or len(terms.alert) > ALERT_CHARS_MAX:
@@ -437,7 +437,7 @@ def _of_alert(terms: Terms) -> str:
     return ""
 
 
-def _of_end(answer: PolicyAnswered) -> str:
+def _check_end(answer: PolicyAnswered) -> str:
     if answer.outcome not in ("failed", "stopped"):
         return f"outcome: {_shown(answer.outcome)}, expected failed or stopped"
     return "" if 1 <= answer.exit_code <= 255 else f"exit_code: {answer.exit_code}, expected 1 to 255"

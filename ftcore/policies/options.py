@@ -1,10 +1,10 @@
-"""Options of policies: a typed record for each policy, and what messages and pages tell of it.
+"""Options of policies: a typed record for each policy, with the descriptions for messages and documentation.
 
     class StopOptions(Options):
         grace: Annotated[float, span("Time between TERM and KILL, for workers to save.")] = 30.0
 
-The type says of what kind an option is: ``int``, ``float``, ``bool``, ``Text``, ``Literal`` (a choice), or a tuple of
-texts or choices; ``number``, ``span`` (a duration) or ``says`` has its sentence and its limits.
+The type is ``int``, ``float``, ``bool``, ``Text``, ``Literal`` (a choice), or a tuple of texts or choices. ``number``,
+``span`` (a duration) or ``says`` has the description and the limits.
 """
 
 import functools
@@ -16,10 +16,10 @@ import attrs
 import msgspec
 
 DURATION_PATTERN = r"([0-9]{1,15}(\.[0-9]{1,9})? ?(ms|s|m|h|d)?|([0-9]{1,9}[dhms]){2,4})"
-"""What a file may have for a duration beside a number; the parts of one in any order."""
+"""Durations as text in a policy file; the pattern does not check the order of the units."""
 
 TEXT_CHARS_MAX = 4096
-"""Of one option; it goes into the log."""
+"""Maximum length of a text option in characters; options are stored in the log."""
 
 Text = Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)]
 
@@ -27,14 +27,14 @@ _O = TypeVar("_O", bound="Options")
 
 
 @attrs.frozen(kw_only=True)
-class Rule:
-    """What must not be within one entry of a chain.
+class OptionRule:
+    """A constraint between the options of one chain entry.
 
     Args:
-        options: the options that it is about; the first one set has the line.
-        broken: whether it is so, of the record.
-        text: what is wrong, with ``{option}`` for a value.
-        given: it speaks only if one of these was set; empty: always.
+        options: the options concerned; the message has the line of the first one that is set.
+        broken: whether a record violates the constraint.
+        text: the message, with ``{option}`` for a value.
+        given: check the constraint only if one of these options is set; empty: always.
     """
 
     options: tuple[str, ...]
@@ -43,38 +43,38 @@ class Rule:
     given: tuple[str, ...] = ()
 
 
-def never_reached(option: str, budget: str, beyond: int = 0) -> Rule:
-    """An option that counts to more than the budget and ``beyond``."""
-    return Rule(
+def never_reached(option: str, budget: str, beyond: int = 0) -> OptionRule:
+    """A rule: a count that exceeds the budget plus ``beyond`` has no effect."""
+    return OptionRule(
         options=(option, budget),
         broken=lambda values: getattr(values, option) > getattr(values, budget) + beyond,
-        text=f"{option} ({{{option}}}) is never reached: {budget} ({{{budget}}}) are spent before",
+        text=f"{option} ({{{option}}}) is never reached: the budget {budget} ({{{budget}}}) is spent first",
         given=(option,),
     )
 
 
-def takes_nothing(option: str, told: str) -> Rule:
-    """An option that is empty or 0, which the message tells as ``told``."""
-    return Rule(
+def takes_nothing(option: str, setting: str) -> OptionRule:
+    """A rule: the policy never takes an incident while this option is empty or 0; ``setting`` names that value."""
+    return OptionRule(
         options=(option,),
         broken=lambda values: not getattr(values, option),
-        text=f"with {told} it takes nothing; leave the entry out",
+        text=f"never takes an incident with {setting}; remove the entry",
     )
 
 
 class Options(msgspec.Struct):
-    """The options of a policy: each annotated, each with a default."""
+    """The options of a policy. Each one is annotated and has a default."""
 
-    rules: ClassVar[tuple[Rule, ...]] = ()
-    """Settings that contradict each other, or have no effect."""
+    rules: ClassVar[tuple[OptionRule, ...]] = ()
+    """Checks for settings that contradict each other or have no effect."""
 
 
 def says(doc: str, words: str = "") -> msgspec.Meta:
-    """Annotate an option that is no number.
+    """Annotate an option that is not a number.
 
     Args:
-        doc: one sentence.
-        words: what its texts must be: ``kinds`` of observations, or ``targets`` of alerts; empty: anything.
+        doc: description, one sentence.
+        words: the accepted texts: ``kinds`` of observations, or ``targets`` of alerts; empty: any text.
     """
     return msgspec.Meta(description=doc, extra={"words": words})
 
@@ -83,15 +83,15 @@ def number(doc: str, minimum: float = 0, maximum: float | None = None) -> msgspe
     """Annotate an ``int`` or a ``float``.
 
     Args:
-        doc: one sentence.
-        minimum: the smallest value that makes sense.
-        maximum: the largest, or None.
+        doc: description, one sentence.
+        minimum: smallest accepted value.
+        maximum: largest accepted value, or None.
     """
     return msgspec.Meta(description=doc, ge=minimum, le=maximum)
 
 
 def span(doc: str, minimum: float = 0, maximum: float | None = None) -> msgspec.Meta:
-    """Annotate a ``float`` in seconds, for which a file may have text like ``90s``, ``5m``, ``1h30m``.
+    """Annotate a ``float`` in seconds; policy files may write it as ``90s``, ``5m`` or ``1h30m``.
 
     Args:
         doc, minimum, maximum: as for ``number``.
@@ -101,15 +101,15 @@ def span(doc: str, minimum: float = 0, maximum: float | None = None) -> msgspec.
 
 @attrs.frozen(kw_only=True)
 class Option:
-    """One option of a policy, as messages and pages tell of it.
+    """Description of one option of a policy, for messages and documentation.
 
     Args:
-        default: its value where the file says nothing, as JSON has it.
+        default: default value, as in JSON.
         kind: ``int``, ``duration``, ``number``, ``bool``, ``choice``, ``text`` or ``texts``.
-        doc: one sentence.
-        minimum: the smallest value that makes sense, for numbers.
-        maximum: the largest, or None.
-        choices: for ``choice`` and ``texts``: what may be chosen; empty: anything.
+        doc: description, one sentence.
+        minimum: smallest accepted number.
+        maximum: largest accepted number, or None.
+        choices: for ``choice`` and ``texts``: the accepted values; empty: any.
         words: as in ``says``.
     """
 
@@ -124,10 +124,10 @@ class Option:
 
 @functools.cache
 def described(options: type[Options]) -> Mapping[str, Option]:
-    """Every option of a record, its own before those of the records that it extends.
+    """The options of a record by name, its own before inherited ones.
 
     Raises:
-        TypeError: an option has no sentence, no default, or one that it does not take itself; the message names it.
+        TypeError: an option has no description, no default, or an invalid default; the message names the option.
     """
 
     def depth(field: msgspec.structs.FieldInfo) -> int:
@@ -139,12 +139,12 @@ def described(options: type[Options]) -> Mapping[str, Option]:
 def _described(field: msgspec.structs.FieldInfo) -> Option:
     kind, meta = (*get_args(field.type), None, None)[:2]
     if not isinstance(meta, msgspec.Meta) or not meta.description:
-        raise TypeError(f"the option {field.name} has no sentence: number(...), span(...) or says(...)")
+        raise TypeError(f"option {field.name}: no description; annotate it with number(...), span(...) or says(...)")
     try:
         default = msgspec.json.decode(msgspec.json.encode(field.default))
         msgspec.convert(default, field.type)
     except (TypeError, msgspec.ValidationError) as error:
-        raise TypeError(f"the option {field.name} has a default that it does not take: {error}") from None
+        raise TypeError(f"option {field.name}: invalid default: {error}") from None
     many, inner = get_origin(kind) is tuple, get_args(kind)[0] if get_origin(kind) is tuple else kind
     choices = get_args(inner) if get_origin(inner) is Literal else tuple(inner) if isinstance(inner, EnumMeta) else ()
     plain = {int: "int", float: "duration" if meta.extra_json_schema else "number", bool: "bool"}.get(kind, "text")
@@ -160,13 +160,13 @@ def _described(field: msgspec.structs.FieldInfo) -> Option:
 
 
 def defaults(options: Mapping[str, Option]) -> dict[str, Any]:
-    """Every option with its default, as JSON has the values: a list for ``texts``, seconds for a duration."""
+    """The default of every option, as in JSON: a list for ``texts``, seconds for a duration."""
     return {key: list(option.default) if option.kind == "texts" else option.default for key, option in options.items()}
 
 
 def filled(options: type[_O], given: Mapping[str, Any]) -> _O:
-    """The record with the values of a chain's entry; what the entry's log did not know yet has its default.
+    """The record with the values of a chain entry; options that the entry's log does not have get their defaults.
 
-    Nothing is checked: a log holds what was in force, also where a later version would refuse it.
+    Nothing is validated: a log has the values that were in force, even if a later version would refuse them.
     """
     return options(**{key: value for key, value in given.items() if key in options.__struct_fields__})

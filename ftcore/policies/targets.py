@@ -1,9 +1,8 @@
-"""Whom an alert goes to: URLs of apprise, and references that keep them out of the log. Pure.
+"""Targets of alerts: URLs for apprise, and references that keep these URLs out of the log. Pure.
 
-A policy file stands in the log, whole, for everybody who may read it; the URL of a chat often *is* the secret that lets
-one write there. So a target may be ``env:NAME`` or ``file:/path`` instead: it is read where and when a message is sent,
-on the master's host, and may hold several URLs, one to a line. Of a URL that stands in a policy file all the same, only
-the scheme is shown.
+The event log contains the whole policy file, and a webhook URL is usually a secret. So a target may be ``env:NAME`` or
+``file:/path``: the master reads it on its own host when it sends an alert. It may hold several URLs, one per line. If a
+policy file contains a URL itself, outputs show only its scheme.
 """
 
 import difflib
@@ -21,21 +20,21 @@ _URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*)://[^\s\"'\\\],}]+")
 
 
 def targets(chain: tuple[ChainEntry, ...]) -> tuple[str, ...]:
-    """Whom a chain's alerts go to."""
+    """The alert targets of a chain, without duplicates."""
     return tuple(dict.fromkeys(to for entry in having(chain, Trait.ALERTS) for to in options_of(entry).to))
 
 
 def is_reference(target: str) -> bool:
-    """Whether the target names a place to read it from."""
+    """Whether the target is a reference (``env:``, ``file:``) and not a URL."""
     return target.startswith(ENV) or (target.startswith(FILE) and not target.startswith("file://"))
 
 
 def wrong_target(target: str) -> str:
-    """Why nobody could be told through this target; empty if it may be one. No part of what may be a secret is told."""
+    """Why a target is invalid; empty if it is valid. The message does not reveal what may be a secret."""
     if target.startswith(ENV):
         name = target.removeprefix(ENV)
         if _VARIABLE.fullmatch(name) is None:
-            return f"found {target[:60]!r}; expected the name of an environment variable behind `env:`, as env:CHAT_URL"
+            return f"found {target[:60]!r}; expected env:NAME with the name of an environment variable, as env:CHAT_URL"
         return ""
     if target.startswith(FILE) and not target.startswith("file://"):
         path = target.removeprefix(FILE)
@@ -45,16 +44,16 @@ def wrong_target(target: str) -> str:
     scheme = target.partition(":")[0]
     near = difflib.get_close_matches(scheme.lower(), ("env", "file"), n=1, cutoff=0.5) if scheme != target else []
     hint = f"; did you mean '{near[0]}:'?" if near else ""
-    return f"found {_veiled(target)}, which is no target; expected env:NAME, file:/PATH or a URL, as json://host{hint}"
+    return f"found {_abbreviated(target)}; expected env:NAME, file:/PATH or a URL, as json://host{hint}"
 
 
-def _veiled(target: str) -> str:
-    """The beginning of what may be a mistyped secret."""
+def _abbreviated(target: str) -> str:
+    """The start of a target; the rest may be a mistyped secret."""
     return repr(target if len(target) <= 12 else f"{target[:4]}…")
 
 
 def shown(target: str) -> str:
-    """The target as people may see it."""
+    """The target as shown to users: of a URL only the scheme."""
     if is_reference(target):
         return target
     scheme, sign, _ = target.partition("://")
@@ -62,7 +61,7 @@ def shown(target: str) -> str:
 
 
 def hidden(value: Any) -> Any:
-    """Plain JSON without what follows the scheme of a URL, in any string of it."""
+    """JSON data in which every URL is cut behind its scheme."""
     if isinstance(value, str):
         return _URL.sub(r"\1://…", value)
     if isinstance(value, dict):

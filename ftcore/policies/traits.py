@@ -1,6 +1,6 @@
-"""Traits: what others may have to know of a policy of ftcore, declared beside it and asked for by the trait's name.
+"""Traits: properties of built-in policies that other modules query.
 
-House rule: no policy and no engine module asks for a policy by its name. A policy of another package has no traits.
+Policies and engine modules never look for a policy by its name, only by trait. Policies of other packages have none.
 """
 
 import functools
@@ -19,30 +19,30 @@ _P = TypeVar("_P", bound=type[Policy])
 
 
 class Trait(StrEnum):
-    """What a policy does that others ask for."""
+    """A property of a policy."""
 
     COSTS_A_ROUND = "costs a round"
     """Its plan stops workers and forms the next round."""
     RESTARTS = "restarts"
-    """It starts the workers again on the nodes there are; ``--max-restarts`` is its budget."""
+    """It starts the workers again on the available nodes; ``--max-restarts`` sets its budget."""
     REPLACES = "replaces"
-    """It has other nodes take the places of those at fault, as ``replacement.judge`` says."""
+    """It replaces nodes at fault, as ``replacement.judge`` decides."""
     SHRINKS = "shrinks"
-    """It leaves nodes out, waits for no others, and goes on with fewer."""
+    """It continues with fewer nodes, without waiting for others."""
     GROWS = "grows"
-    """It takes in nodes that stand by."""
+    """It adds standby nodes to the world."""
     PARKS = "parks"
-    """Its ``grace`` is the time for ranks to leave their groups, not that between TERM and KILL."""
+    """Its ``grace`` is the time for ranks to leave their groups, not the time between TERM and KILL."""
     ROLLS_BACK = "rolls back"
-    """It goes back to a checkpoint and leaves out data after what it observes."""
+    """After an observation in ``on``, it goes back to a checkpoint and skips data."""
     RECOMPUTES = "recomputes"
-    """It computes the step again on the same data after what it observes."""
+    """After an observation in ``on``, it computes the step again on the same data."""
     ALERTS = "alerts"
-    """It sends messages to people."""
+    """It sends alerts."""
     CONTINUES = "continues"
-    """Its plan ends no fault: the next entry of the chain is asked behind it."""
+    """Its plan does not resolve the incident: the next entry of the chain is asked afterwards."""
     ENDS = "ends"
-    """It takes whatever reaches it, and ends the job."""
+    """It takes every fault that reaches it, and ends the job."""
 
 
 PROMISED: Mapping[Trait, tuple[str, ...]] = {
@@ -54,17 +54,17 @@ PROMISED: Mapping[Trait, tuple[str, ...]] = {
     Trait.RECOMPUTES: ("on",),
     Trait.ALERTS: ("to", "on", "on_end", "requests", "severity"),
 }
-"""The options that every policy with a trait has, for those who ask for it."""
+"""The options that every policy with a trait has; code that queries the trait may rely on them."""
 
 
 @attrs.frozen(kw_only=True)
 class Traits:
-    """What a policy declares of itself for others.
+    """What a built-in policy declares about itself.
 
     Args:
         has: its traits.
-        budget: the option that says how often it may be taken in its ``window``; empty: none, or not all is counted.
-        options: the record of its options.
+        budget: name of the option that limits attempts per ``window``; empty: no budget, or not every plan counts.
+        options: the record type of its options.
     """
 
     has: frozenset[Trait] = frozenset()
@@ -77,29 +77,29 @@ _DECLARED: dict[str, Traits] = {}
 
 
 def declares(*traits: Trait, budget: str = "") -> Callable[[_P], _P]:
-    """Decorate the class of a policy of ftcore with its traits.
+    """Class decorator: declare the traits of a built-in policy.
 
     Args:
-        traits: what it has.
+        traits: its traits.
         budget: as in ``Traits``.
     """
 
-    def enter(policy: _P) -> _P:
+    def register(policy: _P) -> _P:
         _DECLARED[policy.name] = Traits(has=frozenset(traits), budget=budget, options=policy.options)
         return policy
 
-    return enter
+    return register
 
 
 @functools.cache
 def _declared() -> Mapping[str, Traits]:
-    """What all policies declare when they are imported; by name, as the chain imports whoever asks."""
+    """The declarations of all built-in policies. The import is dynamic because the chain imports this module."""
     importlib.import_module("ftcore.policies.chain")
     return _DECLARED
 
 
 def traits_of(policy: str) -> Traits:
-    """The traits of a policy by its name; none, if it is not one of ftcore's."""
+    """The traits of a policy by name; empty if it is not built in."""
     return _declared().get(policy, _NONE)
 
 
@@ -114,15 +114,15 @@ def named(trait: Trait) -> tuple[str, ...]:
 
 
 def having(chain: Iterable[ChainEntry], trait: Trait) -> tuple[ChainEntry, ...]:
-    """The entries of a chain whose policies have a trait, in order."""
+    """The chain entries whose policies have a trait, in order."""
     return tuple(entry for entry in chain if has(entry, trait))
 
 
 def limit(entry: ChainEntry) -> int:
-    """How often an entry, whose policy has a budget, may be taken in its ``window``."""
+    """The budget of an entry: attempts allowed per ``window``. Its policy must declare one."""
     return int(getattr(options_of(entry), traits_of(entry.policy).budget))
 
 
 def options_of(entry: ChainEntry) -> Any:
-    """The options of an entry, as the record of its policy, which has a trait."""
+    """The options of an entry as the record of its policy, which must be built in."""
     return filled(traits_of(entry.policy).options, entry.options)

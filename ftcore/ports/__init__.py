@@ -1,67 +1,70 @@
-"""Protocols that the core needs from the outside, spoken in events and commands.
+"""Protocols that the core needs from its environment, expressed in events and commands.
 
-House rules: no word of a particular store, launcher or scheduler appears in a signature here. ``EventLog`` has several
-adapters and one conformance suite (``tests/conformance``); a ``Supervisor`` is what an embedding launcher replaces; a
-``Platform`` is where nodes come from, with a conformance kit in ``ftcore.testing.platform``.
+No signature here names a particular store, launcher or scheduler. ``EventLog`` has several adapters and one conformance
+suite (``tests/conformance``). An embedding launcher replaces ``Supervisor``. ``Platform`` launches nodes; its
+conformance kit is ``ftcore.testing.platform``.
 """
 
-from ftcore.ports.host import (
-    Clock,
-    Host,
-    Journal,
-)
+from ftcore.ports.host import Clock, Host, Journal
 from ftcore.ports.log import (
     GROUP_BYTES_MAX,
     SNAPSHOTS_KEPT,
+    AppendOnlyLog,
     Archive,
     Candidate,
     EventLog,
     Floor,
     Leader,
+    LeaderElection,
     Leadership,
     LogStore,
+    RetainedLog,
     Snapshot,
     Space,
 )
 from ftcore.ports.platform import (
     CapacityChanged,
-    Happening,
+    LaunchRequest,
     NodeEnded,
     NodeWarned,
     Occupant,
     Platform,
+    PlatformEvent,
 )
-from ftcore.ports.transport import (
-    Handle,
-    Listener,
-    Stream,
-    Transport,
-)
+from ftcore.ports.transport import Handle, Listener, Stream, Transport
 from ftcore.ports.workers import (
+    BoundaryControl,
     Inspector,
     Launch,
+    Performed,
     Performer,
     Progress,
     Signs,
     Supervisor,
     Warmer,
+    WorkerBoundary,
     WorkerExit,
 )
 
 __all__ = [
+    "BoundaryControl",
     "Archive",
     "Candidate",
     "CapacityChanged",
     "Clock",
+    "AppendOnlyLog",
     "EventLog",
+    "LeaderElection",
+    "RetainedLog",
     "Floor",
     "GROUP_BYTES_MAX",
     "Handle",
-    "Happening",
+    "PlatformEvent",
     "Host",
     "Inspector",
     "Journal",
     "Launch",
+    "LaunchRequest",
     "Leader",
     "Leadership",
     "Listener",
@@ -69,6 +72,7 @@ __all__ = [
     "NodeEnded",
     "NodeWarned",
     "Occupant",
+    "Performed",
     "Performer",
     "Platform",
     "Progress",
@@ -80,5 +84,6 @@ __all__ = [
     "Supervisor",
     "Transport",
     "Warmer",
+    "WorkerBoundary",
     "WorkerExit",
 ]

@@ -1,4 +1,4 @@
-"""The machine that one of our processes runs on: its clocks, its names, its disk."""
+"""The machine that an ftcore process runs on: clocks, identity, disk."""
 
 from typing import Protocol
 
@@ -6,66 +6,66 @@ from ftcore.ids import Nanoseconds
 
 
 class Clock(Protocol):
-    """Time, as the runtime tells it to the core."""
+    """Time source of the core."""
 
     def now(self) -> Nanoseconds:
         """Nanoseconds since the epoch."""
 
     def mono(self) -> Nanoseconds:
-        """Nanoseconds of a clock that is never stepped."""
+        """Nanoseconds of a monotonic clock."""
 
 
 class Host(Protocol):
-    """The machine that one of our processes runs on: what the process asks of it."""
+    """The machine that an ftcore process runs on, as seen by that process."""
 
     @property
     def name(self) -> str:
-        """Its host name."""
+        """Host name."""
 
     @property
     def pid(self) -> int:
-        """Process id of who asks."""
+        """Process ID of the caller."""
 
     @property
     def boot(self) -> str:
-        """This boot of it, within which monotonic clocks can be compared; empty: it does not tell."""
+        """Boot ID; monotonic times are comparable within one boot. Empty if unknown."""
 
     def wall(self) -> Nanoseconds:
-        """Nanoseconds since the epoch, by its own clock, which people may step."""
+        """Nanoseconds since the epoch by the machine's wall clock, which may be stepped."""
 
     def mono(self) -> Nanoseconds:
-        """Nanoseconds of a clock that is never stepped; the same clock as the event loop's."""
+        """Nanoseconds of the monotonic clock that the event loop uses."""
 
     def uniform(self, low: float, high: float) -> float:
-        """A random number between two others: so that many hosts do not do the same thing at the same time."""
+        """A random number between ``low`` and ``high``, as jitter for actions of many hosts."""
 
     def unique(self) -> str:
-        """32 hex digits that nobody else is given."""
+        """A unique ID of 32 hex digits."""
 
     def can_open(self, count: int) -> bool:
-        """Whether this process could open so many more file descriptors."""
+        """Whether this process can open ``count`` more file descriptors."""
 
     def devices(self) -> tuple[str, ...]:
-        """Models of its accelerators."""
+        """Models of the accelerators."""
 
     def interfaces(self) -> dict[str, tuple[int, int, int]]:
-        """By network interface: bytes received, bytes sent, errors and drops, since it started."""
+        """By network interface: bytes received, bytes sent, errors and drops, since boot."""
 
 
 class Journal(Protocol):
-    """Lines on a disk that outlive the process that wrote them. Nothing here waits for the disk but the coroutines.
+    """Lines on disk that outlive the process. Only the coroutines wait for the disk.
 
-    A disk that refuses loses what it refused, and nothing else.
+    A failed write loses only the lines of that write.
     """
 
     def append(self, line: bytes) -> None:
-        """Have a line written behind the others."""
+        """Queue a line to be written at the end."""
 
     def empty(self) -> None:
-        """Have nothing there of what was appended so far, nor of what was there before."""
+        """Queue the removal of all lines, those of earlier processes included."""
 
     async def left(self) -> list[bytes]:
-        """The lines that were there before this process wrote any; one may be cut short."""
+        """The lines that earlier processes left; the last may be cut short."""
 
     async def close(self, timeout_s: float) -> None:
-        """Wait until all is done, at most so long; what is not done by then is not done."""
+        """Wait at most ``timeout_s`` seconds for queued writes; the rest is dropped."""

@@ -1,4 +1,4 @@
-"""Where a job's events are kept: the log, who leads, snapshots, the archive."""
+"""Storage of a job's events: the event log, leadership, snapshots, the archive."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
@@ -9,20 +9,20 @@ from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
 
 GROUP_BYTES_MAX = 1 << 20
-"""An unsplittable group must fit here: the smallest store (etcd) takes 1.5 MiB a request."""
+"""Most bytes in one append, which is never split: etcd limits a request to 1.5 MiB."""
 
 SNAPSHOTS_KEPT = 2
-"""If the newest snapshot turns out to be of no use, the one before it saves reading the whole log."""
+"""If the newest snapshot is unusable, the previous one saves reading the whole log."""
 
 
 @attrs.frozen(kw_only=True)
 class Candidate:
-    """Who wants to lead, as others will read it.
+    """A candidate for leadership, as recorded in the log.
 
     Args:
-        host: its host's name.
-        pid: its process id.
-        address: gRPC target at which it will serve as master.
+        host: host name.
+        pid: process ID.
+        address: gRPC target at which the candidate serves once it is master.
     """
 
     host: str
@@ -32,12 +32,12 @@ class Candidate:
 
 @attrs.frozen(kw_only=True)
 class Leader:
-    """Who leads now.
+    """The current or last leader.
 
     Args:
         term: its term.
-        candidate: what it said of itself.
-        alive: its lease is held or was renewed lately.
+        candidate: how it registered.
+        alive: whether its lease is held.
     """
 
     term: Term
@@ -46,27 +46,27 @@ class Leader:
 
 
 class Leadership(Protocol):
-    """A term of leadership that was won; kept alive by the adapter, independently of the caller's event loop work."""
+    """A won term of leadership. The adapter renews its lease, independently of the load of the caller's event loop."""
 
     @property
     def term(self) -> Term:
-        """The term won; larger than any before it."""
+        """The term; larger than every earlier term."""
 
     async def lost(self) -> str:
-        """Return, with the reason, once the leadership is lost or can no longer be shown to be held."""
+        """Wait until the leadership is lost or can no longer be proven; return the reason."""
 
     async def resign(self) -> None:
-        """Give it up, so that another candidate may win at once. Harmless if it is lost already."""
+        """Release the leadership, so that another candidate can win at once. Idempotent."""
 
 
 @attrs.frozen(kw_only=True)
 class Floor:
-    """Where the live log begins.
+    """The start of the live log.
 
     Args:
-        seq: the last event that was taken out of it; 0 if none was.
-        digest: hex digest of the log up to there, chained as in ``events.codec.chain``.
-        archive: where the events up to there were kept, as told when they were taken out; empty if none were.
+        seq: the last event that was truncated; 0 if none was.
+        digest: hex digest of the log up to that event, chained as in ``events.codec.chain``.
+        archive: where the truncated events are archived; empty if none were truncated.
     """
 
     seq: Seq
@@ -76,11 +76,11 @@ class Floor:
 
 @attrs.frozen(kw_only=True)
 class Snapshot:
-    """What was made of a log's events up to a seq, kept so that they need not be read again.
+    """The folded state of a log up to a seq, stored so that earlier events need not be read again.
 
     Args:
-        seq: the last event in it.
-        body: bytes that the store does not look into.
+        seq: the last event included.
+        body: opaque bytes.
     """
 
     seq: Seq
@@ -93,8 +93,8 @@ class Space:
 
     Args:
         used: bytes that count against its limit.
-        limit: the limit in bytes; 0 if the store does not tell.
-        full: it takes no more events until somebody makes room.
+        limit: the limit in bytes; 0 if the store does not report it.
+        full: the store refuses appends until space is freed.
     """
 
     used: int
@@ -102,64 +102,35 @@ class Space:
     full: bool
 
 
-class EventLog(Protocol):
-    """One job's append-only, totally ordered log. All methods may be called from one event loop.
+class AppendOnlyLog(Protocol):
+    """One job's append-only, totally ordered event log. All methods are called from one event loop.
 
     Raised by all methods: ``LogUnavailable`` when the store does not answer; ``StoreError`` when it is not usable.
     """
 
     @property
     def job(self) -> JobName:
-        """The job whose log it is."""
+        """Name of the job."""
 
     async def append(self, events: Sequence[Event], *, term: Term, expected_seq: Seq) -> None:
-        """Append events, all or none; durable when it returns.
+        """Append events, all or none; durable on return.
 
-        The same call may be repeated after ``LogUnavailable``: it lands once.
+        Idempotent: the same call may be repeated after ``LogUnavailable``.
 
         Args:
             events: whole groups, numbered from ``expected_seq + 1`` without a gap.
             term: the caller's term.
-            expected_seq: the seq at which the caller thinks the log ends.
+            expected_seq: the log's last seq, as the caller knows it.
 
         Raises:
-            Fenced: a newer term exists, or this term never was.
-            Conflict: the log ends elsewhere.
+            Fenced: a newer term exists, or this term was never won.
+            Conflict: the log's last seq is not ``expected_seq``.
             LogFull: no space; nothing was written.
-            ValueError: the numbering has a gap, or the events exceed what one append may hold.
+            ValueError: the numbering has a gap, or the events exceed ``GROUP_BYTES_MAX``.
         """
 
     async def last_seq(self) -> Seq:
         """The seq of the last durable event; 0 if there is none."""
-
-    def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
-        """The durable events with ``after < seq <= until`` (to the end as of now if None), in order.
-
-        Raises:
-            LogCorrupt: a gap, a digest that does not fit, or bytes that are no event.
-            Truncated: the events behind ``after`` were taken out of the live log.
-        """
-
-    def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
-        """The durable events after ``after``, then each new one soon after it is durable; never ends by itself.
-
-        No gap and no repeat, whatever the store goes through meanwhile; while it is away the iterator waits.
-
-        Raises:
-            Truncated: the events behind the last one given (or ``after``) were taken out of the live log.
-        """
-
-    def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
-        """The events with ``after < seq <= until`` as they are stored, in parts: what an archive keeps.
-
-        Their digests were checked; that they can be decoded was not.
-
-        Raises:
-            LogCorrupt, Truncated: as for ``read``.
-        """
-
-    async def floor(self) -> Floor:
-        """Where the live log begins."""
 
     async def digest_at(self, seq: Seq) -> str:
         """Hex digest of the log up to an event, chained as in ``events.codec.chain``.
@@ -168,105 +139,147 @@ class EventLog(Protocol):
             seq: the event; 0: before the first.
 
         Returns:
-            The digest; empty if the live log does not hold the event.
+            The digest; empty if the event is not in the live log.
         """
 
-    async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
-        """Take the events up to ``until`` out of the live log; a store may leave some of them, and never takes more.
-
-        Harmless if it was done before. Readers that have not come so far get ``Truncated``. The last event stays.
-
-        Args:
-            until: the last event that may go.
-            term: the caller's term.
-            archive: where these events are kept.
-
-        Returns:
-            Where the live log begins now.
+    def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
+        """The durable events with ``after < seq <= until`` (None: up to the current end), in order.
 
         Raises:
-            Fenced: a newer term exists, or this term never was.
+            LogCorrupt: a gap, a wrong digest, or an entry that is not an event.
+            Truncated: events after ``after`` were truncated.
         """
 
-    async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
-        """Keep a snapshot beside the log; of all that are there the newest ``SNAPSHOTS_KEPT`` stay.
+    def follow(self, after: Seq = Seq(0)) -> AsyncIterator[Event]:
+        """The durable events after ``after``, then each new event soon after it is durable; never ends by itself.
+
+        Without gap or repeat. While the store is unreachable, the iterator waits.
 
         Raises:
-            Fenced: a newer term exists, or this term never was.
-            LogFull: no space; those that were there still are.
+            Truncated: events after the last one returned (or ``after``) were truncated.
+            StoreError: the log was deleted, or restored from an older copy.
         """
 
     async def snapshot(self, until: Seq | None = None) -> Snapshot | None:
-        """The newest snapshot (with ``seq <= until``), whole as it was saved; None if there is none."""
-
-    async def reclaim(self) -> None:
-        """Give the store back the room of what was taken out or superseded a while ago. May do nothing."""
-
-    async def space(self) -> Space | None:
-        """How full the store is; None if it has no limit of its own."""
-
-    async def campaign(self, candidate: Candidate) -> Leadership:
-        """Wait until the leadership is won. Cancel to give up."""
-
-    async def leader(self) -> Leader | None:
-        """Who leads, or who led last (``alive`` false); None if nobody ever did."""
+        """The newest snapshot (with ``seq <= until``), complete; None if there is none."""
 
     async def close(self) -> None:
-        """Release what it holds; a leadership that was not resigned lapses."""
+        """Release all resources. A leadership that was not resigned expires."""
+
+
+class RetainedLog(AppendOnlyLog, Protocol):
+    """An event log with retention: archiving, truncation, snapshots, compaction."""
+
+    async def floor(self) -> Floor:
+        """The start of the live log."""
+
+    def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
+        """The events with ``after < seq <= until`` as stored bytes, in batches, for the archive.
+
+        Their digests are checked; they are not decoded.
+
+        Raises:
+            LogCorrupt, Truncated: as for ``read``.
+        """
+
+    async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
+        """Remove the events up to ``until`` from the live log. A store may keep some of them, but removes no others.
+
+        Idempotent. Readers behind the new floor get ``Truncated``. The last event of the log stays.
+
+        Args:
+            until: the last event to remove.
+            term: the caller's term.
+            archive: where these events are archived.
+
+        Returns:
+            The new start of the live log.
+
+        Raises:
+            Fenced: a newer term exists, or this term was never won.
+        """
+
+    async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
+        """Store a snapshot beside the log. The newest ``SNAPSHOTS_KEPT`` are kept.
+
+        Raises:
+            Fenced: a newer term exists, or this term was never won.
+            LogFull: no space; earlier snapshots are unchanged.
+        """
+
+    async def reclaim(self) -> None:
+        """Compact the store: free the space of truncated events and superseded values. May do nothing."""
+
+    async def space(self) -> Space | None:
+        """Space usage of the store; None if the store has no limit of its own."""
+
+
+class LeaderElection(Protocol):
+    """The leader election of one job. Raised by all methods: as for ``AppendOnlyLog``."""
+
+    async def campaign(self, candidate: Candidate) -> Leadership:
+        """Wait until the leadership is won. Cancel to stop campaigning."""
+
+    async def leader(self) -> Leader | None:
+        """The current leader, or the last one (``alive`` false); None if there never was a leader."""
+
+
+class EventLog(RetainedLog, LeaderElection, Protocol):
+    """One job's event log with retention and leader election: what a store provides and a master needs."""
 
 
 class LogStore(Protocol):
-    """A place that holds the logs of several jobs."""
+    """A store with the event logs of several jobs."""
 
     async def jobs(self) -> list[JobName]:
-        """Names of the jobs that have a log here, sorted."""
+        """Names of the jobs with a log in this store, sorted."""
 
     async def open(self, job: JobName, *, create: bool = False) -> EventLog:
         """The log of a job.
 
         Args:
             job: its name.
-            create: make an empty one if there is none.
+            create: create an empty log if there is none.
 
         Raises:
             NotFound: there is none, and ``create`` is false.
-            StoreError: what is there is not a log of ours, or of a newer layout.
-            UsageError: the place cannot be written (``create``), with the reason.
+            StoreError: the data is not an ftcore log, or has a newer layout.
+            UsageError: the store is not writable (``create``), with the reason.
         """
 
     async def close(self) -> None:
-        """Release what it holds."""
+        """Release all resources."""
 
 
 class Archive(Protocol):
-    """Where the older events of one job's log are moved to, a piece at a time. All methods block.
+    """Files with the older events of one job's log, written a piece at a time. All methods block.
 
-    Raised by all methods: ``StoreError`` and ``UsageError`` when the place cannot be used, ``LogFull`` for want of
-    space. A piece is there whole or not at all, and is never changed.
+    Raised by all methods: ``StoreError`` and ``UsageError`` when the location is not usable, ``LogFull`` for lack of
+    space. Pieces are written atomically and are immutable.
     """
 
     @property
     def where(self) -> str:
-        """Its place, for people and for who reads it later."""
+        """Its location, as recorded in the log and shown to users."""
 
     def prepare(self, make: bool) -> None:
-        """Find out whether the place can be written.
+        """Check that the location is writable.
 
         Args:
-            make: make it, if it is not there.
+            make: create the location if it does not exist.
         """
 
     def reaches(self, seq: Seq) -> Seq | None:
-        """The last event of the piece that holds ``seq``; None if none does."""
+        """The last event of the piece that contains ``seq``; None if no piece does."""
 
     def digest_at(self, last: Seq) -> str:
-        """The hex digest of the log up to the last event of a piece, as the piece has it."""
+        """The hex digest of the log up to the last event of a piece, as recorded in the piece."""
 
     def add(self, after: Seq, previous: bytes, bodies: Sequence[bytes]) -> None:
-        """Write a piece; durable when it returns.
+        """Write a piece; durable on return.
 
         Args:
             after: the seq before its first event.
-            previous: the log's digest up to there.
-            bodies: its events, as they are stored.
+            previous: the log's digest up to ``after``.
+            bodies: its events, as stored.
         """

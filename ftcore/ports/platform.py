@@ -1,6 +1,6 @@
-"""Where nodes come from."""
+"""Protocol of a platform, which launches and deletes nodes."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol, TypeAlias
 
 import attrs
@@ -8,12 +8,12 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Occupant:
-    """Who holds a place of the job, or held it last.
+    """The node that holds a place of the job, or held it last.
 
     Args:
         node: the node's name.
-        pid: process id of its agent, on its host; a newer agent of that name is another one. 0: whoever has the name.
-        ordinal: its place, which a newcomer is to ask for (``ftrun --node-rank``); None: none is known.
+        pid: process ID of its agent, which distinguishes it from later agents of the same name. 0: any agent.
+        ordinal: its place, which a replacement requests with ``ftrun --node-rank``; None: unknown.
     """
 
     node: str
@@ -22,14 +22,36 @@ class Occupant:
 
 
 @attrs.frozen(kw_only=True)
+class LaunchRequest:
+    """Nodes that a job requests from its platform.
+
+    Args:
+        effect: identity of the request, the same in every retry; it launches at most ``count`` nodes.
+        argv: command line of a node, without the flags that differ between nodes (``--node-id``, ``--node-rank``,
+            ``--node-labels``, ``--local-addr``); empty: unknown.
+        count: number of nodes, 1 if they replace one.
+        replaces: the node whose place the new node takes; None: the nodes are additional.
+        resources: what each node provides: ``workers`` (processes) and ``accelerators`` (devices); empty: unknown.
+        labels: labels of the replaced node (``--node-labels``), such as its switch, to place the new one near it.
+    """
+
+    effect: str
+    argv: tuple[str, ...] = ()
+    count: int = 1
+    replaces: Occupant | None = None
+    resources: Mapping[str, int] = attrs.field(factory=dict)
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
 class NodeEnded:
-    """The platform knows that a node is gone: sooner, and more surely, than its lease tells.
+    """The platform reports that a node ended. This is faster and more reliable than the expiry of its lease.
 
     Args:
         node: its name.
         reason: how it ended, in a few words.
-        pid: process id of its agent; 0: not known. Then it counts only while one process alone has had the name in this
-            job: of a name that came back, the end that is told may be that of the one before.
+        pid: process ID of its agent; 0: unknown. Without it the report counts only if a single process has used the
+            name in this job: otherwise it may concern an earlier process.
     """
 
     node: str
@@ -39,12 +61,12 @@ class NodeEnded:
 
 @attrs.frozen(kw_only=True)
 class NodeWarned:
-    """The platform will take a node away.
+    """The platform announces that it will end a node.
 
     Args:
         node: its name.
         reason: why, in a few words.
-        within_s: seconds that it has left.
+        within_s: seconds until then.
         pid: as in ``NodeEnded``.
     """
 
@@ -56,66 +78,65 @@ class NodeWarned:
 
 @attrs.frozen(kw_only=True)
 class CapacityChanged:
-    """How many nodes could be launched now.
+    """The number of nodes that can be launched has changed.
 
     Args:
-        free: so many; None: the platform cannot tell.
+        free: nodes that can be launched now; None: unknown.
     """
 
     free: int | None
 
 
-Happening: TypeAlias = NodeEnded | NodeWarned | CapacityChanged
+PlatformEvent: TypeAlias = NodeEnded | NodeWarned | CapacityChanged
 
 
 class Platform(Protocol):
-    """What launches nodes: one process each that runs ``ftrun`` for this job, under a name of its own.
+    """Launches nodes. Each node is a process that runs ``ftrun`` for this job under a unique name.
 
-    The master asks for nothing that does not stand in its log, and asks again whenever it did not hear the answer, in
-    the next term under the same effect. So every order must be safe to repeat: what was done is not done again.
+    The master requests only what its log records. It repeats a request that was not answered, in later terms too, with
+    the same effect ID. All methods must therefore be idempotent.
 
-    Raised by all methods: ``Unreachable`` when the platform does not answer (it is asked again).
+    Raised by all methods: ``Unreachable`` when the platform does not answer; the master retries.
     """
 
     async def capacity(self) -> int | None:
-        """How many nodes could be launched now; None: the platform cannot tell, so try."""
+        """The number of nodes that can be launched now; None: unknown, so the master tries."""
 
-    async def launch(self, effect: str, place: Occupant) -> None:
-        """Have a node come for a place; returns once the platform has taken the order, before the node is there.
+    async def launch(self, request: LaunchRequest) -> None:
+        """Request nodes; returns once the platform has accepted, before they run.
 
-        The newcomer is a machine of its own: another one than that of the node given up if it was cordoned, and under
-        another name as long as the old one may still be there. One effect brings at most one node, however often it is
-        asked for; for a place that the platform has filled anew by itself there is nothing to do.
+        A replacement uses another machine if that of the replaced node is cordoned, and another name while that node
+        may still run. One effect launches its nodes once. If the platform has already filled the place again, do
+        nothing.
 
         Args:
-            effect: identity of the launch, the same whenever it is asked for again.
-            place: the node given up.
+            request: which nodes.
 
         Raises:
-            Refused: it will not, with the reason, as ``no machine is free``.
+            Refused: the platform launches none of them, with the reason, as ``no machine is free``.
         """
 
     async def delete(self, place: Occupant, grace_s: float) -> None:
-        """End a node that was given up; harmless if it is gone. Returns at once.
+        """Begin to end a node; no error if it has ended. Returns at once.
 
         Args:
             place: the node.
-            grace_s: seconds that it has to leave by itself; 0: it is ended now, as it may be frozen.
+            grace_s: grace period in seconds; 0: end it now, as it may be frozen.
         """
 
     async def cordon(self, place: Occupant, reason: str) -> None:
-        """Keep the machine of a node from being chosen again, and its name from being used again.
+        """Exclude a node's machine and name from later launches.
 
         Args:
             place: the node.
-            reason: why, for people.
+            reason: why, shown to operators.
         """
 
-    def watch(self) -> AsyncIterator[Happening]:
-        """What happens to nodes and capacity, beginning with what is so now; ends only by raising ``Unreachable``.
+    def watch(self) -> AsyncIterator[PlatformEvent]:
+        """Changes of nodes and capacity, starting with the current state; ends only by raising ``Unreachable``.
 
-        What may have been missed is told again: repeats are harmless, gaps are not.
+        Delivers at least once: repeats are allowed, gaps are not.
         """
 
     async def close(self) -> None:
-        """Release what this object holds; the nodes stay."""
+        """Release resources of this object; the nodes keep running."""

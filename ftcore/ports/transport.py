@@ -1,4 +1,4 @@
-"""How agents, operators and standbys reach masters."""
+"""How agents, operators and standbys connect to masters."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -6,66 +6,66 @@ from typing import Protocol, TypeAlias
 
 
 class Stream(Protocol):
-    """A conversation between two processes in whole frames, in order. At each end one task reads and one task writes.
+    """An ordered, bidirectional stream of whole frames. At each end one task reads and one task writes.
 
     Raised by ``read`` and ``write``: ``StreamBroken``.
     """
 
     @property
     def peer(self) -> str:
-        """The host of who opened the stream, ``unix`` on one machine; of use to who serves."""
+        """At the serving end: the client's host; ``unix`` for a unix socket."""
 
     async def read(self) -> bytes | None:
-        """The next frame; None: the other end has closed the stream."""
+        """The next frame; None: the peer has closed the stream."""
 
     async def write(self, frame: bytes) -> None:
         """Send a frame; returns once the transport has taken it."""
 
 
 Handle: TypeAlias = Callable[[Stream], Awaitable[None]]
-"""Serves one stream. The stream is closed when it returns; it is cancelled when the stream breaks."""
+"""Serves one stream: the stream is closed when the handler returns, the handler is cancelled when the stream breaks."""
 
 
 class Listener(Protocol):
-    """Where one process serves streams."""
+    """A server for streams."""
 
     async def start(self) -> str:
-        """Serve; returns the address for others.
+        """Start to serve; returns the advertised address.
 
         Raises:
-            Unreachable: the address cannot be listened on.
-            UsageError: there is no certificate to show.
+            Unreachable: the address cannot be bound.
+            UsageError: the server certificate is missing.
         """
 
     @property
     def reachable(self) -> bool:
-        """Whether callers find the address; the file of a socket may have been removed."""
+        """Whether clients can find the address; the file of a unix socket may have been removed."""
 
     async def restore(self) -> None:
-        """Make the address reachable again, if that is possible; open streams are not touched."""
+        """Make the address reachable again if possible; open streams are unaffected."""
 
     async def stop(self) -> None:
-        """Close all streams; what was written to them is sent first, for a moment."""
+        """Close all streams, after a short grace period to flush them."""
 
 
 class Transport(Protocol):
-    """How agents, operators and standbys reach masters."""
+    """How agents, operators and standbys connect to masters."""
 
     def connect(self, target: str) -> AbstractAsyncContextManager[Stream]:
-        """A stream to who serves an address, closed at the end of the context.
+        """A stream to a server, closed at the end of the context.
 
         Args:
-            target: the address, as ``Listener.start`` gave it.
+            target: the address that ``Listener.start`` returned.
 
         Raises:
-            StreamBroken: when it is read or written first: nobody serves there.
+            StreamBroken: on the first read or write, if no server listens at the address.
         """
 
     def listener(self, target: str, *, advertise: str, handle: Handle) -> Listener:
-        """A listener that is not started yet.
+        """A listener, not started.
 
         Args:
-            target: ``unix:/path``, or ``host:port`` with port 0 for a free one.
-            advertise: host name or address that others use; empty: that of the target.
+            target: ``unix:/path``, or ``host:port``; port 0: any free port.
+            advertise: host name or address for clients; empty: that of the target.
             handle: serves each stream.
         """

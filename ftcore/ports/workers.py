@@ -1,17 +1,18 @@
-"""Who runs the workers of a node, and what they show of themselves."""
+"""Protocols of the supervisor, which runs a node's workers, and the data it reports about them."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
 from ftcore.ids import Round
-from ftcore.shm.notes import Found, Saved
+from ftcore.shm.boundary import BoundaryState
+from ftcore.shm.notes import CheckpointNote, FindingNote
 
 
 @attrs.frozen(kw_only=True)
 class Launch:
-    """All that is needed to start one node's workers of a round.
+    """Parameters for starting one node's workers of a round.
 
     Args:
         round: the round.
@@ -39,9 +40,9 @@ class WorkerExit:
     Args:
         round: the round it belonged to.
         local_rank: its rank on the node.
-        pid: its process id.
+        pid: its process ID.
         exitcode: exit code; negative: the signal.
-        mono: monotonic nanoseconds at which it was noticed.
+        mono: monotonic nanoseconds at which the exit was noticed.
     """
 
     round: Round
@@ -53,19 +54,20 @@ class WorkerExit:
 
 @attrs.frozen(kw_only=True)
 class Progress:
-    """What a worker's progress page says.
+    """Contents of a worker's progress page.
 
     Args:
         steps: steps completed since the process started.
         step: number of the last completed step, counted from the start of the training if ``absolute``.
         absolute: see ``step``.
         mono: monotonic nanoseconds of its completion.
-        loss: the loss last reported, or None.
-        findings: what the detectors in the worker found lately, oldest first.
-        saves: which checkpoints it completed lately, oldest first.
-        paced: steps since the process started in which its own work was measured.
-        own_s: seconds of own work in those, waiting for other ranks left out.
-        whole_s: seconds that those took.
+        loss: the last reported loss, or None.
+        findings: recent findings of the detectors in the worker, oldest first.
+        saves: recently completed checkpoints, oldest first.
+        paced: number of steps since the process started whose own work was measured.
+        own_s: seconds of own work in those steps, without waiting for other ranks.
+        whole_s: total seconds of those steps.
+        abilities: what the worker can do on request.
     """
 
     steps: int
@@ -73,21 +75,22 @@ class Progress:
     absolute: bool
     mono: int
     loss: float | None
-    findings: tuple[Found, ...] = ()
-    saves: tuple[Saved, ...] = ()
+    findings: tuple[FindingNote, ...] = ()
+    saves: tuple[CheckpointNote, ...] = ()
     paced: int = 0
     own_s: float = 0.0
     whole_s: float = 0.0
+    abilities: tuple[str, ...] = ()
 
 
 @attrs.frozen
 class Signs:
-    """What a worker's page says beside its steps; 0: it does not say.
+    """Liveness data of a worker's progress page; 0: unknown.
 
     Args:
         active: monotonic nanoseconds of its last step, backward pass or report.
-        ended: monotonic nanoseconds at which its script came to its end.
-        timeout: nanoseconds of the timeout of its process group.
+        ended: monotonic nanoseconds at which its script ended.
+        timeout: timeout of its process group in nanoseconds.
     """
 
     active: int = 0
@@ -97,93 +100,126 @@ class Signs:
 
 @runtime_checkable
 class Inspector(Protocol):
-    """A supervisor that can look into its workers; one that cannot need not have any of it."""
+    """Optional part of a supervisor: inspection of running workers."""
 
     def signs(self) -> tuple[Signs, ...]:
-        """What the workers' pages say beside their steps, by local rank."""
+        """Liveness data of the workers, by local rank."""
 
     def ask_stack(self, local_rank: int, every: bool = False, locked: bool = False) -> bool:
-        """Ask a worker for Python stacks; whether it can answer.
+        """Request Python stacks from a worker; returns whether the worker can write them.
 
         Args:
             local_rank: the worker.
-            every: those of all its threads, to be written as soon as the main thread runs Python; else that of the main
-                thread alone, at once. The latter may end a process that runs Python: ask it only of a worker that did
-                not answer the former, for it is inside a call that is not Python's.
+            every: True: the stacks of all threads, written as soon as the main thread runs Python. False: that of the
+                main thread, written at once. The latter may kill a process that runs Python; use it only for a worker
+                that did not answer the former and therefore is inside a native call.
             locked: its main thread waits for a lock.
         """
 
     def stack(self, local_rank: int) -> str:
-        """What it has answered by now, as faulthandler prints it."""
+        """The stacks written so far, as faulthandler prints them."""
 
 
 @runtime_checkable
 class Warmer(Protocol):
-    """A supervisor that prepares starts while nothing runs; one that does not need not have any of it."""
+    """Optional part of a supervisor: preparation of warm starts."""
 
     async def warmed(self) -> bool:
-        """Wait until workers can be started at once; whether they can be, as far as is known."""
+        """Wait until preparation has ended; returns whether workers can be started warm, as far as known."""
 
 
 class Supervisor(Protocol):
     """Starts, watches and stops the workers of one node.
 
-    ftcore's own is ``runtime.agent.supervisor``; a launcher that has its own way to run processes brings another.
-    Only one round's workers exist at a time.
+    Default: ``runtime.agent.workers.supervisor``. A launcher with its own process management supplies its own. Workers
+    of only one round exist at a time.
     """
 
     async def start(self, launch: Launch) -> tuple[tuple[int, ...], str]:
         """Start all workers of the launch.
 
         Returns:
-            The pids by local rank, and how they were started (``fork``, ``exec: reason``).
+            The PIDs by local rank, and the start method (``fork``, ``exec: reason``).
 
         Raises:
-            UsageError: what is to be run cannot be (missing, not executable); none runs.
+            UsageError: the program is missing or not executable; no worker was started.
         """
 
     async def stop(self, grace_s: float) -> tuple[int | None, ...]:
-        """End every worker and all that it started: TERM, ``grace_s``, KILL. Returns exit codes by local rank.
+        """End all workers and their child processes: TERM, ``grace_s`` seconds, KILL. Returns exit codes by local rank.
 
-        None stands for a worker that had ended before. Returns at once, with an empty tuple, if none was started.
+        None: the worker had ended before. Returns an empty tuple at once if no worker was started.
         """
 
     def exits(self) -> AsyncIterator[WorkerExit]:
-        """Each worker's end, as it happens, those caused by ``stop`` excepted."""
+        """Worker exits as they happen, except those caused by ``stop``."""
 
     def progress(self) -> tuple[Progress | None, ...]:
-        """What the workers' pages say now, by local rank; None for one that reports nothing."""
+        """Current progress pages, by local rank; None for a worker that reports nothing."""
 
     def tail(self, local_rank: int, limit: int) -> str:
-        """The last lines of the worker's output, at most ``limit`` bytes; of stderr if there is any, else stdout."""
+        """The last lines of the worker's output, at most ``limit`` bytes: stderr, or stdout if stderr is empty."""
 
     def error_file(self, local_rank: int) -> str:
-        """Path at which the worker may have left its error file, beside its logs; empty if it has none."""
+        """Path of the worker's error file, which may not exist; empty if the worker has none."""
 
     async def open_store(self, round_: Round, host: str) -> tuple[str, int]:
         """Serve a fresh TCPStore for the round; returns host and port.
 
         Raises:
-            UsageError: it cannot be opened, with the reason.
+            UsageError: the store cannot be opened, with the reason.
         """
 
     async def close(self) -> None:
-        """Stop the workers at once and release everything."""
+        """Stop the workers at once and release all resources."""
+
+
+class WorkerBoundary(Protocol):
+    """Stops and saves of one worker at step boundaries; see ``shm/boundary.py``."""
+
+    def read(self) -> BoundaryState:
+        """Where the worker is."""
+
+    def stop_at(self, number: int) -> None:
+        """Let it wait at a boundary and at every later one; 0: let it go on."""
+
+    def save_at(self, number: int) -> None:
+        """Let it save at a boundary; 0: nowhere."""
+
+
+@runtime_checkable
+class BoundaryControl(Protocol):
+    """Optional part of a supervisor: orders to running workers at step boundaries."""
+
+    def boundaries(self) -> Sequence[WorkerBoundary | None]:
+        """The workers' boundaries, by local rank; None for a worker that has ended."""
+
+
+@attrs.frozen
+class Performed:
+    """Result of an order that was executed.
+
+    Args:
+        step: the last step that the workers had completed by then; None: not known.
+        boundary: the step boundary at which the workers stop; 0: none.
+    """
+
+    step: int | None = None
+    boundary: int = 0
 
 
 class Performer(Protocol):
-    """Carries out orders that leave a node's processes in place."""
+    """Executes orders that do not restart a node's processes."""
 
-    async def perform(self, command: Any, effect: str) -> int | None:
-        """Carry out an order.
+    async def perform(self, command: Any, effect: str) -> Performed:
+        """Execute an order.
+
+        An order to resume may come while another one is in progress, which then ends at once.
 
         Args:
-            command: what to do, of a type that the agent was told this performer is for.
-            effect: identity of the order.
-
-        Returns:
-            The last step that the workers had completed then, if known.
+            command: the command, of a type registered for this performer.
+            effect: ID of the effect.
 
         Raises:
-            Refused: it could not be done; the workers are as they were.
+            Refused: the order could not be executed; the workers are unchanged.
         """

@@ -1,10 +1,10 @@
-"""What can be known of the torchrun agent that calls: all that this backend reads of it, in one place.
+"""Reads the state of the calling torchrun agent; the only place where this backend does so.
 
-torchrun hands its handler neither the agent nor the worker group. Both are on the stack whenever it calls, so they are
-looked up there, by what they are and not by a frame's name. Read are ``ElasticAgent.get_worker_group``,
-``WorkerGroup``, ``WorkerSpec``, ``RunResult`` and ``ChildFailedError``, which torch documents.
+torchrun passes neither the agent nor the worker group to its handler. Both are on the stack of every call, so they are
+found there by type. Only documented classes are read: ``ElasticAgent``, ``WorkerGroup``, ``WorkerSpec``, ``RunResult``
+and ``ChildFailedError``.
 
-House rule: nothing here raises for what it does not find; the caller goes on with less.
+House rule: nothing here raises if an object is not found.
 """
 
 import sys
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def worker_group(handler: object) -> Any:
-    """The ``WorkerGroup`` of the agent that works with this handler and is calling now; None if it is not found."""
+    """The ``WorkerGroup`` of the calling agent, if it uses this handler; None if it is not found."""
     from torch.distributed.elastic.agent.server.api import ElasticAgent
 
     for frame in _frames():
@@ -27,7 +27,7 @@ def worker_group(handler: object) -> Any:
 
 
 def failures() -> list[dict[str, Any]]:
-    """How the workers ended that the calling agent found failed a moment ago, the first of them first."""
+    """The worker failures that the calling agent has just detected, the first one first."""
     from torch.distributed.elastic.agent.server.api import RunResult
 
     for frame in _frames():
@@ -38,7 +38,7 @@ def failures() -> list[dict[str, Any]]:
 
 
 def raised() -> tuple[str, list[dict[str, Any]]]:
-    """The exception on its way through the caller: its name and first line (empty if there is none), and failures."""
+    """The exception that the caller handles: name and first line (empty if there is none), and worker failures."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     error = sys.exception()
@@ -51,21 +51,21 @@ def raised() -> tuple[str, list[dict[str, Any]]]:
 
 
 def failed(group: Any) -> bool:
-    """Whether the agent found its workers failed; who runs it may raise that later, or never."""
+    """Whether the agent has found its workers failed, even if no exception was raised for it."""
     from torch.distributed.elastic.agent.server.api import WorkerState
 
     return group is not None and group.state is WorkerState.FAILED
 
 
 def pids(group: Any) -> dict[int, int]:
-    """The workers' process ids by local rank; those that are none are left out."""
+    """The workers' process ids by local rank, without invalid ids."""
     if group is None:
         return {}
     return {worker.local_rank: worker.id for worker in group.workers if isinstance(worker.id, int) and worker.id > 1}
 
 
-def asked(spec: Any) -> dict[str, Any]:
-    """What torchrun was asked to run, as ``JobSpec`` has it: without what differs from node to node."""
+def job_spec(spec: Any) -> dict[str, Any]:
+    """The fields of ``JobSpec`` for what torchrun runs; they are the same on all nodes."""
     args = [str(arg) for arg in spec.args]
     if not isinstance(spec.entrypoint, str):
         return {"argv": [getattr(spec.entrypoint, "__qualname__", "function"), *args]}

@@ -1,26 +1,26 @@
-"""What torchrun's handler and its sidecar say to each other: JSON datagrams on a socket pair.
+"""Messages between torchrun's handler and its sidecar: JSON datagrams on a socket pair.
 
-The sidecar is given its configuration on standard input, once; after that:
+The sidecar reads its configuration from standard input, once. After that:
 
-| torchrun says | meaning |
+| torchrun sends | meaning |
 |---|---|
-| ``{"next": [failure, ...]}`` | waits in the rendezvous; none of its workers runs. How those of the last round ended |
-| ``{"running": {local rank: pid}}`` | the workers of the round have begun |
-| ``{"unusable": reason}`` | the world cannot be entered (its store is not reached); waits again |
+| ``{"next": [failure, ...]}`` | waits in the rendezvous, no worker runs; failures of the last round |
+| ``{"running": {local rank: pid}}`` | the workers of the round have started |
+| ``{"unusable": reason}`` | the world's store cannot be reached; torchrun waits again |
 | ``{"store": round, "port": n}`` or ``{"store": round, "error": text}`` | answers ``open`` |
-| ``{"expired": 1}`` | no world came within ``timeout`` |
+| ``{"expired": 1}`` | no world was formed within ``timeout`` |
 | ``{"done": 1}``, ``{"gave_up": reason, "failures": [...]}``, ``{"leaving": reason}`` | starts no more workers |
-| ``{"close": 1}`` | somebody closed the rendezvous: the job is to end |
+| ``{"close": 1}`` | the rendezvous was closed: end the job |
 
-| the sidecar says | meaning |
+| the sidecar sends | meaning |
 |---|---|
 | ``{"world": {...}}`` | start the workers: ``round``, ranks, store, variables |
-| ``{"restart": 1}`` | stop the workers and come to the rendezvous |
+| ``{"restart": 1}`` | stop the workers and return to the rendezvous |
 | ``{"open": round, "host": name}`` | serve a store |
-| ``{"timeout": reason}`` | answers ``expired``, if there is no reason to wait on |
-| ``{"end": {"outcome", "exit_code", "reason"}}`` | takes no further part; it ends now |
+| ``{"timeout": reason}`` | answers ``expired``, if torchrun should not wait longer |
+| ``{"end": {"outcome", "exit_code", "reason"}}`` | the node has left the job; the sidecar ends now |
 
-End of file says that the other is gone. A failure is ``{"local_rank", "pid", "exitcode", "error_file"}``.
+End of file means that the peer has ended. A failure is ``{"local_rank", "pid", "exitcode", "error_file"}``.
 """
 
 import socket
@@ -30,7 +30,7 @@ from ftcore.runtime.warm import protocol
 
 
 def send(channel: socket.socket, message: dict[str, Any]) -> bool:
-    """Send; False if the other is gone or does not read."""
+    """Send a message; False if the peer has ended or does not read."""
     try:
         protocol.send(channel, message)
     except OSError:
@@ -39,7 +39,7 @@ def send(channel: socket.socket, message: dict[str, Any]) -> bool:
 
 
 def receive(channel: socket.socket) -> dict[str, Any] | None:
-    """The next message; None: the other is gone. Raises ``BlockingIOError`` if the channel does not block."""
+    """The next message; None if the peer has ended. Raises ``BlockingIOError`` if the channel is non-blocking."""
     try:
         return protocol.receive(channel)[0]
     except BlockingIOError:

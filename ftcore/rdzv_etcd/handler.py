@@ -1,10 +1,10 @@
-"""Inside torchrun: the rendezvous handler. Knows torch and the channel, neither gRPC nor the log.
+"""The rendezvous handler inside torchrun. Imports torch and the channel, neither gRPC nor the log.
 
-A thread reads what the sidecar says, and opens stores when asked; torchrun's own thread only looks at what was
-said last, and waits for it in ``next_rendezvous`` alone. Signals interrupt every wait.
+A thread reads messages of the sidecar and opens stores on request. torchrun's own thread reads the latest state, and
+waits for the sidecar only in ``next_rendezvous``. Signals interrupt every wait.
 
-House rules: the user's mistakes and the job's end leave torchrun by ``SystemExit`` with one message and ftcore's exit
-code, so that no traceback hides what happened; torchrun's own classes are raised for what they are meant for.
+House rules: user errors and the job's end leave torchrun by ``SystemExit`` with one message and ftcore's exit code, so
+that no traceback hides the reason. torchrun's own exceptions are raised for their documented purposes.
 """
 
 import contextlib
@@ -37,13 +37,13 @@ from ftcore.runtime.warm.store import ROUNDS_KEPT, open_server
 
 BACKEND = "ftcore"
 REACH_S = 5.0
-"""How long a node tries to reach the store of its world; a host that is gone leads to a new world sooner."""
+"""How long a node tries to connect to the store of its world; a lost host leads to a new world earlier."""
 
 LIVES = 3
-"""How often in a row the sidecar may die before a world came of it."""
+"""How often in a row the sidecar may die before a world is formed."""
 
-LAST_WORDS_S = 15.0
-"""How long a torchrun that gave up or leaves waits for that to be in the log."""
+END_REPORT_S = 15.0
+"""How long a torchrun that gave up or leaves waits until the log has recorded it."""
 
 
 def make(params: RendezvousParameters) -> "FtcoreRendezvous":
@@ -74,12 +74,12 @@ def _exit(message: str, code: int) -> NoReturn:
 
 
 class _Sidecar:
-    """One life of the sidecar, and what it said last. ``changed`` guards all of it.
+    """One sidecar process and its latest messages; ``changed`` guards all attributes.
 
     Args:
-        config: for it.
-        env: its environment; the workers' may lack secrets.
-        stores: keeps the stores that it has opened here, by round.
+        config: its configuration.
+        env: its environment; it has secrets that the workers' environment lacks.
+        stores: filled with the stores that the sidecar has opened in this process, by round.
     """
 
     def __init__(self, config: Mapping[str, Any], env: Mapping[str, str], stores: dict[int, Any]) -> None:
@@ -88,7 +88,7 @@ class _Sidecar:
         self.end: dict[str, Any] | None = None
         self.timeout = ""
         self.restart = False
-        self.gone = False
+        self.exited = False
         self.waiting = False
         self._stores = stores
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -98,7 +98,7 @@ class _Sidecar:
                 stdin=subprocess.PIPE,
                 env=env,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # a Ctrl-C is torchrun's to obey
+                start_new_session=True,  # only torchrun handles Ctrl-C
             )
         assert self._process.stdin is not None
         with self._process.stdin as stdin:
@@ -106,24 +106,24 @@ class _Sidecar:
         self._thread = threading.Thread(target=self._read, name="ftcore-rendezvous", daemon=True)
         self._thread.start()
 
-    def say(self, message: dict[str, Any]) -> None:
-        """Tell it; if it is gone, that is told by ``gone``."""
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message; an error is ignored, because ``exited`` reports the end of the sidecar."""
         channel.send(self._channel, message)
 
     def ended(self, timeout_s: float | None) -> bool:
-        """Wait until it is gone, with a signal obeyed at once."""
+        """Wait until the sidecar has ended; signals interrupt the wait."""
         until = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
         with self.changed:
-            while not self.gone and time.monotonic() < until:
+            while not self.exited and time.monotonic() < until:
                 self.changed.wait(min(1.0, max(0.0, until - time.monotonic())))
-        return self.gone
+        return self.exited
 
     def close(self) -> None:
-        """Have it end, if it has not, and collect it."""
+        """End the sidecar and wait for its process."""
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
         try:
-            self._process.wait(LAST_WORDS_S)
+            self._process.wait(END_REPORT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -131,21 +131,21 @@ class _Sidecar:
     def _read(self) -> None:
         while (message := channel.receive(self._channel)) is not None:
             if "open" in message:
-                self.say(self._open(int(message["open"]), str(message["host"])))
+                self.send(self._open(int(message["open"]), str(message["host"])))
                 continue
             with self.changed:
-                self._take(message)
+                self._handle(message)
                 self.changed.notify_all()
         with self.changed:
-            self.gone = True
+            self.exited = True
             self.changed.notify_all()
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         if "world" in message:
             self.world, self.restart = message["world"], False
         elif "restart" in message and self.waiting:
             self.world = None
-            self.say({"next": []})
+            self.send({"next": []})
         elif "restart" in message:
             self.restart = True
         elif "timeout" in message:
@@ -157,7 +157,7 @@ class _Sidecar:
         try:
             self._stores.pop(round_, None)
             self._stores[round_], port = open_server(host)
-        except Exception as error:  # torch raises its own types for a name that does not resolve or a refused socket
+        except Exception as error:  # torch has its own exceptions for an unresolved name or a refused socket
             return {"store": round_, "error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
         for old in sorted(self._stores)[:-ROUNDS_KEPT]:
             del self._stores[old]
@@ -165,10 +165,10 @@ class _Sidecar:
 
 
 class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base is untyped
-    """One torchrun's handler.
+    """The rendezvous handler of a torchrun.
 
     Args:
-        config: for the sidecar, as far as it is known before torchrun has an agent.
+        config: configuration of the sidecar, without the fields that come from torchrun's agent.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -177,11 +177,11 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
         self._sidecar: _Sidecar | None = None
         self._stores: dict[int, Any] = {}
         self._group: Any = None
-        self._told_running = True
+        self._running_sent = True
         self._had_world = False
 
     def get_backend(self) -> str:
-        """Its name."""
+        """The backend's name."""
         return BACKEND
 
     @property
@@ -190,28 +190,29 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
         return True
 
     def get_run_id(self) -> str:
-        """The job."""
+        """The job's name."""
         return str(self._config["job"])
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait for the next world and enter it. See the module for what is raised.
+        """Wait for the next world and enter it.
 
         Raises:
-            RendezvousTimeoutError: there are too few nodes for a first world, after ``timeout``.
+            RendezvousTimeoutError: too few nodes joined for a first world within ``timeout``.
+            SystemExit: the job has ended or refused this node.
         """
         ended = agent_view.failures()
         for _ in range(LIVES):
             sidecar = self._ensure_sidecar()
-            sidecar.say({"next": ended})
+            sidecar.send({"next": ended})
             while (world := self._await_world(sidecar)) is not None:
                 entered = self._enter(sidecar, world)
                 if entered is not None:
                     return entered
             ended = []
-        _exit(f"torchrun's sidecar died {LIVES} times in a row; what it said stands above", 1)
+        _exit(f"torchrun's sidecar died {LIVES} times in a row; see its messages above", 1)
 
     def _ensure_sidecar(self) -> _Sidecar:
-        if self._sidecar is not None and self._sidecar.gone:
+        if self._sidecar is not None and self._sidecar.exited:
             self._sidecar.close()
             self._sidecar = None
         if self._sidecar is None:
@@ -219,7 +220,7 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
             if group is not None:
                 spec = group.spec
                 self._config |= {"slots": spec.local_world_size, "role": spec.role, "max_restarts": spec.max_restarts}
-                self._config |= {"spec": agent_view.asked(spec)}
+                self._config |= {"spec": agent_view.job_spec(spec)}
             self._sidecar = _Sidecar(self._config, self._env, self._stores)
         return self._sidecar
 
@@ -232,12 +233,12 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
                 while sidecar.world is None:
                     if sidecar.end is not None:
                         _exit(str(sidecar.end["reason"]), int(sidecar.end["exit_code"]))
-                    if sidecar.gone:
+                    if sidecar.exited:
                         return None
                     if sidecar.timeout:
                         raise RendezvousTimeoutError(sidecar.timeout)
                     if time.monotonic() > until:
-                        sidecar.say({"expired": 1})
+                        sidecar.send({"expired": 1})
                         until = time.monotonic() + self._config["timeout"]
                     sidecar.changed.wait(min(1.0, max(0.0, until - time.monotonic())))
                 world, sidecar.world = sidecar.world, None
@@ -246,7 +247,7 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
                 sidecar.waiting = False
 
     def _enter(self, sidecar: _Sidecar, world: dict[str, Any]) -> RendezvousInfo | None:
-        """Connect to the world's store; None if it is not reached."""
+        """Connect to the world's store; None if it cannot be reached."""
         host, port = world["store_host"], world["store_port"]
         try:
             store = dist.TCPStore(
@@ -254,52 +255,53 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
             )
         except (dist.DistError, OSError, RuntimeError, ValueError) as error:
             first = str(error).strip().partition("\n")[0]
-            sidecar.say({"unusable": f"the store of round {world['round']} at {host}:{port} is not reached: {first}"})
+            reason = f"the store of round {world['round']} at {host}:{port} cannot be reached: {first}"
+            sidecar.send({"unusable": reason})
             return None
         for name, value in world["env"].items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        self._told_running = False
+        self._running_sent = False
         self._had_world = True
         shared = RoundStore(
             dist.PrefixStore("torchrun", store),
             (world["base_rank"], world["size"], world["base_role_rank"], world["role_size"]),
-            lambda: self._wanted(sidecar),
-            lambda: self._tell_running(sidecar),
+            lambda: self._round_over(sidecar),
+            lambda: self._send_running(sidecar),
         )
         return RendezvousInfo(shared, world["group_rank"], world["nodes"], RendezvousStoreInfo(host, port))
 
     @staticmethod
-    def _wanted(sidecar: _Sidecar) -> bool:
-        return sidecar.restart or sidecar.gone or sidecar.end is not None
+    def _round_over(sidecar: _Sidecar) -> bool:
+        return sidecar.restart or sidecar.exited or sidecar.end is not None
 
     def num_nodes_waiting(self) -> int:
-        """1 if the workers are to be stopped for a new round: torchrun comes back then. Never waits."""
+        """1 if torchrun must stop its workers and return to the rendezvous, else 0; never waits."""
         sidecar = self._sidecar
         if sidecar is None:
             return 0
-        self._tell_running(sidecar)
-        return int(self._wanted(sidecar))
+        self._send_running(sidecar)
+        return int(self._round_over(sidecar))
 
-    def _tell_running(self, sidecar: _Sidecar) -> None:
-        """Tell once a round that its workers have begun; torchrun has started them before it calls."""
-        if not self._told_running:
-            self._told_running = True
-            sidecar.say({"running": agent_view.pids(self._group)})
+    def _send_running(self, sidecar: _Sidecar) -> None:
+        """Report the running workers, once a round; torchrun has started them before it calls."""
+        if not self._running_sent:
+            self._running_sent = True
+            sidecar.send({"running": agent_view.pids(self._group)})
 
     def is_closed(self) -> bool:
-        """The job has ended, or goes on without this node."""
+        """Whether the job has ended, or goes on without this node."""
         return self._sidecar is not None and self._sidecar.end is not None
 
     def set_closed(self) -> None:
-        """Have the job end; it can be started again."""
+        """Request the end of the job; it can be started again."""
         if self._sidecar is not None:
-            self._sidecar.say({"close": 1})
+            self._sidecar.send({"close": 1})
 
     def shutdown(self) -> bool:
-        """Tell how this torchrun ends. Who has succeeded waits until the job has: another node may need its store."""
+        """Report how this torchrun ends. After success, wait for the end of the job: other nodes may need its store."""
         sidecar = self._sidecar
         if sidecar is None:
             return True
@@ -308,17 +310,17 @@ class FtcoreRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch's base
         if not error and agent_view.failed(self._group):
             error, failures, gave_up = "its workers failed", agent_view.failures(), True
         if gave_up:
-            sidecar.say({"gave_up": self._why_it_gave_up(failures), "failures": failures})
+            sidecar.send({"gave_up": self._give_up_reason(failures), "failures": failures})
         elif error:
-            sidecar.say({"leaving": error})
+            sidecar.send({"leaving": error})
         else:
-            sidecar.say({"done": 1})
-        sidecar.ended(LAST_WORDS_S if error else None)
+            sidecar.send({"done": 1})
+        sidecar.ended(END_REPORT_S if error else None)
         sidecar.close()
         return True
 
-    def _why_it_gave_up(self, failures: list[dict[str, Any]]) -> str:
+    def _give_up_reason(self, failures: list[dict[str, Any]]) -> str:
         restarts = self._config.get("max_restarts", 0)
         first = f"local rank {failures[0]['local_rank']} ended with code {failures[0]['exitcode']}" if failures else ""
-        budget = f"--max-restarts {restarts} are used up" if restarts else "--max-restarts is 0"
+        budget = f"--max-restarts {restarts} is used up" if restarts else "--max-restarts is 0"
         return f"{first or 'a worker failed'}, and torchrun's {budget}"

@@ -1,6 +1,6 @@
-"""``--rdzv-endpoint`` and ``--rdzv-conf`` as this backend reads them. Pure; knows neither torch nor a store.
+"""``--rdzv-endpoint`` and ``--rdzv-conf`` of this backend. Pure; imports neither torch nor a store.
 
-House rule: an option that has no effect is refused, not ignored; c10d's names are answered with ours.
+House rule: an option without effect is refused, not ignored; for an option of c10d, the message names the equivalent.
 """
 
 import difflib
@@ -11,18 +11,18 @@ from typing import Any
 from ftcore.errors import UsageError
 
 OPTIONS: dict[str, str] = {
-    "timeout": "seconds to wait for the first world; torchrun itself sets 900. A spare of a running job waits on",
+    "timeout": "seconds to wait for the first world; torchrun sets 900. A spare of a running job waits without limit",
     "join_window": "seconds that a world waits for more nodes than its minimum (default 30)",
-    "node_id": "this node's name (default: the host's, with a number if a torchrun of the job has it already)",
-    "node_rank": "this node's place among the nodes (default: its old one, or the lowest that is free)",
-    "node_unit": "the world is a multiple of so many nodes (default 1)",
-    "policy": "file with the chain of recovery policies; the same on all nodes",
-    "archive": "directory that old events are moved to, seen by all nodes (default: FTCORE_ARCHIVE, else none)",
-    "keep_events": "events that stay in the store where there is an archive (default 100000)",
-    "snapshot_events": "events between two snapshots of the job's state (default 50000)",
-    "log_level": "of ftcore itself: debug, info, warning (default) or error",
+    "node_id": "this node's name (default: the host name, with a number if another torchrun of the job uses it)",
+    "node_rank": "this node's position among the nodes (default: its previous one, or the lowest free one)",
+    "node_unit": "the number of nodes is a multiple of this (default 1)",
+    "policy": "policy file: the chain of recovery policies; the same on all nodes",
+    "archive": "directory to which old events are moved, shared by all nodes (default: FTCORE_ARCHIVE, else none)",
+    "keep_events": "number of events kept in the store if there is an archive (default 100000)",
+    "snapshot_events": "number of events between two snapshots of the job's state (default 50000)",
+    "log_level": "log level of ftcore's own messages: debug, info, warning (default) or error",
 }
-"""All keys of ``--rdzv-conf``, with their meaning."""
+"""All keys of ``--rdzv-conf`` with their meaning."""
 
 _INSTEAD = {
     "last_call_timeout": "join_window",
@@ -30,13 +30,13 @@ _INSTEAD = {
     "rank": "node_rank",
 }
 _NEEDLESS = {
-    "is_host": "any node may lead",
+    "is_host": "any node may run the master",
     "store_type": "the round's store is always a TCPStore",
-    "read_timeout": "the log's client has its own",
-    "close_timeout": "an ended job is told in the log",
-    "heartbeat_timeout": "time constants are the job's own",
-    "keep_alive_interval": "time constants are the job's own",
-    "keep_alive_max_attempt": "time constants are the job's own",
+    "read_timeout": "the log's client has its own timeout",
+    "close_timeout": "the end of the job is recorded in the event log",
+    "heartbeat_timeout": "the job has its own time constants",
+    "keep_alive_interval": "the job has its own time constants",
+    "keep_alive_max_attempt": "the job has its own time constants",
 }
 _KEYS = "join-window|node-id|node-rank|node-unit|policy|archive|keep-events|snapshot-events|log-level"
 """Flags of ftrun that are keys of ``--rdzv-conf`` here."""
@@ -45,13 +45,13 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def check(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with their types; those left out are left out.
+    """The given options, converted to their types.
 
     Args:
-        config: as torchrun hands them over, texts or numbers.
+        config: options from torchrun, as texts or numbers.
 
     Raises:
-        UsageError: one is unknown, or has a value that it cannot have.
+        UsageError: an option is unknown or has an invalid value.
     """
     found: dict[str, Any] = {}
     for name, value in config.items():
@@ -74,10 +74,10 @@ def _advice(name: str) -> str:
     if name in _INSTEAD:
         return f"backend ftcore calls it {_INSTEAD[name]}"
     if name in _NEEDLESS:
-        return f"has nothing to set with backend ftcore ({_NEEDLESS[name]}); leave it out"
+        return f"has no effect with backend ftcore ({_NEEDLESS[name]}); remove it"
     near = difflib.get_close_matches(name, OPTIONS, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    return f"no option of backend ftcore; {hint}known are {', '.join(OPTIONS)}"
+    return f"not an option of backend ftcore; {hint}expected one of {', '.join(OPTIONS)}"
 
 
 def _number(name: str, value: Any) -> float:
@@ -100,12 +100,12 @@ def _whole(name: str, value: Any, least: int) -> int:
     return number
 
 
-def in_torchruns_words(text: str, store: str) -> str:
-    """A message in which ftrun's flags stand, for a user who typed torchrun's.
+def with_torchrun_flags(text: str, store: str) -> str:
+    """Replace ftrun's flags in a message by torchrun's.
 
     Args:
         text: the message.
-        store: URL of the log store, with which ``ftctl`` finds the job.
+        store: URL of the log store, added to ``ftctl`` commands.
     """
     text = re.sub(rf"(?<![\w-])--({_KEYS})(?![\w-])", lambda flag: _key(flag[1]), text)
     text = re.sub(r"(?<!ftctl )--store\b", "--rdzv-endpoint", text).replace("(--job)", "(--rdzv-id)")
@@ -122,11 +122,11 @@ def store_url(endpoint: str, fallback: str = "") -> str:
     """The URL of the log store.
 
     Args:
-        endpoint: ``HOST:PORT,HOST:PORT`` of etcd, as torchrun's users write it, or a URL.
-        fallback: used where the endpoint is empty (``FTCORE_STORE``).
+        endpoint: ``HOST:PORT,HOST:PORT`` of etcd, as in torchrun, or a URL.
+        fallback: used if the endpoint is empty (``FTCORE_STORE``).
 
     Raises:
-        UsageError: there is none, or it cannot be shared by the nodes of a job.
+        UsageError: there is none, or nodes of a job cannot share it.
     """
     endpoint = endpoint.strip() or fallback
     if not endpoint:

@@ -1,9 +1,9 @@
-"""Finds in ``/proc`` the workers that a torchrun has started and not named yet.
+"""Finds the workers in ``/proc`` that a torchrun has started and not reported yet.
 
-torchrun names its workers when it first looks at them, up to ``--monitor-interval`` after it has started them. If it is
-killed before, they are found here. A worker has the round's mark in its environment. A process that torchrun has
-forked and that has not called ``execve`` yet has torchrun's environment: it is recognised by torchrun's command line
-and by the addresses of its stack and arguments, which the kernel chooses anew for every program that it loads.
+torchrun reports its workers when it first monitors them, up to ``--monitor-interval`` after their start. If it is
+killed before, they are found here. A worker has the round's mark in its environment. A process that torchrun has forked
+and that has not called ``execve`` yet has torchrun's environment. It is recognised by torchrun's command line, and by
+the addresses of its stack and arguments, which the kernel chooses at random for every program.
 """
 
 import os
@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import TypeAlias
 
 MARK = "FTCORE_LAUNCH"
-"""In the environment of torchrun's workers: which launch they belong to."""
+"""Environment variable of torchrun's workers with the launch that they belong to."""
 
 _START_TIME, _STACK, _ARGUMENTS, _ENVIRONMENT = 19, 25, 45, 47
-"""Places in ``/proc/PID/stat``, counted from the state."""
+"""Positions of fields in ``/proc/PID/stat``, counted from the state."""
 
 Image: TypeAlias = tuple[bytes, str, str, str]
 
 
 class Children:
-    """The children of one torchrun that are younger than this object.
+    """The child processes of a torchrun that were started after this object.
 
     Args:
-        torchrun: its process id.
+        torchrun: process id of the torchrun.
 
     Attributes:
-        pidfd: of torchrun; -1 if it is gone.
+        pidfd: of torchrun; -1 if it has ended.
     """
 
     def __init__(self, torchrun: int) -> None:
@@ -39,7 +39,7 @@ class Children:
             self.pidfd = os.pidfd_open(torchrun)
         except ProcessLookupError:
             self.pidfd = -1
-        if self.pidfd >= 0 and os.getppid() != torchrun:  # gone, and its number may be another's
+        if self.pidfd >= 0 and os.getppid() != torchrun:  # it has ended, and the process id may be reused
             os.close(self.pidfd)
             self.pidfd = -1
 
@@ -47,7 +47,7 @@ class Children:
         """Release the pidfd.
 
         Args:
-            on_close: called with it before.
+            on_close: called with the pidfd before it is closed.
         """
         if self.pidfd >= 0:
             on_close(self.pidfd)
@@ -59,12 +59,12 @@ class Children:
         return f"{self._token}.{round_}"
 
     def find(self, round_: int) -> list[int]:
-        """Process ids of living workers of a round, of what they started, and of what is about to become one."""
+        """Process ids of the living workers of a round, of their children, and of forked processes before execve."""
         pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
         return [pid for pid in pids if pid != os.getpid() and self.is_of(pid, round_)]
 
     def is_of(self, pid: int, round_: int) -> bool:
-        """Whether the process is one of those that ``find`` looks for."""
+        """Whether the process is one that ``find`` returns."""
         try:
             if Path(f"/proc/{pid}").stat().st_uid != os.getuid() or _started(str(pid)) < self._since:
                 return False
@@ -77,7 +77,7 @@ class Children:
 
 
 def _image(pid: int) -> Image | None:
-    """What a process shares with those that it forks, until they load a program; None if it cannot be seen."""
+    """The part of a process that its forks share until they call ``execve``; None if it cannot be read."""
     try:
         fields = _stat(str(pid))
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -88,7 +88,7 @@ def _image(pid: int) -> Image | None:
 
 
 def _started(pid: str) -> int:
-    """When the process began, in ticks since the boot; a dead one never did."""
+    """Start time of the process in clock ticks since boot; -1 if it is dead."""
     fields = _stat(pid)
     return -1 if fields[0] in ("Z", "X") else int(fields[_START_TIME])
 

@@ -1,11 +1,11 @@
 """The store that torchrun's agents share in a round: the round's TCPStore, with three differences.
 
-- Ranks are not negotiated through it: the log has fixed them, and each node was told its own. So an agent never waits
-  there for another one that may be dead already.
-- Nobody waits on it for longer than the round lasts.
-- That it is gone is no error: whoever served it has passed the last barrier or is dead, and either is in the log.
+- Ranks are not negotiated through it: the event log has them, and each node gets its own from the master. So an agent
+  never waits in the store for another agent that may be dead.
+- A wait ends when the round ends.
+- A lost connection is not an error: the serving node has passed the last barrier or is dead, and the log records both.
 
-The keys of agents have a prefix, so that they never meet those of workers, which use the same server.
+The agents' keys have a prefix that separates them from the workers' keys on the same server.
 """
 
 import datetime
@@ -19,18 +19,18 @@ import torch.distributed as dist
 ROLE_INFO = "torchelastic/role_info/"
 ASSIGNED = "torchelastic/assigned_ranks/"
 SLICE = datetime.timedelta(seconds=0.5)
-"""How long one wait goes on before the round is looked at again; signals are obeyed as often."""
+"""Longest wait before the state of the round and signals are checked."""
 
 
 class RoundStore(dist.Store):  # type: ignore[misc]  # torch's base is untyped
     """See the module.
 
     Args:
-        store: the round's store, prefixed.
-        ranks: global rank of the node's first worker, workers in the world; the same within the node's role.
+        store: the round's store, with a prefix.
+        ranks: global rank of the node's first worker, workers in the world; both again within the node's role.
         over: whether the round is over for this node.
-        counting: called before a counter is used: torchrun does so when its workers have ended, even if it has never
-            looked at them before.
+        counting: called before a counter is used. torchrun uses one when its workers have ended, even if it has not
+            monitored them before.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class RoundStore(dist.Store):  # type: ignore[misc]  # torch's base is untyped
 
     @property
     def timeout(self) -> datetime.timedelta:
-        """How long ``wait`` and ``get`` wait."""
+        """Default timeout of ``wait`` and ``get``."""
         return self._timeout
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
-        """Set it."""
+        """Set the default timeout."""
         self._timeout = timeout
 
     def set(self, key: str, value: Any) -> None:
-        """Store a value; what only serves the negotiation of ranks is kept here."""
+        """Store a value; values for the negotiation of ranks stay in this process."""
         if key.startswith(ROLE_INFO):
             self._role = value if isinstance(value, bytes) else str(value).encode()
         elif not key.startswith(ASSIGNED):
@@ -73,11 +73,11 @@ class RoundStore(dist.Store):  # type: ignore[misc]  # torch's base is untyped
             self.set(key, value)
 
     def multi_get(self, keys: Sequence[str]) -> list[Any]:
-        """``get`` each; the first agent reads the roles this way, to deal out ranks that ``set`` does not keep."""
+        """``get`` each; the first agent reads the roles this way, to assign ranks, which ``set`` ignores."""
         return [self._role if key.startswith(ROLE_INFO) else self.get(key) for key in keys]
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a counter; 0 if the store is gone."""
+        """Add to a counter; 0 if the store cannot be reached."""
         self._counting()
         try:
             return int(self._store.add(key, amount))
@@ -85,14 +85,14 @@ class RoundStore(dist.Store):  # type: ignore[misc]  # torch's base is untyped
             return 0
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are there."""
+        """Whether all keys exist."""
         return bool(self._store.check(list(keys)))
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:
-        """Wait until all keys are there, the round is over, or the store is gone.
+        """Wait until all keys exist, the round is over, or the store is lost.
 
         Raises:
-            dist.DistStoreError: none of that came in time.
+            dist.DistStoreError: none of these happened within the timeout.
         """
         until = time.monotonic() + (timeout or self._timeout).total_seconds()
         while not self._over():

@@ -1,7 +1,7 @@
-"""Torchrun's sidecar: the node's agent, with torchrun as its supervisor. Run by ``handler``, never by hand.
+"""Torchrun's sidecar: the node's agent, with torchrun as its supervisor. ``handler`` starts it.
 
-It ends with torchrun, whichever way that goes, and a moment after the job. It puts up candidates for the master role
-as every agent does; those are processes of their own and outlive it.
+It ends with torchrun, and shortly after the job. Like every agent, it starts candidates for the master role; those are
+separate processes and outlive it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from ftcore.events.job import JobSpec
 from ftcore.launch import paths
 from ftcore.launch.address import address_in, on_this_machine
 from ftcore.launch.candidacy import Candidacy, archive_dir
-from ftcore.launch.job import base_timing, submitted, tells_here
+from ftcore.launch.job import base_timing, narrates, submitted
 from ftcore.launch.node import NodeConfig, guarded, run_node
 from ftcore.launch.process import end_process, patient_stderr
 from ftcore.launch.security import security_in_force
@@ -34,12 +34,12 @@ from ftcore.logs import check_job_name
 from ftcore.logs.stores import opened
 from ftcore.ports import Supervisor
 from ftcore.rdzv_etcd import channel
-from ftcore.rdzv_etcd.options import in_torchruns_words
+from ftcore.rdzv_etcd.options import with_torchrun_flags
 from ftcore.rdzv_etcd.orphans import Children
-from ftcore.rdzv_etcd.supervisor import TorchrunSupervisor, Ways
+from ftcore.rdzv_etcd.supervisor import AgentCallbacks, TorchrunSupervisor
 from ftcore.runtime.agent.agent import Agent
 from ftcore.runtime.agent.config import AgentConfig, Outcome
-from ftcore.runtime.agent.reaper import Reaper
+from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.logging import configure
 from ftcore.runtime.master.retention import Sizes
 from ftcore.runtime.master.sequencer import refold
@@ -52,25 +52,25 @@ SIZES = Sizes()
 
 LEAD_S_PER_NODE = 0.25
 LEAD_S_MAX = 3.0
-"""Over how long the nodes' first candidacies are spread: some are up at once, and never all of a large job."""
+"""The nodes' first candidacies are spread over this time, so that not all nodes of a large job start one."""
 
-UNHEARD_S = 5.0
-"""How long a torchrun that gave up waits for a master that takes it."""
+GIVE_UP_S = 5.0
+"""How long a torchrun that gave up waits for a master to end the job."""
 
 
 def main() -> None:
     """Run torchrun's sidecar."""
     peer = socket.socket(fileno=int(sys.argv[1]))
     with patient_stderr():
-        peer.set_inheritable(False)  # a master that outlives this process would hide its end from torchrun
+        peer.set_inheritable(False)  # else a master that outlives this process would keep the channel open
         given = json.load(sys.stdin)
         configure(str(given.get("log_level", "warning")))
         outcome = guarded(lambda: asyncio.run(_run(given, peer)))
         reason = outcome.reason
         if outcome.outcome == "refused":
-            reason = in_torchruns_words(reason, given["store"])
+            reason = with_torchrun_flags(reason, given["store"])
         if outcome.outcome in ("failed", "stopped"):
-            reason += f"; the whole story: ftctl --store {given['store']} explain --job {given['job']}"
+            reason += f"; for details: ftctl --store {given['store']} explain --job {given['job']}"
         channel.send(peer, {"end": attrs.asdict(outcome) | {"reason": reason}})
 
 
@@ -80,7 +80,7 @@ async def _run(given: dict[str, Any], peer: socket.socket) -> Outcome:
     except UsageError as error:
         raise UsageError(f"--rdzv-id: {error}") from error
     state_dir = paths.own_dir(paths.state_home() / "agents" / given["job"], "the agents' own files")
-    with _name(given.get("node_id"), state_dir) as name:
+    with _claimed_name(given.get("node_id"), state_dir) as name:
         return await run_node(_config(given, name, state_dir), lambda *made: _supervise(given, peer, *made))
 
 
@@ -89,31 +89,29 @@ def _supervise(
 ) -> Supervisor:
     loop = asyncio.get_running_loop()
 
-    def here() -> Agent:
+    def this_agent() -> Agent:
         found = agent()
-        assert found is not None  # it is made in the turn of the loop in which the supervisor is
+        assert found is not None  # made in the same turn of the event loop as the supervisor
         return found
 
     def leave(reason: str, *, lost: bool = False) -> None:
-        if not here().over:
-            here().leave(reason, grace_s=0.0, lost=lost)
+        if not this_agent().over:
+            this_agent().leave(reason, grace_s=0.0, lost=lost)
 
     def gave_up(reason: str, exit_code: int) -> None:
-        here().give_up(reason, exit_code)
-        loop.call_later(UNHEARD_S, leave, "torchrun gave up, and no master has ended the job")
+        this_agent().give_up(reason, exit_code)
+        loop.call_later(GIVE_UP_S, leave, "torchrun gave up, and no master has ended the job")
 
     def close() -> None:
-        here().ask_to_stop("torchrun, which closed the rendezvous,", 5)
+        this_agent().ask_to_stop("torchrun, which closed the rendezvous,", 5)
 
     async def why_no_world() -> str:
         return await _why_no_world(config, float(given["timeout"]))
 
-    return TorchrunSupervisor(
-        peer,
-        config.agent.slots,
-        Ways(gave_up=gave_up, leave=leave, lost=partial(leave, lost=True), close=close, why_no_world=why_no_world),
-        Children(int(given["pid"])),
+    callbacks = AgentCallbacks(
+        gave_up=gave_up, leave=leave, lost=partial(leave, lost=True), close=close, why_no_world=why_no_world
     )
+    return TorchrunSupervisor(peer, config.agent.slots, callbacks, Children(int(given["pid"])))
 
 
 def _config(given: dict[str, Any], name: str, state_dir: Path) -> NodeConfig:
@@ -125,7 +123,7 @@ def _config(given: dict[str, Any], name: str, state_dir: Path) -> NodeConfig:
         slots=given.get("slots", 1),
         address=address,
         submission=_submission(given),
-        log_dir=state_dir,  # not used: torchrun has its own
+        log_dir=state_dir,  # not used: torchrun has its own log directory
         state_dir=state_dir,
         env={},
         ordinal=given.get("node_rank"),
@@ -142,18 +140,18 @@ def _config(given: dict[str, Any], name: str, state_dir: Path) -> NodeConfig:
         nodes=most,
         log_level=str(given.get("log_level", "warning")),
     )
-    return NodeConfig(agent=agent, candidacy=candidacy, tells=tells_here(given.get("node_rank"), most))
+    return NodeConfig(agent=agent, candidacy=candidacy, narrates=narrates(given.get("node_rank"), most))
 
 
 def _submission(given: dict[str, Any]) -> Submission:
     timing = base_timing()
     if "join_window" in given:
         timing = attrs.evolve(timing, join_window_s=given["join_window"])
-    asked = given.get("spec", {"argv": given["command"][:1]})
+    program = given.get("spec", {"argv": given["command"][:1]})
     spec = JobSpec(
-        argv=tuple(asked["argv"]),
-        module=asked.get("module", False),
-        no_python=asked.get("no_python", False),
+        argv=tuple(program["argv"]),
+        module=program.get("module", False),
+        no_python=program.get("no_python", False),
         nodes_min=given["nodes_min"],
         nodes_max=given["nodes_max"],
         node_unit=given.get("node_unit", 1),
@@ -169,10 +167,10 @@ def _submission(given: dict[str, Any]) -> Submission:
 
 
 @contextlib.contextmanager
-def _name(wanted: str | None, state_dir: Path) -> Iterator[str]:
-    """This node's name, held against other torchruns of the job on this machine.
+def _claimed_name(wanted: str | None, state_dir: Path) -> Iterator[str]:
+    """Claim a name for this node with a lock against other torchruns of the job on this machine.
 
-    A torchrun that comes back finds its old name free, and with it its place.
+    A restarted torchrun gets its old name again, and with it its ordinal.
     """
     host = socket.gethostname().partition(".")[0]
     names = iter([wanted]) if wanted else (host if n == 1 else f"{host}-{n}" for n in itertools.count(1))
@@ -192,17 +190,19 @@ def _name(wanted: str | None, state_dir: Path) -> Iterator[str]:
 
 
 async def _why_no_world(config: NodeConfig, waited_s: float) -> str:
-    """Why torchrun has waited in vain; empty if the job runs and this node stands by."""
+    """Why no world was formed in time; empty if the job runs and this node is a spare."""
     try:
         async with opened(config.candidacy.store, config.agent.job) as log:
             state = await refold(log)
     except FtcoreError as error:
         return f"no world after {waited_s:g} s: {error}"
     spec = config.agent.submission.spec
-    if state.world is not None and not has_ended(state):
+    if state.rounds.world is not None and not has_ended(state):
         return ""
-    there = f"{plural(state.available(), 'node is', 'nodes are')} there, the job needs at least {spec.nodes_min}"
-    return f"no world after {waited_s:g} s: {there}; start torchrun on more nodes with the same --rdzv-id and endpoint"
+    available = plural(state.membership.available(), "node has", "nodes have")
+    joined = f"{available} joined, the job needs at least {spec.nodes_min}"
+    advice = "start torchrun on more nodes with the same --rdzv-id and --rdzv-endpoint"
+    return f"no world after {waited_s:g} s: {joined}; {advice}"
 
 
 if __name__ == "__main__":

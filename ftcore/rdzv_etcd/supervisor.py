@@ -1,17 +1,17 @@
-"""``ports.Supervisor`` for a node whose workers are torchrun's: what is to be done is said to torchrun, by ``channel``.
+"""``ports.Supervisor`` for workers that torchrun runs; orders go to torchrun through ``channel``.
 
-What torchrun cannot or does not say in time is seen here. A worker's end shows on its pidfd, and its code in ``/proc``
-until torchrun collects it; so peers hear of a failure while torchrun still winds its own workers up. Success is
-torchrun's word alone. When torchrun is killed, its workers are killed here: nobody else would. Those that it has
-started and not named yet are found by a mark in their environment (``orphans.py``). The node leaves when none is left.
+Failures are detected here, earlier than torchrun reports them: a worker's end shows on its pidfd, and its exit code in
+``/proc`` until torchrun collects it. So other nodes are informed while torchrun still stops its own workers. Only
+torchrun reports success. If torchrun is killed, its workers are killed here. Workers that torchrun has started and not
+reported yet are found by a mark in their environment (``orphans.py``). The node leaves when no worker is left.
 
-| order | is done by |
+| order | carried out by |
 |---|---|
-| start | a world for the rendezvous in which torchrun waits; answered by its first look at the new workers |
-| stop | asking torchrun to come to the rendezvous; after the grace, killing the workers that it still has |
-| open a store | torchrun, which has torch in memory already |
+| start | giving a world to the waiting rendezvous; answered when torchrun first monitors the new workers |
+| stop | asking torchrun to return to the rendezvous; after the grace period, killing its remaining workers |
+| open a store | torchrun, which has already imported torch |
 
-House rule: workers that torchrun ends because another one failed are nobody's news.
+House rule: workers that torchrun stops because another worker failed are not reported.
 """
 
 import asyncio
@@ -33,27 +33,27 @@ from ftcore.ids import Round
 from ftcore.ports import Launch, Progress, WorkerExit
 from ftcore.rdzv_etcd import channel
 from ftcore.rdzv_etcd.orphans import MARK, Children
-from ftcore.runtime.agent.environment import RESUME_STEP, SKIP
-from ftcore.runtime.wire import WITHHELD
+from ftcore.runtime.agent.workers.environment import RESUME_STEP, SKIP
+from ftcore.runtime.wire import SECRET_VARIABLES
 
 _EXIT_CODE = 49
-"""Place of the exit code in ``/proc/PID/stat``, counted from the state."""
+"""Position of the exit code in ``/proc/PID/stat``, counted from the state."""
 
 SWEEP_S = 10.0
-"""How long workers that were killed may take to be gone, before the node leaves all the same."""
+"""Longest wait for killed workers to end before the node leaves."""
 
-LOOK_S = 0.02
-CLEAN_LOOKS = 2
-"""How often in a row nothing may be found: a process that is just being replaced (``execve``) shows no environment."""
+SCAN_S = 0.02
+CLEAN_SCANS = 2
+"""Scans in a row that must find no worker: during ``execve``, a process shows no environment."""
 
 logger = structlog.get_logger()
 
 TAIL_FILES = ("stderr.log", "stdout.log")
-"""Beside a worker's error file, if torchrun was told to redirect or to tee."""
+"""Output files beside a worker's error file, if torchrun redirects or tees."""
 
 
 @attrs.define
-class _Worker:
+class _TorchrunWorker:
     local_rank: int
     pid: int
     pidfd: int = -1
@@ -63,15 +63,15 @@ class _Worker:
 
 
 @attrs.frozen(kw_only=True)
-class Ways:
-    """What the supervisor tells the agent beside the answers to orders; each is called in the event loop.
+class AgentCallbacks:
+    """Calls from the supervisor to the agent, other than answers to orders; made in the event loop.
 
     Args:
-        gave_up: torchrun starts no more workers: reason and its exit code.
-        leave: torchrun ends by itself, and the job may go on without this node: the reason.
-        lost: torchrun died: the reason.
-        close: somebody closed the rendezvous.
-        why_no_world: why there is no world yet, or an empty text if there is one.
+        gave_up: torchrun starts no more workers; gets reason and exit code.
+        leave: torchrun ends, and the job may go on without this node; gets the reason.
+        lost: torchrun died; gets the reason.
+        close: the rendezvous was closed.
+        why_no_world: returns why there is no world yet, or an empty text if there is one.
     """
 
     gave_up: Callable[[str, int], None]
@@ -86,25 +86,25 @@ class TorchrunSupervisor:
 
     Args:
         peer: the channel to torchrun; closed by the caller.
-        slots: workers of the node.
-        ways: to the agent.
-        children: finds the workers that torchrun has not named yet.
+        slots: number of workers of the node.
+        callbacks: to the agent.
+        children: finds the workers that torchrun has not reported yet.
     """
 
-    def __init__(self, peer: socket.socket, slots: int, ways: Ways, children: Children) -> None:
+    def __init__(self, peer: socket.socket, slots: int, callbacks: AgentCallbacks, children: Children) -> None:
         peer.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._peer = peer
         self._slots = slots
-        self._ways = ways
+        self._callbacks = callbacks
         self._children = children
         self._round = Round(0)
-        self._workers: list[_Worker] = []
-        self._active = self._failed = self._done = self._gone = False
+        self._workers: list[_TorchrunWorker] = []
+        self._active = self._failed = self._done = self._dead = False
         self._idle = asyncio.Event()
         self._begun: asyncio.Future[tuple[int, ...]] | None = None
         self._opening: dict[int, asyncio.Future[int]] = {}
-        self._news: asyncio.Queue[WorkerExit | Callable[[], None] | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[WorkerExit | Callable[[], None] | None] = asyncio.Queue()
         self._stopping = asyncio.Lock()
         self._kill_at = float("inf")
         self._changed = asyncio.Event()
@@ -120,13 +120,13 @@ class TorchrunSupervisor:
         """See ``ports.Supervisor``. Waits until torchrun is at the rendezvous."""
         await self.stop(0.0)
         await self._idle.wait()
-        if self._gone or self._done:
+        if self._dead or self._done:
             raise UsageError("torchrun starts no more workers on this node")
         self._forget_workers()
         self._round, self._active, self._failed = launch.round, True, False
         self._idle.clear()
         self._begun = self._loop.create_future()
-        self._say({"world": _world(launch, self._children.mark(launch.round))})
+        self._send({"world": _world(launch, self._children.mark(launch.round))})
         try:
             return await self._begun, "torchrun"
         finally:
@@ -150,36 +150,36 @@ class TorchrunSupervisor:
         before = [worker.over for worker in self._workers]
         self._active = False
         if not self._idle.is_set():
-            self._say({"restart": 1})
+            self._send({"restart": 1})
         while not self._idle.is_set():
             left = self._kill_at - self._loop.time()
             if left <= 0 and not self._kill():
-                break  # torchrun itself hangs, but nothing of it trains
+                break  # torchrun itself hangs, but no worker is left
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left if left > 0 else 1.0):
                     await self._changed.wait()
         for worker in self._workers:
             if not worker.over and _is_dead(worker.pidfd):
-                self._over(worker)  # the event loop has not come to it yet
+                self._over(worker)  # the event loop has not called it yet
         if self._done:
-            self._ways.leave("its workers had ended with code 0 when the others began anew")
+            self._callbacks.leave("its workers had ended with code 0 when the others began a new round")
         return tuple(None if was else worker.code for worker, was in zip(self._workers, before, strict=False))
 
     async def exits(self) -> AsyncIterator[WorkerExit]:
         """See ``ports.Supervisor``. Ends after ``close``."""
-        while (news := await self._news.get()) is not None:
-            if isinstance(news, WorkerExit):
-                yield news
+        while (item := await self._queue.get()) is not None:
+            if isinstance(item, WorkerExit):
+                yield item
             else:
-                news()
+                item()
 
     def progress(self) -> tuple[Progress | None, ...]:
         """See ``ports.Supervisor``: torchrun's workers have no pages."""
         return (None,) * self._slots
 
     def tail(self, local_rank: int, limit: int) -> str:
-        """See ``ports.Supervisor``. Only if torchrun writes the worker's output to files."""
+        """See ``ports.Supervisor``. Empty unless torchrun writes the worker's output to files."""
         error_file = self.error_file(local_rank)
         for name in TAIL_FILES if error_file else ():
             with contextlib.suppress(OSError), Path(error_file).with_name(name).open("rb") as file:
@@ -195,27 +195,27 @@ class TorchrunSupervisor:
     async def open_store(self, round_: Round, host: str) -> tuple[str, int]:
         """See ``ports.Supervisor``."""
         answer: asyncio.Future[int] = self._loop.create_future()
-        self._opening[round_] = answer  # stays open if torchrun dies: the node is lost, and that is what is told
-        self._say({"open": round_, "host": host})
+        self._opening[round_] = answer  # never answered if torchrun dies: the loss of the node is reported instead
+        self._send({"open": round_, "host": host})
         try:
             return host, await answer
         finally:
             del self._opening[round_]
 
     async def close(self) -> None:
-        """See ``ports.Supervisor``: nothing of torchrun's that this process knows of is left if torchrun is gone."""
-        if self._gone:
+        """See ``ports.Supervisor``. If torchrun is dead, its remaining workers are killed."""
+        if self._dead:
             self._kill()
         self._loop.remove_reader(self._peer.fileno())
         self._children.close(self._loop.remove_reader)
         for task in self._tasks:
             task.cancel()
         self._forget_workers()
-        self._news.put_nowait(None)
+        self._queue.put_nowait(None)
 
-    # -- what torchrun says
+    # -- messages from torchrun
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         channel.send(self._peer, message)
 
     def _read(self) -> None:
@@ -228,33 +228,33 @@ class TorchrunSupervisor:
                 self._loop.remove_reader(self._peer.fileno())
                 self._lost()
                 return
-            self._take(message)
+            self._handle(message)
 
     def _died(self) -> None:
-        """Torchrun is dead; a process that it was about to start may hold its end of the channel open."""
+        """Handle torchrun's death; a process that it just forked may keep the channel open."""
         self._loop.remove_reader(self._children.pidfd)
         self._read()
         self._lost()
 
-    def _take(self, said: dict[str, Any]) -> None:
-        if "next" in said:
-            self._came_back(said["next"])
-        elif "running" in said:
-            self._run_now({int(rank): int(pid) for rank, pid in said["running"].items()})
-        elif "unusable" in said:
-            self._cannot_begin(str(said["unusable"]))
-        elif "store" in said:
-            self._opened(int(said["store"]), said.get("port"), str(said.get("error", "")))
-        elif "expired" in said:
+    def _handle(self, message: dict[str, Any]) -> None:
+        if "next" in message:
+            self._at_rendezvous(message["next"])
+        elif "running" in message:
+            self._started({int(rank): int(pid) for rank, pid in message["running"].items()})
+        elif "unusable" in message:
+            self._start_failed(str(message["unusable"]))
+        elif "store" in message:
+            self._opened(int(message["store"]), message.get("port"), str(message.get("error", "")))
+        elif "expired" in message:
             task = self._loop.create_task(self._explain())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        elif "close" in said:
-            self._ways.close()
+        elif "close" in message:
+            self._callbacks.close()
         else:
-            self._ended(said)
+            self._ended(message)
 
-    def _run_now(self, pids: Mapping[int, int]) -> None:
+    def _started(self, pids: Mapping[int, int]) -> None:
         if not self._workers:
             for local_rank, pid in sorted(pids.items()):
                 self._workers.append(self._watch(local_rank, pid))
@@ -264,64 +264,64 @@ class TorchrunSupervisor:
         if self._begun is not None and not self._begun.done():
             self._begun.set_result(tuple(worker.pid for worker in self._workers))
 
-    def _cannot_begin(self, reason: str) -> None:
+    def _start_failed(self, reason: str) -> None:
         self._active = False
         if self._begun is not None and not self._begun.done():
             self._begun.set_exception(UsageError(reason))
-        self._now_idle()
+        self._set_idle()
 
-    def _came_back(self, failures: Sequence[Mapping[str, Any]]) -> None:
-        """Torchrun waits at the rendezvous: none of its workers runs."""
+    def _at_rendezvous(self, failures: Sequence[Mapping[str, Any]]) -> None:
+        """Handle ``next``: torchrun waits at the rendezvous, and no worker runs."""
         self._account(failures)
         if self._active and not self._failed:
-            self._emit(0, 0, -signal.SIGTERM)  # torchrun has stopped them for a reason of its own
+            self._emit(0, 0, -signal.SIGTERM)  # torchrun stopped the workers without an order
         self._begin()
-        self._now_idle()
+        self._set_idle()
 
-    def _ended(self, said: Mapping[str, Any]) -> None:
-        """Torchrun starts no more workers."""
-        self._account(said.get("failures", ()))
+    def _ended(self, message: Mapping[str, Any]) -> None:
+        """Handle a message that torchrun starts no more workers."""
+        self._account(message.get("failures", ()))
         self._begin()
-        if "done" in said:
+        if "done" in message:
             self._done = True
             if self._active:
                 for local_rank in range(self._slots):
                     self._emit(local_rank, 0, 0)
             else:
-                self._news.put_nowait(lambda: self._ways.leave("torchrun has ended"))
-        elif "gave_up" in said:
-            reason = str(said["gave_up"])
-            self._news.put_nowait(lambda: self._ways.gave_up(reason, 1))
+                self._queue.put_nowait(lambda: self._callbacks.leave("torchrun has ended"))
+        elif "gave_up" in message:
+            reason = str(message["gave_up"])
+            self._queue.put_nowait(lambda: self._callbacks.gave_up(reason, 1))
         else:
-            reason = f"torchrun ended: {said.get('leaving', 'it did not say why')}"
-            self._news.put_nowait(lambda: self._ways.leave(reason))
-        self._now_idle()
+            reason = f"torchrun ended: {message.get('leaving', 'unknown reason')}"
+            self._queue.put_nowait(lambda: self._callbacks.leave(reason))
+        self._set_idle()
 
     def _lost(self) -> None:
-        """Torchrun is gone without a word, or after a signal.
+        """Handle torchrun's death without a last message.
 
-        A start and a store that it was asked for stay unanswered: nothing is known of them but that the node is lost.
+        Pending start and store orders stay unanswered: only the loss of the node is known.
         """
-        if self._gone:
+        if self._dead:
             return
-        self._gone = True
+        self._dead = True
         self._sweeping = self._loop.create_task(self._sweep())
-        self._now_idle()
-        self._ways.lost("its torchrun is gone, without a word")
+        self._set_idle()
+        self._callbacks.lost("its torchrun died without a message")
 
     async def _sweep(self) -> None:
-        """End what a dead torchrun has left running, and look until nothing is found any more."""
+        """Kill the workers of a dead torchrun until scans find none."""
         until = self._loop.time() + SWEEP_S
         clean = 0
-        while clean < CLEAN_LOOKS:
+        while clean < CLEAN_SCANS:
             clean = 0 if self._kill() else clean + 1
             if self._loop.time() > until:
-                logger.error("workers of a torchrun that is gone do not die", pids=self._kill())
+                logger.error("workers of a dead torchrun cannot be killed", pids=self._kill())
                 break
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SCAN_S)
         self._active = False
 
-    def _now_idle(self) -> None:
+    def _set_idle(self) -> None:
         self._idle.set()
         self._changed.set()
 
@@ -330,28 +330,28 @@ class TorchrunSupervisor:
         if answer is None or answer.done():
             return
         if port is None:
-            answer.set_exception(UsageError(f"no store for round {round_} can be opened: {error}"))
+            answer.set_exception(UsageError(f"cannot open a store for round {round_}: {error}"))
         else:
             answer.set_result(port)
 
     async def _explain(self) -> None:
-        reason = await self._ways.why_no_world()
+        reason = await self._callbacks.why_no_world()
         if reason and self._idle.is_set():
-            self._say({"timeout": reason})
+            self._send({"timeout": reason})
 
     # -- workers
 
-    def _watch(self, local_rank: int, pid: int) -> _Worker:
-        worker = _Worker(local_rank, pid, error_file=_error_file(pid))
+    def _watch(self, local_rank: int, pid: int) -> _TorchrunWorker:
+        worker = _TorchrunWorker(local_rank, pid, error_file=_error_file(pid))
         try:
             worker.pidfd = os.pidfd_open(pid)
             self._loop.add_reader(worker.pidfd, self._over, worker)
         except OSError:
-            worker.over = True  # torchrun says how
+            worker.over = True  # torchrun reports its exit code
         return worker
 
-    def _over(self, worker: _Worker) -> None:
-        """A worker's process has ended; who is too late for its code hears it from torchrun."""
+    def _over(self, worker: _TorchrunWorker) -> None:
+        """Handle the end of a worker; if its exit code is already collected, torchrun reports it."""
         self._loop.remove_reader(worker.pidfd)
         worker.over = True
         self._changed.set()
@@ -360,19 +360,19 @@ class TorchrunSupervisor:
             self._fail(worker, code)
 
     def _account(self, failures: Sequence[Mapping[str, Any]]) -> None:
-        """Take in how torchrun says that workers ended."""
+        """Process the worker failures that torchrun reports."""
         for failure in failures:
             local_rank, pid = int(failure["local_rank"]), int(failure["pid"])
             worker = next((each for each in self._workers if each.pid == pid), None)
             if worker is None and self._begun is not None and not self._begun.done():
-                worker = _Worker(local_rank, pid)  # it ended before torchrun's first look
+                worker = _TorchrunWorker(local_rank, pid)  # it ended before torchrun reported it
                 self._workers.append(worker)
             if worker is None or worker.code is not None:
                 continue
             worker.error_file = worker.error_file or str(failure["error_file"])
             self._fail(worker, int(failure["exitcode"]))
 
-    def _fail(self, worker: _Worker, code: int) -> None:
+    def _fail(self, worker: _TorchrunWorker, code: int) -> None:
         worker.code = code
         if self._active and not (self._failed and code == -signal.SIGTERM):
             self._emit(worker.local_rank, worker.pid, code)
@@ -380,13 +380,10 @@ class TorchrunSupervisor:
     def _emit(self, local_rank: int, pid: int, code: int) -> None:
         self._failed = self._failed or code != 0
         mono = time.monotonic_ns()
-        self._news.put_nowait(WorkerExit(round=self._round, local_rank=local_rank, pid=pid, exitcode=code, mono=mono))
+        self._queue.put_nowait(WorkerExit(round=self._round, local_rank=local_rank, pid=pid, exitcode=code, mono=mono))
 
     def _kill(self) -> list[int]:
-        """Kill what still lives of the workers, with all that shares their sessions; returns what was found alive.
-
-        Workers that torchrun has not named yet are looked for.
-        """
+        """Kill all living workers with their process groups, also those not reported yet; returns their process ids."""
         found = [worker.pid for worker in self._workers if worker.pidfd >= 0 and not _is_dead(worker.pidfd)]
         for worker in self._workers:
             if worker.pid in found:
@@ -396,7 +393,7 @@ class TorchrunSupervisor:
                 with contextlib.suppress(OSError):
                     pidfd = os.pidfd_open(pid)
                     try:
-                        if self._children.is_of(pid, self._round):  # not another one that has its number by now
+                        if self._children.is_of(pid, self._round):  # the process id was not reused
                             found.append(pid)
                             _kill_session(pid, pidfd)
                     finally:
@@ -424,7 +421,7 @@ def _kill_session(pid: int, pidfd: int) -> None:
 
 
 def _world(launch: Launch, mark: str) -> dict[str, Any]:
-    """What torchrun needs to know of a launch; the rest of the environment it makes itself."""
+    """The fields of a launch that torchrun needs; it makes the rest of the environment itself."""
     env = launch.envs[0]
     return {
         "round": launch.round,
@@ -436,12 +433,12 @@ def _world(launch: Launch, mark: str) -> dict[str, Any]:
         "role_size": int(env["ROLE_WORLD_SIZE"]),
         "store_host": env["MASTER_ADDR"],
         "store_port": int(env["MASTER_PORT"]),
-        "env": {name: env.get(name) for name in (RESUME_STEP, SKIP)} | dict.fromkeys(WITHHELD) | {MARK: mark},
+        "env": {name: env.get(name) for name in (RESUME_STEP, SKIP)} | dict.fromkeys(SECRET_VARIABLES) | {MARK: mark},
     }
 
 
 def _error_file(pid: int) -> str:
-    """Where torchrun lets a worker leave its error file."""
+    """The path of a worker's error file, from its environment; empty if unknown."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             variables = file.read().split(b"\0")
@@ -452,7 +449,7 @@ def _error_file(pid: int) -> str:
 
 
 def _exit_code(pid: int) -> int | None:
-    """The exit code of a child of torchrun that torchrun has not collected yet."""
+    """The exit code of a dead worker; None if torchrun has already collected it."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

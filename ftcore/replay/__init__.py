@@ -1,7 +1,7 @@
-"""Reading the past: fold a log to any point, verify its decisions, explain its incidents.
+"""Reading a log: fold it to any point, verify its decisions, explain its incidents.
 
-House rules: nothing here needs more than the events that it is handed; nothing reads a clock or a store. What is read
-is fed event by event to a *reader*, so one pass over a log can serve several; ``read`` and ``read_async`` do the pass.
+House rules: the only input is events; no clock or store is read. ``read`` and ``read_async`` feed events to readers, so
+one pass over a log can serve several.
 """
 
 from ftcore.replay.explain import Explainer, Failure, Incident, Phases

@@ -1,28 +1,28 @@
-"""Incidents, told from the log: what happened, what was decided and why, how long each part took, what was lost.
+"""Incidents, read from the event log: what happened, each decision and its reason, durations of phases, lost steps.
 
-Phases, in seconds. Each begins where the one before it ends:
+Phases, in seconds. Each begins where the previous one ends:
 
 | phase | ends with |
 |---|---|
 | ``detect`` | the fact that opened the incident, by the master's clock; begins with the root's own ``at.wall`` |
 | ``decide`` | the fact that brought the verdict ``take`` of the plan that held |
-| ``wait`` | the fact after which other nodes were ready for the places of those that left; training went on meanwhile |
+| ``wait`` | the fact after which replacements were ready for the nodes that leave; training went on meanwhile |
 | ``stop`` | the fact after which no worker of the old round ran: ``round.planned``, or the job's end |
 | ``rendezvous`` | the fact that fixed the new world (``world.formed``); back-off and waiting for nodes included |
 | ``start`` | the fact after which every worker ran (``round.started``), or had obeyed in place (``plan.applied``) |
 | ``first_step`` | the fact that resolved it by a completed step; begins where ``start`` ends, loading included |
-| ``total`` | the end of the incident; begins with ``detect``, or with ``decide`` if that is not known |
+| ``total`` | the end of the incident; begins with ``detect``, or with ``decide`` if ``detect`` is not known |
 
-Each phase ends, and the next begins, when the master took in a fact (``Event.time``), so they add up without gap and
-without overlap. That clock is one master's monotonic one, laid on the wall clock when its term began.
+A phase ends, and the next one begins, when the master received a fact (``Event.time``), so phases have no gap and no
+overlap. That clock is the monotonic clock of one master, aligned with the wall clock when its term began.
 
-House rules: a plan that failed, or that only prepared the next one (a checkpoint, a message), counts as deciding, so
-the phases of the plan that held add up to the total. A plan that leaves the processes in place has neither ``stop`` nor
+House rules: a plan that failed, or that only prepared the next one (a checkpoint, an alert), counts as ``decide``, so
+the phases of the plan that succeeded add up to the total. A plan that keeps the processes has neither ``stop`` nor
 ``rendezvous``; its ``start`` begins with the verdict.
-A decision happens in the turn of its fact and has that fact's time: a ``decide`` of 0.0 says *in the same turn*. What
-cannot be known is None, never 0: a source that told no clock, a phase that the incident did not have. ``detect``
-compares two clocks. Where they differ by more than ``SKEW``, the source's time is told by its monotonic clock, laid on
-the master's: the fact of its boot that came the fastest shows how, and what that one took is not in it.
+A decision is made in the turn of its fact and has that fact's time: a ``decide`` of 0.0 means *in the same turn*.
+Unknown values are None, never 0: a source that reported no clock, a phase that the incident did not have. ``detect``
+compares two clocks. If they differ by more than ``SKEW``, the source's time is computed from its monotonic clock. The
+offset to the master's clock is that of the fact of the same boot with the least delay; that delay is not corrected.
 """
 
 from collections import deque
@@ -43,28 +43,30 @@ from ftcore.events.incident import (
     IncidentRediagnosed,
     IncidentResolved,
 )
-from ftcore.events.policy import PlanApplied, PolicyConsidered
+from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyConsidered
 from ftcore.events.registry import Kind
-from ftcore.events.worker import FaultObserved, StepTimes, WorkerFailed
+from ftcore.events.worker import FaultObserved, StepTimes, WorkerFailed, WorkersFinished, WorkersStopped
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
 from ftcore.faults.classify import signal_name
+from ftcore.faults.taxonomy import FaultClass
 from ftcore.ids import SECOND
-from ftcore.policies.chain import left_out
+from ftcore.policies.chain import skipped_for_lack
 from ftcore.replay.reading import fold_recorded
 from ftcore.replay.timeline import STEPS_MAX, Step
-from ftcore.states.model import JobState, Report
-from ftcore.wording import moment, sentence
+from ftcore.states.evidence import Report
+from ftcore.states.model import JobState
+from ftcore.wording import sentence, timestamp_fields
 
 SKEW: Final = SECOND
-"""Wall clocks that differ by more are not compared."""
+"""Wall clocks that differ by more nanoseconds are not compared."""
 
 CLOCKED_MAX: Final = 64
-"""Facts of a boot that are remembered to know its clock."""
+"""Facts of a boot that are kept to estimate its clock offset."""
 
 
 @attrs.frozen(kw_only=True)
 class Phases:
-    """Seconds; None: not known. See the module's table."""
+    """Duration of each phase in seconds; None if not known. See the module's table."""
 
     detect: float | None = None
     decide: float | None = None
@@ -77,12 +79,12 @@ class Phases:
 
 
 @attrs.frozen(kw_only=True)
-class Place:
-    """Where it began.
+class FaultOrigin:
+    """Where an incident began.
 
     Args:
         node: the node; None for a request.
-        rank: the global rank; None if it was no single rank's.
+        rank: the global rank; None if it was not a single rank.
     """
 
     node: str | None
@@ -95,8 +97,8 @@ class Asked:
 
     Args:
         name: the policy.
-        verdict: ``take`` or ``pass``; what the job is not able to do passes in every incident, though it is an event of
-            the first one only.
+        verdict: ``take`` or ``pass``. A policy that lacks an ability passes in every incident, but the log has an
+            event for it only in the first one.
         reason: why.
     """
 
@@ -107,21 +109,21 @@ class Asked:
 
 @attrs.frozen(kw_only=True)
 class Failure:
-    """One process or node that failed, in the words of torchrun's failure record.
+    """One process or node that failed, with the fields of torchrun's failure record.
 
     Args:
         rank: global rank; None for a whole node.
         local_rank: rank on its node; None for a whole node.
         node: the node.
-        restart: rounds of the run before the one that failed.
+        restart: number of earlier rounds of the run.
         exitcode: exit code, negative for a signal; None if no process of the job is known to have ended.
         message: the exception from the error file, else the signal, else the last line of output.
         py_callstack: the traceback from the error file, or None.
         raised: when the exception was raised, by the error file, nanoseconds since the epoch; or None.
-        time: when its agent noticed, nanoseconds since the epoch; on the master's clock if the agent told none, or its
-            clock differs from the master's.
+        time: when its agent noticed, nanoseconds since the epoch; on the master's clock if the agent reported no time,
+            or its clock differs from the master's.
         seq: the fact in the log.
-        last: the last steps of the node's workers before it, if it is the fact that tells of them.
+        last: the last steps of the node's workers before the failure, if the fact has them.
     """
 
     rank: int | None
@@ -142,25 +144,26 @@ class Incident:
     """One incident; the JSON of ``ftctl incidents`` and ``ftctl explain`` (``class`` instead of ``cls``).
 
     Args:
-        id: its identity in the job.
-        kind: ``fault``, ``warning`` (training survives it by itself), ``request`` (somebody's wish) or ``opportunity``.
-        cls: class of the taxonomy, by the last reading of the evidence.
-        detail: the finer distinction.
+        id: its id in the job.
+        kind: ``fault``, ``warning`` (training survives it by itself), ``request`` (of an operator) or ``opportunity``.
+        cls: class of the taxonomy, by the last diagnosis.
+        detail: the subclass.
         summary: one line.
-        nodes, ranks: what is named by it, the culprit first.
+        nodes, ranks: nodes and ranks involved, the root first.
         root: where it began.
         opened: nanoseconds since the epoch, the master's clock.
         closed: likewise; None while it is open.
         run: the job's run.
-        revisions: readings that made the chain start again.
-        resolved_by: the policy that brought the outcome; None if none did (yet).
-        outcome: as ``incident.resolved`` says, or ``exhausted``; None while it is open.
+        revisions: diagnoses that made the chain start again.
+        resolved_by: the policy that resolved it; None if none did (yet).
+        outcome: that of ``incident.resolved``, or ``exhausted``; None while it is open.
         policies: every answer, in order.
-        phases: seconds.
-        steps_lost: completed steps that had to be done again; None if not known.
+        phases: durations in seconds.
+        steps_lost: completed steps that had to be computed again; None if not known.
         state: state of the incident machine.
-        failures: what failed, the first failure first.
-        timeline: what was done about it beyond a plain restart, and what came of that, in order.
+        failures: failed workers and nodes, the first failure first.
+        ended_early: of class ``collateral``: ranks that ended with code 0 before others failed, which may be the cause.
+        timeline: actions beyond a plain restart, and their results, in order.
         first_seq, last_seq: of the events that belong to it.
     """
 
@@ -171,7 +174,7 @@ class Incident:
     summary: str
     nodes: tuple[str, ...]
     ranks: tuple[int, ...]
-    root: Place
+    root: FaultOrigin
     opened: int
     closed: int | None
     run: int
@@ -183,30 +186,31 @@ class Incident:
     steps_lost: int | None
     state: str
     failures: tuple[Failure, ...]
+    ended_early: tuple[FaultOrigin, ...]
     timeline: tuple[Step, ...]
     first_seq: int
     last_seq: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, under the names of the contract; moments as ``words.moment`` has them."""
+        """Plain JSON values; times as ``wording.timestamp_fields`` writes them."""
         fields = attrs.asdict(self)
-        fields["failures"] = [_with_moments(failure, "raised", "time") for failure in fields["failures"]]
+        fields["failures"] = [_with_timestamps(failure, "raised", "time") for failure in fields["failures"]]
         return {
             ("class" if key == "cls" else key): value
-            for key, value in _with_moments(fields, "opened", "closed").items()
+            for key, value in _with_timestamps(fields, "opened", "closed").items()
         }
 
 
-def _with_moments(fields: dict[str, Any], *names: str) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+def _with_timestamps(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    converted: dict[str, Any] = {}
     for key, value in fields.items():
-        told |= moment(key, value) if key in names else {key: value}
-    return told
+        converted |= timestamp_fields(key, value) if key in names else {key: value}
+    return converted
 
 
 @attrs.define(kw_only=True)
-class _Case:
-    """An incident under way: the events that its story is made of."""
+class _OpenIncident:
+    """The events of an incident that is being read."""
 
     id: str
     run: int
@@ -218,6 +222,7 @@ class _Case:
     asked: list[Asked] = attrs.field(factory=list)
     left_out: set[str] = attrs.field(factory=set)
     failed: dict[tuple[int, str], tuple[Event, Failure]]
+    finished: dict[FaultOrigin, None]
     took: Event | None = None
     steps: list[Step] = attrs.field(factory=list)
     departed: Event | None = None
@@ -231,20 +236,22 @@ class _Case:
     last: int = 0
 
     def begin_plan(self, took: Event | None) -> None:
-        """A policy took it; None: its plan is over, and the chain is asked on."""
+        """Note the fact of a ``take``, or None when the plan is over and the chain goes on."""
         self.took, self.departed, self.applied = took, None, None
         self.planned, self.formed, self.started = None, None, None
 
 
 class Explainer:
-    """A reader that collects incidents; ``incidents()`` tells of those that began so far, in order."""
+    """A reader that collects incidents; ``incidents()`` returns those that were opened so far."""
 
     def __init__(self) -> None:
         self._state = JobState()
-        self._cases: list[_Case] = []
-        self._open: _Case | None = None
+        self._cases: list[_OpenIncident] = []
+        self._open: _OpenIncident | None = None
         self._fact: Event | None = None
         self._failed: dict[tuple[int, str], tuple[Event, Failure]] = {}
+        self._finished: dict[FaultOrigin, None] = {}
+        self._alerts: dict[int, _OpenIncident] = {}
         self._clocks: dict[str, deque[int]] = {}
 
     def feed(self, event: Event) -> None:
@@ -254,17 +261,18 @@ class Explainer:
         event = self._on_one_clock(event)
         if event.kind is Kind.FACT or self._fact is None:
             self._fact = event
-        for report in reversed(state.reports):
+        for report in reversed(state.evidence.reports):
             if report.seq != event.seq:
                 break
-            restart = max(0, report.round - state.round_first)
+            restart = max(0, report.round - state.rounds.first)
             self._failed[report.seq, report.node] = (event, _failure(event, report, restart))
+        self._note_finished(event)
         if event.incident is not None:
-            self._decided(event, self._fact)
-        self._done(event)
+            self._note_decision(event, self._fact)
+        self._note_step(event)
 
     def _on_one_clock(self, event: Event) -> Event:
-        """A fact with its source's time on the master's clock, if the source's own wall clock differs from that."""
+        """The fact with its source's time converted to the master's clock, if the two wall clocks differ."""
         at = event.at
         if at is None or not at.boot:
             return event
@@ -273,21 +281,43 @@ class Explainer:
         wall = at.mono + min(ahead)
         return event if abs(wall - at.wall) <= SKEW else structs.replace(event, at=structs.replace(at, wall=wall))
 
-    def _done(self, event: Event) -> None:
-        """Note what was done: what names the incident, and what comes while it is open and names none."""
+    def _note_finished(self, event: Event) -> None:
+        """Note the ranks of the round that ended with code 0."""
+        data, world = event.data, self._state.rounds.world
+        if type(data) is WorldFormed:
+            self._finished = {}
+        elif isinstance(data, WorkersFinished | WorkersStopped) and world is not None and world.round == data.round:
+            for member in world.members:
+                if member.node == data.node:
+                    own = data.finished if type(data) is WorkersStopped else range(member.slots)
+                    ended = dict.fromkeys(FaultOrigin(node=data.node, rank=member.base_rank + local) for local in own)
+                    self._finished |= ended
+                    if self._open is not None:
+                        self._open.finished |= ended
+
+    def _note_step(self, event: Event) -> None:
+        """Add an event to the timeline of its incident.
+
+        An event without an incident belongs to the open one; the result of an alert to the incident of the alert.
+        """
         case = self._cases[-1] if self._cases else None
+        if type(event.data) is AlertSent:
+            case = self._alerts.pop(event.data.alert, self._open)
+        elif case is not None and event.incident != case.id and (event.incident is not None or self._open is not case):
+            case = None
         if case is None or len(case.steps) == STEPS_MAX:
             return
-        its_own = event.incident == case.id or (event.incident is None and self._open is case)
-        if its_own and (what := sentence(event.data)):
+        if type(event.data) is AlertRaised:
+            self._alerts[event.seq] = case
+        if what := sentence(event.data):
             at = (event.time - case.opening.time) / SECOND
             case.steps.append(Step(seq=event.seq, type=event.type, after_s=at, what=what))
 
     def incidents(self) -> list[Incident]:
         """Every incident that was opened, oldest first."""
-        return [_told(case) for case in self._cases]
+        return [_incident_of(case) for case in self._cases]
 
-    def _decided(self, event: Event, fact: Event) -> None:
+    def _note_decision(self, event: Event, fact: Event) -> None:
         data = event.data
         if type(data) is IncidentOpened:
             self._begin(event, data, fact)
@@ -301,7 +331,7 @@ class Explainer:
                 case.left_out = set()
             case.fault, case.kind, case.revision = data.fault, data.kind, data.revision
         elif type(data) is PolicyConsidered:
-            self._left_out(case, data.policy)
+            self._note_skipped(case, data.policy)
             case.asked.append(Asked(name=data.policy, verdict=data.verdict, reason=data.reason))
             if data.verdict == "take":
                 case.begin_plan(fact)
@@ -321,23 +351,23 @@ class Explainer:
             case.closing, case.end, self._open, self._failed = fact, data, None, {}
             case.state = "resolved" if isinstance(data, IncidentResolved) else "exhausted"
 
-    def _left_out(self, case: _Case, before: str) -> None:
-        """Note the policies above one in the chain that were passed over without an event of their own."""
+    def _note_skipped(self, case: _OpenIncident, before: str) -> None:
+        """Note the policies above ``before`` in the chain that were skipped without an event."""
         state = self._state
         if state.incident is None:
             return
-        names = [entry.policy for entry in state.chain]
+        names = [entry.policy for entry in state.policy.chain]
         above = names[: names.index(before)] if before in names else names
-        for name, answer in left_out(state.chain, state.incident, state):
+        for name, answer in skipped_for_lack(state.policy.chain, state.incident, state):
             if name in above and name not in case.left_out:
                 case.left_out.add(name)
                 case.asked.append(Asked(name=name, verdict="pass", reason=answer.reason))
 
     def _begin(self, event: Event, data: IncidentOpened, fact: Event) -> None:
         assert event.incident is not None
-        keys = [(report.seq, report.node) for report in self._state.reports]
+        keys = [(report.seq, report.node) for report in self._state.evidence.reports]
         self._failed = {key: self._failed[key] for key in keys}
-        case = _Case(
+        case = _OpenIncident(
             id=event.incident,
             run=self._state.run,
             first=fact.seq,
@@ -345,14 +375,15 @@ class Explainer:
             fault=data.fault,
             kind=data.kind,
             failed=self._failed,
+            finished=dict(self._finished),
         )
         self._cases.append(case)
         self._open = case
 
 
-def _told(case: _Case) -> Incident:
+def _incident_of(case: _OpenIncident) -> Incident:
     fault, end = case.fault, case.end
-    root = next((told for (seq, _), told in case.failed.items() if seq == fault.root), None)
+    root = next((failed for (seq, _), failed in case.failed.items() if seq == fault.root), None)
     return Incident(
         id=case.id,
         kind=case.kind,
@@ -361,7 +392,9 @@ def _told(case: _Case) -> Incident:
         summary=fault.summary,
         nodes=fault.nodes,
         ranks=fault.ranks,
-        root=Place(node=root[1].node, rank=root[1].rank) if root is not None else Place(node=None, rank=None),
+        root=FaultOrigin(node=root[1].node, rank=root[1].rank)
+        if root is not None
+        else FaultOrigin(node=None, rank=None),
         opened=case.opening.time,
         closed=case.closing.time if case.closing is not None else None,
         run=case.run,
@@ -373,16 +406,17 @@ def _told(case: _Case) -> Incident:
         steps_lost=end.steps_lost if isinstance(end, IncidentResolved) else None,
         state=case.state,
         failures=_in_order(case),
+        ended_early=tuple(case.finished) if fault.cls == FaultClass.COLLATERAL else (),
         timeline=tuple(case.steps),
         first_seq=case.first,
         last_seq=case.last,
     )
 
 
-def _in_order(case: _Case) -> tuple[Failure, ...]:
-    """The root first, then by the clock that all share: the boot's, else the master's."""
-    told = list(case.failed.values())
-    boots = {event.at.boot if event.at is not None else "" for event, _ in told}
+def _in_order(case: _OpenIncident) -> tuple[Failure, ...]:
+    """Failures with the root first, then by a clock common to all: that of one boot, else the master's."""
+    failed = list(case.failed.values())
+    boots = {event.at.boot if event.at is not None else "" for event, _ in failed}
     shared = len(boots) == 1 and "" not in boots
 
     def place(entry: tuple[Event, Failure]) -> tuple[bool, int, int]:
@@ -390,10 +424,10 @@ def _in_order(case: _Case) -> tuple[Failure, ...]:
         clock = event.at.mono if shared and event.at is not None else event.time
         return failure.seq != case.fault.root, clock, failure.seq
 
-    return tuple(failure for _, failure in sorted(told, key=place))
+    return tuple(failure for _, failure in sorted(failed, key=place))
 
 
-def _phases(case: _Case, root: Event | None) -> Phases:
+def _phases(case: _OpenIncident, root: Event | None) -> Phases:
     detect = _lag(root, case.opening)
     ended = isinstance(case.end, IncidentResolved) and case.applied is None
     stopped = case.planned or (case.closing if ended else None)
@@ -413,12 +447,12 @@ def _phases(case: _Case, root: Event | None) -> Phases:
 
 
 def _between(first: Event | None, second: Event | None) -> float | None:
-    """Seconds from one fact to the other, as the master took them in."""
+    """Seconds between two facts by the master's clock; None if one is missing."""
     return None if first is None or second is None else (second.time - first.time) / SECOND
 
 
 def _lag(root: Event | None, opening: Event) -> float | None:
-    """Seconds from the root by its own clock to the opening by the master's."""
+    """Seconds from the root by its own clock to the opening by the master's clock; None if not known."""
     if root is None or root.at is None or opening.time < root.at.wall:
         return None
     return (opening.time - root.at.wall) / SECOND

@@ -1,4 +1,4 @@
-"""Passing over a log: events are fed, in order, to readers that keep what they want of them."""
+"""Reading a log in one pass: events are fed, in order, to readers."""
 
 from collections.abc import AsyncIterable, Iterable
 from typing import Protocol
@@ -10,10 +10,10 @@ from ftcore.states.model import JobState
 
 
 class Reader(Protocol):
-    """What takes in a log event by event."""
+    """Processes a log event by event."""
 
     def feed(self, event: Event) -> None:
-        """Take in the next event; the first one has seq 1.
+        """Process the next event; the first one has seq 1.
 
         Raises:
             UnknownEvent: a type or version that this ftcore does not know, and that may not be ignored.
@@ -21,7 +21,7 @@ class Reader(Protocol):
 
 
 def fold_recorded(state: JobState, event: Event) -> Changes:
-    """Fold an event of a log that others may have written or altered.
+    """Fold an event of a log that may be damaged or altered.
 
     Raises:
         LogCorrupt: it contradicts what was recorded before it.
@@ -38,10 +38,10 @@ def fold_recorded(state: JobState, event: Event) -> Changes:
 
 
 class Folder:
-    """Folds what it is fed.
+    """A reader that folds events.
 
     Args:
-        state: the state to go on from; folded in place. A new one if None.
+        state: the state to continue from, changed in place; None for a new one.
     """
 
     def __init__(self, state: JobState | None = None) -> None:
@@ -57,8 +57,8 @@ def read(events: Iterable[Event], *readers: Reader, until: int | None = None) ->
 
     Args:
         events: a log's events in order.
-        readers: who is fed, in this order, each event before the next one.
-        until: the last seq that is fed; to the end if None.
+        readers: each event goes to them in this order.
+        until: the last seq to feed; None for all.
     """
     for event in events:
         if until is not None and event.seq > until:

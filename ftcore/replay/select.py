@@ -1,4 +1,4 @@
-"""Which events of a log somebody wants to see."""
+"""Selecting events of a log by position, time, type, node or incident."""
 
 import difflib
 import fnmatch
@@ -17,17 +17,17 @@ from ftcore.events.world import WorldFormed, WorldMembers
 from ftcore.wording import listed
 
 NAMED_MAX = 10
-"""Names that a message about an unknown one lists."""
+"""Known names listed in the message about an unknown name."""
 
 
 @attrs.frozen(kw_only=True)
 class Bound:
-    """A place in a log.
+    """A position in a log, by one of three measures.
 
     Args:
-        seq: by position; or
-        time: by the events' time, nanoseconds since the epoch; or
-        ago: by how long before now it was, nanoseconds; of no use before it is ``settled``.
+        seq: sequence number.
+        time: the events' time, nanoseconds since the epoch.
+        ago: nanoseconds before now; call ``settled`` before use.
     """
 
     seq: int | None = None
@@ -35,11 +35,11 @@ class Bound:
     ago: int | None = None
 
     def settled(self, now: int) -> "Bound":
-        """The same place, told by the time that it is now by the log's clock."""
+        """The same position without ``ago``; ``now`` is the log's clock in nanoseconds."""
         return self if self.ago is None else Bound(time=now - self.ago)
 
     def compare(self, event: Event) -> int:
-        """Negative if the event lies before the place, 0 if on it, positive behind it."""
+        """Negative if the event is before the position, 0 if at it, positive if after it."""
         if self.seq is not None:
             return event.seq - self.seq
         assert self.time is not None
@@ -48,14 +48,14 @@ class Bound:
 
 @attrs.frozen(kw_only=True)
 class Selection:
-    """Events wanted; what is None does not narrow.
+    """Conditions on events; None means no condition.
 
     Args:
-        since: the first place, included.
-        until: the last place, included.
-        types: glob on the type's name, as ``worker.*``; several separated by commas.
+        since: the first position, included.
+        until: the last position, included.
+        types: globs of event types, as ``worker.*``, separated by commas.
         node: a node that the event comes from or names.
-        incident: the incident that it belongs to; a fact belongs to it if a decision that answers it does.
+        incident: the incident that the event belongs to; a fact belongs to the incident of its decisions.
     """
 
     since: Bound | None = None
@@ -70,11 +70,11 @@ class Selection:
         return self.since.seq - 1 if self.since is not None and self.since.seq else 0
 
     def is_past(self, event: Event) -> bool:
-        """Whether the event and all behind it are not wanted."""
+        """Whether the event is after ``until``."""
         return self.until is not None and self.until.compare(event) > 0
 
     def wants(self, event: Event, members: Collection[str] = ()) -> bool:
-        """Whether the event is wanted, whatever its incident; ``members`` as for ``nodes_of``."""
+        """Whether the event meets all conditions but ``incident``; ``members`` as for ``nodes_of``."""
         if self.since is not None and self.since.compare(event) < 0:
             return False
         if self.is_past(event):
@@ -85,11 +85,7 @@ class Selection:
 
 
 class Selector:
-    """Picks the wanted events of a log that is read in order.
-
-    Args:
-        selection: what is wanted.
-    """
+    """Picks the selected events of a log that is read in order."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -98,7 +94,7 @@ class Selector:
         self._members: set[str] = set()
 
     def feed(self, event: Event) -> Iterator[Event]:
-        """The events to show now that this one was read."""
+        """Yield the events to show after this one was read: itself, or its fact before it."""
         if isinstance(event.data, WorldMembers):
             if event.data.round != self._round:
                 self._round, self._members = event.data.round, set()
@@ -118,7 +114,7 @@ class Selector:
 
 
 def globs(types: str) -> list[str]:
-    """The globs of a list with commas."""
+    """Split a comma-separated list of globs."""
     return [glob.strip() for glob in types.split(",")]
 
 
@@ -131,31 +127,29 @@ class Names:
         self.types = {known.name for known in all_types()}
 
     def feed(self, event: Event) -> None:
-        """Take in an event of the log."""
+        """Collect the names of an event."""
         self.nodes.update(nodes_of(event))
         self.types.add(event.type)
         if event.incident is not None:
             self.incidents[event.incident] = None
 
     def unknown(self, selection: Selection) -> str:
-        """Which name of a selection the log does not know, with what it does know; empty if it knows all."""
+        """A message about the first name of a selection that is not in the log; empty if all are."""
         for glob in globs(selection.types) if selection.types is not None else ():
             if not fnmatch.filter(self.types, glob):
-                return f"no type of events is called {glob!r}{_near(glob, sorted(self.types))}"
+                return f"no event type matches {glob!r}{_near(glob, sorted(self.types))}"
         if selection.node is not None and selection.node not in self.nodes:
-            return (
-                f"no event comes from or names the node {selection.node!r}{_near(selection.node, sorted(self.nodes))}"
-            )
+            return f"no event comes from or names node {selection.node!r}{_near(selection.node, sorted(self.nodes))}"
         if selection.incident is not None and selection.incident not in self.incidents:
             return f"no incident {selection.incident!r}{_near(selection.incident, list(self.incidents))}"
         return ""
 
 
-def _near(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
+def _near(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"; did you mean {near[0]}?"
-    return f"; there are: {listed(known, NAMED_MAX)}" if known else "; the log holds none"
+    return f"; there are: {listed(known, NAMED_MAX)}" if known else "; the log has none"
 
 
 def nodes_of(event: Event, members: Collection[str] = ()) -> Iterator[str]:
@@ -163,7 +157,7 @@ def nodes_of(event: Event, members: Collection[str] = ()) -> Iterator[str]:
 
     Args:
         event: the event.
-        members: those of the newest world before it, as far as it was read: what an order to all is addressed to.
+        members: nodes of the newest world before the event: the recipients of an order to all members.
     """
     yield event.source
     data: Any = event.data

@@ -1,22 +1,18 @@
-"""What is true of a job at some point of its log, in the words of ``ftctl status`` and ``ftctl jobs``."""
+"""The status of a job at a point of its log, as ``ftctl status`` and ``ftctl jobs`` show it."""
 
 from typing import Any
 
 import attrs
 
-from ftcore.states.model import JobState, Request
+from ftcore.policies.abilities import OBSERVED
+from ftcore.states.model import JobState, OperatorRequest
 from ftcore.states.phases import has_ended, is_assembling, is_deferred, is_open, is_paused
-from ftcore.wording import moment
+from ftcore.wording import timestamp_fields
 
 
 @attrs.frozen(kw_only=True)
 class MasterInfo:
-    """Who led last, by its ``master.elected``.
-
-    Args:
-        id: ``host:pid``.
-        host, pid, address: as it said.
-    """
+    """The last elected master, from its ``master.elected``; ``id`` is ``host:pid``."""
 
     id: str
     host: str
@@ -40,17 +36,17 @@ class WorldInfo:
 
 
 @attrs.frozen(kw_only=True)
-class NodeInfo:
+class NodeStatus:
     """A node's newest incarnation.
 
     Args:
         node: its name.
-        ordinal: its place.
+        ordinal: its ordinal in the job.
         state: state of the node machine.
-        slots: ranks it holds.
+        slots: number of its ranks.
         host: its host.
         round: the newest round that it was ordered to start or stop.
-        health: what its last check came to; empty: none was made.
+        health: result of its last health check; empty if there was none.
     """
 
     node: str
@@ -63,12 +59,12 @@ class NodeInfo:
 
 
 @attrs.frozen(kw_only=True)
-class WishInfo:
-    """What somebody asked for by hand.
+class RequestInfo:
+    """An operator's request.
 
     Args:
         seq: its event.
-        command, node, who, why: as it was asked; node empty where it is about none.
+        command, node, who, why: fields of the event; node is empty for a command without one.
     """
 
     seq: int
@@ -80,13 +76,13 @@ class WishInfo:
 
 @attrs.frozen(kw_only=True)
 class StandstillInfo:
-    """No step is completed; workers are left alone, as it may be healthy.
+    """No step is completed, and there is no evidence of a hang yet, so workers keep running.
 
     Args:
         since: when an alert was raised, nanoseconds since the epoch.
-        cause: ``silent``, or ``finished``: all ranks have finished their script, and do not end.
-        message: who does what.
-        stacks: the file with the stacks of a rank, on its node; empty: there is none.
+        cause: ``silent``, or ``finished``: all ranks have finished their script, but their processes have not ended.
+        message: which ranks do what.
+        stacks: the file with the stacks of a rank, on its node; empty if there is none.
     """
 
     since: int
@@ -96,41 +92,41 @@ class StandstillInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {**moment("alerted", self.since), "kind": self.cause, "message": self.message}
+        return {**timestamp_fields("alerted", self.since), "kind": self.cause, "message": self.message}
 
 
 @attrs.frozen(kw_only=True)
 class JobStatus:
-    """A job in brief.
+    """The status of a job.
 
     Args:
         job: its name.
-        state: state of the job machine; ``unsubmitted`` if the log holds no run yet.
-        run: the how-manieth run of this log.
+        state: state of the job machine; ``unsubmitted`` if the log has no run yet.
+        run: number of the run in this log, from 1.
         term: the last master's term.
-        master: that master; None before the first.
+        master: the last master; None before the first.
         world: the newest world; None before the first.
         step: the newest step known to be completed, if any.
-        step_absolute: that step counts from the start of the training.
+        step_absolute: ``step`` counts from the start of the training, not of the round.
         incident_count: incidents opened in the whole log.
-        incidents_open: how many of them are not closed yet.
-        incident: the open one's id.
-        last_seq: the event that this is true after.
-        time: its time, nanoseconds since the epoch; None: the log is empty.
-        exit_code, reason: of the run's end; None while it goes on.
-        replicas: which ranks hold the same state, as the policy file says: ``all``, ``none``, or groups of global
-            ranks; None: it does not say.
-        nan_since: the first step from which on the loss is NaN or infinite; None: it is not, as far as is known.
-        paused: the training waits at a step boundary, or will again after a fault that came in between.
-        held: no recovery begins, because somebody wants it so.
-        request: the wish that waits for its turn or is being carried out; None: none does.
-        quarantined: why, by node: nodes that take part in no round any more.
-        abilities: what each part of the job declared that it can do.
-        unsupported: abilities that the policy file declares and the release that read it cannot carry out.
-        checkpoint: step of the newest committed checkpoint that counts; None: the log knows of none.
-        nodes: all nodes by ordinal, those that are gone last.
-        standstill: no step is completed at the moment and an alert was raised; None: otherwise.
-        leaving: nodes that train until others are ready for their places, and leave then.
+        incidents_open: how many of them are open.
+        incident: id of the open incident.
+        last_seq: the last event that the status includes.
+        time: time of that event, nanoseconds since the epoch; None if the log is empty.
+        exit_code, reason: of the run's end; None before.
+        replicas: which ranks hold the same state, from the policy file: ``all``, ``none``, or groups of global ranks;
+            None if the file does not say.
+        nan_since: the first step of the current NaN or infinite loss; None if the loss is finite or not known.
+        paused: training waits at a step boundary, or will wait again after the open incident.
+        held: no recovery begins until an operator resumes the job.
+        request: the operator's request that waits or is being carried out, if any.
+        quarantined: nodes that may not join until an operator admits them, and why.
+        abilities: abilities by the part of the job that declared them.
+        unsupported: abilities that the policy file declares and this release cannot carry out.
+        checkpoint: step of the newest valid committed checkpoint, if any.
+        nodes: all nodes by ordinal; nodes that left or were lost come last.
+        standstill: set while no step is completed and an alert was raised.
+        leaving: nodes that train until their replacements are ready, and leave then.
     """
 
     job: str
@@ -152,40 +148,41 @@ class JobStatus:
     nan_since: int | None
     paused: bool
     held: bool
-    request: WishInfo | None
+    request: RequestInfo | None
     quarantined: dict[str, str]
     abilities: dict[str, tuple[str, ...]]
     unsupported: tuple[str, ...]
     checkpoint: int | None
-    nodes: tuple[NodeInfo, ...]
+    nodes: tuple[NodeStatus, ...]
     standstill: StandstillInfo | None = None
     leaving: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; groups of ranks that hold the same state have a field of their own."""
+        """Plain JSON values; groups of replicas are in ``replica_groups``."""
         fields = attrs.asdict(self)
         fields["replicas"], fields["replica_groups"] = self.replicas, None
         if isinstance(self.replicas, tuple):
             fields["replicas"], fields["replica_groups"] = "groups", self.replicas
         if self.standstill is not None:
             fields["standstill"] = self.standstill.to_json()
-        return {**fields, **moment("time", self.time)}
+        return {**fields, **timestamp_fields("time", self.time)}
 
     def to_short_json(self) -> dict[str, Any]:
-        """The same with the number of nodes in place of the nodes."""
+        """``to_json`` with ``node_count`` instead of ``nodes``."""
         fields = self.to_json()
         del fields["nodes"]
         return {**fields, "node_count": len(self.nodes)}
 
 
 def status_of(state: JobState, job: str = "") -> JobStatus:
-    """The status that a folded state tells.
+    """The status in a folded state.
 
     Args:
         state: the state.
-        job: the log's name; the one that was submitted if empty.
+        job: the log's name; if empty, the submitted name.
     """
-    leader, world, incident = state.master, state.world, state.incident
+    leader, world, incident = state.master, state.rounds.world, state.incident
+    training, declared = state.training, state.policy.declared
     open_now = incident is not None and is_open(incident)
     deferred = is_deferred(incident)
     return JobStatus(
@@ -197,49 +194,55 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         if leader is None
         else MasterInfo(id=f"{leader.host}:{leader.pid}", host=leader.host, pid=leader.pid, address=leader.address),
         world=None if world is None else WorldInfo(round=world.round, size=world.size, node_count=len(world.members)),
-        step=state.step,
-        step_absolute=state.step_absolute,
+        step=training.step,
+        step_absolute=training.step_absolute,
         incident_count=state.incidents,
         incidents_open=int(open_now),
         incident=incident.id if incident is not None and open_now else None,
         last_seq=state.seq,
         time=state.time if state.seq else None,
-        exit_code=state.exit_code if state.outcome else None,
-        reason=state.reason or None,
-        replicas=state.declared.groups or state.declared.replicas or None,
-        nan_since=state.nan.since if state.nan is not None else None,
-        paused=is_paused(state) or state.paused_for is not None,
-        held=state.held,
-        request=None if has_ended(state) else _wish(state.stop or state.request),
-        quarantined=dict(state.quarantined),
-        abilities={source: names for source, names in state.abilities.items() if names},
-        unsupported=state.declared.unsupported,
-        checkpoint=state.checkpoints[-1] if state.checkpoints else None,
-        nodes=tuple(
-            NodeInfo(
-                node=node.node,
-                ordinal=node.ordinal,
-                state=str(node.phase),
-                slots=node.slots,
-                host=node.host,
-                round=node.round,
-                health=node.health,
-            )
-            for node in sorted(state.nodes.values(), key=lambda node: (not node.alive, node.ordinal, node.node))
-        ),
-        standstill=None
-        if state.standstill is None or (open_now and not deferred)
-        else StandstillInfo(
-            since=state.standstill.since,
-            cause=state.standstill.cause,
-            message=state.standstill.message,
-            stacks=state.standstill.stacks,
-        ),
-        leaving=incident.terms.exclude if incident is not None and deferred else (),
+        exit_code=state.ending.exit_code if state.ending is not None else None,
+        reason=state.reason() or None,
+        replicas=declared.groups or declared.replicas or None,
+        nan_since=training.nan.since if training.nan is not None else None,
+        paused=is_paused(state) or state.requests.paused_for is not None,
+        held=state.requests.held,
+        request=None if has_ended(state) else _request_info(state.requests.stop or state.requests.pending),
+        quarantined=dict(state.membership.quarantined),
+        abilities={source: names for source, names in state.abilities.declared.items() if names},
+        unsupported=tuple(name for name in declared.unsupported if name not in OBSERVED),
+        checkpoint=training.checkpoints[-1] if training.checkpoints else None,
+        nodes=_nodes(state),
+        standstill=_standstill(state) if not open_now or deferred else None,
+        leaving=incident.plan_in_force().terms.exclude if incident is not None and deferred else (),
     )
 
 
-def _wish(request: Request | None) -> WishInfo | None:
+def _nodes(state: JobState) -> tuple[NodeStatus, ...]:
+    """Living nodes by ordinal, then the others."""
+    nodes = sorted(state.membership.nodes.values(), key=lambda node: (not node.alive, node.ordinal, node.node))
+    return tuple(
+        NodeStatus(
+            node=node.node,
+            ordinal=node.ordinal,
+            state=str(node.phase),
+            slots=node.slots,
+            host=node.host,
+            round=node.round,
+            health=node.health,
+        )
+        for node in nodes
+    )
+
+
+def _standstill(state: JobState) -> StandstillInfo | None:
+    found = state.training.standstill
+    if found is None:
+        return None
+    return StandstillInfo(since=found.since, cause=found.cause, message=found.message, stacks=found.stacks)
+
+
+def _request_info(request: OperatorRequest | None) -> RequestInfo | None:
     if request is None:
         return None
-    return WishInfo(seq=request.seq, command=request.command, node=request.node, who=request.who, why=request.why)
+    return RequestInfo(seq=request.seq, command=request.command, node=request.node, who=request.who, why=request.why)

@@ -1,7 +1,4 @@
-"""What was done about an incident: the orders beyond a plain restart, and what came of them.
-
-House rules: one line to an event, worded in ``wording.py``.
-"""
+"""The timeline of an incident: actions beyond a plain restart, and their results; texts are in ``wording.py``."""
 
 import attrs
 
@@ -11,13 +8,13 @@ STEPS_MAX = 200
 
 @attrs.frozen(kw_only=True)
 class Step:
-    """One thing that was done, or came of it.
+    """One action or result.
 
     Args:
         seq: the event.
         type: its type.
         after_s: seconds since the incident was opened, by the master's clock.
-        what: in words.
+        what: the event as a sentence.
     """
 
     seq: int

@@ -1,14 +1,13 @@
 """Verification: decide again from the recorded facts, and compare with the recorded decisions.
 
-The log is cut into groups: a fact and the decisions behind it. The fact is given to the production ``turn`` on the
-state before it, and the group that comes back must equal the recorded one in every field. As long as it does, the
-re-made state *is* the folded state, so verifying costs one turn per fact and no second fold. On a mismatch the re-made
-state is thrown away and rebuilt from the recorded events, so that one wrong decision is reported once and everything
-behind it is judged by what was recorded.
+The log is split into groups: a fact and its decisions. The production ``turn`` gets the fact and the state before it,
+and must return the recorded group, equal in every field. While groups are equal, the state that ``turn`` returns *is*
+the folded state, so verification costs one turn per fact and no second fold. After a mismatch the state is rebuilt from
+the recorded events. So one wrong decision is reported once, and later ones are judged by the recorded state.
 
-Not decided again, only folded:
-- a group with ``job.parked``: its fact could not be folded then, and what followed was no decision of the rules;
-- a group with an event that this ftcore does not know: it was made by another one.
+Groups that are only folded, not decided again:
+- a group with ``job.parked``: its fact could not be folded, so its events are not decisions of the rules;
+- a group with an event type that this ftcore does not know: another release made it.
 """
 
 import copy
@@ -28,22 +27,22 @@ from ftcore.replay.reading import fold_recorded, read, read_async
 from ftcore.states.model import JobState, digest
 
 MISMATCHES_MAX = 20
-"""Mismatches reported; whoever has that many looks at the first."""
+"""Mismatches reported; later ones usually follow from the first."""
 
 KEEP_EVERY = 10_000
-"""A copy of the state is kept every so many events: what a mismatch costs to rebuild is bounded by it."""
+"""Events between copies of the state: limits the cost of rebuilding after a mismatch."""
 
 _ABSENT = "(absent)"
 
 
 @attrs.frozen(kw_only=True)
 class Mismatch:
-    """A place where deciding again gave something else.
+    """A difference between the recorded events and those decided again.
 
     Args:
-        seq: where, in the log.
-        expected: the event that was decided anew; None if nothing more should have been decided.
-        found: the event as recorded; None if the log has no such decision.
+        seq: its position in the log.
+        expected: the event decided again; None if no further decision was expected.
+        found: the recorded event; None if the log lacks the decision.
         differences: one line per field, as ``data.wait_s: expected 1.0, found 2.0``.
     """
 
@@ -58,16 +57,16 @@ class Mismatch:
 
 @attrs.frozen(kw_only=True)
 class VerifyReport:
-    """What verification found.
+    """The result of a verification.
 
     Args:
         events: events read.
         groups: groups that were decided again and compared.
         skipped: groups that were only folded.
         mismatches: at most ``MISMATCHES_MAX``, in order.
-        complete: everything was compared; false after so many mismatches, or an event that cannot be folded.
-        state: the state after the last event, as recorded.
-        digest: its digest.
+        complete: the whole log was compared; false after ``MISMATCHES_MAX`` or an event that cannot be folded.
+        state: the state after the last recorded event.
+        digest: the digest of that state.
     """
 
     events: int
@@ -80,12 +79,12 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every decision was made again as recorded."""
+        """Whether there is no mismatch."""
         return not self.mismatches
 
 
 class Verifier:
-    """A reader that verifies; ``report()`` once everything was fed."""
+    """A reader that verifies a log; call ``report`` after the last event."""
 
     def __init__(self) -> None:
         self._state = JobState()
@@ -103,10 +102,10 @@ class Verifier:
         self._group.append(event)
 
     def report(self, *, cut: bool = False) -> VerifyReport:
-        """What was found.
+        """The result; no events may be fed after it.
 
         Args:
-            cut: the reading ended at a place that may lie inside a group; what is missing at its end is no mismatch.
+            cut: the last group may be incomplete; decisions missing at its end are no mismatch.
         """
         self._close(cut=cut)
         return VerifyReport(
@@ -120,7 +119,7 @@ class Verifier:
         )
 
     def _answers(self, event: Event) -> bool:
-        """Whether a decision belongs to the group that is being read; ``job.parked`` may stand without its fact."""
+        """Whether a decision belongs to the current group; ``job.parked`` may be recorded without its fact."""
         return bool(self._group) and event.cause == self._group[0].seq
 
     @property
@@ -147,7 +146,7 @@ class Verifier:
 
     def _judge(self, group: list[Event], cut: bool) -> None:
         if group[0].kind is Kind.DECISION:
-            text = f"decision {group[0].type} stands without a fact that it answers"
+            text = f"decision {group[0].type} has no fact before it"
             self._mismatches.append(Mismatch(seq=group[0].seq, expected=None, found=group[0], differences=(text,)))
             self._fold(group)
             return
@@ -156,7 +155,7 @@ class Verifier:
         except FtcoreError:
             raise
         except Exception as error:
-            text = f"deciding again from this {group[0].type} failed: {type(error).__name__}: {error}"
+            text = f"deciding again after this {group[0].type} failed: {type(error).__name__}: {error}"
             self._mismatches.append(Mismatch(seq=group[0].seq, expected=None, found=None, differences=(text,)))
         else:
             if made == group:
@@ -181,7 +180,7 @@ def verify(events: Iterable[Event], *, until: int | None = None) -> VerifyReport
 
     Args:
         events: a log's events from the first, in order.
-        until: the last seq to look at; all if None.
+        until: the last seq to verify; None for all.
 
     Raises:
         UnknownEvent: a type or version that this ftcore does not know, and that may not be ignored.
@@ -199,14 +198,14 @@ async def verify_async(events: AsyncIterable[Event], *, until: int | None = None
 
 
 def _first_difference(made: list[Event], group: list[Event], cut: bool) -> Iterator[Mismatch]:
-    """The first place at which a re-made group differs; none if the recorded one was only cut short."""
+    """Yield the first difference between a group decided again and the recorded one; ``cut`` as for ``report``."""
     for expected, found in zip(made, group, strict=False):
         if expected != found:
             yield Mismatch(seq=found.seq, expected=expected, found=found, differences=tuple(_compare(expected, found)))
             return
     if len(group) > len(made):
         extra = group[len(made)]
-        text = f"extra decision {extra.type}: nothing more is decided here"
+        text = f"extra decision {extra.type}: no further decision is expected here"
         yield Mismatch(seq=extra.seq, expected=None, found=extra, differences=(text,))
     elif not cut:
         missing = made[len(group)]
@@ -224,7 +223,7 @@ def _compare(expected: Event, found: Event) -> Iterator[str]:
         yield f"type: expected {expected.type} {_shown(_fields(expected)['data'])}, found {found.type}"
         return
     lines = list(_differences(_fields(expected), _fields(found), ""))
-    # Equal as JSON yet not equal as objects cannot come out of the codec; say so rather than nothing.
+    # The codec cannot produce objects that are unequal but equal as JSON; report them rather than nothing.
     yield from lines or ["the events differ in their Python types only"]
 
 

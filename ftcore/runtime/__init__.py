@@ -1,1 +1,1 @@
-"""The rooms with threads, sockets, processes and wall time."""
+"""Code with threads, sockets, processes and wall time: agent, master, their protocol, the warm process, checks."""

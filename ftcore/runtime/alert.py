@@ -1,7 +1,7 @@
-"""Sends one message to people, through apprise; done in a process of its own (``alert_child.py``).
+"""Sends one alert through apprise; runs in a separate process (``alert_child.py``).
 
-House rule: secrets are read here and leave only towards their service. What is said of a failure names a target as the
-policy file does, and carries no part of a URL.
+House rule: secrets are read here and sent only to their service. An error message names a target as the policy file
+does and contains no part of a URL.
 """
 
 import logging
@@ -14,17 +14,17 @@ import msgspec
 from ftcore.policies.targets import ENV, FILE, is_reference, shown
 
 LIMIT_S = 20.0
-"""A message that is not sent by then is given up."""
+"""Timeout of one message, in seconds."""
 
 INSTALL = "apprise is not installed where the master runs: pip install 'ftcore[alerts]'"
 
 _KINDS = {"info": "info", "warning": "warning", "critical": "failure"}
 _PIECE_MIN = 4
-"""Shorter pieces of a URL are no secret worth to be cut out of a message."""
+"""Shorter pieces of a URL are not treated as secrets."""
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What is sent.
+    """An alert to send.
 
     Args:
         to: targets, as in the policy file.
@@ -40,10 +40,10 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """What came of it.
+    """The result of sending.
 
     Args:
-        failed: why, by the number of the target.
+        failed: errors, by index of the target.
         missing: apprise is not installed.
     """
 
@@ -52,10 +52,10 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 def urls(target: str) -> list[str]:
-    """The URLs that a target stands for.
+    """The URLs of a target.
 
     Raises:
-        ValueError: there is nothing to be read where it points.
+        ValueError: the referenced variable or file has none.
     """
     if not is_reference(target):
         return [target]
@@ -72,50 +72,50 @@ def urls(target: str) -> list[str]:
             raise ValueError(f"cannot be read on the master's host: {reason}") from error
     found = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if not found:
-        raise ValueError("holds no URL")
+        raise ValueError("contains no URL")
     return found
 
 
 def send(message: Message) -> Delivery:
-    """Send it to every target, one after the other."""
+    """Send a message to its targets, one after the other."""
     try:
         import apprise
     except ImportError:
         return Delivery(missing=True)
-    words = _Words()
-    logging.getLogger("apprise").addHandler(words)
+    warnings = _LastWarning()
+    logging.getLogger("apprise").addHandler(warnings)
     logging.getLogger("apprise").propagate = False
     failed = {}
     for number, target in enumerate(message.to):
         try:
             for url in urls(target):
-                words.last = ""
+                warnings.last = ""
                 service = apprise.Apprise()
                 if not service.add(url):
-                    raise ValueError("is no URL that apprise knows (https://appriseit.com/services)")
+                    raise ValueError("not a URL that apprise supports (https://appriseit.com/services)")
                 if not service.notify(body=message.text, title=message.title, notify_type=_KINDS[message.severity]):
-                    raise ValueError(_without(words.last, url) or "the service did not take it")
+                    raise ValueError(_without(warnings.last, url) or "the service rejected the message")
         except ValueError as error:
             failed[number] = f"{shown(target)}: {error}"
-        except Exception as error:  # a plugin's own; its words may hold anything
+        except Exception as error:  # of a plugin; its text may contain secrets
             failed[number] = f"{shown(target)}: {type(error).__name__} in apprise"
     return Delivery(failed=failed)
 
 
-class _Words(logging.Handler):
-    """Keeps the last warning of apprise, which says why a service did not take a message."""
+class _LastWarning(logging.Handler):
+    """Keeps the last warning of apprise, which has the reason of a failure."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
+        """Store the message."""
         self.last = " ".join(record.getMessage().split())[:300]
 
 
 def _without(text: str, url: str) -> str:
-    """The text without any piece of the URL behind its scheme."""
+    """The text without any piece of the URL, its scheme aside."""
     pieces = re.split(r"[/:@?&=,#]+", url.partition("://")[2])
     for piece in sorted((piece for piece in pieces if len(piece) >= _PIECE_MIN), key=len, reverse=True):
         text = text.replace(piece, "…")

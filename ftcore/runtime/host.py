@@ -22,8 +22,8 @@ class SystemHost:
     """This machine.
 
     Args:
-        net_dev: the kernel's counters of network interfaces.
-        gpus: the driver's folder, with one for each device.
+        net_dev: file with the kernel's counters of network interfaces.
+        gpus: directory of the driver, with one subdirectory per device.
     """
 
     def __init__(self, *, net_dev: Path = NET_DEV, gpus: Path = GPUS) -> None:
@@ -82,21 +82,21 @@ class SystemHost:
         return tuple(_model(path) for path in sorted(self._gpus.glob("*/information")))
 
     def interfaces(self) -> dict[str, tuple[int, int, int]]:
-        """See ``ports.Host``; loopback, and what was never used, is left out."""
+        """See ``ports.Host``; without loopback and unused interfaces."""
         found: dict[str, tuple[int, int, int]] = {}
         with contextlib.suppress(OSError, ValueError, IndexError):
             with self._net_dev.open(encoding="ascii", errors="replace") as file:
                 lines = file.readlines()[2:]
             for line in lines[:INTERFACES_MAX]:
                 name, _, rest = line.partition(":")
-                counts = [int(word) for word in rest.split()]
+                counts = [int(count) for count in rest.split()]
                 if name.strip() != "lo" and (counts[0] or counts[8]):
                     found[name.strip()] = (counts[0], counts[8], sum(counts[2:4]) + sum(counts[10:12]))
         return found
 
 
-HERE = SystemHost()
-"""The machine of whoever is given no other."""
+THIS_HOST = SystemHost()
+"""The default machine."""
 
 
 def _model(path: Path) -> str:

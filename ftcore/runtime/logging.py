@@ -1,7 +1,7 @@
-"""How ftcore's own processes log: structlog to stderr, one line per event.
+"""Logging of ftcore's own processes: structlog to stderr, one line per event.
 
-A process that people look at says what it has to warn of in the words in which the job's story is told there; one that
-writes to a file, as a master does, has a column for time and level.
+A process with a console logs in the format of the job's narration. A process that logs to a file, such as a master, has
+columns for time and level.
 """
 
 import contextlib
@@ -12,14 +12,14 @@ from typing import Any, TextIO, cast
 
 import structlog
 
-from ftcore.runtime.agent.output import Console
+from ftcore.runtime.agent.workers.output import Console
 
 
 class PatientStream:
-    """Stands in for ``sys.stderr``: writing to it neither waits nor fails, whoever reads or closes the console.
+    """A replacement of ``sys.stderr`` whose writes neither block nor fail, even if the console is slow or closed.
 
     Args:
-        stream: the real one.
+        stream: the real stream.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -27,16 +27,16 @@ class PatientStream:
         self._console = Console(stream.fileno())
 
     def write(self, text: str) -> int:
-        """Hand the text to the console's thread."""
+        """Pass the text to the console's thread."""
         if text:
             self._console.put(text.encode(errors="replace"))
         return len(text)
 
     def flush(self) -> None:
-        """There is nothing to wait for; see ``drain``."""
+        """Do nothing; see ``drain``."""
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until all is written, at most so long."""
+        """Wait until all text is written, at most ``timeout_s`` seconds."""
         self._console.flush(timeout_s)
 
     def __getattr__(self, name: str) -> Any:
@@ -44,23 +44,23 @@ class PatientStream:
 
 
 class UnfailingStream:
-    """Writes to a stream whose disk may be full, or which is closed: the line is lost, and no error is raised.
+    """A stream that drops lines instead of raising, for a full disk or a closed stream.
 
     Args:
-        stream: the real one.
+        stream: the real stream.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text, if that is possible."""
+        """Write the text if possible."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered, if that is possible."""
+        """Flush buffered text if possible."""
         with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
 
@@ -70,7 +70,7 @@ def configure(level: str, *, to_file: bool = False) -> None:
 
     Args:
         level: ``debug``, ``info``, ``warning`` or ``error``.
-        to_file: nobody looks at its stderr as it runs: each line has its time.
+        to_file: stderr is a file: each line has a timestamp.
     """
     in_columns: list[structlog.typing.Processor] = [
         structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=True),
@@ -89,8 +89,8 @@ def configure(level: str, *, to_file: bool = False) -> None:
     )
 
 
-def prose(_logger: Any, _method: str, said: MutableMapping[str, Any]) -> str:
-    """A line as the job's story has them: ``ftcore: warning: what is the matter (node: n1)``."""
-    level, event, trace = said.pop("level"), said.pop("event"), said.pop("exception", "")
-    more = ", ".join(f"{name}: {value}" for name, value in said.items())
+def prose(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> str:
+    """A log line in the format of the narration: ``ftcore: warning: message (node: n1)``."""
+    level, event, trace = fields.pop("level"), fields.pop("event"), fields.pop("exception", "")
+    more = ", ".join(f"{name}: {value}" for name, value in fields.items())
     return f"ftcore: {level}: {event}{f' ({more})' if more else ''}" + (f"\n{trace}" if trace else "")

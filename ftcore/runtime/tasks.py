@@ -1,7 +1,7 @@
-"""Ending tasks for certain.
+"""Reliable cancellation of tasks.
 
-House rule of all asynchronous code here: time-outs are ``asyncio.timeout``, never ``wait_for``. Python 3.11's
-``wait_for`` swallows a cancellation that coincides with its result (python/cpython#86296), and the task runs on.
+House rule of all asynchronous code here: use ``asyncio.timeout``, never ``wait_for``. Python 3.11's ``wait_for`` loses
+a cancellation that coincides with its result (python/cpython#86296), and the task runs on.
 """
 
 import asyncio
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 INSIST_S = 0.5
-"""A library's own ``wait_for`` may lose a cancellation too: after this time it is repeated."""
+"""Seconds after which a cancellation is repeated, because a library's ``wait_for`` may have lost it."""
 
 
 async def end(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel tasks and wait until they have ended; what they raise is theirs and is dropped."""
-    pending = list(dict.fromkeys(tasks))  # in the order given, always: a simulation of them can be repeated
+    """Cancel tasks and wait until they have ended; their exceptions are dropped."""
+    pending = list(dict.fromkeys(tasks))  # in a fixed order, so that a simulation is reproducible
     while pending:
         for task in pending:
             task.cancel()

@@ -1,1 +1,1 @@
-"""Layouts of what processes of one node share in memory: data and offsets, no torch, no I/O loop."""
+"""Layouts of memory that processes of one node share: data and offsets, no torch, no I/O loop."""

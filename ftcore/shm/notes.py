@@ -1,19 +1,19 @@
-"""Notes on the progress page: two rings in which a worker leaves what its agent is to tell.
+"""Notes on the progress page: two ring buffers for findings and checkpoints, from a worker to its agent.
 
-Beside the sample of the newest step, a page keeps the last findings of the detectors and the last checkpoints that the
-script said are complete. There is one writer and it never waits; what is not read in time is overwritten. A slot is a
-sequence lock of its own: its stamp is odd while the writer is inside, and even with the note's number once it is
-complete, so a reader never takes a torn note, nor one for another. A ring's count is raised last: a note whose writer
-died inside of it is never looked at.
+A page has the sample of the newest step, the last findings of the detectors and the last checkpoints that the script
+reported as complete. The only writer never waits; notes that are not read in time are overwritten. Each slot is a
+sequence lock: its stamp is odd while the writer writes it, and even, with the note's number, when it is complete, so a
+reader accepts neither a torn note nor another one. The ring's count is raised last: a note whose writer died while
+writing is never read.
 
-| words (8 bytes each) | hold |
+| words (8 bytes each) | contents |
 |---|---|
 | 8, 9 | notes written since the process started: findings, checkpoints |
 | 16 to 159 | 16 findings of 9 words: stamp, kind, step, since, mono, value, usual, score, limit |
 | 160 to 479 | 8 checkpoints of 40 words: stamp, step, seconds, kept, length of the path, 280 bytes of it |
 
-House rules: nothing but memory is touched here, so that pure floors may name the types. ``KINDS`` is only appended to:
-the place of a kind is its number on the page.
+House rules: this module accesses memory only, so that pure modules may use its types. ``KINDS`` is only appended to:
+the index of a kind is its number on the page.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ from typing import Final
 import attrs
 
 KINDS: Final = ("loss-nan", "loss-spike", "loss-divergence", "norm", "norm-nan", "norm-spike", "norm-divergence")
-"""What a finding may be, as in ``fault.observed``."""
+"""Kinds of findings, as in ``fault.observed``."""
 
 FINDINGS_MAX: Final = 16
 SAVES_MAX: Final = 8
@@ -34,19 +34,19 @@ _STEP_MAX: Final = (1 << 63) - 1
 
 
 @attrs.frozen
-class Found:
-    """A sample that a detector found wrong.
+class FindingNote:
+    """A sample that a detector found abnormal.
 
     Args:
-        number: 1 for the first one of the process, then counting.
+        number: sequence number within the process, from 1.
         kind: one of ``KINDS``.
         step: the step of the sample.
         since: the first step of the episode that it belongs to.
         mono: monotonic nanoseconds of the step's completion.
         value: the sample.
-        usual: what was expected.
-        score: how far off, in robust standard deviations; infinite where there is no such number.
-        limit: the score from which on samples are told.
+        usual: the expected value.
+        score: the deviation in robust standard deviations; infinite if not defined.
+        limit: least score that is reported.
     """
 
     number: int
@@ -61,15 +61,15 @@ class Found:
 
 
 @attrs.frozen
-class Saved:
-    """A checkpoint that the script said is complete.
+class CheckpointNote:
+    """A checkpoint that the script reported as complete.
 
     Args:
-        number: 1 for the first one of the process, then counting.
+        number: sequence number within the process, from 1.
         step: its step.
-        path: where it lies, for people; cut to ``PATH_BYTES_MAX`` bytes.
-        seconds: how long training stood still for it; 0: not said.
-        kept: checkpoints that the script keeps, this one included; 0: not said.
+        path: its location, for display; truncated to ``PATH_BYTES_MAX`` bytes.
+        seconds: how long training was paused for it; 0: not reported.
+        kept: checkpoints that the script keeps, this one included; 0: not reported.
     """
 
     number: int
@@ -94,7 +94,7 @@ class NotesWriter:
     def found(
         self, kind: str, step: int, since: int, mono: int, value: float, usual: float, score: float, limit: float
     ) -> None:
-        """Leave a finding; see ``Found``. Raises ``ValueError`` if the kind is not one of ``KINDS``."""
+        """Write a finding; see ``FindingNote``. Raises ``ValueError`` if the kind is not one of ``KINDS``."""
         code = KINDS.index(kind) + 1
         words, doubles = self._words, self._doubles
         count = words[_FOUND]
@@ -112,7 +112,7 @@ class NotesWriter:
         words[_FOUND] = count + 1
 
     def saved(self, step: int, path: str, seconds: float, kept: int) -> None:
-        """Leave word of a checkpoint; see ``Saved``."""
+        """Write a checkpoint; see ``CheckpointNote``."""
         words = self._words
         count = words[_SAVED]
         at = _SAVES + count % SAVES_MAX * _SAVE_WORDS
@@ -139,19 +139,19 @@ class NotesReader:
         self._bytes = view
         self._words = view.cast("q")
         self._doubles = view.cast("d")
-        self._findings: tuple[int, tuple[Found, ...]] = (0, ())
-        self._saves: tuple[int, tuple[Saved, ...]] = (0, ())
+        self._findings: tuple[int, tuple[FindingNote, ...]] = (0, ())
+        self._saves: tuple[int, tuple[CheckpointNote, ...]] = (0, ())
 
-    def findings(self) -> tuple[Found, ...]:
-        """The findings that are still there, oldest first; a gap in their numbers shows what was overwritten."""
+    def findings(self) -> tuple[FindingNote, ...]:
+        """Return the findings that are not overwritten, oldest first; a gap in the numbers shows overwritten ones."""
         count = self._words[_FOUND]
         if count != self._findings[0]:
             read = (self._finding(number) for number in range(max(0, count - FINDINGS_MAX), count))
             self._findings = count, tuple(found for found in read if found is not None)
         return self._findings[1]
 
-    def saves(self) -> tuple[Saved, ...]:
-        """The checkpoints that are still there, oldest first."""
+    def saves(self) -> tuple[CheckpointNote, ...]:
+        """Return the checkpoints that are not overwritten, oldest first."""
         count = self._words[_SAVED]
         if count != self._saves[0]:
             read = (self._save(number) for number in range(max(0, count - SAVES_MAX), count))
@@ -159,11 +159,11 @@ class NotesReader:
         return self._saves[1]
 
     def close(self) -> None:
-        """Let go of the page."""
+        """Release the page."""
         for view in (self._words, self._doubles, self._bytes):
             view.release()
 
-    def _finding(self, number: int) -> Found | None:
+    def _finding(self, number: int) -> FindingNote | None:
         words, doubles = self._words, self._doubles
         at = _FINDINGS + number % FINDINGS_MAX * _FINDING_WORDS
         if words[at] != 2 * number + 2:
@@ -171,9 +171,9 @@ class NotesReader:
         code, numbers, figures = words[at + 1], words[at + 2 : at + 5].tolist(), doubles[at + 5 : at + 9].tolist()
         if words[at] != 2 * number + 2 or not 1 <= code <= len(KINDS):  # a newer ftcore may know more kinds
             return None
-        return Found(number + 1, KINDS[code - 1], *numbers, *figures)
+        return FindingNote(number + 1, KINDS[code - 1], *numbers, *figures)
 
-    def _save(self, number: int) -> Saved | None:
+    def _save(self, number: int) -> CheckpointNote | None:
         words = self._words
         at = _SAVES + number % SAVES_MAX * _SAVE_WORDS
         if words[at] != 2 * number + 2:
@@ -183,4 +183,4 @@ class NotesReader:
         path = bytes(self._bytes[start : start + min(max(words[at + 4], 0), PATH_BYTES_MAX)])
         if words[at] != 2 * number + 2:
             return None
-        return Saved(number + 1, step, path.decode(errors="ignore"), seconds, kept)
+        return CheckpointNote(number + 1, step, path.decode(errors="ignore"), seconds, kept)

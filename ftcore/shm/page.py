@@ -1,30 +1,33 @@
-"""The progress page: one 4 KiB page of shared memory per worker, written by the worker, read by its agent.
+"""The progress page: one 4 KiB page of shared memory per worker, written by the worker and read by its agent.
 
-The page is a sealed memfd. The worker finds it through ``FTCORE_PAGE_FD``; the agent holds a mapping of its own.
-There is one writer and it never waits: it makes the sequence word odd, stores the fields, makes it even again (a
-sequence lock). A reader that meets an odd or a changed sequence reads again, and keeps what it read last if the writer
-died or was stopped in the middle.
+The agent writes only the orders of ``boundary``.
+
+The page is a sealed memfd. The worker finds it through ``FTCORE_PAGE_FD``; the agent has its own mapping. The only
+writer never waits: it makes the sequence word odd, stores the fields, and makes it even again (a sequence lock). A
+reader that finds an odd or changed sequence reads again; if the writer died or was stopped meanwhile, it keeps its last
+sample.
 
 | word (8 bytes each) | field | meaning |
 |---|---|---|
-| 0 | ``magic`` | tells the page and its version |
-| 1 | ``sequence`` | odd while the writer is inside |
+| 0 | ``magic`` | identifies the page and its version |
+| 1 | ``sequence`` | odd while the writer writes |
 | 2 | ``steps`` | steps completed since the process started |
 | 3 | ``step`` | number of the last completed step |
 | 4 | ``absolute`` | 1: ``step`` counts from the start of the training |
 | 5 | ``mono`` | monotonic nanoseconds of its completion |
-| 6 | ``loss`` | double; NaN: none was reported |
-| 7 | ``grad_norm`` | double; NaN: none was reported |
+| 6 | ``loss`` | double; NaN: not reported |
+| 7 | ``grad_norm`` | double; NaN: not reported |
 | from 8 on | notes | findings and checkpoints: see ``notes``; since version 2 |
-| 10 | ``paced`` | steps whose own work was measured, since the process started; since version 2 |
-| 11 | ``own`` | nanoseconds of own work in those steps: what was not spent in a backward pass, which waits for others |
+| 10 | ``paced`` | steps with measured own work, since the process started; since version 2 |
+| 11 | ``own`` | nanoseconds of own work in those steps: without backward passes, which wait for other ranks |
 | 12 | ``whole`` | nanoseconds that those steps took |
-| 13 | ``active`` | monotonic nanoseconds of the last step, backward pass or report; since version 2, as what follows |
-| 14 | ``ended`` | monotonic nanoseconds at which the script came to its end; 0: it has not |
-| 15 | ``timeout`` | nanoseconds of the timeout of its process group; 0: not known |
+| 13 | ``active`` | monotonic nanoseconds of the last step, backward pass or report; this and the next since version 2 |
+| 14 | ``ended`` | monotonic nanoseconds at which the script finished; 0: it has not |
+| 15 | ``timeout`` | timeout of its process group in nanoseconds; 0: not known |
+| from 480 on | step boundaries | where the worker waits and saves: see ``boundary``; since version 3 |
 
-The first eight words mean the same in every version. Who made the page wrote its version into it: a writer that finds
-an older one leaves alone what that one does not have, and a reader that is older reads no further than it knows.
+The first eight words have the same meaning in every version. The creator of the page writes its version: a writer of a
+newer version does not write fields that an older page lacks, and an older reader reads only the fields that it knows.
 """
 
 import fcntl
@@ -35,14 +38,16 @@ from typing import Final
 
 import attrs
 
-from ftcore.shm.notes import Found, NotesReader, NotesWriter, Saved
+from ftcore.shm.boundary import BoundaryOrders, BoundaryWords
+from ftcore.shm.notes import CheckpointNote, FindingNote, NotesReader, NotesWriter
 
 PAGE_BYTES: Final = 4096
 PAGE_FD_ENV: Final = "FTCORE_PAGE_FD"
 """Environment variable with the descriptor number of a worker's page."""
 
-MAGIC: Final = 0x3230656761507466  # "ftPage02", little-endian
+MAGIC: Final = 0x3330656761507466  # "ftPage03", little-endian
 _PLAIN: Final = 0x3130656761507466  # "ftPage01": without notes
+_NOTES: Final = 0x3230656761507466  # "ftPage02": without step boundaries
 _NAME: Final = "ftcore-page"
 _MAGIC, _SEQUENCE, _STEPS, _STEP, _ABSOLUTE, _MONO, _LOSS, _GRAD_NORM = range(8)
 _PACED, _OWN, _WHOLE = 10, 11, 12
@@ -53,7 +58,7 @@ _READ_TRIES: Final = 100
 
 @attrs.frozen
 class Sample:
-    """What a page said at one moment. See the module's table for the fields; None stands for "not reported"."""
+    """One consistent read of a page. See the module's table for the fields; None: not reported."""
 
     steps: int
     step: int
@@ -68,7 +73,7 @@ class Sample:
 
 @attrs.frozen
 class Life:
-    """What a page says beside the steps. See the module's table for the fields; each is one word."""
+    """The fields of a page other than the steps. See the module's table; each is one word."""
 
     active: int
     ended: int
@@ -76,7 +81,7 @@ class Life:
 
 
 def create() -> int:
-    """Make an empty page; returns its descriptor, which the caller closes. Raises ``OSError``."""
+    """Create an empty page; return its descriptor, which the caller closes. Raises ``OSError``."""
     fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, PAGE_BYTES)
@@ -90,7 +95,7 @@ def create() -> int:
 
 
 def is_page(fd: int) -> bool:
-    """Whether the descriptor is a progress page: a number in the environment may be another file by now."""
+    """Whether the descriptor is a progress page: the number in the environment may belong to another file."""
     try:
         return os.readlink(f"/proc/self/fd/{fd}").startswith(f"/memfd:{_NAME}")
     except OSError:
@@ -109,7 +114,10 @@ class PageWriter:
         self._words = view.cast("q")
         self._doubles = view.cast("d")
         self.notes: NotesWriter | None = NotesWriter(view) if self._words[_MAGIC] != _PLAIN else None
-        """Where notes are left; None: the page has no room for them."""
+        """Writer of notes; None: the page's version has none."""
+        old = self._words[_MAGIC] in (_PLAIN, _NOTES)
+        self.boundary: BoundaryWords | None = None if old else BoundaryWords(view)
+        """The words of step boundaries; None: the page's version has none."""
         self._pace = (0, 0, 0)
 
     def paced(self, own_ns: int, whole_ns: int) -> None:
@@ -122,7 +130,7 @@ class PageWriter:
             self._words[_ACTIVE] = mono
 
     def ended(self, mono: int) -> None:
-        """Publish that the script came to its end."""
+        """Publish that the script has finished."""
         if self.notes is not None:
             self._words[_ENDED] = mono
 
@@ -142,7 +150,7 @@ class PageWriter:
         words[_MONO] = mono
         doubles[_LOSS] = math.nan if loss is None else loss
         doubles[_GRAD_NORM] = math.nan if norm is None else norm
-        if self.notes is not None:  # an older page has nothing there
+        if self.notes is not None:  # version 1 of the page has no such fields
             words[_PACED], words[_OWN], words[_WHOLE] = self._pace
             words[_ACTIVE] = mono
         words[_SEQUENCE] = sequence + 1
@@ -156,12 +164,14 @@ class PageReader:
     """
 
     def __init__(self, fd: int) -> None:
-        self._map = mmap.mmap(fd, PAGE_BYTES, prot=mmap.PROT_READ)
+        self._map = mmap.mmap(fd, PAGE_BYTES)
         self._notes = NotesReader(memoryview(self._map))
+        self.orders = BoundaryOrders(memoryview(self._map))
+        """The orders about step boundaries; the only part of the page that the agent writes."""
         self._last: Sample | None = None
 
     def read(self) -> Sample | None:
-        """The newest consistent sample, or None if no step was reported yet."""
+        """Return the newest consistent sample, or None if no step was reported yet."""
         view = memoryview(self._map)
         words, doubles = view.cast("q"), view.cast("d")
         for _ in range(_READ_TRIES):
@@ -185,20 +195,21 @@ class PageReader:
         return self._last
 
     def life(self) -> Life:
-        """What the page says beside the steps."""
+        """Return the fields other than the steps."""
         words = memoryview(self._map).cast("q")
         return Life(words[_ACTIVE], words[_ENDED], words[_TIMEOUT])
 
-    def findings(self) -> tuple[Found, ...]:
-        """What the worker's detectors found lately, oldest first."""
+    def findings(self) -> tuple[FindingNote, ...]:
+        """Return the latest findings of the worker's detectors, oldest first."""
         return self._notes.findings()
 
-    def saves(self) -> tuple[Saved, ...]:
-        """Which checkpoints the worker completed lately, oldest first."""
+    def saves(self) -> tuple[CheckpointNote, ...]:
+        """Return the worker's latest complete checkpoints, oldest first."""
         return self._notes.saves()
 
     def close(self) -> None:
         """Unmap the page."""
+        self.orders.close()
         self._notes.close()
         self._map.close()
 

@@ -1,1 +1,1 @@
-"""Making up futures: the production engine on virtual time, in two fidelities, campaign and protocol."""
+"""Simulators of the production engine in virtual time, at two levels of detail: campaign and protocol."""

@@ -1,4 +1,4 @@
-"""``python -m ftcore.sim``: simulate seeds in protocol fidelity; see ``protocol/``."""
+"""``python -m ftcore.sim``: run seeds of the protocol simulator (``protocol/``)."""
 
 import argparse
 import itertools
@@ -11,18 +11,18 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from ftcore.sim.protocol.simulation import Result, run_protocol
 
 SHARE = 20
-"""Seeds that a process is given at once."""
+"""Seeds per task of a worker process."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the seeds asked for; 1 if something happened that must never happen."""
+    """Run the requested seeds; returns 1 if an invariant was violated."""
     parser = argparse.ArgumentParser(prog="python -m ftcore.sim", description="Simulate a job, message by message.")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default 0)")
-    parser.add_argument("--count", type=int, default=1, help="how many seeds, one after the other (default 1)")
-    parser.add_argument("--minutes", type=float, default=0.0, help="go on with further seeds for so long")
+    parser.add_argument("--count", type=int, default=1, help="number of consecutive seeds (default 1)")
+    parser.add_argument("--minutes", type=float, default=0.0, help="continue with further seeds for this many minutes")
     parser.add_argument("--nodes", type=int, default=None, help="nodes of the job (default: drawn from the seed)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes that share the work (default 1)")
-    parser.add_argument("--trace", action="store_true", help="print all that happens")
+    parser.add_argument("--jobs", type=int, default=1, help="number of worker processes (default 1)")
+    parser.add_argument("--trace", action="store_true", help="print everything that happens")
     args = parser.parse_args(argv)
     begun = time.monotonic()
     seeds = itertools.takewhile(
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _shared(seeds: Iterator[int], nodes: int | None, jobs: int) -> Iterator[Result]:
-    """The results of seeds, each process with some of them at a time, in the order of the seeds."""
+    """The results of seeds in their order, computed by several processes."""
     with ProcessPoolExecutor(jobs) as pool:
         waiting: deque[Future[list[Result]]] = deque()
         while some := list(itertools.islice(seeds, SHARE)):
@@ -66,7 +66,7 @@ def _simulate(seeds: list[int], nodes: int | None) -> list[Result]:
 
 
 def shown(result: Result) -> str:
-    """A result for people, with the command to see it again."""
+    """A result as text, with the command to reproduce it."""
     lines = [
         f"seed {result.seed}: {result.outcome} after {result.virtual_s:.0f} virtual s; {result.events} events, "
         f"{result.frames} frames, {result.faults} faults, {result.incidents} incidents, {result.rounds} rounds, "
@@ -75,7 +75,7 @@ def shown(result: Result) -> str:
     if result.reason:
         lines.append(f"  {result.reason}")
     if result.violation:
-        lines += [f"  VIOLATION {result.violation}", f"  see it: python -m ftcore.sim --seed {result.seed} --trace"]
+        lines += [f"  VIOLATION {result.violation}", f"  reproduce: python -m ftcore.sim --seed {result.seed} --trace"]
     return "\n".join(lines)
 
 

@@ -1,8 +1,8 @@
-"""What everything costs: the one declared table of durations that a campaign is made of, each with its source.
+"""Table of all durations of a campaign, each with its source.
 
-House rules: no duration stands anywhere else in the campaign. A figure's source is one of ``default`` (our choice
-inside the ranges that the sources of ``profiles.py`` give), the name of a profile, ``given`` (asked for by the caller)
-or ``this log`` (measured in a recorded job; see ``whatif/``), and every result that uses a figure can name it.
+No other module of the campaign has durations. The source of a figure is ``default`` (chosen within the ranges in the
+sources of ``profiles.py``), the name of a profile, ``given`` (by the caller) or ``this log`` (measured in a recorded
+job; see ``whatif/``). Results name the sources of their figures.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ DETECTIONS = {
     "slow": "detect_slow",
     "join": "detect_left",
 }
-"""How a kind of fault shows -> the figure that says how long that takes."""
+"""How a kind of fault is detected -> the figure with the detection time."""
 
 
 @attrs.frozen
@@ -30,9 +30,9 @@ class Figure:
     """A duration.
 
     Args:
-        seconds: how long.
-        source: where it comes from.
-        doc: what it is, one line.
+        seconds: the value.
+        source: its source.
+        doc: description, one line.
     """
 
     seconds: float
@@ -43,52 +43,52 @@ class Figure:
 DEFAULTS: dict[str, Figure] = {
     name: Figure(value, "default", doc)
     for name, value, doc in (
-        ("detect_crash", 1.0, "a worker ends until its agent says so, error file and last output read"),
-        ("detect_lost", 2.0, "an agent falls silent until its lease is over (timing: node_lease_s)"),
-        ("detect_left", 0.0, "an agent says goodbye until its master knows"),
-        ("detect_timeout", 600.0, "a collective stands still until its own time limit (NCCL's default, 10 min)"),
-        ("detect_hang", 600.0, "no progress until the detector says so (middle of 1 min to 30 min)"),
-        ("detect_spike", 10.0, "a step goes wrong until the detector says so"),
-        ("detect_slow", 300.0, "a node becomes slow until the detector says so"),
-        ("stop", 5.0, "workers are told to stop until the last one is gone"),
-        ("park", 2.0, "workers are told to leave their round until the last one waits"),
-        ("store", 0.01, "a node is told to serve a store until it does"),
-        ("start", 20.0, "workers are told to start until all run: processes, imports, groups"),
-        ("start_parked", 2.0, "parked workers are told to start until all are in their new round"),
-        ("load", 120.0, "workers run until they have loaded their checkpoint (1 min to 5 min from storage)"),
-        ("load_memory", 10.0, "the same from memory: of a parked worker's peers"),
-        ("warm_up", 10.0, "first steps that are slower than others: compilation, caches, connections"),
-        ("in_place", 2.0, "an order that leaves processes in place is given until all have obeyed"),
-        ("save", 40.0, "workers are told to save until a checkpoint is committed"),
-        ("check", 60.0, "a node is told to check itself until it has"),
-        ("platform", 1.0, "the platform is given an order until it takes it"),
-        ("replace", 900.0, "a node is gone or given up until another one joins for it (1 min with a spare, to hours)"),
-        ("repair", 86400.0, "a machine stays bad until somebody has repaired it, if nobody replaces it"),
-        ("resubmit", 3600.0, "the job ended by itself until somebody has found out and starts it again"),
-        ("poll", 0.0, "somebody looks this often whether the job still runs, and only then begins to resubmit it"),
+        ("detect_crash", 1.0, "end of a worker until its agent reports it, with error file and last output"),
+        ("detect_lost", 2.0, "last frame of an agent until its lease expires (timing: node_lease_s)"),
+        ("detect_left", 0.0, "an agent leaves until its master is notified"),
+        ("detect_timeout", 600.0, "a collective blocks until its own timeout (NCCL's default, 10 min)"),
+        ("detect_hang", 600.0, "last progress until the detector reports a hang (middle of 1 min to 30 min)"),
+        ("detect_spike", 10.0, "a bad step until the detector reports it"),
+        ("detect_slow", 300.0, "a node becomes slow until the detector reports it"),
+        ("stop", 5.0, "order to stop workers until the last one has ended"),
+        ("park", 2.0, "order to park workers until the last one is parked"),
+        ("store", 0.01, "order to serve a store until the node serves it"),
+        ("start", 20.0, "order to start workers until all run: processes, imports, process groups"),
+        ("start_parked", 2.0, "order to start parked workers until all are in the new round"),
+        ("load", 120.0, "start of the workers until they have loaded their checkpoint (1 min to 5 min from storage)"),
+        ("load_memory", 10.0, "the same from memory, of a parked worker's peers"),
+        ("warm_up", 10.0, "additional time of the first steps: compilation, caches, connections"),
+        ("in_place", 2.0, "order that keeps the processes until all nodes have carried it out"),
+        ("save", 40.0, "order to save until a checkpoint is committed"),
+        ("check", 60.0, "order for a health check until its result"),
+        ("platform", 1.0, "request to the platform until it accepts"),
+        ("replace", 900.0, "loss or release of a node until its replacement joins (1 min with a spare, to hours)"),
+        ("repair", 86400.0, "repair of a faulty machine that is not replaced"),
+        ("resubmit", 3600.0, "the job ends by itself until an operator notices and resubmits it"),
+        ("poll", 0.0, "interval at which the job's end is looked for; resubmission starts at the next look"),
         ("step", 10.0, "one step"),
         ("ckpt_interval", 1800.0, "training between two checkpoints"),
-        ("ckpt_cost", 40.0, "training stands still for a checkpoint"),
+        ("ckpt_cost", 40.0, "time for which a checkpoint blocks training"),
     )
 }
-"""Every figure, with its default."""
+"""All figures with their defaults."""
 
 RECOVERY = ("detect_crash", "stop", "start", "load", "warm_up")
-"""What a plain restart of all processes goes through, one after the other."""
+"""Phases of a plain restart of all processes, in order."""
 
 RECOVERY_MAX = {"detect_crash": 10.0, "stop": 10.0, "load": 600.0, "warm_up": 60.0}
-"""The longest that these may take: an order to stop, and a policy that waits for a step, have their deadlines."""
+"""Upper bounds of phases: an order to stop, and a policy that waits for a step, have deadlines."""
 
 INCLUDED = ("store", "check", "platform", "replace", "resubmit", "poll")
-"""What a restart given as one figure is held to include."""
+"""Figures that the total time of a restart includes."""
 
 
 @attrs.frozen
 class Costs:
-    """A full table of figures.
+    """A complete table of figures.
 
     Args:
-        figures: by name; all of ``DEFAULTS``.
+        figures: figures by name, with all names of ``DEFAULTS``.
     """
 
     figures: Mapping[str, Figure] = attrs.field(factory=lambda: dict(DEFAULTS))
@@ -97,37 +97,33 @@ class Costs:
         return self.figures[name].seconds
 
     def source(self, name: str) -> str:
-        """Where a figure comes from."""
+        """The source of a figure."""
         return self.figures[name].source
 
     def changed(self, values: Mapping[str, float], source: str) -> "Costs":
-        """The same table with other figures.
+        """A copy with other values.
 
         Args:
             values: seconds by name.
-            source: where they come from.
+            source: their source.
 
         Raises:
-            UsageError: there is no such figure, or it is negative.
+            UsageError: an unknown name or a negative value.
         """
         figures = dict(self.figures)
         for name, value in values.items():
             if name not in figures:
-                raise UsageError(f"no cost is called {name!r}; there are: {', '.join(figures)}")
+                raise UsageError(f"unknown cost {name!r}; accepted: {', '.join(figures)}")
             if not 0 <= value < 1e12:
                 raise UsageError(f"cost {name}: found {value:g}; expected seconds, not negative")
             figures[name] = Figure(value, source, figures[name].doc)
         return Costs(figures)
 
     def with_restart(self, total_s: float) -> "Costs":
-        """The same table with a plain restart that takes so long from the fault to work again, in all.
+        """A copy in which a plain restart takes ``total_s`` seconds from the fault until training resumes.
 
-        The parts keep their proportions up to ``RECOVERY_MAX``, beyond which orders and policies would give up;
-        starting takes the rest. Whatever else a restart may bring with it (a check, another node, a job that ended) is
-        held to be in the figure and takes no time of its own.
-
-        Args:
-            total_s: seconds.
+        The phases keep their proportions up to ``RECOVERY_MAX``, beyond which orders and policies time out; ``start``
+        takes the rest. The figures in ``INCLUDED`` become 0.
         """
         share = total_s / sum(self[name] for name in RECOVERY)
         parts = {name: min(self[name] * share, most) for name, most in RECOVERY_MAX.items()}
@@ -135,5 +131,5 @@ class Costs:
         return self.changed({**dict.fromkeys(INCLUDED, 0.0), **parts, "start": start}, "given")
 
     def to_json(self) -> dict[str, Any]:
-        """Seconds and source by name."""
+        """Seconds and source, by name."""
         return {name: {"seconds": figure.seconds, "source": figure.source} for name, figure in self.figures.items()}

@@ -1,10 +1,10 @@
-"""What the engine gets to see of a fault: the facts that an agent, a detector or the master would state.
+"""Evidence of simulated faults: the facts that an agent, a detector or the master would report.
 
-The simulator never tells the engine what is wrong. It knows the kind of a fault; the engine gets the exit code, the
-words and the silence that such a fault leaves behind in production, and has to make of them what it can.
+The simulator never gives the engine the kind of a fault, only the evidence that it leaves in production: exit codes,
+messages, missing heartbeats.
 
-House rules: the texts are such as the libraries in question print; a kind that the classifier misreads is simulated
-with the decision that follows from the misreading, because so it would happen.
+The texts are those that the libraries print. A kind that the classifier misreads is simulated with the resulting wrong
+decision, as in production.
 """
 
 from typing import TypeAlias
@@ -15,29 +15,29 @@ from ftcore.events.node import NodeLeft, NodeLost
 from ftcore.events.worker import FaultObserved, WorkerError, WorkerFailed
 
 JOIN = "@join"
-"""A node comes, in a fleet whose nodes come and go by a trace alone."""
+"""A node joins, in a fleet whose nodes come and go only by a trace."""
 
 PREEMPTED = "preempted"
 KILLED = "killed"
 
 
 @attrs.frozen(kw_only=True)
-class Kind:
+class FaultKind:
     """A kind of fault.
 
     Args:
-        shows: how it is noticed, a name of ``cost.DETECTIONS``: ``crash`` (a process ends), ``lost`` (an agent falls
-            silent), ``left`` (an agent says goodbye), ``timeout`` (a collective gives up), ``hang`` (no progress),
-            ``spike`` or ``slow`` (training goes on, worse).
-        doc: one line.
-        node: the machine is gone, whatever is restarted on it.
-        device: the machine may stay bad: then its workers fail again whenever they start on it.
-        exitcode: of the process that ends.
-        message: the exception that its error file holds.
+        shows: how it is detected, a name of ``cost.DETECTIONS``: ``crash`` (a process ends), ``lost`` (an agent stops
+            answering), ``left`` (an agent leaves), ``timeout`` (a collective times out), ``hang`` (no progress),
+            ``spike`` or ``slow`` (training continues, but worse).
+        doc: description, one line.
+        node: the machine is lost.
+        device: the machine may stay faulty: then workers on it fail again after every start.
+        exitcode: exit code of the process.
+        message: exception in its error file.
         tail: its last output.
-        observed: ``kind`` of the ``fault.observed``, for what ends no process.
-        values: its figures.
-        speed: of the whole job while it is in force.
+        observed: ``kind`` of the ``fault.observed``, for a fault that ends no process.
+        values: values of the ``fault.observed``.
+        speed: relative speed of the whole job while the fault lasts.
     """
 
     shows: str
@@ -54,48 +54,48 @@ class Kind:
 
 _XID = "kernel: NVRM: Xid (PCI:0000:3b:00): "
 
-KINDS: dict[str, Kind] = {
-    KILLED: Kind(shows="crash", doc="A process is killed from outside.", exitcode=-9),
-    "crash": Kind(
+KINDS: dict[str, FaultKind] = {
+    KILLED: FaultKind(shows="crash", doc="A process is killed from outside.", exitcode=-9),
+    "crash": FaultKind(
         shows="crash",
-        doc="A process crashes for once: a bug of a library.",
+        doc="A process crashes once: a bug of a library.",
         exitcode=-11,
         tail="Fatal Python error: Segmentation fault",
     ),
-    "software": Kind(
+    "software": FaultKind(
         shows="crash",
-        doc="An exception of the software that does not come again.",
+        doc="An exception of the software that does not recur.",
         message="RuntimeError: CUDA error: initialization error",
     ),
-    "gpu": Kind(
+    "gpu": FaultKind(
         shows="crash",
         doc="A device falls off the bus.",
         device=True,
         message="torch.AcceleratorError: CUDA error: unknown error",
         tail=f"{_XID}79, pid=4121, name=python, GPU has fallen off the bus.",
     ),
-    "nvlink": Kind(
+    "nvlink": FaultKind(
         shows="crash",
         doc="A link between devices fails.",
         device=True,
         exitcode=-6,
         message="torch.AcceleratorError: CUDA error: uncorrectable NVLink error detected during the execution",
     ),
-    "gpu-memory": Kind(
+    "gpu-memory": FaultKind(
         shows="crash",
-        doc="A device's memory fails beyond correction.",
+        doc="A device's memory has an uncorrectable error.",
         device=True,
         message="torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
         tail=f"{_XID}48, pid=4121, name=python, DBE (double bit error) on partition 3",
     ),
-    "gpu-processor": Kind(
+    "gpu-processor": FaultKind(
         shows="crash",
         doc="A device's system processor stops answering.",
         device=True,
         message="torch.AcceleratorError: CUDA error: unspecified launch failure",
         tail=f"{_XID}119, pid=4121, name=python, Timeout waiting for RPC from GSP! Expected function 76",
     ),
-    "network": Kind(
+    "network": FaultKind(
         shows="crash",
         doc="A port of the fabric fails.",
         device=True,
@@ -103,50 +103,50 @@ KINDS: dict[str, Kind] = {
         "there was a network error, NCCL version 2.21.5; ncclRemoteError",
         tail="NET/IB : Got async event : port error",
     ),
-    "host": Kind(shows="lost", doc="A host dies: power, board, kernel.", node=True),
-    "maintenance": Kind(shows="left", doc="A host is taken away for maintenance.", node=True),
-    PREEMPTED: Kind(shows="lost", doc="A host is taken back by its owner.", node=True),
-    "oom": Kind(
+    "host": FaultKind(shows="lost", doc="A host dies: power, board, kernel.", node=True),
+    "maintenance": FaultKind(shows="left", doc="A host is taken down for maintenance.", node=True),
+    PREEMPTED: FaultKind(shows="lost", doc="A host is preempted.", node=True),
+    "oom": FaultKind(
         shows="crash",
-        doc="The kernel ends a process for want of memory.",
+        doc="The kernel kills a process for lack of memory.",
         exitcode=-9,
         tail="Memory cgroup out of memory: Killed process 4121 (python) total-vm:91423984kB, anon-rss:67108864kB",
     ),
-    "storage": Kind(
+    "storage": FaultKind(
         shows="crash",
         doc="A file system does not answer.",
         message="OSError: [Errno 5] Input/output error: '/data/shard-00017.bin'",
     ),
-    "nccl-timeout": Kind(
+    "nccl-timeout": FaultKind(
         shows="timeout",
-        doc="A collective waits too long, cause unknown.",
+        doc="A collective times out, cause unknown.",
         exitcode=-6,
         tail="[rank3]:[E ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=81213, OpType=ALLREDUCE, NumelIn=4194304, Timeout(ms)=600000) ran for 600029 milliseconds "
         "before timing out.",
     ),
-    "hang": Kind(shows="hang", doc="No rank makes progress any more.", observed="hang"),
-    "corruption": Kind(shows="spike", doc="A device computes wrongly, silently.", device=True, observed="loss-nan"),
-    "loss-spike": Kind(
+    "hang": FaultKind(shows="hang", doc="No rank makes progress.", observed="hang"),
+    "corruption": FaultKind(shows="spike", doc="Silent data corruption by a device.", device=True, observed="loss-nan"),
+    "loss-spike": FaultKind(
         shows="spike",
         doc="The loss spikes.",
         observed="loss-spike",
         values={"value": 9.1, "median": 2.4, "score": 14.0},
     ),
-    "straggler": Kind(
+    "straggler": FaultKind(
         shows="slow",
-        doc="One node computes slowly, and all wait for it.",
+        doc="One node computes slowly, and all others wait for it.",
         device=True,
         observed="straggler",
         values={"ratio": 1.25},
         speed=0.8,
     ),
-    "uce": Kind(
+    "uce": FaultKind(
         shows="crash",
-        doc="A worker meets a memory error and reports it before it ends.",
+        doc="A worker has an uncorrectable memory error and reports it before it ends.",
         observed="uce",
     ),
-    JOIN: Kind(shows="join", doc="A node comes (traces of fleets)."),
+    JOIN: FaultKind(shows="join", doc="A node joins (traces of fleets)."),
 }
 """Every kind of fault that can be simulated, by name."""
 
@@ -154,7 +154,7 @@ Said: TypeAlias = WorkerFailed | FaultObserved | NodeLost | NodeLeft
 
 
 def fact_of(
-    kind: Kind,
+    kind: FaultKind,
     *,
     node: str,
     incarnation: str,
@@ -163,16 +163,16 @@ def fact_of(
     local_rank: int,
     step: int | None,
 ) -> Said:
-    """The fact by which a fault is told.
+    """The fact that reports a fault.
 
     Args:
-        kind: what it is.
-        node: the node that it happened to.
-        incarnation: its agent's life.
-        round_: the round of its workers.
-        rank: the global rank that was hit.
+        kind: kind of fault.
+        node: the affected node.
+        incarnation: incarnation of its agent.
+        round_: round of its workers.
+        rank: the affected global rank.
         local_rank: its rank on the node.
-        step: the last step completed, from the start of the training.
+        step: the last completed step, counted from the start of the training.
     """
     if kind.shows == "lost":
         return NodeLost(

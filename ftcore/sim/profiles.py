@@ -1,12 +1,11 @@
-"""Profiles: how often training runs failed, and of what, as their owners published it.
+"""Profiles: published failure rates and causes of training runs.
 
-Marks: ``v``: the number was read in the source or in a note that quotes it; ``m``: written from memory of the paper,
-not checked again; ``c``: computed from the others; ``d``: our own choice inside the sources' ranges. Every number here
-carries its mark, and a result names the profile, so that nobody takes a guess for a measurement.
+Every number has a mark: ``v``: verified in the source or in a note that quotes it; ``m``: from memory of the paper, not
+verified; ``c``: computed from others; ``d``: our choice within the ranges of the sources. Results name the profile.
 
-House rules: a rate counts interruptions of a job that uses all the time it is given. ``another_node`` is the share of
-all faults that need another machine; what hosts that die do not explain of it is spread over the kinds of fault that
-leave a machine bad (``Kind.device``).
+A rate counts interruptions of a job that uses all its time. ``another_node`` is the share of all faults that need
+another machine; the part that lost hosts do not explain is distributed over the kinds of fault that may leave a machine
+faulty (``Kind.device``).
 """
 
 import difflib
@@ -22,10 +21,10 @@ class Part:
     """A row of a profile's mix.
 
     Args:
-        component: the source's word for it.
-        kind: the kind of fault that is simulated for it.
-        count: how often it came, or its weight.
-        mark: of the count.
+        component: the source's term.
+        kind: the simulated kind of fault.
+        count: number of occurrences, or weight.
+        mark: mark of the count.
     """
 
     component: str
@@ -36,21 +35,21 @@ class Part:
 
 @attrs.frozen(kw_only=True)
 class Profile:
-    """A training run or fleet whose faults are known.
+    """A training run or fleet with published faults.
 
     Args:
-        name: its name on the command line.
-        source: who published it, where.
+        name: name on the command line.
+        source: the publication.
         gpus: devices of the run, with mark.
-        nodes: nodes of the run, of eight devices if not said otherwise.
+        nodes: nodes of the run, by default with eight devices each.
         slots: devices of a node.
         rate: failures per node and day.
         rate_mark: mark of the rate, with the computation.
-        mix: what fails.
-        mix_mark: where the mix comes from as a whole.
+        mix: causes of failures.
+        mix_mark: mark of the mix as a whole.
         another_node: share of all faults that need another machine.
         another_node_mark: its mark.
-        costs: figures of ``cost.DEFAULTS`` that the source tells.
+        costs: figures of ``cost.DEFAULTS`` given by the source.
     """
 
     name: str
@@ -68,7 +67,7 @@ class Profile:
 
     @property
     def device_share(self) -> float:
-        """How often a fault of a kind that may leave a machine bad does so."""
+        """Probability that a fault of a kind with ``device`` leaves its machine faulty."""
         total = sum(part.count for part in self.mix)
         hosts = sum(part.count for part in self.mix if KINDS[part.kind].node)
         devices = sum(part.count for part in self.mix if KINDS[part.kind].device)
@@ -80,7 +79,7 @@ _ANT_MIX = (
     Part("host lost", "host", 8, "d"),
     Part("processes: bugs of libraries", "crash", 35, "d"),
     Part("processes: killed, out of memory", "oom", 15, "d"),
-    Part("software, for once", "software", 12, "d"),
+    Part("software, not recurring", "software", 12, "d"),
     Part("hang", "hang", 10, "d"),
     Part("storage", "storage", 3, "d"),
 )
@@ -95,13 +94,13 @@ ANT_ASSUMED = {
     "ckpt_interval": 20400.0,
     "ckpt_cost": 300.0,
 }
-"""One set of assumptions for Ant's figures before and after elastic restart, in which only the policy differs.
+"""Common assumptions for Ant's figures before and after elastic restart; only the policy differs.
 
-The poll of 10 min is the source's (v). The others are not told and were chosen so (d): on a full cluster one node, or
-all nodes of a job, are had after 6.9 h; all processes run and have their state after 40 min; a checkpoint is saved
-every 5.7 h of training and stops it for 5 min. Three choices for four published figures (running 60.8% and 83.6% of
-the time, effective 32.9% and 58.9%): that they agree is a weak sign that the model is right, and a strong one that the
-engine, under two chains, does what the model says.
+The poll of 10 min is the source's (v). The others are not published and were chosen (d): on a full cluster, one node or
+all nodes of a job are available after 6.9 h; all processes run and have their state after 40 min; a checkpoint is saved
+every 5.7 h of training and blocks it for 5 min. These are three choices for four published figures (running 60.8% and
+83.6% of the time, effective 32.9% and 58.9%). Their agreement is weak evidence for the model, and strong evidence that
+the engine behaves under both chains as the model predicts.
 """
 
 PROFILES: dict[str, Profile] = {
@@ -201,14 +200,14 @@ PROFILES: dict[str, Profile] = {
 
 
 def profile(name: str) -> Profile:
-    """The profile of that name.
+    """The profile with a name.
 
     Raises:
-        UsageError: there is none; the message says which there are.
+        UsageError: an unknown name, with the known ones.
     """
     found = PROFILES.get(name)
     if found is None:
         near = difflib.get_close_matches(name, PROFILES, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(f"no profile is called {name!r}; {hint}there are: {', '.join(PROFILES)}")
+        raise UsageError(f"unknown profile {name!r}; {hint}accepted: {', '.join(PROFILES)}")
     return found

@@ -1,9 +1,9 @@
-"""Responder: which fact answers an order, and which says that it was not carried out, for nodes that are made up.
+"""Answers of simulated nodes to orders: the fact for an order that was carried out, and for one that was not.
 
-Campaigns and ``testing.JobDriver`` answer with it. The facts are those of the production agent (``engine/agent.py``),
-which answers by itself in the protocol simulator.
+For campaigns and ``testing.JobDriver``. The facts are those of the production agent (``engine/agent.py``), which itself
+runs in the protocol simulator.
 
-House rule: data alone. Who calls it chooses whether an order is carried out, and when, and keeps what the node is then.
+Pure functions: the caller decides whether and when an order is carried out, and keeps the state of the nodes.
 """
 
 from typing import Any
@@ -15,6 +15,7 @@ from ftcore.commands import (
     CheckHealth,
     Command,
     DeleteNodes,
+    FindBoundary,
     OpenStore,
     ReleaseNode,
     ReplaceNodes,
@@ -26,7 +27,7 @@ from ftcore.events.node import HealthChecked, NodeLeft, OrderObeyed, OrderRefuse
 from ftcore.events.policy import PolicyFaulted
 from ftcore.events.worker import WorkersStarted, WorkersStepped, WorkersStopped, WorkersUnstartable
 from ftcore.events.world import StoreFailed, StoreOpened
-from ftcore.states.model import NodeState
+from ftcore.states.membership import NodeState
 
 HEALTHY = Findings(verdict="healthy", device_s=1.0)
 
@@ -40,15 +41,15 @@ def answer(
     how: str = "fork",
     findings: Findings = HEALTHY,
 ) -> Any:
-    """The fact that says that an order was carried out; to ``AskPolicy``, the policy alone has one.
+    """The fact for an order that was carried out; not for ``AskPolicy``.
 
     Args:
-        command: what was ordered.
-        effect: identity of the order.
-        node: who carried it out; None: the platform.
-        step: the last step that the workers had completed, for an order that leaves them in place.
-        how: what ``workers.started`` says of the way.
-        findings: of a health check.
+        command: the command.
+        effect: ID of the effect.
+        node: the node that carried it out; None: the platform.
+        step: the last completed step, for an order that keeps the workers.
+        how: start method, for ``workers.started``.
+        findings: result of a health check.
     """
     if isinstance(command, ReplaceNodes | DeleteNodes):
         return PlatformAnswered(effect=effect, ok=True)
@@ -69,16 +70,19 @@ def answer(
         case CheckHealth():
             return HealthChecked(node=name, incarnation=life, effect=effect, **attrs.asdict(findings, recurse=False))
         case _:
-            return OrderObeyed(node=name, incarnation=life, round=node.round, effect=effect, step=step)
+            boundary = (step or 0) + 1 if isinstance(command, FindBoundary) else getattr(command, "boundary", 0)
+            return OrderObeyed(
+                node=name, incarnation=life, round=node.round, effect=effect, step=step, boundary=boundary
+            )
 
 
 def failure(command: Command, effect: str, node: NodeState | None, reason: str) -> Any:
-    """The fact that says that an order was not carried out.
+    """The fact for an order that was not carried out.
 
     Args:
-        command: what was ordered.
-        effect: identity of the order.
-        node: who was ordered; None: the platform, or the master to ask a policy.
+        command: the command.
+        effect: ID of the effect.
+        node: the addressed node; None: the platform, or the master (to ask a policy).
         reason: why not, one sentence.
     """
     if isinstance(command, ReplaceNodes | DeleteNodes):
@@ -97,7 +101,7 @@ def failure(command: Command, effect: str, node: NodeState | None, reason: str) 
 
 
 def stepped(node: NodeState, step: int) -> WorkersStepped:
-    """The fact that all workers of a node have completed a first step of their round.
+    """The fact that all workers of a node have completed the first step of their round.
 
     Args:
         node: the node.

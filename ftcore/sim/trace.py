@@ -1,16 +1,16 @@
-"""Traces of faults: what goes wrong when, and where; the input that both fidelities of the simulator share.
+"""Traces of faults: time, place and kind of each fault; input of the simulator.
 
-A trace is a sequence of ``TraceFault`` in order of time. It is drawn from a profile, made up by hand for a test, or
-read from a file of tab-separated lines, of one of these kinds; the first line says which:
+A trace is a sequence of ``TraceFault`` in order of time: drawn from a profile, written by hand for a test, or read from
+a file of tab-separated lines. The first line determines the format:
 
 | first line | each further line |
 |---|---|
-| ``seconds  node  kind`` | so long after training began, the node of that place, a kind of ``evidence.KINDS`` |
-| ``seconds  node  kind  stays`` | the same, and ``yes`` if the machine stays bad until it is replaced, else ``no`` |
-| ``ms  event  node`` | a fleet of spot instances: so many ms after the first line, ``add`` or ``remove``, a name |
+| ``seconds  node  kind`` | seconds since training began, place of the node, a kind of ``evidence.KINDS`` |
+| ``seconds  node  kind  stays`` | the same, and ``yes`` if the machine stays faulty until it is replaced, else ``no`` |
+| ``ms  event  node`` | a fleet of spot instances: milliseconds since the first line, ``add`` or ``remove``, name |
 
-House rules: a file is wrong in one way at a time, and the message names file and line. Names of a fleet become places
-in the order in which they first appear; who is gone keeps its place.
+A message reports the first error, with file and line. Names of a fleet become places in order of first appearance; a
+removed node keeps its place.
 """
 
 import difflib
@@ -28,13 +28,13 @@ FLEET_HEAD = ("ms", "event", "node")
 
 @attrs.frozen(kw_only=True)
 class TraceFault:
-    """One thing that happens to a job.
+    """A fault of a trace.
 
     Args:
-        time_s: seconds of virtual time since the trace began.
-        node: the place of the node that it happens to, from 0.
-        kind: name of a kind in ``evidence.KINDS``, which holds what the engine gets to see of it.
-        stays: the machine stays bad: workers that start on it fail again until another machine takes its place.
+        time_s: seconds of virtual time since the start of the trace.
+        node: place of the affected node, from 0.
+        kind: name of a kind in ``evidence.KINDS``.
+        stays: the machine stays faulty: workers on it fail again until it is replaced.
     """
 
     time_s: float
@@ -45,14 +45,14 @@ class TraceFault:
 
 @attrs.frozen(kw_only=True)
 class Trace:
-    """What a trace file holds.
+    """Contents of a trace file.
 
     Args:
         source: the file's name.
-        faults: in order of time.
-        nodes: places that are named.
-        fleet: nodes come and go by the trace alone; none of them is there before its first ``join``.
-        lines: the line of each fault, for messages.
+        faults: faults in order of time.
+        nodes: number of places.
+        fleet: nodes come and go only by the trace; none runs before its first ``add``.
+        lines: line number of each fault, for messages.
     """
 
     source: str
@@ -62,7 +62,7 @@ class Trace:
     lines: tuple[int, ...] = ()
 
     def beyond(self, nodes: int) -> str:
-        """Where a node is named that a job of so many does not have; empty if none is."""
+        """Error message if the trace has a node that a job of ``nodes`` nodes lacks; else empty."""
         for fault, number in itertools.zip_longest(self.faults, self.lines):
             if fault.node >= nodes:
                 where = f"{self.source}: line {number}" if number else self.source
@@ -74,11 +74,11 @@ def parse(text: str, source: str) -> Trace:
     """Read a trace file.
 
     Args:
-        text: its content.
+        text: contents of the file.
         source: its name, for messages.
 
     Raises:
-        UsageError: one message with file, line, what was found and what is expected.
+        UsageError: with file, line, the text found and the text expected.
     """
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line and not line.startswith("#")]
     head = tuple(lines[0][1].split("\t")) if lines else ()
@@ -95,24 +95,14 @@ def parse(text: str, source: str) -> Trace:
             f"{' '.join(FAULTS_HEAD[:3])}, or of a spot fleet: {' '.join(FLEET_HEAD)}"
         )
     if not faults:
-        raise UsageError(f"{source}: holds no line behind its first")
+        raise UsageError(f"{source}: no faults after the header line")
     numbers = tuple(number for number, _ in lines[1:])
     for (before, after), number in zip(itertools.pairwise(faults), numbers[1:], strict=True):
         if after.time_s < before.time_s:
             raise UsageError(
-                f"{source}: line {number}: not in order of time: {after.time_s:g} s stands behind {before.time_s:g} s"
+                f"{source}: line {number}: not in order of time: {after.time_s:g} s follows {before.time_s:g} s"
             )
     return Trace(source=source, faults=tuple(faults), nodes=nodes, fleet=head == FLEET_HEAD, lines=numbers)
-
-
-def render(faults: Sequence[TraceFault]) -> str:
-    """The text of a trace file that ``parse`` reads as these faults."""
-    lines = ["\t".join(FAULTS_HEAD), *map(_line, faults)]
-    return "\n".join(lines) + "\n"
-
-
-def _line(fault: TraceFault) -> str:
-    return f"{fault.time_s:.9f}\t{fault.node}\t{fault.kind}\t{'yes' if fault.stays else 'no'}"
 
 
 def _faults(lines: Sequence[tuple[int, str]], source: str, columns: int) -> Iterator[TraceFault]:
@@ -123,8 +113,8 @@ def _faults(lines: Sequence[tuple[int, str]], source: str, columns: int) -> Iter
             raise UsageError(f"{source}: line {number}: found {node!r}; expected a place such as 0")
         if kind not in KINDS:
             near = difflib.get_close_matches(kind, KINDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(KINDS)}"
-            raise UsageError(f"{source}: line {number}: no kind of fault is called {kind!r}; {hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"accepted: {', '.join(KINDS)}"
+            raise UsageError(f"{source}: line {number}: unknown kind of fault {kind!r}; {hint}")
         if rest not in ([], ["yes"], ["no"]):
             raise UsageError(f"{source}: line {number}: found {rest[0]!r}; expected yes or no")
         time_s = _number(seconds, number, source, "seconds")
@@ -140,7 +130,7 @@ def _fleet(lines: Sequence[tuple[int, str]], source: str) -> tuple[list[TraceFau
         if event not in ("add", "remove"):
             raise UsageError(f"{source}: line {number}: found {event!r}; expected add or remove")
         if event == "remove" and name not in present:
-            raise UsageError(f"{source}: line {number}: {name!r} is removed and was not there")
+            raise UsageError(f"{source}: line {number}: remove of {name!r}, which was not added")
         time_s = _number(ms, number, source, "milliseconds") / 1000
         place = names.setdefault(name, len(names))
         (present.add if event == "add" else present.discard)(name)

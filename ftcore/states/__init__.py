@@ -1,1 +1,1 @@
-"""What is true and what may follow: machines as rows, the fold, world formation."""
+"""The folded state of a job and its transitions: machines as rows, the fold, world formation."""

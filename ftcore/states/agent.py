@@ -1,8 +1,8 @@
-"""The machine of an agent's bond with its master; it lives in the agent, not in the log.
+"""The machines of an agent: its connection to its master, and its workers. Their states are not in the log.
 
-House rules: losing the master never stops a worker by itself. Workers are stopped when the agent learns of a newer
-round or term, or when for ``orphan_grace_s`` the store has named a master that it cannot reach and none of its workers
-completed a step: only who is led can have been replaced.
+House rules: losing the master alone never stops a worker. An agent stops its workers when it learns of a newer round
+or term. It also stops them when, for ``orphan_grace_s``, the store has named a master that the agent cannot reach and
+no worker has completed a step: as long as the store names no master, this node cannot have been replaced.
 """
 
 from enum import StrEnum
@@ -11,25 +11,25 @@ from ftcore.states.table import Ignored, Machine, rows
 
 
 class AgentPhase(StrEnum):
-    """Where an agent is."""
+    """Phases of an agent."""
 
     CONNECTING = "connecting"
-    """Looking for the master for the first time."""
+    """It looks for the master for the first time, or again as a new incarnation."""
     FOLLOWING = "following"
-    """A master welcomed it; orders are obeyed, facts are acknowledged."""
+    """A master accepted it; it carries out orders, and the master acknowledges its facts."""
     ORPHANED = "orphaned"
-    """The master is away; workers run on, facts wait in the outbox."""
+    """The master is unreachable; workers keep running, facts wait in the outbox."""
     FENCED = "fenced"
-    """Somebody else plays this node, or the job refuses it; workers are being stopped."""
+    """Another incarnation has this node's name, or the job refuses the node; its workers are being stopped."""
     LEAVING = "leaving"
-    """On the way out."""
+    """It is leaving the job; this is final."""
 
 
 A = AgentPhase
 
 AGENT = Machine(
     name="agent",
-    doc="An agent's bond with its master.",
+    doc="An agent's connection to its master.",
     states=AgentPhase,
     initial=A.CONNECTING,
     finals=(A.LEAVING,),
@@ -37,14 +37,16 @@ AGENT = Machine(
         *rows("welcomed", (A.CONNECTING, A.ORPHANED), A.FOLLOWING),
         *rows("stream.broken", (A.FOLLOWING,), A.ORPHANED),
         *rows("refused", (A.CONNECTING, A.FOLLOWING, A.ORPHANED), A.FENCED),
-        *rows("rejoin", (A.FENCED,), A.CONNECTING),  # as a new incarnation, its workers gone
+        *rows("rejoin", (A.FENCED,), A.CONNECTING),  # as a new incarnation, without workers
         *rows("released", (A.FOLLOWING,), A.LEAVING),
         *rows("told.to.leave", (A.CONNECTING, A.FOLLOWING, A.ORPHANED, A.FENCED), A.LEAVING),
     ),
     ignored=(
-        Ignored("stream.broken", (A.CONNECTING, A.ORPHANED, A.FENCED, A.LEAVING), "there was no bond to break"),
-        Ignored("refused", (A.FENCED, A.LEAVING), "said already, or too late to matter"),
-        Ignored("welcomed", (A.LEAVING,), "a new master may still take the last facts"),
+        Ignored(
+            "stream.broken", (A.CONNECTING, A.ORPHANED, A.FENCED, A.LEAVING), "the agent was not following a master"
+        ),
+        Ignored("refused", (A.FENCED, A.LEAVING), "already refused, or already leaving"),
+        Ignored("welcomed", (A.LEAVING,), "a new master may still acknowledge the last facts"),
         Ignored("told.to.leave", (A.LEAVING,), "already leaving"),
         Ignored("released", (A.LEAVING,), "already leaving"),
     ),
@@ -52,28 +54,28 @@ AGENT = Machine(
 
 
 class WorkPhase(StrEnum):
-    """What an agent's own workers do, as far as it knows."""
+    """Phases of the workers of one agent, as known to the agent."""
 
     IDLE = "idle"
-    """There are none: none were started yet, or they were stopped."""
+    """No workers: none were started yet, or they were stopped."""
     STARTING = "starting"
     """They are being started."""
     STARTED = "started"
-    """They run; one of them has not completed a step yet."""
+    """They run; at least one of them has not completed a step yet."""
     STEPPING = "stepping"
     """They run, and each of them has completed a step."""
     PARKED = "parked"
     """They have left their round and wait with their state for the next one."""
     FINISHED = "finished"
-    """All have ended with code 0."""
+    """All have exited with code 0."""
 
 
 W = WorkPhase
-_THERE = (W.STARTED, W.STEPPING)
+_RUNNING = (W.STARTED, W.STEPPING)
 
 WORK = Machine(
     name="work",
-    doc="The workers of one node, as its agent has them.",
+    doc="The workers of one node, as known to its agent.",
     states=WorkPhase,
     initial=W.IDLE,
     finals=(),
@@ -83,8 +85,11 @@ WORK = Machine(
         *rows("started", (W.STARTING,), W.STARTED),
         *rows("unstartable", (W.STARTING,), W.IDLE),
         *rows("stepped", (W.STARTED,), W.STEPPING),
-        *rows("parked", _THERE, W.PARKED),
-        *rows("finished", _THERE, W.FINISHED),
+        *rows("parked", _RUNNING, W.PARKED),
+        *rows("finished", _RUNNING, W.FINISHED),
     ),
-    ignored=(Ignored("parked", (W.FINISHED,), "they ended while they were asked to"),),
+    ignored=(
+        Ignored("parked", (W.PARKED,), "a second order to park; the workers are parked already"),
+        Ignored("parked", (W.FINISHED,), "the workers exited before the order to park reached them"),
+    ),
 )

@@ -1,7 +1,6 @@
-"""A health check under way: what was asked of whom, and what was found so far. Data alone.
+"""A health check in progress: the nodes asked, and their findings so far. Data alone.
 
-What it all means is judged in ``policies/health.py``; whether a node is to be checked at all is said here, because the
-fold has to know it when a node joins.
+``policies/health.py`` judges the findings. ``wanted`` is in this module because the fold needs it when a node joins.
 """
 
 from typing import TypeAlias
@@ -9,19 +8,19 @@ from typing import TypeAlias
 import attrs
 
 MODES = ("auto", "always", "suspect", "never")
-"""What a policy file may say of health checks; ``auto`` is ``suspect`` on nodes with accelerators, else ``never``."""
+"""Values of a policy file for health checks; ``auto``: ``suspect`` on nodes with accelerators, else ``never``."""
 
 Group: TypeAlias = tuple[str, ...]
 
 CLOCK_S = 5.0
-"""A clock that is off by less is not told from a slow wire."""
+"""Seconds; a smaller clock offset cannot be distinguished from network delay."""
 
 NAMES_KEPT = 4
 """Names of nodes kept for each value of the configuration."""
 
 
 def wanted(mode: str, accelerators: int) -> bool:
-    """Whether a node is to be checked at all.
+    """Whether the policy file lets a node be checked.
 
     Args:
         mode: one of ``MODES``.
@@ -31,15 +30,15 @@ def wanted(mode: str, accelerators: int) -> bool:
 
 
 def clock_off_s(wall: int, ordered: int, taken_in: int, took_s: float) -> float:
-    """Seconds that a node's clock is ahead of the master's, at least; 0: it may be right.
+    """Least offset of a node's clock from the master's, in seconds; positive: ahead; 0: no offset can be shown.
 
-    A check begins after it was ordered and ends before its answer is taken in, however long order and answer are under
-    way: a clock is only off if it shows a time that is outside of that.
+    A check begins after its order and ends before its answer is recorded, whatever the network delay. So only a clock
+    that shows a time outside of this interval is proven wrong.
 
     Args:
-        wall: what the node's clock showed when the check was over; nanoseconds, as are the next two.
-        ordered: the master's time when the check was ordered.
-        taken_in: the master's time when the answer came.
+        wall: the node's clock at the end of the check, in nanoseconds.
+        ordered: the master's time when the check was ordered, in nanoseconds.
+        taken_in: the master's time when the answer arrived, in nanoseconds.
         took_s: seconds that the check took, by the node's monotonic clock.
     """
     ahead_s, behind_s = (wall - taken_in) / 1e9, (ordered - wall) / 1e9 + took_s
@@ -47,17 +46,17 @@ def clock_off_s(wall: int, ordered: int, taken_in: int, took_s: float) -> float:
 
 
 @attrs.frozen(kw_only=True)
-class Reading:
+class StageFinding:
     """What one node found in one stage.
 
     Args:
-        verdict: of the node by itself: ``healthy``; ``faulty``: it computed wrong values or says itself that it is
-            broken; ``failed``: its check crashed or hung; ``unavailable``: it could not be checked.
-        exchange: of the exchange with its group: ``passed``, ``failed``, ``unavailable``, or empty: there was none.
-        detail: what was found.
+        verdict: of the node alone: ``healthy``; ``faulty``: it computed wrong values or reported a defect; ``failed``:
+            its check crashed or hung; ``unavailable``: it could not be checked.
+        exchange: of the exchange with its group: ``passed``, ``failed``, ``unavailable``; empty: no exchange.
+        detail: the finding as text.
         device_s: seconds that its slowest device took; 0: not measured.
         exchange_s: seconds that the exchange took; 0: not measured.
-        link_s: seconds that a gigabyte took over TCP from its neighbour in the group; 0: not measured.
+        link_s: seconds for 1 GB over TCP from its neighbour in the group; 0: not measured.
     """
 
     verdict: str = "healthy"
@@ -70,26 +69,26 @@ class Reading:
 
 @attrs.frozen(kw_only=True)
 class Stage:
-    """One grouping and what came of it.
+    """One stage of a check: a grouping of the nodes, and their findings.
 
     Args:
-        groups: who exchanges data with whom.
-        label: the label that the nodes of each group have in common; empty: the groups are pairs.
-        readings: by node; one that is gone has none.
+        groups: nodes that exchange data with each other.
+        label: the label whose value the nodes of a group share; empty: the groups are pairs.
+        readings: findings by node; a node that left during the check has none.
     """
 
     groups: tuple[Group, ...]
     label: str = ""
-    readings: dict[str, Reading] = attrs.field(factory=dict)
+    readings: dict[str, StageFinding] = attrs.field(factory=dict)
 
 
 @attrs.define(kw_only=True)
 class Share:
-    """Nodes that have the same value of something.
+    """Nodes with the same value of a configuration key.
 
     Args:
-        count: how many.
-        names: the first few.
+        count: number of nodes.
+        names: names of the first ``NAMES_KEPT``.
     """
 
     count: int = 0
@@ -98,15 +97,15 @@ class Share:
 
 @attrs.define(kw_only=True)
 class HealthState:
-    """The check under way.
+    """The check in progress.
 
     Args:
-        round: the round before which it is made.
-        effect: the order that is not answered yet.
+        round: the next round, which waits for the check.
+        effect: the order that nodes have not all answered.
         lives: incarnation of each node that was asked.
-        stages: groupings, the last one under way.
-        facts: nodes by name and value of what should be equal on all of them.
-        clocks: seconds that a node's clock is ahead of the master's, at least, where that is more than ``CLOCK_S``.
+        stages: the stages so far; the last one is in progress.
+        facts: by configuration key and value, the nodes with it; a key should have one value on all nodes.
+        clocks: by node, the least offset of its clock, see ``clock_off_s``; only offsets above ``CLOCK_S``.
     """
 
     round: int

@@ -1,9 +1,9 @@
-"""The machine of an incident: from the first sign of a fault to the step that shows it is over.
+"""The machine of an incident, from the first evidence to its resolution.
 
-House rules: stopping and restarting never wait for the diagnosis; the culprit may be amended until the incident closes.
-A worse reading makes a new revision and asks the chain again from its top; a plan that does not bring its outcome is
-escalated past, and the rest of the chain is asked. So it is after a plan that is not meant to end the incident (a dying
-checkpoint, a message to people) has done its part.
+House rules: stopping and restarting never wait for the diagnosis; the nodes at fault may be amended until the incident
+closes. A worse diagnosis is a new revision, and the chain starts again at its first policy. When a plan does not reach
+its outcome, the incident is escalated to the policies after it. They are asked as well after a plan that is not meant
+to resolve the incident (a dying checkpoint, an alert) is complete.
 """
 
 from enum import StrEnum
@@ -12,24 +12,24 @@ from ftcore.states.table import Ignored, Machine, Row, rows
 
 
 class IncidentPhase(StrEnum):
-    """Where an incident is."""
+    """Phases of an incident."""
 
     OPEN = "open"
-    """Just opened; the chain is asked next."""
+    """It was just opened; the chain is asked next."""
     DIAGNOSING = "diagnosing"
-    """A new reading; the chain is asked again from its top."""
+    """The diagnosis became worse; the chain is asked again from its first policy."""
     ACTING = "acting"
     """A policy took it; its plan is being carried out."""
     DEFERRED = "deferred"
-    """A policy took it; training goes on until other nodes are ready for the places of those that leave."""
+    """A policy took it; training continues until replacements are ready for the nodes that leave."""
     VERIFYING = "verifying"
-    """The plan is done; waiting for its outcome."""
+    """The plan was carried out; its outcome is awaited."""
     ESCALATING = "escalating"
-    """The plan failed, or was not meant to be the last; the next policies are asked."""
+    """The plan failed, or was not meant to resolve the incident; the next policies are asked."""
     RESOLVED = "resolved"
     """The outcome was reached."""
     EXHAUSTED = "exhausted"
-    """Nobody took it or succeeded."""
+    """No policy took it, or every plan failed."""
 
 
 I = IncidentPhase  # noqa: E741  (the table reads better with one letter, and no other letter is taken)
@@ -37,7 +37,7 @@ _CONSIDERED = (I.OPEN, I.DIAGNOSING, I.ACTING, I.DEFERRED, I.VERIFYING, I.ESCALA
 
 INCIDENT = Machine(
     name="incident",
-    doc="One interruption of the training and what was done about it.",
+    doc="One incident, and the response to it.",
     states=IncidentPhase,
     initial=I.OPEN,
     finals=(I.RESOLVED, I.EXHAUSTED),
@@ -54,12 +54,16 @@ INCIDENT = Machine(
         *rows("incident.exhausted", (I.OPEN, I.DIAGNOSING, I.ESCALATING), I.EXHAUSTED),
     ),
     ignored=(
-        Ignored("policy.considered/pass", (I.OPEN, I.DIAGNOSING, I.ESCALATING), "a verdict for the record"),
+        Ignored(
+            "policy.considered/pass",
+            (I.OPEN, I.DIAGNOSING, I.ESCALATING),
+            "the verdict is recorded; the next policy is asked",
+        ),
         Ignored(
             "incident.rediagnosed/detail",
             _CONSIDERED,
-            "the reading was amended without changing what to do",
+            "the diagnosis was amended; the plan stays the same",
         ),
-        Ignored("plan.applied/other", (I.ACTING,), "what follows says it: it goes on, or is resolved"),
+        Ignored("plan.applied/other", (I.ACTING,), "the next event continues or resolves the incident"),
     ),
 )

@@ -1,9 +1,9 @@
 """The machine of a job.
 
-House rules: facts never move a job by themselves; decisions do. So the job is where the master put it, and a reader
-of the log sees why. ``stuck`` is entered when a fact cannot be folded, or when a node contradicts the log: workers are
-left running and nothing more is decided until an operator acts. So one fact cannot kill one master after another, and
-no world begins beside one that the log does not know.
+House rules: only decisions change the phase of a job, never facts alone, so the log shows why each change was made.
+A job enters ``stuck`` when a fact cannot be folded, or when a node contradicts the log. Its workers keep running, and
+the master decides nothing until an operator acts. So one fact cannot crash one master after another, and no world is
+formed while another one, unknown to the log, may be training.
 """
 
 from enum import StrEnum
@@ -12,30 +12,30 @@ from ftcore.states.table import Guard, Ignored, Machine, Row, rows
 
 
 class JobPhase(StrEnum):
-    """Where a job is."""
+    """Phases of a job."""
 
     ASSEMBLING = "assembling"
-    """Waiting for enough nodes for its first world."""
+    """It waits for enough nodes for its first world."""
     CHECKING = "checking"
     """The nodes check their health before a round is planned: the first one, or one of a recovery."""
     FORMING = "forming"
-    """A round is planned: waiting for its nodes, its store and the back-off."""
+    """A round is planned; it waits for its nodes, its store and the back-off."""
     STARTING = "starting"
     """The world is fixed; the members start their workers."""
     RUNNING = "running"
-    """Every member's workers run."""
+    """The workers of every member run."""
     PAUSED = "paused"
-    """Every worker waits at a step boundary, because somebody asked for it."""
+    """Every worker waits at a step boundary, as an operator requested."""
     RECOVERING = "recovering"
-    """An incident is open, and its plan has led neither to a new round nor to a step yet."""
+    """An incident is open; its plan has not led to a new round or a step yet."""
     STUCK = "stuck"
-    """A fact could not be folded, or a node contradicts the log; workers run on, an operator is needed."""
+    """A fact could not be folded, or a node contradicts the log; workers keep running, an operator must act."""
     SUCCEEDED = "succeeded"
-    """All workers ended with code 0."""
+    """All workers exited with code 0."""
     FAILED = "failed"
-    """Policies gave up."""
+    """A policy ended the run as failed, or no policy could resolve an incident."""
     STOPPED = "stopped"
-    """An operator ended it; it can be resumed."""
+    """An operator stopped it; it can be resumed by another run."""
 
 
 P = JobPhase
@@ -43,9 +43,9 @@ LIVING = (P.ASSEMBLING, P.CHECKING, P.FORMING, P.STARTING, P.RUNNING, P.PAUSED, 
 ENDED = (P.SUCCEEDED, P.FAILED, P.STOPPED)
 _MOVING = (P.CHECKING, P.FORMING, P.STARTING, P.RUNNING, P.PAUSED, P.RECOVERING)
 
-_ELSEWHERE = (P.FORMING, P.STARTING, P.RUNNING, P.PAUSED)
+_WITH_ROUND = (P.FORMING, P.STARTING, P.RUNNING, P.PAUSED)
 _NOT_CHECKING = tuple(phase for phase in LIVING if phase is not P.CHECKING)
-_BESIDE = "newcomers are checked beside what goes on"
+_STANDBYS_CHECKED = "standby nodes are checked without interrupting the job"
 
 
 def _was(phase: JobPhase) -> Guard:
@@ -89,15 +89,15 @@ JOB = Machine(
         Row("job.finished/stopped", P.STUCK, P.STOPPED),
     ),
     ignored=(
-        Ignored("action.ordered/check_health", _ELSEWHERE, _BESIDE),
-        Ignored("health.judged/first", _NOT_CHECKING, _BESIDE),
-        Ignored("health.judged/again", _NOT_CHECKING, _BESIDE),
-        Ignored("incident.resolved", tuple(P), "the job moved on when its round started or it ended"),
-        Ignored("job.parked", (P.STUCK,), "already stuck; the fact is kept in the event all the same"),
-        Ignored("log.contradicted", (P.STUCK,), "already stuck; what contradicts the log is kept in the event"),
-        Ignored("log.contradicted", ENDED, "nothing is decided after the end; the master lets no new run begin"),
-        Ignored("incident.exhausted", tuple(P), "the job.finished that follows says it"),
-        Ignored("plan.applied/continue", (P.RECOVERING,), "the chain goes on"),
+        Ignored("action.ordered/check_health", _WITH_ROUND, _STANDBYS_CHECKED),
+        Ignored("health.judged/first", _NOT_CHECKING, _STANDBYS_CHECKED),
+        Ignored("health.judged/again", _NOT_CHECKING, _STANDBYS_CHECKED),
+        Ignored("incident.resolved", tuple(P), "the phase changed when the round started or the run ended"),
+        Ignored("job.parked", (P.STUCK,), "already stuck; the event still records the fact"),
+        Ignored("log.contradicted", (P.STUCK,), "already stuck; the event still records the contradiction"),
+        Ignored("log.contradicted", ENDED, "the run has ended; the master refuses a new run"),
+        Ignored("incident.exhausted", tuple(P), "a job.finished follows and changes the phase"),
+        Ignored("plan.applied/continue", (P.RECOVERING,), "the chain continues with the next policy"),
     ),
     guards={f"was {phase}": _was(phase) for phase in LIVING},
 )

@@ -1,7 +1,8 @@
-"""The machine of a process that wants the master role; it lives in that process, not in the log.
+"""The machine of a candidate for leadership. Its state is in that process, not in the log.
 
-House rules: only ``leading`` appends and orders. A candidate follows and folds before it wins, so that winning costs no
-catching up; ``deposed`` is final: a process that lost the role never orders again under the old term.
+House rules: only a master in ``leading`` appends to the log and issues orders. A candidate follows and folds the log
+before it is elected, so failover needs no long replay. ``deposed`` is final: a process that lost the role never issues
+an order under the old term again.
 """
 
 from enum import StrEnum
@@ -10,25 +11,25 @@ from ftcore.states.table import Ignored, Machine, Row, rows
 
 
 class MasterPhase(StrEnum):
-    """Where a candidate is."""
+    """Phases of a candidate."""
 
     CANDIDATE = "candidate"
-    """Follows the log and campaigns."""
+    """It follows the log and campaigns."""
     ELECTED = "elected"
-    """Won a term; has not read the end of the log yet."""
+    """It won a term; it has not read the end of the log yet."""
     FOLDING = "folding"
-    """Folds the rest of the log."""
+    """It folds the rest of the log."""
     LEADING = "leading"
-    """Sequences facts, decides, orders."""
+    """It appends facts, decides and issues orders."""
     DEPOSED = "deposed"
-    """Lost the term, or gave it up."""
+    """It lost the term or resigned."""
 
 
 M = MasterPhase
 
 MASTER = Machine(
     name="master",
-    doc="A process on its way through the master role.",
+    doc="A candidate for leadership, from its campaign to the end of its term.",
     states=MasterPhase,
     initial=M.CANDIDATE,
     finals=(M.DEPOSED,),
@@ -40,7 +41,7 @@ MASTER = Machine(
         *rows("resigned", (M.CANDIDATE, M.ELECTED, M.FOLDING, M.LEADING), M.DEPOSED),
     ),
     ignored=(
-        Ignored("lease.lost", (M.DEPOSED,), "already over"),
-        Ignored("resigned", (M.DEPOSED,), "already over"),
+        Ignored("lease.lost", (M.DEPOSED,), "already deposed"),
+        Ignored("resigned", (M.DEPOSED,), "already deposed"),
     ),
 )

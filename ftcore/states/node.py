@@ -1,8 +1,8 @@
 """The machine of a node: one incarnation of an agent.
 
-The agent runs these rows on its orders and its own facts and reports each transition; the fold of the log is the truth.
-House rules: a fact of an older round than the node was last ordered to never reaches the machine (it is stale, not
-strange), and neither does one of an older incarnation.
+The agent applies orders and reports each transition as a fact; the folded log is authoritative.
+House rule: stale facts never reach the machine, so they are no anomalies. A fact is stale if it is of an older
+incarnation, or of a round before the newest one that the node was ordered to start or stop.
 """
 
 from enum import StrEnum
@@ -11,12 +11,12 @@ from ftcore.states.table import Ignored, Machine, Row, rows
 
 
 class NodePhase(StrEnum):
-    """Where a node is."""
+    """Phases of a node."""
 
     STANDBY = "standby"
     """Connected; no workers."""
     CHECKING = "checking"
-    """Checks its devices and links; no workers."""
+    """It checks its devices and links; no workers."""
     STARTING = "starting"
     """Ordered to start its workers."""
     RUNNING = "running"
@@ -32,20 +32,20 @@ class NodePhase(StrEnum):
     FINISHED = "finished"
     """All its workers ended with code 0."""
     DRAINING = "draining"
-    """Told to leave while the job goes on; it takes part in no further round."""
+    """Ordered to leave while the job continues; it takes part in no further round."""
     QUARANTINED = "quarantined"
-    """Not wanted in any round, in no incarnation."""
+    """Excluded from every round, in every incarnation."""
     LEFT = "left"
-    """Said goodbye."""
+    """Its agent announced that it leaves."""
     LOST = "lost"
-    """Not heard of for its lease."""
+    """Its lease expired without a heartbeat."""
     REPLACED = "replaced"
-    """A newer incarnation took its name."""
+    """A newer incarnation with its name joined."""
 
 
 N = NodePhase
 OUTGOING = (N.DRAINING, N.QUARANTINED)
-"""Alive, and in no world to come."""
+"""States of a node that is alive but takes part in no further world."""
 LIVING = (
     N.STANDBY,
     N.CHECKING,
@@ -65,13 +65,14 @@ HOLDING = (*ACTIVE, N.PARKED)
 """States in which worker processes may exist."""
 
 _FREE = (N.STANDBY, N.CHECKING, N.FINISHED, N.PARKED)
-"""Where a node may be told to go: what takes part in a round is stopped or parked first."""
+"""States in which a node may be released: workers of a round are stopped or parked first."""
 
-_CROSSED = "crossed the order to stop on the wire"
-_ENDED = "a last word of an incarnation that is over"
-_IN_PLACE = "its workers stay where they are"
-_OVERTAKEN = "another order overtook it"
-_OUTGOING = "it is on its way out"
+_CROSSED = "sent before the order to stop arrived"
+_ENDED = "a late fact of an incarnation that has ended"
+_IN_PLACE = "the workers keep their phase"
+_OVERTAKEN = "a newer order replaced this one"
+_OUTGOING = "the node is leaving"
+_OF_WORKERS = ("workers.started", "worker.failed", "workers.unstartable", "workers.finished", "workers.stopped")
 
 NODE = Machine(
     name="node",
@@ -103,15 +104,20 @@ NODE = Machine(
         Ignored(
             "action.ordered/stop_workers",
             (N.STANDBY, N.CHECKING, *OUTGOING),
-            "nothing runs there; the agent answers at once",
+            "the node has no workers; the agent answers at once",
         ),
-        Ignored("workers.stopped", (N.STANDBY, N.CHECKING), "the answer to such an order, or a repeated one"),
+        Ignored(
+            "workers.stopped", (N.STANDBY, N.CHECKING), "the answer of a node without workers, or a repeated answer"
+        ),
         Ignored("workers.started", (N.STOPPING, N.RUNNING, N.FAULTED), _CROSSED),
         Ignored("worker.failed", (N.STOPPING, N.STANDBY), _CROSSED),
         Ignored("workers.unstartable", (N.STOPPING,), _CROSSED),
         Ignored("workers.finished", (N.STOPPING,), _CROSSED),
         Ignored("workers.stepped", LIVING, "progress, not a change of state"),
-        *(Ignored(f"order.obeyed/{tag}", LIVING, _IN_PLACE) for tag in ("retry_step", "save_checkpoint")),
+        *(
+            Ignored(f"order.obeyed/{tag}", LIVING, _IN_PLACE)
+            for tag in ("find_boundary", "retry_step", "save_checkpoint")
+        ),
         Ignored("order.obeyed/pause_workers", tuple(p for p in LIVING if p is not N.RUNNING), _OVERTAKEN),
         Ignored("order.obeyed/resume_workers", tuple(p for p in LIVING if p is not N.PAUSED), _OVERTAKEN),
         Ignored(
@@ -120,28 +126,14 @@ NODE = Machine(
             _OVERTAKEN,
         ),
         Ignored("order.refused/check_health", tuple(p for p in LIVING if p is not N.CHECKING), _OVERTAKEN),
-        Ignored("order.refused", LIVING, "what follows is decided by the plan that ordered it"),
+        Ignored("order.refused", LIVING, "the plan that issued the order decides what follows"),
         Ignored("health.checked", tuple(p for p in LIVING if p is not N.CHECKING), _OVERTAKEN),
-        *(
-            Ignored(trigger, OUTGOING, _OUTGOING)
-            for trigger in (
-                "workers.started",
-                "worker.failed",
-                "workers.unstartable",
-                "workers.finished",
-                "workers.stopped",
-                "action.ordered/release_node",
-            )
-        ),
-        Ignored("node.quarantined", (N.QUARANTINED,), "said before"),
+        *(Ignored(trigger, OUTGOING, _OUTGOING) for trigger in (*_OF_WORKERS, "action.ordered/release_node")),
+        Ignored("node.quarantined", (N.QUARANTINED,), "already quarantined"),
         *(
             Ignored(trigger, GONE, _ENDED)
             for trigger in (
-                "workers.started",
-                "worker.failed",
-                "workers.unstartable",
-                "workers.finished",
-                "workers.stopped",
+                *_OF_WORKERS,
                 "workers.stepped",
                 "node.left",
                 "node.lost",
@@ -154,6 +146,7 @@ NODE = Machine(
                 "order.obeyed/park_workers",
                 "order.obeyed/retry_step",
                 "order.obeyed/save_checkpoint",
+                "order.obeyed/find_boundary",
                 "node.quarantined",
             )
         ),

@@ -1,15 +1,19 @@
-"""Revisions of the rules of decision: a log is decided again by the rules that it was decided by.
+"""Revisions of the decision rules: a log is replayed with the rules under which it was written.
 
-A master records in ``master.elected`` which revision it decides by. Code that decides otherwise than an earlier
-revision asks ``follows``, so logs of earlier masters still verify (``ftctl replay --verify``). Facts and fields that
-earlier logs do not have need no revision: decisions that rest on them alone do not occur there.
+A master records its revision in ``master.elected``. Code that decides differently from an earlier revision calls
+``follows``, so logs of earlier masters still verify (``ftctl replay --verify``). A decision that depends only on facts
+or fields that earlier logs lack needs no revision.
 
-| revision | since then |
+| revision | change |
 |---|---|
 | 0 | logs without this record |
-| 1 | a policy that the job is not able to carry out passes in an event once, not in every incident |
-| 2 | a node that trains and is to leave goes once another one is ready for its place, where one can come |
-| 3 | a run has no stores of the run before; nodes already there, or that join while it is stuck, open its join window |
+| 1 | a policy for which the job lacks an ability records its pass once, not in every incident |
+| 2 | a training node that is to leave does so once a replacement is ready, if a replacement is possible |
+| 3 | a run has no stores of the run before; nodes that joined before it, or while it is stuck, open its join window |
+| 4 | gloo's message about a connection that a peer closed is evidence of that peer's end, not of a hang |
+| 5 | a job that was stopped before its first run can begin one; its nodes are not released |
+| 6 | alerts and the reason of a failed job name and advise by the detail of a fault, not only by its class |
+| 7 | workers pause and save at one step boundary, which an order before finds |
 """
 
 from typing import Final
@@ -22,10 +26,18 @@ READY_FIRST: Final = 2
 
 RUN_ANEW: Final = 3
 
-NEWEST: Final = 3
-"""What masters of this ftcore decide by."""
+PEER_NOT_HANG: Final = 4
+
+FIRST_RUN_ANEW: Final = 5
+
+BY_DETAIL: Final = 6
+
+ONE_BOUNDARY: Final = 7
+
+NEWEST: Final = 7
+"""The revision of masters of this ftcore."""
 
 
 def follows(job: JobState, revision: int) -> bool:
-    """Whether the master in office decides by that revision of the rules, or a later one."""
+    """Whether the leading master decides by this revision of the rules or a later one."""
     return job.master is not None and job.master.decides >= revision

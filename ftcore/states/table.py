@@ -1,14 +1,14 @@
-"""Machines as rows of data: declaration, the checks made at import, and stepping.
+"""State machines as tables: declaration, checks at import, and steps.
 
-A machine is a table. A row says: *in this state, this trigger leads to that state (if the guard holds)*. A trigger is
-the name of an event type, with a qualifier where one type means different things (``action.ordered/stop_workers``);
-machines that live outside the log (agent, master) have triggers of their own.
+A row reads: *in this state, this trigger leads to that state (if the guard holds)*. A trigger is the name of an event
+type, with a qualifier where a type has several meanings (``action.ordered/stop_workers``). Machines outside of the log
+(agent, master) have their own triggers.
 
 House rules:
-- whatever may follow whatever is said by a row, nowhere else;
-- each pair of state and trigger is exactly one of three: a row, *ignored* with a reason, or an *anomaly*, which the
-  fold records and which never changes the state;
-- a definition that contradicts itself does not import.
+- only rows permit transitions;
+- each pair of state and trigger is exactly one of three: a row, *ignored* with a reason, or an *anomaly*, which is
+  recorded as ``anomaly.observed`` and never changes the state;
+- an inconsistent table raises ``DefinitionError`` at import.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +25,10 @@ class Row:
     """One permitted transition.
 
     Args:
-        trigger: what happens.
+        trigger: name of the trigger.
         source: the state in which it is accepted.
-        target: the state that follows.
-        guard: name of a guard of the machine that must hold, or empty.
+        target: the next state.
+        guard: name of the machine's guard that must hold; empty: none.
     """
 
     trigger: str
@@ -47,9 +47,9 @@ class Ignored:
     """A trigger that leaves some states as they are, on purpose.
 
     Args:
-        trigger: what happens.
-        sources: in which states it means nothing.
-        reason: why it means nothing there.
+        trigger: name of the trigger.
+        sources: the states that ignore it.
+        reason: why they ignore it.
     """
 
     trigger: str
@@ -67,16 +67,16 @@ class Machine:
     Args:
         name: what the machine describes, one word.
         doc: one sentence.
-        states: the enumeration of its states, each member with a docstring-like value.
-        initial: where it starts.
-        finals: states without a way out, on purpose.
+        states: the enumeration of its states; each member has a docstring.
+        initial: the first state.
+        finals: states that only a transition to the initial state leaves.
         table: the rows.
-        ignored: what means nothing where.
-        guards: functions of the fold's context, by name.
+        ignored: the triggers that states ignore.
+        guards: functions of the step's context, by name.
 
     Raises:
-        DefinitionError: duplicate rows, a state that cannot be reached, a trap, an unknown or unused guard, an ignored
-            pair that is also a row.
+        DefinitionError: duplicate rows, an unreachable state, a state from which no final state can be reached, an
+            unknown or unused guard, an ignored pair that is also a row.
     """
 
     def __init__(
@@ -102,16 +102,16 @@ class Machine:
         self._next: dict[tuple[StrEnum, str], tuple[Row, ...]] = {}
         for row in self.rows:
             self._next[row.source, row.trigger] = (*self._next.get((row.source, row.trigger), ()), row)
-        self._reasons = {(state, entry.trigger): entry.reason for entry in ignored for state in entry.sources}
+        self._ignored = {(state, entry.trigger) for entry in ignored for state in entry.sources}
         self._check()
 
     def step(self, state: StrEnum, trigger: str, context: Any = None) -> StrEnum | None:
-        """The state that follows.
+        """The next state.
 
         Args:
-            state: the present state.
-            trigger: what happens.
-            context: what the guards look at.
+            state: the current state.
+            trigger: name of the trigger.
+            context: the argument of the guards.
 
         Returns:
             The next state; the same one if the pair is ignored; None if it is an anomaly.
@@ -119,14 +119,10 @@ class Machine:
         for row in self._next.get((state, trigger), ()):
             if not row.guard or self.guards[row.guard](context):
                 return row.target
-        return state if (state, trigger) in self._reasons else None
-
-    def reason_ignored(self, state: StrEnum, trigger: str) -> str | None:
-        """Why the pair is ignored; None if it is not."""
-        return self._reasons.get((state, trigger))
+        return state if (state, trigger) in self._ignored else None
 
     def candidates(self, state: StrEnum, trigger: str) -> tuple[Row, ...]:
-        """The rows of the pair, in the order in which their guards are asked."""
+        """The rows of the pair, in the order in which their guards are evaluated."""
         return self._next.get((state, trigger), ())
 
     def _fail(self, text: str) -> None:
@@ -143,16 +139,16 @@ class Machine:
             if len(set(guards)) != len(guards):
                 self._fail(f"{trigger} in {state} is declared twice")
             if "" in guards[:-1]:
-                self._fail(f"{trigger} in {state}: a row without a guard hides the rows behind it")
-        named = {row.guard for row in self.rows if row.guard}
-        if named != set(self.guards):
-            self._fail(f"guards named and guards given differ: {sorted(named ^ set(self.guards))}")
+                self._fail(f"{trigger} in {state}: a row without a guard hides the rows after it")
+        used = {row.guard for row in self.rows if row.guard}
+        if used != set(self.guards):
+            self._fail(f"guards of rows and of the machine differ: {sorted(used ^ set(self.guards))}")
         for row in self.rows:
             if row.source in self.finals and row.target is not row.source and not self._reopens(row):
-                self._fail(f"{row.source} is final but {row.trigger} leads out of it")
+                self._fail(f"{row.source} is final, but {row.trigger} leaves it")
 
     def _reopens(self, row: Row) -> bool:
-        """A final state may be left only back to the initial one: a new run of the same thing."""
+        """Whether the row starts a new run: only a transition to the initial state may leave a final one."""
         return row.target is self.initial
 
     def _check_ignored(self) -> None:
@@ -176,11 +172,11 @@ class Machine:
             backward[row.target].add(row.source)
         unreachable = members - _closure({self.initial}, forward)
         if unreachable:
-            self._fail(f"cannot be reached: {', '.join(sorted(unreachable))}")
+            self._fail(f"unreachable states: {', '.join(sorted(unreachable))}")
         if self.finals:
             traps = members - _closure(set(self.finals), backward)
             if traps:
-                self._fail(f"no way from there to a final state: {', '.join(sorted(traps))}")
+                self._fail(f"no path to a final state from: {', '.join(sorted(traps))}")
 
 
 def _closure(start: set[StrEnum], edges: Mapping[StrEnum, set[StrEnum]]) -> set[StrEnum]:

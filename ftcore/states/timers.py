@@ -1,10 +1,10 @@
-"""The timers of a job: a closed family, what each one limits, and what its expiry leads to.
+"""The timers of a job: a closed family, with the consequence of each expiry.
 
-A timer runs while ``JobState.deadlines`` has its key. Such a key, as ``settle/3``, is also in ``deadline.expired`` and
-in snapshots, so it is part of the format of a log.
+A timer runs while ``JobState.deadlines`` has its key, for example ``settle/3``. The key is also in
+``deadline.expired`` and in snapshots, so it is part of the log format.
 
-House rules: no other module builds or parses a key. A key that a newer ftcore wrote stays what it is: ``parse`` makes
-an ``Unknown`` of it, it expires as any other, and nothing follows.
+House rules: no other module builds or parses a key. The key of a newer ftcore is kept: ``parse`` returns an
+``UnknownTimer``, which expires without a consequence.
 """
 
 from typing import ClassVar
@@ -20,13 +20,13 @@ P = JobPhase
 
 @attrs.frozen
 class Timer:
-    """A timer of a job, by its kind and its key fields.
+    """A timer of a job.
 
     Attributes:
         kind: the first part of its key.
-        expiry: what its expiry leads to.
-        phases: phases of the job in which it may run; in ``stuck``, those of the phase before run on.
-        of_plan: whether it belongs to the plan of the open incident, and is cancelled with it.
+        expiry: the consequence of its expiry.
+        phases: phases of the job in which it may run; timers that run when the job becomes stuck keep running.
+        of_plan: whether it belongs to the plan of the open incident and is cancelled with the plan.
     """
 
     kind: ClassVar[str]
@@ -36,12 +36,12 @@ class Timer:
 
     @property
     def key(self) -> str:
-        """The timer as events and snapshots have it."""
+        """The key in events and snapshots."""
         return self.kind
 
 
 @attrs.frozen
-class _OfRound(Timer):
+class _RoundTimer(Timer):
     of_plan = True
     round: int
 
@@ -51,8 +51,8 @@ class _OfRound(Timer):
 
 
 @attrs.frozen
-class Join(Timer):
-    """Enough nodes for the first round have joined; more of them are awaited."""
+class JoinTimer(Timer):
+    """Enough nodes for the first round have joined; more nodes may still join."""
 
     kind = "join"
     expiry = "the first round is planned with the nodes that have joined"
@@ -60,8 +60,8 @@ class Join(Timer):
 
 
 @attrs.frozen
-class Backoff(_OfRound):
-    """The planned round is held back, because rounds before it failed."""
+class BackoffTimer(_RoundTimer):
+    """The planned round is delayed, because earlier rounds failed."""
 
     kind = "backoff"
     expiry = "the world is formed as soon as its nodes and its store are ready"
@@ -69,8 +69,8 @@ class Backoff(_OfRound):
 
 
 @attrs.frozen
-class Window(_OfRound):
-    """The planned round waits for all the nodes that its plan wants."""
+class WindowTimer(_RoundTimer):
+    """The planned round waits for all nodes that its plan requests."""
 
     kind = "window"
     expiry = "the world is formed with fewer nodes, if the job can train with them"
@@ -78,8 +78,8 @@ class Window(_OfRound):
 
 
 @attrs.frozen
-class Return(_OfRound):
-    """The planned round waits for nodes that it cannot be formed without."""
+class ReturnTimer(_RoundTimer):
+    """The planned round waits for nodes without which it cannot be formed."""
 
     kind = "return"
     expiry = "the plan has failed: the incident is escalated"
@@ -87,8 +87,8 @@ class Return(_OfRound):
 
 
 @attrs.frozen
-class Settle(_OfRound):
-    """The outcome of a plan is awaited at first: a completed step of every member."""
+class SettleTimer(_RoundTimer):
+    """The first wait for a plan's outcome: a completed step of every member."""
 
     kind = "settle"
     expiry = "the incident is resolved if some member has completed a step, or if the job reports no steps"
@@ -96,8 +96,8 @@ class Settle(_OfRound):
 
 
 @attrs.frozen
-class Outcome(_OfRound):
-    """A completed step of every member is awaited for as long as the policy allows."""
+class OutcomeTimer(_RoundTimer):
+    """The longest wait for a plan's outcome, as the policy declares it: a completed step of every member."""
 
     kind = "outcome"
     expiry = "the plan has failed: the incident is escalated"
@@ -105,7 +105,7 @@ class Outcome(_OfRound):
 
 
 @attrs.frozen
-class Action(Timer):
+class ActionTimer(Timer):
     """An order waits for the answers of its nodes, of the platform or of a policy."""
 
     kind = "action"
@@ -115,23 +115,23 @@ class Action(Timer):
 
     @property
     def key(self) -> str:
-        """The timer as events and snapshots have it."""
+        """The key in events and snapshots."""
         return f"{self.kind}/{self.effect}"
 
 
 @attrs.frozen
-class Departure(Timer):
-    """Newcomers are awaited that are to be ready before other nodes leave."""
+class DepartureTimer(Timer):
+    """A deferred departure: nodes leave only after their replacements are ready."""
 
     kind = "departure"
-    expiry = "the plan has failed if it launches newcomers; if not, the nodes leave now"
+    expiry = "the plan has failed if it launches replacements; if not, the nodes leave now"
     phases = (P.RUNNING,)
     of_plan = True
 
 
 @attrs.frozen
-class Diagnosis(Timer):
-    """No node is given up yet: what failed with it may not have been reported."""
+class DiagnosisTimer(Timer):
+    """No node is replaced or quarantined yet: other failures may not have been reported."""
 
     kind = "diagnosis"
     expiry = "the nodes at fault are replaced or quarantined"
@@ -140,8 +140,8 @@ class Diagnosis(Timer):
 
 
 @attrs.frozen
-class Offer(Timer):
-    """An opportunity was declined."""
+class OfferTimer(Timer):
+    """A policy declined an opportunity for now."""
 
     kind = "offer"
     expiry = "the opportunity is considered again"
@@ -149,8 +149,8 @@ class Offer(Timer):
 
 
 @attrs.frozen
-class Unknown(Timer):
-    """A timer of a newer ftcore."""
+class UnknownTimer(Timer):
+    """A timer that only a newer ftcore defines."""
 
     kind = "?"
     expiry = "nothing"
@@ -159,55 +159,57 @@ class Unknown(Timer):
 
     @property
     def key(self) -> str:
-        """The timer as events and snapshots have it."""
+        """The key in events and snapshots."""
         return self.text
 
 
 TIMERS: tuple[type[Timer], ...] = (
-    Join,
-    Diagnosis,
-    Backoff,
-    Window,
-    Return,
-    Settle,
-    Outcome,
-    Action,
-    Departure,
-    Offer,
+    JoinTimer,
+    DiagnosisTimer,
+    BackoffTimer,
+    WindowTimer,
+    ReturnTimer,
+    SettleTimer,
+    OutcomeTimer,
+    ActionTimer,
+    DepartureTimer,
+    OfferTimer,
 )
-"""Every kind there is."""
+"""All kinds except ``UnknownTimer``."""
 
-_PLAIN: dict[str, Timer] = {timer.kind: timer for timer in (Join(), Departure(), Diagnosis(), Offer())}
-_OF_ROUND: dict[str, type[_OfRound]] = {kind.kind: kind for kind in TIMERS if issubclass(kind, _OfRound)}
+_PLAIN: dict[str, Timer] = {
+    timer.kind: timer for timer in (JoinTimer(), DepartureTimer(), DiagnosisTimer(), OfferTimer())
+}
+_OF_ROUND: dict[str, type[_RoundTimer]] = {kind.kind: kind for kind in TIMERS if issubclass(kind, _RoundTimer)}
 
 
 def parse(key: str) -> Timer:
-    """The timer that a key of an event or a snapshot means; ``Unknown`` if no kind has such a key."""
+    """The timer of a key from an event or a snapshot; ``UnknownTimer`` if no kind has this key."""
     kind, _, rest = key.partition("/")
     timer: Timer | None = None
-    if kind == Action.kind:
-        timer = Action(rest)
+    if kind == ActionTimer.kind:
+        timer = ActionTimer(rest)
     elif kind in _OF_ROUND and rest.isdecimal() and len(rest) < 20:
         timer = _OF_ROUND[kind](int(rest))
     else:
         timer = _PLAIN.get(kind)
-    return timer if timer is not None and timer.key == key else Unknown(key)
+    return timer if timer is not None and timer.key == key else UnknownTimer(key)
 
 
 def start(state: JobState, timer: Timer, since: int, after_s: float) -> None:
-    """Start a timer, or start it anew.
+    """Start or restart a timer.
 
     Args:
         state: the folded state; changed.
-        timer: which.
-        since: nanoseconds since the epoch.
-        after_s: the seconds from then on after which it expires.
+        timer: the timer.
+        since: start, in nanoseconds since the epoch.
+        after_s: seconds from the start to the expiry.
     """
     state.deadlines[timer.key] = since + seconds(after_s)
 
 
 def cancel(state: JobState, *timers: Timer) -> None:
-    """Stop those of the timers that run."""
+    """Stop these timers; a timer that does not run is skipped."""
     for timer in timers:
         state.deadlines.pop(timer.key, None)
 
@@ -229,7 +231,7 @@ def is_running(state: JobState, timer: Timer) -> bool:
 
 
 def due(state: JobState, timer: Timer) -> int | None:
-    """When a timer expires, in nanoseconds since the epoch; None if it does not run."""
+    """Expiry of a timer, in nanoseconds since the epoch; None if the timer does not run."""
     return state.deadlines.get(timer.key)
 
 
@@ -238,11 +240,11 @@ def expire(state: JobState, key: str, due_at: int) -> Timer | None:
 
     Args:
         state: the folded state; changed.
-        key: the timer, as the fact has it.
-        due_at: when it expired, in nanoseconds since the epoch; 0: whenever it was.
+        key: the timer's key in the fact.
+        due_at: the expiry in the fact, in nanoseconds since the epoch; 0: not recorded, any expiry matches.
 
     Returns:
-        The timer; None if nothing expires: it was cancelled or started anew before the fact came.
+        The timer; None if it was cancelled or restarted before the fact was recorded.
     """
     if due_at and state.deadlines.get(key) != due_at:
         return None

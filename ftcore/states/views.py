@@ -1,9 +1,9 @@
-"""Machines of the ``transitions`` package, built from the rows: for inspection and for embedders' hooks.
+"""Machines of the ``transitions`` package, built from the rows: for inspection and for hooks of embedders.
 
-House rules: a view is derived and never asked. The fold on the rows is the live machine; ``Mirror`` is told what the
-fold did (``Change``) and fires the same triggers on its models, so that callbacks such as ``on_enter_running`` are
-called. What the rows ignore, or do not accept, leaves a view as it is. Nothing else imports this module, so a job pays
-nothing for it; it is the only one that imports ``transitions``. Diagrams are drawn from the rows, see ``drawing.py``.
+House rules: views are derived; no decision reads them. ``Mirror`` receives the changes of the fold (``Change``) and
+fires the same triggers on its models, which calls hooks such as ``on_enter_running``. A trigger that the rows ignore
+or do not accept leaves a view unchanged. Only this module imports ``transitions``, and no module of ftcore imports
+this one, so a job has no cost from it. Diagrams are drawn from the rows, see ``drawing.py``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,13 +17,13 @@ from ftcore.states.table import Machine, Row
 
 
 class Model:
-    """What a ``transitions`` machine puts its state and triggers on; subclass it to have hooks called.
+    """The model of one instance of a ``transitions`` machine; a subclass defines hooks.
 
-    ``on_enter_STATE(self, event)`` and ``on_exit_STATE(self, event)`` are called by name; ``event.kwargs["change"]`` is
-    the fold's ``Change``.
+    Hooks are ``on_enter_STATE(self, event)`` and ``on_exit_STATE(self, event)``; ``event.kwargs["change"]`` is the
+    fold's ``Change``.
 
     Args:
-        instance: which one it stands for, as ``node1`` or ``node1/0``.
+        instance: name of the instance, for example ``node1`` or ``node1/0``.
     """
 
     state: str
@@ -33,16 +33,16 @@ class Model:
 
 
 def build(machine: Machine, *models: Model) -> Any:
-    """A ``transitions.Machine`` with the rows of a machine; its guards are conditions.
+    """A ``transitions.Machine`` with the rows of a machine; guards become conditions.
 
-    Triggers keep their names, dots and slashes included: fire them with ``model.trigger(name, context=...)``, where the
-    context is what the guards look at. It returns whether a row was taken.
+    Triggers keep their names, with dots and slashes. ``model.trigger(name, context=...)`` fires one, passes the context
+    to the guards, and returns whether a row was taken.
 
     Args:
         machine: the rows.
-        models: what gets state and triggers; more can be added with ``add_model``.
+        models: the first models; ``add_model`` adds more.
     """
-    made = TransitionsMachine(
+    view = TransitionsMachine(
         model=list(models),
         states=[str(state) for state in machine.states],
         initial=str(machine.initial),
@@ -52,8 +52,8 @@ def build(machine: Machine, *models: Model) -> Any:
     )
     for row in machine.rows:
         conditions = _condition(machine, row) if row.guard else None
-        made.add_transition(row.trigger, str(row.source), str(row.target), conditions=conditions)
-    return made
+        view.add_transition(row.trigger, str(row.source), str(row.target), conditions=conditions)
+    return view
 
 
 def _condition(machine: Machine, row: Row) -> Callable[[Any], bool]:
@@ -61,31 +61,31 @@ def _condition(machine: Machine, row: Row) -> Callable[[Any], bool]:
 
     def holds(event: Any) -> bool:
         change: Change | None = event.kwargs.get("change")
-        # In step with the fold the guard was asked already, on a state that has moved on since.
+        # For a change of the fold, the guard was evaluated there; the state may have changed since.
         return guard(event.kwargs.get("context")) if change is None else change.target is row.target
 
     return holds
 
 
 class Mirror:
-    """Keeps one model per machine instance in step with the fold, and has its hooks called.
+    """Keeps one model per machine instance in step with the fold and calls its hooks.
 
         class Node(views.Model):
             def on_enter_faulted(self, event):
-                page_somebody(self.instance)
+                page_operator(self.instance)
 
         mirror = Mirror({"node": Node})
         mirror.follow(fold(state, event))
 
-    An instance that begins anew (a node that joined again, the workers of a new round) begins where the fold says; that
-    is no transition and calls no hook.
+    An instance that starts again (a node that rejoined, the workers of a new round) gets its state from the fold. This
+    is not a transition and calls no hook.
 
     Args:
-        models: classes of models by name of machine; machines that are not named are not mirrored. All, with plain
-            models, if None.
+        models: classes of models by name of the machine; other machines are not mirrored. None: every machine, without
+            hooks.
 
     Raises:
-        ValueError: there is no such machine.
+        ValueError: no machine has this name.
     """
 
     def __init__(self, models: Mapping[str, type[Model]] | None = None) -> None:
@@ -93,12 +93,12 @@ class Mirror:
         self._classes = dict(models) if models is not None else dict.fromkeys(machines, Model)
         unknown = sorted(set(self._classes) - set(machines))
         if unknown:
-            raise ValueError(f"no machine is called {', '.join(unknown)}; there are {', '.join(machines)}")
+            raise ValueError(f"unknown machine {', '.join(unknown)}; expected {', '.join(machines)}")
         self._views = {name: build(machines[name]) for name in self._classes}
         self.models: dict[tuple[str, str], Model] = {}
 
     def follow(self, changes: Iterable[Change]) -> None:
-        """Move the models along with what one event did."""
+        """Apply the changes of one event to the models."""
         for change in changes:
             view = self._views.get(change.machine)
             if view is not None:

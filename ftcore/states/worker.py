@@ -6,20 +6,21 @@ from ftcore.states.table import Ignored, Machine, Row, rows
 
 
 class WorkerPhase(StrEnum):
-    """Where a worker is."""
+    """Phases of a worker."""
 
     STARTING = "starting"
-    """Ordered; not yet known to run."""
+    """Its start was ordered and is not confirmed yet."""
     RUNNING = "running"
     """Its process runs."""
     PARKED = "parked"
     """It has left its round and waits with its state for the next one."""
     EXITED = "exited"
-    """Its process is gone, or its node is."""
+    """Its process has ended, or its node left, was lost or was replaced."""
 
 
 W = WorkerPhase
-_GONE = "already gone"
+_EXITED = "already exited"
+_ENDS = ("workers.finished", "workers.stopped", "workers.unstartable", "node.left", "node.lost", "node.joined/again")
 
 WORKER = Machine(
     name="worker",
@@ -32,31 +33,13 @@ WORKER = Machine(
         Row("order.obeyed/park_workers", W.RUNNING, W.PARKED),
         *(
             row
-            for trigger in (
-                "worker.failed",
-                "workers.finished",
-                "workers.stopped",
-                "workers.unstartable",
-                "node.left",
-                "node.lost",
-                "node.joined/again",
-            )
+            for trigger in ("worker.failed", *_ENDS)
             for row in rows(trigger, (W.STARTING, W.RUNNING, W.PARKED), W.EXITED)
         ),
     ),
     ignored=(
-        Ignored("workers.started", (W.EXITED,), "it failed before its siblings had all started"),
-        Ignored("order.obeyed/park_workers", (W.EXITED, W.PARKED), "its siblings are parked without it"),
-        *(
-            Ignored(trigger, (W.EXITED,), _GONE)
-            for trigger in (
-                "workers.finished",
-                "workers.stopped",
-                "workers.unstartable",
-                "node.left",
-                "node.lost",
-                "node.joined/again",
-            )
-        ),
+        Ignored("workers.started", (W.EXITED,), "it failed before all workers of its node had started"),
+        Ignored("order.obeyed/park_workers", (W.EXITED, W.PARKED), "the other workers of its node are parked"),
+        *(Ignored(trigger, (W.EXITED,), _EXITED) for trigger in _ENDS),
     ),
 )

@@ -1,11 +1,13 @@
 """World formation: which nodes train in a round, and with which ranks. A pure function of its arguments.
 
-House rules: same input, same world. A world is as large as the job allows (its bounds, its unit, its sizes). While its
-size stays, nobody moves: who trained before keeps its place, and whoever comes for a node that is gone inherits the
-place of that one, ordinal and all, so the ranks of survivors stay what they were. Only a world of another size is laid
-out anew, in order of the label that the job names, then of ordinals; who trained before is taken first. Numbers are
-compared as numbers wherever they stand: ``node-2`` comes before ``node-10``. The fold records the result and never runs
-this again.
+House rules:
+- A world is as large as the job's bounds, unit and sizes allow.
+- A world of the same size keeps its places: members of the world before stay, and a replacement inherits the place and
+  ordinal of its predecessor. So the ranks of the survivors do not change.
+- A world of another size is laid out again, by the label that the job names, then by ordinal. Members of the world
+  before are chosen first.
+- Numbers in names are compared as numbers: ``node-2`` comes before ``node-10``.
+- The result is recorded in an event; the fold never repeats the computation.
 """
 
 import re
@@ -22,17 +24,17 @@ from ftcore.events.world import Member
 
 @attrs.frozen(kw_only=True)
 class Volunteer:
-    """A node that could take part, or one that did in the world before.
+    """A node that can take part in the next world, or a member of the world before.
 
     Args:
         node: its name.
-        incarnation: the life of its agent.
+        incarnation: incarnation of its agent.
         ordinal: its place.
-        slots: how many ranks it holds.
-        labels: what it says of where it stands, as ``{"switch": "s1"}``.
-        settled: its place is its own: it asked for it, or has trained at it. Places of the others are dealt out among
-            them in order of their names, whoever called first.
-        role: role of its workers, where nodes may differ in it.
+        slots: number of ranks that it holds.
+        labels: its location, for example ``{"switch": "s1"}``.
+        settled: its place is fixed: the node requested it or has trained at it. Nodes that are not settled exchange
+            their places by order of name, so the order of joining does not matter.
+        role: role of its workers, in jobs where the roles of nodes differ.
     """
 
     node: str
@@ -45,23 +47,23 @@ class Volunteer:
 
 
 def form_world(volunteers: Iterable[Volunteer], spec: JobSpec, before: Sequence[Volunteer] = ()) -> tuple[Member, ...]:
-    """The members of the world that these nodes make, in order of base rank; empty if they are too few.
+    """The members of a world of these nodes, in order of base rank; empty if there are too few nodes.
 
     Args:
-        volunteers: nodes that are connected and free, each with a place of its own.
-        spec: the job, which says what sizes a world may have and how its ranks are laid out.
-        before: who had the places of the world before, in order of base rank.
+        volunteers: nodes that are connected and free, each with a different place.
+        spec: the job, with the permitted world sizes and the order of ranks.
+        before: the members of the world before, in order of base rank.
     """
-    dealt = _dealt(volunteers)
-    count = usable(len(dealt), spec)
+    placed = _with_places(volunteers)
+    count = usable(len(placed), spec)
     trained = {volunteer.node for volunteer in before}
-    stayed = {volunteer.node for volunteer in dealt if volunteer.node in trained}
+    stayed = {volunteer.node for volunteer in placed if volunteer.node in trained}
     order = _order(spec)
     if stayed and len(before) == count:
-        pool = (volunteer for volunteer in dealt if volunteer.node not in trained)
-        chosen = _refilled(before, dealt, sorted(pool, key=order), spec)
+        pool = (volunteer for volunteer in placed if volunteer.node not in trained)
+        chosen = _with_replacements(before, placed, sorted(pool, key=order), spec)
     else:
-        first = sorted(dealt, key=lambda volunteer: (volunteer.node not in stayed, order(volunteer)))
+        first = sorted(placed, key=lambda volunteer: (volunteer.node not in stayed, order(volunteer)))
         chosen = sorted(first[:count], key=order)
     members: list[Member] = []
     base = 0
@@ -79,30 +81,30 @@ def form_world(volunteers: Iterable[Volunteer], spec: JobSpec, before: Sequence[
     return tuple(members)
 
 
-def _dealt(volunteers: Iterable[Volunteer]) -> list[Volunteer]:
-    """The volunteers, those without a place of their own in order of their names at the places that they have."""
+def _with_places(volunteers: Iterable[Volunteer]) -> list[Volunteer]:
+    """The volunteers; nodes that are not settled get the places of this group by order of name."""
     found = list(volunteers)
     if all(volunteer.settled for volunteer in found):
         return found
-    loose = sorted((volunteer for volunteer in found if not volunteer.settled), key=lambda v: (natural(v.node), v.node))
-    places = sorted(volunteer.ordinal for volunteer in loose)
-    at = {volunteer.node: place for volunteer, place in zip(loose, places, strict=True)}
+    unsettled = sorted((v for v in found if not v.settled), key=lambda v: (natural(v.node), v.node))
+    places = sorted(volunteer.ordinal for volunteer in unsettled)
+    at = {volunteer.node: place for volunteer, place in zip(unsettled, places, strict=True)}
     return [attrs.evolve(v, ordinal=at[v.node]) if at.get(v.node, v.ordinal) != v.ordinal else v for v in found]
 
 
-def _refilled(
-    before: Sequence[Volunteer], there: Sequence[Volunteer], pool: list[Volunteer], spec: JobSpec
+def _with_replacements(
+    before: Sequence[Volunteer], volunteers: Sequence[Volunteer], pool: list[Volunteer], spec: JobSpec
 ) -> list[Volunteer]:
-    """The world before with its gaps filled, each by the node that fits best: by role, width, label, order."""
-    here = {volunteer.node: volunteer for volunteer in there}
+    """The world before; each gap is filled by the best match: by role, slots, label, then order."""
+    by_name = {volunteer.node: volunteer for volunteer in volunteers}
     chosen: list[Volunteer] = []
     for seat in before:
-        taker = here.get(seat.node)
-        if taker is None:
-            near = _label(seat, spec)
-            fit = [(v.role != seat.role, v.slots != seat.slots, _label(v, spec) != near, n) for n, v in enumerate(pool)]
-            taker = pool.pop(min(fit)[-1])
-        chosen.append(taker if taker.ordinal == seat.ordinal else attrs.evolve(taker, ordinal=seat.ordinal))
+        member = by_name.get(seat.node)
+        if member is None:
+            label = _label(seat, spec)
+            fits = [(v.role != seat.role, v.slots != seat.slots, _label(v, spec) != label) for v in pool]
+            member = pool.pop(fits.index(min(fits)))
+        chosen.append(member if member.ordinal == seat.ordinal else attrs.evolve(member, ordinal=seat.ordinal))
     return chosen
 
 
@@ -122,12 +124,12 @@ def _label(volunteer: Volunteer, spec: JobSpec) -> str:
 
 
 def natural(text: str) -> tuple[tuple[int, str], ...]:
-    """A key that sorts names as people do, their numbers as numbers."""
+    """A sort key of a name that compares numbers in it as numbers."""
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", text))
 
 
 def usable(nodes: int, spec: JobSpec) -> int:
-    """How many of so many nodes a world may have: the largest size that the job allows, or 0."""
+    """The largest world size that the job allows with this number of nodes; 0: none."""
     most = min(nodes, spec.nodes_max)
     if spec.sizes:
         return max((size for size in spec.sizes if max(spec.nodes_min, 1) <= size <= most), default=0)
@@ -136,32 +138,25 @@ def usable(nodes: int, spec: JobSpec) -> int:
 
 
 def next_size(spec: JobSpec, beyond: int) -> int:
-    """The smallest size that a world may have beyond so many nodes; 0: there is none."""
+    """The smallest permitted world size above ``beyond`` nodes; 0: none."""
     return next((size for size in range(beyond + 1, spec.nodes_max + 1) if usable(size, spec) == size), 0)
 
 
 def impossible(spec: JobSpec) -> str:
-    """Why no world of any size would do for a job, or which of its sizes never could; empty if all is well."""
+    """Why the job permits no world, or not one of its declared sizes; empty if its sizes are valid."""
     bounds = f"{spec.nodes_min}:{spec.nodes_max}"
     if spec.node_unit < 1:
         return f"--node-unit: found {spec.node_unit}; expected a number of nodes, 1 or more"
     for size in spec.sizes:
         if not spec.nodes_min <= size <= spec.nodes_max:
-            return (
-                f"--node-sizes: found {size}, which lies outside of --nnodes {bounds}; leave it out or widen --nnodes"
-            )
+            return f"--node-sizes: found {size}, which is outside of --nnodes {bounds}; leave it out or widen --nnodes"
         if size % spec.node_unit:
-            return (
-                f"--node-sizes: found {size}, which is no multiple of --node-unit {spec.node_unit}; change one of them"
-            )
+            return f"--node-sizes: found {size}, which is not a multiple of --node-unit {spec.node_unit}; change either"
     if not usable(spec.nodes_max, spec):
-        return (
-            f"--node-unit: found {spec.node_unit}; expected a number of which some multiple lies within "
-            f"--nnodes {bounds}"
-        )
+        return f"--node-unit: found {spec.node_unit}; expected a number with a multiple within --nnodes {bounds}"
     return ""
 
 
 def digest(members: Iterable[Member]) -> str:
-    """Hex digest of a membership; its members as objects, as when it was first recorded."""
+    """Hex digest of the members of a world, encoded as JSON objects: part of the log format."""
     return digest_of(msgspec.json.encode([member._asdict() for member in members], order="sorted"))

@@ -1,1 +1,1 @@
-"""Helpers for the tests of those who build on ftcore: public, and as stable as the rest."""
+"""Public helpers for tests of policies, platforms and tools built on ftcore; as stable as the rest of the API."""

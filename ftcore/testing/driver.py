@@ -1,7 +1,7 @@
-"""A job without processes: drives the production engine with made-up nodes that obey their orders.
+"""A job without processes: drives the production engine with simulated nodes.
 
-For tests of policies, launchers and tools: write down what happens to the nodes, read what the master decides. Virtual
-time advances by ``tick_s`` with every fact, and to the next deadline on ``wait``; nothing here reads a clock.
+For tests of policies, launchers and tools: inject facts about nodes, read the master's decisions. Virtual time advances
+by ``tick_s`` with every fact, and to the next deadline on ``wait``; nothing here reads a clock.
 
     driver = JobDriver(nodes=2)
     driver.start()
@@ -13,15 +13,7 @@ time advances by ``tick_s`` with every fact, and to the next deadline on ``wait`
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ftcore.commands import (
-    AskPolicy,
-    CheckHealth,
-    DeleteNodes,
-    ReleaseNode,
-    ReplaceNodes,
-    SaveCheckpoint,
-    tag_of,
-)
+from ftcore.commands import AskPolicy, CheckHealth, DeleteNodes, ReleaseNode, ReplaceNodes, SaveCheckpoint, tag_of
 from ftcore.engine.actions import Findings
 from ftcore.engine.decide import turn
 from ftcore.engine.orders import Order, order_for
@@ -31,23 +23,14 @@ from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import At, Event, EventId, Fact
 from ftcore.events.job import CheckpointCommitted, JobSpec, JobSubmitted
 from ftcore.events.master import MasterElected
-from ftcore.events.node import (
-    NodeJoined,
-    NodeLost,
-    NodeWarmed,
-)
+from ftcore.events.node import NodeJoined, NodeLost, NodeWarmed
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AbilityDeclared, PolicyLoaded
-from ftcore.events.worker import (
-    FaultObserved,
-    WorkerError,
-    WorkerFailed,
-    WorkersFinished,
-)
+from ftcore.events.worker import FaultObserved, WorkerError, WorkerFailed, WorkersFinished
 from ftcore.ids import Nanoseconds, Term, seconds
 from ftcore.policies.base import Ability, Policy
-from ftcore.policies.config import default_chain
-from ftcore.policies.external import put
+from ftcore.policies.external import ask
+from ftcore.policies.file.config import default_chain
 from ftcore.sim.responder import HEALTHY, answer, failure, stepped
 from ftcore.states.fold import next_deadline
 from ftcore.states.model import JobState, to_json
@@ -59,27 +42,28 @@ EPOCH_NS = 1_700_000_000_000_000_000
 
 
 class JobDriver:
-    """A job with made-up nodes.
+    """A job with simulated nodes.
 
     Args:
-        nodes: how many nodes the job wants.
+        nodes: number of nodes of the job.
         slots: workers per node.
-        spec: the whole spec, if the default one will not do.
-        policy: the chain, if the default one will not do.
+        spec: the job's spec, instead of the default.
+        policy: the chain, instead of the default.
         tick_s: seconds of virtual time between two facts.
-        abilities: what the platform and the script of this job can do, by the names of ``policies.base.Ability``.
-        external: policies that are not ftcore's own, by name; they are asked in this process.
-        launch: as of the one call that started all nodes.
+        abilities: abilities of the job's platform and script (``policies.base.Ability``).
+        external: policies that are not part of ftcore, by name; they run in this process.
+        launch: ID of the launch that started all nodes.
+        decides: revision of the decision rules (``states/revisions.py``).
 
     Attributes:
-        refuses: kinds of orders (``retry_step``) that a node does not carry out, by node; ``*`` stands for every node.
-            It tells what production tells: a start or a store that failed, else that it refuses.
-        health: what a node finds of itself in a health check, if not ``healthy``: ``faulty``, ``failed``,
-            ``unavailable``, ``slow``, ``unreachable``: it exchanges data with nobody, or ``apart``: it does in
-            pairs, but not with all nodes of its switch at once.
-        cut: pairs of nodes that exchange no data with each other in a health check.
-        capacity: how many replacements the platform can launch.
-        slow_platform: what it launches joins when told to (``join``), not at once.
+        refuses: kinds of orders (``retry_step``) that a node does not carry out, by node; ``*``: every node. It answers
+            as in production: a failed start or store, or a refusal.
+        health: result of a node's health check, if not ``healthy``: ``faulty``, ``failed``, ``unavailable``, ``slow``,
+            ``unreachable`` (no data exchange with any node), or ``apart`` (data exchange in pairs, but not with all
+            nodes of its switch at once).
+        cut: pairs of nodes without data exchange in a health check.
+        capacity: number of replacements that the platform can launch.
+        slow_platform: replacements join only on ``join``, not at once.
     """
 
     def __init__(
@@ -93,6 +77,7 @@ class JobDriver:
         abilities: Sequence[str] = (),
         external: Mapping[str, Policy] | None = None,
         launch: str = "",
+        decides: int = NEWEST,
     ) -> None:
         self.spec = spec or JobSpec(argv=("train.py",), nodes_min=nodes, nodes_max=nodes)
         self.policy = policy or default_chain()
@@ -116,15 +101,16 @@ class JobDriver:
         self.slow_platform = False
         self._launched = 0
         self._launch = launch
+        self._decides = decides
 
     # -- facts
 
     def own(self, data: Any) -> list[Event]:
-        """A fact that the master states itself; returns the group."""
+        """Record a fact from the master; returns the group."""
         return self._turn(own_fact(data))
 
     def say(self, node: str, data: Any) -> list[Event]:
-        """A fact from a node; returns the group."""
+        """Record a fact from a node; returns the group."""
         key = (node, self._incarnation(node))
         self._said[key] = self._said.get(key, 0) + 1
         at = At(wall=self.now, mono=self.now - EPOCH_NS, boot="boot")
@@ -140,19 +126,17 @@ class JobDriver:
     def _incarnation(self, node: str) -> str:
         return f"{node}-{self._incarnations[node]}"
 
-    # -- what happens
+    # -- scenario
 
     def submit(self) -> None:
         """Elect a master and submit the job."""
-        self.own(MasterElected(host="host", pid=1, address="unix:master", version=__version__, decides=NEWEST))
-        run = self.state.run + 1
-        digest = "digest"
+        self.own(MasterElected(host="host", pid=1, address="unix:master", version=__version__, decides=self._decides))
         self.own(
             JobSubmitted(
                 job="job",
-                run=run,
+                run=self.state.run + 1,
                 spec=self.spec,
-                digest=digest,
+                digest="digest",
                 command=("ftrun",),
                 versions={},
                 user="user@host",
@@ -164,7 +148,7 @@ class JobDriver:
             self.own(AbilityDeclared(source="driver", abilities=self.abilities))
 
     def start(self) -> None:
-        """Submit the job, let all its nodes join, and go on until it runs."""
+        """Submit the job, let all nodes join, and settle until it runs."""
         self.submit()
         for number in range(self.spec.nodes_max):
             self.join(f"node{number}")
@@ -180,7 +164,7 @@ class JobDriver:
         pid: int = 100,
         warms: bool = False,
     ) -> None:
-        """A node (or a new incarnation of it) joins; by default as wide as all, with no place, no labels, and warm."""
+        """A node, or a new incarnation of it, joins; default: common slots, no place, no labels, warm."""
         self._incarnations[node] = self._incarnations.get(node, 0) + 1
         self._silent.discard(node)
         self.say(
@@ -202,21 +186,19 @@ class JobDriver:
         )
 
     def warm(self, node: str) -> None:
-        """The node can start its workers at once from now on."""
+        """The node reports that it can start workers warm."""
         self.say(node, NodeWarmed(node=node, incarnation=self._incarnation(node)))
 
     def fail(self, node: str, *, local_rank: int = 0, exitcode: int = 1, message: str = "", tail: str = "") -> None:
-        """A worker of the node fails, after the last step that was made."""
-        found = self.state.nodes[node]
-        assert self.state.world is not None
-        base = next(member.base_rank for member in self.state.world.members if member.node == node)
+        """A worker of the node fails after the last completed step."""
+        found = self.state.membership.nodes[node]
         self.say(
             node,
             WorkerFailed(
                 node=node,
                 incarnation=found.incarnation,
                 round=found.round,
-                rank=base + local_rank,
+                rank=self._base_rank(node) + local_rank,
                 local_rank=local_rank,
                 pid=1000 + local_rank,
                 exitcode=exitcode,
@@ -230,10 +212,8 @@ class JobDriver:
     def observe(
         self, node: str, kind: str, *, local_rank: int = 0, message: str = "", values: dict[str, float] | None = None
     ) -> None:
-        """Somebody sees a fault of a kind (see ``FaultObserved``) in a rank of the node, after the last step made."""
-        found = self.state.nodes[node]
-        assert self.state.world is not None
-        base = next(member.base_rank for member in self.state.world.members if member.node == node)
+        """A worker reports a fault of a kind (see ``FaultObserved``) in a rank, after the last completed step."""
+        found = self.state.membership.nodes[node]
         self.say(
             node,
             FaultObserved(
@@ -242,7 +222,7 @@ class JobDriver:
                 round=found.round,
                 source="worker",
                 kind=kind,
-                rank=base + local_rank,
+                rank=self._base_rank(node) + local_rank,
                 message=message or kind,
                 step=self.step or None,
                 absolute=True,
@@ -250,22 +230,26 @@ class JobDriver:
             ),
         )
 
+    def _base_rank(self, node: str) -> int:
+        assert self.state.rounds.world is not None
+        return next(member.base_rank for member in self.state.rounds.world.members if member.node == node)
+
     def command(self, command: str, node: str = "", who: str = "user@host", why: str = "") -> None:
-        """An operator asks for something."""
+        """An operator sends a request."""
         self.own(OperatorCommanded(command=command, who=who, why=why, node=node))
 
     def commit(self, step: int | None = None) -> None:
-        """A checkpoint of a step (the last one made) is safe."""
-        assert self.state.world is not None
-        self.own(CheckpointCommitted(round=self.state.world.round, step=self.step if step is None else step))
+        """A checkpoint of a step (default: the last completed one) is committed."""
+        assert self.state.rounds.world is not None
+        self.own(CheckpointCommitted(round=self.state.rounds.world.round, step=self.step if step is None else step))
 
     def lose(self, node: str, reason: str = "no frame for 2 s") -> None:
-        """The master notices that a node is silent."""
+        """The master declares a node lost."""
         self._silent.add(node)
         self.own(NodeLost(node=node, incarnation=self._incarnation(node), reason=reason))
 
     def silence(self, node: str) -> None:
-        """The node answers no order from now on."""
+        """The node stops answering orders."""
         self._silent.add(node)
 
     def stop(self, who: str = "user@host", exit_code: int = 5) -> None:
@@ -273,8 +257,8 @@ class JobDriver:
         self.own(OperatorCommanded(command="stop", who=who, exit_code=exit_code))
 
     def finish(self) -> None:
-        """Every worker ends with code 0."""
-        for node in list(self.state.nodes.values()):
+        """All workers end with exit code 0."""
+        for node in list(self.state.membership.nodes.values()):
             if node.alive:
                 self.say(
                     node.node,
@@ -282,7 +266,7 @@ class JobDriver:
                 )
 
     def wait(self) -> bool:
-        """Let virtual time pass to the next deadline; false if there is none."""
+        """Advance virtual time to the next deadline; returns False if there is none."""
         coming = next_deadline(self.state)
         if coming is None:
             return False
@@ -291,27 +275,27 @@ class JobDriver:
         self.own(DeadlineExpired(key=key, due=time))
         return True
 
-    # -- obedience
+    # -- orders
 
     def settle(self, *, step: bool = True) -> None:
-        """Let the nodes obey their orders until nothing moves any more; then every member makes a step, if told so."""
+        """Let the nodes answer orders until none are pending; then, if ``step``, complete a step."""
         for _ in range(1000):
             if not self._obey_once():
                 break
         else:
-            raise UsageError("the job does not come to rest")
-        if step and self.state.phase == "running" and self.state.world is not None:
+            raise UsageError("the job does not settle: orders are still pending after 1000 answers")
+        if step and self.state.phase == "running" and self.state.rounds.world is not None:
             self.make_steps(1)
 
     def make_steps(self, count: int) -> None:
-        """Every member completes so many steps."""
+        """All members complete ``count`` steps."""
         self.step += count
-        for node in self.state.alive():
+        for node in self.state.membership.alive():
             if node.phase == "running" and node.stepped is None:
                 self.say(node.node, stepped(node, self.step))
 
     def _obey_once(self) -> bool:
-        for action in list(self.state.actions.values()):
+        for action in list(self.state.orders.open.values()):
             for node in list(action.waiting):
                 if node not in self._silent:
                     self.obey(node, order_for(self.state, action, node))
@@ -319,8 +303,8 @@ class JobDriver:
         return False
 
     def obey(self, node: str, order: Order) -> None:
-        """Let a node (or the platform) answer an order."""
-        command, effect, found = order.command, order.effect, self.state.nodes.get(node)
+        """Let a node, or the platform, answer an order."""
+        command, effect, found = order.command, order.effect, self.state.membership.nodes.get(node)
         if tag_of(command) in self.refuses.get(node, self.refuses.get("*", ())):
             self.say(node, failure(command, effect, found, f"cannot {tag_of(command)}"))
         elif isinstance(command, AskPolicy):
@@ -333,14 +317,14 @@ class JobDriver:
             self._obey(node, order)
 
     def _obey(self, node: str, order: Order) -> None:
-        command, effect, found = order.command, order.effect, self.state.nodes[node]
+        command, effect, found = order.command, order.effect, self.state.membership.nodes[node]
         if order.slice is not None and order.slice.resume_step is not None:
             self.step = order.slice.resume_step
         if isinstance(command, ReleaseNode):
             self._silent.add(node)
         findings = self._findings(node, command) if isinstance(command, CheckHealth) else HEALTHY
         self.say(node, answer(command, effect, found, step=self.step or None, findings=findings))
-        action = self.state.actions.get(effect)
+        action = self.state.orders.open.get(effect)
         if isinstance(command, SaveCheckpoint) and (action is None or not action.waiting):
             self.commit()
 
@@ -371,13 +355,13 @@ class JobDriver:
     def _advised(self, command: AskPolicy, effect: str) -> Any:
         policy, known = self.external.get(command.policy), self.state.incident
         if policy is None or known is None:
-            why = "nobody here can ask it" if policy is None else "the incident is over"
+            why = "the policy is not in JobDriver.external" if policy is None else "the incident is over"
             return failure(command, effect, None, why)
-        chain = self.state.chain
+        chain = self.state.policy.chain
         entry = next(entry for entry in chain if entry.policy == command.policy and entry.is_for(known.fault.cls))
-        return put(policy, to_json(self.state), entry.options, effect)
+        return ask(policy, to_json(self.state), entry.options, effect)
 
     @property
     def ended(self) -> bool:
-        """The job has ended."""
+        """Whether the job has ended."""
         return has_ended(self.state)

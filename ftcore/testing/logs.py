@@ -1,4 +1,4 @@
-"""Logs for tests: what might have happened, made from what did."""
+"""Logs for tests: modified copies of real logs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +9,12 @@ from ftcore.logs.archive import ArchiveWriter, read_events, read_header
 
 
 def rewrite_archive(src: Path, dst: Path, change: Callable[[Event], Event]) -> int:
-    """Copy an archive, passing every event through ``change``; the digests are made to fit. Returns their number.
+    """Copy an archive, applying ``change`` to every event and recomputing digests. Returns the number of events.
 
     Args:
         src: the archive to read.
         dst: the archive to write.
-        change: returns the event as it is to be, with the same ``seq``.
+        change: returns the modified event, with the same ``seq``.
 
     Raises:
         LogCorrupt: ``src`` is damaged.

@@ -1,18 +1,18 @@
-"""For the tests of platforms: what every adapter must do, and a platform in memory.
+"""Conformance tests for platform adapters, and a platform in memory.
 
-An adapter's own tests are one class (pytest finds the test methods that it inherits)::
+The tests of an adapter are one class; pytest collects the inherited test methods::
 
     class TestMyPlatform(PlatformContract):
         @contextlib.asynccontextmanager
         async def site(self):
-            async with started_for_this_test() as there:
-                yield MySite(there)
+            async with started_for_this_test() as platform:
+                yield MySite(platform)
 
-A ``Site`` is the platform with the hand of whoever runs it: it opens adapters, as one master after the other does, and
-does to nodes what the world does. Each test has a site of its own, with two nodes at the places 0 and 1.
+A ``Site`` controls the platform under test: it opens adapters, as successive masters do, and injects failures. Each
+test has its own site, with two nodes at the places 0 and 1.
 
-House rules: the kit waits for what it expects, and never asks how soon it is there; what must *not* happen is looked
-for after something that comes later has happened.
+The tests wait for expected results without checking how long they take. That something does *not* happen is checked
+after a later result has appeared.
 """
 
 import asyncio
@@ -22,95 +22,116 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from ftcore.errors import Refused, Unreachable
-from ftcore.ports import CapacityChanged, Happening, NodeEnded, Occupant, Platform
+from ftcore.ports import CapacityChanged, LaunchRequest, NodeEnded, Occupant, Platform, PlatformEvent
 
 PATIENCE_S = 60.0
-"""Bound of every wait."""
+"""Timeout of a test in seconds."""
 
 
 class Site(Protocol):
     """A platform under test, with two nodes of a job at the places 0 and 1."""
 
     def open(self) -> Platform:
-        """Another adapter of the same job, as a new master makes it."""
+        """Open another adapter for the same job, as a new master does."""
 
     async def nodes(self) -> dict[int, list[Occupant]]:
-        """By place: the nodes that run or are on their way, also those that were given up and are not gone yet."""
+        """By place: nodes that run or are being launched, including replaced nodes that have not ended yet."""
 
     async def kill(self, node: Occupant) -> None:
-        """End a node as a fault would, behind the platform's back."""
+        """End a node as a fault would, without a request to the platform."""
 
     async def fill_up(self) -> None:
-        """See to it that no machine is free. Raises ``NotImplementedError`` where there is no bound."""
+        """Occupy all free machines. Raises ``NotImplementedError`` if the platform has no limit."""
 
     async def go_away(self) -> None:
-        """Have the platform not answer any more, for the rest of the test."""
+        """Make the platform unreachable for the rest of the test."""
 
 
 class PlatformContract:
-    """Subclass it and say what a site is."""
+    """Conformance tests; subclass it and implement ``site``."""
 
     def site(self) -> AbstractAsyncContextManager[Site]:
         """A site, as an asynchronous context manager."""
-        raise NotImplementedError("say what a site is")
+        raise NotImplementedError("implement site()")
 
     def test_a_launch_brings_one_node_for_a_place(self) -> None:
-        """The newcomer has another name than the node that still runs; asked twice, or by two masters, it is one."""
+        """Repeated requests, also of two masters, launch one node, with another name than the node that still runs."""
 
-        async def look(site: Site) -> None:
+        async def scenario(site: Site) -> None:
             first, second = site.open(), site.open()
             old = await only(site, 0)
-            await first.launch("e/1", old)
-            await first.launch("e/1", old)
-            await second.launch("e/1", old)
-            await second.launch("e/1", old)
+            await first.launch(LaunchRequest(effect="e/1", replaces=old))
+            await first.launch(LaunchRequest(effect="e/1", replaces=old))
+            await second.launch(LaunchRequest(effect="e/1", replaces=old))
+            await second.launch(LaunchRequest(effect="e/1", replaces=old))
             await first.delete(old, 0.0)
             new = await only(site, 0)
             assert new.node != old.node, f"{old.node} still ran when {new.node} was launched under its name"
             assert [node.node for node in (await site.nodes())[1]] == [(await only(site, 1)).node]
             await close(first, second)
 
-        self._run(look)
+        self._run(scenario)
 
     def test_two_effects_are_two_nodes(self) -> None:
-        """What another effect asks for is carried out for the node that is there then."""
+        """A request with another effect replaces the current node."""
 
-        async def look(site: Site) -> None:
+        async def scenario(site: Site) -> None:
             platform = site.open()
             seen = [await only(site, 1)]
             for effect in ("e/1", "e/2"):
-                await platform.launch(effect, seen[-1])
+                await platform.launch(LaunchRequest(effect=effect, replaces=seen[-1]))
                 await platform.delete(seen[-1], 0.0)
                 seen.append(await only(site, 1, other_than=seen[-1]))
             assert len({node.node for node in seen}) == len(seen)
             await close(platform)
 
-        self._run(look)
+        self._run(scenario)
+
+    def test_additional_nodes_take_no_place_of_others(self) -> None:
+        """A request that replaces no node launches ``count`` more, once; the others keep running."""
+
+        async def scenario(site: Site) -> None:
+            first, second = site.open(), site.open()
+            before = [await only(site, place) for place in (0, 1)]
+            for platform in (first, first, second):
+                await platform.launch(LaunchRequest(effect="e/1", count=2))
+
+            async def came() -> bool:
+                return sum(map(len, (await site.nodes()).values())) == 4
+
+            await until(came, "two more nodes")
+            await first.launch(LaunchRequest(effect="e/2", replaces=before[1]))
+            await first.delete(before[1], 0.0)
+            await only(site, 1, other_than=before[1])
+            assert await came() and before[0] in (await site.nodes())[0]
+            await close(first, second)
+
+        self._run(scenario)
 
     def test_a_deleted_node_is_gone(self) -> None:
-        """To delete what is gone harms nobody, least of all a newer agent of the same name."""
+        """Deleting an ended node has no effect, also on a newer agent of the same name."""
 
-        async def look(site: Site) -> None:
+        async def scenario(site: Site) -> None:
             platform = site.open()
             old, other = await only(site, 0), await only(site, 1)
             await platform.delete(old, 0.0)
-            await until(lambda: missing(site, old), f"{old.node} to be gone")
+            await until(lambda: missing(site, old), f"the end of {old.node}")
             await platform.delete(old, 0.0)
             await platform.delete(Occupant(node="nobody", pid=1), 0.0)
             if other.pid:
                 await platform.delete(Occupant(node=other.node, pid=other.pid + 1), 0.0)
-            await platform.launch("e/1", old)
+            await platform.launch(LaunchRequest(effect="e/1", replaces=old))
             await platform.delete(old, 0.0)
             await only(site, 0, other_than=old)
             assert other in (await site.nodes())[1]
             await close(platform)
 
-        self._run(look)
+        self._run(scenario)
 
     def test_a_cordoned_name_does_not_come_back(self) -> None:
-        """Whoever comes for the place of a cordoned node, dead or alive, has another name."""
+        """The replacement of a cordoned node, dead or alive, has another name."""
 
-        async def look(site: Site) -> None:
+        async def scenario(site: Site) -> None:
             platform = site.open()
             for place, effect in ((0, "e/1"), (1, "e/2")):
                 old = await only(site, place)
@@ -118,40 +139,40 @@ class PlatformContract:
                 await platform.cordon(old, "it is broken")
                 if place:
                     await site.kill(old)
-                await platform.launch(effect, old)
+                await platform.launch(LaunchRequest(effect=effect, replaces=old))
                 await platform.delete(old, 0.0)
                 new = await only(site, place, other_than=old)
                 assert new.node != old.node
             await close(platform)
 
-        self._run(look)
+        self._run(scenario)
 
     def test_an_end_is_told_to_every_master(self) -> None:
-        """Whoever watches hears of it; so does one that begins to watch later.
+        """The end of a node is reported to current and to later watchers.
 
-        Where a name may come back, with the pid of the agent: without it, the end of a name that has had two lives is
-        not believed, as it may be a repeat.
+        If names are reused, it must have the pid of the agent: otherwise the end of a reused name is ignored, as it may
+        be a repeat.
         """
 
-        async def look(site: Site) -> None:
+        async def scenario(site: Site) -> None:
             platform = site.open()
             old = await only(site, 0)
-            async with watching(platform) as told:
-                await told.first(lambda happening: isinstance(happening, CapacityChanged))
+            async with watching(platform) as reports:
+                await reports.first(lambda event: isinstance(event, CapacityChanged))
                 await site.kill(old)
-                await told.first(lambda happening: is_end(happening, old))
+                await reports.first(lambda event: is_end(event, old))
             later = site.open()
-            async with watching(later) as told:
-                found = await told.first(lambda happening: is_end(happening, old))
+            async with watching(later) as reports:
+                found = await reports.first(lambda event: is_end(event, old))
                 assert isinstance(found, NodeEnded) and found.reason
             await close(platform, later)
 
-        self._run(look)
+        self._run(scenario)
 
     def test_no_machine_is_a_refusal_with_a_reason(self) -> None:
-        """Where capacity is bounded: 0 is told, a launch is refused, and what was launched before is not lost."""
+        """With limited capacity: 0 is reported, a launch is refused, and running nodes are unaffected."""
 
-        async def look(site: Site) -> None:
+        async def scenario(site: Site) -> None:
             platform = site.open()
             old = await only(site, 0)
             try:
@@ -159,29 +180,29 @@ class PlatformContract:
             except NotImplementedError:
                 return
             assert await platform.capacity() == 0
-            async with watching(platform) as told:
-                await told.first(lambda happening: happening == CapacityChanged(free=0))
+            async with watching(platform) as reports:
+                await reports.first(lambda event: event == CapacityChanged(free=0))
             try:
-                await platform.launch("e/1", old)
+                await platform.launch(LaunchRequest(effect="e/1", replaces=old))
             except Refused as error:
-                assert str(error), "a refusal without a reason"
+                assert str(error), "Refused has no reason"
             else:
-                raise AssertionError("a launch without a free machine was taken")
+                raise AssertionError("a launch without a free machine was accepted")
             assert old in (await site.nodes())[0]
             await close(platform)
 
-        self._run(look)
+        self._run(scenario)
 
     def test_an_absence_is_no_answer(self) -> None:
-        """A platform that is away raises ``Unreachable`` from everything, and nothing else."""
+        """All methods of an unreachable platform raise ``Unreachable``."""
 
-        async def look(site: Site) -> None:
+        async def scenario(site: Site) -> None:
             platform = site.open()
             old = await only(site, 0)
             await site.go_away()
             for ask in (
                 platform.capacity(),
-                platform.launch("e/1", old),
+                platform.launch(LaunchRequest(effect="e/1", replaces=old)),
                 platform.delete(old, 0.0),
                 platform.cordon(old, "x"),
                 _drain(platform.watch()),
@@ -189,45 +210,45 @@ class PlatformContract:
                 try:
                     await ask
                 except Unreachable as error:
-                    assert str(error), "an error without words"
+                    assert str(error), "Unreachable has no message"
                 else:
-                    raise AssertionError("a platform that is away answered")
+                    raise AssertionError("an unreachable platform answered")
             await close(platform)
 
-        self._run(look)
+        self._run(scenario)
 
-    def _run(self, look: Callable[[Site], Coroutine[Any, Any, None]]) -> None:
+    def _run(self, scenario: Callable[[Site], Coroutine[Any, Any, None]]) -> None:
         async def run() -> None:
             async with asyncio.timeout(PATIENCE_S), self.site() as site:
-                await look(site)
+                await scenario(site)
 
         asyncio.run(run())
 
 
-class Told:
-    """What a watch has told, for tests.
+class WatchRecord:
+    """Events of a watch, for tests.
 
     Args:
-        stream: of happenings.
+        stream: the watch.
     """
 
-    def __init__(self, stream: AsyncIterator[Happening]) -> None:
+    def __init__(self, stream: AsyncIterator[PlatformEvent]) -> None:
         self._stream = stream
 
-    async def first(self, wanted: Callable[[Happening], bool]) -> Happening:
-        """The next happening that is wanted."""
-        async for happening in self._stream:
-            if wanted(happening):
-                return happening
-        raise AssertionError("the watch ended, and did not say why")
+    async def first(self, wanted: Callable[[PlatformEvent], bool]) -> PlatformEvent:
+        """Wait for the first event that satisfies ``wanted``."""
+        async for event in self._stream:
+            if wanted(event):
+                return event
+        raise AssertionError("the watch ended without an error")
 
 
 @contextlib.asynccontextmanager
-async def watching(platform: Platform) -> AsyncIterator[Told]:
-    """Watch for a while."""
+async def watching(platform: Platform) -> AsyncIterator[WatchRecord]:
+    """Context manager: watch a platform."""
     stream = platform.watch()
     try:
-        yield Told(stream)
+        yield WatchRecord(stream)
     finally:
         end = getattr(stream, "aclose", None)
         if end is not None:
@@ -235,7 +256,7 @@ async def watching(platform: Platform) -> AsyncIterator[Told]:
 
 
 async def only(site: Site, place: int, other_than: Occupant | None = None) -> Occupant:
-    """The one node of a place, once it is one, and not a certain one."""
+    """Wait until a place has exactly one node, and that is not ``other_than``; returns it."""
 
     async def found() -> bool:
         nodes = (await site.nodes()).get(place, [])
@@ -246,23 +267,23 @@ async def only(site: Site, place: int, other_than: Occupant | None = None) -> Oc
 
 
 async def missing(site: Site, node: Occupant) -> bool:
-    """Whether a node is gone."""
-    return all(node not in there for there in (await site.nodes()).values())
+    """Whether a node has ended."""
+    return all(node not in nodes for nodes in (await site.nodes()).values())
 
 
-async def until(so: Callable[[], Coroutine[Any, Any, bool]], what: str) -> None:
-    """Wait until something is so."""
+async def until(condition: Callable[[], Coroutine[Any, Any, bool]], what: str) -> None:
+    """Wait until a condition holds; ``what`` names it in the error."""
     deadline = asyncio.get_running_loop().time() + PATIENCE_S / 2
-    while not await so():
-        assert asyncio.get_running_loop().time() < deadline, f"waited in vain for {what}"
+    while not await condition():
+        assert asyncio.get_running_loop().time() < deadline, f"timed out waiting for {what}"
         await asyncio.sleep(0.02)
 
 
-def is_end(happening: Happening, node: Occupant) -> bool:
-    """Whether that is the end of a certain node."""
-    if not isinstance(happening, NodeEnded) or happening.node != node.node:
+def is_end(event: PlatformEvent, node: Occupant) -> bool:
+    """Whether an event reports the end of ``node``."""
+    if not isinstance(event, NodeEnded) or event.node != node.node:
         return False
-    return node.pid == 0 or happening.pid in (0, node.pid)
+    return node.pid == 0 or event.pid in (0, node.pid)
 
 
 async def close(*platforms: Platform) -> None:
@@ -271,19 +292,20 @@ async def close(*platforms: Platform) -> None:
         await platform.close()
 
 
-async def _drain(stream: AsyncIterator[Happening]) -> None:
+async def _drain(stream: AsyncIterator[PlatformEvent]) -> None:
     async for _ in stream:
         pass
 
 
 class MemoryPlatform:
-    """A platform that launches nothing but remembers what it was asked: for tests of what asks platforms.
+    """A platform that launches nothing but records its calls, for tests of its callers.
 
     Attributes:
-        asked: every call, in order, as ``(method, what)``.
-        free: machines; None: no bound.
-        away: it does not answer.
-        refusal: why it refuses launches; empty: it does not.
+        asked: all calls in order, as ``(method, argument)``.
+        free: free machines; None: no limit.
+        away: whether it is unreachable.
+        refusal: why it refuses launches; empty: it accepts them.
+        requests: the accepted launches, each once.
     """
 
     def __init__(self, free: int | None = None) -> None:
@@ -291,45 +313,48 @@ class MemoryPlatform:
         self.free = free
         self.away = False
         self.refusal = ""
+        self.requests: list[LaunchRequest] = []
         self._effects: set[str] = set()
-        self._news: asyncio.Queue[Happening] = asyncio.Queue()
+        self._news: asyncio.Queue[PlatformEvent] = asyncio.Queue()
 
     @property
     def launched(self) -> list[str]:
-        """The effects of all launches, each once."""
+        """The effects of the accepted launches."""
         return sorted(self._effects)
 
-    def tell(self, happening: Happening) -> None:
-        """Have the watch tell something."""
-        self._news.put_nowait(happening)
+    def tell(self, event: PlatformEvent) -> None:
+        """Send an event to the watch."""
+        self._news.put_nowait(event)
 
     async def capacity(self) -> int | None:
         """See ``Platform``."""
-        self._hear("capacity", "")
+        self._record_call("capacity", "")
         return self.free
 
-    async def launch(self, effect: str, place: Occupant) -> None:
+    async def launch(self, request: LaunchRequest) -> None:
         """See ``Platform``."""
-        self._hear("launch", f"{place.node}@{place.ordinal}")
-        if effect in self._effects:
+        place = request.replaces
+        self._record_call("launch", f"{place.node}@{place.ordinal}" if place is not None else f"{request.count} more")
+        if request.effect in self._effects:
             return
-        if self.refusal or self.free == 0:
+        if self.refusal or (self.free is not None and self.free < request.count):
             raise Refused(self.refusal or "no machine is free")
         if self.free is not None:
-            self.free -= 1
-        self._effects.add(effect)
+            self.free -= request.count
+        self._effects.add(request.effect)
+        self.requests.append(request)
 
     async def delete(self, place: Occupant, grace_s: float) -> None:
         """See ``Platform``."""
-        self._hear("delete", f"{place.node} in {grace_s:g} s")
+        self._record_call("delete", f"{place.node} in {grace_s:g} s")
 
     async def cordon(self, place: Occupant, reason: str) -> None:
         """See ``Platform``."""
-        self._hear("cordon", place.node)
+        self._record_call("cordon", place.node)
 
-    async def watch(self) -> AsyncIterator[Happening]:
+    async def watch(self) -> AsyncIterator[PlatformEvent]:
         """See ``Platform``."""
-        self._hear("watch", "")
+        self._record_call("watch", "")
         yield CapacityChanged(free=self.free)
         while True:
             yield await self._news.get()
@@ -338,7 +363,7 @@ class MemoryPlatform:
         """See ``Platform``."""
         self.asked.append(("close", ""))
 
-    def _hear(self, method: str, what: str) -> None:
+    def _record_call(self, method: str, what: str) -> None:
         self.asked.append((method, what))
         if self.away:
-            raise Unreachable("it is away")
+            raise Unreachable("the platform is unreachable")

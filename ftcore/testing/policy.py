@@ -1,16 +1,15 @@
-"""The contract that every policy keeps, as a test class.
+"""Conformance tests for policies, as a test class.
 
     from ftcore.testing.policy import PolicyContract
 
     class TestMine(PolicyContract):
         policy = Mine()
 
-Under ``pytest`` the subclass is a test like any other; nothing of pytest is needed to import this. The policy is asked
-about many moments: those at which made-up jobs really asked their chain, and from each of them every class of faults
-and every kind of incident. It is asked as the chain would ask it: about what its ``kinds`` hold, in jobs that can do
-what it ``needs``.
+``pytest`` collects the subclass; this module does not import pytest. The policy is asked about many moments: states in
+which simulated jobs asked their chain, and variants of them with every class of fault and kind of incident. As in a
+chain, it is asked only about its ``kinds``, and only in jobs with the abilities that it ``needs``.
 
-House rule: a failure names the moment and the options, and says in one line what was wrong.
+A failure message has the moment, the options and the error.
 """
 
 import functools
@@ -25,26 +24,26 @@ from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyAnswered, PolicyConsidered, PolicyFaulted
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability
-from ftcore.policies.chain import BUILT_IN, deals_with, fresh
-from ftcore.policies.config import default_chain
-from ftcore.policies.external import WISHES, declare, put, read_state
+from ftcore.policies.chain import BUILT_IN, default_entry, handles
+from ftcore.policies.external import REQUESTS, ask, declare, read_state
+from ftcore.policies.file.config import default_chain
 from ftcore.policies.options import Option, described
 from ftcore.states.fold import fold
-from ftcore.states.model import JobState, Request, to_json
+from ftcore.states.model import JobState, OperatorRequest, to_json
 from ftcore.testing.driver import JobDriver
 
 PATIENCE_S = 60.0
-"""Bound of the time for all questions together; a policy that keeps ftcore's deadline needs a hundredth of it."""
+"""Timeout of a test in seconds; a policy that meets ftcore's deadline needs a hundredth of it."""
 
-_EVERYBODY = (*(name for name in BUILT_IN if name != "stop"), "stop")
+_ALL_POLICIES = (*(name for name in BUILT_IN if name != "stop"), "stop")
 
 
 @attrs.frozen
 class Moment:
-    """A state in which a chain asks.
+    """A state in which a chain asks its policies.
 
     Args:
-        name: what has happened.
+        name: description.
         state: JSON of the folded state, with an open incident.
     """
 
@@ -53,72 +52,72 @@ class Moment:
 
 
 class PolicyContract:
-    """Subclass it and set ``policy``."""
+    """Conformance tests; subclass it and set ``policy``."""
 
     policy: ClassVar[Any]
     """The policy under test, an object."""
 
     def test_it_declares_itself_soundly(self) -> None:
-        """Name, doc, conditions, kinds, needs and options are such that a policy file can name it."""
+        """Name, doc, conditions, kinds, needs and options are valid, so that a policy file can use the policy."""
         policy = self.policy
         name = getattr(policy, "name", "")
         if BUILT_IN.get(name) is not policy:
             declare(policy, name, "test")
 
     def test_every_verdict_is_sound(self) -> None:
-        """It raises nothing, and each answer is a Take or a Pass that the job at hand can carry out."""
+        """The policy raises nothing, and each answer is a Take or a Pass that the job can carry out."""
 
-        def look() -> None:
+        def check() -> None:
             for moment in self._moments():
                 self._ask(moment, {})
 
-        self._within(look)
+        self._within(check)
 
     def test_the_same_question_has_the_same_answer(self) -> None:
-        """It remembers nothing, and neither clock nor chance has a say."""
+        """The policy is deterministic: no memory, clock or randomness."""
 
-        def look() -> None:
+        def check() -> None:
             moments = list(self._moments())
             first = [self._ask(moment, {}) for moment in moments]
-            again = [self._ask(moment, {}) for moment in reversed(moments)][::-1]
-            for moment, one, other in zip(moments, first, again, strict=True):
-                assert one == other, f"{moment.name}: answered {one}, then {other}"
+            second = [self._ask(moment, {}) for moment in reversed(moments)][::-1]
+            for moment, before, after in zip(moments, first, second, strict=True):
+                assert before == after, f"{moment.name}: answered {before}, then {after}"
 
-        self._within(look)
+        self._within(check)
 
     def test_every_value_of_an_option_is_survived(self) -> None:
-        """Each option at its limits, or at every choice, with the others at their defaults."""
+        """Each option is tested at its limits, or with every choice, with the others at their defaults."""
 
-        def look() -> None:
+        def check() -> None:
             for options in _variants(described(self.policy.options)):
                 for moment in self._moments(variants=False):
                     self._ask(moment, options)
 
-        self._within(look)
+        self._within(check)
 
     def _moments(self, variants: bool = True) -> Iterator[Moment]:
-        """What the chain would ask it about."""
+        """The moments about which a chain would ask the policy."""
         needs = set(self.policy.needs)
         for moment in (*_recorded(), *(_varied() if variants else ())):
             job = read_state(moment.state)
             assert job.incident is not None
-            if all(job.can(need) for need in needs) and deals_with(self.policy.kinds, job.incident, job):
+            if all(job.can(need) for need in needs) and handles(self.policy.kinds, job.incident, job):
                 yield moment
 
     def _ask(self, moment: Moment, options: Mapping[str, Any]) -> PolicyAnswered:
-        answer = put(self.policy, moment.state, options, "ask_policy.1.1")
-        told = f" with {dict(options)}" if options else ""
-        assert not isinstance(answer, PolicyFaulted), f"{moment.name}{told}: {answer.error}"
+        answer = ask(self.policy, moment.state, options, "ask_policy.1.1")
+        suffix = f" with {dict(options)}" if options else ""
+        assert not isinstance(answer, PolicyFaulted), f"{moment.name}{suffix}: {answer.error}"
         return answer
 
-    def _within(self, look: Callable[[], None]) -> None:
-        """Run it in a thread: a question that never ends must fail a test, not hang it."""
-        self.test_it_declares_itself_soundly()  # what cannot be declared cannot be asked
+    def _within(self, check: Callable[[], None]) -> None:
+        """Run a test in a thread, so that a policy that never answers fails the test instead of blocking it."""
+        self.test_it_declares_itself_soundly()  # an invalid declaration cannot be asked
         raised: list[BaseException] = []
 
         def run() -> None:
             try:
-                look()
+                check()
             except BaseException as error:
                 raised.append(error)
 
@@ -150,8 +149,8 @@ def _variants(options: Mapping[str, Option]) -> Iterator[dict[str, Any]]:
 
 @functools.cache
 def _recorded() -> tuple[Moment, ...]:
-    """Moments at which made-up jobs asked their chain: the states before each verdict."""
-    chain = tuple(map(fresh, _EVERYBODY))
+    """Moments in which simulated jobs asked their chain: the states before each verdict."""
+    chain = tuple(map(default_entry, _ALL_POLICIES))
     loaded = attrs.evolve(default_chain(), source="test", chain=chain)
     found: dict[bytes, Moment] = {}
     for abilities in ((), tuple(Ability)):
@@ -159,10 +158,10 @@ def _recorded() -> tuple[Moment, ...]:
             spec = JobSpec(argv=("train.py",), nodes_min=1, nodes_max=3)
             driver = JobDriver(slots=2, spec=spec, policy=loaded, abilities=abilities, tick_s=0.01)
             history(driver)
-            able = "a job with every ability" if abilities else "a plain job"
-            told = f"{able}, {history.__name__.strip('_').replace('_', ' ')}"
+            kind = "a job with all abilities" if abilities else "a job without abilities"
+            scenario = f"{kind}, {history.__name__.strip('_').replace('_', ' ')}"
             for seq, state in _asked(driver.events):
-                found[state] = Moment(f"{told}, event {seq}", state)
+                found[state] = Moment(f"{scenario}, event {seq}", state)
     return tuple(found.values())
 
 
@@ -176,7 +175,7 @@ def _asked(events: Sequence[Event]) -> Iterator[tuple[int, bytes]]:
 
 @functools.cache
 def _varied() -> tuple[Moment, ...]:
-    """The first moment of each history, read as every class of faults and every kind of incident."""
+    """The first moment of each history, with every class of fault and kind of incident."""
     found = {}
     seen = set()
     for moment in _recorded():
@@ -186,7 +185,7 @@ def _varied() -> tuple[Moment, ...]:
         seen.add(history)
         for kind, cls, detail in _readings():
             state = _read_as(moment.state, kind, cls, detail)
-            found[state] = Moment(f"{moment.name}, read as {kind} {cls} {detail}".rstrip(), state)
+            found[state] = Moment(f"{moment.name}, changed to {kind} {cls} {detail}".rstrip(), state)
     return tuple(found.values())
 
 
@@ -196,22 +195,22 @@ def _readings() -> Iterator[tuple[str, str, str]]:
             yield "fault", str(cls), ""
             yield "warning", str(cls), ""
     yield "fault", "a-class-of-next-year", ""
-    for wish in WISHES:
-        yield ("opportunity" if wish == "grow" else "request"), str(FaultClass.REQUEST), wish
+    for request in REQUESTS:
+        yield ("opportunity" if request == "grow" else "request"), str(FaultClass.REQUEST), request
 
 
 def _read_as(state: bytes, kind: str, cls: str, detail: str) -> bytes:
     job: JobState = read_state(state)
     assert job.incident is not None
     job.incident.kind = kind
-    named = next(iter(job.nodes), "") if detail in ("drain", "evict") else ""
+    named = next(iter(job.membership.nodes), "") if detail in ("drain", "evict") else ""
     nodes = ((named,) if named else ()) if kind in ("request", "opportunity") else job.incident.fault.nodes
     job.incident.fault = attrs.evolve(
         job.incident.fault, cls=cls, detail=detail or job.incident.fault.detail, nodes=nodes
     )
     if kind == "request":
-        wish = Request(seq=job.seq, command=detail, who="user@host", why="", exit_code=5, node=named)
-        job.request, job.stop = (None, wish) if detail == "stop" else (wish, None)
+        request = OperatorRequest(seq=job.seq, command=detail, who="user@host", why="", exit_code=5, node=named)
+        job.requests.pending, job.requests.stop = (None, request) if detail == "stop" else (request, None)
     return to_json(job)
 
 
@@ -264,7 +263,7 @@ def _no_capacity(job: JobDriver) -> None:
 def _refused(job: JobDriver) -> None:
     job.refuses = {"*": ("retry_step", "save_checkpoint", "park_workers", "pause_workers")}
     _observed(job)
-    _wished(job)
+    _operator_requests(job)
 
 
 def _observed(job: JobDriver) -> None:
@@ -279,7 +278,7 @@ def _observed(job: JobDriver) -> None:
             _calm_down(job)
 
 
-def _wished(job: JobDriver) -> None:
+def _operator_requests(job: JobDriver) -> None:
     if not job.state.run:
         job.start()
     for command, node in (("pause", ""), ("resume", ""), ("checkpoint", ""), ("drain", "node2"), ("evict", "node1")):
@@ -299,12 +298,12 @@ def _nodes_stand_by(job: JobDriver) -> None:
 
 
 def _member(job: JobDriver) -> str:
-    assert job.state.world is not None
-    return job.state.world.members[-1].node
+    assert job.state.rounds.world is not None
+    return job.state.rounds.world.members[-1].node
 
 
 def _calm_down(job: JobDriver, *, step: bool = True) -> None:
-    """Let the job do what it wants to, deadlines included, until its incident is over."""
+    """Let the job proceed, through deadlines, until its incident is over."""
     for _ in range(100):
         job.settle(step=step)
         if job.ended or job.state.incident is None or not job.wait():
@@ -317,7 +316,7 @@ _HISTORIES: tuple[Callable[[JobDriver], None], ...] = (
     _nodes_lost,
     _no_capacity,
     _observed,
-    _wished,
+    _operator_requests,
     _refused,
     _nodes_stand_by,
 )

@@ -1,10 +1,12 @@
-"""What runs inside the training process; ``import ftcore.worker`` never imports torch.
+"""The API for training scripts; ``import ftcore.worker`` never imports torch.
 
-A plain script needs nothing of this: a worker that ftcore forked counts optimizer steps by itself. A script that wants
-to say more calls ``report`` (its step, loss, gradient norm), ``watch`` (what is wrong with those) and ``saved`` (which
-checkpoints a rollback may go back to). Outside ``ftrun`` all of them do nothing, so scripts run anywhere.
+A plain script does not need it: a worker that ftcore forked counts optimizer steps by itself, and waits between two
+steps while the job is paused. A script may also call ``report`` (step, loss, gradient norm), ``watch`` (limits for
+these), ``saved`` (checkpoints for a rollback), ``boundary`` (where it may wait and save) and ``on_save`` (how it saves
+on request). Outside ``ftrun`` these functions do nothing, so a script runs anywhere.
 """
 
+from ftcore.worker._boundary import boundary, on_save
 from ftcore.worker._progress import report, saved, watch
 
-__all__ = ["report", "saved", "watch"]
+__all__ = ["boundary", "on_save", "report", "saved", "watch"]

@@ -1,4 +1,4 @@
-"""Keep a DDP model's process group until its reducer is gone, so that the group is destroyed without the GIL.
+"""Keep a DDP model's process group until its reducer is destroyed, so that the group is destroyed without the GIL.
 
 Gloo's threads take the GIL when they drop a finished collective of a backward pass: torch 2.13 attaches a Python object
 to each. A C++ ``Reducer`` is destroyed with the GIL held. It is the group's last owner once the script has called
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def install() -> None:
-    """Protect every DDP model that is created from now on. Torch must be loaded."""
+    """Protect every DDP model created after this call. Torch must be imported."""
     from torch.nn.parallel import DistributedDataParallel
 
     for name in ("_ddp_init_helper", "_update_process_group"):
@@ -35,4 +35,4 @@ def _keeps_group(plain: Any) -> Any:
 
 
 def _drop(_group: Any) -> None:
-    """Do nothing: the finalizer held the group as an argument, and lets it go after this call."""
+    """Do nothing: the finalizer keeps the group as its argument until this call."""

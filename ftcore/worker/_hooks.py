@@ -1,14 +1,13 @@
-"""Progress of plain scripts: torch's public global optimizer hook counts completed steps into the page.
+"""Progress of plain scripts: torch's public global optimizer hook counts completed steps on the page.
 
-How long a rank works by itself is the step without its backward passes: there ranks wait for each other. So the
-beginning and the end of each pass are stamped, by a wrapper around ``torch.autograd.backward``, for which there is no
-hook.
+A rank's own work in a step is the step without its backward passes, in which ranks wait for each other. Backward passes
+have no hook, so a wrapper around ``torch.autograd.backward`` records their beginning and end.
 
-House rules: a hook of ours never raises into the training step and costs a few microseconds. ``torch.compile`` traces
-none of them: traced, they break graphs and warn on every rank. Only the first optimizer seen is counted, so that a
-script with two of them (a GAN) does not step twice as fast. The Adam family keeps its step number in its state and
-saves it in checkpoints: it is read once, so a resumed run counts on; it is never read from a device, which would have
-to wait for it. Steps of the others, and backward passes, are signs of progress all the same.
+House rules: a hook never raises into the training step, and costs a few microseconds. ``torch.compile`` must not trace
+the hooks: traced hooks break graphs and warn on every rank. Only the first optimizer is counted, so that a script with
+two of them (a GAN) does not count every step twice. The Adam family has its step number in its state and in
+checkpoints: it is read once, so a resumed run continues to count. It is never read from a device, which would
+synchronize. Steps of other optimizers, and backward passes, are signs of progress.
 """
 
 import functools
@@ -19,12 +18,14 @@ from collections.abc import Callable
 from typing import Any
 
 from ftcore.worker import _groups
+from ftcore.worker._boundary import step_boundary
 from ftcore.worker._progress import progress
 
 
 class _StepCounter:
     def __init__(self) -> None:
         self._progress = progress()
+        self._boundary = step_boundary()
         self._first: weakref.ref[Any] | None = None
 
     def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -40,6 +41,7 @@ class _StepCounter:
             self._progress.active(time.monotonic_ns())
             return
         self._progress.stepped()
+        self._boundary.stepped()
 
 
 def _step_in_state(optimizer: Any) -> int | None:
@@ -49,24 +51,24 @@ def _step_in_state(optimizer: Any) -> int | None:
             if step is None or (hasattr(step, "device") and step.device.type != "cpu"):
                 return None
             return int(step)
-    except Exception:  # a foreign optimizer may keep anything there; counting from the start is still right
+    except Exception:  # a custom optimizer may store anything there; counting from the start is still correct
         return None
     return None
 
 
 def _group_timeout_s() -> float | None:
-    """The timeout of the default process group, as the script or torch has set it; None if that is not known."""
+    """Return the timeout of the default process group in seconds; None: not known."""
     try:
         distributed = sys.modules["torch.distributed"]
         group = distributed.distributed_c10d._get_default_group()
         device = sys.modules["torch"].device("cuda" if "nccl" in distributed.get_backend(group) else "cpu")
         return float(group._get_backend(device).options._timeout.total_seconds())
-    except Exception:  # no group, or a torch whose group says it otherwise: then its collectives have no known timeout
+    except Exception:  # no group, or a torch version with another API: the timeout is not known
         return None
 
 
 def install() -> None:
-    """Count the steps of this process's first optimizer: from now on, or as soon as torch is imported."""
+    """Count the steps of this process's first optimizer: from now on, or after torch is imported."""
     if "torch" not in sys.modules:
         sys.meta_path.insert(0, _WhenImported("torch", install))
         return
@@ -83,30 +85,30 @@ def install() -> None:
 
         handle.remove()
         register_optimizer_step_post_hook(disable(counter))
-        if autograd.backward is stamped:  # else the script has put something of its own there
-            # recursive=False: a compiled autograd below it stays one.
+        if autograd.backward is stamped:  # else the script has replaced it
+            # recursive=False: a compiled autograd below it stays compiled.
             autograd.backward = disable(_stamped(plain, disable), recursive=False)
 
     _groups.install()
     if "torch._dynamo" in sys.modules:
         hide()
-    else:  # nothing is traced before this is imported, which takes a second: the script may not need it
+    else:  # nothing is traced before the script imports it; the import takes a second, so it is not forced
         sys.meta_path.insert(0, _WhenImported("torch._dynamo", hide))
 
 
 class _WhenImported:
-    """Calls a function right behind the first import of a module, and leaves nothing behind.
+    """Calls a function right after the first import of a module, then removes itself.
 
     Args:
-        module: the module's whole name.
-        then: the function.
+        module: the module's full name.
+        callback: the function.
     """
 
-    def __init__(self, module: str, then: Callable[[], None]) -> None:
-        self._module, self._then = module, then
+    def __init__(self, module: str, callback: Callable[[], None]) -> None:
+        self._module, self._callback = module, callback
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """See ``importlib.abc.MetaPathFinder``: what the other finders find, with the hooks behind its execution."""
+        """See ``importlib.abc.MetaPathFinder``: the spec of another finder; the function runs after its execution."""
         if name != self._module:
             return None
         sys.meta_path.remove(self)
@@ -121,8 +123,8 @@ class _WhenImported:
             del loader.exec_module
             loader.exec_module(module)
             try:
-                self._then()
-            except Exception as error:  # a torch of another version: the script trains all the same
+                self._callback()
+            except Exception as error:  # another torch version: training continues without counted steps
                 print(f"ftcore: cannot count steps with this torch: {type(error).__name__}: {error}", file=sys.stderr)
 
         loader.exec_module = exec_module
@@ -130,7 +132,7 @@ class _WhenImported:
 
 
 def _stamped(plain: Any, hide: Callable[[Any], Any]) -> Any:
-    """``torch.autograd.backward`` that stamps the beginning and the end of each pass."""
+    """Wrap ``torch.autograd.backward`` to record the beginning and the end of each pass."""
     active, waited = hide(progress().active), hide(progress().waited)
 
     @functools.wraps(plain)
@@ -148,5 +150,5 @@ def _stamped(plain: Any, hide: Callable[[Any], Any]) -> Any:
 
 
 def ended() -> None:
-    """The script came to its end; what is left is the end of its process."""
+    """Record that the script has finished, before its process ends."""
     progress().ended()

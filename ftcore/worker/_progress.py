@@ -1,7 +1,7 @@
-"""This process's progress page: who counts its steps (the optimizer hook, until the script calls ``report``), what the
-detectors make of the figures reported, and which checkpoints are complete.
+"""Writes this process's progress page: completed steps, findings of the detectors, complete checkpoints.
 
-Everything here does nothing outside ``ftrun``. The detectors are imported with the first figure.
+The optimizer hook counts steps until the script calls ``report``. Outside ``ftrun`` nothing is written. The detectors
+are imported at the first reported loss or norm.
 """
 
 import math
@@ -9,22 +9,23 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from ftcore.shm.boundary import BoundaryWords
 from ftcore.shm.page import PAGE_FD_ENV, PageWriter, is_page
 
 if TYPE_CHECKING:
-    from ftcore.worker._watch import Watch
+    from ftcore.worker._watch import ProcessDetectors
 
 LOSS_LIMIT = 8.0
 NORM_LIMIT = 10.0
 WARMUP_STEPS = 100
-"""The detectors' own figures, which a test compares: they are not imported before they are needed."""
+"""Copies of the detectors' defaults, held equal by a test: the detectors are imported only when needed."""
 
 
-class Progress:
-    """Counts completed steps into a page.
+class ProgressCounter:
+    """Counts completed steps on a page.
 
     Args:
-        page: where the counts go; None: nowhere.
+        page: the page; None: nothing is written.
     """
 
     def __init__(self, page: PageWriter | None) -> None:
@@ -32,13 +33,18 @@ class Progress:
         self._steps = 0
         self._step = 0
         self._absolute = False
-        self._watch: Watch | None = None
+        self._watch: ProcessDetectors | None = None
         self._stepped_at = 0
         self._waited = 0
         self.reported = False
 
+    @property
+    def boundary_words(self) -> BoundaryWords | None:
+        """The page's words of step boundaries; None: there are none."""
+        return self._page.boundary if self._page is not None else None
+
     def stepped(self) -> None:
-        """The optimizer completed a step; ignored once the script reports by itself."""
+        """Count a step of the optimizer; not counted once the script reports its steps."""
         if self._page is None:
             return
         if self.reported:
@@ -51,38 +57,38 @@ class Progress:
         self._page.write(self._steps, self._step, self._absolute, mono, None, None)
 
     def active(self, mono: int) -> None:
-        """A sign of progress that is no step of its own: another optimizer's, or a backward pass."""
+        """Record a sign of progress that is not counted as a step: another optimizer's step, or a backward pass."""
         if self._page is not None:
             self._page.active(mono)
 
     def waited(self, nanoseconds: int) -> None:
-        """So much of the step under way was spent in a backward pass, where ranks wait for each other."""
+        """Add time that the current step spent in a backward pass, where ranks wait for each other."""
         self._waited += nanoseconds
 
     def ended(self) -> None:
-        """The script came to its end without an error."""
+        """Record that the script has finished without an error."""
         if self._page is not None:
             self._page.ended(time.monotonic_ns())
 
     def times_out(self, seconds: float) -> None:
-        """The process group of the script has this timeout."""
+        """Record the timeout of the script's process group."""
         if self._page is not None and 0 < seconds < 1e9:
             self._page.timeout(int(seconds * 1e9))
 
     def _pace(self, mono: int) -> None:
-        """Say how long the step took, and how much of that was this rank's own work; once a step."""
+        """Record how long the step took, and how much of that was this rank's own work; call it once per step."""
         whole, waited = mono - self._stepped_at, self._waited
         if self._page is not None and self._stepped_at and 0 < waited <= whole:
             self._page.paced(whole - waited, whole)
         self._stepped_at, self._waited = mono, 0
 
     def resumed_at(self, step: int) -> None:
-        """The training completed ``step`` steps before the next one that is counted."""
+        """Continue counting after the step with this number."""
         self._step = step
         self._absolute = True
 
     def report(self, step: int, loss: float | None, grad_norm: float | None) -> None:
-        """The script completed the step with this number."""
+        """Record a step that the script reports as complete."""
         counted = self._steps > 0 and not self.reported  # the optimizer hook has counted this step already
         self.reported = True
         if self._page is None:
@@ -106,30 +112,30 @@ class Progress:
     def watch(
         self, loss_limit: float | None, norm_limit: float | None, norm_threshold: float | None, warmup_steps: int
     ) -> None:
-        """Watch with these settings from here on; see ``_watch.Watch``, also for what is raised."""
-        from ftcore.worker._watch import Watch
+        """Use these settings from now on; see ``_watch.ProcessDetectors`` for arguments and errors."""
+        from ftcore.worker._watch import ProcessDetectors
 
         notes = self._page.notes if self._page is not None else None
-        self._watch = Watch(notes, loss_limit, norm_limit, norm_threshold, warmup_steps)
+        self._watch = ProcessDetectors(notes, loss_limit, norm_limit, norm_threshold, warmup_steps)
 
     def saved(self, step: int, path: str, seconds: float, kept: int) -> None:
-        """A checkpoint of the script's is complete."""
+        """Record a complete checkpoint of the script."""
         if self._page is not None and self._page.notes is not None:
             self._page.notes.saved(step, path, seconds, kept)
 
 
-def _open() -> Progress:
+def _open() -> ProgressCounter:
     text = os.environ.get(PAGE_FD_ENV, "")
     if not text.isdigit() or not is_page(int(text)):
-        return Progress(None)
-    return Progress(PageWriter(int(text)))
+        return ProgressCounter(None)
+    return ProgressCounter(PageWriter(int(text)))
 
 
-_opened: Progress | None = None
+_opened: ProgressCounter | None = None
 
 
-def progress() -> Progress:
-    """This process's progress, opened on first use."""
+def progress() -> ProgressCounter:
+    """Return this process's progress, opened on first use."""
     global _opened
     if _opened is None:
         _opened = _open()
@@ -137,13 +143,14 @@ def progress() -> Progress:
 
 
 def report(step: int, loss: float | None = None, grad_norm: float | None = None) -> None:
-    """Say that a step is complete. Does nothing outside ``ftrun``. Takes over from the counting of optimizer steps.
+    """Report a completed step; replaces the counting of optimizer steps. Does nothing outside ``ftrun``.
 
-    Losses and norms are watched at every step; ``watch`` says how. What is found becomes ``fault.observed``.
+    Detectors check the loss and the norm of every step, with the limits set by ``watch``. A finding is recorded as
+    ``fault.observed``.
 
     Args:
         step: its number, counted from the start of the training (not of the process).
-        loss: its loss, if known; one that is not a number is a finding.
+        loss: its loss, if known; NaN or infinity is a finding.
         grad_norm: its gradient norm before any clipping, if known.
     """
     progress().report(int(step), None if loss is None else float(loss), None if grad_norm is None else float(grad_norm))
@@ -156,16 +163,16 @@ def watch(
     norm_threshold: float | None = None,
     warmup_steps: int = WARMUP_STEPS,
 ) -> None:
-    """Say what is wrong with a loss or a gradient norm, where the defaults do not fit; before the first ``report``.
+    """Set the limits for losses and gradient norms, if the defaults do not fit; call it before the first ``report``.
 
-    ``ftctl spikes`` tries limits on a recorded curve and suggests them. What is learned so far is forgotten.
+    ``ftctl spikes`` tests limits on a recorded curve and suggests limits. A call resets the detectors.
 
     Args:
-        loss_limit: a loss at least so many robust standard deviations above the median of the last 40 is a spike; one
-            that is not a number is told always. None: losses are not watched.
-        norm_limit: the same of gradient norms; None: they are not watched for spikes.
-        norm_threshold: a gradient norm at or over this is abnormal, whatever came before; None: no threshold.
-        warmup_steps: below this step only what is not a number, or over the threshold, is told.
+        loss_limit: a loss that many robust standard deviations above the median of the last 40 is a spike; a loss that
+            is not finite is always reported. None: losses are not checked.
+        norm_limit: the same for gradient norms. None: norms are not checked for spikes.
+        norm_threshold: a gradient norm at or over this is always abnormal. None: no threshold.
+        warmup_steps: below this step only values that are not finite, or over the threshold, are reported.
 
     Raises:
         ValueError: a limit or the threshold is not over 0, or ``warmup_steps`` is below 0.
@@ -174,20 +181,20 @@ def watch(
 
 
 def saved(step: int, path: str = "", *, seconds: float = 0.0, kept: int = 0) -> None:
-    """Say that the checkpoint of a step is complete on storage: a rollback may go back to it from now on.
+    """Report that the checkpoint of a step is complete on storage, so that a rollback may use it.
 
-    One rank says it, after all have written their part. Does nothing outside ``ftrun``.
+    Call it on one rank, after all ranks have written their part. Does nothing outside ``ftrun``.
 
     Args:
-        step: the step, counted as for ``report``: the checkpoint holds the state after it.
-        path: where it lies, for people; the first 280 bytes are kept.
-        seconds: how long training stood still for it, if known.
-        kept: how many checkpoints the script keeps, this one included; older ones are not gone back to. 0: as
-            ``checkpoints_kept`` of the policy file says, else the last 64.
+        step: the step, counted as for ``report``: the checkpoint has the state after it.
+        path: its location, for display; the first 280 bytes are kept.
+        seconds: how long training was paused for it, if known.
+        kept: how many checkpoints the script keeps, this one included; a rollback uses no older one. 0:
+            ``checkpoints_kept`` of the policy file, else the last 64.
 
     Raises:
-        ValueError: a figure is below 0 or not finite.
+        ValueError: a number is below 0 or not finite.
     """
     if step < 0 or kept < 0 or not 0 <= seconds < math.inf:
-        raise ValueError(f"expected step, seconds and kept from 0 on; found {step}, {seconds}, {kept}")
+        raise ValueError(f"expected step, seconds and kept of at least 0; found {step}, {seconds}, {kept}")
     progress().saved(int(step), str(path), float(seconds), int(kept))

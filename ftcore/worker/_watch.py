@@ -1,8 +1,8 @@
-"""Detectors in the training process: they see every step that the script reports, and leave findings on the page.
+"""Runs the detectors in the training process: checks every reported step, and writes findings to the page.
 
-House rules: whatever happens in here, the training goes on; what fails is switched off. A step costs microseconds. The
-detectors are pure and import only the standard library (``ftcore.faults.detectors``); this module is imported when it
-is first needed, under ``ftrun``.
+House rules: an error here never interrupts the training; the detectors are then switched off. A step costs
+microseconds. The detectors are pure and import only the standard library (``ftcore.faults.detectors``); this module is
+imported on first use, under ``ftrun``.
 """
 
 from ftcore.faults.detectors.finding import Finding
@@ -11,15 +11,15 @@ from ftcore.faults.detectors.norm import NormSpike, NormThreshold
 from ftcore.shm.notes import NotesWriter
 
 
-class Watch:
+class ProcessDetectors:
     """The detectors of one process.
 
     Args:
-        notes: where findings are left; None: nowhere.
-        loss_limit: score from which on a loss is a spike; None: losses are not watched.
-        norm_limit: score from which on a gradient norm is a spike; None: no such watch.
-        norm_threshold: a gradient norm from which on a step is abnormal; None: no such watch.
-        warmup_steps: steps below this number are start-up, in which only what is not a number is told.
+        notes: writer of the findings; None: findings are dropped.
+        loss_limit: least score of a loss spike; None: losses are not checked.
+        norm_limit: least score of a gradient norm spike; None: not checked.
+        norm_threshold: least abnormal gradient norm; None: not checked.
+        warmup_steps: steps below this number are start-up, in which only values that are not finite are reported.
 
     Raises:
         ValueError: a limit or the threshold is not over 0, or ``warmup_steps`` is below 0.
@@ -39,7 +39,7 @@ class Watch:
         self._threshold = NormThreshold(norm_threshold)
 
     def observe(self, step: int, mono: int, loss: float | None, norm: float | None) -> None:
-        """Take in what the script reported of a step; never raises."""
+        """Check a reported step; never raises."""
         if self._notes is None:
             return
         try:
@@ -49,7 +49,7 @@ class Watch:
                 self._leave(self._threshold.observe(step, norm), mono)
                 if self._spike is not None:
                     self._leave(self._spike.observe(step, norm), mono)
-        except Exception:  # a mistake of the watch is not to end a training
+        except Exception:  # an error of a detector must not end the training
             self._notes = None
 
     def _leave(self, found: Finding | None, mono: int) -> None:

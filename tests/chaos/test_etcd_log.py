@@ -17,7 +17,7 @@ from ftcore.events.operator import OperatorCommanded
 from ftcore.ids import JobName, Nanoseconds, Seq, Term
 from ftcore.logs.archived import JoinedLog
 from ftcore.logs.etcd import EtcdLog, EtcdStore
-from ftcore.logs.pieces import Archive
+from ftcore.logs.pieces import FileArchive
 from ftcore.ports import Candidate, EventLog
 from ftcore.runtime.master.follower import Follower
 from ftcore.states.fold import fold
@@ -335,7 +335,7 @@ def test_what_a_follower_missed_is_archived_cut_off_and_compacted(own_etcd: Clus
                 async for made in log.read():
                     fold(state, made)
                 await log.save_snapshot(seal(pack(state, ())), term=term)
-                archive = Archive(tmp_path, JobName("j"))
+                archive = FileArchive(tmp_path, JobName("j"))
                 archive.prepare()
                 bodies = [stored async for part in log.stored(Seq(0), Seq(50)) for stored in part]
                 archive.add(Seq(0), GENESIS, bodies)
@@ -424,7 +424,7 @@ def test_full_store_refuses_and_takes_writes_again_when_there_is_space(tmp_path:
             refused = [event(2, leadership.term, "x" * 500_000)]
             with pytest.raises(LogFull):
                 await log.append(refused, term=leadership.term, expected_seq=Seq(1))
-            assert [alarm.kind for alarm in await client.alarms()] == ["NOSPACE"]
+            assert await client.alarms() == ("NOSPACE",)
             await check(log, 1)
             await client.delete(DeleteRange(b"/filler"))
             await client.compact((await client.range(Range(b"x"))).revision)
@@ -485,8 +485,34 @@ def test_damage_is_noticed(etcd: Cluster):
             with pytest.raises(StoreError, match="head"):
                 await log.last_seq()
             await client.delete(DeleteRange(b"/damage/ftcore/1/j/head"))
-            with pytest.raises(StoreError, match="head is gone"):
+            with pytest.raises(StoreError, match="head is missing"):
                 await log.last_seq()
+
+    run(body())
+
+
+@pytest.mark.parametrize("later", [1, 5])
+def test_a_follower_of_a_log_that_was_deleted_is_told(etcd: Cluster, later: int):
+    """Whether the new log is shorter than what was read, or has grown beyond it: no event of it is returned."""
+
+    async def body() -> None:
+        job, prefix = f"j{later}", f"gone{later}"
+        async with opened(etcd.url(prefix), job) as log, opened(etcd.url(prefix), job) as other:
+            leadership = await log.campaign(ME)
+            await append(log, leadership.term, 1)
+            follower = Reader(other)
+            await follower.reached(1)
+            await append(log, leadership.term, 2, 2)
+            await follower.reached(3)
+            etcd.ctl("del", "--prefix", f"/{prefix}/")
+            async with opened(etcd.url(prefix), job) as anew:
+                successor = await anew.campaign(ME)
+                with pytest.raises(StoreError, match=r"deleted or restored|previous segment"):
+                    for seq in range(1, later + 1):
+                        await append(anew, successor.term, seq, why="another")
+                    await follower.reached(99)
+                assert follower.position == 3
+                await successor.resign()
 
     run(body())
 

@@ -1,4 +1,4 @@
-"""Standbys of a leader in etcd: they wait for the seat, and write nothing meanwhile."""
+"""Standbys in etcd wait for the end of the leader and write nothing."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from etcd_cluster import Cluster, run
 
 from ftcore.etcd3 import Client, Config, Lease, Range, RangeAnswer
 from ftcore.logs.etcd_layout import Keys
-from ftcore.logs.etcd_lead import Seat
+from ftcore.logs.etcd_lead import Election
 from ftcore.ports import Candidate
 from ftcore.timing import DEFAULT
 
@@ -18,7 +18,7 @@ ME = Candidate(host="here", pid=1, address="127.0.0.1:1")
 
 
 class Counting(Client):
-    """A client that counts what it asks for, and tells when a seat was looked at a few times."""
+    """A client that counts its requests, and signals when the leader key was read a few times."""
 
     def __init__(self, config: Config, looks: int) -> None:
         super().__init__(config)
@@ -36,17 +36,17 @@ class Counting(Client):
 
 
 def test_standbys_of_an_idle_job_write_nothing(etcd: Cluster):
-    """However often they look whether the seat is empty: no revision, and no lease but the leader's."""
+    """However often they read the leader key: no revision, and no lease except the leader's."""
 
     async def body() -> None:
         config = Config.from_url(etcd.url())
         keys = Keys(b"/idle/")
         timing = attrs.evolve(DEFAULT, master_lease_s=1.0, master_renew_s=0.3)
         clients = [Counting(config, looks=3) for _ in range(3)]
-        seats = [Seat(client, keys, timing) for client in clients]
-        leadership = await seats[0].campaign(ME)
+        elections = [Election(client, keys, timing) for client in clients]
+        leadership = await elections[0].campaign(ME)
         revision = (await clients[0].range(Range(keys.leader))).revision
-        waiting = [asyncio.create_task(seat.campaign(ME)) for seat in seats[1:]]
+        waiting = [asyncio.create_task(election.campaign(ME)) for election in elections[1:]]
         for client in clients[1:]:
             await client.looked.wait()
         assert (await clients[0].range(Range(keys.leader))).revision == revision

@@ -59,11 +59,11 @@ def _marked(names: list[str]) -> list[Any]:
 
 @pytest.fixture(params=_marked(list(BACKENDS)))
 def conform(request: pytest.FixtureRequest) -> Conform:
-    """Runs a scenario at an empty place of each backend."""
+    """Run a scenario on an empty store of each backend."""
     return _conform(request, request.param)
 
 
 @pytest.fixture(params=_marked([name for name in BACKENDS if name != "memory"]))
 def conform_shared(request: pytest.FixtureRequest) -> Conform:
-    """The same, for the backends that other processes can use too."""
+    """The same, for backends that several processes can use."""
     return _conform(request, request.param)

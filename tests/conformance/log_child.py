@@ -1,4 +1,4 @@
-"""Another process at a log: takes commands as lines of JSON, answers with lines of JSON, ends when its input does."""
+"""Child process with a log: reads commands and writes answers as lines of JSON, ends at the end of input."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What the conformance suite works with: a place for a log, events to put there, and other processes that use it."""
+"""Harness of the conformance suite: a store, events, and child processes that use the store."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ async def seqs(log: EventLog, after: int = 0, until: int | None = None) -> list[
 
 
 async def followed(log: EventLog, after: int, until: int) -> list[int]:
-    """The seqs that a follower sees, up to one of them."""
+    """The seqs that a follower sees, up to a given one."""
     seen: list[int] = []
     async with contextlib.aclosing(log.follow(Seq(after))) as events:
         async for event in events:
@@ -59,7 +59,7 @@ async def followed(log: EventLog, after: int, until: int) -> list[int]:
 
 
 class Child:
-    """Another process that has the log open; see ``log_child.py`` for what it does."""
+    """A child process with the log open; see ``log_child.py``."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -110,7 +110,7 @@ class Harness:
         return store
 
     async def open(self, job: JobName = JOB) -> EventLog:
-        """A handle of its own, through a store of its own: as another process would have it."""
+        """A separate handle through a separate store, as in another process."""
         return await self.store().open(job, create=True)
 
     async def spawn(self) -> Child:

@@ -1,4 +1,4 @@
-"""What every log adapter does: appending, reading, following."""
+"""Conformance of log adapters: append, read, follow."""
 
 import asyncio
 
@@ -72,7 +72,7 @@ def test_a_part_can_be_read(conform):
 
 
 def test_a_conflict_tells_where_the_log_ends(conform):
-    """An append that expects another end changes nothing and learns the true one."""
+    """An append with a wrong expected end changes nothing and raises the true one."""
 
     async def scenario(place: Harness) -> None:
         log, term = await opened(place)
@@ -88,7 +88,7 @@ def test_a_conflict_tells_where_the_log_ends(conform):
 
 
 def test_of_two_appends_at_one_place_one_lands(conform):
-    """Appends that race for the same seq leave one winner; the others conflict."""
+    """Of concurrent appends at the same seq one succeeds; the others conflict."""
 
     async def scenario(place: Harness) -> None:
         log, term = await opened(place)
@@ -104,7 +104,7 @@ def test_of_two_appends_at_one_place_one_lands(conform):
 
 
 def test_a_term_that_is_over_is_fenced(conform):
-    """Once a newer term was won, the older one cannot append, wherever it thinks the log ends."""
+    """After a newer term was won, the older one cannot append, with any expected end."""
 
     async def scenario(place: Harness) -> None:
         log = await place.open()
@@ -124,7 +124,7 @@ def test_a_term_that_is_over_is_fenced(conform):
 
 
 def test_a_term_that_never_was_is_fenced(conform):
-    """No append without an election: not with term 0, not with a made-up one."""
+    """No append without an election: neither with term 0 nor with an invented term."""
 
     async def scenario(place: Harness) -> None:
         log = await place.open()
@@ -141,7 +141,7 @@ def test_a_term_that_never_was_is_fenced(conform):
 
 
 def test_an_append_made_again_lands_once(conform):
-    """The same call, made again because its answer was lost, succeeds without a second copy."""
+    """A repeated append after a lost answer succeeds without a second copy."""
 
     async def scenario(place: Harness) -> None:
         log, term = await opened(place)
@@ -216,7 +216,7 @@ def test_unknown_types_are_kept_as_they_are(conform):
 
 
 def test_followers_see_each_event_once(conform):
-    """Followers that start anywhere, while events are appended, see every event behind their start exactly once."""
+    """Followers that start anywhere during appends see every later event exactly once."""
 
     async def scenario(place: Harness) -> None:
         log, term = await opened(place)
@@ -239,7 +239,7 @@ def test_followers_see_each_event_once(conform):
 
 
 def test_a_follower_waits_for_what_comes(conform):
-    """A follower at the end gets the next event although it was idle, also one that started beyond the end."""
+    """An idle follower gets the next event, also if it started after the end."""
 
     async def scenario(place: Harness) -> None:
         log, term = await opened(place)
@@ -256,7 +256,7 @@ def test_a_follower_waits_for_what_comes(conform):
 
 
 def test_following_goes_on_after_reopening(conform):
-    """Who closes in the middle and opens again goes on from the last seq seen, without gap or repeat."""
+    """A reader that reopens the log continues from the last seq, without gap or repeat."""
 
     async def scenario(place: Harness) -> None:
         log, term = await opened(place)
@@ -272,7 +272,7 @@ def test_following_goes_on_after_reopening(conform):
 
 
 def test_closing_keeps_the_log(conform):
-    """After all handles were closed the log is found again, and goes on."""
+    """After all handles are closed, the log can be opened again and appended to."""
 
     async def scenario(place: Harness) -> None:
         store = place.store()
@@ -291,7 +291,7 @@ def test_closing_keeps_the_log(conform):
 
 
 def test_stores_list_and_find_jobs(conform):
-    """A job is there once it was created, and only then; creating it again is harmless."""
+    """A job is listed after it was created; creating it is idempotent."""
 
     async def scenario(place: Harness) -> None:
         store = place.store()
@@ -322,7 +322,7 @@ operations = st.lists(
 
 
 async def transcript(place: Harness, steps: list[tuple[str, int]]) -> list[object]:
-    """What a sequence of operations gives, terms excepted: their numbers are each adapter's own."""
+    """Results of a sequence of operations, without terms, which differ between adapters."""
     log = await place.open()
     leadership = await log.campaign(me())
     old = Term(leadership.term - 1)
@@ -358,7 +358,7 @@ async def transcript(place: Harness, steps: list[tuple[str, int]]) -> list[objec
 @given(steps=operations)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_interleaving_gives_what_the_memory_log_gives(conform_shared, steps):
-    """Any sequence of appends, repeats, conflicts, elections and reopenings has the outcome of the reference."""
+    """Any sequence of appends, repeats, conflicts, elections and reopenings has the same results as the reference."""
 
     async def scenario(place: Harness) -> None:
         reference = Harness(f"memory://{place.url}", shared=False)

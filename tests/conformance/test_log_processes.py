@@ -1,4 +1,4 @@
-"""What every log adapter does for several processes: durability, following, leadership through every kind of death."""
+"""Conformance of log adapters with several processes: durability, following, failover."""
 
 import asyncio
 import signal
@@ -16,7 +16,7 @@ async def put(log: EventLog, term: int, first: int, last: int) -> None:
 
 
 def test_acknowledged_events_survive_a_kill(conform_shared):
-    """A process killed in the middle of appending loses nothing that was acknowledged, and leaves no half group."""
+    """A process killed during appends loses no acknowledged event and leaves no partial group."""
 
     async def scenario(place: Harness) -> None:
         child = await place.spawn()
@@ -37,7 +37,7 @@ def test_acknowledged_events_survive_a_kill(conform_shared):
 
 
 def test_another_process_follows(conform_shared):
-    """A follower in another process sees what is appended here, once each."""
+    """A follower in another process sees each event appended here once."""
 
     async def scenario(place: Harness) -> None:
         child = await place.spawn()
@@ -53,7 +53,7 @@ def test_another_process_follows(conform_shared):
 
 
 def test_following_what_another_process_appends(conform_shared):
-    """A follower here sees what another process appends, once each."""
+    """A follower here sees each event appended by another process once."""
 
     async def scenario(place: Harness) -> None:
         log = await place.open()
@@ -67,7 +67,7 @@ def test_following_what_another_process_appends(conform_shared):
 
 
 def test_opening_and_closing_disturbs_nobody(conform_shared):
-    """Handles that come and go, here and elsewhere, while one process appends, see whole prefixes; nothing is lost."""
+    """Handles opened and closed during appends of another process see complete prefixes; nothing is lost."""
 
     async def scenario(place: Harness) -> None:
         writer = await place.spawn()
@@ -100,7 +100,7 @@ def test_opening_and_closing_disturbs_nobody(conform_shared):
 
 
 def test_one_leads_at_a_time(conform):
-    """A second candidate waits until the first resigns, then wins with a larger term, at once."""
+    """A second candidate waits until the first resigns, then wins a larger term at once."""
 
     async def scenario(place: Harness) -> None:
         log, other = await place.open(), await place.open()
@@ -125,7 +125,7 @@ def test_one_leads_at_a_time(conform):
 
 
 def test_who_resigned_is_remembered(conform):
-    """After a leader resigned it is still told who led last, as not alive."""
+    """After a resignation, the last leader is still reported, as not alive."""
 
     async def scenario(place: Harness) -> None:
         log = await place.open()
@@ -139,7 +139,7 @@ def test_who_resigned_is_remembered(conform):
 
 
 def test_a_campaign_can_be_given_up(conform):
-    """A cancelled candidate neither wins later nor stands in another's way."""
+    """A cancelled candidate neither wins later nor blocks another."""
 
     async def scenario(place: Harness) -> None:
         log, other = await place.open(), await place.open()
@@ -159,7 +159,7 @@ def test_a_campaign_can_be_given_up(conform):
 
 
 def test_closing_the_log_ends_its_leadership(conform):
-    """A leader that closes its log without resigning is told, and replaced within the lease."""
+    """A leader that closes its log without resigning loses the leadership and is replaced within the lease."""
 
     async def scenario(place: Harness) -> None:
         log, other = await place.open(), await place.open()
@@ -210,7 +210,7 @@ def test_a_killed_leader_is_replaced(conform_shared):
 
 
 def test_a_frozen_leader_is_deposed(conform_shared):
-    """A stopped leader is replaced after its lease; when it goes on it is fenced, and told that it lost."""
+    """A stopped leader is replaced after its lease; after it resumes, it is fenced and notified of the loss."""
 
     async def scenario(place: Harness) -> None:
         child = await place.spawn()

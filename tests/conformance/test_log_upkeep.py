@@ -1,4 +1,4 @@
-"""What every log adapter does to stay small: snapshots, truncation, archives before it."""
+"""Conformance of log retention: snapshots, truncation, archives."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from ftcore.events import encode
 from ftcore.events.codec import GENESIS, chain
 from ftcore.ids import Seq, Term
 from ftcore.logs.archived import JoinedLog
-from ftcore.logs.pieces import Archive
+from ftcore.logs.pieces import FileArchive
 from ftcore.ports import EventLog, Snapshot
 
 
@@ -35,8 +35,8 @@ def chained(bodies: list[bytes], digest: bytes = GENESIS) -> str:
     return digest.hex()
 
 
-async def archived(log: EventLog, root: Path, until: int, size: int) -> Archive:
-    archive = Archive(root, JOB)
+async def archived(log: EventLog, root: Path, until: int, size: int) -> FileArchive:
+    archive = FileArchive(root, JOB)
     archive.prepare()
     digest = GENESIS
     for after in range(0, until, size):
@@ -47,7 +47,7 @@ async def archived(log: EventLog, root: Path, until: int, size: int) -> Archive:
 
 
 def test_the_newest_snapshots_are_kept(conform):
-    """Two snapshots stay, whole and of any size; the newest one up to a seq is given; older terms are out."""
+    """Two snapshots of any size are kept; the newest up to a seq is returned; older terms are fenced."""
 
     async def scenario(place: Harness) -> None:
         log, term = await filled(place, 30)
@@ -68,8 +68,8 @@ def test_the_newest_snapshots_are_kept(conform):
     conform(scenario)
 
 
-def test_what_is_truncated_is_gone_and_nothing_else(conform):
-    """Truncation takes at most what it may, never the last event; the digest goes on; older terms take nothing."""
+def test_truncation_removes_only_the_given_events(conform):
+    """Truncation removes only the given events, not the last one; digests continue; older terms are fenced."""
 
     async def scenario(place: Harness) -> None:
         log, term = await filled(place, 100)
@@ -105,7 +105,7 @@ def test_what_is_truncated_is_gone_and_nothing_else(conform):
 
 
 def test_a_digest_is_told_of_every_event_that_is_there(conform, tmp_path):
-    """From before the first to the last event; of what was truncated, or never was, none."""
+    """Digests exist from before the first to the last event, but not for truncated or missing events."""
 
     async def scenario(place: Harness) -> None:
         log, term = await filled(place, 45)
@@ -123,7 +123,7 @@ def test_a_digest_is_told_of_every_event_that_is_there(conform, tmp_path):
 
 
 def test_archive_and_live_log_read_as_one(conform, tmp_path):
-    """Reader and follower get every event once, wherever the truncation has come to, also while it goes on."""
+    """Reader and follower get every event once, also during a truncation."""
 
     async def scenario(place: Harness) -> None:
         log, term = await filled(place, 200)
@@ -149,8 +149,8 @@ def test_archive_and_live_log_read_as_one(conform, tmp_path):
     conform(scenario)
 
 
-def test_a_wrong_archive_is_told(conform, tmp_path):
-    """An archive that is not there, has a gap, or is of another log of that name is no reason to go on in silence."""
+def test_a_wrong_archive_is_refused(conform, tmp_path):
+    """A missing archive, a gap in it, or the archive of another log of the same name raises."""
 
     async def scenario(place: Harness) -> None:
         log, term = await filled(place, 100)
@@ -158,12 +158,12 @@ def test_a_wrong_archive_is_told(conform, tmp_path):
         await log.truncate(Seq(80), term=term, archive="")
         with pytest.raises(Truncated, match="--archive"):
             await seqs(JoinedLog(log, None))
-        with pytest.raises(Truncated, match="is not there"):
+        with pytest.raises(Truncated, match="does not exist"):
             await seqs(JoinedLog(log, tmp_path / "none"))
         archive.pieces()[1].path.unlink()
         with pytest.raises(Truncated, match="has 1 to 25, 51 to 100"):
             await seqs(JoinedLog(log, tmp_path / "right"))
-        other = Archive(tmp_path / "other", JOB)
+        other = FileArchive(tmp_path / "other", JOB)
         other.prepare()
         other.add(0, GENESIS, [encode(event) for event in notes(1, 90, term, "not these")])
         with pytest.raises(LogCorrupt, match="another log"):

@@ -3,7 +3,17 @@
 import copy
 from collections import deque
 
-from ftcore.commands import CheckHealth, OpenStore, PauseWorkers, ReleaseNode, StartWorkers, StopWorkers
+from ftcore.commands import (
+    CheckHealth,
+    Command,
+    OpenStore,
+    ParkWorkers,
+    PauseWorkers,
+    ReleaseNode,
+    SaveCheckpoint,
+    StartWorkers,
+    StopWorkers,
+)
 from ftcore.engine import actions as act
 from ftcore.engine import agent as core
 from ftcore.engine.orders import Order, Slice
@@ -11,7 +21,7 @@ from ftcore.engine.stragglers import PagePace
 from ftcore.events.node import NodeJoined
 from ftcore.events.worker import WorkersStarted, WorkersStopped
 from ftcore.ids import EffectId, Round, Term
-from ftcore.ports import Progress, WorkerExit
+from ftcore.ports import Performed, Progress, WorkerExit
 from ftcore.states.agent import AgentPhase
 from ftcore.timing import Timing
 
@@ -40,11 +50,21 @@ COMMANDS = (
     CheckHealth(round=Round(2)),
     ReleaseNode(outcome="succeeded", exit_code=0, reason="done"),
 )
-ORDERS = tuple(
-    Order(effect=EffectId(f"e{number}.{term}"), term=Term(term), command=command, slice=PART)
-    for number, command in enumerate(COMMANDS)
-    for term in (1, 2)
+IN_PLACE = (
+    ParkWorkers(round=Round(1), grace_s=1.0),
+    ParkWorkers(round=Round(1), grace_s=2.0),
+    SaveCheckpoint(round=Round(1)),
+    StopWorkers(round=Round(1), grace_s=1.0),
+    StartWorkers(round=Round(2)),
 )
+
+
+def orders(commands: tuple[Command, ...], terms: tuple[int, ...]) -> tuple[Order, ...]:
+    return tuple(
+        Order(effect=EffectId(f"e{number}.{term}"), term=Term(term), command=command, slice=PART)
+        for number, command in enumerate(commands)
+        for term in terms
+    )
 
 
 def joined(life: str) -> NodeJoined:
@@ -54,8 +74,9 @@ def joined(life: str) -> NodeJoined:
 class Explored:
     """A core with what its owner still has to answer, and what a witness saw: rounds whose workers live."""
 
-    def __init__(self) -> None:
-        self.core = core.AgentCore("a", 1, TIMING, able=(PauseWorkers, CheckHealth))
+    def __init__(self, given: tuple[Order, ...]) -> None:
+        self.core = core.AgentCore("a", 1, TIMING, able=(PauseWorkers, CheckHealth, ParkWorkers, SaveCheckpoint))
+        self.given = given
         self.open: list[act.Action] = []
         self.alive: set[int] = set()
         self.obeyed = (0, 0)
@@ -77,13 +98,13 @@ class Explored:
 
     def do(self, actions: act.Actions) -> None:
         for action in actions:
-            if isinstance(action, act.Start):
+            if isinstance(action, act.StartRound):
                 self.alive.clear()  # by its contract a supervisor ends an older round first
-                assert not any(isinstance(other, act.Stop) for other in self.open), "started while stopping"
-                self.open = [other for other in self.open if not isinstance(other, act.Start)]
-            if isinstance(action, act.Stop):
-                self.open = [other for other in self.open if not isinstance(other, act.Start)]
-            if isinstance(action, act.Start | act.Stop | act.Open | act.Perform):
+                assert not any(isinstance(other, act.StopRound) for other in self.open), "started while stopping"
+                self.open = [other for other in self.open if not isinstance(other, act.StartRound)]
+            if isinstance(action, act.StopRound):
+                self.open = [other for other in self.open if not isinstance(other, act.StartRound)]
+            if isinstance(action, act.StartRound | act.StopRound | act.Open | act.Perform):
                 self.open.append(action)
             if isinstance(action, act.Rejoin):
                 self.core.halt()
@@ -93,9 +114,9 @@ class Explored:
     def inputs(self) -> list[tuple[str, object]]:
         phase = self.core.phase
         found: list[tuple[str, object]] = [("answer", action) for action in self.open]
-        found += [("fail", action) for action in self.open if not isinstance(action, act.Stop)]
+        found += [("fail", action) for action in self.open if not isinstance(action, act.StopRound)]
         if phase is AgentPhase.FOLLOWING:
-            found += [("order", order) for order in ORDERS]
+            found += [("order", order) for order in self.given]
             found += [("break", None)]
         if phase in (AgentPhase.CONNECTING, AgentPhase.ORPHANED):
             found += [("welcome", None)]
@@ -134,7 +155,7 @@ class Explored:
         known = self.core
         actions = known.obey(order)
         round_ = getattr(order.command, "round", 0)
-        if any(isinstance(action, act.Start | act.Stop) for action in actions):
+        if any(isinstance(action, act.StartRound | act.StopRound) for action in actions):
             assert (order.term, round_) >= (self.obeyed[0], 0), "an older term was obeyed"
             assert round_ >= self.obeyed[1], "an older round was obeyed"
             self.obeyed = (order.term, round_)
@@ -145,14 +166,14 @@ class Explored:
 
     def answer(self, action: object, *, failed: bool) -> act.Actions:
         known = self.core
-        if isinstance(action, act.Start):
+        if isinstance(action, act.StartRound):
             if failed:
                 return known.unstartable(action, "no")
             self.alive.add(action.round)
             actions = known.started(action, (1,), "fork")
             assert [type(tell.data) for tell in actions if isinstance(tell, act.Tell)] == [WorkersStarted]
             return actions
-        if isinstance(action, act.Stop):
+        if isinstance(action, act.StopRound):
             self.alive.clear()
             actions = known.stopped(action, (0,))
             (told,) = [tell.data for tell in actions if isinstance(tell, act.Tell)]
@@ -162,13 +183,11 @@ class Explored:
         if isinstance(action, act.Open):
             return known.store_failed(action, "no") if failed else known.store_opened(action, "h", 1)
         assert isinstance(action, act.Perform)
-        return known.failed_to(action, "no") if failed else known.performed(action, 1)
+        return known.failed_to(action, "no") if failed else known.performed(action, Performed(1))
 
 
-def test_no_order_of_events_confuses_the_core():
-    """Nothing older is obeyed, nothing twice; one round's workers at a time; what runs is known to run."""
-    first = Explored()
-    first.feed("welcome", None)
+def explore(first: Explored) -> tuple[set[str], set[str]]:
+    """All states at most four inputs away, and which kinds of states were among them."""
     seen, frontier = {first.key()}, deque([(first, 0)])
     sometimes: set[str] = set()
     while frontier:
@@ -178,12 +197,31 @@ def test_no_order_of_events_confuses_the_core():
             after = here.copy()
             after.feed(kind, what)
             assert len(after.alive) <= 1
-            assert not (after.core.running and any(isinstance(other, act.Stop) for other in after.open))
-            sometimes |= {str(after.core.phase), "running" if after.core.running else "idle"}
+            assert not (after.core.running and any(isinstance(other, act.StopRound) for other in after.open))
+            sometimes |= {str(after.core.phase), str(after.core.work)}
             key = after.key()
             if key not in seen and depth < 4:
                 seen.add(key)
                 frontier.append((after, depth + 1))
         assert here.key() == before, "a copy shares state with what it was made from"
-    assert sometimes >= {"running", "idle", "following", "orphaned", "leaving", "connecting"}
+    return seen, sometimes
+
+
+def test_no_order_of_events_confuses_the_core():
+    """Nothing older is obeyed, nothing twice; one round's workers at a time; what runs is known to run."""
+    first = Explored(orders(COMMANDS, (1, 2)))
+    first.feed("welcome", None)
+    seen, sometimes = explore(first)
+    assert sometimes >= {"started", "idle", "following", "orphaned", "leaving", "connecting"}
     assert len(seen) > 1000
+
+
+def test_no_order_of_orders_in_place_confuses_the_core():
+    """Workers that run are asked to save and to park, more than once: by masters that follow each other, say."""
+    first = Explored(orders((*IN_PLACE, StartWorkers(round=Round(1))), (1,)))
+    first.feed("welcome", None)
+    first.feed("order", first.given[-1])
+    first.feed("answer", first.open[0])
+    seen, sometimes = explore(first)
+    assert sometimes >= {"started", "idle", "parked", "finished", "starting"}
+    assert len(seen) > 500

@@ -15,15 +15,15 @@ from ftcore.policies.health import (
     TOGETHER_MAX,
     UNAVAILABLE,
     UNKNOWN,
-    Judgement,
+    HealthAssessment,
     judge,
+    label_groups,
     next_groups,
     pair,
-    together,
 )
-from ftcore.states.health import Reading, Stage
+from ftcore.states.health import Stage, StageFinding
 
-Measure = Callable[[str, str], Reading]
+Measure = Callable[[str, str], StageFinding]
 
 
 def names(count: int) -> list[str]:
@@ -33,15 +33,17 @@ def names(count: int) -> list[str]:
 def run_stage(
     groups: Collection[tuple[str, ...]], everybody: Collection[str], bad: set[str], links: set[frozenset[str]]
 ) -> Stage:
-    readings = {node: Reading() for node in everybody}
+    readings = {node: StageFinding() for node in everybody}
     for group in groups:
         broken = bool(bad & set(group)) or any(frozenset(two) in links for two in combinations(group, 2))
         for node in group:
-            readings[node] = Reading(exchange=FAILED if broken else PASSED, detail="no data" if broken else "")
+            readings[node] = StageFinding(exchange=FAILED if broken else PASSED, detail="no data" if broken else "")
     return Stage(groups=tuple(groups), readings=readings)
 
 
-def check(nodes: list[str], bad: set[str], links: set[frozenset[str]] | None = None) -> tuple[list[Stage], Judgement]:
+def check(
+    nodes: list[str], bad: set[str], links: set[frozenset[str]] | None = None
+) -> tuple[list[Stage], HealthAssessment]:
     stages = [run_stage(pair(nodes), nodes, bad, links or set())]
     while groups := next_groups(stages):
         assert len(set(chain(*groups))) == len([*chain(*groups)]), "a node is in one group at a time"
@@ -50,7 +52,7 @@ def check(nodes: list[str], bad: set[str], links: set[frozenset[str]] | None = N
     return stages, judge(stages)
 
 
-def ill(found: Judgement, verdict: str) -> set[str]:
+def ill(found: HealthAssessment, verdict: str) -> set[str]:
     return {each.node for each in found.ill if each.verdict == verdict}
 
 
@@ -118,7 +120,7 @@ def timed(groups: Collection[tuple[str, ...]], everybody: Collection[str], slow:
     of = {node: group for group in groups for node in group}
     for place, node in enumerate(everybody):
         hit = bool(slow & set(of.get(node, ())))
-        readings[node] = Reading(
+        readings[node] = StageFinding(
             exchange=PASSED if node in of else "",
             device_s=(3.0 if how == "device" and node in slow else 1.0) + 0.01 * (place % 3),
             exchange_s=(3.0 if how == "exchange" and hit else 1.0) if node in of else 0.0,
@@ -171,7 +173,7 @@ def test_slow_and_failed_is_one_place() -> None:
 
 
 def by_itself(**verdicts: str) -> Stage:
-    readings = {node: Reading(verdict=verdict, detail="device 0: NaN") for node, verdict in verdicts.items()}
+    readings = {node: StageFinding(verdict=verdict, detail="device 0: NaN") for node, verdict in verdicts.items()}
     return Stage(groups=(), readings=readings)
 
 
@@ -180,8 +182,8 @@ def test_wrong_values_need_no_second_stage() -> None:
     stage = Stage(
         groups=(("a", "b"),),
         readings={
-            "a": Reading(verdict=FAULTY, detail="device 3: NaN", exchange=PASSED),
-            "b": Reading(exchange=PASSED),
+            "a": StageFinding(verdict=FAULTY, detail="device 3: NaN", exchange=PASSED),
+            "b": StageFinding(exchange=PASSED),
         },
     )
     assert next_groups([stage]) == ()
@@ -204,7 +206,11 @@ def test_a_partner_that_went_away() -> None:
     """Whose partner left in the middle is tried with somebody else, and not blamed."""
     first = Stage(
         groups=(("a", "b"), ("c", "d")),
-        readings={"a": Reading(exchange=FAILED), "c": Reading(exchange=PASSED), "d": Reading(exchange=PASSED)},
+        readings={
+            "a": StageFinding(exchange=FAILED),
+            "c": StageFinding(exchange=PASSED),
+            "d": StageFinding(exchange=PASSED),
+        },
     )
     groups = next_groups([first])
     assert [group for group in groups if "a" in group] and not [group for group in groups if "b" in group]
@@ -217,7 +223,7 @@ def test_nodes_under_a_switch_that_fail_all_together() -> None:
     nodes = names(8)
     labels = {node: "s1" if place < 4 else "s2" for place, node in enumerate(nodes)}
     pairs = run_stage(pair(nodes), nodes, set(), set())
-    groups = together([pairs], labels)
+    groups = label_groups([pairs], labels)
     assert groups == (("n1", "n2", "n3", "n4"), ("n5", "n6", "n7", "n8"))
     apart = run_stage(groups, nodes, set(), {frozenset(("n1", "n4"))})
     apart = attrs.evolve(apart, label="switch")
@@ -226,7 +232,7 @@ def test_nodes_under_a_switch_that_fail_all_together() -> None:
     assert [(each.nodes, each.reason) for each in found.apart] == [(groups[0], "no data")]
     del apart.readings["n4"]
     assert judge([pairs, apart]).apart == (), "a node that went away is reason enough"
-    broken = attrs.evolve(apart, readings={**apart.readings, "n4": Reading(verdict=FAILED, exchange=FAILED)})
+    broken = attrs.evolve(apart, readings={**apart.readings, "n4": StageFinding(verdict=FAILED, exchange=FAILED)})
     found = judge([pairs, broken])
     assert ill(found, FAULTY) == {"n4"} and found.apart == (), "so is one that failed by itself"
 
@@ -236,13 +242,13 @@ def test_who_is_tried_under_a_switch() -> None:
     nodes = names(9)
     pairs = run_stage(pair(nodes), nodes, {"n2"}, set())
     second = run_stage(next_groups([pairs]), [*chain(*next_groups([pairs]))], {"n2"}, set())
-    assert together([pairs, second], dict.fromkeys(nodes, "s")) == (("n1", *nodes[2:]),)
-    assert together([pairs], dict.fromkeys(nodes[:2], "s") | dict.fromkeys(nodes[2:4], "t")) == ()
-    assert together([pairs], dict.fromkeys(nodes[6:], "s")) == (), "the last pair is one of three"
-    assert together([pairs], {}) == together([pairs], dict.fromkeys(nodes, "")) == ()
+    assert label_groups([pairs, second], dict.fromkeys(nodes, "s")) == (("n1", *nodes[2:]),)
+    assert label_groups([pairs], dict.fromkeys(nodes[:2], "s") | dict.fromkeys(nodes[2:4], "t")) == ()
+    assert label_groups([pairs], dict.fromkeys(nodes[6:], "s")) == (), "the last pair is one of three"
+    assert label_groups([pairs], {}) == label_groups([pairs], dict.fromkeys(nodes, "")) == ()
     many = names(2 * TOGETHER_MAX + 1)
     stage = run_stage(pair(many), many, set(), set())
-    groups = together([stage], dict.fromkeys(many, "s"))
+    groups = label_groups([stage], dict.fromkeys(many, "s"))
     assert sorted(map(len, groups)) == [43, 43, 43] and [*chain(*groups)] == many
 
 
@@ -252,7 +258,7 @@ def test_a_switch_changes_no_verdict_of_the_pairs(count: int) -> None:
     nodes = names(count)
     for bad in chain.from_iterable(combinations(nodes, size) for size in range(count)):
         stages, found = check(nodes, set(bad))
-        groups = together(stages, dict.fromkeys(nodes, "s"))
+        groups = label_groups(stages, dict.fromkeys(nodes, "s"))
         assert not set(chain(*groups)) & ill(found, FAULTY)
         for links in ({frozenset(groups[0][:2])} if groups else set(), set()):
             last = attrs.evolve(run_stage(groups, [*chain(*groups)], set(bad), links), label="switch")

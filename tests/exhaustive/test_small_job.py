@@ -24,7 +24,7 @@ from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeJoined, NodeLost
 from ftcore.events.world import WorldFormed
 from ftcore.ids import Nanoseconds, Round, Term
-from ftcore.policies.config import default_chain
+from ftcore.policies.file.config import default_chain
 from ftcore.ports import Progress, WorkerExit
 from ftcore.states.fold import is_duplicate, next_deadline
 from ftcore.states.job import ENDED
@@ -78,17 +78,17 @@ class Node:
                 self.alive, self.left = 0, True
                 self.do(self.core.farewell(action.outcome))
             else:
-                if isinstance(action, act.Start):
-                    assert not any(isinstance(other, act.Stop) for other in self.doing)
+                if isinstance(action, act.StartRound):
+                    assert not any(isinstance(other, act.StopRound) for other in self.doing)
                     self.alive = 0
-                self.doing = [a for a in self.doing if not isinstance(a, act.Start)] + [action]
+                self.doing = [a for a in self.doing if not isinstance(a, act.StartRound)] + [action]
 
     def complete(self, action: act.Action) -> None:
         self.doing.remove(action)
-        if isinstance(action, act.Start):
+        if isinstance(action, act.StartRound):
             self.alive = action.round
             self.do(self.core.started(action, (1,), "fork"))
-        elif isinstance(action, act.Stop):
+        elif isinstance(action, act.StopRound):
             self.alive = 0
             self.do(self.core.stopped(action, (-15,)))
         elif isinstance(action, act.Open):
@@ -118,16 +118,18 @@ class World:
     def key(self) -> str:
         state = self.state
         incident = state.incident
+        plan = incident.plan if incident is not None else None
         return repr(
             (
                 state.phase,
-                state.round,
-                state.world.members if state.world is not None else (),
-                [(n.node, n.incarnation, n.phase, n.round, n.stepped) for n in state.nodes.values()],
-                sorted((a.effect, sorted(a.waiting.items())) for a in state.actions.values()),
-                (incident.phase, incident.revision, incident.plan) if incident is not None else (),
+                state.rounds.newest,
+                state.rounds.world.members if state.rounds.world is not None else (),
+                [(n.node, n.incarnation, n.phase, n.round, n.stepped) for n in state.membership.nodes.values()],
+                sorted((a.effect, sorted(a.waiting.items())) for a in state.orders.open.values()),
+                (incident.phase, incident.revision) if incident is not None else (),
+                plan.kind if plan is not None else "",
                 sorted(state.deadlines),
-                sorted(state.stores.items()),
+                sorted(state.rounds.stores.items()),
                 [
                     (n.core.snapshot(), n.alive, n.doing, [(f.id.n, f.type) for f in n.outbox])
                     for n in self.nodes.values()
@@ -162,11 +164,13 @@ class World:
 
     def check_formed(self) -> None:
         for node in self.nodes.values():
-            if self.state.current(node.name, node.core.incarnation) is not None:
-                assert not node.alive, f"round {self.state.round} is formed while {node.name} trains in {node.alive}"
+            if self.state.membership.current(node.name, node.core.incarnation) is not None:
+                assert not node.alive, (
+                    f"round {self.state.rounds.newest} is formed while {node.name} trains in {node.alive}"
+                )
 
     def is_gone(self, node: Node) -> bool:
-        found = self.state.nodes.get(node.name)
+        found = self.state.membership.nodes.get(node.name)
         return found is not None and found.incarnation == node.core.incarnation and not found.alive
 
     # -- what may happen
@@ -179,7 +183,7 @@ class World:
             found += [("do", name, str(i)) for i in range(len(node.doing))]
             if self.is_gone(node) and not node.left:
                 found.append(("rejoin", name))
-            elif not node.left and name in self.state.nodes:
+            elif not node.left and name in self.state.membership.nodes:
                 found += [("kill", name), ("lose", name)]
             if node.core.running:
                 found += [("exit", name)] if node.alive else []
@@ -226,7 +230,7 @@ class World:
             assert order.effect in self.known, "an order that is not in the log"
             before = node.core.round
             actions = node.core.obey(order)
-            if any(isinstance(action, act.Start) for action in actions):
+            if any(isinstance(action, act.StartRound) for action in actions):
                 assert isinstance(order.command, StartWorkers)
                 assert order.command.round > before
             node.do(actions)
@@ -251,8 +255,8 @@ class World:
     def at_rest(self) -> bool:
         state = self.state
         if state.phase in ENDED:
-            return not state.alive()
-        return state.phase == "running" and state.incident is None and self.trains(state.round)
+            return not state.membership.alive()
+        return state.phase == "running" and state.incident is None and self.trains(state.rounds.newest)
 
 
 def running() -> World:
@@ -262,6 +266,7 @@ def running() -> World:
     return world
 
 
+@pytest.mark.timeout(400)  # bound by the processor: 20 s on a quiet machine
 @pytest.mark.parametrize(
     ("root", "reached"),
     [
@@ -279,7 +284,7 @@ def test_whatever_happens_the_job_trains_on_or_ends(root: Callable[[], World], r
         packed = frontier.popleft()
         explored += 1
         here: World = pickle.loads(packed)
-        sometimes |= {f"job {here.state.phase}", f"round {here.state.round}"}
+        sometimes |= {f"job {here.state.phase}", f"round {here.state.rounds.newest}"}
         for choice in here.choices():
             after: World = pickle.loads(packed)
             after.act(*choice)
@@ -289,6 +294,6 @@ def test_whatever_happens_the_job_trains_on_or_ends(root: Callable[[], World], r
                 frontier.append(pickle.dumps(after))
         if explored % 10 == 0:
             here.settle()
-            sometimes |= {f"in the end {here.state.phase}", f"round {here.state.round}"}
+            sometimes |= {f"in the end {here.state.phase}", f"round {here.state.rounds.newest}"}
     assert sometimes >= reached
     assert explored == STATES_MAX

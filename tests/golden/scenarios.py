@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from ftcore.events.job import JobProgressed, JobSpec
-from ftcore.events.worker import Cut, Stand, WorkersStood
+from ftcore.events.worker import Cut, RankState, WorkersStood
 from ftcore.events.world import StoreFailed
 from ftcore.ids import Term
-from ftcore.policies.config import parse
+from ftcore.policies.file.config import parse
 from ftcore.testing.driver import JobDriver
 
 SCENARIOS: dict[str, Callable[[], JobDriver]] = {}
@@ -110,10 +110,10 @@ def stopped_and_started_again() -> JobDriver:
 
 def _stand_apart(driver: JobDriver) -> None:
     """All ranks wait for each other, and two nodes get no answer from each other."""
-    world = driver.state.world
+    world = driver.state.rounds.world
     assert world is not None
     stands = tuple(
-        Stand(
+        RankState(
             ranks=(member.base_rank,),
             place="train.py:9 (main)",
             op="all_reduce",
@@ -131,7 +131,7 @@ def _stand_apart(driver: JobDriver) -> None:
         Cut(node=here.node, peer=there.node, connections=2, silent_s=15.5, retries=6, ranks=(here.base_rank,))
         for here, there in ((one, other), (other, one))
     )
-    driver.own(WorkersStood(round=driver.state.round, stands=stands, cuts=cuts))
+    driver.own(WorkersStood(round=driver.state.rounds.newest, stands=stands, cuts=cuts))
 
 
 @_scenario

@@ -1,4 +1,4 @@
-"""What the detectors promise for every curve, not only for those that somebody thought of."""
+"""Properties of the detectors for every curve."""
 
 import io
 import itertools
@@ -15,11 +15,12 @@ from ftcore.errors import UsageError
 from ftcore.faults.detectors import LossDetector, NoProgress, NormSpike, NormThreshold, StragglerDetector
 from ftcore.faults.detectors.robust import Window
 from ftcore.faults.detectors.spike import ENOUGH
+from ftcore.faults.detectors.straggler import WINDOW
 
 numbers = st.floats(-1e12, 1e12, allow_subnormal=False)
 wild = st.floats(allow_nan=True, allow_infinity=True)
 eighths = st.integers(-8000, 8000).map(lambda n: n / 8)
-"""Sums and differences of these are exact, so that equality may be asked of verdicts."""
+"""Sums and differences of these are exact, so that results can be compared for equality."""
 
 
 def verdicts(detector: LossDetector | NormSpike, values: Sequence[float]) -> list[tuple[int, str, int]]:
@@ -28,8 +29,8 @@ def verdicts(detector: LossDetector | NormSpike, values: Sequence[float]) -> lis
 
 
 @given(st.lists(numbers, min_size=1, max_size=80), st.integers(1, 50))
-def test_window_agrees_with_the_stupid_way(values: list[float], size: int) -> None:
-    """Median and MAD of the window are those of the statistics module over the last samples."""
+def test_window_agrees_with_the_statistics_module(values: list[float], size: int) -> None:
+    """Median and MAD are those of the statistics module over the last samples."""
     window = Window(size)
     for count, value in enumerate(values, start=1):
         window.push(value)
@@ -43,14 +44,14 @@ def test_window_agrees_with_the_stupid_way(values: list[float], size: int) -> No
 
 @given(st.lists(numbers, max_size=120), st.integers(-30, 30))
 def test_scale_changes_no_verdict(values: list[float], power: int) -> None:
-    """A curve times a positive factor (a power of two, which is exact) is judged the same."""
+    """A curve times a positive factor (a power of two, which is exact) has the same results."""
     made = LossDetector(warmup_steps=0), LossDetector(warmup_steps=0)
     assert verdicts(made[0], values) == verdicts(made[1], [value * 2.0**power for value in values])
 
 
 @given(st.lists(eighths, min_size=ENOUGH, max_size=120), eighths)
 def test_shift_changes_no_verdict_without_a_floor(values: list[float], shift: float) -> None:
-    """With floor 0 and a window that has enough samples, a constant added to the curve changes nothing."""
+    """With floor 0 and a window with enough samples, an added constant changes no result."""
     plain, shifted = (LossDetector(warmup_steps=0, floor=0.0, lasting=10**6) for _ in range(2))
     learned = [float(step % 7) for step in range(ENOUGH)]
     for step, value in enumerate([*learned, *values]):
@@ -60,21 +61,21 @@ def test_shift_changes_no_verdict_without_a_floor(values: list[float], shift: fl
 
 
 @given(numbers, st.integers(1, 300))
-def test_a_constant_curve_is_never_told(value: float, count: int) -> None:
-    """Whatever the constant is."""
+def test_a_constant_curve_is_never_reported(value: float, count: int) -> None:
+    """For any constant."""
     assert verdicts(LossDetector(warmup_steps=0), [value] * count) == []
     assert verdicts(NormSpike(warmup_steps=0), [value] * count) == []
 
 
 @given(st.integers(-1000, 1000), st.integers(-(10**6), 10**6))
-def test_a_straight_line_is_never_told(slope: int, start: int) -> None:
-    """However steep it is, and where it crosses zero."""
+def test_a_straight_line_is_never_reported(slope: int, start: int) -> None:
+    """For any slope, and wherever it crosses zero."""
     assert verdicts(LossDetector(warmup_steps=0, floor=0.0), [float(start + slope * n) for n in range(200)]) == []
 
 
 @given(st.lists(wild, max_size=150))
-def test_no_number_is_always_told(values: list[float]) -> None:
-    """In any company; and no curve raises."""
+def test_a_value_that_is_not_finite_is_always_reported(values: list[float]) -> None:
+    """Between any other samples; and no curve raises."""
     loss, norm = LossDetector(), NormThreshold(3.0)
     for step, value in enumerate(values):
         finding, over = loss.observe(step, value), norm.observe(step, value)
@@ -84,7 +85,7 @@ def test_no_number_is_always_told(values: list[float]) -> None:
 
 @given(st.lists(wild, max_size=150), st.integers(0, 150))
 def test_chunks_make_no_difference(values: list[float], cut: int) -> None:
-    """A detector that was pickled between two samples says what the other one says."""
+    """A detector that was pickled between two samples has the same results."""
     whole, half = LossDetector(warmup_steps=20), LossDetector(warmup_steps=20)
     expected = repr([whole.observe(step, value) for step, value in enumerate(values)])
     found = [half.observe(step, value) for step, value in enumerate(values[:cut])]
@@ -103,7 +104,7 @@ def test_memory_is_bounded(values: list[float]) -> None:
         norm.observe(step % 300, value)
         sizes.append(len(pickle.dumps((loss._window, loss._episode))))
     assert max(sizes) < 2000
-    assert len(norm.records()) <= 300
+    assert len(norm._abnormal) <= 300
 
 
 @given(
@@ -111,7 +112,7 @@ def test_memory_is_bounded(values: list[float]) -> None:
     st.integers(-10, 10),
 )
 def test_straggler_scale_and_memory(steps: list[dict[int, float]], power: int) -> None:
-    """The unit of time changes no name; a rank alone is never named; what is kept is bounded by ranks and window."""
+    """The unit of time changes no result; a single rank is never reported; memory is bounded by ranks and window."""
     one, other = StragglerDetector(), StragglerDetector()
     for step, durations in enumerate(steps):
         found = one.observe(step, durations)
@@ -119,18 +120,18 @@ def test_straggler_scale_and_memory(steps: list[dict[int, float]], power: int) -
         assert [finding.rank for finding in found] == [finding.rank for finding in scaled]
         assert len(durations) > 1 or not found
         assert len(one._slow) <= 10
-        assert all(bits < 1 << one.window for bits in one._slow.values())
+        assert all(bits < 1 << WINDOW for bits in one._slow.values())
 
 
 @given(st.lists(st.floats(0.1, 100.0), min_size=2, max_size=64), st.floats(0.1, 100.0))
-def test_a_factor_for_all_names_nobody_new(factors: list[float], base: float) -> None:
-    """Equal ranks with any common pace are all innocent."""
+def test_a_factor_for_all_ranks_names_no_rank(factors: list[float], base: float) -> None:
+    """Equal ranks of any common speed are never reported."""
     detector = StragglerDetector()
     assert all(detector.observe(step, dict.fromkeys(range(4), base * f)) == [] for step, f in enumerate(factors))
 
 
 @given(st.lists(st.floats(0.001, 5000.0), min_size=2, max_size=200))
-def test_the_deadline_lies_between_floor_and_cap(pauses: list[float]) -> None:
+def test_the_deadline_is_between_floor_and_cap(pauses: list[float]) -> None:
     """After every step of every job the next deadline is at least the floor and at most the cap away."""
     watch = NoProgress(first_s=3600.0)
     for step, time in enumerate(itertools.accumulate(pauses)):
@@ -141,8 +142,8 @@ def test_the_deadline_lies_between_floor_and_cap(pauses: list[float]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-5, 500), st.floats(0, 1e6)), max_size=100))
-def test_no_progress_takes_any_history(history: list[tuple[int, float]]) -> None:
-    """Steps that go back and times that do not grow neither raise nor make the memory grow."""
+def test_no_progress_accepts_any_history(history: list[tuple[int, float]]) -> None:
+    """Steps that go back and times that do not increase neither raise nor take more memory."""
     watch = NoProgress()
     for step, time in history:
         watch.observe(step, time)
@@ -161,7 +162,7 @@ lines = st.lists(cells, max_size=4).map("\t".join)
 
 @given(st.sampled_from(["step\tloss\n", "grad_norm\tstep\tloss\r\n", ""]), st.lists(lines, max_size=30), st.binary())
 def test_any_file_is_read_or_refused_with_its_place(header: str, body: list[str], tail: bytes) -> None:
-    """Whatever the bytes are: samples that a detector takes, or one usage error that names the file."""
+    """Any bytes give samples that a detector accepts, or one usage error that names the file."""
     data = (header + "\n".join(body)).encode(errors="surrogatepass") + tail
     detector = LossDetector()
     try:

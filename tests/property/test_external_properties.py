@@ -10,7 +10,7 @@ from ftcore.commands import PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoi
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import ChainEntry, Terms
 from ftcore.policies.base import Ability, Pass, PlanKind, Take
-from ftcore.policies.config import default_chain
+from ftcore.policies.file.config import default_chain
 from ftcore.policies.options import Options
 from ftcore.replay import verify
 from ftcore.states.model import digest
@@ -78,8 +78,12 @@ class Drawn:
 
 
 def happen(job: JobDriver, trouble: str) -> None:
-    world = job.state.world
-    living = [m.node for m in world.members if job.state.current(m.node, m.incarnation)] if world is not None else []
+    world = job.state.rounds.world
+    living = (
+        [m.node for m in world.members if job.state.membership.current(m.node, m.incarnation)]
+        if world is not None
+        else []
+    )
     match trouble:
         case "fail" | "kill" if living:
             job.fail(living[-1], exitcode=1 if trouble == "fail" else -9)
@@ -121,8 +125,8 @@ def test_no_answer_breaks_a_job(verdicts: list[Any], troubles: list[str], able: 
     for trouble in troubles:
         if not job.ended:
             happen(job, trouble)
-    if job.state.incident is not None and not job.ended and not job.state.held:
-        assert job.state.deadlines or job.state.actions, job.state.incident
+    if job.state.incident is not None and not job.ended and not job.state.requests.held:
+        assert job.state.deadlines or job.state.orders.open, job.state.incident
     report = verify(job.events)
     assert report.ok, "\n".join(map(str, report.mismatches))
     assert report.digest == digest(job.state)

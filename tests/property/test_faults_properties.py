@@ -1,4 +1,4 @@
-"""Properties of classification: pieces do not matter, hostile input costs no more than its length."""
+"""Properties of classification: pieces do not matter, and time depends on the length of the input only."""
 
 import itertools
 
@@ -12,9 +12,9 @@ from ftcore.faults.pattern import check
 from ftcore.faults.rules import RULES
 from ftcore.faults.scan import Scanner
 from ftcore.faults.table import LINE_BYTES_MAX, table
-from ftcore.faults.taxonomy import Action, FaultClass
+from ftcore.faults.taxonomy import FaultClass, Remedy
 from ftcore.faults.text import classify_text
-from ftcore.states.model import Report
+from ftcore.states.evidence import Report
 
 EXAMPLES = [rule.example.encode() for rule in RULES]
 LINES = st.one_of(
@@ -47,8 +47,8 @@ NUMBERED = st.lists(
 STREAMS = st.lists(LINES, max_size=12).map(b"\n".join)
 
 
-def told(data: bytes, sizes: list[int]) -> list[tuple[str, str, int]]:
-    """All hits of a stream that comes in pieces of these sizes, over and over."""
+def hits_of(data: bytes, sizes: list[int]) -> list[tuple[str, str, int]]:
+    """Return all hits of a stream in pieces of these sizes, repeated."""
     scanner, hits, at = Scanner(), [], 0
     for size in itertools.cycle(sizes):
         if at >= len(data):
@@ -63,20 +63,20 @@ def told(data: bytes, sizes: list[int]) -> list[tuple[str, str, int]]:
 @settings(max_examples=150, deadline=None)
 @given(STREAMS, st.lists(st.integers(1, 5000), min_size=1, max_size=6))
 def test_pieces_do_not_matter(data: bytes, sizes: list[int]):
-    """However a stream is cut, the same lines are told."""
-    assert told(data, sizes) == told(data, [len(data) + 1])
+    """The same lines are reported however a stream is split."""
+    assert hits_of(data, sizes) == hits_of(data, [len(data) + 1])
 
 
 @settings(max_examples=60, deadline=None)
 @given(STREAMS)
-def test_the_scan_tells_what_the_table_reads(data: bytes):
-    """A line is told if and only if the table reads it by a rule that is worth telling at once."""
+def test_the_scan_reports_what_the_table_matches(data: bytes):
+    """A line is reported if and only if the table matches it to a live rule."""
     import re
 
     lines = [line for line in re.split(rb"[\r\n]", data) if line]
     read = [table().read(line) for line in lines]
     expected = {rule.name for rule in read if rule is not None and rule.live}
-    assert {name for name, _, _ in told(data, [len(data) + 1])} == expected
+    assert {name for name, _, _ in hits_of(data, [len(data) + 1])} == expected
 
 
 @settings(max_examples=150, deadline=None)
@@ -84,12 +84,12 @@ def test_the_scan_tells_what_the_table_reads(data: bytes):
     NUMBERED | st.text(max_size=2000) | st.lists(st.sampled_from([r.example for r in RULES]), max_size=8).map("\n".join)
 )
 def test_any_text_has_a_diagnosis(text: str):
-    """Whatever the text is, there is a class, a role and an action; only rules cost a node."""
+    """Every text has a class, a role and an action; only rules cost a node."""
     found = classify_text(text)
     assert isinstance(found.cls, FaultClass)
-    assert isinstance(found.action, Action)
+    assert isinstance(found.action, Remedy)
     assert found.role in ("root", "collateral", "multi")
-    assert found.cls is not FaultClass.UNKNOWN or found.action is not Action.REPLACE_NODE
+    assert found.cls is not FaultClass.UNKNOWN or found.action is not Remedy.REPLACE_NODE
 
 
 @settings(max_examples=60, deadline=None)
@@ -98,14 +98,14 @@ def test_any_text_has_a_diagnosis(text: str):
     st.integers(1, 40_000),
 )
 def test_hostile_lines_are_read(part: str, count: int):
-    """Long lines of what patterns repeat: read, and never by luck of the engine."""
+    """Long lines of repeated pattern fragments are read in bounded time."""
     assert classify_text(part * count).role in ("root", "collateral", "multi")
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.text(min_size=1, max_size=40))
-def test_any_pattern_is_taken_or_refused(pattern: str):
-    """A user's pattern becomes a rule or one message; a rule that was taken reads any line."""
+def test_any_pattern_is_accepted_or_refused(pattern: str):
+    """A user's pattern becomes a rule or one message; an accepted rule reads any line."""
     try:
         rules = extra_rules([{"pattern": pattern, "class": "hang"}], "p")
     except UsageError as error:
@@ -118,7 +118,7 @@ def test_any_pattern_is_taken_or_refused(pattern: str):
 @settings(max_examples=150, deadline=None)
 @given(st.integers(-64, 255), st.text(max_size=300), st.text(max_size=300))
 def test_any_report_has_a_reading(code: int, message: str, tail: str):
-    """Exit code, message and last output are read together, whatever they are."""
+    """Exit code, message and last output are classified together, whatever they are."""
     reading = classify(
         Report(
             seq=1,

@@ -24,8 +24,8 @@ from ftcore.events.policy import PolicyLoaded
 from ftcore.events.world import StoreFailed
 from ftcore.ids import Term
 from ftcore.policies.base import Ability
-from ftcore.policies.chain import BUILT_IN, fresh
-from ftcore.policies.config import default_chain
+from ftcore.policies.chain import BUILT_IN, default_entry
+from ftcore.policies.file.config import default_chain
 from ftcore.replay import Explainer, Verifier, fold_log, read
 from ftcore.states.fold import fold, is_duplicate
 from ftcore.states.incident import IncidentPhase
@@ -54,7 +54,7 @@ def chain(data: st.DataObject, budget: int) -> PolicyLoaded:
         return default_chain(max_restarts=budget)
     entries = []
     for name in [*chosen, "stop"]:
-        entry = fresh(name)
+        entry = default_entry(name)
         if name == "process_restart":
             entry.options["max_restarts"] = budget
         entries.append(entry)
@@ -108,13 +108,13 @@ class Job(RuleBasedStateMachine):
     def a_node_joins(self, node: str, ordinal: int | None, switch: str, warms: bool) -> None:
         self.driver.join(node, ordinal=ordinal, labels={"switch": switch} if switch else {}, warms=warms)
 
-    @precondition(lambda self: self.driver.state.cold)
+    @precondition(lambda self: self.driver.state.membership.cold)
     @rule(data=st.data())
     def a_node_is_warm(self, data: st.DataObject) -> None:
-        self.driver.warm(data.draw(st.sampled_from(sorted(self.driver.state.cold))))
+        self.driver.warm(data.draw(st.sampled_from(sorted(self.driver.state.membership.cold))))
 
     def _alive(self) -> list[str]:
-        return [node.node for node in self.driver.state.alive()]
+        return [node.node for node in self.driver.state.membership.alive()]
 
     @precondition(lambda self: self._alive())
     @rule(data=st.data())
@@ -159,7 +159,7 @@ class Job(RuleBasedStateMachine):
     def something_is_observed(self, data: st.DataObject, kind: str, local_rank: int) -> None:
         self.driver.observe(data.draw(st.sampled_from(self._members())), kind, local_rank=local_rank)
 
-    @precondition(lambda self: self.driver.state.world is not None)
+    @precondition(lambda self: self.driver.state.rounds.world is not None)
     @rule(back=st.integers(0, 3))
     def a_checkpoint_is_committed(self, back: int) -> None:
         self.driver.commit(max(0, self.driver.step - back))
@@ -172,10 +172,12 @@ class Job(RuleBasedStateMachine):
         self.driver.command(command, node if command in ("drain", "evict") else "")
 
     def _members(self) -> list[str]:
-        world = self.driver.state.world
+        world = self.driver.state.rounds.world
         if world is None:
             return []
-        return [m.node for m in world.members if self.driver.state.current(m.node, m.incarnation) is not None]
+        return [
+            m.node for m in world.members if self.driver.state.membership.current(m.node, m.incarnation) is not None
+        ]
 
     @precondition(lambda self: self._members())
     @rule(data=st.data(), code=st.sampled_from([1, -9, -11, -15]), error=ERRORS, local_rank=st.integers(0, 1))
@@ -183,19 +185,19 @@ class Job(RuleBasedStateMachine):
         node = data.draw(st.sampled_from(self._members()))
         self.driver.fail(node, local_rank=local_rank, exitcode=code, message=error if code == 1 else "")
 
-    @precondition(lambda self: self.driver.state.store_nodes)
+    @precondition(lambda self: self.driver.state.rounds.store_nodes)
     @rule(data=st.data())
     def a_store_is_lost(self, data: st.DataObject) -> None:
         state = self.driver.state
-        round_, node = data.draw(st.sampled_from(sorted(state.store_nodes.items())))
-        found = state.nodes[node]
+        round_, node = data.draw(st.sampled_from(sorted(state.rounds.store_nodes.items())))
+        found = state.membership.nodes[node]
         failed = StoreFailed(node=node, incarnation=found.incarnation, round=round_, effect="", error="gone")
         self.driver.say(node, failed)
 
     def _waiting(self) -> list[tuple[str, str]]:
         return [
             (action.effect, node)
-            for action in self.driver.state.actions.values()
+            for action in self.driver.state.orders.open.values()
             for node in action.waiting
             if node not in self.driver._silent
         ]
@@ -204,7 +206,7 @@ class Job(RuleBasedStateMachine):
     @rule(data=st.data())
     def one_order_is_obeyed(self, data: st.DataObject) -> None:
         effect, node = data.draw(st.sampled_from(self._waiting()))
-        action = self.driver.state.actions[effect]
+        action = self.driver.state.orders.open[effect]
         self.driver.obey(node, order_for(self.driver.state, action, node))
 
     @rule(step=st.booleans())
@@ -271,7 +273,7 @@ class Job(RuleBasedStateMachine):
         if not hasattr(self, "driver"):
             return
         for (source, incarnation), n in self.driver._said.items():
-            newest = self.driver.state.sources[source]
+            newest = self.driver.state.log.sources[source]
             if newest[0] == incarnation:
                 assert is_duplicate(self.driver.state, source, incarnation, n)
                 assert not is_duplicate(self.driver.state, source, incarnation, n + 1)
@@ -280,10 +282,14 @@ class Job(RuleBasedStateMachine):
     def workers_of_two_rounds_never_run_together(self) -> None:
         if not hasattr(self, "driver"):
             return
-        active = {node.round for node in self.driver.state.alive() if node.phase in ACTIVE}
+        active = {node.round for node in self.driver.state.membership.alive() if node.phase in ACTIVE}
         assert len(active) <= 1
-        starting = [a.command.round for a in self.driver.state.actions.values() if isinstance(a.command, StartWorkers)]
-        stopping = [a.command.round for a in self.driver.state.actions.values() if isinstance(a.command, StopWorkers)]
+        starting = [
+            a.command.round for a in self.driver.state.orders.open.values() if isinstance(a.command, StartWorkers)
+        ]
+        stopping = [
+            a.command.round for a in self.driver.state.orders.open.values() if isinstance(a.command, StopWorkers)
+        ]
         assert not starting or not stopping or min(starting) > max(stopping)
 
     @invariant()
@@ -291,10 +297,12 @@ class Job(RuleBasedStateMachine):
         if not hasattr(self, "driver"):
             return
         state = self.driver.state
-        living = {node.ordinal: node.node for node in state.nodes.values() if node.alive}
-        assert living == state.places and len(living) == sum(node.alive for node in state.nodes.values())
-        assert max(living, default=-1) < state.places_end
-        members = state.world.members if state.world is not None else ()
+        living = {node.ordinal: node.node for node in state.membership.nodes.values() if node.alive}
+        assert living == state.membership.places and len(living) == sum(
+            node.alive for node in state.membership.nodes.values()
+        )
+        assert max(living, default=-1) < state.membership.places_end
+        members = state.rounds.world.members if state.rounds.world is not None else ()
         assert len({member.ordinal for member in members}) == len(members)
         assert not members or len(members) == usable(len(members), self.driver.spec)
 
@@ -303,18 +311,18 @@ class Job(RuleBasedStateMachine):
         if not hasattr(self, "driver"):
             return
         state = self.driver.state
-        recent = [t for t in state.attempts.get("process_restart", ()) if t > state.time - 3600 * 10**9]
+        recent = [t for t in state.history.attempts.get("process_restart", ()) if t > state.time - 3600 * 10**9]
         assert len(recent) <= self.budget
-        assert state.streak >= 0
+        assert state.history.streak >= 0
 
     @invariant()
     def an_open_incident_is_being_worked_on(self) -> None:
         if not hasattr(self, "driver"):
             return
         known = self.driver.state.incident
-        if known is not None and not self.driver.state.held:
+        if known is not None and not self.driver.state.requests.held:
             assert known.phase in (IncidentPhase.ACTING, IncidentPhase.DEFERRED, IncidentPhase.VERIFYING)
-            assert known.taken
+            assert known.plan is not None
         assert known is None or self.driver.state.phase not in ENDED
 
     def teardown(self) -> None:
@@ -349,7 +357,7 @@ class Job(RuleBasedStateMachine):
         driver.own(OperatorCommanded(command="resume", who="user@host"))
         for number in range(driver.spec.nodes_max):
             driver.join(f"node{number}")
-        for number in range(len(driver.state.quarantined)):  # whoever is not wanted any more does not count
+        for number in range(len(driver.state.membership.quarantined)):  # whoever is not wanted any more does not count
             driver.join(f"other{number}")
         for _ in range(300):  # budgets of two policies may have to be spent on a node that answers nothing
             driver.settle()
@@ -357,7 +365,9 @@ class Job(RuleBasedStateMachine):
                 break
             assert driver.wait(), f"nothing happens any more: {driver.state}"
         assert driver.state.phase in ("running", *ENDED), driver.state
-        assert all(node.phase != "faulted" for node in driver.state.alive() if driver.state.phase == "running")
+        assert all(
+            node.phase != "faulted" for node in driver.state.membership.alive() if driver.state.phase == "running"
+        )
 
     def _end(self) -> None:
         if self.driver.state.phase not in ENDED:

@@ -5,7 +5,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcore.shm.notes import FINDINGS_MAX, KINDS, PATH_BYTES_MAX, SAVES_MAX, Found, NotesReader, NotesWriter, Saved
+from ftcore.shm.notes import (
+    FINDINGS_MAX,
+    KINDS,
+    PATH_BYTES_MAX,
+    SAVES_MAX,
+    CheckpointNote,
+    FindingNote,
+    NotesReader,
+    NotesWriter,
+)
 from ftcore.shm.page import PAGE_BYTES
 
 steps = st.integers(0, (1 << 63) - 1)
@@ -36,12 +45,12 @@ def write(writer: NotesWriter, note: tuple[Any, ...]) -> None:
         writer.saved(*note)
 
 
-def expected(written: list[tuple[Any, ...]]) -> tuple[list[Found], list[Saved]]:
+def expected(written: list[tuple[Any, ...]]) -> tuple[list[FindingNote], list[CheckpointNote]]:
     found = [note for note in written if isinstance(note[0], str)]
     saved = [note for note in written if not isinstance(note[0], str)]
     return (
-        [Found(number, *note) for number, note in enumerate(found, start=1)],
-        [Saved(number, *note) for number, note in enumerate(saved, start=1)],
+        [FindingNote(number, *note) for number, note in enumerate(found, start=1)],
+        [CheckpointNote(number, *note) for number, note in enumerate(saved, start=1)],
     )
 
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from ftcore.errors import UsageError
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.config import KEYS, check, parse
-from ftcore.policies.environment import POLICIES, apply_switches
+from ftcore.policies.file.config import KEYS, check, parse
+from ftcore.policies.file.environment import POLICIES, apply_switches
+from ftcore.policies.file.schema import schema
+from ftcore.policies.file.writing import shown
+from ftcore.policies.file.yaml_nodes import Problems, plain, read_tree
 from ftcore.policies.options import Option, described
-from ftcore.policies.schema import schema
-from ftcore.policies.writing import shown
-from ftcore.policies.yaml_nodes import Problems, plain, read_tree
 
 VALIDATOR = jsonschema.Draft7Validator(schema())
 

@@ -70,8 +70,8 @@ def check_plan(name: str, about: IncidentState, job: JobState, taken: Take) -> N
     terms = taken.terms
     if taken.plan is PlanKind.IN_PLACE:
         assert isinstance(terms.command, PauseWorkers | ResumeWorkers | RetryStep | SaveCheckpoint)
-        assert job.world is not None
-        assert terms.command.round == job.world.round
+        assert job.rounds.world is not None
+        assert terms.command.round == job.rounds.world.round
         assert taken.deadline_s > 0, "an order in place without a deadline would wait for ever"
     elif taken.plan is PlanKind.END:
         assert name == "stop"
@@ -80,11 +80,11 @@ def check_plan(name: str, about: IncidentState, job: JobState, taken: Take) -> N
         assert terms.alert
     else:
         assert terms.command is None
-        out = {node for node in terms.exclude if node in job.nodes and job.nodes[node].alive}
-        assert len(out) <= max(1, len(job.places))
+        out = {node for node in terms.exclude if node in job.membership.nodes and job.membership.nodes[node].alive}
+        assert len(out) <= max(1, len(job.membership.places))
         assert terms.patience_s is None or terms.patience_s > 0
         assert job.spec is None or terms.want <= job.spec.nodes_max
-        assert terms.rollback_to is None or terms.rollback_to in job.checkpoints
+        assert terms.rollback_to is None or terms.rollback_to in job.training.checkpoints
 
 
 class Asked(Job):
@@ -114,7 +114,7 @@ class Asked(Job):
         job = self.driver.state
         described_ = described(BUILT_IN[name].options)
         options = {key: data.draw(st.sampled_from(list(values_of(o)))) for key, o in described_.items()}
-        root = data.draw(st.sampled_from([1, *(report.seq for report in job.reports)]))
+        root = data.draw(st.sampled_from([1, *(report.seq for report in job.evidence.reports)]))
         fault = Fault(
             cls=cls,
             detail=detail,
@@ -132,8 +132,8 @@ class Asked(Job):
             fault=fault,
             revision=1,
             opened=job.time,
-            round=job.world.round if job.world is not None else 0,
-            progress=job.step,
+            round=job.rounds.world.round if job.rounds.world is not None else 0,
+            progress=job.training.step,
             absolute=True,
             tried=tried,
             asked=list(tried),

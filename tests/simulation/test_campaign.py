@@ -1,4 +1,4 @@
-"""The campaign simulator: it adds up, repeats itself, and agrees with what is known from elsewhere."""
+"""The campaign simulator: consistent, reproducible, and in agreement with published results."""
 
 import statistics
 from collections import Counter
@@ -8,9 +8,9 @@ import pytest
 from reproduced import assert_reproduced
 
 from ftcore.events.envelope import Event
-from ftcore.policies.config import default_chain, parse
+from ftcore.policies.file.config import default_chain, parse
 from ftcore.replay.verify import verify
-from ftcore.sim.campaign.simulate import Outcome, Request, expected_ettr, faults_of, interval95, simulate
+from ftcore.sim.campaign.simulate import CampaignRequest, CampaignResult, expected_ettr, faults_of, interval95, simulate
 from ftcore.sim.campaign.training import CAUSES
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import PROFILES, profile
@@ -47,22 +47,22 @@ SWAP = REPLACE.replace(
 
 
 ABLE = ("save", "park")
-"""What a script has to be able to do for these chains, and no release can carry out yet."""
+"""Abilities of the script for these chains that no release can carry out yet."""
 
 
 def one_rate(
     seed: int, *, nodes: int, days: float, rate: float, restart: float, interval: float, cost: float
-) -> Outcome:
+) -> CampaignResult:
     """A campaign under the assumptions of the closed form."""
     costs = Costs().with_restart(restart).changed({"ckpt_interval": interval, "ckpt_cost": cost}, "given")
-    return simulate(Request(nodes=nodes, days=days, seed=seed, rate=rate, costs=costs), verified_max=2000)
+    return simulate(CampaignRequest(nodes=nodes, days=days, seed=seed, rate=rate, costs=costs), verified_max=2000)
 
 
-def small(name: str, **fields: object) -> Request:
+def small(name: str, **fields: object) -> CampaignRequest:
     """A profile's faults on a small job of one worker a node."""
     known = attrs.evolve(profile(name), slots=1)
     costs = Costs().changed(known.costs, name)
-    return Request(**{"nodes": 32, "days": 60.0, "seed": 3, "profile": known, "costs": costs, **fields})  # type: ignore[arg-type]
+    return CampaignRequest(**{"nodes": 32, "days": 60.0, "seed": 3, "profile": known, "costs": costs, **fields})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_agrees_with_the_closed_form(nodes: int, rate: float, restart: float, in
 
 @pytest.mark.parametrize("restart", [0.0, 30.0, 300.0, 1800.0, 7200.0])
 def test_a_restart_takes_as_long_as_it_was_given(restart: float) -> None:
-    """However long a restart is said to take, from the fault to work again it takes just that, in one attempt."""
+    """A restart given as one figure takes exactly that time from the fault until training resumes, in one attempt."""
     trace = Trace(source="trace", faults=(TraceFault(time_s=40_000.0, node=1, kind="killed"),), nodes=4)
-    outcome = simulate(Request(nodes=4, days=1, trace=trace, costs=Costs().with_restart(restart)))
+    outcome = simulate(CampaignRequest(nodes=4, days=1, trace=trace, costs=Costs().with_restart(restart)))
     away = sum(outcome.ledger[cause] for cause in ("detect", "decide", "restart", "load", "idle"))
     assert away == pytest.approx(4 * restart, abs=1e-3)
     assert outcome.tally.policies["process_restart"].taken == 1
@@ -127,7 +127,7 @@ def test_agrees_with_ants_figures(longer: bool) -> None:
 
 def test_ants_rate_is_93_percent_a_day() -> None:
     """The profile's rate gives a 1,000-device job a fault on 93 % of its days."""
-    faults = faults_of(Request(nodes=125, days=3000, seed=1, profile=profile("ant")))
+    faults = faults_of(CampaignRequest(nodes=125, days=3000, seed=1, profile=profile("ant")))
     days = set()
     for fault in faults:
         if fault.time_s > 3000 * DAY:
@@ -137,10 +137,10 @@ def test_ants_rate_is_93_percent_a_day() -> None:
 
 
 def test_a_profiles_mix_comes_out() -> None:
-    """Faults are drawn with the shares of the profile, and as many of them stay as it says."""
+    """Faults have the profile's shares, and its share of faults stays."""
     known = profile("llama3")
     drawn = []
-    for fault in faults_of(Request(nodes=2048, days=54, seed=5, profile=known)):
+    for fault in faults_of(CampaignRequest(nodes=2048, days=54, seed=5, profile=known)):
         drawn.append(fault)
         if len(drawn) == 20_000:
             break
@@ -155,7 +155,7 @@ def test_a_profiles_mix_comes_out() -> None:
 
 @pytest.mark.parametrize("name", sorted(PROFILES))
 def test_every_node_second_has_one_cause(name: str) -> None:
-    """The causes add up to nodes times time, none is negative, and the log holds no violation."""
+    """The causes add up to nodes times time, none is negative, and there is no violation."""
     outcome = simulate(small(name, days=20.0))
     assert set(outcome.ledger) == set(CAUSES)
     assert sum(outcome.ledger.values()) == pytest.approx(32 * 20 * DAY, rel=1e-9)
@@ -187,9 +187,9 @@ def test_the_log_is_an_ordinary_log() -> None:
 
 
 def test_another_machine_helps_and_another_process_does_not() -> None:
-    """A machine that stays bad ends a job that may only restart, and costs one replacement where that is allowed."""
+    """A machine that stays faulty ends a job that can only restart, and costs one replacement otherwise."""
     trace = Trace(source="trace", faults=(TraceFault(time_s=5000, node=2, kind="gpu", stays=True),), nodes=4)
-    request = Request(nodes=4, days=1, trace=trace)
+    request = CampaignRequest(nodes=4, days=1, trace=trace)
     only_stop = simulate(attrs.evolve(request, policy=parse(STOP, "stop")))
     replaced = simulate(attrs.evolve(request, policy=parse(REPLACE, "replace")))
     assert only_stop.resubmissions == 1
@@ -199,9 +199,9 @@ def test_another_machine_helps_and_another_process_does_not() -> None:
 
 
 def test_what_is_saved_before_is_not_lost() -> None:
-    """A checkpoint saved at the fault leaves nothing to compute again."""
+    """With a checkpoint saved at the fault, no work is repeated."""
     faults = (TraceFault(time_s=40_000, node=1, kind="killed"),)
-    request = Request(nodes=4, days=1, trace=Trace(source="trace", faults=faults, nodes=4))
+    request = CampaignRequest(nodes=4, days=1, trace=Trace(source="trace", faults=faults, nodes=4))
     plain = simulate(attrs.evolve(request, policy=parse(REPLACE, "replace")))
     saved = simulate(attrs.evolve(request, policy=parse(SAVE, "save"), assumed=ABLE))
     assert plain.ledger["recompute"] > 0
@@ -210,12 +210,12 @@ def test_what_is_saved_before_is_not_lost() -> None:
 
 
 def test_a_fleet_comes_and_goes_by_its_trace() -> None:
-    """In a fleet nobody trains before the first nodes come, and a smaller world trains on without those taken."""
+    """A fleet trains only after its first nodes have joined, and continues with fewer nodes after a preemption."""
     faults = [TraceFault(time_s=3600.0, node=place, kind="@join") for place in range(4)]
     faults.append(TraceFault(time_s=36_000.0, node=0, kind="preempted"))
     trace = Trace(source="trace", faults=tuple(faults), nodes=4, fleet=True)
     chain = parse("version: 1\nchain:\n  - process_restart\n  - shrink\n  - grow\n  - stop\n", "spot")
-    outcome = simulate(Request(nodes=4, days=1, trace=trace, policy=chain))
+    outcome = simulate(CampaignRequest(nodes=4, days=1, trace=trace, policy=chain))
     total = 4 * DAY
     assert outcome.ledger["idle"] > 4 * 3600
     assert outcome.goodput == pytest.approx((4 * 9 + 3 * 14) * 3600 / total, rel=0.05)
@@ -223,7 +223,7 @@ def test_a_fleet_comes_and_goes_by_its_trace() -> None:
 
 @pytest.mark.parametrize(("recorded", "other"), [(REPLACE, SWAP), (REPLACE, SAVE), (SWAP, REPLACE), (SAVE, STOP)])
 def test_whatif_predicts_the_other_policys_own_run(recorded: str, other: str) -> None:
-    """What B would have lost by A's log is within 10 % of what B lost in its own run (200 days, one seed)."""
+    """The loss of B estimated from A's log is within 10 % of B's loss in its own run (200 days, one seed)."""
     logs: dict[str, list[Event]] = {recorded: [], other: []}
     known = profile("opt175b")
     costs = Costs().changed(known.costs, known.name)
@@ -245,8 +245,8 @@ def test_whatif_predicts_the_other_policys_own_run(recorded: str, other: str) ->
 
 
 def test_the_default_chain_is_simulated_without_a_file() -> None:
-    """Nothing but nodes, days and what goes wrong need be said."""
-    outcome = simulate(Request(nodes=2, days=1, rate=0.0))
+    """Only nodes, days and the source of faults are required."""
+    outcome = simulate(CampaignRequest(nodes=2, days=1, rate=0.0))
     assert outcome.request.policy == default_chain()
     assert outcome.faults == 0
     assert outcome.goodput == pytest.approx(1800 / 1840, abs=0.01)

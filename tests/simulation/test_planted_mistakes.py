@@ -13,25 +13,28 @@ import pytest
 
 from ftcore.commands import PLATFORM, ReplaceNodes
 from ftcore.engine import agent as core
-from ftcore.engine import departure, dispatch, orders, rounds
+from ftcore.engine import departure, dispatch, orders, plans, rounds
 from ftcore.engine import standstill as watch
 from ftcore.events.incident import IncidentResolved
+from ftcore.events.node import OrderObeyed
 from ftcore.events.policy import PolicyConsidered
 from ftcore.faults import standstill
-from ftcore.policies import budget, process_restart
-from ftcore.runtime.agent import outbox
+from ftcore.policies import budget
+from ftcore.policies.builtin import process_restart
+from ftcore.runtime.agent.link import outbox
 from ftcore.runtime.master import agents, deadlines, retention, sequencer, term
+from ftcore.shm.boundary import BoundaryState
 from ftcore.sim.protocol import checkers, node, supervisor
 from ftcore.sim.protocol.options import DEPARTURE, SOON, SPIKE, draw
 from ftcore.sim.protocol.simulation import run_protocol
 from ftcore.states.fold import base, incidents
 
 SEEDS_MAX = 500
-"""Seeds in which a planted mistake must show."""
+"""Number of seeds in which a planted mistake must be found."""
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 Focus = Mapping[str, object]
-"""Options of a simulation in place of those that its seed draws."""
+"""Options of a simulation, instead of those drawn from the seed."""
 
 WRITES: Focus = {"faults": ("stream_break", "store_slow", "master_dies_at_write", "master_kill"), "every_s": 0.3}
 AWAY: Focus = {
@@ -65,6 +68,16 @@ DEPARTURES: Focus = {
     "abilities": DEPARTING.abilities,
     "faults": (DEPARTURE, DEPARTURE, "worker_kill"),
     "every_s": 6.0,
+    "safety_s": 60.0,
+    "total": 10_000,
+}
+
+REQUESTS: Focus = {
+    "policy": next(o.policy for o in map(draw, count()) if any(e.policy == "step_pause" for e in o.policy.chain)),
+    "capable": True,
+    "faults": ("operator",),
+    "every_s": 0.5,
+    "step_s": 0.5,
     "safety_s": 60.0,
     "total": 10_000,
 }
@@ -126,7 +139,9 @@ def a_file_of_the_archive_is_not_written(monkeypatch: pytest.MonkeyPatch) -> Non
 @plant("ReplayAgrees", KEPT_SMALL)
 def a_snapshot_forgets_whose_facts_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     pack = retention.pack
-    monkeypatch.setattr(retention, "pack", lambda state, tail: pack(attrs.evolve(state, sources={}), tail))
+    monkeypatch.setattr(
+        retention, "pack", lambda state, tail: pack(attrs.evolve(state, log=attrs.evolve(state.log, sources={})), tail)
+    )
 
 
 @plant("EffectsFollowTheLog")
@@ -170,7 +185,7 @@ def workers_survive_their_stop(monkeypatch: pytest.MonkeyPatch) -> None:
 def workers_outlive_their_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     def died(self: Any) -> None:
         self.sim.net.cut(self)
-        self.sim.platform.ended(self)
+        self._ended(self)
 
     monkeypatch.setattr(node.Node, "died", died)
 
@@ -195,15 +210,17 @@ def a_rollback_names_a_step_that_was_not_saved(monkeypatch: pytest.MonkeyPatch) 
 def a_round_resumes_from_the_last_step_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     slice_of_member = orders._slice
     monkeypatch.setattr(
-        orders, "_slice", lambda state, *rest: attrs.evolve(slice_of_member(state, *rest), resume_step=state.step)
+        orders,
+        "_slice",
+        lambda state, *rest: attrs.evolve(slice_of_member(state, *rest), resume_step=state.training.step),
     )
 
 
 @plant("NothingIsReadTwiceUnsaid", SPIKES)
 def a_rollback_is_repeated_by_every_later_round(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(state: Any) -> Callable[[], None]:
-        kept = state.resume_step
-        return lambda: setattr(state, "resume_step", kept)
+        kept = state.training.resume_step
+        return lambda: setattr(state.training, "resume_step", kept)
 
     fold_differently(monkeypatch, IncidentResolved, keep)
 
@@ -213,7 +230,7 @@ def a_round_resumes_from_the_oldest_checkpoint(monkeypatch: pytest.MonkeyPatch) 
     slice_of_member = orders._slice
 
     def older(state: Any, *rest: Any) -> Any:
-        return attrs.evolve(slice_of_member(state, *rest), resume_step=min(state.checkpoints, default=None))
+        return attrs.evolve(slice_of_member(state, *rest), resume_step=min(state.training.checkpoints, default=None))
 
     monkeypatch.setattr(orders, "_slice", older)
 
@@ -259,17 +276,17 @@ def no_step_is_a_hang_long_before_the_ceiling(monkeypatch: pytest.MonkeyPatch) -
 
 @plant("HealthyStandstillsAreLeftAlone", PAUSES)
 def ranks_that_do_the_same_count_as_still_as_long_as_they_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    put_together = standstill._put_together
+    combine = standstill._combine
     monkeypatch.setattr(
         standstill,
-        "_put_together",
-        lambda one, other: attrs.evolve(put_together(one, other), still_s=min(one.held_s, other.held_s)),
+        "_combine",
+        lambda one, other: attrs.evolve(combine(one, other), still_s=min(one.held_s, other.held_s)),
     )
 
 
 @plant("DeparturesWait", DEPARTURES)
 def whoever_has_joined_counts_as_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(departure, "_ready", departure._there)
+    monkeypatch.setattr(departure, "_ready", departure._joined)
 
 
 @plant("DeparturesWait", DEPARTURES)
@@ -279,9 +296,30 @@ def a_launch_under_way_is_forgotten_when_the_chain_is_asked_again(monkeypatch: p
 
 
 def _order_all_anew(turn: Any, known: Any, *, keep: bool = False) -> bool:
-    command = ReplaceNodes(nodes=known.terms.replace, isolate=False, keep=keep)
+    command = ReplaceNodes(nodes=known.plan_in_force().terms.replace, isolate=False, keep=keep)
     dispatch.order(turn, command, (PLATFORM,), dispatch.PLATFORM_ANSWER_S, incident=known.id)
     return True
+
+
+@plant("RanksStopTogether", REQUESTS)
+def the_second_order_names_the_boundary_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_boundary = plans.at_boundary
+    monkeypatch.setattr(plans, "at_boundary", lambda command, boundary: at_boundary(command, boundary - 1))
+
+
+@plant("RanksStopTogether", REQUESTS)
+def an_agent_answers_the_boundary_that_its_workers_have_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundaryState, "stops_at", property(lambda self: max(self.reached, 1)))
+
+
+@plant("RanksStopTogether", REQUESTS)
+def the_first_answer_is_the_boundary_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(state: Any) -> Callable[[], None] | None:
+        plan = state.incident.plan if state.incident is not None else None
+        known = plan.boundary if plan is not None else 0
+        return (lambda: setattr(plan, "boundary", known)) if known else None
+
+    fold_differently(monkeypatch, OrderObeyed, keep)
 
 
 @plant("Liveness")
@@ -311,14 +349,14 @@ def orders_are_not_repeated_to_agents_that_call_again(monkeypatch: pytest.Monkey
 def test_a_planted_mistake_is_found(
     mutation: Mutation, checker: str, focus: Focus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each checker notices, within a few hundred schedules, the mistakes that it is there for."""
+    """Each checker finds its planted mistakes within a few hundred schedules."""
     mutation(monkeypatch)
     found = (run_protocol(seed, options=attrs.evolve(draw(seed), **focus)).violation for seed in range(SEEDS_MAX))
     assert any(violation.startswith(checker) for violation in found)
 
 
 def test_every_checker_has_two_planted_mistakes() -> None:
-    """A checker that is added without mutations is noticed."""
+    """Every checker has mutations."""
     watched = [param.values[1] for param in planted]
     for name in (*(checker.__name__ for checker in checkers.ALL), "Liveness"):
         assert watched.count(name) >= 2, name

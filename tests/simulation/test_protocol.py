@@ -1,4 +1,4 @@
-"""Jobs simulated message by message: nothing happens that must never happen."""
+"""The protocol simulator: no invariant is violated."""
 
 import os
 import subprocess
@@ -20,13 +20,13 @@ CHUNKS = 6
 
 def well(seed: int, **how: int) -> Result:
     result = run_protocol(seed, **how)
-    assert not result.violation, f"{result.violation}\nsee it: python -m ftcore.sim --seed {seed} --trace"
+    assert not result.violation, f"{result.violation}\nreproduce: python -m ftcore.sim --seed {seed} --trace"
     return result
 
 
 @pytest.mark.parametrize("first", range(0, CHUNK * CHUNKS, CHUNK))
 def test_swarm(first: int) -> None:
-    """Whatever the seed breaks, no checker complains, and the job trains on or ends with a reason."""
+    """With any faults, no checker fails, and the job trains or ends with a reason."""
     results = [well(seed) for seed in range(first, first + CHUNK)]
     assert {result.outcome for result in results} >= {"succeeded", "trains"}
     assert sum(result.incidents for result in results) > CHUNK / 2
@@ -46,12 +46,12 @@ def test_what_if_with_the_chain_that_was_used_reproduces_what_happened(first: in
 
 @pytest.mark.parametrize("seed", PAST)
 def test_past_failures(seed: int) -> None:
-    """What went wrong once does so no more."""
+    """Seeds that once failed pass."""
     well(seed)
 
 
 def test_fifty_nodes() -> None:
-    """The largest job that is simulated message by message comes to rest as well."""
+    """The largest simulated job passes too."""
     assert well(3, nodes=50).events > 100
 
 
@@ -67,7 +67,7 @@ def test_a_seed_is_the_whole_story() -> None:
 
 
 def test_the_command_shows_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
-    """``python -m ftcore.sim`` prints what came of a seed and, if asked, all that happened."""
+    """``python -m ftcore.sim`` prints the result of a seed and, on request, the trace."""
     assert main(["--seed", "2", "--trace"]) == 0
     out = capsys.readouterr().out
     assert "job.submitted" in out

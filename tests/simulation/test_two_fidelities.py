@@ -1,4 +1,4 @@
-"""Campaign and protocol: on one trace of faults the engine decides the same, however finely the world is made up."""
+"""Campaign and protocol simulator: the engine makes the same decisions for the same trace of faults."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +11,9 @@ from ftcore.events.incident import IncidentEscalated, IncidentOpened, IncidentRe
 from ftcore.events.job import JobFinished, JobSpec
 from ftcore.events.policy import PolicyConsidered
 from ftcore.events.world import RoundPlanned, WorldFormed
-from ftcore.policies.config import default_chain
+from ftcore.policies.file.config import default_chain
 from ftcore.sim.campaign.campaign import Campaign
-from ftcore.sim.campaign.machines import Setting
+from ftcore.sim.campaign.machines import CampaignConfig
 from ftcore.sim.cost import Costs
 from ftcore.sim.protocol.options import draw
 from ftcore.sim.protocol.simulation import Simulation
@@ -28,7 +28,7 @@ def fault(minute: float, node: int, kind: str) -> TraceFault:
 
 
 def decisions(events: Sequence[Event]) -> list[tuple[Any, ...]]:
-    """What was decided, without times, names of lives and other figures of a world."""
+    """The decisions, without times, incarnations and other figures that differ."""
     found: list[tuple[Any, ...]] = []
     for event in events:
         data = event.data
@@ -52,7 +52,7 @@ def by_campaign(trace: Sequence[TraceFault], abilities: dict[str, tuple[str, ...
     costs = Costs().changed(
         {"step": 2.0, "replace": 3.0, "load": 0.0, "start": 1.0, "warm_up": 0.0, "resubmit": 1e6}, "given"
     )
-    setting = Setting(
+    setting = CampaignConfig(
         spec=SPEC,
         policy=default_chain(),
         days=trace[-1].time_s / 86400 + 0.1,

@@ -1,10 +1,10 @@
-"""The contract that every policy keeps, and what this one is for."""
+"""Tests: the contract of every policy, and the behaviour of this one."""
 
 from acme_policies.cool_down import CoolDown
 from acme_policies.rules import RULES
 
-from ftcore.policies.config import parse
 from ftcore.policies.external import declare, with_rules
+from ftcore.policies.file.config import parse
 from ftcore.testing.driver import JobDriver
 from ftcore.testing.policy import PolicyContract
 
@@ -32,7 +32,7 @@ def verdicts(driver: JobDriver) -> list[tuple[str, str]]:
     return [(e.data.policy, e.data.verdict) for e in driver.events if e.type == "policy.considered"]
 
 
-def test_heat_is_waited_for() -> None:
+def test_overheating_delays_the_restart() -> None:
     """The workers start again after five minutes, not before."""
     driver = job()
     driver.start()
@@ -46,8 +46,8 @@ def test_heat_is_waited_for() -> None:
     assert driver.state.phase == "running"
 
 
-def test_the_second_time_it_is_no_hot_afternoon() -> None:
-    """With its budget spent, the next policy is asked."""
+def test_a_spent_budget_passes() -> None:
+    """When the budget is spent, the next policy is asked."""
     driver = job()
     driver.start()
     for _ in range(2):
@@ -59,7 +59,7 @@ def test_the_second_time_it_is_no_hot_afternoon() -> None:
     assert driver.state.phase == "running"
 
 
-def test_other_faults_are_not_its_business() -> None:
+def test_other_faults_pass() -> None:
     """A killed worker is restarted at once."""
     driver = job()
     driver.start()

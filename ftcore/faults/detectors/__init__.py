@@ -1,15 +1,15 @@
-"""Outlier detectors: pure, streaming, robust; what to watch is told to them sample by sample.
+"""Outlier detectors: pure, streaming and robust.
 
-House rules: only the standard library, and of it nothing that costs an import in a training process; no clock (times
-are arguments). State is plain data, bounded, and can be pickled between any two samples. A detector names what it saw
-as a ``Finding``; whether that is worth an incident is a policy's question.
+House rules: only modules of the standard library that are cheap to import in a training process; no clock (times are
+arguments). State is bounded plain data and can be pickled between any two samples. A detector returns a ``Finding``;
+policies decide whether it is handled.
 
-| module | watches | tells |
+| module | input | findings |
 |---|---|---|
 | ``loss`` | the loss of a job | ``loss-nan``, ``loss-spike``, ``loss-divergence`` |
 | ``norm`` | the global gradient norm | ``norm``, ``norm-nan``, ``norm-spike``, ``norm-divergence`` |
 | ``straggler`` | durations of one step on all ranks | ``straggler`` |
-| ``no_progress`` | when steps complete | a deadline for the next one |
+| ``no_progress`` | completion times of steps | a deadline for the next one |
 """
 
 from ftcore.faults.detectors.finding import Finding

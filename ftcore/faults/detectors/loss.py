@@ -1,9 +1,9 @@
-"""The loss of a job: not a number, a spike, a divergence.
+"""Detector of the loss: not a number, spike, divergence.
 
-The rules are those of ``spike``; here stand the figures. A window of 40 samples is what people compare by eye in a plot
-and short enough to follow a warm-up of the learning rate. From a score of 10 on practitioners speak of a spike, below 6
-of noise (losses have far heavier tails than the normal distribution, whose 3.5 Iglewicz and Hoaglin recommend): the
-limit lies between. ``benchmarks/spikes.py`` measures them.
+The rules are those of ``spike``; this module has the parameters. A window of 40 samples matches a comparison by eye in
+a plot, and is short enough to follow a warm-up of the learning rate. Practitioners call a score of 10 or more a spike,
+and less than 6 noise (losses have far heavier tails than the normal distribution, for which Iglewicz and Hoaglin
+recommend 3.5): the limit is in between. ``benchmarks/spikes.py`` measures the parameters.
 """
 
 from ftcore.faults.detectors.spike import SpikeDetector
@@ -11,14 +11,14 @@ from ftcore.faults.detectors.spike import SpikeDetector
 WINDOW = 40
 LIMIT = 8.0
 FLOOR = 0.005
-"""With the limit of 8: a loss that exceeds its median by less than 4 % is no spike, however quiet its past was."""
+"""With the limit of 8, a loss that exceeds its median by less than 4 % is never a spike."""
 
 WARMUP_STEPS = 100
 LASTING = 10
 
 
 class LossDetector(SpikeDetector):
-    """Tells ``loss-nan``, ``loss-spike`` and ``loss-divergence``. See ``SpikeDetector`` for the arguments."""
+    """Detects ``loss-nan``, ``loss-spike`` and ``loss-divergence``. See ``SpikeDetector`` for the arguments."""
 
     __slots__ = ()
 

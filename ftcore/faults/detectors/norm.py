@@ -1,21 +1,20 @@
-"""The global gradient norm: at or over a threshold, or far above its own past.
+"""Detectors of the global gradient norm: a fixed threshold, or a spike above its recent values.
 
-``NormThreshold`` is the detector of a step that is computed again (MindSpore's TRE): off unless it is switched on, 3.0
-where only that is said. What is told of one step, over all its computations:
+``NormThreshold`` is for a step that is computed again (MindSpore's TRE, whose default threshold is 3.0). Findings over
+all computations of one step:
 
-| computation of a step | at or over the threshold | is told as | recorded |
-|---|---|---|---|
-| the first | no | nothing | nothing |
-| the first | yes | ``norm``: compute the step again | the value before |
-| a later one of a recorded step | no | nothing: the remedy helped | the value after |
-| a later one of a recorded step | yes | ``norm``, tolerated: go on | the value after |
+| computation of a step | at or over the threshold | finding |
+|---|---|---|
+| the first | no | none |
+| the first | yes | ``norm``: compute the step again |
+| one after a finding | no | none: the remedy helped |
+| one after a finding | yes | ``norm``, tolerated: continue |
 
-A norm that is not a number is over every threshold. Report the norm of steps whose gradients were to be applied: a loss
-scaler that skips a step overflows by design.
+A norm that is not a number is over every threshold. Report only norms of gradients that would be applied: a step that a
+loss scaler skips overflows by design.
 
-``NormSpike`` follows the rules of ``spike``. Norms vary by factors where losses vary by parts: in healthy public runs
-single steps reach three times the median. Its limit of 10 and its floor of 0.4 leave alone whatever is below five times
-the median.
+``NormSpike`` follows the rules of ``spike``. Norms vary far more than losses: in healthy public runs single steps reach
+three times the median. With its limit of 10 and its floor of 0.4, a norm below five times the median is never a spike.
 """
 
 import math
@@ -23,11 +22,8 @@ import math
 from ftcore.faults.detectors.finding import Finding
 from ftcore.faults.detectors.spike import SpikeDetector
 
-THRESHOLD = 3.0
-"""The threshold where the detector is switched on and none is given; that of MindIO's step retry."""
-
-RECORDS_MAX = 1024
-"""Abnormal steps remembered; of more, the oldest are forgotten."""
+STEPS_MAX = 1024
+"""Most abnormal steps that are kept, the newest ones."""
 
 SPIKE_WINDOW = 40
 SPIKE_LIMIT = 10.0
@@ -40,55 +36,41 @@ class NormThreshold:
     """A gradient norm at or over a fixed threshold.
 
     Args:
-        threshold: the norm from which on a step is abnormal, over 0; None: switched off.
+        threshold: least norm that is abnormal, over 0; None: off.
     """
 
-    __slots__ = ("_records", "threshold")
+    __slots__ = ("_abnormal", "threshold")
 
     def __init__(self, threshold: float | None = None) -> None:
         if threshold is not None and not threshold > 0:
-            raise ValueError(f"a threshold of the gradient norm is over 0, not {threshold}")
+            raise ValueError(f"threshold of the gradient norm: expected a number over 0, found {threshold}")
         self.threshold = threshold
-        self._records: dict[int, tuple[float, ...]] = {}
+        self._abnormal: dict[int, None] = {}
+        """The steps with a finding, in the order of their first one."""
 
     def observe(self, step: int, norm: float) -> Finding | None:
-        """Take in the norm of a step, each time that the step is computed.
+        """Check the norm of a step; call it each time that the step is computed.
 
         Args:
             step: its number, counted from the start of the training.
             norm: the global norm before any clipping.
         """
         threshold = self.threshold
-        if threshold is None:
+        if threshold is None or norm < threshold:
             return None
-        before = self._records.get(step)
-        abnormal = not norm < threshold
-        if before is None and not abnormal:
-            return None
-        self._records[step] = (norm,) if before is None else (before[0], norm)
-        if len(self._records) > RECORDS_MAX:
-            del self._records[next(iter(self._records))]
-        if not abnormal:
-            return None
-        return Finding("norm", step, norm, threshold, math.inf, threshold, step, tolerated=before is not None)
-
-    def records(self) -> dict[int, tuple[float, ...]]:
-        """The abnormal steps: the norm before, and the newest one after if the step was computed again."""
-        return dict(self._records)
+        tolerated = step in self._abnormal
+        self._abnormal[step] = None
+        if len(self._abnormal) > STEPS_MAX:
+            del self._abnormal[next(iter(self._abnormal))]
+        return Finding("norm", step, norm, threshold, math.inf, threshold, step, tolerated=tolerated)
 
 
 class NormSpike(SpikeDetector):
-    """Tells ``norm-nan``, ``norm-spike`` and ``norm-divergence``. See ``SpikeDetector`` for the arguments."""
+    """Detects ``norm-nan``, ``norm-spike`` and ``norm-divergence``. See ``SpikeDetector`` for the arguments."""
 
     __slots__ = ()
 
-    def __init__(
-        self,
-        *,
-        window: int = SPIKE_WINDOW,
-        limit: float = SPIKE_LIMIT,
-        floor: float = SPIKE_FLOOR,
-        warmup_steps: int = WARMUP_STEPS,
-        lasting: int = LASTING,
-    ) -> None:
-        super().__init__("norm", window=window, limit=limit, floor=floor, warmup_steps=warmup_steps, lasting=lasting)
+    def __init__(self, *, limit: float = SPIKE_LIMIT, warmup_steps: int = WARMUP_STEPS) -> None:
+        super().__init__(
+            "norm", window=SPIKE_WINDOW, limit=limit, floor=SPIKE_FLOOR, warmup_steps=warmup_steps, lasting=LASTING
+        )

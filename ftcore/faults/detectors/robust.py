@@ -1,8 +1,8 @@
-"""A trailing window that knows its median and its median absolute deviation.
+"""A sliding window with its median and median absolute deviation.
 
-The values are kept twice: in the order of arrival and sorted. A push costs two binary searches and two short moves of
-memory; the median costs nothing, the median absolute deviation (MAD) one binary search, because the values nearest to
-the median are neighbours in the sorted order.
+The values are kept in order of arrival and sorted. A push costs two binary searches and two short memory moves; the
+median costs nothing, the median absolute deviation (MAD) one binary search, because the values nearest to the median
+are neighbours in the sorted order.
 
 Sources: F. R. Hampel, "The influence curve and its role in robust estimation", JASA 69 (1974), for the MAD and for
 judging a sample by median and MAD of its window; B. Iglewicz and D. Hoaglin, "How to Detect and Handle Outliers", ASQC
@@ -15,24 +15,24 @@ from collections import deque
 from collections.abc import Sequence
 
 MAD_TO_SIGMA = 1.482602218505602
-"""1 / (quantile 0.75 of the normal distribution): makes the MAD of normal samples their standard deviation."""
+"""1 / (quantile 0.75 of the normal distribution): converts the MAD of normal samples to their standard deviation."""
 
 MEAN_TO_SIGMA = 1.2533141373155001
-"""sqrt(pi / 2): makes the mean absolute deviation of normal samples their standard deviation."""
+"""sqrt(pi / 2): converts the mean absolute deviation of normal samples to their standard deviation."""
 
 
 class Window:
-    """The last samples.
+    """A sliding window of the last samples.
 
     Args:
-        size: how many are kept, at least 1.
+        size: number of samples, at least 1.
     """
 
     __slots__ = ("_arrived", "_sorted", "size")
 
     def __init__(self, size: int) -> None:
         if size < 1:
-            raise ValueError(f"a window holds at least one sample, not {size}")
+            raise ValueError(f"size of a window: expected at least 1, found {size}")
         self.size = size
         self._arrived: deque[float] = deque()
         self._sorted: list[float] = []
@@ -41,7 +41,7 @@ class Window:
         return len(self._sorted)
 
     def push(self, value: float) -> None:
-        """Take a finite sample in; the oldest one leaves a full window."""
+        """Add a finite sample; a full window drops its oldest one."""
         if len(self._arrived) == self.size:
             oldest = self._arrived.popleft()
             del self._sorted[bisect_left(self._sorted, oldest)]
@@ -49,7 +49,7 @@ class Window:
         insort(self._sorted, value)
 
     def clear(self) -> None:
-        """Forget all samples."""
+        """Remove all samples."""
         self._arrived.clear()
         self._sorted.clear()
 
@@ -58,12 +58,8 @@ class Window:
         return median(self._sorted)
 
     def spread(self) -> float:
-        """The largest sample less the smallest."""
+        """The difference between the largest and the smallest sample."""
         return self._sorted[-1] - self._sorted[0]
-
-    def largest(self) -> float:
-        """The largest sample."""
-        return self._sorted[-1]
 
     def mad(self) -> float:
         """The median absolute deviation from the median, not scaled."""
@@ -73,7 +69,7 @@ class Window:
         return upper if count % 2 else upper / 2 + _nearest(values, middle, count // 2 - 1) / 2
 
     def sigma(self) -> float:
-        """A robust standard deviation: from the MAD, or from the mean absolute deviation where that is zero."""
+        """A robust standard deviation: from the MAD, or from the mean absolute deviation if the MAD is zero."""
         mad = self.mad()
         if mad > 0:
             return mad * MAD_TO_SIGMA
@@ -82,7 +78,7 @@ class Window:
 
 
 def median(ordered: Sequence[float]) -> float:
-    """The median of values in ascending order; halves are added, so that huge values do not overflow."""
+    """Return the median of values in ascending order, without overflow for huge values."""
     count = len(ordered)
     if count % 2:
         return ordered[count // 2]
@@ -91,7 +87,7 @@ def median(ordered: Sequence[float]) -> float:
 
 
 def _nearest(values: list[float], middle: float, k: int) -> float:
-    """The k-th smallest distance (from 0) to ``middle``: the shortest reach of k + 1 neighbours around it."""
+    """Return the k-th smallest distance (from 0) to ``middle``: the least reach of k + 1 neighbours around it."""
     low, high = 0, len(values) - 1 - k
     while low < high:
         at = (low + high) // 2

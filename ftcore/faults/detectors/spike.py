@@ -1,28 +1,28 @@
-"""One curve, watched for samples far above its own recent past: the rules that loss and gradient norm share.
+"""Spike detector for one curve: the common rules for loss and gradient norm.
 
-A sample is compared with a trailing window of samples before it (``robust``): it is *high* if it lies at least
-``limit`` robust standard deviations above the window's median. What is high:
+A sample is compared with a sliding window of earlier samples (``robust``): it is *high* if it is at least ``limit``
+robust standard deviations above the window's median.
 
-| the sample | is |
+| sample | result |
 |---|---|
-| not finite | told at once, always, also in the warm-up |
-| high, below ``warmup_steps`` | start-up: nothing is told, and it is learned like any other |
-| high | told; it opens an episode, or belongs to the one that is open |
-| the ``lasting``-th high one of its episode, and those after it | told as a divergence: the curve does not come back |
-| high, ``window`` more of them | the curve lives up there now: the window is learned anew, the episode ends |
-| not high, in an episode | kept aside; ``CALM`` of them in a row end the episode and are learned, fewer are forgotten |
-| lower than ever | nothing: a loss that falls is what training is for |
+| not finite | reported at once, always, also in the warm-up |
+| high, below ``warmup_steps`` | start-up: not reported, and learned like any other |
+| high | reported; opens an episode, or belongs to the open one |
+| the ``lasting``-th high one of its episode, and later ones | reported as a divergence: the curve does not recover |
+| high, ``window`` more of them | a new level: the window is learned again, the episode ends |
+| not high, in an episode | held back; ``CALM`` of them in a row end the episode and are learned, fewer are dropped |
+| lower than ever | not reported: a loss is expected to fall |
 
-High samples are never learned, so that a spike does not hide the next one. Slow drift moves the median along: a
-straight line of any slope never reaches a score of 1.5.
+High samples are never learned, so that a spike does not hide the next one. The median follows slow drift: a straight
+line of any slope never reaches a score of 1.5.
 
-The standard deviation has floors. ``floor`` is a part of the median: a window that happens to be constant, or is
-printed with few digits, makes no alarm of its last digit. A window of fewer than ``ENOUGH`` samples does not know its
-spread yet: then its whole range counts as one standard deviation and the sample must also exceed the median by half. A
-window of fewer than ``FEWEST`` samples, or of nothing but zeros, judges nobody.
+The standard deviation has floors. ``floor`` is a fraction of the median, so that a window that is constant, or printed
+with few digits, does not cause alarms by its last digit. A window of fewer than ``ENOUGH`` samples does not know its
+spread: its whole range then counts as one standard deviation, and the sample must also exceed the median by half. With
+fewer than ``FEWEST`` samples, or only zeros, no sample is judged.
 
-Scaling all samples by a positive factor changes no verdict. Adding a constant changes none either where ``floor`` is 0
-and the window has ``ENOUGH`` samples.
+Scaling all samples by a positive factor changes no result. Neither does adding a constant, if ``floor`` is 0 and the
+window has ``ENOUGH`` samples.
 """
 
 import math
@@ -33,10 +33,10 @@ from ftcore.faults.detectors.robust import Window
 
 FEWEST = 3
 ENOUGH = 20
-"""With 20 normal samples the scaled MAD is still off by 18 % as often as not, with 10 by 25 %; losses are worse."""
+"""The median error of the scaled MAD is 18 % for 20 normal samples and 25 % for 10; it is larger for losses."""
 
 SHORT_EXCESS = 0.5
-"""With a short window: the part of the median by which a sample must exceed it."""
+"""Least excess over the median with a short window, as a fraction of the median."""
 
 CALM = 3
 
@@ -47,7 +47,7 @@ class Episode:
 
     Args:
         since: step of the first one.
-        high: how many there were.
+        high: number of high samples.
         aside: the samples after the last high one.
     """
 
@@ -57,15 +57,15 @@ class Episode:
 
 
 class SpikeDetector:
-    """Samples of one curve that are far too high.
+    """Detects samples of one curve that are far too high.
 
     Args:
-        name: the first word of the kinds that it tells: ``NAME-nan``, ``NAME-spike``, ``NAME-divergence``.
-        window: samples that a new one is compared with.
-        limit: score from which on a sample is high.
-        floor: least standard deviation, as a part of the median.
+        name: prefix of the kinds of its findings: ``NAME-nan``, ``NAME-spike``, ``NAME-divergence``.
+        window: number of samples that a new one is compared with.
+        limit: least score of a high sample.
+        floor: least standard deviation, as a fraction of the median.
         warmup_steps: steps below this number are start-up.
-        lasting: high samples of an episode that make it a divergence.
+        lasting: number of high samples that make an episode a divergence.
     """
 
     __slots__ = (
@@ -93,19 +93,19 @@ class SpikeDetector:
         self.warmup_steps = warmup_steps
         self.lasting = lasting
         self.score = 0.0
-        """Of the last sample: robust standard deviations above the median; 0 where nobody could judge."""
+        """Score of the last sample: robust standard deviations above the median; 0: it was not judged."""
         self._window = Window(window)
         self._episode: Episode | None = None
         self._bad_since: int | None = None
         self._last: int | None = None
 
     def observe(self, step: int, value: float) -> Finding | None:
-        """Take in the sample of a step.
+        """Check the sample of a step.
 
         Args:
-            step: its number, counted from the start of the training. One that is not above the last one says that
-                the training went back: what was learned stays, the episode is over.
-            value: the sample, as it is.
+            step: its number, counted from the start of the training. If it is not above the last one, the training was
+                rolled back: the window is kept, the episode ends.
+            value: the sample.
         """
         if self._last is not None and step <= self._last:
             self._end_episode()
@@ -126,7 +126,7 @@ class SpikeDetector:
         return self._high(step, value, middle)
 
     def _level(self) -> tuple[float, float]:
-        """The window's median and standard deviation with its floors; the latter is 0 where it cannot judge."""
+        """Return the window's median and its standard deviation with floors; a deviation of 0: it cannot judge."""
         window = self._window
         count = len(window)
         if count < FEWEST:
@@ -143,7 +143,7 @@ class SpikeDetector:
         episode = self._episode
         if episode is None:
             episode = self._episode = Episode(step)
-        episode.aside.clear()  # the curve had not come back: what was lower for a moment is no normal level
+        episode.aside.clear()  # the curve had not recovered: a few lower samples are not its normal level
         episode.high += 1
         kind = "divergence" if episode.high >= self.lasting else "spike"
         finding = Finding(f"{self.name}-{kind}", step, value, middle, self.score, self.limit, episode.since)

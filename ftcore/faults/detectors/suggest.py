@@ -1,7 +1,7 @@
-"""Thresholds from a run in which all was well: above whatever that run did, with a margin.
+"""Suggests thresholds from a normal run: above all of its values, with a margin.
 
-The loss is scored as ``LossDetector`` scores it, but everything is learned, because everything is normal. Samples of
-the start-up, and those whose window is not long enough to know its spread, are not judged.
+The loss is scored as by ``LossDetector``, but every sample is learned, because all are normal. Samples of the start-up,
+and those with a window too short to know its spread, are not judged.
 """
 
 import math
@@ -12,21 +12,21 @@ from ftcore.faults.detectors.spike import ENOUGH, SpikeDetector
 
 SCORE_MARGIN = 1.25
 LEAST_LIMIT = 6.0
-"""Below a score of 6 even quiet losses have outliers that nobody would act on."""
+"""Even losses with little noise have harmless outliers with scores up to 6."""
 
 NORM_MARGIN = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """What a normal run says of thresholds.
+    """Thresholds suggested by a normal run.
 
     Args:
-        judged: losses that were judged.
+        judged: number of judged losses.
         score_max: the largest score among them; None: none was judged.
-        limit: for the loss's ``limit``; None: none was judged.
-        norm_max: the largest gradient norm after the start-up; None: there was none.
-        norm_threshold: for the gradient norm's threshold; None: there was none.
+        limit: suggested ``limit`` for the loss; None: none was judged.
+        norm_max: the largest gradient norm after the start-up; None: no norm was reported.
+        norm_threshold: suggested threshold of the gradient norm; None: no norm was reported.
     """
 
     judged: int
@@ -37,7 +37,7 @@ class Suggestion:
 
 
 class NormalRun:
-    """Reads a normal run, sample by sample."""
+    """Collects the samples of a normal run."""
 
     __slots__ = ("_detector", "_judged", "_learned", "_norm_max", "_score_max")
 
@@ -51,7 +51,7 @@ class NormalRun:
         self._norm_max = 0.0
 
     def observe(self, step: int, loss: float | None, norm: float | None) -> None:
-        """Take in a step; what was not reported is None, what is not finite is passed over."""
+        """Add a step; None: not reported. Values that are not finite are ignored."""
         if loss is not None and math.isfinite(loss):
             self._detector.observe(step, loss)
             if self._learned >= ENOUGH and step >= WARMUP_STEPS:
@@ -62,7 +62,7 @@ class NormalRun:
             self._norm_max = max(self._norm_max, norm)
 
     def suggestion(self) -> Suggestion:
-        """What follows from the samples so far."""
+        """Return the thresholds for the samples so far."""
         judged, norm = self._judged, self._norm_max
         return Suggestion(
             judged=judged,
@@ -74,7 +74,7 @@ class NormalRun:
 
 
 def _round_up(value: float) -> float:
-    """To two significant digits."""
+    """Round up to two significant digits."""
     digits = 1 - math.floor(math.log10(value))
     scaled = math.ceil(value * 10.0**digits) if abs(digits) < 300 else math.inf
     rounded = scaled / 10.0**digits if math.isfinite(scaled) else value

@@ -1,8 +1,8 @@
-"""The table of rules, by source; the first that finds its pattern in a line reads it.
+"""The table of rules, by source; a line is read by the first rule whose pattern matches it.
 
-The order is that of how definite a source is: noise that must not be read as anything else, then hardware, memory,
-CUDA, data loader, numbers, NCCL, storage, schedulers, the program's set-up, the network, exit codes, and last the
-program's own exceptions, which any line may look like.
+The most definite sources come first: noise that no other rule may read, then hardware, memory, CUDA, data loader,
+numbers, NCCL, storage, schedulers, the program's set-up, the network, exit codes, and last the program's own
+exceptions, which many lines resemble.
 """
 
 from ftcore.faults.rule import Rule

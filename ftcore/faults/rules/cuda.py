@@ -1,8 +1,7 @@
-"""A CUDA context that is lost: whatever the cause, nothing can be computed in it any more and "
-"the process must end."""
+"""A lost CUDA context: nothing can be computed in it any more, and the process must end."""
 
 from ftcore.faults.rule import Rule
-from ftcore.faults.taxonomy import Action, FaultClass
+from ftcore.faults.taxonomy import FaultClass, Remedy
 
 C, E = FaultClass.CUDA_STICKY, FaultClass.CONFIG_ENV
 
@@ -14,7 +13,7 @@ RULES: tuple[Rule, ...] = (
         cls=C,
         detail="device-assert",
         weight=86,
-        reason="a kernel checked its input and found it wrong, mostly an index out of range",
+        reason="a kernel's assertion on its input failed, usually for an index out of range",
         example="RuntimeError: CUDA error: device-side assert triggered",
         live=True,
     ),
@@ -25,7 +24,7 @@ RULES: tuple[Rule, ...] = (
         cls=C,
         detail="illegal-access",
         weight=85,
-        reason="a kernel left its memory",
+        reason="a kernel accessed memory outside of its allocations",
         example="RuntimeError: CUDA error: an illegal memory access was encountered",
         live=True,
     ),
@@ -39,7 +38,7 @@ RULES: tuple[Rule, ...] = (
         cls=C,
         detail="launch-failure",
         weight=85,
-        reason="a kernel broke off",
+        reason="a kernel was aborted",
         example="RuntimeError: CUDA error: unspecified launch failure",
         live=True,
     ),
@@ -50,7 +49,7 @@ RULES: tuple[Rule, ...] = (
         cls=C,
         detail="launch-failure",
         weight=84,
-        reason="a kernel of an NPU broke off",
+        reason="a kernel of an NPU was aborted",
         example="RuntimeError: ACL stream synchronize failed, error code:507015",
         live=True,
     ),
@@ -62,7 +61,7 @@ RULES: tuple[Rule, ...] = (
         cls=C,
         detail="library",
         weight=72,
-        reason="a library's kernel did not come to its end; the context is mostly lost",
+        reason="a library's kernel did not complete; the CUDA context is usually lost",
         example="RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`",
         live=True,
     ),
@@ -92,7 +91,7 @@ RULES: tuple[Rule, ...] = (
         cls=E,
         detail="cuda-set-up",
         weight=84,
-        reason="driver, toolkit, build and visible devices do not fit together; the next start finds the same",
+        reason="driver, toolkit, build and visible devices are incompatible; a restart fails in the same way",
         example="RuntimeError: CUDA error: no kernel image is available for execution on the device",
     ),
     Rule(
@@ -103,7 +102,7 @@ RULES: tuple[Rule, ...] = (
         cls=E,
         detail="no-device",
         weight=82,
-        reason="the process sees no device at all",
+        reason="the process sees no device",
         example="RuntimeError: No CUDA GPUs are available",
     ),
     Rule(
@@ -113,8 +112,8 @@ RULES: tuple[Rule, ...] = (
         cls=C,
         detail="other",
         weight=56,
-        action=Action.RESTART_PROCESSES,
-        reason="some other error of CUDA; mostly the context is lost",
+        action=Remedy.RESTART_PROCESSES,
+        reason="another CUDA error; the context is usually lost",
         example="RuntimeError: CUDA error: unknown error",
         live=True,
     ),

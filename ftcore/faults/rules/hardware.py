@@ -1,14 +1,14 @@
-"""Devices, boards and links that say of themselves that they are broken: CUDA, NVML, the kernel, health checks, Xids.
+"""Devices, boards and links that report their own failure: CUDA, NVML, the kernel, health checks, Xids.
 
-House rule: a rule here may cost a healthy node, so it takes the words of the driver or of a check, never a
-consequence. Counters that are zero, and corrected errors, are told as what they are.
+House rule: a rule here may cost a healthy node, so it reads the message of a driver or a check, never a consequence.
+Zero counters and corrected errors have rules of their own.
 """
 
 from collections.abc import Iterator
 
 from ftcore.faults.codes import XIDS, Xid, XidKind
 from ftcore.faults.rule import COLLATERAL, UNSURE, Rule
-from ftcore.faults.taxonomy import Action, FaultClass
+from ftcore.faults.taxonomy import FaultClass, Remedy
 
 G = FaultClass.GPU_HW
 
@@ -27,7 +27,7 @@ RULES: tuple[Rule, ...] = (
         pattern=r"(?i)uncorrect\w*(?: \w+){0,3}\s*[:=]\s*0\s*$",
         cls=FaultClass.UNKNOWN,
         weight=0,
-        reason="a counter that stands at zero",
+        reason="an error counter is zero",
         example="        SRAM Uncorrectable : 0",
     ),
     Rule(
@@ -36,7 +36,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="ecc",
         weight=94,
-        reason="a counter of errors that could not be corrected does not stand at zero",
+        reason="the counter of uncorrectable errors is not zero",
         example="        SRAM Uncorrectable : 3",
     ),
     Rule(
@@ -47,7 +47,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="nvlink",
         weight=100,
-        reason="CUDA read it from the link's own registers",
+        reason="CUDA read the error from the link's registers",
         example="RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
         live=True,
     ),
@@ -63,7 +63,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="ecc",
         weight=100,
-        reason="memory of the device lost data; ECC-like words speak for hardware even in a CUDA error",
+        reason="the device's memory lost data; a mention of ECC means hardware even in a CUDA error",
         example="RuntimeError: CUDA error: uncorrectable ECC error encountered",
         live=True,
     ),
@@ -76,7 +76,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="off-the-bus",
         weight=100,
-        reason="the card does not answer on PCIe any more",
+        reason="the device no longer answers on PCIe",
         example="NVRM: fallen off the bus and is not responding to commands.",
         live=True,
     ),
@@ -87,7 +87,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="gsp-firmware",
         weight=98,
-        reason="the driver waits for the device's firmware, which does not answer any more",
+        reason="the driver waits for the device's firmware, which no longer answers",
         example="NVRM: GPU0 _kgspRpcRecvPoll: GSP RM heartbeat timed out",
         live=True,
     ),
@@ -98,7 +98,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="fabric",
         weight=94,
-        reason="NCCL or the fabric manager says that the switches between this node's devices are not set up",
+        reason="NCCL or the fabric manager reports that the NVSwitches of this node are not set up",
         example="This is usually caused by a system or configuration error in the Fabric Manager or NVSwitches.",
         live=True,
     ),
@@ -120,8 +120,8 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="wrong-result-once",
         weight=84,
-        action=Action.RESTART_PROCESSES,
-        reason="the same computation gave another result a second time: watch the device",
+        action=Remedy.RESTART_PROCESSES,
+        reason="the same computation gave two different results: watch the device",
         example="First rerun: unexpected result is not reproducible within the tolerance (7.1 != 2.2)",
         live=True,
     ),
@@ -131,8 +131,8 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="nvlink-access",
         weight=84,
-        action=Action.RESTART_PROCESSES,
-        reason="CUDA says that it was an access over NVLink that failed, or hardware; not which of the two",
+        action=Remedy.RESTART_PROCESSES,
+        reason="CUDA reports a failed access over NVLink or a hardware error, without saying which",
         example="RuntimeError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
         live=True,
     ),
@@ -142,7 +142,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="ecc",
         weight=100,
-        reason="a bad row of the device's memory could not be put aside",
+        reason="a bad row of the device's memory could not be remapped",
         example="NVRM: GPU0 Row Remapper: row remapping failure, no spare rows left",
         live=True,
     ),
@@ -154,7 +154,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="needs-reset",
         weight=100,
-        reason="the driver announces what the device needs",
+        reason="the driver states the recovery action that the device needs",
         example="NVRM: Xid (PCI:0000:18:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset "
         "Required)",
         live=True,
@@ -165,7 +165,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="nvlink",
         weight=100,
-        reason="NVLink 5 says itself which of its errors are fatal",
+        reason="the driver marks this NVLink 5 error as fatal",
         example="NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)",
         live=True,
     ),
@@ -175,9 +175,9 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="nvlink-early",
         weight=10,
-        action=Action.WAIT,
+        action=Remedy.WAIT,
         node=False,
-        reason="an error that NVLink 5 got over",
+        reason="a non-fatal NVLink 5 error",
         example="NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Nonfatal XC0 i0 Link 08",
         live=True,
     ),
@@ -197,9 +197,9 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="nvswitch-early",
         weight=10,
-        action=Action.WAIT,
+        action=Remedy.WAIT,
         node=False,
-        reason="a report of the NVSwitch that is not fatal, or the data behind one that is",
+        reason="a non-fatal NVSwitch report, or the data that follows a fatal one",
         example="nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 22013, Non-fatal, Link 37 minion link DLREQ interrupt",
     ),
     Rule(
@@ -211,7 +211,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="host-hardware",
         weight=95,
-        reason="processor, memory or bus of the host report an error that was not corrected",
+        reason="processor, memory or bus of the host reported an uncorrected error",
         example="pcieport 0000:80:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
         live=True,
     ),
@@ -222,9 +222,9 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="host-hardware-early",
         weight=10,
-        action=Action.WAIT,
+        action=Remedy.WAIT,
         node=False,
-        reason="an error of the host that was corrected, or that it got over",
+        reason="a corrected or non-fatal error of the host",
         example="EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0",
     ),
     Rule(
@@ -256,7 +256,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="unhealthy",
         weight=94,
-        reason="a check or a tool of the driver says that a device is missing or broken",
+        reason="a check or a driver tool reports that a device is missing or broken",
         example="Fault nodes are: [3]  and stragglers are: [].",
     ),
     Rule(
@@ -279,7 +279,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="heat-or-power",
         weight=70,
-        reason="the device slows itself down",
+        reason="the device throttles itself",
         example="            HW Slowdown                   : Active",
         live=True,
     ),
@@ -290,7 +290,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="unhealthy",
         weight=90,
-        reason="the node's device plug-in could not give a healthy GPU",
+        reason="the node's device plug-in could not allocate a healthy GPU",
         example="Reason: UnexpectedAdmissionError  Message: Allocate failed due to no healthy devices present",
     ),
     Rule(
@@ -303,7 +303,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="device",
         weight=95,
-        reason="the driver of another make of device says the like",
+        reason="the driver of another vendor's device reports a failure of the device",
         example="amdgpu 0000:83:00.0: amdgpu: GPU reset begin!",
         live=True,
     ),
@@ -323,13 +323,13 @@ def _xid_rule(xid: Xid, pattern: str) -> Rule:
         XidKind.CONTAINED: (
             G,
             98,
-            Action.RESTART_PROCESSES,
+            Remedy.RESTART_PROCESSES,
             True,
             "root",
-            "the error hit one process only; the device goes on and is reset when it is idle",
+            "the error hit one process only; the device continues and is reset when it is idle",
         ),
-        XidKind.EARLY: (G, 10, Action.WAIT, True, "root", "recorded or corrected; watch the device"),
-        XidKind.APP: (FaultClass.CUDA_STICKY, 75, None, False, "root", "mostly a bug of the program"),
+        XidKind.EARLY: (G, 10, Remedy.WAIT, True, "root", "recorded or corrected; watch the device"),
+        XidKind.APP: (FaultClass.CUDA_STICKY, 75, None, False, "root", "usually a bug of the program"),
         XidKind.UNCLEAR: (FaultClass.CUDA_STICKY, 72, None, False, "root", "the program or the device"),
         XidKind.FOLLOW: (
             FaultClass.COLLATERAL,
@@ -366,8 +366,8 @@ WORDS: tuple[Rule, ...] = (
         detail="xid-other",
         role=UNSURE,
         weight=30,
-        action=Action.RESTART_PROCESSES,
-        reason="the driver reports an error of the device by a number that is not in the table",
+        action=Remedy.RESTART_PROCESSES,
+        reason="the driver reports a device error with an Xid that is not in the table",
         example="NVRM: Xid (PCI:0000:38:00): 999, pid=1, name=python",
     ),
     Rule(
@@ -378,9 +378,9 @@ WORDS: tuple[Rule, ...] = (
         detail="words",
         role=UNSURE,
         weight=26,
-        action=Action.RESTART_PROCESSES,
-        reason="words for broken hardware, where nothing says what: too little to take a node out",
+        action=Remedy.RESTART_PROCESSES,
+        reason="the line mentions broken hardware without details: not enough to take a node out",
         example="[ops] suspected hardware failure on node-17",
     ),
 )
-"""Read behind everything that is more definite."""
+"""Read after every more definite rule."""

@@ -1,7 +1,7 @@
-"""Memory of device and host used up: allocators, the kernel's OOM killer, containers, Slurm."""
+"""Out of memory on device or host: allocators, the kernel's OOM killer, containers, Slurm."""
 
 from ftcore.faults.rule import Rule
-from ftcore.faults.taxonomy import Action, FaultClass
+from ftcore.faults.taxonomy import FaultClass, Remedy
 
 H, G = FaultClass.OOM_HOST, FaultClass.OOM_GPU
 
@@ -13,7 +13,7 @@ RULES: tuple[Rule, ...] = (
         cls=H,
         detail="pinned",
         weight=86,
-        reason="memory of the host that devices reach is used up, in words that sound like the device's",
+        reason="pinned host memory is used up; the message resembles one about device memory",
         example="RuntimeError: cudaHostAlloc failed: out of memory",
         live=True,
     ),
@@ -30,7 +30,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="allocation",
         weight=85,
-        reason="the device's allocator said no",
+        reason="the device's allocator is out of memory",
         example="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         live=True,
     ),
@@ -40,7 +40,7 @@ RULES: tuple[Rule, ...] = (
         cls=G,
         detail="allocation",
         weight=85,
-        reason="XLA's words for the same",
+        reason="XLA's allocator is out of memory",
         example="RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
         live=True,
     ),
@@ -72,7 +72,7 @@ RULES: tuple[Rule, ...] = (
         cls=H,
         detail="host",
         weight=91,
-        reason="a daemon of the host ended a group of processes before the kernel had to",
+        reason="a daemon of the host (systemd-oomd, earlyoom) ended processes before the kernel's OOM killer did",
         example="systemd-oomd[812]: Killed /a.slice/run-1.scope due to memory pressure for /a.slice being 71% > 50%",
         live=True,
     ),
@@ -82,7 +82,7 @@ RULES: tuple[Rule, ...] = (
         cls=H,
         detail="reaped",
         weight=10,
-        reason="something was killed for memory, perhaps none of the job's",
+        reason="a process was killed for memory; it may not belong to the job",
         example="oom_reaper: reaped process 19289 (python), now anon-rss:0kB, file-rss:0kB, shmem-rss:4kB",
     ),
     Rule(
@@ -92,7 +92,7 @@ RULES: tuple[Rule, ...] = (
         cls=H,
         detail="slurm",
         weight=92,
-        reason="Slurm counted the kernel's kills in the job's own group",
+        reason="Slurm reports OOM kills in the job's own cgroup",
         example="slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4711.0. Some of your processes may "
         "have been killed",
     ),
@@ -102,8 +102,8 @@ RULES: tuple[Rule, ...] = (
         cls=H,
         detail="pod",
         weight=92,
-        action=Action.RESTART_PROCESSES,
-        reason="the container went over its memory limit; its pod is started again, best with a higher one",
+        action=Remedy.RESTART_PROCESSES,
+        reason="the container exceeded its memory limit; its pod is started again, and may need a higher limit",
         example="trainer-worker-1   0/1   OOMKilled   0   8m53s",
     ),
     Rule(
@@ -113,8 +113,8 @@ RULES: tuple[Rule, ...] = (
         cls=H,
         detail="node-pressure",
         weight=91,
-        action=Action.RESTART_PROCESSES,
-        reason="the node ran low on memory and put the pod out",
+        action=Remedy.RESTART_PROCESSES,
+        reason="the node ran low on memory and evicted the pod",
         example="Message: The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi.",
     ),
     Rule(
@@ -126,7 +126,7 @@ RULES: tuple[Rule, ...] = (
         cls=H,
         detail="allocation",
         weight=82,
-        reason="the host's allocator said no",
+        reason="the host is out of memory",
         example="numpy.core._exceptions._ArrayMemoryError: Unable to allocate 14.9 GiB for an array",
         live=True,
     ),

@@ -1,29 +1,42 @@
-"""NCCL and the links below it: who waited, whose peer went, which link broke.
+"""NCCL and the links below it: which rank timed out, whose peer ended, which link failed.
 
-A wait that ran out names its victims; a closed connection names the other side; a completion error of InfiniBand names
-the way between the two. House rule: only words of a port or a completion speak for a link; NCCL's result codes alone do
-not.
+A timeout names its victims; a closed connection names the peer; an InfiniBand completion error names the path between
+the two. House rule: only a port's or a completion's message is evidence for a link; NCCL's result codes alone are not.
 """
 
 from collections.abc import Iterator
 
 from ftcore.faults.codes import IB_STATUS, Wc
 from ftcore.faults.rule import COLLATERAL, UNSURE, Rule
-from ftcore.faults.taxonomy import Action, FaultClass
+from ftcore.faults.taxonomy import FaultClass, Remedy
 
 T, R, E, X = FaultClass.NCCL_TIMEOUT, FaultClass.NCCL_REMOTE_ERROR, FaultClass.CONFIG_ENV, FaultClass.COLLATERAL
 
 
 def _completions() -> Iterator[Rule]:
-    """One rule for each way in which a completion can fail."""
-    told = {
+    """One rule for each kind of failed completion."""
+    readings = {
         Wc.LINK: (R, 78, UNSURE, None, None, "no answer from the peer: this host, the peer or the link between them"),
-        Wc.PEER: (R, 77, UNSURE, Action.RESTART_PROCESSES, False, "the peer refused or could not answer: look there"),
-        Wc.LOCAL: (R, 79, "root", None, None, "memory registration or queue pair broken on the host that prints it"),
-        Wc.FOLLOW: (X, 20, COLLATERAL, None, False, "the queue pair was in error already: look at the other side"),
-        Wc.PROGRAM: (R, 70, "root", Action.RESTART_PROCESSES, False, "sizes or operations of the two sides do not fit"),
+        Wc.PEER: (
+            R,
+            77,
+            UNSURE,
+            Remedy.RESTART_PROCESSES,
+            False,
+            "the peer refused or could not answer: check the peer",
+        ),
+        Wc.LOCAL: (R, 79, "root", None, None, "memory registration or queue pair failed on the host that prints this"),
+        Wc.FOLLOW: (X, 20, COLLATERAL, None, False, "the queue pair was already in error: check the peer"),
+        Wc.PROGRAM: (
+            R,
+            70,
+            "root",
+            Remedy.RESTART_PROCESSES,
+            False,
+            "sizes or operations of the two sides do not match",
+        ),
     }
-    for kind, (cls, weight, role, action, node, reason) in told.items():
+    for kind, (cls, weight, role, action, node, reason) in readings.items():
         codes = [code for code, (_, of) in IB_STATUS.items() if of is kind]
         any_of = "|".join(map(str, codes))
         yield Rule(
@@ -50,7 +63,7 @@ EARLY: tuple[Rule, ...] = (
         cls=E,
         detail="memlock",
         weight=83,
-        reason="the limit of locked memory is too small for InfiniBand",
+        reason="the limit of locked memory (memlock) is too small for InfiniBand",
         example="NCCL WARN Call to ibv_create_qp failed with error Cannot allocate memory",
     ),
     Rule(
@@ -59,7 +72,7 @@ EARLY: tuple[Rule, ...] = (
         cls=E,
         detail="ucx",
         weight=84,
-        reason="UCX meets a CUDA set-up that it was not built or configured for",
+        reason="UCX found a CUDA set-up that it was not built or configured for",
         example="cuda_ipc_md.c:62   UCX  ERROR cuCtxGetDevice(&cu_device) is failed. ret:invalid device context",
     ),
     Rule(
@@ -69,9 +82,9 @@ EARLY: tuple[Rule, ...] = (
         detail="ucx",
         role=UNSURE,
         weight=58,
-        action=Action.RESTART_PROCESSES,
+        action=Remedy.RESTART_PROCESSES,
         node=False,
-        reason="UCX lost a peer or a transport; its words for it sound like a disk's",
+        reason="UCX lost a peer or a transport; its message resembles a disk error",
         example="ucp_rkey.c:250  UCX  ERROR Failed to unpack remote key from remote md[4]: Input/output error",
     ),
     Rule(
@@ -82,7 +95,7 @@ EARLY: tuple[Rule, ...] = (
         cls=E,
         detail="ofi",
         weight=84,
-        reason="the network plug-in finds no provider that it can use here; the next start finds the same",
+        reason="the network plug-in finds no usable provider; a restart fails in the same way",
         example="get_ofi_provider:312 NCCL WARN NET/OFI Could not find any optimal provider",
     ),
     Rule(
@@ -91,11 +104,11 @@ EARLY: tuple[Rule, ...] = (
         cls=FaultClass.CUDA_STICKY,
         detail="seen-by-nccl",
         weight=48,
-        reason="NCCL's result 1: NCCL is the messenger of a CUDA error",
+        reason="NCCL's result 1: NCCL passes on a CUDA error",
         example="RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:1275, unhandled cuda error, NCCL version 2.18.5",
     ),
 )
-"""Read before the rules on memory and CUDA, whose words these lines repeat."""
+"""Read before the rules on memory and CUDA, whose terms these lines repeat."""
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -105,9 +118,9 @@ RULES: tuple[Rule, ...] = (
         detail="system-error",
         role=UNSURE,
         weight=7,
-        action=Action.RESTART_PROCESSES,
+        action=Remedy.RESTART_PROCESSES,
         node=False,
-        reason="NCCL's calls return results 2 or 6: a system call failed, or a peer is gone",
+        reason="NCCL's calls return result 2 or 6: a system call failed, or a peer is unreachable",
         example="gpu-1:51:90 [3] NCCL INFO transport/net.cc:1302 -> 6",
     ),
     Rule(
@@ -115,7 +128,7 @@ RULES: tuple[Rule, ...] = (
         pattern=r"NCCL INFO ",
         cls=FaultClass.UNKNOWN,
         weight=0,
-        reason="what NCCL tells of its set-up, also of plug-ins that it looks for and does without",
+        reason="NCCL's set-up messages, including optional plug-ins that were not found",
         example="n:1:2 [0] NCCL INFO NET/Plugin : libnccl-net.so: cannot open shared object file",
     ),
     *_completions(),
@@ -127,7 +140,7 @@ RULES: tuple[Rule, ...] = (
         cls=R,
         detail="link",
         weight=80,
-        reason="the port says that its link is down; over and over: a flapping link",
+        reason="the port reports that its link is down; repeated reports mean a flapping link",
         example="transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error",
         live=True,
     ),
@@ -141,7 +154,7 @@ RULES: tuple[Rule, ...] = (
         cls=R,
         detail="link",
         weight=77,
-        reason="the network card or its driver says that the link is lost",
+        reason="the network card or its driver reports that the link is lost",
         example="mlx5_core 0000:1a:00.0: device's health compromised - reached miss count",
         live=True,
     ),
@@ -151,7 +164,7 @@ RULES: tuple[Rule, ...] = (
         cls=R,
         detail="link",
         weight=77,
-        reason="the fabric got no answer from the peer: its host, or the way to it",
+        reason="the peer does not answer: its host or the network path failed",
         example="efa_rdm_txe_handle_error():755<warn> err: 113, message: Unresponsive remote My EFA addr: fi_addr_efa://[a]",
         live=True,
     ),
@@ -162,9 +175,9 @@ RULES: tuple[Rule, ...] = (
         detail="ofi",
         role=UNSURE,
         weight=58,
-        action=Action.RESTART_PROCESSES,
+        action=Remedy.RESTART_PROCESSES,
         node=False,
-        reason="a request to the fabric failed; the line does not say on which side",
+        reason="a fabric request failed; the line does not say on which side",
         example="NCCL WARN NET/OFI Request 0x7f1 completed with error. RC: 21. Error: unknown error",
     ),
     Rule(
@@ -173,7 +186,7 @@ RULES: tuple[Rule, ...] = (
         cls=R,
         detail="link-event",
         weight=10,
-        action=Action.WAIT,
+        action=Remedy.WAIT,
         node=False,
         reason="a link came up again, or the subnet manager changed",
         example="NCCL WARN NET/IB : Got async event : client reregistration",
@@ -185,9 +198,9 @@ RULES: tuple[Rule, ...] = (
         detail="ib-call",
         role=UNSURE,
         weight=70,
-        action=Action.RESTART_PROCESSES,
+        action=Remedy.RESTART_PROCESSES,
         node=False,
-        reason="a call to the InfiniBand device failed: the device, a peer that left, or a wrong index",
+        reason="a call to the InfiniBand device failed: the device, a peer that ended, or a wrong index",
         example="NCCL WARN Call to ibv_modify_qp failed with error Connection timed out",
         live=True,
     ),
@@ -219,7 +232,7 @@ RULES: tuple[Rule, ...] = (
         detail="take-down",
         role=UNSURE,
         weight=9,
-        reason="PyTorch ends the process because a collective failed or waited too long: told before",
+        reason="PyTorch ends the process because a collective failed or timed out; an earlier line reports that",
         example="Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, "
         "subsequent GPU operations might run on corrupted data.",
     ),
@@ -237,7 +250,7 @@ RULES: tuple[Rule, ...] = (
         detail="watchdog",
         role=UNSURE,
         weight=50,
-        reason="a collective waited too long: it says who waited, not whom for",
+        reason="a collective timed out; the line names the rank that waited, not the rank that is missing",
         example="[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE) "
         "ran for 1800745",
         live=True,
@@ -251,7 +264,7 @@ RULES: tuple[Rule, ...] = (
         detail="watchdog-stuck",
         role=UNSURE,
         weight=49,
-        reason="not even the watchdog moved: a CUDA call or the interpreter's lock does not return",
+        reason="the NCCL watchdog thread itself is stuck: a CUDA call or the interpreter's lock does not return",
         example="ProcessGroupNCCL's watchdog got stuck for 600 seconds without making progress in monitoring "
         "enqueued collectives.",
         live=True,
@@ -267,7 +280,7 @@ RULES: tuple[Rule, ...] = (
         detail="peer-gone",
         role=COLLATERAL,
         weight=20,
-        reason="the other side closed the connection: it went first",
+        reason="the peer closed the connection: it ended first",
         example="misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer node-09<55912>",
     ),
     Rule(
@@ -280,7 +293,7 @@ RULES: tuple[Rule, ...] = (
         detail="peer-gone",
         role=COLLATERAL,
         weight=20,
-        reason="NCCL's result 6, or the abort that follows: mostly a peer's end, told by those who were left",
+        reason="NCCL's result 6, or the abort that follows: usually the end of a peer, reported by the other ranks",
         example="ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
         "prematurely.",
     ),
@@ -294,7 +307,7 @@ RULES: tuple[Rule, ...] = (
         detail="system-error",
         role=UNSURE,
         weight=45,
-        action=Action.RESTART_PROCESSES,
+        action=Remedy.RESTART_PROCESSES,
         node=False,
         reason="NCCL could not reach a peer's socket: the peer, an interface, a firewall",
         example="misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to 10.0.0.1<38007> failed : Software caused "
@@ -309,7 +322,7 @@ RULES: tuple[Rule, ...] = (
         cls=E,
         detail="nccl-set-up",
         weight=86,
-        reason="interfaces, versions or devices are set up unlike what NCCL needs; the next start finds the same",
+        reason="interfaces, versions or devices do not meet NCCL's requirements; a restart fails in the same way",
         example="NCCL WARN Bootstrap : no socket interface found",
     ),
     Rule(
@@ -318,7 +331,7 @@ RULES: tuple[Rule, ...] = (
         cls=E,
         detail="nccl-usage",
         weight=58,
-        reason="NCCL's result 5: mostly two ranks on one device",
+        reason="NCCL's result 5: usually two ranks on one device",
         example="ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
     ),
     Rule(
@@ -337,9 +350,9 @@ RULES: tuple[Rule, ...] = (
         detail="system-error",
         role=UNSURE,
         weight=44,
-        action=Action.RESTART_PROCESSES,
+        action=Remedy.RESTART_PROCESSES,
         node=False,
-        reason="NCCL's result 2: a socket or device call failed; often the peer's end",
+        reason="NCCL's result 2: a socket or device call failed; often because the peer ended",
         example="RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:1275, unhandled system error, NCCL "
         "version 2.18.5",
     ),
@@ -350,9 +363,9 @@ RULES: tuple[Rule, ...] = (
         detail="internal-error",
         role=UNSURE,
         weight=44,
-        action=Action.RESTART_PROCESSES,
+        action=Remedy.RESTART_PROCESSES,
         node=False,
-        reason="NCCL's result 3: set-up, versions, a bug, or with older ones a closed peer",
+        reason="NCCL's result 3: set-up, versions, a bug, or in older versions a closed peer",
         example="ncclInternalError: Internal check failed.",
     ),
     Rule(
@@ -362,7 +375,7 @@ RULES: tuple[Rule, ...] = (
         detail="store-gone",
         role=COLLATERAL,
         weight=6,
-        reason="the stack of a call that lost the store",
+        reason="stack of a call that lost its connection to the store",
         example="Exception raised from recvBytes at ../torch/csrc/distributed/c10d/Utils.hpp:670",
     ),
 )

@@ -1,11 +1,11 @@
 """Stores, rendezvous, gloo and plain sockets.
 
-The store lives on the first node: those who cannot reach it any more tell of its end, those who never could tell of the
-way to it.
+The store runs on the first node: a connection that breaks means that the store has ended; a connection that never
+succeeded means that the path to it is wrong.
 """
 
 from ftcore.faults.rule import COLLATERAL, UNSURE, Rule
-from ftcore.faults.taxonomy import Action, FaultClass
+from ftcore.faults.taxonomy import FaultClass, Remedy
 
 N, X, T, E = FaultClass.NETWORK_RENDEZVOUS, FaultClass.COLLATERAL, FaultClass.NCCL_TIMEOUT, FaultClass.CONFIG_ENV
 
@@ -15,7 +15,7 @@ RULES: tuple[Rule, ...] = (
         pattern=r"ras/client_support\.cc.{0,120}in use",
         cls=FaultClass.UNKNOWN,
         weight=0,
-        reason="NCCL's diagnosis port is taken; harmless",
+        reason="the port of NCCL's RAS service is in use; harmless",
         example="ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use",
     ),
     Rule(
@@ -24,7 +24,7 @@ RULES: tuple[Rule, ...] = (
         cls=E,
         detail="port-taken",
         weight=84,
-        reason="another process has the port: an older run, or another job",
+        reason="another process uses the port: an earlier run, or another job",
         example="RuntimeError: The server socket has failed to listen on any local network address. errno: 98 - "
         "Address already in use",
     ),
@@ -36,7 +36,7 @@ RULES: tuple[Rule, ...] = (
         detail="barrier",
         role=UNSURE,
         weight=53,
-        reason="the monitored barrier names those who did not come",
+        reason="the monitored barrier names the ranks that did not arrive",
         example="RuntimeError: Ranks 1, 2 failed to pass monitoredBarrier in 30000 ms",
     ),
     Rule(
@@ -46,7 +46,7 @@ RULES: tuple[Rule, ...] = (
         detail="peer-gone",
         role=COLLATERAL,
         weight=22,
-        reason="this rank came; the one it names did not",
+        reason="this rank arrived at the barrier; the rank that it names did not",
         example="RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting "
         "for send/recv from rank 0.",
     ),
@@ -60,7 +60,7 @@ RULES: tuple[Rule, ...] = (
         detail="store-gone",
         role=COLLATERAL,
         weight=20,
-        reason="the store went away with the first node's process",
+        reason="the store ended with the first node's process",
         example='Failed to check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too early)',
     ),
     Rule(
@@ -72,7 +72,7 @@ RULES: tuple[Rule, ...] = (
         detail="peer-gone",
         role=COLLATERAL,
         weight=20,
-        reason="the other side closed the connection: it went first",
+        reason="the peer closed the connection: it ended first",
         example="RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:52710",
     ),
     Rule(
@@ -82,7 +82,7 @@ RULES: tuple[Rule, ...] = (
         detail="peer-silent",
         role=COLLATERAL,
         weight=23,
-        reason="gloo waited for another rank",
+        reason="gloo timed out waiting for another rank",
         example="RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete",
     ),
     Rule(
@@ -91,9 +91,9 @@ RULES: tuple[Rule, ...] = (
         cls=N,
         detail="network-check",
         weight=64,
-        action=Action.REPLACE_NODE,
+        action=Remedy.REPLACE_NODE,
         node=True,
-        reason="a check between the nodes says that this node's network is broken",
+        reason="a check between nodes reports that this node's network is broken",
         example="RuntimeError: The node network is breakdown.",
     ),
     Rule(
@@ -103,8 +103,8 @@ RULES: tuple[Rule, ...] = (
         detail="unreachable",
         role=UNSURE,
         weight=42,
-        action=Action.STOP_AND_REPORT,
-        reason="the first contact failed: address, port, interface or firewall; the next try finds the same",
+        action=Remedy.STOP_AND_REPORT,
+        reason="the first connection failed: address, port, interface or firewall; a retry fails in the same way",
         example="RendezvousConnectionError: The connection to the C10d store has failed. See inner exception "
         "for details.",
     ),
@@ -119,7 +119,7 @@ RULES: tuple[Rule, ...] = (
         detail="rendezvous",
         role=UNSURE,
         weight=42,
-        reason="not enough nodes came in time, or the run was closed",
+        reason="too few nodes joined in time, or the rendezvous was closed",
         example="torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
     ),
     Rule(
@@ -129,7 +129,7 @@ RULES: tuple[Rule, ...] = (
         detail="ranks-missing",
         role=UNSURE,
         weight=43,
-        reason="the store counts those who came: some never did",
+        reason="the store counts the ranks that connected: some never did",
         example="torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 6/8 clients "
         "joined.",
     ),
@@ -147,7 +147,7 @@ RULES: tuple[Rule, ...] = (
         detail="store-timeout",
         role=UNSURE,
         weight=41,
-        reason="the store did not answer: its host is down, its port closed or another job's",
+        reason="the store did not answer: its host is down, or its port is closed or belongs to another job",
         example="torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying "
         "to connect to (h, 29500)",
     ),
@@ -165,7 +165,7 @@ RULES: tuple[Rule, ...] = (
         detail="peer-gone",
         role=COLLATERAL,
         weight=24,
-        reason="it says that another one ended",
+        reason="the line reports that another process ended",
         example="RuntimeError: another rank has failed; shutting down",
     ),
     Rule(
@@ -188,7 +188,7 @@ RULES: tuple[Rule, ...] = (
         detail="peer-gone",
         role=COLLATERAL,
         weight=22,
-        reason="the coordination service tells that another task is gone",
+        reason="the coordination service reports that another task has ended",
         example="UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats): /job:jax_worker/task:5",
     ),
     Rule(
@@ -199,7 +199,7 @@ RULES: tuple[Rule, ...] = (
         detail="ranks-missing",
         role=UNSURE,
         weight=43,
-        reason="the coordination service waited for tasks that never came",
+        reason="the coordination service timed out waiting for tasks",
         example="DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: PjRT_Client_Connect.",
     ),
     Rule(
@@ -210,7 +210,7 @@ RULES: tuple[Rule, ...] = (
         detail="re-rendezvous",
         role=COLLATERAL,
         weight=5,
-        reason="an agent stops its workers because the group changes: a node came, or another one went",
+        reason="an agent stops its workers because the membership changes: a node joined or left",
         example="[default] Detected 1 new nodes; restarting worker group: membership change",
     ),
     Rule(
@@ -221,7 +221,7 @@ RULES: tuple[Rule, ...] = (
         detail="peer-gone",
         role=COLLATERAL,
         weight=13,
-        reason="mpirun ends the rest after one process's end",
+        reason="mpirun ends the other processes after one has ended",
         example="a non-zero exit code. Per user-direction, the job has been aborted.",
     ),
     Rule(
@@ -234,7 +234,7 @@ RULES: tuple[Rule, ...] = (
         detail="service",
         role=UNSURE,
         weight=62,
-        reason="a service on the network was not reached, in a library's own words",
+        reason="a service on the network was not reached, as reported by a client library",
         example="wandb.errors.CommError: Run initialization has timed out after 90.0 sec.",
     ),
     Rule(
@@ -259,7 +259,7 @@ RULES: tuple[Rule, ...] = (
         detail="name-resolution",
         role=UNSURE,
         weight=46,
-        reason="a host's name has no address",
+        reason="a host name could not be resolved",
         example="socket.gaierror: [Errno -3] Temporary failure in name resolution",
     ),
     Rule(
@@ -269,8 +269,8 @@ RULES: tuple[Rule, ...] = (
         detail="address",
         role=UNSURE,
         weight=62,
-        action=Action.STOP_AND_REPORT,
-        reason="this host finds no address for its own name or interface; the next try finds the same",
+        action=Remedy.STOP_AND_REPORT,
+        reason="this host finds no address for its own name or interface; a retry fails in the same way",
         example="RuntimeError: [gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: eth0",
     ),
     Rule(
@@ -281,8 +281,8 @@ RULES: tuple[Rule, ...] = (
         detail="controller",
         role=UNSURE,
         weight=33,
-        action=Action.WAIT,
-        reason="the scheduler's own server does not answer; jobs that run go on",
+        action=Remedy.WAIT,
+        reason="the scheduler's controller does not answer; running jobs continue",
         example="srun: error: Unable to contact slurm controller (connect failure)",
     ),
     Rule(
@@ -297,7 +297,7 @@ RULES: tuple[Rule, ...] = (
         detail="unreachable",
         role=UNSURE,
         weight=38,
-        reason="nobody answers at that address",
+        reason="no process answers at that address",
         example="ConnectionRefusedError: [Errno 111] Connection refused",
     ),
 )

@@ -1,7 +1,9 @@
 """The program itself: data loader, numbers, hangs, crashes, imports and arguments, and its own exceptions."""
 
-from ftcore.faults.rule import COLLATERAL, UNSURE, Rule
-from ftcore.faults.taxonomy import Action, FaultClass
+import attrs
+
+from ftcore.faults.rule import COLLATERAL, ROOT, UNSURE, Rule
+from ftcore.faults.taxonomy import FaultClass, Remedy
 
 D, M, E, U, H = (
     FaultClass.DATA_LOADER,
@@ -21,8 +23,8 @@ LOADER: tuple[Rule, ...] = (
         cls=D,
         detail="shared-memory",
         weight=83,
-        action=Action.STOP_AND_REPORT,
-        reason="shared memory is too small for what the workers hand over; it will be so again",
+        action=Remedy.STOP_AND_REPORT,
+        reason="shared memory is too small for the data loader's batches; a restart fails in the same way",
         example="RuntimeError: DataLoader worker (pid 1219) is killed by signal: Bus error.",
         live=True,
     ),
@@ -33,7 +35,7 @@ LOADER: tuple[Rule, ...] = (
         detail="terminated",
         role=COLLATERAL,
         weight=17,
-        reason="an agent ended the worker with its rank, after another one's end",
+        reason="an agent ended the worker together with its rank, after another rank had ended",
         example="RuntimeError: DataLoader worker (pid 3121) is killed by signal: Terminated.",
     ),
     Rule(
@@ -45,7 +47,7 @@ LOADER: tuple[Rule, ...] = (
         cls=D,
         detail="worker-killed",
         weight=81,
-        reason="a worker of the data loader was ended, for memory mostly",
+        reason="a worker of the data loader was killed, usually for memory",
         example="RuntimeError: DataLoader worker (pid 30882) is killed by signal: Killed.",
         live=True,
     ),
@@ -55,7 +57,7 @@ LOADER: tuple[Rule, ...] = (
         cls=D,
         detail="stalled",
         weight=74,
-        reason="no batch came from the workers in time",
+        reason="the data loader's workers delivered no batch in time",
         example="RuntimeError: DataLoader timed out after 120 seconds",
         live=True,
     ),
@@ -66,7 +68,7 @@ LOADER: tuple[Rule, ...] = (
         detail="messenger",
         role=UNSURE,
         weight=40,
-        reason="the data loader hands on another's error: a device lost, or the data set's exception",
+        reason="the data loader passes on another error: a lost device, or an exception of the data set",
         example="RuntimeError: Caught RuntimeError in pin memory thread for device 4.",
     ),
 )
@@ -79,7 +81,7 @@ NUMERIC: tuple[Rule, ...] = (
         cls=M,
         detail="loss-scale",
         weight=83,
-        reason="half precision overflows whatever the scale is",
+        reason="half precision overflows at every loss scale",
         example="Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
         live=True,
     ),
@@ -112,7 +114,7 @@ NUMERIC: tuple[Rule, ...] = (
         cls=M,
         detail="not-finite",
         weight=78,
-        reason="a computation that fails on numbers that are not finite, or far out of range",
+        reason="a computation failed on values that are not finite or far out of range",
         example="torch._C._LinAlgError: linalg.svd: The algorithm failed to converge",
         live=True,
     ),
@@ -129,7 +131,7 @@ NUMERIC: tuple[Rule, ...] = (
         cls=M,
         detail="spike",
         weight=58,
-        reason="somebody who watches the curve says that it left its course",
+        reason="a monitor reports that the loss diverges",
         example="[watch] loss spike at step 4100: 2.31 -> 7.92",
     ),
     Rule(
@@ -140,7 +142,7 @@ NUMERIC: tuple[Rule, ...] = (
         detail="words",
         role=UNSURE,
         weight=23,
-        reason="words for numbers that left their course, where nothing says more",
+        reason="the line mentions diverging or non-finite values, without details",
         example="step 4100: the run seems to diverge",
     ),
     Rule(
@@ -149,11 +151,27 @@ NUMERIC: tuple[Rule, ...] = (
         cls=M,
         detail="overflow",
         weight=13,
-        action=Action.WAIT,
-        reason="one step was left out and the loss scale lowered: usual now and then",
+        action=Remedy.WAIT,
+        reason="one step was skipped and the loss scale lowered: normal now and then",
         example="Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0",
     ),
 )
+
+GLOO_PEER_GONE = Rule(
+    name="gloo-peer-gone",
+    pattern=r"(?i)(?:closed|reset|aborted) by peer.{0,80}typically caused by a remote worker hanging",
+    cls=FaultClass.COLLATERAL,
+    detail="peer-gone",
+    role=COLLATERAL,
+    weight=20,
+    reason="the peer closed the connection: it ended first",
+    example="RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:5786: Connection reset by peer. "
+    "This is typically caused by a remote worker hanging or bugs in the application.",
+)
+"""Gloo's advice on a lost connection names a hang, so this rule is read before that of hangs."""
+
+GLOO_PEER_HANGS = attrs.evolve(GLOO_PEER_GONE, name="hang-told", cls=H, detail="no-progress", role=ROOT, weight=57)
+"""How masters before revision 4 read that line."""
 
 HANGS: tuple[Rule, ...] = (
     Rule(
@@ -163,9 +181,9 @@ HANGS: tuple[Rule, ...] = (
         detail="straggler",
         role=COLLATERAL,
         weight=66,
-        action=Action.REPLACE_NODE,
+        action=Remedy.REPLACE_NODE,
         node=True,
-        reason="an agent takes itself out because a check named its node slow",
+        reason="an agent leaves because a check found its node slow",
         example="RuntimeError: The node is a straggler and exits.",
     ),
     Rule(
@@ -177,12 +195,13 @@ HANGS: tuple[Rule, ...] = (
         cls=H,
         detail="straggler",
         weight=57,
-        action=Action.REPLACE_NODE,
+        action=Remedy.REPLACE_NODE,
         node=True,
-        reason="a check names who is slow",
+        reason="a check names the slow ranks or nodes",
         example="Fault nodes are: []  and stragglers are: [1].",
         live=True,
     ),
+    GLOO_PEER_GONE,
     Rule(
         name="hang-told",
         pattern=r"(?i)\bhang (?:is |was )?detected|training (?:is |has )?(?:hung|stuck|hang)"
@@ -202,7 +221,7 @@ HANGS: tuple[Rule, ...] = (
         cls=H,
         detail="no-progress",
         weight=57,
-        reason="somebody who watches the steps says that none comes",
+        reason="a monitor reports that steps are no longer completed",
         example="Timeout (0:10:00)!",
         live=True,
     ),
@@ -213,7 +232,7 @@ HANGS: tuple[Rule, ...] = (
         detail="no-progress",
         role=UNSURE,
         weight=57,
-        reason="some ranks have not come to a reduction for a long time",
+        reason="some ranks have not joined a collective for a long time",
         example="W horovod/common/stall_inspector.cc:107] are waiting for remainder of ranks for more than 60 seconds.",
         live=True,
     ),
@@ -223,7 +242,7 @@ HANGS: tuple[Rule, ...] = (
         cls=H,
         detail="lockup",
         weight=60,
-        reason="a processor of the host stood still",
+        reason="a CPU of the host is stuck",
         example="watchdog: BUG: soft lockup - CPU#17 stuck for 22s! [python:4711]",
         live=True,
     ),
@@ -236,8 +255,8 @@ HANGS: tuple[Rule, ...] = (
         detail="slow",
         role=UNSURE,
         weight=47,
-        action=Action.WAIT,
-        reason="somebody who watches the speed says that it fell; who is slow it does not say for sure",
+        action=Remedy.WAIT,
+        reason="a monitor reports lower throughput; the line may not identify the slow rank",
         example="[watch] throughput dropped from 150 to 90 TFLOPs",
     ),
     Rule(
@@ -248,7 +267,7 @@ HANGS: tuple[Rule, ...] = (
         detail="stacks",
         role=UNSURE,
         weight=25,
-        reason="a trace of system calls stands in a wait",
+        reason="a system call trace shows a process that waits",
         example="futex(0x7f1c6c0, FUTEX_WAIT_PRIVATE, 0, NULL",
     ),
     Rule(
@@ -259,7 +278,7 @@ HANGS: tuple[Rule, ...] = (
         detail="no-progress",
         role=UNSURE,
         weight=24,
-        reason="words for a standstill, where nothing says more",
+        reason="the line mentions a hang, without details",
         example="[monitor] worker 3 seems stuck at step 812",
     ),
 )
@@ -273,7 +292,7 @@ SET_UP: tuple[Rule, ...] = (
         cls=E,
         detail="import",
         weight=84,
-        reason="what the program needs is not installed as it needs it",
+        reason="a package, module or library is missing or has the wrong version",
         example="ModuleNotFoundError: No module named 'flash_attn'",
     ),
     Rule(
@@ -291,7 +310,7 @@ SET_UP: tuple[Rule, ...] = (
         cls=E,
         detail="arguments",
         weight=83,
-        reason="the command line or the environment is not what the program takes",
+        reason="the program does not accept its command line or environment",
         example="train.py: error: unrecognized arguments: --lrr 0.1",
     ),
     Rule(
@@ -306,7 +325,7 @@ SET_UP: tuple[Rule, ...] = (
         cls=E,
         detail="versions",
         weight=79,
-        reason="packages, device and program do not fit together",
+        reason="packages, device and program are incompatible",
         example="AttributeError: module 'torch.distributed' has no attribute '_tensor'",
     ),
     Rule(
@@ -324,7 +343,7 @@ SET_UP: tuple[Rule, ...] = (
         cls=E,
         detail="configuration",
         weight=62,
-        reason="the program itself rejects what it was given",
+        reason="the program rejects its configuration",
         example="AssertionError: --micro-batch-size must be given",
     ),
     Rule(
@@ -336,7 +355,7 @@ SET_UP: tuple[Rule, ...] = (
         cls=E,
         detail="sizes",
         weight=78,
-        reason="world, parallelism and batch do not fit together",
+        reason="world size, parallelism and batch size do not match",
         example="AssertionError: world size (6) is not divisible by tensor model parallel size (4)",
     ),
     Rule(
@@ -349,7 +368,7 @@ SET_UP: tuple[Rule, ...] = (
         cls=E,
         detail="permission",
         weight=82,
-        reason="the job may not do what it tries",
+        reason="the job lacks the permission for an operation",
         example="PermissionError: [Errno 13] Permission denied: '/mnt/shared/outputs/run17'",
     ),
     Rule(
@@ -360,7 +379,7 @@ SET_UP: tuple[Rule, ...] = (
         cls=E,
         detail="limits",
         weight=76,
-        reason="a limit of the system (files, threads) is too low",
+        reason="a system limit (open files, threads) is too low",
         example="OSError: [Errno 24] Too many open files",
     ),
     Rule(
@@ -372,7 +391,7 @@ SET_UP: tuple[Rule, ...] = (
         cls=E,
         detail="build",
         weight=84,
-        reason="an extension cannot be built here",
+        reason="an extension cannot be built on this host",
         example="RuntimeError: Error building extension 'fused_adam'",
     ),
 )
@@ -385,7 +404,7 @@ CRASHES: tuple[Rule, ...] = (
         detail="abort",
         role=UNSURE,
         weight=14,
-        reason="a watchdog took the process down, or C++ aborted: what came before says why",
+        reason="a watchdog ended the process, or C++ aborted; earlier lines give the cause",
         example="Fatal Python error: Aborted",
     ),
     Rule(
@@ -398,7 +417,7 @@ CRASHES: tuple[Rule, ...] = (
         cls=U,
         detail="crash",
         weight=70,
-        action=Action.RESTART_PROCESSES,
+        action=Remedy.RESTART_PROCESSES,
         reason="the interpreter or an extension crashed; only the process is lost",
         example="Fatal Python error: Segmentation fault",
         live=True,
@@ -408,7 +427,7 @@ CRASHES: tuple[Rule, ...] = (
         pattern=r"\bframe #\d+: |^#\d+ 0x[0-9a-f]+ in |Exception raised from \S+ at",
         cls=FaultClass.UNKNOWN,
         weight=0,
-        reason="a frame of a C++ stack, whatever names stand in it",
+        reason="a frame of a C++ stack",
         example="frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x57 (0x7f in libc10.so)",
     ),
     Rule(
@@ -418,7 +437,7 @@ CRASHES: tuple[Rule, ...] = (
         cls=U,
         detail="exception",
         weight=60,
-        reason="the program raised it, and nothing says that another's end was behind it",
+        reason="the program raised an exception, and no line attributes it to another process",
         example="ValueError: x",
     ),
     Rule(
@@ -426,7 +445,7 @@ CRASHES: tuple[Rule, ...] = (
         pattern=r"^\s*what\(\):\s+\[?(?:PG|Rank)",
         cls=FaultClass.UNKNOWN,
         weight=0,
-        reason="C++ ends after an exception of the watchdog that was told before",
+        reason="C++ ends after an exception of the watchdog that an earlier line reports",
         example="  what():  [PG 0 Rank 3] Process group watchdog thread terminated with exception: x",
     ),
     Rule(
@@ -436,7 +455,7 @@ CRASHES: tuple[Rule, ...] = (
         cls=U,
         detail="exception",
         weight=57,
-        reason="an exception or assertion of compiled code",
+        reason="an exception or assertion in compiled code",
         example="  what():  basic_string::_M_construct null not valid",
     ),
     Rule(
@@ -455,7 +474,7 @@ CRASHES: tuple[Rule, ...] = (
         cls=U,
         detail="exception",
         weight=59,
-        reason="as above, without a text",
+        reason="an exception without a message",
         example="Exception",
     ),
 )

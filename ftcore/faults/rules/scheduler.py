@@ -1,10 +1,10 @@
-"""Slurm, Kubernetes, clouds: who was ended, by whom, why; then what launchers say of an end without a cause."""
+"""Slurm, Kubernetes and clouds: which process was ended, by what and why; then unexplained exits."""
 
 import signal
 
 from ftcore.faults.codes import SIGNAL_MEANINGS, exit_patterns
 from ftcore.faults.rule import COLLATERAL, UNSURE, Rule
-from ftcore.faults.taxonomy import Action, FaultClass
+from ftcore.faults.taxonomy import FaultClass, Remedy
 
 P, E, U = FaultClass.SIGNAL_PREEMPTION, FaultClass.CONFIG_ENV, FaultClass.USER_CODE
 
@@ -17,7 +17,7 @@ RULES: tuple[Rule, ...] = (
         cls=P,
         detail="time-limit",
         weight=94,
-        action=Action.WAIT,
+        action=Remedy.WAIT,
         reason="the scheduler ended the job at its time limit",
         example="slurmstepd: error: *** JOB 3665238 ON node-01 CANCELLED AT 2023-06-10T09:59:21 DUE TO TIME LIMIT ***",
     ),
@@ -30,9 +30,9 @@ RULES: tuple[Rule, ...] = (
         cls=P,
         detail="node-failure",
         weight=93,
-        action=Action.REPLACE_NODE,
+        action=Remedy.REPLACE_NODE,
         node=True,
-        reason="scheduler or platform lost the node",
+        reason="the scheduler or the platform lost the node",
         example="slurmstepd: error: *** JOB 7 ON node-01 CANCELLED AT 2024-01-01T00:00:00 DUE TO NODE FAILURE, "
         "SEE SLURMCTLD LOG ***",
     ),
@@ -42,8 +42,8 @@ RULES: tuple[Rule, ...] = (
         cls=P,
         detail="daemon-lost",
         weight=59,
-        action=Action.RESTART_PROCESSES,
-        reason="the launcher's daemon on a node is gone: ended from outside, or the way to it",
+        action=Remedy.RESTART_PROCESSES,
+        reason="the launcher's daemon on a node ended or is unreachable",
         example="ORTE has lost communication with a remote daemon.",
     ),
     Rule(
@@ -60,8 +60,8 @@ RULES: tuple[Rule, ...] = (
         cls=P,
         detail="preempted",
         weight=94,
-        action=Action.WAIT,
-        reason="a job of higher priority, or the cloud, took the node back",
+        action=Remedy.WAIT,
+        reason="the node was preempted: by a job of higher priority, or by the cloud provider",
         example="slurmstepd: error: *** STEP 7.0 ON node-01 CANCELLED AT 2024-01-01T00:00:00 DUE TO PREEMPTION ***",
     ),
     Rule(
@@ -71,8 +71,8 @@ RULES: tuple[Rule, ...] = (
         cls=P,
         detail="planned-exit",
         weight=66,
-        action=Action.WAIT,
-        reason="the program ended at the time it was told to, mostly with a checkpoint",
+        action=Remedy.WAIT,
+        reason="the program ended at its configured time, usually with a checkpoint",
         example="[exiting program after 1190.0357275923093 minutes] datetime: 2021-08-08 01:00:51",
     ),
     Rule(
@@ -83,8 +83,8 @@ RULES: tuple[Rule, ...] = (
         cls=P,
         detail="evicted",
         weight=64,
-        action=Action.WAIT,
-        reason="the platform put the pod out; the message says why",
+        action=Remedy.WAIT,
+        reason="the platform evicted the pod; the message gives the reason",
         example="agents-ppo-master-0   0/1   Evicted   0   19h",
     ),
     Rule(
@@ -98,7 +98,7 @@ RULES: tuple[Rule, ...] = (
         cls=E,
         detail="container-set-up",
         weight=86,
-        reason="image, volume or job description are wrong; the next start finds the same",
+        reason="image, volume or job description is wrong; a restart fails in the same way",
         example="trainer-worker-0   0/1   ImagePullBackOff   0   3m",
     ),
     Rule(
@@ -107,8 +107,8 @@ RULES: tuple[Rule, ...] = (
         cls=P,
         detail="no-capacity",
         weight=45,
-        action=Action.WAIT,
-        reason="there is no room; the scheduler starts it when there is",
+        action=Remedy.WAIT,
+        reason="not enough free resources; the scheduler starts the job when there are",
         example="Warning  FailedScheduling  0/12 nodes are available: 12 Insufficient nvidia.com/gpu.",
     ),
     Rule(
@@ -119,8 +119,8 @@ RULES: tuple[Rule, ...] = (
         detail="cancelled",
         role=UNSURE,
         weight=36,
-        action=Action.WAIT,
-        reason="somebody cancelled it, or Slurm ended the step after a task's failure",
+        action=Remedy.WAIT,
+        reason="a user cancelled the job, or Slurm ended the step after a task's failure",
         example="slurmstepd: error: *** STEP 405737.0 ON node-01 CANCELLED AT 2020-01-16T23:05:49 ***",
     ),
     Rule(
@@ -130,8 +130,8 @@ RULES: tuple[Rule, ...] = (
         cls=U,
         detail="crash",
         weight=64,
-        action=Action.RESTART_PROCESSES,
-        reason="srun names the task that crashed by itself",
+        action=Remedy.RESTART_PROCESSES,
+        reason="srun names the task that crashed",
         example="srun: error: node-01: task 0: Segmentation fault",
     ),
     Rule(
@@ -141,7 +141,7 @@ RULES: tuple[Rule, ...] = (
         detail="sigkill",
         role=UNSURE,
         weight=34,
-        action=Action.RESTART_PROCESSES,
+        action=Remedy.RESTART_PROCESSES,
         reason="SIGKILL: " + SIGNAL_MEANINGS[signal.SIGKILL],
         example="srun: error: node-01: task 3: Killed",
     ),
@@ -152,7 +152,7 @@ RULES: tuple[Rule, ...] = (
         detail="terminated",
         role=COLLATERAL,
         weight=16,
-        reason="srun ended this one after another",
+        reason="srun ended this task after another one",
         example="srun: error: node-01: task 1: Terminated",
     ),
 )
@@ -164,7 +164,7 @@ EXITS: tuple[Rule, ...] = (
         cls=U,
         detail="sigsegv",
         weight=55,
-        action=Action.RESTART_PROCESSES,
+        action=Remedy.RESTART_PROCESSES,
         reason="SIGSEGV: " + SIGNAL_MEANINGS[signal.SIGSEGV],
         example="failed (exitcode: -11) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
     ),
@@ -175,7 +175,7 @@ EXITS: tuple[Rule, ...] = (
         detail="sigbus",
         role=UNSURE,
         weight=54,
-        action=Action.STOP_AND_REPORT,
+        action=Remedy.STOP_AND_REPORT,
         reason="SIGBUS: " + SIGNAL_MEANINGS[signal.SIGBUS],
         example="failed (exitcode: -7) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
     ),
@@ -188,10 +188,9 @@ EXITS: tuple[Rule, ...] = (
         detail="sigkill",
         role=UNSURE,
         weight=34,
-        action=Action.RESTART_PROCESSES,
-        reason="one process was killed and its launcher lives to tell: a scheduler ends both and sends SIGTERM "
-        "first, the "
-        "OOM killer takes the largest alone",
+        action=Remedy.RESTART_PROCESSES,
+        reason="one process was killed, its launcher was not: a scheduler ends both and sends SIGTERM first, the OOM "
+        "killer ends the largest process only",
         example="failed (exitcode: -9) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
     ),
     Rule(
@@ -201,7 +200,7 @@ EXITS: tuple[Rule, ...] = (
         detail="sigkill",
         role=UNSURE,
         weight=34,
-        action=Action.RESTART_PROCESSES,
+        action=Remedy.RESTART_PROCESSES,
         reason="SIGKILL: " + SIGNAL_MEANINGS[signal.SIGKILL],
         example="container trainer: Error, exit code 137",
     ),
@@ -211,8 +210,8 @@ EXITS: tuple[Rule, ...] = (
         cls=P,
         detail="time-limit",
         weight=36,
-        action=Action.WAIT,
-        reason="exit code 124: the command timeout ended it",
+        action=Remedy.WAIT,
+        reason="exit code 124: the command `timeout` ended the process",
         example="process exited with code 124",
     ),
     Rule(
@@ -225,8 +224,8 @@ EXITS: tuple[Rule, ...] = (
         detail="sigterm",
         role=UNSURE,
         weight=32,
-        action=Action.WAIT,
-        reason="an order to end from outside: scheduler, operator, or an agent after another's end",
+        action=Remedy.WAIT,
+        reason="an external request to end: from the scheduler, an operator, or an agent after another rank ended",
         example="torch.distributed.elastic.multiprocessing.api.SignalException: Process 8186 got signal: 15",
     ),
     Rule(
@@ -236,7 +235,7 @@ EXITS: tuple[Rule, ...] = (
         detail="sigterm",
         role=UNSURE,
         weight=18,
-        action=Action.WAIT,
+        action=Remedy.WAIT,
         reason="SIGTERM: " + SIGNAL_MEANINGS[signal.SIGTERM],
         example="failed (exitcode: -15) local_rank: 3 (pid: 886) of binary: /usr/bin/python",
     ),
@@ -258,8 +257,8 @@ EXITS: tuple[Rule, ...] = (
         detail="sigkill",
         role=UNSURE,
         weight=61,
-        action=Action.RESTART_PROCESSES,
-        reason="one process of a pool was killed and the others live to tell: mostly the OOM killer",
+        action=Remedy.RESTART_PROCESSES,
+        reason="one process of a pool was killed and the others were not: usually the OOM killer",
         example="concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly",
     ),
     Rule(
@@ -269,7 +268,7 @@ EXITS: tuple[Rule, ...] = (
         cls=E,
         detail="command",
         weight=36,
-        reason="exit codes 126 and 127: a shell could not run or did not find the command",
+        reason="exit code 126 or 127: a shell could not run or find the command",
         example="process exited with code 127",
     ),
     Rule(
@@ -279,7 +278,7 @@ EXITS: tuple[Rule, ...] = (
         detail="arguments",
         role=UNSURE,
         weight=14,
-        reason="exit code 2 is how Python ends that does not find its script or takes no such argument",
+        reason="exit code 2: Python did not find the script, or the program rejected its arguments",
         example="failed (exitcode: 2) local_rank: 0 (pid: 886) of binary: /usr/bin/python",
     ),
     Rule(
@@ -290,7 +289,7 @@ EXITS: tuple[Rule, ...] = (
         detail="exit",
         role=UNSURE,
         weight=12,
-        reason="exit code 1 is how Python ends after an exception; its text is not here",
+        reason="exit code 1: Python ended after an exception that is not in the text",
         example="failed (exitcode: 1) local_rank: 0 (pid: 886) of binary: /usr/bin/python",
     ),
     Rule(
@@ -301,7 +300,7 @@ EXITS: tuple[Rule, ...] = (
         detail="exit",
         role=UNSURE,
         weight=12,
-        reason="an exit code other than 0 says only that something went wrong before",
+        reason="a non-zero exit code says only that an earlier failure occurred",
         example="failed (exitcode: 3) local_rank: 0 (pid: 886) of binary: /usr/bin/python",
     ),
     Rule(
@@ -309,7 +308,7 @@ EXITS: tuple[Rule, ...] = (
         pattern=r"CalledProcessError|ProcessExitedException",
         cls=FaultClass.UNKNOWN,
         weight=0,
-        reason="the launcher raises its own exception about its child's; codes and signals in it are read before",
+        reason="the launcher's own exception about a failed child; other rules read the exit codes and signals in it",
         example="subprocess.CalledProcessError: Command '['python', 'train.py']' returned an exit status",
     ),
 )

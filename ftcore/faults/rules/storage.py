@@ -1,7 +1,7 @@
 """Disks, file systems, object stores and checkpoint files."""
 
 from ftcore.faults.rule import UNSURE, Rule
-from ftcore.faults.taxonomy import Action, FaultClass
+from ftcore.faults.taxonomy import FaultClass, Remedy
 
 S = FaultClass.STORAGE
 
@@ -14,9 +14,9 @@ RULES: tuple[Rule, ...] = (
         cls=S,
         detail="full",
         weight=84,
-        action=Action.STOP_AND_REPORT,
+        action=Remedy.STOP_AND_REPORT,
         node=False,
-        reason="somebody must free space first",
+        reason="the disk or quota is full: free space first",
         example="OSError: [Errno 28] No space left on device: 'ckpt.pt'",
         live=True,
     ),
@@ -30,9 +30,9 @@ RULES: tuple[Rule, ...] = (
         cls=S,
         detail="disk",
         weight=88,
-        action=Action.REPLACE_NODE,
+        action=Remedy.REPLACE_NODE,
         node=True,
-        reason="the kernel says that a disk of this host is broken",
+        reason="the kernel reports that a disk of this host is broken",
         example="blk_update_request: I/O error, dev nvme0n1, sector 12345",
         live=True,
     ),
@@ -46,7 +46,7 @@ RULES: tuple[Rule, ...] = (
         cls=S,
         detail="io",
         weight=82,
-        reason="the file system did not answer properly",
+        reason="the file system returned an I/O error",
         example="OSError: [Errno 5] Input/output error: '/app/run01'",
         live=True,
     ),
@@ -63,7 +63,7 @@ RULES: tuple[Rule, ...] = (
         cls=S,
         detail="file-system",
         weight=76,
-        reason="a network file system stalls or left",
+        reason="a network file system stalls or was disconnected",
         example="nfs: server filer01 not responding, still trying",
         live=True,
     ),
@@ -74,7 +74,7 @@ RULES: tuple[Rule, ...] = (
         detail="messenger",
         role=UNSURE,
         weight=39,
-        reason="a distributed checkpoint failed on the ranks that it names; their own error says why",
+        reason="a distributed checkpoint failed on the ranks that it names; their own errors give the cause",
         example="torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([3])",
     ),
     Rule(
@@ -86,9 +86,9 @@ RULES: tuple[Rule, ...] = (
         cls=S,
         detail="checkpoint-file",
         weight=81,
-        action=Action.STOP_AND_REPORT,
+        action=Remedy.STOP_AND_REPORT,
         node=False,
-        reason="a file is shorter than it should be, or not there: reading it again gives the same",
+        reason="a file is truncated or missing: reading it again fails in the same way",
         example="RuntimeError: [enforce fail at inline_container.cc:668] . unexpected pos 704 vs 598",
         live=True,
     ),
@@ -108,9 +108,9 @@ RULES: tuple[Rule, ...] = (
         cls=S,
         detail="checkpoint-file",
         weight=81,
-        action=Action.STOP_AND_REPORT,
+        action=Remedy.STOP_AND_REPORT,
         node=False,
-        reason="a file is not whole: reading it again gives the same; go to an older one",
+        reason="a file is corrupt or incomplete: reading it again fails in the same way; use an older one",
         example="RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
         live=True,
     ),
@@ -125,7 +125,7 @@ RULES: tuple[Rule, ...] = (
         cls=S,
         detail="object-store",
         weight=78,
-        reason="the object store refused or was not reached",
+        reason="the object store refused the request or was not reached",
         example="botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL",
         live=True,
     ),

@@ -1,1 +1,1 @@
-"""The node's agent: it runs the workers and speaks to the master."""
+"""The agent of a node: runs the workers and connects to the master."""

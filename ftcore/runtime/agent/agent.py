@@ -1,8 +1,8 @@
-"""The agent: one per node. Obeys orders, reports facts, and never decides.
+"""The agent of a node: carries out orders and reports facts; it makes no decisions about the job.
 
-What it makes of an order, of a worker's end or of the loss of its master is said by ``engine/agent.py``; here is what
-waits and works: the event loop's tasks, the supervisor, the outbox and the link. Each action of the core has one method
-here, and what comes of it is told to the core.
+``engine/agent.py`` (the core) determines the reaction to an order, a worker's end or the loss of the master. This
+module does the work: tasks of the event loop, supervisor, outbox and link. Each action of the core has one method here,
+which reports its result to the core.
 """
 
 import asyncio
@@ -17,55 +17,51 @@ from ftcore.commands import CheckHealth
 from ftcore.engine import actions as act
 from ftcore.errors import Refused, StoreError, UsageError
 from ftcore.events.node import NodeJoined
-from ftcore.events.worker import LogMatched
+from ftcore.events.worker import KERNEL_RANK, LogMatched
 from ftcore.faults.scan import Hit
 from ftcore.ids import Round
-from ftcore.ports import EventLog, Inspector, Leader, Supervisor, Transport, Warmer
+from ftcore.ports import Inspector, Leader, LeaderElection, Supervisor, Transport, Warmer
 from ftcore.runtime import tasks
-from ftcore.runtime.agent.config import FAREWELL_S, GOODBYE_S, AgentConfig, AgentParts, NodeChecker, Outcome
-from ftcore.runtime.agent.evidence import Evidence
-from ftcore.runtime.agent.link import Link, make_hello
-from ftcore.runtime.agent.node_info import NodeInfoWatch
-from ftcore.runtime.agent.outbox import Outbox
-from ftcore.runtime.agent.watch_notes import LOOK_S as NOTES_LOOK_S
-from ftcore.runtime.agent.watch_progress import ProgressWatch
-from ftcore.runtime.checks.protocol import Said
+from ftcore.runtime.agent.config import LAST_FACTS_S, LEAVE_MARGIN_S, AgentConfig, AgentParts, NodeChecker, Outcome
+from ftcore.runtime.agent.link.link import Link, make_hello
+from ftcore.runtime.agent.link.outbox import Outbox
+from ftcore.runtime.agent.telemetry.evidence import Evidence
+from ftcore.runtime.agent.telemetry.node_info import NodeInfoWatch
+from ftcore.runtime.agent.telemetry.watch_notes import POLL_S as NOTES_POLL_S
+from ftcore.runtime.agent.telemetry.watch_progress import ProgressWatch
+from ftcore.runtime.checks.protocol import CheckReport
 from ftcore.runtime.clock import at
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.states.agent import AgentPhase
 from ftcore.version import __version__
 
-FIRST_STEP_LOOK_S = 0.02
-"""How often the pages are looked at until every worker has made its first step."""
+FIRST_STEP_POLL_S = 0.02
+"""Interval of polling the shared pages until every worker has completed its first step."""
 
 logger = structlog.get_logger()
-
-KERNEL_RANK = -1
-"""Who said it, of lines that are the kernel's: no worker."""
 
 
 class Agent:
     """One node's agent.
 
     Args:
-        config: what it needs to know.
-        log: the job's log, to find the master by; closed by the caller.
+        config: the configuration.
+        log: the job's log, to look up the master; closed by the caller.
         supervisor: runs the workers; closed by the caller.
-        put_up_candidate: starts a process that wants the master role, unless one that it started lives. It is given
-            None for a standby; else nobody leads, and it is given the process id of a leader of this host that fell
-            silent and does not count as living, or 0. None: this agent never does.
-        checker: checks this node's devices and links; None: this agent cannot.
-        transport: how masters are reached; None: gRPC.
-        parts: what else it stands on.
+        start_candidate: starts a master candidate, unless one is alive. Its argument is None for a standby; without a
+            leader it is the process id of a silent leader on this host, or 0. None: this agent starts no candidates.
+        checker: checks this node's devices and links; None: no checks.
+        transport: connects to masters; None: gRPC.
+        parts: other dependencies.
     """
 
     def __init__(
         self,
         config: AgentConfig,
-        log: EventLog,
+        log: LeaderElection,
         supervisor: Supervisor,
-        put_up_candidate: Callable[[int | None], None] | None = None,
+        start_candidate: Callable[[int | None], None] | None = None,
         checker: NodeChecker | None = None,
         transport: Transport | None = None,
         parts: AgentParts | None = None,
@@ -76,11 +72,11 @@ class Agent:
         self._log = log
         self._supervisor = supervisor
         self._transport = transport or GrpcTransport(config.security)
-        self._put_up_candidate = put_up_candidate
+        self._start_candidate = start_candidate
         self._checker = checker
         self._checking: asyncio.Task[None] | None = None
         self._timing = config.submission.spec.timing
-        leads = put_up_candidate is not None
+        leads = start_candidate is not None
         self._core = parts.make_core(
             config.node,
             config.slots,
@@ -97,9 +93,9 @@ class Agent:
         self._starting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._farewell_grace_s = self._timing.stop_grace_s
+        self._leave_grace_s = self._timing.stop_grace_s
         if config.leave_within_s is not None:
-            self._farewell_grace_s = max(0.0, config.leave_within_s - GOODBYE_S)
+            self._leave_grace_s = max(0.0, config.leave_within_s - LEAVE_MARGIN_S)
         self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._log_id = ""
         self._outbox: Outbox
@@ -109,7 +105,7 @@ class Agent:
     # -- life
 
     def _begin_life(self) -> None:
-        """A new incarnation: new identity, nothing obeyed, first fact ``node.joined``."""
+        """Begin a new incarnation: a new id, no orders carried out, ``node.joined`` as the first fact."""
         config = self.config
         incarnation = f"{self._host.pid:x}-{self._host.unique()[:8]}"
         self._outbox = Outbox(config.node, incarnation, lambda: self._link.wake())
@@ -122,7 +118,7 @@ class Agent:
                 node=config.node,
                 incarnation=incarnation,
                 submission=config.submission,
-                again=bool(self._core.incarnation),  # who joins anew was fenced, so its last life is in the log
+                again=bool(self._core.incarnation),  # rejoins after fencing, so the log has its last incarnation
             ),
             outbox=self._outbox,
             security=config.security,
@@ -131,9 +127,9 @@ class Agent:
             on_welcome=self._welcomed,
             on_broken=lambda: self._do(self._core.stream_broken()),
             on_refused=lambda frame: self._do(self._core.refused(frame.reason, frame.rejoin, frame.release)),
-            on_orders=self._obey_all,
+            on_orders=self._carry_out,
             on_standby=lambda: self._do(self._core.standby_wanted()),
-            on_looked=lambda led: self._core.looked_up(_now(), led),
+            on_lookup=lambda led: self._core.looked_up(_now(), led),
             on_leaderless=self._leaderless,
         )
         spec = config.submission.spec
@@ -156,13 +152,13 @@ class Agent:
         self._do(self._core.begin(joined))
 
     async def run(self) -> Outcome:
-        """Take part until the job has ended or this node is told to leave.
+        """Work for the job until it has ended or this node has to leave.
 
         Raises:
-            Refused: the job does not want this agent; the message says why.
+            Refused: the master refuses this agent; the message says why.
         """
         work = (
-            self._keep_bond(),
+            self._maintain_link(),
             self._watch_exits(),
             self._watch_grace(),
             self._watch_progress(),
@@ -170,7 +166,7 @@ class Agent:
         )
         duties = [asyncio.ensure_future(duty) for duty in work]
         if self._checker is not None and self._checker.accelerators:
-            self._spawn(self._checker.watch(self._watched))
+            self._spawn(self._checker.watch(self._on_device_report))
         if self._warmer is not None:
             self._spawn(self._warm(self._warmer))
         try:
@@ -180,7 +176,7 @@ class Agent:
                 if duty.done():
                     duty.result()
             outcome = self._ended.result()
-            await self._say_farewell(outcome)
+            await self._depart(outcome)
             return outcome
         finally:
             await tasks.end([*duties, *self._tasks])
@@ -188,10 +184,10 @@ class Agent:
 
     async def _warm(self, warmer: Warmer) -> None:
         if await warmer.warmed():
-            self._warmer = None  # a life that begins from now on is warm when it joins
+            self._warmer = None  # later incarnations are warm when they join
             self._do(self._core.warmed())
 
-    async def _keep_bond(self) -> None:
+    async def _maintain_link(self) -> None:
         while True:
             link = asyncio.create_task(self._link.run())
             self._rejoin.clear()
@@ -209,18 +205,18 @@ class Agent:
             self._begin_life()
             await asyncio.sleep(self._timing.reconnect_s)
 
-    async def _say_farewell(self, outcome: Outcome) -> None:
-        await self._halt(self._farewell_grace_s)
+    async def _depart(self, outcome: Outcome) -> None:
+        await self._halt(self._leave_grace_s)
         if self._core.unheard:
             return
         goes_on = outcome.outcome in ("left", "lost")
         self._do(self._core.farewell(outcome.reason if goes_on else outcome.outcome, lost=outcome.outcome == "lost"))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL_S):
+            async with asyncio.timeout(LAST_FACTS_S):
                 await self._outbox.emptied()
 
     async def _halt(self, grace_s: float) -> None:
-        """Stop the workers because this life ends."""
+        """Stop the workers at the end of this incarnation."""
         self._core.halt()
         self._give_up_start()
         self._give_up_check()
@@ -228,56 +224,60 @@ class Agent:
 
     @property
     def phase(self) -> AgentPhase:
-        """Where its bond with the master is."""
+        """The phase of the connection to the master."""
         return self._core.phase
 
     @property
     def following(self) -> bool:
-        """A master takes its facts."""
+        """Whether a master accepts the agent's facts."""
         return self.phase is AgentPhase.FOLLOWING
 
     @property
     def over(self) -> bool:
-        """Its work has ended, or is about to: it only says goodbye."""
+        """Whether the agent's work has ended, apart from sending its last facts."""
         return self._ended.done()
 
     def leave(self, reason: str, exit_code: int = 5, grace_s: float | None = None, *, lost: bool = False) -> None:
-        """Stop the workers, say goodbye and end; the job may go on without this node.
+        """Stop the workers, report the departure and end; the job may continue without this node.
 
         Args:
-            reason: why, for people.
-            exit_code: what ``ftrun`` should exit with.
-            grace_s: seconds between TERM and KILL of the workers; a second call may shorten it. None: the job's own.
+            reason: the reason, for operators.
+            exit_code: exit code of ``ftrun``.
+            grace_s: seconds between SIGTERM and SIGKILL of the workers, only ever shortened; None: the job's setting.
             lost: the launcher of the workers died.
         """
         if not self._ended.done():
             self._do(self._core.told_to_leave(reason, exit_code, lost=lost))
         if grace_s is not None:
-            self._farewell_grace_s = min(self._farewell_grace_s, grace_s)
+            self._leave_grace_s = min(self._leave_grace_s, grace_s)
             self._spawn(self._supervisor.stop(grace_s))
 
+    def warn(self, reason: str, within_s: float) -> None:
+        """Report that this node leaves within so many seconds, for example because its machine is preempted."""
+        self._do(self._core.warned(reason, within_s))
+
     def cannot_lead(self, reason: str) -> None:
-        """The candidate of this node ended because it cannot use the log; nothing to wait for if nobody ever led."""
+        """Note that this node's candidate cannot use the log; end the agent if it never had a master."""
         if self.phase is AgentPhase.CONNECTING and not self._ended.done():
             self._ended.set_exception(StoreError(reason))
         else:
-            self._link.say("this node puts up no master; training goes on", reason)
+            self._link.warn_once("cannot start a master on this node; training continues", reason)
 
     def ask_to_stop(self, who: str, exit_code: int) -> None:
-        """Ask the master to end the job (a signal to a standalone ``ftrun``); too late once this agent has ended."""
+        """Ask the master to end the job, after a signal to a standalone ``ftrun``; ignored after its end."""
         if not self._ended.done():
             self._do(self._core.told_to_stop(who, exit_code))
 
     def give_up(self, reason: str, exit_code: int) -> None:
-        """Tell the master that the launcher of the workers starts no more of them; the run ends as failed."""
+        """Report that the launcher of the workers starts no more of them; the run ends as failed."""
         self._do(self._core.gave_up(reason, exit_code))
 
     def store_lost(self, round_: Round) -> None:
-        """The supervisor lost the store of a round."""
+        """Report that the supervisor lost the store of a round."""
         self._do(self._core.store_lost(round_))
 
     def matched(self, round_: Round, rank: int, hit: Hit) -> None:
-        """A rule knows lines that a worker printed."""
+        """Report lines of a worker's output that match a rule."""
         self._node_info.matched(hit.cls, hit.count)
         if self._core.round == round_:
             fact = LogMatched(
@@ -295,10 +295,10 @@ class Agent:
     def _record(self, data: Any, mono: int | None = None) -> None:
         self._outbox.add(data, at(mono, self._host))
 
-    def _watched(self, said: Said) -> None:
-        """The accelerators were looked at, and the kernel had something to say of them."""
-        self._node_info.gauged(said.gauges, said.detail)
-        for hit in said.hits:
+    def _on_device_report(self, report: CheckReport) -> None:
+        """Process a report about the accelerators."""
+        self._node_info.gauged(report.gauges, report.detail)
+        for hit in report.hits:
             if self._core.running:
                 self.matched(self._core.round, KERNEL_RANK, hit)
             else:
@@ -315,7 +315,7 @@ class Agent:
         if not task.cancelled() and task.exception() is not None and not self._ended.done():
             self._ended.set_exception(task.exception() or AssertionError)
 
-    # -- the bond
+    # -- connection to the master
 
     def _leaderless(self, silent: Leader | None) -> None:
         here = silent is not None and silent.candidate.host == self._host.name
@@ -331,13 +331,13 @@ class Agent:
 
     def _beat(self) -> frames.Beat:
         pulse = self._core.pulse(self._supervisor.progress() if self._core.running else ())
-        about = self._node_info.changes(_now(), self._doing())
+        about = self._node_info.changes(_now(), self._activity())
         own_s, whole_s = (pulse.pace.own_s, pulse.pace.whole_s) if pulse.pace is not None else (None, None)
-        stands = self._progress.news() if self._core.running else None
+        stands = self._progress.changes() if self._core.running else None
         net = self._progress.net if stands is not None else None
         return frames.Beat(pulse.round, pulse.step, pulse.absolute, pulse.loss, about, own_s, whole_s, stands, net)
 
-    def _doing(self) -> str:
+    def _activity(self) -> str:
         if self._checking is not None and not self._checking.done():
             return "checking"
         return self._core.doing
@@ -347,7 +347,7 @@ class Agent:
             await asyncio.sleep(min(self._timing.orphan_grace_s / 10, 1.0))
             self._do(self._core.waited(_now(), self._supervisor.progress() if self._core.running else ()))
 
-    def _obey_all(self, frame: frames.Orders) -> None:
+    def _carry_out(self, frame: frames.Orders) -> None:
         for order in frame.orders:
             self._do(self._core.obey(order))
 
@@ -355,9 +355,9 @@ class Agent:
 
     def _do(self, actions: act.Actions) -> None:
         for action in actions:
-            self._doers[type(action)](self, action)
+            self._handlers[type(action)](self, action)
 
-    def _tell(self, action: act.Tell) -> None:
+    def _report(self, action: act.Tell) -> None:
         self._record(action.data, action.mono)
 
     def _perform(self, action: act.Perform) -> None:
@@ -369,19 +369,19 @@ class Agent:
 
     async def _perform_in_place(self, action: act.Perform) -> None:
         try:
-            step = await self._parts.performers[type(action.command)].perform(action.command, action.effect)
+            done = await self._parts.performers[type(action.command)].perform(action.command, action.effect)
         except Refused as error:
             self._do(self._core.failed_to(action, str(error)))
         else:
-            self._do(self._core.performed(action, step))
+            self._do(self._core.performed(action, done))
 
     async def _check(self, action: act.Perform, command: CheckHealth) -> None:
         assert self._checker is not None
         begun = asyncio.get_running_loop().time()
         try:
             found = await self._checker.run(command, action.effect)
-        except OSError as error:  # out of descriptors or memory: that must not keep anybody from training
-            found = act.Findings(verdict="unavailable", detail=f"the check cannot be made: {error}")
+        except OSError as error:  # out of descriptors or memory: no reason not to train
+            found = act.Findings(verdict="unavailable", detail=f"the check cannot run: {error}")
         took_s = round(asyncio.get_running_loop().time() - begun, 3)
         self._do(self._core.checked(action, attrs.evolve(found, took_s=took_s)))
 
@@ -389,11 +389,11 @@ class Agent:
         if self._checking is not None and not self._checking.done():
             self._checking.cancel()
 
-    def _begin_start(self, action: act.Start) -> None:
+    def _begin_start(self, action: act.StartRound) -> None:
         self._give_up_check()
         self._starting = self._spawn(self._start(action))
 
-    async def _start(self, action: act.Start) -> None:
+    async def _start(self, action: act.StartRound) -> None:
         try:
             launch = self.config.launch(action.round, action.part, self._log_id)
             pids, how = await self._supervisor.start(launch)
@@ -409,35 +409,35 @@ class Agent:
     async def _watch_first_steps(self) -> None:
         while self._core.awaits_steps:
             self._do(self._core.looked(self._supervisor.progress()))
-            await asyncio.sleep(FIRST_STEP_LOOK_S)  # shared memory wakes nobody
+            await asyncio.sleep(FIRST_STEP_POLL_S)  # shared memory has no notification
 
     async def _watch_exits(self) -> None:
         async for ended in self._supervisor.exits():
             if self._core.running:
-                self._tell_notes()
+                self._report_notes()
             self._do(self._core.exited(ended, self._supervisor.progress()))
 
     async def _watch_progress(self) -> None:
         while True:
-            await asyncio.sleep(self._progress.look_s)
+            await asyncio.sleep(self._progress.check_s)
             if self._core.running:
-                await self._progress.look(self._supervisor.progress, _now)
+                await self._progress.check(self._supervisor.progress, _now)
 
-    def _tell_notes(self) -> None:
-        for told in self._evidence.notes(_now(), self._core.incarnation):
-            self._record(told.fact, told.mono)
+    def _report_notes(self) -> None:
+        for note in self._evidence.notes(_now(), self._core.incarnation):
+            self._record(note.fact, note.mono)
 
-    def _tell_failure(self, action: act.TellFailure) -> None:
-        self._tell_notes()
+    def _report_failure(self, action: act.TellFailure) -> None:
+        self._report_notes()
         self._record(self._evidence.of_failure(action.data, action.mono), action.mono)
 
     async def _watch_notes(self) -> None:
         while True:
-            await asyncio.sleep(NOTES_LOOK_S)
+            await asyncio.sleep(NOTES_POLL_S)
             if self._core.running:
-                self._tell_notes()
+                self._report_notes()
 
-    def _begin_stop(self, action: act.Stop) -> None:
+    def _begin_stop(self, action: act.StopRound) -> None:
         self._give_up_start()
         self._spawn(self._stop(action))
 
@@ -446,9 +446,9 @@ class Agent:
             if task is not None and not task.done():
                 task.cancel()
 
-    async def _stop(self, action: act.Stop) -> None:
+    async def _stop(self, action: act.StopRound) -> None:
         codes = await self._supervisor.stop(action.grace_s)
-        self._tell_notes()
+        self._report_notes()
         self._do(self._core.stopped(action, codes))
 
     def _begin_open(self, action: act.Open) -> None:
@@ -468,9 +468,9 @@ class Agent:
                 logger.warning("this node leaves a job that has not ended", reason=action.reason)
             self._ended.set_result(Outcome(exit_code=action.exit_code, outcome=action.outcome, reason=action.reason))
 
-    def _join_anew(self, action: act.Rejoin) -> None:
+    def _join_again(self, action: act.Rejoin) -> None:
         if not self._ended.done():
-            logger.warning("fenced; stopping the workers and joining anew", reason=action.reason)
+            logger.warning("this node was fenced; stopping the workers and joining again", reason=action.reason)
             self._rejoin.set()
 
     def _give_up(self, action: act.GiveUp) -> None:
@@ -478,18 +478,18 @@ class Agent:
             self._ended.set_exception(Refused(action.reason))
 
     def _lead(self, action: act.Lead) -> None:
-        if self._put_up_candidate is not None:
-            self._put_up_candidate(action.silent)
+        if self._start_candidate is not None:
+            self._start_candidate(action.silent)
 
-    _doers: ClassVar[dict[type[Any], Callable[["Agent", Any], None]]] = {
-        act.Tell: _tell,
-        act.TellFailure: _tell_failure,
-        act.Start: _begin_start,
-        act.Stop: _begin_stop,
+    _handlers: ClassVar[dict[type[Any], Callable[["Agent", Any], None]]] = {
+        act.Tell: _report,
+        act.TellFailure: _report_failure,
+        act.StartRound: _begin_start,
+        act.StopRound: _begin_stop,
         act.Open: _begin_open,
         act.Perform: _perform,
         act.Leave: _leave,
-        act.Rejoin: _join_anew,
+        act.Rejoin: _join_again,
         act.GiveUp: _give_up,
         act.Lead: _lead,
     }

@@ -1,4 +1,4 @@
-"""What an agent needs to know, what it stands on, and how its work ends."""
+"""Configuration, dependencies and outcome of an agent."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,46 +12,46 @@ from ftcore.engine.agent import AgentCore
 from ftcore.engine.orders import Slice
 from ftcore.ids import Round
 from ftcore.ports import Host, Journal, Launch, Performer
-from ftcore.runtime.agent import samples
-from ftcore.runtime.agent.environment import worker_env
-from ftcore.runtime.agent.journal import FileJournal
-from ftcore.runtime.checks.protocol import Said
-from ftcore.runtime.host import HERE
+from ftcore.runtime.agent.link.journal import FileJournal
+from ftcore.runtime.agent.telemetry import samples
+from ftcore.runtime.agent.workers.environment import worker_env
+from ftcore.runtime.checks.protocol import CheckReport
+from ftcore.runtime.host import THIS_HOST
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.security import NONE, Security
 
-FAREWELL_S = 3.0
+LAST_FACTS_S = 3.0
 """How long an agent that leaves waits for its last facts to be acknowledged."""
 
 KILL_S = 1.0
-"""What is kept of the time to leave for workers that ignored TERM."""
+"""Time reserved for killing workers that ignore SIGTERM."""
 
-GOODBYE_S = FAREWELL_S + KILL_S
-"""What an agent that leaves may need beside its workers' grace."""
+LEAVE_MARGIN_S = LAST_FACTS_S + KILL_S
+"""Time that a leaving agent needs in addition to its workers' grace period."""
 
 LOG_ID_CHARS = 8
-"""So much of a log's identity names the directory of its workers' logs."""
+"""Length of the prefix of the log's identity that names the directory of the workers' logs."""
 
 
 @attrs.frozen(kw_only=True)
 class AgentConfig:
-    """What an agent needs to know.
+    """Configuration of an agent.
 
     Args:
         job: the job.
         node: the node's name.
-        slots: workers to run.
-        address: host name or address at which other nodes reach this one.
-        submission: what was asked to be run.
-        log_dir: directory for the workers' logs and error files; below it each log of the job has one of its own.
-        state_dir: directory for the agent's own files; below it each log of the job has one of its own.
+        slots: number of workers.
+        address: host name or address of this node for other nodes.
+        submission: the job that the agent was asked to run.
+        log_dir: directory for the workers' logs and error files, with a subdirectory per log of the job.
+        state_dir: directory for the agent's own files, with a subdirectory per log of the job.
         env: environment that workers inherit.
-        ordinal: the place asked for, or None.
-        labels: what the node says of where it stands.
-        security: what is shown to masters, and asked of them.
-        lead_delay_s: how long nobody must lead before this agent puts up a candidate; None: it never does.
-        leave_within_s: seconds from the word to leave until the node is taken away; None: the job's own grace.
-        virtual_local_rank: each worker has LOCAL_RANK 0 and sees its own device alone.
+        ordinal: the requested place; None: any.
+        labels: labels of the node, such as its location.
+        security: credentials shown to masters and required from them.
+        lead_delay_s: seconds without a leader after which this agent starts a candidate; None: never.
+        leave_within_s: seconds between the request to leave and the end of the node; None: the job's grace period.
+        virtual_local_rank: each worker has LOCAL_RANK 0 and sees only its own device.
     """
 
     job: str
@@ -70,7 +70,7 @@ class AgentConfig:
     virtual_local_rank: bool = False
 
     def launch(self, round_: Round, part: Slice, log_id: str) -> Launch:
-        """What starts this node's workers of a round.
+        """The launch of this node's workers of a round.
 
         Args:
             round_: the round.
@@ -108,10 +108,10 @@ class Outcome:
     """How an agent's work ended.
 
     Args:
-        exit_code: what ``ftrun`` should exit with.
-        outcome: ``succeeded``, ``failed``, ``stopped``; if the job goes on without this node ``left``, or ``lost`` if
-            the launcher of its workers died.
-        reason: one sentence.
+        exit_code: exit code of ``ftrun``.
+        outcome: ``succeeded``, ``failed`` or ``stopped``; if the job continues without this node, ``left``, or
+            ``lost`` if the launcher of its workers died.
+        reason: the reason, one sentence.
     """
 
     exit_code: int
@@ -121,18 +121,18 @@ class Outcome:
 
 @attrs.frozen(kw_only=True)
 class AgentParts:
-    """What an agent stands on beside its log and its supervisor; another world has others.
+    """Dependencies of an agent beside its log and its supervisor; the simulator replaces them.
 
     Args:
-        host: its machine.
-        kernel: tells of the workers' processes.
-        journal: opens the journal of its outbox, given the path of its file.
-        performers: carry out orders that leave the processes in place, by type of command; ``CheckHealth`` is not
-            among them, see ``Agent``.
-        make_core: makes what decides.
+        host: the agent's machine.
+        kernel: samples the workers' processes.
+        journal: opens the journal of the outbox at a path.
+        performers: carry out orders that keep the processes running, by type of command; without ``CheckHealth``, which
+            ``Agent`` handles.
+        make_core: creates the core.
     """
 
-    host: Host = HERE
+    host: Host = THIS_HOST
     kernel: samples.Kernel = samples
     journal: Callable[[Path], Journal] = FileJournal
     performers: Mapping[type[Any], Performer] = attrs.field(factory=dict)
@@ -144,10 +144,10 @@ class NodeChecker(Protocol):
 
     @property
     def accelerators(self) -> int:
-        """How many accelerators the node has."""
+        """Number of accelerators of the node."""
 
     async def run(self, command: CheckHealth, effect: str) -> act.Findings:
-        """Carry a check out; raises ``OSError`` if it cannot be made."""
+        """Run a check; raises ``OSError`` if it cannot run."""
 
-    async def watch(self, told: Callable[[Said], None]) -> None:
+    async def watch(self, on_report: Callable[[CheckReport], None]) -> None:
         """Watch the accelerators until cancelled."""

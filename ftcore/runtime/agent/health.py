@@ -1,8 +1,9 @@
-"""Carries out a node's health check: starts the checking processes, keeps to their budgets, makes one finding of all.
+"""Runs a node's health check: starts the checking processes, enforces their timeouts, and combines their results.
 
-Each device has a process of its own; the host's checks run one after the other in one more. All are started by exec, in
-sessions of their own, and are killed when their time is over: what they had found by then counts, and what they were at
-is what did not end. House rule: nothing here raises; what cannot be checked is found ``unavailable``.
+Each device has its own process; the host's checks run one after the other in another one. All are started by exec, in
+their own sessions, and are killed at their timeout: results until then count, and the current check counts as hung.
+
+House rule: nothing here raises; a check that cannot run is ``unavailable``.
 """
 
 import asyncio
@@ -21,8 +22,8 @@ import msgspec
 from ftcore.commands import CheckHealth
 from ftcore.engine.actions import Findings
 from ftcore.events.node import CheckResult
-from ftcore.runtime.agent import processes
-from ftcore.runtime.agent.reaper import Reaper
+from ftcore.runtime.agent.workers import processes
+from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.checks import host, protocol
 from ftcore.runtime.checks.protocol import (
     ALL_REDUCE,
@@ -33,31 +34,31 @@ from ftcore.runtime.checks.protocol import (
     INSIDE_FD,
     MATMUL,
     NIC_TO_NIC,
+    CheckReport,
     Context,
     DeviceSpec,
     HostSpec,
-    Said,
     WatchSpec,
     exchange_of,
 )
 
 MARGIN_S: Final = 2.0
-"""Before the end of a budget, so that an exchange that waits in vain still says with whom."""
+"""Time between the timeout of an exchange and that of its process, so that the exchange can report its peers."""
 
 FIRST_S: Final = 20.0
-"""A process of the host's checks that has not begun one by then is stuck in an import."""
+"""A process of the host's checks that begins no check within this time hangs in an import."""
 
 INSIDE_SHARE: Final = 1 / 8
-"""Of a check's budget, how long the devices of a node wait for each other, and then exchange data."""
+"""Share of a check's timeout for the exchange among the devices of the node."""
 
 PROCESSORS_DEVICES: Final = 2
-"""Devices that a node without accelerators plays, if it has so many workers: enough to exchange data among them."""
+"""Number of checked CPU devices on a node without accelerators (limited by its workers): enough for an exchange."""
 
 SILENT_S: Final = 60.0
-"""The driver has died if the devices' gauges take so long; it is not asked again: who waits for it may never end."""
+"""Timeout of the devices' gauges; the driver then counts as dead and is not queried again, because a query may hang."""
 
 HUNG: Final = "hung"
-"""Of a check that had to be ended, or took its process along: it shows a node that is ill, or a check that is."""
+"""Verdict of a check that had to be killed or ended its process."""
 
 DETAIL_MAX: Final = 500
 LINE_MAX: Final = 1 << 16
@@ -69,19 +70,20 @@ _DEVICES = ("/dev/nvidia[0-9]*", "/dev/davinci[0-9]*", "/dev/accel[0-9]*", "/dev
 
 
 def accelerators() -> int:
-    """Devices for training that this host has, by what its drivers put into /dev; without any library."""
+    """Number of accelerators of this host, by its device files."""
     found = sum(len(glob.glob(pattern)) for pattern in _DEVICES)
     return found or (len(glob.glob("/dev/dri/renderD*")) if os.path.exists("/dev/kfd") else 0)
 
 
 class HealthCheck:
-    """Checks this node when told.
+    """Checks this node on request.
 
     Args:
         reaper: waits for the processes.
-        env: their environment: the workers', so that a check meets what the training would.
-        context: what the host's checks are told.
-        slots: workers of this node; so many devices are checked, of one without accelerators a few.
+        env: environment of the workers, which the checks use, too.
+        context: argument of the host's checks.
+        slots: workers of this node; one device per worker is checked, without accelerators at most
+            ``PROCESSORS_DEVICES``.
     """
 
     def __init__(self, reaper: Reaper, env: Mapping[str, str], context: Context, slots: int) -> None:
@@ -93,7 +95,7 @@ class HealthCheck:
         self.accelerators: Final = context.devices
 
     async def run(self, command: CheckHealth, effect: str) -> Findings:
-        """Make the check; cancel it to have its processes ended."""
+        """Run the check; cancelling it kills its processes."""
         end = asyncio.get_running_loop().time() + command.within_s
         group = command.groups[0] if command.groups and command.store else ()
         base = DeviceSpec(
@@ -119,99 +121,111 @@ class HealthCheck:
             os.close(inside)
             for pid in list(self._living):
                 processes.kill(pid, signal.SIGKILL, group=True)
-        hosts = [said for each in found[self._devices :] for said in each]
+        hosts = [report for reports in found[self._devices :] for report in reports]
         return findings(found[: self._devices], hosts, exchange_of(command.label) if group else "", base.first)
 
-    async def watch(self, told: Callable[[Said], None]) -> None:
-        """Have the accelerators watched in a process of their own until it falls silent or ends, and say why."""
+    async def watch(self, on_report: Callable[[CheckReport], None]) -> None:
+        """Watch the accelerators in a separate process until it becomes silent or ends; then report the reason."""
         loop = asyncio.get_running_loop()
         last = ""
 
-        def hear(said: Said) -> float:
+        def receive(report: CheckReport) -> float:
             nonlocal last
-            last = said.verdict
-            told(said)
+            last = report.verdict
+            on_report(report)
             return loop.time() + SILENT_S
 
         try:
-            code = await self._process("watch", WatchSpec(agent=os.getpid()), hear, loop.time() + SILENT_S)
+            code = await self._process("watch", WatchSpec(agent=os.getpid()), receive, loop.time() + SILENT_S)
         except OSError as error:
-            told(Said(name=DEVICES, verdict="unavailable", detail=f"they cannot be watched: {error}"))
+            on_report(CheckReport(name=DEVICES, verdict="unavailable", detail=f"cannot watch the devices: {error}"))
             return
         if last != "unavailable":
-            why = f"no answer for {SILENT_S:g} s" if code is None else f"what watches them ended with code {code}"
-            told(Said(name=DEVICES, verdict="unavailable", detail=why))
+            why = f"no answer for {SILENT_S:g} s" if code is None else f"the watching process ended with code {code}"
+            on_report(CheckReport(name=DEVICES, verdict="unavailable", detail=why))
 
-    async def _device(self, spec: DeviceSpec, end: float, inside: int) -> list[Said]:
-        """What a device's process said; what it did not come to say in time is said for it."""
+    async def _device(self, spec: DeviceSpec, end: float, inside: int) -> list[CheckReport]:
+        """The reports of a device's process, with added reports for checks that did not end."""
         loop = asyncio.get_running_loop()
-        said: list[Said] = []
+        reports: list[CheckReport] = []
         begun: list[str] = []
 
-        def hear(each: Said) -> float:
-            if each.begun:
-                begun.append(each.begun)
-                return min(end, loop.time() + each.budget_s + MARGIN_S)
-            said.append(each)
+        def receive(report: CheckReport) -> float:
+            if report.begun:
+                begun.append(report.begun)
+                return min(end, loop.time() + report.budget_s + MARGIN_S)
+            reports.append(report)
             return end
 
-        code = await self._process("device", spec, hear, end, {INSIDE_FD: inside})
-        heard = {each.name: each.verdict for each in said}
+        code = await self._process("device", spec, receive, end, {INSIDE_FD: inside})
+        verdicts = {report.name: report.verdict for report in reports}
         ended = "did not end in time" if code is None else f"ended with code {code}"
-        at = next((name for name in begun if name not in heard), "")
-        if MATMUL not in heard:
-            said.append(Said(name=MATMUL, verdict="failed", detail=f"device {spec.device}: its check {ended}"))
-        elif at:
-            said.append(Said(name=at, verdict=HUNG, detail=f"device {spec.device}: it {ended}"))
+        current = next((name for name in begun if name not in verdicts), "")
+        if MATMUL not in verdicts:
+            reports.append(
+                CheckReport(name=MATMUL, verdict="failed", detail=f"device {spec.device}: its check {ended}")
+            )
+        elif current:
+            reports.append(CheckReport(name=current, verdict=HUNG, detail=f"device {spec.device}: it {ended}"))
         exchange = exchange_of(spec.label)
-        if spec.group and exchange not in heard and heard.get(MATMUL) in ("passed", "wrong"):
-            said.append(Said(name=exchange, verdict="failed", detail=f"with {'-'.join(spec.group)}: it {ended}"))
-        return said
+        if spec.group and exchange not in verdicts and verdicts.get(MATMUL) in ("passed", "wrong"):
+            reports.append(
+                CheckReport(name=exchange, verdict="failed", detail=f"with {'-'.join(spec.group)}: it {ended}")
+            )
+        return reports
 
-    async def _host(self, end: float) -> list[Said]:
-        """What the host's checks said; one that hangs or crashes is ended, and the rest made without it."""
+    async def _host(self, end: float) -> list[CheckReport]:
+        """The reports of the host's checks; a check that hangs or crashes is killed, and the others still run."""
         loop = asyncio.get_running_loop()
         try:
             left = list(host.names())
         except Exception as error:
-            return [Said(name="host", verdict="unavailable", detail=f"installed packages cannot be read: {error}")]
-        found: list[Said] = []
+            return [CheckReport(name="host", verdict="unavailable", detail=f"cannot read installed packages: {error}")]
+        found: list[CheckReport] = []
         while left and loop.time() < end:
             begun: list[str] = []
 
-            def hear(said: Said, begun: list[str] = begun) -> float:
-                if said.begun:
-                    begun.append(said.begun)
-                    return min(end, loop.time() + said.budget_s)
-                found.append(said)
+            def receive(report: CheckReport, begun: list[str] = begun) -> float:
+                if report.begun:
+                    begun.append(report.begun)
+                    return min(end, loop.time() + report.budget_s)
+                found.append(report)
                 return min(end, loop.time() + FIRST_S)
 
-            asked = HostSpec(agent=os.getpid(), names=tuple(left), context=self._context)
-            code = await self._process("host", asked, hear, min(end, loop.time() + FIRST_S))
-            heard = {said.name for said in found}
-            at = next((name for name in begun if name not in heard), "")
-            if at:
-                ended = "did not end in its time" if code is None else f"ended its process with code {code}"
-                found.append(Said(name=at, verdict=HUNG, detail=ended))
-            elif all(name not in heard for name in left):
-                break  # it does not even begin
-            left = [name for name in left if name != at and name not in heard]
-        return [*found, *(Said(name=name, verdict="unavailable", detail="no time was left for it") for name in left)]
+            spec = HostSpec(agent=os.getpid(), names=tuple(left), context=self._context)
+            code = await self._process("host", spec, receive, min(end, loop.time() + FIRST_S))
+            done = {report.name for report in found}
+            current = next((name for name in begun if name not in done), "")
+            if current:
+                ended = "did not end in time" if code is None else f"ended its process with code {code}"
+                found.append(CheckReport(name=current, verdict=HUNG, detail=ended))
+            elif all(name not in done for name in left):
+                break  # the process cannot begin any check
+            left = [name for name in left if name != current and name not in done]
+        return [
+            *found,
+            *(CheckReport(name=name, verdict="unavailable", detail="no time was left for it") for name in left),
+        ]
 
     async def _process(
         self,
-        what: str,
+        kind: str,
         spec: Any,
-        hear: Callable[[Said], float],
+        receive: Callable[[CheckReport], float],
         until: float,
         files: Mapping[int, int] = MappingProxyType({}),
     ) -> int | None:
-        """Run a checking process; ``hear`` takes each line and says until when the next may come.
+        """Run a checking process.
 
-        ``files`` are further descriptors that it gets: there -> here.
+        Args:
+            kind: ``device``, ``host`` or ``watch``.
+            spec: the spec for its stdin.
+            receive: processes each line; returns the deadline of the next line, in seconds of the loop's clock.
+            until: deadline of the first line.
+            files: further descriptors; see ``processes.spawn``.
 
         Returns:
-            Its exit code; None if it was ended.
+            The exit code; None if the process was killed.
         """
         loop = asyncio.get_running_loop()
         reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -219,11 +233,11 @@ class HealthCheck:
         os.write(order, protocol.line(spec))
         os.lseek(order, 0, os.SEEK_SET)
         errors = os.memfd_create("ftcore-check-errors", os.MFD_CLOEXEC)
-        argv = [sys.executable, "-P", "-m", "ftcore.runtime.checks", what]
+        argv = [sys.executable, "-P", "-m", "ftcore.runtime.checks", kind]
         try:
             pid = processes.spawn(argv, self._env, {0: order, 1: writing, 2: errors, **files})
         except OSError as error:
-            hear(Said(name=MATMUL if what == "device" else "host", verdict="unavailable", detail=str(error)))
+            receive(CheckReport(name=MATMUL if kind == "device" else "host", verdict="unavailable", detail=str(error)))
             os.close(reading)
             return 1
         finally:
@@ -232,15 +246,15 @@ class HealthCheck:
             os.close(errors)
         ended: asyncio.Future[int] = loop.create_future()
         self._living.add(pid)
-        self._reaper.watch(pid, lambda code, _mono: _tell(ended, code))
+        self._reaper.watch(pid, lambda code, _mono: _set_result(ended, code))
         try:
-            return await self._listen(reading, ended, hear, until)
+            return await self._listen(reading, ended, receive, until)
         finally:
             processes.kill(pid, signal.SIGKILL, group=True)
             self._living.discard(pid)
 
     async def _listen(
-        self, reading: int, ended: "asyncio.Future[int]", hear: Callable[[Said], float], until: float
+        self, reading: int, ended: "asyncio.Future[int]", receive: Callable[[CheckReport], float], until: float
     ) -> int | None:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=LINE_MAX)
@@ -254,7 +268,7 @@ class HealthCheck:
                 if not line:
                     break
                 with contextlib.suppress(msgspec.MsgspecError):
-                    until = hear(msgspec.json.decode(line, type=Said))
+                    until = receive(msgspec.json.decode(line, type=CheckReport))
             async with asyncio.timeout_at(until):
                 return await asyncio.shield(ended)
         except (TimeoutError, ValueError):
@@ -263,31 +277,33 @@ class HealthCheck:
             transport.close()
 
 
-def _tell(ended: "asyncio.Future[int]", code: int) -> None:
+def _set_result(ended: "asyncio.Future[int]", code: int) -> None:
     if not ended.done():
         ended.set_result(code)
 
 
-def findings(devices: list[list[Said]], others: list[Said], expected: str, first: bool = True) -> Findings:
-    """One finding of all that was said.
+def findings(
+    devices: list[list[CheckReport]], others: list[CheckReport], expected: str, first: bool = True
+) -> Findings:
+    """Combine reports into one finding.
 
     Args:
-        devices: by device.
-        others: of the host's checks.
-        expected: the exchange with other nodes that was to be made; empty: none.
-        first: the first stage, in which every check is made, or recorded as unavailable.
+        devices: reports of each device.
+        others: reports of the host's checks.
+        expected: name of the expected exchange with other nodes; empty: none.
+        first: whether this is the first stage, in which every check runs or is recorded as unavailable.
     """
-    said = [said for device in devices for said in device]
-    matmul, exchange, tcp = (_named(said, name) for name in (MATMUL, expected, NIC_TO_NIC))
-    wrong = [each.detail for each in said if each.verdict == "wrong"]
+    reports = [report for device in devices for report in device]
+    matmul, exchange, tcp = (_named(reports, name) for name in (MATMUL, expected, NIC_TO_NIC))
+    wrong = [each.detail for each in reports if each.verdict == "wrong"]
     wrong += [f"{each.name}: {each.detail}" for each in others if each.verdict == "failed"]
-    failed = [_detail(each) for each in said if each.verdict in ("failed", HUNG) and each.name != expected]
+    failed = [_detail(each) for each in reports if each.verdict in ("failed", HUNG) and each.name != expected]
     failed += [f"{each.name}: {each.detail}" for each in others if each.verdict == HUNG]
     missing = [each.detail for each in matmul if each.verdict == "unavailable"]
     verdict = "faulty" if wrong else "failed" if failed else "unavailable" if missing else "healthy"
-    told = wrong or failed or missing or [each.detail for each in exchange if each.verdict != "passed"]
+    details = wrong or failed or missing or [each.detail for each in exchange if each.verdict != "passed"]
     facts = {key: value for each in others for key, value in each.facts.items()}
-    made = [result for name in (*_DEVICES_CHECKS, ALL_REDUCE) for result in _worst(_named(said, name))]
+    made = [result for name in (*_DEVICES_CHECKS, ALL_REDUCE) for result in _worst(_named(reports, name))]
     if first:
         names = {each.name for each in made}
         unmade = [name for name in _DEVICES_CHECKS if name not in names]
@@ -296,7 +312,7 @@ def findings(devices: list[list[Said]], others: list[Said], expected: str, first
         ]
     return Findings(
         verdict=verdict,
-        detail="; ".join(told)[:DETAIL_MAX],
+        detail="; ".join(details)[:DETAIL_MAX],
         exchange=_exchanged([each.verdict for each in exchange], bool(expected)),
         device_s=max((each.seconds for each in matmul), default=0.0),
         exchange_s=max((each.seconds for each in exchange), default=0.0),
@@ -306,22 +322,22 @@ def findings(devices: list[list[Said]], others: list[Said], expected: str, first
     )
 
 
-def _named(said: list[Said], name: str) -> list[Said]:
-    return [each for each in said if each.name == name]
+def _named(reports: list[CheckReport], name: str) -> list[CheckReport]:
+    return [each for each in reports if each.name == name]
 
 
-def _detail(said: Said) -> str:
-    return said.detail if said.name == MATMUL else f"{said.name}: {said.detail}"
+def _detail(report: CheckReport) -> str:
+    return report.detail if report.name == MATMUL else f"{report.name}: {report.detail}"
 
 
-def _unmade(name: str, devices: int, exchanged: bool, trouble: str) -> Said:
-    """Why a check was not made."""
-    why = f"not made: {trouble}" if trouble else "it was not come to"
+def _unmade(name: str, devices: int, exchanged: bool, trouble: str) -> CheckReport:
+    """A report of a check that did not run, with the reason."""
+    why = f"not run: {trouble}" if trouble else "not run: the process ended before"
     if name in (EXCHANGE, NIC_TO_NIC) and not exchanged:
-        why = "no other node was there to exchange data with"
+        why = "no other node to exchange data with"
     elif name == ALL_TO_ALL and devices < 2:
         why = "this node has one device"
-    return Said(name=name, verdict="unavailable", detail=why)
+    return CheckReport(name=name, verdict="unavailable", detail=why)
 
 
 def _exchanged(verdicts: list[str], expected: bool) -> str:
@@ -333,19 +349,19 @@ def _exchanged(verdicts: list[str], expected: bool) -> str:
     return "passed" if verdicts else "unavailable"
 
 
-def _worst(said: list[Said]) -> list[Said]:
-    """One of several devices, the worst, with the lowest of each figure."""
-    if not said:
+def _worst(reports: list[CheckReport]) -> list[CheckReport]:
+    """The worst report of several devices, with the lowest of each value."""
+    if not reports:
         return []
-    worst = max(said, key=lambda each: _WORSE.index(each.verdict) if each.verdict in _WORSE else 0)
+    worst = max(reports, key=lambda each: _WORSE.index(each.verdict) if each.verdict in _WORSE else 0)
     lowest: dict[str, float] = {}
-    for each in said:
+    for each in reports:
         for name, value in each.values.items():
             lowest[name] = min(value, lowest.get(name, value))
-    seconds = max(each.seconds for each in said)
+    seconds = max(each.seconds for each in reports)
     return [attrs.evolve(worst, values={**lowest, **({"seconds": round(seconds, 4)} if seconds else {})})]
 
 
-def _result(said: Said) -> CheckResult:
-    verdict = "failed" if said.verdict in ("wrong", HUNG) else said.verdict
-    return CheckResult(name=said.name, verdict=verdict, detail=said.detail[:DETAIL_MAX], values=said.values)
+def _result(report: CheckReport) -> CheckResult:
+    verdict = "failed" if report.verdict in ("wrong", HUNG) else report.verdict
+    return CheckResult(name=report.name, verdict=verdict, detail=report.detail[:DETAIL_MAX], values=report.values)

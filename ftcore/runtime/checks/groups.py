@@ -1,7 +1,7 @@
-"""Exchanges of data: among the devices of one node, and with the devices of other nodes.
+"""Data exchanges: among the devices of one node, and with the devices of other nodes.
 
-The same on CPU (gloo) and GPU (NCCL). What every rank sends is known beforehand, so what arrives is compared to the
-last bit. Who can take no part says so at the store, and nobody waits for it in vain.
+The same on CPU (gloo) and GPU (NCCL). The data of every rank is known in advance, so received data is compared bit by
+bit. A node that cannot take part says so at the store, so that the others do not wait for it.
 """
 
 import datetime
@@ -11,21 +11,21 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ftcore.runtime.checks import link
-from ftcore.runtime.checks.protocol import ALL_TO_ALL, INSIDE_FD, DeviceSpec, Said, exchange_of, text
+from ftcore.runtime.checks.protocol import ALL_TO_ALL, INSIDE_FD, CheckReport, DeviceSpec, exchange_of, text
 
 BYTES: Final = {"cpu": 1 << 20, "cuda": 64 << 20}
-"""What one rank sends to another at a time."""
+"""Bytes that one rank sends to another at a time."""
 
 TIMES: Final = 5
 
 _ABSENT: Final = "0"
 
 
-def inside(torch: Any, spec: DeviceSpec, kind: str, device: Any) -> Said:
-    """All-to-all among the devices of this node, at a store of their own; no other node is needed for it."""
+def within_node(torch: Any, spec: DeviceSpec, kind: str, device: Any) -> CheckReport:
+    """All-to-all among the devices of this node, with their own store; needs no other node."""
     found = _backend(kind)
     if isinstance(found, str):
-        return Said(name=ALL_TO_ALL, verdict="unavailable", detail=found)
+        return CheckReport(name=ALL_TO_ALL, verdict="unavailable", detail=found)
     dist, backend = found
     limit = datetime.timedelta(seconds=spec.inside_s)
     try:
@@ -34,7 +34,7 @@ def inside(torch: Any, spec: DeviceSpec, kind: str, device: Any) -> Said:
         store.set(f"fit/{spec.device}", "1")
         store.wait([f"fit/{other}" for other in range(spec.devices)], limit)
     except Exception as error:
-        return Said(name=ALL_TO_ALL, verdict="unavailable", detail=f"not all devices came to it: {text(error)}")
+        return CheckReport(name=ALL_TO_ALL, verdict="unavailable", detail=f"not all devices joined: {text(error)}")
     try:
         dist.init_process_group(
             backend,
@@ -46,18 +46,18 @@ def inside(torch: Any, spec: DeviceSpec, kind: str, device: Any) -> Said:
         seconds, wrong = _all_to_all(torch, dist, kind, device, spec.device, spec.devices)
         dist.destroy_process_group()
     except Exception as error:
-        return Said(name=ALL_TO_ALL, verdict="failed", detail=f"among the {spec.devices} devices: {text(error)}")
+        return CheckReport(name=ALL_TO_ALL, verdict="failed", detail=f"among the {spec.devices} devices: {text(error)}")
     if wrong:
-        return Said(name=ALL_TO_ALL, verdict="wrong", detail=f"among the {spec.devices} devices: {wrong}")
-    return Said(name=ALL_TO_ALL, verdict="passed", values=_rate(spec.devices, kind, seconds), seconds=seconds)
+        return CheckReport(name=ALL_TO_ALL, verdict="wrong", detail=f"among the {spec.devices} devices: {wrong}")
+    return CheckReport(name=ALL_TO_ALL, verdict="passed", values=_rate(spec.devices, kind, seconds), seconds=seconds)
 
 
-def outside(torch: Any, spec: DeviceSpec, kind: str, device: Any, say: Callable[[Said], None]) -> None:
-    """Meet the group and exchange data with all its devices, in a pair after measuring TCP; tells of each."""
+def across_nodes(torch: Any, spec: DeviceSpec, kind: str, device: Any, emit: Callable[[CheckReport], None]) -> None:
+    """Join the group and exchange data with all its devices; in a pair, measure TCP first. Reports each result."""
     name = exchange_of(spec.label)
     found = _backend(kind)
     if isinstance(found, str):
-        say(Said(name=name, verdict="unavailable", detail=found))
+        emit(CheckReport(name=name, verdict="unavailable", detail=found))
         return
     dist, backend = found
     among = "-".join(spec.group)
@@ -71,35 +71,35 @@ def outside(torch: Any, spec: DeviceSpec, kind: str, device: Any, say: Callable[
         if absent:
             raise RuntimeError(f"{', '.join(absent)} cannot take part")
         if spec.device == 0 and not spec.label:
-            say(link.measure(store, spec))
+            emit(link.measure(store, spec))
         first = sum(counts[node] for node in spec.group[: spec.group.index(spec.node)])
         rank, size = first + spec.device, sum(counts.values())
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
         seconds, wrong = (_reduce if spec.label else _gather)(torch, dist, kind, device, rank, size)
     except Exception as error:
-        say(Said(name=name, verdict="failed", detail=f"with {among}: {text(error)}"))
+        emit(CheckReport(name=name, verdict="failed", detail=f"with {among}: {text(error)}"))
         return
     if wrong:
-        say(Said(name=name, verdict="failed", detail=f"with {among}: {wrong}"))
+        emit(CheckReport(name=name, verdict="failed", detail=f"with {among}: {wrong}"))
         return
-    say(Said(name=name, verdict="passed", values=_rate(size, kind, seconds, spec.label), seconds=seconds))
+    emit(CheckReport(name=name, verdict="passed", values=_rate(size, kind, seconds, spec.label), seconds=seconds))
 
 
-def excuse(spec: DeviceSpec) -> None:
-    """Tell the group that this node takes no part: its device 0 is not fit to."""
+def decline(spec: DeviceSpec) -> None:
+    """Tell the group that this node does not take part, because its device 0 failed."""
     try:
         dist: Any = importlib.import_module("torch.distributed")
         _store(dist, spec).set(f"devices/{spec.node}", _ABSENT)
     except Exception:
-        return  # then the others wait until their time is over
+        return  # the others wait until their timeout
 
 
 def _backend(kind: str) -> tuple[Any, str] | str:
-    """``torch.distributed`` and the name of the backend; or why there is none."""
+    """``torch.distributed`` and the name of the backend; or why it is unavailable."""
     dist: Any = importlib.import_module("torch.distributed")
     backend = "nccl" if kind == "cuda" else "gloo"
     if not dist.is_available() or (backend == "nccl" and not dist.is_nccl_available()):
-        return f"this torch has no {backend}"
+        return f"this build of torch has no {backend}"
     return dist, backend
 
 
@@ -110,7 +110,7 @@ def _store(dist: Any, spec: DeviceSpec) -> Any:
 
 
 def _rate(size: int, kind: str, seconds: float, summed: str = "") -> dict[str, float]:
-    """What each rank sent, at least; of a sum in a ring, each half of it goes nearly around."""
+    """The minimal send rate of each rank; a ring all-reduce sends about twice the data, of 8-byte integers."""
     sent = 4 * (size - 1) / size if summed else size - 1
     return {"bandwidth_GBps": round(TIMES * sent * BYTES[kind] / max(seconds, 1e-9) / 1e9, 3)}
 
@@ -129,21 +129,21 @@ def _timed(torch: Any, kind: str, do: Callable[[], Any]) -> float:
 
 
 def _all_to_all(torch: Any, dist: Any, kind: str, device: Any, rank: int, size: int) -> tuple[float, str]:
-    """Send each rank something else; returns seconds and what was wrong."""
+    """All-to-all of distinct data; returns the duration in seconds and the error, if any."""
     pattern = _pattern(torch, kind, device)
     mine = torch.cat([pattern * (rank * size + other + 1) for other in range(size)])
-    came = torch.zeros_like(mine)
-    dist.all_to_all_single(came, mine)  # connections are made by the first one
-    came.zero_()
-    seconds = _timed(torch, kind, lambda: dist.all_to_all_single(came, mine))
-    parts = came.chunk(size)
+    received = torch.zeros_like(mine)
+    dist.all_to_all_single(received, mine)  # the first call makes the connections
+    received.zero_()
+    seconds = _timed(torch, kind, lambda: dist.all_to_all_single(received, mine))
+    parts = received.chunk(size)
     wrong = [str(o) for o, part in enumerate(parts) if not torch.equal(part, pattern * (o * size + rank + 1))]
-    dist.barrier()  # nobody leaves before everybody has what it needs
-    return seconds, f"data of devices {', '.join(wrong)} came to device {rank} wrong" if wrong else ""
+    dist.barrier()  # no rank may end before the others have received
+    return seconds, f"device {rank} received wrong data from devices {', '.join(wrong)}" if wrong else ""
 
 
 def _gather(torch: Any, dist: Any, kind: str, device: Any, rank: int, size: int) -> tuple[float, str]:
-    """All-gather what is known of each rank; returns seconds and what was wrong."""
+    """All-gather of distinct data; returns the duration in seconds and the error, if any."""
     pattern = _pattern(torch, kind, device)
     mine = pattern * (rank + 1)
     parts = [torch.zeros_like(mine) for _ in range(size)]
@@ -153,11 +153,11 @@ def _gather(torch: Any, dist: Any, kind: str, device: Any, rank: int, size: int)
     seconds = _timed(torch, kind, lambda: dist.all_gather(parts, mine))
     wrong = [str(other) for other, part in enumerate(parts) if not torch.equal(part, pattern * (other + 1))]
     dist.barrier()
-    return seconds, f"data of ranks {', '.join(wrong)} came in wrong" if wrong else ""
+    return seconds, f"received wrong data from ranks {', '.join(wrong)}" if wrong else ""
 
 
 def _reduce(torch: Any, dist: Any, kind: str, device: Any, rank: int, size: int) -> tuple[float, str]:
-    """Sum up what is known of each rank; returns seconds and what was wrong."""
+    """All-reduce of distinct data; returns the duration in seconds and the error, if any."""
     pattern = _pattern(torch, kind, device).to(torch.int64)
     total = pattern * (rank + 1)
     dist.all_reduce(total)
@@ -170,6 +170,6 @@ def _reduce(torch: Any, dist: Any, kind: str, device: Any, rank: int, size: int)
 
 
 def wait(torch: Any, kind: str) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device has finished its work."""
     if kind == "cuda":
         torch.cuda.synchronize()

@@ -1,7 +1,7 @@
-"""What the driver of NVIDIA's devices says of them, through ``nvidia-ml-py``; without it, or a device: unavailable.
+"""State of NVIDIA devices from their driver, through ``nvidia-ml-py``; unavailable without that package or a device.
 
-A device that lost its memory's integrity (uncorrected errors since the last reset, rows that wait to be remapped or
-cannot be) must not train; one that is held back (heat, power) should be looked at.
+A device with corrupted memory (uncorrected errors since the last reset, rows with a pending or failed remapping) must
+not train. A throttled device (heat, power) is a warning.
 """
 
 import contextlib
@@ -9,25 +9,25 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
-from ftcore.runtime.checks.protocol import Context, Said
+from ftcore.runtime.checks.protocol import CheckReport, Context
 from ftcore.runtime.wire.frames import Gauge
 
-_HELD_BACK: Final = {
-    "nvmlClocksThrottleReasonHwSlowdown": "slowed down by its hardware",
-    "nvmlClocksThrottleReasonHwThermalSlowdown": "slowed down for heat",
-    "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "slowed down for lack of power",
+_THROTTLED: Final = {
+    "nvmlClocksThrottleReasonHwSlowdown": "throttled by its hardware",
+    "nvmlClocksThrottleReasonHwThermalSlowdown": "throttled (temperature)",
+    "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "throttled (power brake)",
 }
 
 
 def load() -> tuple[Any, str]:
-    """``pynvml``, ready; or None, and why."""
+    """The initialised ``pynvml``; or None, and the reason."""
     try:
         lib: Any = importlib.import_module("pynvml")
         lib.nvmlInit()
     except ImportError:
         return None, "nvidia-ml-py is not installed: pip install 'ftcore[nvml]'"
     except Exception as error:
-        return None, f"no driver answers: {error}"
+        return None, f"the NVIDIA driver does not answer: {error}"
     return lib, ""
 
 
@@ -49,11 +49,11 @@ def facts() -> dict[str, str]:
     return found
 
 
-def check(context: Context) -> Said:
-    """Ask the driver for errors of memory and for what holds the devices back."""
+def check(context: Context) -> CheckReport:
+    """Query the driver for memory errors and throttling."""
     lib, why = load()
     if lib is None:
-        return Said(verdict="unavailable", detail=why)
+        return CheckReport(verdict="unavailable", detail=why)
     broken: list[str] = []
     doubtful: list[str] = []
     values: dict[str, float] = {}
@@ -66,14 +66,14 @@ def check(context: Context) -> Said:
         broken += _memory(lib, handle, index)
         doubtful += _clocks(lib, handle, index, values)
     if broken:
-        return Said(verdict="failed", detail="; ".join(broken)[:500], values=values)
+        return CheckReport(verdict="failed", detail="; ".join(broken)[:500], values=values)
     if doubtful:
-        return Said(verdict="warned", detail="; ".join(doubtful)[:500], values=values)
-    return Said(verdict="passed", values=values)
+        return CheckReport(verdict="warned", detail="; ".join(doubtful)[:500], values=values)
+    return CheckReport(verdict="passed", values=values)
 
 
 def gauges(lib: Any) -> dict[str, Gauge]:
-    """What heartbeats tell of each device, by index; rounded, so that noise is no news."""
+    """Gauges of each device, by index; rounded, so that noise does not change them."""
     found: dict[str, Gauge] = {}
     for index in range(lib.nvmlDeviceGetCount()):
         try:
@@ -110,12 +110,12 @@ def _memory(lib: Any, handle: Any, index: int) -> list[str]:
     with contextlib.suppress(lib.NVMLError):
         _, _, waiting, failed = lib.nvmlDeviceGetRemappedRows(handle)
         if failed:
-            found.append(f"device {index}: a row of memory could not be remapped")
+            found.append(f"device {index}: remapping of a memory row failed")
         elif waiting:
-            found.append(f"device {index}: rows of memory wait for a reset to be remapped")
+            found.append(f"device {index}: remapping of memory rows is pending; reset the device")
     with contextlib.suppress(lib.NVMLError):
         if lib.nvmlDeviceGetRetiredPagesPendingStatus(handle):
-            found.append(f"device {index}: pages of memory wait for a reset to be retired")
+            found.append(f"device {index}: retirement of memory pages is pending; reset the device")
     return found
 
 
@@ -125,10 +125,10 @@ def _clocks(lib: Any, handle: Any, index: int, values: dict[str, float]) -> list
         values[f"sm_MHz_{index}"] = float(lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM))
     with contextlib.suppress(lib.NVMLError):
         reasons = lib.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-        found += [f"device {index}: {text}" for name, text in _HELD_BACK.items() if reasons & getattr(lib, name, 0)]
+        found += [f"device {index}: {text}" for name, text in _THROTTLED.items() if reasons & getattr(lib, name, 0)]
     return found
 
 
 def string(text: Any) -> str:
-    """Text of the library, which is bytes in some versions."""
+    """A string of the library, which some versions return as bytes."""
     return text.decode() if isinstance(text, bytes) else str(text)

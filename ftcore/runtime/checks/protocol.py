@@ -1,4 +1,4 @@
-"""What the agent and its checking processes tell each other: JSON, one object to a line."""
+"""The protocol between the agent and its checking processes: one JSON object per line."""
 
 from typing import Any, Final
 
@@ -9,9 +9,9 @@ from ftcore.faults.scan import Hit
 from ftcore.runtime.wire.frames import Gauge
 
 GROUP = "ftcore.checks"
-"""Entry point group of checks that are not ftcore's own."""
+"""Entry point group of external checks."""
 INSIDE_FD: Final = 3
-"""Descriptor of the file at which the devices of a node meet; it has no name, and goes with the processes."""
+"""Descriptor of the unnamed file that serves as the store of the devices of one node."""
 
 MATMUL: Final = "matmul"
 COPIES: Final = "device-bandwidth"
@@ -19,27 +19,27 @@ ALL_TO_ALL: Final = "all-to-all"
 EXCHANGE: Final = "exchange"
 ALL_REDUCE: Final = "all-reduce"
 DEVICES: Final = "devices"
-"""The name under which a node's devices are watched while it trains."""
+"""Name of the reports about devices while the node trains."""
 NIC_TO_NIC: Final = "nic-to-nic"
 
 
 @attrs.frozen(kw_only=True)
 class DeviceSpec:
-    """What a device's process is to do.
+    """The spec of a device's process.
 
     Args:
-        agent: process id of the agent; the process dies with it.
+        agent: process id of the agent; the process ends with it.
         device: index of the device on the node.
-        devices: devices that are checked on this node.
+        devices: number of checked devices of this node.
         node: the node's name.
-        group: the nodes that exchange data, this one among them; empty: none.
-        label: the label that they have in common: they sum data up, all at once; empty: they are a pair.
-        store: ``host:port`` of the store at which they meet.
-        prefix: of all keys there.
-        within_s: seconds that the exchange may take, connecting included.
-        address: at which other nodes reach this one.
-        first: the first stage of a check: also what does not change from one stage to the next.
-        inside_s: seconds that they wait for each other, and that one exchange among them may take.
+        group: the nodes that exchange data, including this one; empty: none.
+        label: the group's common label; the group does an all-reduce. Empty: the group is a pair.
+        store: ``host:port`` of the group's store.
+        prefix: prefix of the group's keys in the store.
+        within_s: timeout of the exchange in seconds, including connecting.
+        address: address of this node for other nodes.
+        first: whether this is the first stage of a check, which includes the parts that need no other node.
+        inside_s: timeout of each exchange among the devices of this node, in seconds.
     """
 
     agent: int
@@ -58,13 +58,13 @@ class DeviceSpec:
 
 @attrs.frozen(kw_only=True)
 class Context:
-    """What a check of the host is told.
+    """Arguments of a check of the host.
 
     Args:
         node: the node's name.
-        devices: accelerators of the node.
-        log_dir: where the job's workers write.
-        address: at which other nodes reach this one.
+        devices: number of accelerators of the node.
+        log_dir: directory of the job's worker logs.
+        address: address of this node for other nodes.
     """
 
     node: str
@@ -75,12 +75,12 @@ class Context:
 
 @attrs.frozen(kw_only=True)
 class HostSpec:
-    """What the host's process is to do.
+    """The spec of the host's process.
 
     Args:
-        agent: process id of the agent; the process dies with it.
+        agent: process id of the agent; the process ends with it.
         names: the checks, in order.
-        context: told to each.
+        context: the argument of each check.
     """
 
     agent: int
@@ -90,30 +90,30 @@ class HostSpec:
 
 @attrs.frozen(kw_only=True)
 class WatchSpec:
-    """What the process that watches the devices is to do.
+    """The spec of the process that watches the devices.
 
     Args:
-        agent: process id of the agent; the process dies with it.
+        agent: process id of the agent; the process ends with it.
     """
 
     agent: int
 
 
 @attrs.frozen(kw_only=True)
-class Said:
-    """One line of a checking process; what it does not say is empty.
+class CheckReport:
+    """One line of a checking process; fields that do not apply are empty.
 
     Args:
-        begun: the check that is made now.
-        budget_s: seconds that it may take.
+        begun: the check that begins now.
+        budget_s: timeout of that check in seconds.
         name: the check that has ended.
-        verdict: see ``CheckResult``; ``wrong``: a device's values were.
-        detail: what was found.
-        values: its figures.
-        facts: what should be equal on all nodes.
-        seconds: how long the calculation or the exchange took; of ``nic-to-nic``: a gigabyte.
-        gauges: of the devices that are watched.
-        hits: what the kernel said of devices since the last time.
+        verdict: see ``CheckResult``; ``wrong``: a device computed wrong values.
+        detail: the finding.
+        values: measured values.
+        facts: values that should be equal on all nodes.
+        seconds: duration of the calculation or the exchange; for ``nic-to-nic``: per gigabyte.
+        gauges: readings of the watched devices.
+        hits: matched lines of the kernel log about devices since the last report.
     """
 
     begun: str = ""
@@ -128,13 +128,13 @@ class Said:
     hits: tuple[Hit, ...] = ()
 
 
-def line(said: Any) -> bytes:
-    """One line of the wire."""
-    return msgspec.json.encode(said) + b"\n"
+def line(message: Any) -> bytes:
+    """A message as one line."""
+    return msgspec.json.encode(message) + b"\n"
 
 
 def exchange_of(label: str) -> str:
-    """The name of the exchange that is made among the nodes of a group."""
+    """The name of the exchange among the nodes of a group."""
     return ALL_REDUCE if label else EXCHANGE
 
 

@@ -1,7 +1,7 @@
-"""The devices of a node while it trains: gauges every few seconds, Xids as they come. A process of its own, for long.
+"""Watches the devices of a node while it trains: gauges at intervals, Xids as they occur. A long-lived process.
 
-The driver of a device that dies may answer nobody for minutes; the agent, who must not wait, hears from this process,
-or no more. It makes no context on a device, so it takes no memory of theirs.
+The driver of a failing device may block for minutes; the agent must not wait for it, so a separate process queries the
+driver. The process creates no context on a device, so it uses no device memory.
 """
 
 import time
@@ -10,23 +10,23 @@ from typing import Any, Final
 
 from ftcore.faults.scan import Hit, Scanner
 from ftcore.runtime.checks import nvml, xid
-from ftcore.runtime.checks.protocol import DEVICES, Said
+from ftcore.runtime.checks.protocol import DEVICES, CheckReport
 
 GAUGE_S: Final = 10.0
-"""How often gauges are read, if nothing happens."""
+"""Interval of reading gauges, unless an Xid occurs earlier."""
 
 
-def watch(say: Callable[[Said], None]) -> None:
-    """Tell until there is nothing to tell; what cannot be read is said once."""
+def watch(emit: Callable[[CheckReport], None]) -> None:
+    """Report gauges and Xids; returns only if neither can be read, after one report of the reason."""
     lib, detail = nvml.load()
     source = _source(lib)
     if lib is None and source is None:
-        say(Said(name=DEVICES, verdict="unavailable", detail=detail))
+        emit(CheckReport(name=DEVICES, verdict="unavailable", detail=detail))
         return
     scanner = Scanner()
     hits: tuple[Hit, ...] = ()
     while True:
-        say(Said(name=DEVICES, detail=detail, gauges=nvml.gauges(lib) if lib is not None else {}, hits=hits))
+        emit(CheckReport(name=DEVICES, detail=detail, gauges=nvml.gauges(lib) if lib is not None else {}, hits=hits))
         lines = source.wait(GAUGE_S) if source is not None else _pause()
         now = time.monotonic_ns()
         new = [hit for line in lines for hit in scanner.feed(f"{line}\n".encode(), now)]

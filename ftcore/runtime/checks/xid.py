@@ -1,9 +1,9 @@
-"""Xids, the errors that NVIDIA's driver reports of a device: from the kernel's log, or from NVML as they happen.
+"""Xids, the device errors of NVIDIA's driver: from the kernel log, or from NVML as they occur.
 
-The kernel's log has them in words, and those since the host started, but is closed to most containers; NVML tells the
-number, and only while somebody waits for it. So the log is read where it may be, else NVML is waited for.
+The kernel log has the full text and all Xids since the host started, but most containers cannot read it. NVML reports
+only the number, and only to a process that waits for events. So the kernel log is read where possible, otherwise NVML.
 
-House rule: an Xid of the past fails nobody. The device may have been reset since, and the log does not say.
+House rule: a past Xid never fails a node. The device may have been reset since, which the log does not show.
 """
 
 import errno
@@ -16,25 +16,25 @@ from typing import Any, Final
 
 from ftcore.faults.codes import XIDS, XidKind
 from ftcore.runtime.checks import nvml
-from ftcore.runtime.checks.protocol import Context, Said
+from ftcore.runtime.checks.protocol import CheckReport, Context
 
 KERNEL: Final = "/dev/kmsg"
 RECORD_BYTES: Final = 8192
 LINES_MAX: Final = 1000
-"""Lines of the kernel that are told at a time; a device that is off the bus can fill its log."""
+"""Limit of lines per report; a device that fell off the bus can flood the kernel log."""
 
 _XID = re.compile(r"NVRM: Xid[^:]*\([^)]*\): (\d+)")
 _SERIOUS: Final = {code for xid in XIDS if xid.kind in (XidKind.DEVICE, XidKind.CONTAINED) for code in xid.codes}
 
 
 class KernelLog:
-    """The lines of the kernel's log that speak of an Xid.
+    """The lines of the kernel log that contain an Xid.
 
     Args:
-        past: also those that are in it already.
+        past: include earlier lines.
 
     Raises:
-        OSError: it may not be read.
+        OSError: the kernel log cannot be read.
     """
 
     def __init__(self, past: bool) -> None:
@@ -43,15 +43,15 @@ class KernelLog:
             os.lseek(self._fd, 0, os.SEEK_END)
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the kernel log."""
         os.close(self._fd)
 
     def lines(self) -> list[str]:
-        """What came since the last call; never waits."""
+        """The lines since the last call, without waiting."""
         return [text for text in self._records() if _XID.search(text)][-LINES_MAX:]
 
     def wait(self, seconds: float) -> list[str]:
-        """What came, after at most so many seconds."""
+        """Wait for lines, at most ``seconds``."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             select.select([self._fd], [], [], left)
@@ -74,31 +74,31 @@ class KernelLog:
 
 
 class Events:
-    """Xids as NVML tells them, in the kernel's words.
+    """Xids from NVML, as lines in the format of the kernel log.
 
     Args:
         lib: ``pynvml``, initialised.
 
     Raises:
-        LookupError: no device tells them.
+        LookupError: no device reports Xids.
     """
 
     def __init__(self, lib: Any) -> None:
         self._lib = lib
         self._set = lib.nvmlEventSetCreate()
-        told = 0
+        registered = 0
         for index in range(lib.nvmlDeviceGetCount()):
             try:
                 handle = lib.nvmlDeviceGetHandleByIndex(index)
                 lib.nvmlDeviceRegisterEvents(handle, lib.nvmlEventTypeXidCriticalError, self._set)
-                told += 1
+                registered += 1
             except lib.NVMLError:
                 continue
-        if not told:
-            raise LookupError("no device tells of Xids through NVML")
+        if not registered:
+            raise LookupError("no device reports Xids through NVML")
 
     def wait(self, seconds: float) -> list[str]:
-        """What came, after at most so many seconds."""
+        """Wait for an Xid, at most ``seconds``."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             try:
@@ -108,7 +108,7 @@ class Events:
                     return []
                 raise
             if event.eventType == self._lib.nvmlEventTypeXidCriticalError:
-                return [f"NVRM: Xid (PCI:{self._place(event.device)}): {event.eventData}, told by NVML"]
+                return [f"NVRM: Xid (PCI:{self._place(event.device)}): {event.eventData}, reported by NVML"]
         return []
 
     def _place(self, handle: Any) -> str:
@@ -118,12 +118,12 @@ class Events:
             return "unknown"
 
 
-def check(context: Context) -> Said:
+def check(context: Context) -> CheckReport:
     """Xids since the host started; serious ones are a warning."""
     try:
         log = KernelLog(past=True)
     except OSError as error:
-        return Said(verdict="unavailable", detail=f"{KERNEL}: {error.strerror}")
+        return CheckReport(verdict="unavailable", detail=f"{KERNEL}: {error.strerror}")
     try:
         lines = log.lines()
     finally:
@@ -131,11 +131,11 @@ def check(context: Context) -> Said:
     serious = [line for line in lines if number(line) in _SERIOUS]
     values = {"xids": float(len(lines)), "serious": float(len(serious))}
     if serious:
-        return Said(verdict="warned", detail=f"since the host started: {serious[-1][:300]}", values=values)
-    return Said(verdict="passed", values=values)
+        return CheckReport(verdict="warned", detail=f"since the host started: {serious[-1][:300]}", values=values)
+    return CheckReport(verdict="passed", values=values)
 
 
 def number(line: str) -> int:
-    """The Xid that a line tells of; 0: none."""
+    """The Xid in a line; 0: none."""
     found = _XID.search(line)
     return int(found[1]) if found else 0

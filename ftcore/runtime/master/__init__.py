@@ -1,1 +1,1 @@
-"""The master role: sequencing facts, deciding, ordering. Any process may hold it; the log is its only memory."""
+"""The master role: sequences facts, decides, and sends orders. Any process can hold it; all its state is in the log."""

@@ -1,8 +1,8 @@
-"""Who may take part: judges the first word of an agent that calls.
+"""Admits or refuses agents that connect, by their ``Hello``.
 
-House rules: what anybody is refused for must be durable, so while a commit is under way a refusal waits for the end of
-it, and is judged once more; while the log cannot be written nobody is refused. An identity of the log that may never
-become durable is not told. Who is refused stops its workers, so a doubt is no reason.
+House rules: the reason of a refusal must be durable, because a refused agent stops its workers. So a refusal waits for
+the commit in progress and is then judged again; while the log cannot be written, no agent is refused. No agent is
+admitted before the log's identity is durable.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from ftcore.runtime.master.liveness import Liveness
 from ftcore.runtime.master.refusals import Refusals
 from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.runtime.wire import frames
-from ftcore.runtime.wire.opening import Turned, other_version
+from ftcore.runtime.wire.handshake import Rejection, version_mismatch
 from ftcore.version import __version__
 
 T = TypeVar("T")
@@ -31,21 +31,21 @@ logger = structlog.get_logger()
 
 
 class Admission:
-    """Judges callers, for one term.
+    """Admits or refuses agents, for one term.
 
     Args:
         job: the job.
-        sequencer: takes what is to be recorded.
-        clock: the master's.
-        agents: the sessions that there are.
-        liveness: who was heard lately.
+        sequencer: accepts the facts to record.
+        clock: the master's clock.
+        agents: the current sessions.
+        liveness: when each session was last heard.
         contradictions: compares marks with the log.
         leading: whether this master leads.
-        parked: called when somebody is told that the job is stuck; it will call again.
-        learned_end: called when an agent has learned how its run ended.
+        on_parked: called when an agent is told that the job is stuck; the agent will connect again.
+        on_release: called when an agent is told how its run ended.
 
     Attributes:
-        identified: the log's identity is durable.
+        identified: set once the log's identity is durable.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Admission:
         contradictions: Contradictions,
         *,
         leading: Callable[[], bool],
-        parked: Callable[[], None],
-        learned_end: Callable[[], None],
+        on_parked: Callable[[], None],
+        on_release: Callable[[], None],
     ) -> None:
         self._job = job
         self._sequencer = sequencer
@@ -68,112 +68,116 @@ class Admission:
         self._liveness = liveness
         self._contradictions = contradictions
         self._leading = leading
-        self._parked = parked
-        self._learned_end = learned_end
+        self._on_parked = on_parked
+        self._on_release = on_release
         self._refusals = Refusals(lambda refused: sequencer.submit(own_fact(refused)))
         self._submitting: JobSpec | None = None
         self._held: dict[asyncio.Future[Any], Callable[[], Any]] = {}
         self.identified = asyncio.Event()
 
-    async def greet(self, hello: frames.Hello, peer: str) -> frames.Refused | frames.Parked | None:
-        """Judge an agent's first word.
+    async def greet(self, hello: frames.Hello, peer: str) -> frames.JoinRefused | frames.Parked | None:
+        """Judge an agent's ``Hello``.
 
         Args:
-            hello: the word.
-            peer: who says it.
+            hello: the frame.
+            peer: the address of the agent's host.
 
         Returns:
-            Why it may not take part; None: it may, or this master does not lead any more.
+            Why the agent is refused; None: it is admitted, or this master no longer leads.
         """
         await self.identified.wait()
         if not self._leading():
             return None
         if hello.protocol != frames.PROTOCOL or not frames.same_release(hello.version, __version__):
-            turned = other_version(hello.protocol, hello.version, hello.node)
-            return self._refuse(turned.kind, turned.reason, hello, peer)
+            mismatch = version_mismatch(hello.protocol, hello.version, hello.node)
+            return self._refuse(mismatch.kind, mismatch.reason, hello, peer)
         if hello.job != self._job or hello.node == OWN:
             return self._refuse("job", f"this master leads {self._job}, not {hello.job}", hello, peer)
-        parted = await self._contradictions.answer(hello.node, hello.mark)
-        if parted is not None:
-            self._parked()
-            return self._told_of_end(parted) if isinstance(parted, frames.Refused) else parted
+        contradicted = await self._contradictions.check(hello.node, hello.mark)
+        if contradicted is not None:
+            self._on_parked()
+            return self._note_end(contradicted) if isinstance(contradicted, frames.JoinRefused) else contradicted
         found = await self.durable(lambda: self._judge(hello))
         if found is None:
             return None
         if not found.rejoin and found.release is None:
             return self._refuse(found.kind, found.reason, hello, peer)
-        return self._told_of_end(frames.Refused(found.reason, found.rejoin, found.release))
+        return self._note_end(frames.JoinRefused(found.reason, found.rejoin, found.release))
 
-    def _told_of_end(self, answer: frames.Refused) -> frames.Refused:
+    def _note_end(self, answer: frames.JoinRefused) -> frames.JoinRefused:
         if not answer.rejoin:
-            self._learned_end()
+            self._on_release()
         return answer
 
-    def turned_away(self, turned: Turned, peer: str) -> None:
-        """A caller was not let in; it is recorded, bounded."""
-        logger.info("a caller was turned away", kind=turned.kind, peer=peer, name=turned.name)
-        self._refusals.add(turned, peer, self._clock.mono())
+    def record_refusal(self, rejection: Rejection, peer: str) -> None:
+        """Record a refused caller; repeated refusals are aggregated."""
+        logger.info("caller refused", kind=rejection.kind, peer=peer, name=rejection.name)
+        self._refusals.add(rejection, peer, self._clock.mono())
 
-    def look(self, now: int) -> None:
-        """Record what has waited long enough; ``now`` in monotonic nanoseconds."""
-        self._refusals.look(now)
+    def flush_refusals(self, now: int) -> None:
+        """Record the refusals that are due.
 
-    def _refuse(self, kind: str, reason: str, hello: frames.Hello, peer: str) -> frames.Refused:
-        self.turned_away(Turned(kind=kind, reason=reason, name=hello.node, version=hello.version), peer)
-        return frames.Refused(reason, rejoin=False)
+        Args:
+            now: monotonic nanoseconds.
+        """
+        self._refusals.flush(now)
+
+    def _refuse(self, kind: str, reason: str, hello: frames.Hello, peer: str) -> frames.JoinRefused:
+        self.record_refusal(Rejection(kind=kind, reason=reason, name=hello.node, version=hello.version), peer)
+        return frames.JoinRefused(reason, rejoin=False)
 
     def _judge(self, hello: frames.Hello) -> Refusal | None:
-        occupied, launch = self.occupied(hello), hello.submission.launch
+        in_use, launch = self.name_in_use(hello), hello.submission.launch
         state = self._sequencer.state
-        found = refusal(state, hello.node, hello.incarnation, hello.acked, occupied, hello.again, launch)
+        found = refusal(state, hello.node, hello.incarnation, hello.acked, in_use, hello.again, launch)
         if found is not None or is_known(state, hello.node, hello.incarnation):
             return found
         if self._submit_or_join(hello.submission):
             return None
         return wrong_job(self._job, hello.submission.spec, self._submitting or state.spec)
 
-    def occupied(self, hello: frames.Hello) -> bool:
-        """Whether another agent of that name was heard a moment ago."""
+    def name_in_use(self, hello: frames.Hello) -> bool:
+        """Whether another agent of that node name sent a frame recently."""
         session = self._agents.sessions.get(hello.node)
         if session is None or session.incarnation == hello.incarnation:
             return False
-        there = takes_part(self._sequencer.state, session.node, session.incarnation)
-        return there and self._liveness.heard_s(session) < 2 * self._liveness.timing.heartbeat_s
+        member = takes_part(self._sequencer.state, session.node, session.incarnation)
+        return member and self._liveness.heard_s(session) < 2 * self._liveness.timing.heartbeat_s
 
-    # -- what waits for the log
+    # -- answers that wait for the log
 
-    async def durable(self, look: Callable[[], T | None]) -> T | None:
-        """Why somebody is refused; None: they are not, or this process does not lead any more."""
+    async def durable(self, judge: Callable[[], T | None]) -> T | None:
+        """The reason of a refusal once it is durable; None: not refused, or this process no longer leads."""
         while self._leading():
-            found = look()
+            found = judge()
             if found is None or not self._sequencer.ahead:
                 return found
-            behind: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
-            self._held[behind] = look
+            answer: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
+            self._held[answer] = judge
             try:
-                found = await behind
+                found = await answer
             finally:
-                self._held.pop(behind, None)
+                self._held.pop(answer, None)
             if found is not None:
                 return found
         return None
 
     @property
-    def holds_back(self) -> bool:
-        """Somebody waits for an answer."""
+    def has_waiting(self) -> bool:
+        """Whether a caller waits for an answer."""
         return bool(self._held)
 
     def committed(self) -> None:
-        """The state is the log's, or this master does not lead any more: answer whose answer was held back."""
+        """Answer the waiting callers: the state is that of the log, or this master no longer leads."""
         held, self._held = self._held, {}
-        for answer, look in held.items():
+        for answer, judge in held.items():
             if not answer.done():
-                answer.set_result(look() if self._leading() else None)
+                answer.set_result(judge() if self._leading() else None)
 
     # -- the run
 
     def _submit_or_join(self, submission: frames.Submission) -> bool:
-        """A newcomer: begin a run if none lives, else it must want the same job; whether it may take part."""
+        """Whether a new agent may join: its submission begins a run, or matches the live one."""
         if wants_run(self._sequencer.state):
             if self._submitting is None:
                 self._submit(submission)
@@ -193,10 +197,10 @@ class Admission:
             user=submission.user,
             launch=submission.launch,
         )
-        self._sequencer.submit(own_fact(submission.policy))  # in force before anything can be decided
+        self._sequencer.submit(own_fact(submission.policy))  # the chain must be in force before the first decision
         self._sequencer.submit(own_fact(submitted))
         self._submitting = submission.spec
 
     def submitted(self) -> None:
-        """A run has begun."""
+        """Note that a run has begun."""
         self._submitting = None

@@ -1,13 +1,12 @@
-"""The agents that a master is connected to: what they are sent, and what they are sent again.
+"""The agents connected to a master: sends acknowledgements, orders and the addresses of standbys.
 
-An agent is told that a fact is durable, what it is ordered, and who else may lead one day. Orders go out behind the
-commit of their decision; to an agent that calls again, those that it has not answered are repeated.
+Orders are sent after the commit of their decision. To an agent that reconnects, unanswered orders are sent again.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 
-from ftcore.engine.master import Mark, acknowledged, answers_to, unanswered
+from ftcore.engine.master import DurableMark, acknowledged, answers_to, unanswered
 from ftcore.events.envelope import Event
 from ftcore.events.node import NodeLeft, NodeLost
 from ftcore.ids import Term, seconds
@@ -17,44 +16,44 @@ from ftcore.runtime.wire import frames
 from ftcore.states.model import JobState
 
 STANDBYS = 2
-"""Standbys wanted beside the leader, on the lowest ordinals after the first."""
+"""Number of standbys, on the nodes with the lowest ordinals after the first."""
 
 
 class Agents:
     """The agents' sessions at one master.
 
     Args:
-        state: the folded state.
+        state: returns the folded state.
 
     Attributes:
-        sessions: by node, the newest stream of each.
+        sessions: the newest stream of each node, by node.
     """
 
     def __init__(self, state: Callable[[], JobState]) -> None:
         self.sessions: dict[str, Session] = {}
         self._state = state
         self._durable: dict[str, tuple[str, int]] = {}
-        self._unserved: list[Session] = []
+        self._new_sessions: list[Session] = []
         self._hosting: set[str] = set()
         self._standbys = Standbys()
 
     def begin(self, state: JobState) -> None:
-        """A term begins with this state, all of which is durable."""
-        self._durable = dict(state.sources)
+        """Begin a term with a state that is durable."""
+        self._durable = dict(state.log.sources)
 
     def of(self, node: str, incarnation: str) -> Session | None:
-        """The stream of a node's life, if it has one."""
+        """The stream of an incarnation of a node, if connected."""
         session = self.sessions.get(node)
         return session if session is not None and session.incarnation == incarnation else None
 
-    def attach(self, session: Session, term: Term, mark: Callable[[], Mark], *, ahead: bool) -> None:
-        """A stream begins: welcome the agent and repeat the orders that it has not answered.
+    def attach(self, session: Session, term: Term, mark: Callable[[], DurableMark], *, ahead: bool) -> None:
+        """Add a new stream: welcome the agent and repeat its unanswered orders.
 
         Args:
-            session: its session.
-            term: of this master.
-            mark: gives the end of the log, durable.
-            ahead: the state runs ahead of the log; then orders wait for ``committed``.
+            session: the agent's session.
+            term: the master's term.
+            mark: returns the end of the durable log.
+            ahead: the state is ahead of the log; orders then wait for ``committed``.
         """
         older = self.sessions.get(session.node)
         if older is not None:
@@ -65,17 +64,17 @@ class Agents:
         session.send(frames.Welcome(term, session.acked, mark()))
         if self._standbys.addresses:
             session.send(frames.Candidates(self._standbys.addresses))
-        self._unserved.append(session)
+        self._new_sessions.append(session)
         if not ahead:
-            self._serve_newcomers()
+            self._send_unanswered()
 
     def detach(self, session: Session) -> None:
-        """A stream is over; its agent's lease goes on."""
+        """Remove a stream that has ended; the agent's lease keeps running."""
         if self.sessions.get(session.node) is session:
             del self.sessions[session.node]
 
     def committed(self, batch: Sequence[Event]) -> None:
-        """A batch is durable, and the state is exactly the log's: acknowledge facts, send orders."""
+        """Acknowledge the facts and send the orders of a durable batch; the state is exactly that of the log."""
         answers = answers_to(self._state(), batch)
         for (node, incarnation), n in answers.acks.items():
             self._durable[node] = (incarnation, n)
@@ -88,89 +87,96 @@ class Agents:
                 session.order(orders)
         for event in batch:
             if isinstance(event.data, NodeLost):
-                self._part_with(event.data.node, event.data.incarnation)
+                self._close_session(event.data.node, event.data.incarnation)
             elif isinstance(event.data, NodeLeft) and event.data.node in self.sessions:
-                self.sessions[event.data.node].acknowledge()  # it waits for that
-        self._serve_newcomers()
+                self.sessions[event.data.node].acknowledge()  # the agent waits for it before it ends
+        self._send_unanswered()
 
-    def _part_with(self, node: str, incarnation: str) -> None:
-        """A node was lost, and is told now by being refused when it calls again: it stops its workers for that."""
+    def _close_session(self, node: str, incarnation: str) -> None:
+        """Close a lost node's stream: the agent reconnects, is refused, and stops its workers."""
         session = self.of(node, incarnation)
         if session is not None:
             session.end()
 
-    def _serve_newcomers(self) -> None:
-        """Repeat to agents that connected the orders that they have not answered.
+    def _send_unanswered(self) -> None:
+        """Send newly connected agents their unanswered orders.
 
-        Only where the state is that of the log: an order must never be seen before its decision is durable.
+        Only while the state is that of the log: an order must not be sent before its decision is durable.
         """
-        for session in self._unserved:
+        for session in self._new_sessions:
             orders = unanswered(self._state(), session.node, session.incarnation)
             if orders:
                 session.order(orders)
-        self._unserved.clear()
+        self._new_sessions.clear()
 
-    def give_signs_of_life(self, now: int, every_s: float) -> None:
-        """Tell every agent something to whom nothing was said lately: what it is owed, which it can wait for.
-
-        Each in its own time, not thousands at once.
+    def send_keepalives(self, now: int, every_s: float) -> None:
+        """Send an acknowledgement as keep-alive to every idle agent. Each has its own timer, to avoid bursts.
 
         Args:
             now: monotonic nanoseconds.
-            every_s: seconds without a word after which one is due.
+            every_s: seconds without a frame after which a keep-alive is due.
         """
         quiet = seconds(every_s)
         for session in self.sessions.values():
-            if session.spoken_to:
-                session.spoken_to, session.told = False, now
-            elif now - session.told >= quiet:
+            if session.sent:
+                session.sent, session.sent_at = False, now
+            elif now - session.sent_at >= quiet:
                 session.acknowledge()
 
     # -- standbys
 
-    def look_at_standbys(self, now: int) -> None:
-        """Have some agents put up a standby, and forget those that fell silent; ``now`` in monotonic nanoseconds."""
+    def check_standbys(self, now: int) -> None:
+        """Start standbys on some nodes and drop silent ones.
+
+        Args:
+            now: monotonic nanoseconds.
+        """
         state = self._state()
-        for place in nsmallest(1 + STANDBYS, state.places)[1:]:
-            node = state.nodes[state.places[place]]
+        for place in nsmallest(1 + STANDBYS, state.membership.places)[1:]:
+            node = state.membership.nodes[state.membership.places[place]]
             session = self.sessions.get(node.node)
             if session is not None and node.incarnation not in self._hosting:
                 self._hosting.add(node.incarnation)
                 session.send(frames.HostStandby())
         if self._standbys.forget(now):
-            self._tell_candidates()
+            self._broadcast_candidates()
 
-    def stands_by(self, address: str, now: int) -> None:
-        """A standby tells where it serves; agents are told of one that is new."""
+    def register_standby(self, address: str, now: int) -> None:
+        """Register a standby's address; a new address is sent to all agents.
+
+        Args:
+            address: gRPC target.
+            now: monotonic nanoseconds.
+        """
         if self._standbys.heard(address, now):
-            self._tell_candidates()
+            self._broadcast_candidates()
 
     @property
     def candidates(self) -> frames.Candidates:
-        """Where standbys serve."""
+        """The addresses of the standbys."""
         return frames.Candidates(self._standbys.addresses)
 
-    def _tell_candidates(self) -> None:
-        self.tell(self.candidates)
+    def _broadcast_candidates(self) -> None:
+        self.broadcast(self.candidates)
 
-    # -- all of them
+    # -- all agents
 
-    def tell(self, frame: frames.FromMaster) -> None:
-        """Tell every agent something."""
+    def broadcast(self, frame: frames.FromMaster) -> None:
+        """Send a frame to every agent."""
         for session in self.sessions.values():
             session.send(frame)
 
     def end(self) -> None:
-        """End all streams behind what is queued."""
+        """End all streams after their queued frames."""
         for session in self.sessions.values():
             session.end()
 
-    def seen(self, after: str, heard_s: Callable[[Session], float]) -> frames.NodesSeen:
-        """What the heartbeats tell, for an operator.
+    def list_nodes(self, after: str, heard_s: Callable[[Session], float]) -> frames.NodesSeen:
+        """A page of the connected nodes and their last heartbeats, by name.
 
         Args:
-            after: nodes behind this name are wanted.
-            heard_s: says how many seconds ago a session was heard.
+            after: the page begins after this name.
+            heard_s: returns the seconds since a session's last frame.
         """
         names = sorted(name for name in self.sessions if name > after)
         return frames.NodesSeen(
@@ -179,8 +185,9 @@ class Agents:
         )
 
     def beats(self, round_: int) -> Iterable[frames.Beat]:
-        """The last heartbeats of those that run workers of a round."""
-        return [one.beat for one in self.sessions.values() if one.beat is not None and one.beat.round == round_]
+        """The last heartbeats of the nodes that run workers of a round."""
+        beats = (session.beat for session in self.sessions.values())
+        return [beat for beat in beats if beat is not None and beat.round == round_]
 
 
 def _seen(session: Session, heard_s: Callable[[Session], float]) -> frames.NodeSeen:

@@ -1,11 +1,10 @@
-"""Tells people: sends what ``alert.raised`` says, beside everything else the master does.
+"""Sends the alerts of ``alert.raised``, in the background.
 
-House rules: nothing waits for a message and nothing fails with one. Messages are sent one after the other, each by a
-process of its own (``runtime/alert_child.py``) that is ended when it takes too long; what came of each is the fact
-``alert.sent``. The queue has an end, and so has what is sent in a while, however many incidents there are: what is
-beyond is left out, recorded as such, and counted in the next message; the word of the job's end is never left out, and
-goes before those that wait. A new master sends what it finds unsent in the log, if it is not old news; what the log has
-as sent is never sent again.
+House rules: no other work waits for an alert or fails with it. Alerts are sent one after the other, each by its own
+process (``runtime/alert_child.py``) with a timeout; the result is recorded as ``alert.sent``. Queue length and rate are
+limited: an alert beyond the limit is dropped, recorded as dropped, and counted in the next alert. The alert of the
+job's end is never dropped and is sent before the others. A new master sends recent alerts without ``alert.sent``; an
+alert with ``alert.sent`` is never sent again.
 """
 
 import asyncio
@@ -29,19 +28,19 @@ from ftcore.runtime.wire import without_secrets
 from ftcore.wording import plural
 
 QUEUE_MAX = 32
-"""Messages that wait."""
+"""Limit of queued alerts."""
 
 SENT_MAX, WINDOW_S = 20, 300.0
-"""Messages sent in a while, over all incidents."""
+"""Limit of alerts per time window in seconds, over all incidents."""
 
-NEWS_S = 900.0
-"""What is older when a master begins to lead is not sent any more."""
+MAX_AGE_S = 900.0
+"""A new master does not send older alerts."""
 
-PAUSE_S = 5.0
-"""Before those targets that did not take a message are tried once more."""
+RETRY_S = 5.0
+"""Pause before the one retry of failed targets."""
 
-ALERTS_S = 10.0
-"""How long a master whose job has ended stays to tell people of it."""
+ALERT_FLUSH_S = 10.0
+"""How long a master waits for unsent alerts after its job has ended."""
 
 logger = structlog.get_logger()
 
@@ -49,10 +48,10 @@ Send = Callable[[alert.Message], Coroutine[Any, Any, alert.Delivery]]
 
 
 async def send(message: alert.Message) -> alert.Delivery:
-    """Send a message by a process of its own.
+    """Send a message in a separate process.
 
     Args:
-        message: what to send, and to whom.
+        message: text and targets.
     """
     argv = (sys.executable, "-P", "-m", "ftcore.runtime.alert_child", str(os.getpid()))
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
@@ -67,7 +66,7 @@ async def send(message: alert.Message) -> alert.Delivery:
     except TimeoutError:
         return _all_failed(message, f"not sent in {alert.LIMIT_S:g} s")
     except msgspec.MsgspecError:
-        return _all_failed(message, f"the process that sends it ended with code {process.returncode}")
+        return _all_failed(message, f"the sending process ended with exit code {process.returncode}")
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -79,7 +78,7 @@ def _all_failed(message: alert.Message, why: str) -> alert.Delivery:
 
 
 @attrs.frozen
-class _Waiting:
+class _QueuedAlert:
     seq: int
     data: AlertRaised
     to: tuple[str, ...]
@@ -89,59 +88,59 @@ class Alerts:
     """Sends alerts for one term.
 
     Args:
-        tell: takes the facts that come of it; what it returns can be waited for until they are durable.
+        record: submits a fact; the result can be awaited until the fact is durable.
         send: sends one message.
-        pause_s: seconds before what failed is tried once more.
+        pause_s: seconds before the one retry of failed targets.
     """
 
     def __init__(
-        self, tell: Callable[[AlertSent], Awaitable[Any]], send: Send = send, pause_s: float = PAUSE_S
+        self, record: Callable[[AlertSent], Awaitable[Any]], send: Send = send, pause_s: float = RETRY_S
     ) -> None:
-        self._tell = tell
+        self._record = record
         self._send = send
         self._pause_s = pause_s
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[_QueuedAlert] = deque()
         self._sent: deque[float] = deque(maxlen=SENT_MAX)
-        self._left_out = 0
-        self._mute = False
-        self._told: Awaitable[Any] | None = None
+        self._dropped = 0
+        self._disabled = False
+        self._last_result: Awaitable[Any] | None = None
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def take(self, event: Event, chain: tuple[ChainEntry, ...], *, end: bool = False) -> None:
-        """Queue an ``alert.raised`` that is durable.
+    def enqueue(self, event: Event, chain: tuple[ChainEntry, ...], *, end: bool = False) -> None:
+        """Queue a durable ``alert.raised``.
 
         Args:
             event: the event.
-            chain: the chain in force, which says whom to tell.
-            end: it tells of the end of the job.
+            chain: the chain in force, which configures the targets.
+            end: it is the alert of the job's end.
         """
         assert isinstance(event.data, AlertRaised)
         to = targets(chain)
-        if self._mute or not to:
+        if self._disabled or not to:
             return
         now = asyncio.get_running_loop().time()
         if end:
-            self._queue.insert(1, _Waiting(event.seq, event.data, to))  # the first one is under way
+            self._queue.insert(1, _QueuedAlert(event.seq, event.data, to))  # the first one is being sent
             self._idle.clear()
             self._wake.set()
         elif len(self._queue) >= QUEUE_MAX:
-            self._leave_out(event.seq, f"{QUEUE_MAX} messages wait already")
+            self._drop(event.seq, f"{QUEUE_MAX} messages are queued already")
         elif len(self._sent) == SENT_MAX and now - self._sent[0] < WINDOW_S:
-            self._leave_out(event.seq, f"{SENT_MAX} messages were sent in the last {WINDOW_S:g} s")
+            self._drop(event.seq, f"{SENT_MAX} messages were sent in the last {WINDOW_S:g} s")
         else:
             self._sent.append(now)
-            self._queue.append(_Waiting(event.seq, event.data, to))
+            self._queue.append(_QueuedAlert(event.seq, event.data, to))
             self._idle.clear()
             self._wake.set()
 
-    def _leave_out(self, seq: int, why: str) -> None:
-        self._left_out += 1
-        self._tell(AlertSent(alert=seq, ok=False, error=f"left out: {why}"))
+    def _drop(self, seq: int, why: str) -> None:
+        self._dropped += 1
+        self._record(AlertSent(alert=seq, ok=False, error=f"dropped: {why}"))
 
     async def run(self) -> None:
-        """Send what is queued, for as long as this master leads."""
+        """Send queued alerts; never returns."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -151,49 +150,49 @@ class Alerts:
             self._idle.set()
 
     async def flush(self, timeout_s: float) -> None:
-        """Wait until nothing is queued and what was told is durable, but no longer than so many seconds."""
+        """Wait until the queue is empty and the results are durable, at most ``timeout_s`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
-                if self._told is not None:
-                    await self._told
+                if self._last_result is not None:
+                    await self._last_result
 
-    async def _deliver(self, waiting: _Waiting) -> None:
+    async def _deliver(self, waiting: _QueuedAlert) -> None:
         data, text = waiting.data, waiting.data.text
-        if self._mute:
+        if self._disabled:
             return
-        if self._left_out:
-            before = plural(self._left_out, "message before this one was", "messages before this one were")
-            text += f"\n({before} left out)"
-            self._left_out = 0
+        if self._dropped:
+            before = plural(self._dropped, "message before this one was", "messages before this one were")
+            text += f"\n({before} dropped)"
+            self._dropped = 0
         message = alert.Message(to=waiting.to, title=data.title, text=text, severity=data.severity)
         try:
             errors = await self._try_twice(message)
-        except Exception as error:  # whatever it is, it is no reason for a master to end
-            logger.warning("an alert cannot be sent", error=type(error).__name__)
+        except Exception as error:  # the master must survive any failure to send
+            logger.warning("cannot send an alert", error=type(error).__name__)
             errors = [f"{type(error).__name__} while sending"]
-        self._told = self._tell(AlertSent(alert=waiting.seq, ok=not errors, error="; ".join(errors)[:1000]))
+        self._last_result = self._record(AlertSent(alert=waiting.seq, ok=not errors, error="; ".join(errors)[:1000]))
 
     async def _try_twice(self, message: alert.Message) -> list[str]:
-        came = await self._send(message)
-        if came.missing:
-            self._mute = True  # said once
+        delivery = await self._send(message)
+        if delivery.missing:
+            self._disabled = True  # one error is enough
             return [alert.INSTALL]
-        if came.failed:
+        if delivery.failed:
             await asyncio.sleep(self._pause_s)
-            again = msgspec.structs.replace(message, to=tuple(message.to[number] for number in came.failed))
-            came = await self._send(again)
-        return list(came.failed.values())
+            retry = msgspec.structs.replace(message, to=tuple(message.to[number] for number in delivery.failed))
+            delivery = await self._send(retry)
+        return list(delivery.failed.values())
 
 
 class Unsent:
-    """What a log raised and has not as sent; fed by candidate and leader with every event."""
+    """Alerts that were raised and not recorded as sent; candidate and leader feed it every event."""
 
     def __init__(self) -> None:
         self._raised: dict[int, Event] = {}
 
     def feed(self, event: Event) -> None:
-        """Take in the next event."""
+        """Process the next event."""
         if isinstance(event.data, AlertRaised):
             self._raised[event.seq] = event
             if len(self._raised) > QUEUE_MAX:
@@ -203,13 +202,13 @@ class Unsent:
 
     @property
     def waiting(self) -> tuple[Event, ...]:
-        """All of it, oldest first."""
+        """All unsent alerts, oldest first."""
         return tuple(self._raised.values())
 
-    def news(self, now: int) -> list[Event]:
-        """What is still worth to be sent.
+    def recent(self, now: int) -> list[Event]:
+        """The unsent alerts that are not too old to send.
 
         Args:
-            now: nanoseconds of the clock that the events have.
+            now: nanoseconds of the event clock.
         """
-        return [event for event in self._raised.values() if now - event.time < NEWS_S * SECOND]
+        return [event for event in self._raised.values() if now - event.time < MAX_AGE_S * SECOND]

@@ -1,7 +1,7 @@
-"""A candidate's view of the log: restored from a snapshot, folded along, ready to lead from.
+"""A candidate's view of the log: restored from a snapshot, and folded as events arrive.
 
-House rule: who has not folded what was there when it came does not campaign. So the role goes to who can lead at once,
-and how long the log is matters to nobody who waits for a master.
+House rule: a candidate campaigns only after it has replayed the log. So the winner can lead at once, and the length of
+the log does not delay a failover.
 """
 
 import asyncio
@@ -9,10 +9,10 @@ import asyncio
 from ftcore.errors import Truncated
 from ftcore.events.envelope import Event
 from ftcore.ids import Seq, Term
-from ftcore.ports import EventLog, Host
-from ftcore.runtime.host import HERE
+from ftcore.ports import AppendOnlyLog, Host
+from ftcore.runtime.host import THIS_HOST
 from ftcore.runtime.master.alerts import Unsent
-from ftcore.runtime.master.sequencer import take_in
+from ftcore.runtime.master.sequencer import fold_guarded
 from ftcore.states.model import JobState
 from ftcore.states.phases import has_ended, has_left
 from ftcore.states.snapshot import recall
@@ -23,44 +23,43 @@ class Follower:
 
     Args:
         log: the job's log.
-        saw_run: the run that is under way is known to have begun; see ``follow``.
-        host: the machine that it is on.
+        saw_run: the current run is known to have begun; see ``follow``.
+        host: the machine of this process.
 
     Attributes:
-        state: what was folded by now.
-        unsent: messages to people that nobody has sent by now.
-        caught_up: what was there when ``follow`` began is folded.
+        state: the state folded so far.
+        unsent: alerts that no master has sent yet.
+        caught_up: set once all events from before ``follow`` are folded.
     """
 
-    def __init__(self, log: EventLog, *, saw_run: bool, host: Host = HERE) -> None:
+    def __init__(self, log: AppendOnlyLog, *, saw_run: bool, host: Host = THIS_HOST) -> None:
         self.state = JobState()
         self.unsent = Unsent()
         self.caught_up = asyncio.Event()
         self._ahead: int | None = None
-        self._told: tuple[Term, int] | None = None
+        self._from_facts: tuple[Term, int] | None = None
         self._log = log
         self._saw_run = saw_run
         self._host = host
 
     @property
     def ahead(self) -> int | None:
-        """Nanoseconds by which the log's clock is ahead of this boot's monotonic one; None: nothing has shown it.
+        """Nanoseconds by which the log's clock is ahead of this boot's monotonic clock; None: unknown.
 
-        Events that were seen as they came show it best. Else facts of the run under way show it that tell of their time
-        by this boot's clock: those of the agent beside it, which has put it up.
+        The best estimate is from events that were received live. The fallback is from facts of the current run that
+        were stamped on this boot, by the agent on the same host.
         """
-        if self._ahead is None and self._told is not None and not has_ended(self.state):
-            return self._told[1]
+        if self._ahead is None and self._from_facts is not None and not has_ended(self.state):
+            return self._from_facts[1]
         return self._ahead
 
     async def follow(self) -> None:
-        """Fold along; returns when the job has ended and its nodes have left, so nothing is left to lead.
+        """Fold events as they arrive; returns when the job has ended and all its nodes have left.
 
-        A log that had ended before this process came is no reason to go, but for a standby: a new run may be about to
-        begin.
+        If the run had ended before this process started, only a standby returns: others may begin a new run.
 
         Raises:
-            Truncated: the log begins behind this place, and neither a snapshot nor an archive is of use here.
+            Truncated: the next event was truncated, and neither a snapshot nor an archive covers it.
         """
         begun = await self._log.last_seq()
         await self._restore()
@@ -69,9 +68,9 @@ class Follower:
                 return
             try:
                 async for event in self._log.follow(Seq(self.state.seq)):
-                    self._take_in(event)
+                    self._fold(event)
                     if self.caught_up.is_set():
-                        ahead = event.time - self._host.mono()  # at least: the event is a little older
+                        ahead = event.time - self._host.mono()  # a lower bound: the event is slightly older
                         self._ahead = ahead if self._ahead is None else max(self._ahead, ahead)
                     if self._is_over(begun):
                         return
@@ -80,18 +79,18 @@ class Follower:
                     raise
 
     async def finish(self) -> None:
-        """Fold what is there now; raises as ``follow`` does."""
+        """Fold up to the current end of the log; raises as ``follow`` does."""
         while True:
             try:
                 async for event in self._log.read(Seq(self.state.seq)):
-                    self._take_in(event)
+                    self._fold(event)
                 return
             except Truncated:
                 if not await self._restore():
                     raise
 
     def run_has_ended(self) -> bool:
-        """Whether the run that was seen living is over, and its nodes have left."""
+        """Whether a run that was seen alive has ended and its nodes have left."""
         return self._saw_run and has_left(self.state)
 
     def _is_over(self, begun: int) -> bool:
@@ -106,7 +105,7 @@ class Follower:
         return False
 
     async def _restore(self) -> bool:
-        """Go on from the newest snapshot; returns whether that leads anywhere."""
+        """Continue from the newest snapshot; returns whether it is newer than the state."""
         restored = await recall(self._log)
         if restored.state.seq <= self.state.seq:
             return False
@@ -115,10 +114,11 @@ class Follower:
             self.unsent.feed(event)
         return True
 
-    def _take_in(self, event: Event) -> None:
-        take_in(self.state, event)
+    def _fold(self, event: Event) -> None:
+        fold_guarded(self.state, event)
         self.unsent.feed(event)
         if event.at is not None and event.at.boot == self._host.boot != "":
-            ahead = event.time - event.at.mono  # at most: the fact was under way a little
-            again = self._told is not None and self._told[0] == event.term
-            self._told = (event.term, min(ahead, self._told[1]) if again and self._told is not None else ahead)
+            ahead = event.time - event.at.mono  # an upper bound: includes the fact's transmission time
+            known = self._from_facts is not None and self._from_facts[0] == event.term
+            best = min(ahead, self._from_facts[1]) if known and self._from_facts is not None else ahead
+            self._from_facts = (event.term, best)

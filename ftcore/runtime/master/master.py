@@ -1,26 +1,25 @@
-"""A process that wants the master role: it follows the log, campaigns, leads, and ends with the job.
+"""A candidate for the master role: follows the log, campaigns, leads, and ends with the job.
 
-Life: candidate (server up, folding along) -> elected -> folding the rest -> leading -> deposed. The server answers from
-the start, so that agents who ask a standby are told who leads. See ``states/master.py`` for the machine, ``term.py``
-for what a leader does.
+Life: candidate (server up, folding the log) -> elected -> folding the rest -> leading -> deposed. The server answers
+from the start, so that a standby can redirect agents to the leader. ``states/master.py`` has the state machine,
+``term.py`` the work of a leader.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable
 
-from ftcore.events.envelope import Fact
 from ftcore.ports import Candidate, EventLog, Leadership, Transport
 from ftcore.runtime import tasks
 from ftcore.runtime.master.follower import Follower
-from ftcore.runtime.master.operators import NOT_LEADING
+from ftcore.runtime.master.operator_commands import NOT_LEADING
 from ftcore.runtime.master.retention import RetentionConfig
 from ftcore.runtime.master.service import Service
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.master.standbys import announce
 from ftcore.runtime.master.term import MasterParts, Term
 from ftcore.runtime.wire import frames
-from ftcore.runtime.wire.opening import Turned
+from ftcore.runtime.wire.handshake import Rejection
 from ftcore.runtime.wire.security import NONE, Security
 from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.states.master import MASTER, MasterPhase
@@ -30,7 +29,7 @@ from ftcore.timing import DEFAULT, Timing
 __all__ = ["Master", "MasterParts"]
 
 ADDRESS_S = 0.5
-"""How often a master looks whether callers still find its address."""
+"""Interval at which a master checks that its socket still exists."""
 
 
 class Master:
@@ -40,17 +39,18 @@ class Master:
         log: the job's log; closed by the caller.
         listen: where to serve (``unix:/path``, or ``host:0`` for a free port).
         advertise: host name or address that others use, for TCP targets.
-        security: what is shown to callers, and asked of them.
-        transport: how it is reached; None: gRPC.
-        platform: URL of what launches nodes; empty: nothing does.
-        timing: time constants for the time before the job's own are known.
-        standby: it was started beside a master that leads: it ends if the run has ended. Otherwise it may be there to
-            begin a new run of a log that has ended.
-        retention: how the log is kept small; None: with snapshots alone.
-        parts: what else it stands on.
+        security: credentials shown to callers and required from them.
+        transport: serves and calls; None: gRPC.
+        platform: URL of the platform that launches nodes; empty: none.
+        node_argv: command line of a node of the job, which the platform may start; empty: unknown.
+        timing: time constants until those of the job are known.
+        standby: started beside a leader: ends when the run has ended. Otherwise the process may begin a new run of a
+            log whose last run has ended.
+        retention: limits the size of the log; None: snapshots only.
+        parts: other dependencies.
 
     Attributes:
-        term: its work as the leader; None: it never led.
+        term: the work as leader; None: this process has never led.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Master:
         security: Security = NONE,
         transport: Transport | None = None,
         platform: str = "",
+        node_argv: tuple[str, ...] = (),
         timing: Timing = DEFAULT,
         standby: bool = False,
         retention: RetentionConfig | None = None,
@@ -71,7 +72,7 @@ class Master:
         self.phase: MasterPhase = MasterPhase.CANDIDATE
         self.term: Term | None = None
         self._parts = parts or MasterParts()
-        self._platform = platform
+        self._platform, self._node_argv = platform, node_argv
         self._timing = timing
         self._security = security
         self._retention = retention if retention is not None else RetentionConfig(log=log)
@@ -82,16 +83,16 @@ class Master:
 
     @property
     def state(self) -> JobState:
-        """The folded state; of a leader it may run ahead of the log while a commit is under way."""
+        """The folded state; a leader's may be ahead of the log while a commit is in progress."""
         return self.term.state if self.term is not None else self._follower.state
 
     @property
     def leading(self) -> bool:
-        """Facts are taken and orders given."""
+        """Whether this master accepts facts and sends orders."""
         return self.phase is MasterPhase.LEADING
 
     async def run(self, ready: Callable[[str], None] = lambda address: None) -> None:
-        """Campaign and lead until the job has ended, the term is lost, or nobody calls any more.
+        """Campaign and lead until the job has ended, the term is lost, or no agent connects any more.
 
         Args:
             ready: called with the address once the server answers.
@@ -115,7 +116,7 @@ class Master:
             await self._listener.stop()
 
     async def _keep_address(self) -> None:
-        """A standby's address, too, must be one that agents find at the moment in which it leads."""
+        """Restore a removed socket. A standby does so too, because agents connect as soon as it leads."""
         while True:
             await asyncio.sleep(ADDRESS_S)
             await self._listener.restore()
@@ -128,7 +129,7 @@ class Master:
     async def _win(self, address: str) -> Leadership | None:
         """Follow and fold until the role is won; None if the job ended under another master.
 
-        Who has not yet folded what was there when it came does not campaign: the role goes to who can lead at once.
+        A candidate campaigns only after it has replayed the log, so that the winner can lead at once.
         """
         host = self._parts.host
         candidate = Candidate(host=host.name, pid=host.pid, address=address)
@@ -162,6 +163,7 @@ class Master:
             reachable=lambda: self._listener.reachable,
             leading=lambda: self.leading,
             platform=self._platform,
+            node_argv=self._node_argv,
             timing=self._timing,
             retention=self._retention,
             parts=self._parts,
@@ -169,74 +171,55 @@ class Master:
         await term.begin()
         self.term = term
         self._step("folded")
-        if not self._follower.run_has_ended():  # else it ended while the last master handed over
+        if not self._follower.run_has_ended():  # the run can end during the failover
             await term.run()
 
-    # -- what the service asks
+    # -- called by the service
 
-    def turned_away(self, turned: Turned, peer: str) -> None:
-        """A caller was not let in; it is recorded by who leads."""
+    def record_refusal(self, rejection: Rejection, peer: str) -> None:
+        """Record a refused caller; only a leader does."""
         if self.term is not None and self.leading:
-            self.term.admission.turned_away(turned, peer)
+            self.term.admission.record_refusal(rejection, peer)
 
     async def greet(
         self, hello: frames.Hello, peer: str = ""
-    ) -> frames.NotMaster | frames.Refused | frames.Parked | None:
-        """Judge an agent's first word; None: it may take part. Who is refused stops its workers."""
+    ) -> frames.NotMaster | frames.JoinRefused | frames.Parked | None:
+        """Why an agent is refused; None: it is admitted. A refused agent stops its workers."""
         if self.term is not None and self.leading:
             refused = await self.term.admission.greet(hello, peer)
             if refused is not None or self.leading:
                 return refused
-        # Who has won the role knows of nobody else: its predecessor may be frozen, and would be waited for in vain.
+        # After the election do not redirect to the previous master: it may be frozen, and agents would wait in vain.
         known = self.state.master if self.phase is MasterPhase.CANDIDATE else None
         return frames.NotMaster(known.address if known is not None else "")
 
-    def occupied(self, hello: frames.Hello) -> bool:
-        """Whether another agent of that name was heard a moment ago."""
-        return self.term is not None and self.leading and self.term.admission.occupied(hello)
+    def name_in_use(self, hello: frames.Hello) -> bool:
+        """Whether another agent of that node name sent a frame recently."""
+        return self.term is not None and self.leading and self.term.admission.name_in_use(hello)
 
-    def attach(self, session: Session) -> None:
-        """An agent's stream begins: welcome it and repeat the orders that it has not answered."""
+    def attach(self, session: Session) -> Term:
+        """Add a new stream: welcome the agent and repeat its unanswered orders. Returns the term that handles it."""
         assert self.term is not None
         self.term.attach(session)
+        return self.term
 
-    def detach(self, session: Session) -> None:
-        """An agent's stream is over; its lease goes on."""
-        assert self.term is not None
-        self.term.agents.detach(session)
-
-    def heard(self, session: Session) -> None:
-        """A frame came."""
-        assert self.term is not None
-        self.term.heard(session)
-
-    def beat(self, session: Session, beat: frames.Beat) -> None:
-        """A heartbeat came."""
-        assert self.term is not None
-        self.term.liveness.beat(session, beat)
-
-    def take_fact(self, session: Session, fact: Fact) -> None:
-        """A fact came from an agent."""
-        assert self.term is not None
-        self.term.take_fact(session, fact)
-
-    def stands_by(self, standby: frames.Standby) -> frames.Candidates:
-        """A standby tells where it serves."""
+    def register_standby(self, standby: frames.Standby) -> frames.Candidates:
+        """Register a standby's address."""
         if self.term is None:
             return frames.Candidates(())
         if self.leading and (standby.job, standby.protocol) == (self.log.job, frames.PROTOCOL):
-            self.term.agents.stands_by(standby.address, self.term.clock.mono())
+            self.term.agents.register_standby(standby.address, self.term.clock.mono())
         return self.term.agents.candidates
 
-    def seen(self, inquiry: frames.Inquiry) -> frames.NodesSeen:
-        """What the heartbeats tell, for an operator."""
+    def list_nodes(self, inquiry: frames.Inquiry) -> frames.NodesSeen:
+        """The connected nodes and their last heartbeats, for an operator."""
         known = (inquiry.job, inquiry.protocol) == (self.log.job, frames.PROTOCOL)
         if self.term is None or not self.leading or not known:
             return frames.NodesSeen((), more=False, leading=False)
-        return self.term.agents.seen(inquiry.after, self.term.liveness.heard_s)
+        return self.term.agents.list_nodes(inquiry.after, self.term.liveness.heard_s)
 
     async def command(self, request: frames.Command) -> frames.CommandReply:
-        """An operator's command."""
+        """Answer an operator's command."""
         if self.term is None:
             return frames.CommandReply(False, NOT_LEADING)
-        return await self.term.operators.command(request)
+        return await self.term.operator_commands.command(request)

@@ -1,7 +1,7 @@
-"""Callers that were turned away, as bounded facts: the first of a kind at once, what follows as a count now and then.
+"""Records refused callers at a limited rate: the first of a kind at once, later ones as a count.
 
-Somebody who knocks a thousand times a second must not fill the log: a kind is told again after 10 s, then after twice
-as long each time, up to an hour; after two quiet hours it begins anew.
+A caller that retries a thousand times a second must not fill the log. So a kind is recorded again after 10 s, then
+after twice the previous pause, up to one hour; after two hours without a refusal the pause starts again at 10 s.
 """
 
 from collections.abc import Callable
@@ -11,18 +11,18 @@ import attrs
 
 from ftcore.events.caller import CallerRefused
 from ftcore.ids import seconds
-from ftcore.runtime.wire.opening import Turned
+from ftcore.runtime.wire.handshake import Rejection
 
 PAUSE_S: Final = (10.0, 3600.0)
 """Shortest and longest time between two facts of one kind."""
 
 PEERS_MAX: Final = 64
-"""Addresses of one kind that are told apart."""
+"""Limit of distinct addresses counted per kind."""
 
 
 @attrs.define
-class _Kind:
-    told: int
+class _RefusalCount:
+    recorded_at: int
     pause_s: float = PAUSE_S[0]
     count: int = 0
     last: CallerRefused | None = None
@@ -33,40 +33,44 @@ class Refusals:
     """The refusals of one master.
 
     Args:
-        tell: takes the facts.
+        record: submits a fact.
     """
 
-    def __init__(self, tell: Callable[[CallerRefused], object]) -> None:
-        self._tell = tell
-        self._kinds: dict[str, _Kind] = {}
+    def __init__(self, record: Callable[[CallerRefused], object]) -> None:
+        self._record = record
+        self._kinds: dict[str, _RefusalCount] = {}
 
-    def add(self, turned: Turned, peer: str, now: int) -> None:
-        """Somebody was turned away.
+    def add(self, rejection: Rejection, peer: str, now: int) -> None:
+        """Count a refused caller.
 
         Args:
-            turned: why.
-            peer: its address, without the port.
+            rejection: the refusal.
+            peer: the caller's address, without the port.
             now: monotonic nanoseconds.
         """
-        kind = self._kinds.get(turned.kind)
+        kind = self._kinds.get(rejection.kind)
         if kind is None:
-            kind = self._kinds[turned.kind] = _Kind(told=now - 2 * seconds(PAUSE_S[1]))
+            kind = self._kinds[rejection.kind] = _RefusalCount(recorded_at=now - 2 * seconds(PAUSE_S[1]))
         kind.count += 1
         if len(kind.peers) < PEERS_MAX:
             kind.peers.add(peer)
         kind.last = CallerRefused(
-            kind=turned.kind, reason=turned.reason, name=turned.name, peer=peer, version=turned.version
+            kind=rejection.kind, reason=rejection.reason, name=rejection.name, peer=peer, version=rejection.version
         )
-        self.look(now)
+        self.flush(now)
 
-    def look(self, now: int) -> None:
-        """Tell what has waited long enough."""
+    def flush(self, now: int) -> None:
+        """Record the kinds that are due.
+
+        Args:
+            now: monotonic nanoseconds.
+        """
         for kind in self._kinds.values():
-            quiet = now - kind.told
+            quiet = now - kind.recorded_at
             if not kind.count or kind.last is None or quiet < seconds(kind.pause_s):
                 continue
             again = quiet < 2 * seconds(PAUSE_S[1])
             kind.pause_s = min(2 * kind.pause_s, PAUSE_S[1]) if again else PAUSE_S[0]
-            self._tell(attrs.evolve(kind.last, count=kind.count, peers=len(kind.peers)))
-            kind.told, kind.count = now, 0
+            self._record(attrs.evolve(kind.last, count=kind.count, peers=len(kind.peers)))
+            kind.recorded_at, kind.count = now, 0
             kind.peers.clear()

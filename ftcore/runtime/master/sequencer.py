@@ -1,12 +1,12 @@
-"""The sequencer: facts in, durable groups out. The one place in production that turns the wheel.
+"""The sequencer: takes facts, appends durable groups. The only place in production that calls ``engine.decide.turn``.
 
-While one commit is under way facts queue up; when it returns, all that queued (up to a bound) becomes the next one. No
-timer lingers. A store that is away or full stops nothing but this queue: the batch is tried again until it lands, its
-facts stay unacknowledged with their agents, and nobody is told of its decisions.
+While a commit is in progress, facts queue up; the queue (up to a limit) becomes the next batch. There is no batching
+delay. An unreachable or full store blocks only this queue: the append is retried until it succeeds, the facts stay
+unacknowledged at their agents, and none of the decisions is sent.
 
-A fact that cannot be folded (a bug, or a message nobody foresaw), or of which more follows than the log takes at once,
-parks the job: the batch before it is appended, the state is folded again from the log, and ``job.parked`` keeps the
-fact. Workers are left running.
+A fact that cannot be folded (a bug, or an unexpected message), or whose group is larger than the log accepts, parks the
+job: the batch before it is appended, the state is folded again from the log, and ``job.parked`` keeps the fact. Workers
+keep running.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from ftcore.events.codec import encode, encode_fact
 from ftcore.events.envelope import Event, Fact
 from ftcore.events.job import JobParked
 from ftcore.ids import Nanoseconds, Seq, Term, seconds
-from ftcore.ports import GROUP_BYTES_MAX, Clock, EventLog
+from ftcore.ports import GROUP_BYTES_MAX, AppendOnlyLog, Clock
 from ftcore.states.fold import fold, is_duplicate
 from ftcore.states.job import JobPhase
 from ftcore.states.model import JobState
@@ -33,18 +33,18 @@ from ftcore.version import __version__
 
 BATCH_EVENTS_MAX = 1024
 BATCH_BYTES_MAX = 256 << 10
-"""A batch holds little more than this; more only makes the facts at its end wait longer for their acknowledgement. A
-batch that one group makes larger than the log takes at once is appended in several parts, each of whole groups."""
+"""Limits of a batch; the last group may exceed them. A larger batch only delays acknowledgements. A batch larger than
+one append accepts is appended in several parts of whole groups."""
 
 RETRY_S = (0.05, 2.0)
-"""First and longest pause before a batch is tried again."""
+"""First and longest pause before an append is retried."""
 
 SLOW_S = 2.0
-"""An append that takes longer was held up, whether its store says so or not: nobody was told of anything meanwhile."""
+"""A longer append counts as an outage of the store: nothing was acknowledged or ordered meanwhile."""
 
 ERROR_CHARS_MAX = 500
 FACT_CHARS_MAX = 16 << 10
-"""What ``job.parked`` keeps of an error and of its fact: one that is too large for the log may not make this one so."""
+"""Limits of the error and the fact in ``job.parked``, which must fit into the log even if the fact does not."""
 
 T = TypeVar("T")
 
@@ -71,14 +71,14 @@ class _Group:
 
 @attrs.define
 class _Batch:
-    """What was taken off the queue at once; if there is a poison, it is the last entry's."""
+    """Entries that are committed together; ``poison`` is the error of the last entry, if any."""
 
     entries: list[_Entry] = attrs.field(factory=list)
     groups: list[_Group] = attrs.field(factory=list)
     poison: str = ""
 
     def cut(self, last: _Entry) -> list[_Entry]:
-        """Cut off what came behind an entry."""
+        """Remove and return the entries after ``last``."""
         place = next(at for at, entry in enumerate(self.entries) if entry is last) + 1
         rest, self.entries = self.entries[place:], self.entries[:place]
         last.seq = Seq(0)
@@ -90,18 +90,19 @@ class Sequencer:
 
     Args:
         log: the job's log.
-        state: the folded state at the end of the log; owned by the sequencer from now on.
+        state: the folded state at the end of the log; the sequencer becomes its owner.
         term: the term won.
         clock: time for the events.
-        committed: called with each durable batch, in order, the state being exactly that of the log then.
+        committed: called with each durable batch, in order, while the state is exactly that of the log.
 
-    ``stalled`` says that the log cannot be written now, ``resumed`` when it last could again, or an append came
-    back that was held up (0: never).
+    Attributes:
+        stalled: the log cannot be written now.
+        resumed: time of the end of the last outage or slow append; 0: none.
     """
 
     def __init__(
         self,
-        log: EventLog,
+        log: AppendOnlyLog,
         state: JobState,
         term: Term,
         clock: Clock,
@@ -122,12 +123,11 @@ class Sequencer:
         """Queue a fact.
 
         Args:
-            fact: what was reported, or is stated by the master.
-            holds: asked when its turn comes: whether it is still so. It may have stood in the queue for hours.
+            fact: the fact of an agent or of the master.
+            holds: called when the fact is sequenced: whether it still holds. It may have been queued for hours.
 
         Returns:
-            A future that is done once the fact is durable (or was so before): its seq, 0 if it was in the log before or
-            does not hold any more.
+            A future with the fact's seq, done once it is durable; 0 if the fact is a duplicate or no longer holds.
         """
         done: asyncio.Future[Seq] = asyncio.get_running_loop().create_future()
         self._queue.append(_Entry(fact, done, holds))
@@ -136,11 +136,11 @@ class Sequencer:
 
     @property
     def ahead(self) -> bool:
-        """A commit is under way: the state says what may never be in the log."""
+        """Whether a commit is in progress: the state contains events that may never become durable."""
         return self._committing
 
     async def run(self) -> None:
-        """Sequence until the term is over.
+        """Sequence until the term ends.
 
         Raises:
             Fenced, Conflict: another master leads; this one must stop.
@@ -153,28 +153,28 @@ class Sequencer:
                 await self._commit_next()
 
     async def _commit_next(self) -> None:
-        landed = Seq(self.state.seq)
+        appended = Seq(self.state.seq)
         batch = self._next_batch()
-        told: list[Event] = []
+        durable: list[Event] = []
         parts = deque(_parts(batch.groups))
         while parts:
             part = parts.popleft()
             try:
-                await self._append(part, landed)
-            except ValueError as error:  # the store takes less than is agreed on
+                await self._append(part, appended)
+            except ValueError as error:  # the store's limit is below GROUP_BYTES_MAX
                 if len(part) > 1:
                     parts.extendleft([group] for group in reversed(part))
                     continue
                 self._queue.extendleft(reversed(batch.cut(part[0].entry)))
-                batch.poison = f"the log refuses the {len(part[0].events)} events that follow from it: {error}"
+                batch.poison = f"the log refuses the group of {len(part[0].events)} events: {error}"
                 break
-            told += [event for group in part for event in group.events]
-            landed = told[-1].seq
+            durable += [event for group in part for event in group.events]
+            appended = durable[-1].seq
         if batch.poison:
-            await self._return_to(landed)
+            await self._roll_back(appended)
         self._committing = False
-        if told:
-            self._committed(told)
+        if durable:
+            self._committed(durable)
         if batch.poison:
             await self._park(batch.entries[-1].fact, batch.poison)
         for entry in batch.entries:
@@ -200,8 +200,8 @@ class Sequencer:
                 break
             if group.size > GROUP_BYTES_MAX:
                 batch.poison = (
-                    f"{entry.fact.type} and the {len(group.events) - 1} events that follow from it are {group.size} "
-                    f"bytes; the log takes {GROUP_BYTES_MAX} at once"
+                    f"{entry.fact.type} and its {len(group.events) - 1} decisions are {group.size} bytes; the limit of "
+                    f"one append is {GROUP_BYTES_MAX}"
                 )
                 logger.error("a group is too large for the log", why=batch.poison, job=self.log.job)
                 break
@@ -216,46 +216,46 @@ class Sequencer:
 
     async def _append(self, part: list[_Group], expected: Seq) -> None:
         events = [event for group in part for event in group.events]
-        await self._patiently(lambda: self.log.append(events, term=self.term, expected_seq=expected))
+        await self._with_retries(lambda: self.log.append(events, term=self.term, expected_seq=expected))
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask the log until it answers."""
-        pause_s, asked = RETRY_S[0], self.clock.mono()
+    async def _with_retries(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """Call the log until it succeeds."""
+        pause_s, begun = RETRY_S[0], self.clock.mono()
         while True:
             try:
-                answer = await ask()
+                answer = await operation()
                 break
             except (LogUnavailable, LogFull) as error:
                 if not self.stalled:
-                    logger.warning("the log cannot be written; training goes on, facts wait", error=str(error))
+                    logger.warning("cannot write the log; retrying; training continues", error=str(error))
                 self.stalled = True
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_S[1])
-        if self.stalled or self.clock.mono() - asked > seconds(SLOW_S):
+        if self.stalled or self.clock.mono() - begun > seconds(SLOW_S):
             self.resumed = self.clock.now()
         if self.stalled:
             logger.warning("the log can be written again")
             self.stalled = False
         return answer
 
-    async def _return_to(self, seq: Seq) -> None:
-        """Throw away a state that has run ahead for nothing: what comes next reads, tells and keeps the log's."""
-        self.state = await self._patiently(lambda: refold(self.log, seq))
+    async def _roll_back(self, seq: Seq) -> None:
+        """Replace a state that is ahead of the log by that of the log."""
+        self.state = await self._with_retries(lambda: refold(self.log, seq))
 
     async def _park(self, fact: Fact, why: str) -> None:
         parked = JobParked(
             error=why[:ERROR_CHARS_MAX], fact=encode_fact(fact).decode()[:FACT_CHARS_MAX], version=__version__
         )
-        landed = Seq(self.state.seq)
+        appended = Seq(self.state.seq)
         self._committing = True
         events = self._turn(own_fact(parked))
-        await self._patiently(lambda: self.log.append(events, term=self.term, expected_seq=landed))
+        await self._with_retries(lambda: self.log.append(events, term=self.term, expected_seq=appended))
         self._committing = False
         self._committed(events)
 
 
 def _parts(groups: list[_Group]) -> list[list[_Group]]:
-    """The groups in portions that the log takes at once: a large world may come behind many small facts."""
+    """The groups in parts that each fit into one append: a batch of small facts may end with a large world."""
     parts: list[list[_Group]] = []
     filled = 0
     for group in groups:
@@ -267,22 +267,22 @@ def _parts(groups: list[_Group]) -> list[list[_Group]]:
     return parts
 
 
-async def refold(log: EventLog, until: Seq | None = None) -> JobState:
-    """The state of a log, folded from its newest snapshot; see ``take_in`` for events that cannot be folded."""
+async def refold(log: AppendOnlyLog, until: Seq | None = None) -> JobState:
+    """The state of a log, folded from its newest snapshot; see ``fold_guarded`` for events that cannot be folded."""
     state = (await recall(log, until)).state
     async for event in log.read(Seq(state.seq), until):
-        take_in(state, event)
+        fold_guarded(state, event)
     return state
 
 
-def take_in(state: JobState, event: Event) -> None:
-    """Fold a recorded event under guard.
+def fold_guarded(state: JobState, event: Event) -> None:
+    """Fold a recorded event; an event that cannot be folded poisons the state instead of ending the master.
 
-    A recorded event that this code cannot fold poisons the state: what follows is only counted, never interpreted, so
-    that the log can be appended to (an operator's word, a newer master) and no master dies of the same event again.
+    Events after it are counted and not interpreted. So the log can still be appended to (by an operator's request or a
+    newer master), and a restarted master does not fail at the same event again.
 
     Raises:
-        UnknownEvent: the event is newer than this code and may not be skipped; nothing may be decided here.
+        UnknownEvent: the event is newer than this code and must not be skipped; this process must not decide.
     """
     try:
         fold(state, event)
@@ -291,5 +291,5 @@ def take_in(state: JobState, event: Event) -> None:
     except Exception as error:
         logger.exception("a recorded event cannot be folded; the job is stuck", seq=event.seq, type=event.type)
         state.phase = JobPhase.STUCK
-        state.poisoned = f"event {event.seq} ({event.type}): {type(error).__name__}: {error}"[:500]
+        state.log.poisoned = f"event {event.seq} ({event.type}): {type(error).__name__}: {error}"[:500]
         fold(state, event)

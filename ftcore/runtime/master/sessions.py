@@ -1,7 +1,7 @@
 """Sessions: the agents' streams at the master.
 
-A frame costs both sides far more than what is in it, and nobody but who leaves waits for an acknowledgement. So it
-rides on the next order; where none comes, it is the master's next sign of life.
+A frame costs both sides far more than its content, and only an agent that leaves waits for an acknowledgement. So
+acknowledgements travel with the next order, or with the next keep-alive if no order follows.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from ftcore.engine.master import Mark
+from ftcore.engine.master import DurableMark
 from ftcore.engine.orders import Order
 from ftcore.runtime.wire import frames
 
@@ -19,15 +19,15 @@ class Session:
     """One agent's stream.
 
     Args:
-        node: its node.
-        incarnation: its life.
-        outgoing: encoded frames to be written, oldest first; None ends the stream.
+        node: the agent's node.
+        incarnation: the agent's incarnation.
+        outgoing: encoded frames to write, oldest first; None ends the stream.
         beat: the last heartbeat.
-        acked: its facts up to this number are durable.
-        about: what the node said of itself.
-        told: when it was noticed, in monotonic nanoseconds, that something had been said to it.
-        spoken_to: something was said to it since.
-        mark: gives the end of the log, as far as it is durable.
+        acked: the agent's facts up to this number are durable.
+        about: the node's description of itself.
+        sent_at: when the keep-alive check last found that a frame had been sent, in monotonic nanoseconds.
+        sent: a frame was sent since that check.
+        mark: returns the end of the durable log.
     """
 
     node: str
@@ -36,29 +36,29 @@ class Session:
     beat: frames.Beat | None = None
     acked: int = 0
     about: frames.NodeInfo = attrs.field(factory=frames.NodeInfo)
-    told: int = 0
-    spoken_to: bool = False
-    mark: Callable[[], Mark | None] = lambda: None
+    sent_at: int = 0
+    sent: bool = False
+    mark: Callable[[], DurableMark | None] = lambda: None
 
     def take(self, beat: frames.Beat) -> None:
-        """A heartbeat came."""
+        """Store a heartbeat."""
         if beat.about is not None:
             self.about = self.about.updated(beat.about)
         self.beat = beat
 
     def send(self, frame: frames.FromMaster) -> None:
-        """Queue a frame; never waits: what a dead agent does not read goes with its session."""
-        self.spoken_to = True
+        """Queue a frame without waiting; frames that a dead agent never reads are dropped with its session."""
+        self.sent = True
         self.outgoing.put_nowait(frames.encode(frame))
 
     def order(self, orders: Sequence[Order]) -> None:
-        """Queue orders, with the acknowledgement."""
+        """Queue orders, with an acknowledgement."""
         self.send(frames.Orders(tuple(orders), self.acked, self.mark()))
 
     def acknowledge(self) -> None:
-        """Queue the acknowledgement by itself."""
+        """Queue an acknowledgement only."""
         self.send(frames.Ack(self.acked, self.mark()))
 
     def end(self) -> None:
-        """End the stream after what is queued."""
+        """End the stream after its queued frames."""
         self.outgoing.put_nowait(None)

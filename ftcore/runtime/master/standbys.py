@@ -1,10 +1,10 @@
-"""The standbys of a leader: where they serve, as agents are told.
+"""The addresses of a leader's standbys.
 
-An agent whose host is cut off from the log's store, and from nothing else, cannot ask it who leads. So a standby tells
-the leader its address now and then, the leader tells the agents, and an agent that has lost its master and finds no
-store calls the standbys: one of them leads by then, or knows who does.
+An agent whose host is partitioned from the log's store only cannot look up the leader there. So standbys announce their
+addresses to the leader, and the leader sends them to the agents. An agent that has lost its master and cannot reach the
+store connects to the standbys: one of them leads by then, or redirects to the leader.
 
-House rule: an address is only a place to ask. Who serves there proves itself as every master does.
+House rule: an address is only a hint. The process that serves there authenticates itself as every master does.
 """
 
 import asyncio
@@ -15,33 +15,33 @@ from ftcore.errors import FtcoreError
 from ftcore.ids import seconds
 from ftcore.ports import Transport
 from ftcore.runtime.wire import frames
-from ftcore.runtime.wire.client import stand_by
+from ftcore.runtime.wire.client import announce_standby
 from ftcore.runtime.wire.security import Security
 from ftcore.states.model import MasterState
 
 ANNOUNCE_S = 2.0
-"""How often a standby tells the leader its address."""
+"""Interval at which a standby announces its address to the leader."""
 
 FORGET_S = 10.0
-"""An address that was not told for so long is not handed on any more."""
+"""An address is dropped this long after its last announcement."""
 
 STANDBYS_MAX = 16
-"""More addresses help no agent."""
+"""Limit of addresses that are sent to agents."""
 
 
 class Standbys:
-    """The addresses that a leader knows."""
+    """The addresses known to a leader."""
 
     def __init__(self) -> None:
         self._heard: dict[str, int] = {}
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where standbys serve, sorted."""
+        """The addresses of the standbys, sorted."""
         return tuple(sorted(self._heard))
 
     def heard(self, address: str, mono_ns: int) -> bool:
-        """A standby told its address; returns whether it is new."""
+        """Note an announcement; returns whether the address is new."""
         new = address not in self._heard
         if new and len(self._heard) >= STANDBYS_MAX:
             return False
@@ -49,29 +49,29 @@ class Standbys:
         return new
 
     def forget(self, mono_ns: int) -> bool:
-        """Drop those that are silent; returns whether any was."""
-        gone = [address for address, heard in self._heard.items() if mono_ns - heard > seconds(FORGET_S)]
-        for address in gone:
+        """Drop silent standbys; returns whether there were any."""
+        silent = [address for address, heard in self._heard.items() if mono_ns - heard > seconds(FORGET_S)]
+        for address in silent:
             del self._heard[address]
-        return bool(gone)
+        return bool(silent)
 
 
 async def announce(
     transport: Transport, job: str, address: str, security: Security, leader: Callable[[], MasterState | None]
 ) -> None:
-    """Tell whoever leads, again and again, where this standby serves; never ends by itself.
+    """Announce this standby's address to the leader at intervals; never returns.
 
     Args:
-        transport: how the leader is reached.
+        transport: connects to the leader.
         job: the job.
-        address: the address at which this standby serves.
-        security: what is shown to the leader.
-        leader: who led last, as the log says.
+        address: the standby's address.
+        security: credentials for the leader.
+        leader: returns the latest master in the log.
     """
     while True:
         known = leader()
         if known is not None and known.address != address:
             with contextlib.suppress(FtcoreError):
-                word = frames.Standby(protocol=frames.PROTOCOL, job=job, address=address)
-                await stand_by(transport, known.address, word, security=security, timeout_s=ANNOUNCE_S)
+                frame = frames.Standby(protocol=frames.PROTOCOL, job=job, address=address)
+                await announce_standby(transport, known.address, frame, security=security, timeout_s=ANNOUNCE_S)
         await asyncio.sleep(ANNOUNCE_S)

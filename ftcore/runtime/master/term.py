@@ -1,6 +1,6 @@
-"""One term of a master: from the moment in which it has folded the log to the end of the job, or of its leadership.
+"""One term of a master: from the folded log to the end of the job or of the leadership.
 
-Every part of its work is a task of its own; the first that ends, ends the term.
+Each duty is a task; the first task that ends, ends the term.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import structlog
 
-from ftcore.engine.master import listens_to
+from ftcore.engine.master import accepts_facts_of
 from ftcore.engine.notice import job_rules
 from ftcore.engine.turn import MASTER as OWN
 from ftcore.engine.turn import own_fact
@@ -28,17 +28,17 @@ from ftcore.platforms import open_platform
 from ftcore.ports import EventLog, Host, Leadership, Platform
 from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
-from ftcore.runtime.host import HERE
+from ftcore.runtime.host import THIS_HOST
 from ftcore.runtime.master.admission import Admission
-from ftcore.runtime.master.adviser import Adviser, Ask, ask
 from ftcore.runtime.master.agents import Agents
-from ftcore.runtime.master.alerts import ALERTS_S, Alerts, Send, send
+from ftcore.runtime.master.alerts import ALERT_FLUSH_S, Alerts, Send, send
 from ftcore.runtime.master.contradictions import Contradictions
 from ftcore.runtime.master.deadlines import Deadlines
 from ftcore.runtime.master.follower import Follower
-from ftcore.runtime.master.liveness import LOOK_S, Liveness
-from ftcore.runtime.master.operators import Operators
-from ftcore.runtime.master.replacer import Replacer
+from ftcore.runtime.master.liveness import CHECK_S, Liveness
+from ftcore.runtime.master.operator_commands import OperatorCommands
+from ftcore.runtime.master.platform_client import PlatformClient
+from ftcore.runtime.master.policy_runner import Ask, PolicyRunner, ask
 from ftcore.runtime.master.retention import LogRetention, RetentionConfig
 from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.runtime.master.sessions import Session
@@ -49,30 +49,30 @@ from ftcore.states.revisions import NEWEST
 from ftcore.timing import Timing
 from ftcore.version import __version__
 
-FOUND_S = 0.5
-"""How often a master whom nodes have not found yet asks the store who leads, and how long that may take."""
+DISCOVERY_S = 0.5
+"""Interval and timeout of the check that nodes can discover this master, while nodes are awaited."""
 
 SUCCESSOR_S = 0.3
-"""How long a deposed master asks the store who leads; its agents wait for that."""
+"""How long a deposed master looks up its successor; its agents wait meanwhile."""
 
 SPARE_DESCRIPTORS = 64
-"""What a master needs beside one connection to each agent: the log store, operators, its own."""
+"""File descriptors that a master needs beside one per agent: log store, operators, its own files."""
 
 logger = structlog.get_logger()
 
 
 @attrs.frozen(kw_only=True)
 class MasterParts:
-    """What a master stands on beside its log and its transport; another world has others.
+    """Dependencies of a master beside its log and its transport; the simulator replaces them.
 
     Args:
-        host: its machine.
+        host: the master's machine.
         open_platform: opens the platform at a URL, for a job.
         send: sends an alert.
-        ask: asks a policy that is not ftcore's own.
+        ask: asks an external policy.
     """
 
-    host: Host = HERE
+    host: Host = THIS_HOST
     open_platform: Callable[[str, str], Platform] = open_platform
     send: Send = send
     ask: Ask = ask
@@ -83,21 +83,22 @@ class Term:
 
     Args:
         log: the job's log.
-        follower: has folded it to its end.
-        leadership: what was won.
-        address: where the master serves.
-        reachable: whether callers find that address.
+        follower: has folded the log to its end.
+        leadership: the leadership won.
+        address: the master's address.
+        reachable: whether callers can find that address.
         leading: whether this master leads.
-        platform: URL of what launches nodes; empty: nothing does.
-        timing: time constants for the time before the job's own are known.
-        retention: how the log is kept small.
-        parts: what else it stands on.
+        platform: URL of the platform that launches nodes; empty: none.
+        node_argv: command line of a node of the job, which the platform may start; empty: unknown.
+        timing: time constants until those of the job are known.
+        retention: configuration of the log's retention.
+        parts: other dependencies.
 
     Attributes:
-        agents: their sessions.
-        liveness: who is heard, and who trains.
-        admission: who may take part.
-        operators: answers operators.
+        agents: the agents' sessions.
+        liveness: leases and training progress.
+        admission: admits or refuses agents.
+        operator_commands: answers operators' commands.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Term:
         reachable: Callable[[], bool],
         leading: Callable[[], bool],
         platform: str,
+        node_argv: tuple[str, ...],
         timing: Timing,
         retention: RetentionConfig,
         parts: MasterParts,
@@ -129,58 +131,62 @@ class Term:
             self.liveness,
             self.contradictions,
             leading=leading,
-            parked=self._called,
-            learned_end=self._learned_end,
+            on_parked=self._note_contact,
+            on_release=self._agent_released,
         )
-        self.operators = Operators(log.job, lambda: self.state, leading, self.admission.durable, self.record)
+        self.operator_commands = OperatorCommands(
+            log.job, lambda: self.state, leading, self.admission.durable, self.record
+        )
         self.deadlines = Deadlines(self.sequencer, self.clock, lambda: self.liveness.timing.node_lease_s)
         self._alerts = Alerts(self.record, parts.send)
-        self._adviser = Adviser(self.record, parts.ask)
-        self._replacer = (
-            Replacer(platform, log.job, self.record, lambda: self.state, parts.open_platform) if platform else None
-        )
+        self._policy_runner = PolicyRunner(self.record, parts.ask)
+        self._platform_client = None
+        if platform:
+            self._platform_client = PlatformClient(
+                platform, log.job, self.record, lambda: self.state, parts.open_platform, node_argv
+            )
         self._retention = LogRetention(retention, leadership.term, self.record)
-        self._last_called = self.clock.mono()
-        self._lived = False
-        self._prepared = False
+        self._last_contact = self.clock.mono()
+        self._had_run = False
+        self._rules_compiled = False
         self.ended = asyncio.Event()
 
     @property
     def state(self) -> JobState:
-        """The folded state; it may run ahead of the log while a commit is under way."""
+        """The folded state; it may be ahead of the log while a commit is in progress."""
         return self.sequencer.state
 
     def record(self, data: Any, holds: Callable[[], bool] = lambda: True) -> asyncio.Future[Seq]:
-        """Record a fact of the master's own; see ``Sequencer.submit``."""
+        """Submit a fact of the master itself; see ``Sequencer.submit``."""
         return self.sequencer.submit(own_fact(data), holds)
 
     # -- life
 
     async def begin(self) -> None:
-        """Find the end of the log; raises ``StoreError`` if it has lost what was read from it."""
+        """Load the digest at the end of the log; raises ``StoreError`` as ``Contradictions.begin`` does."""
         await self.contradictions.begin()
         self.agents.begin(self.state)
         self._adopt_timing()
 
     async def run(self) -> None:
-        """Lead until the job has ended, the leadership is lost, or nobody calls any more."""
-        self._lived = has_run(self.state)
-        self._tell_elected()
-        for event in self._follower.unsent.news(self.clock.now()):
-            self._alerts.take(event, self.state.chain)
+        """Lead until the job has ended, the leadership is lost, or no agent connects any more."""
+        self._had_run = has_run(self.state)
+        self._record_election()
+        for event in self._follower.unsent.recent(self.clock.now()):
+            self._alerts.enqueue(event, self.state.policy.chain)
         logger.info("leading", job=self._log.job, term=self.sequencer.term, seq=self.state.seq)
         work = [
             self.sequencer.run(),
             self.deadlines.run(),
-            self._look_after(),
+            self._check_periodically(),
             self._check_discoverable(),
-            self._until_lost(),
+            self._watch_leadership(),
             self._alerts.run(),
-            self._until_ended(),
+            self._wait_for_end(),
             self._retention.run(),
         ]
-        if self._replacer is not None:
-            work.append(self._replacer.run())
+        if self._platform_client is not None:
+            work.append(self._platform_client.run())
         duties = [asyncio.create_task(duty) for duty in work]
         try:
             done, _ = await asyncio.wait(duties, return_when=asyncio.FIRST_COMPLETED)
@@ -189,22 +195,22 @@ class Term:
                     with contextlib.suppress(Fenced, Conflict):
                         duty.result()
             if not self.ended.is_set():
-                await self._say_who_leads()
+                await self._redirect_agents()
         finally:
             await tasks.end(duties)
-            await self._adviser.close()
+            await self._policy_runner.close()
             self._retention.close()
-            if self._replacer is not None:
-                await self._replacer.close()
+            if self._platform_client is not None:
+                await self._platform_client.close()
 
-    def _tell_elected(self) -> None:
+    def _record_election(self) -> None:
         elected = MasterElected(
             host=self._host.name,
             pid=self._host.pid,
             address=self._address,
             version=__version__,
             decides=NEWEST,
-            log_id="" if self.state.log_id else self._host.unique(),
+            log_id="" if self.state.log.identity else self._host.unique(),
         )
         durable = self.sequencer.submit(Fact(id=EventId(OWN, "", 0), data=elected, at=at(host=self._host)))
         if elected.log_id:
@@ -212,36 +218,36 @@ class Term:
         else:
             self.admission.identified.set()
 
-    async def _until_lost(self) -> None:
+    async def _watch_leadership(self) -> None:
         logger.warning("leadership lost", reason=await self._leadership.lost())
 
-    async def _until_ended(self) -> None:
-        """Wait for the end of the job, and until people are told, unless a new run begins meanwhile."""
+    async def _wait_for_end(self) -> None:
+        """Wait for the end of the job and for unsent alerts, unless a new run begins meanwhile."""
         while True:
             await self.ended.wait()
-            await self._alerts.flush(ALERTS_S)
+            await self._alerts.flush(ALERT_FLUSH_S)
             if has_ended(self.state) or not self.agents.sessions:
                 return
             self.ended.clear()
 
-    async def _say_who_leads(self) -> None:
-        """Deposed: send every agent to the successor, if the store tells who that is; else to look for it at once."""
+    async def _redirect_agents(self) -> None:
+        """After losing the leadership: redirect every agent to the successor, or to look it up if it is unknown."""
         leader = None
         with contextlib.suppress(FtcoreError, TimeoutError):
             async with asyncio.timeout(SUCCESSOR_S):
                 leader = await self._log.leader()
         known = leader is not None and leader.alive and leader.candidate.address != self._address
-        self.agents.tell(frames.NotMaster(leader.candidate.address if leader is not None and known else ""))
+        self.agents.broadcast(frames.NotMaster(leader.candidate.address if leader is not None and known else ""))
 
     def resigned(self) -> None:
-        """This master does not lead any more: answer who waits, and end all streams."""
+        """After the end of the leadership: answer waiting callers and end all streams."""
         self.admission.committed()
         self.agents.end()
 
-    # -- what is durable
+    # -- durable batches
 
     def _committed(self, batch: Sequence[Event]) -> None:
-        """A batch is durable: acknowledge its facts, send its orders. The state is exactly the log's now."""
+        """Acknowledge the facts and send the orders of a durable batch; the state is exactly that of the log."""
         self.liveness.changed()
         self.contradictions.committed(batch)
         for event in batch:
@@ -249,34 +255,34 @@ class Term:
             if isinstance(event.data, JobSubmitted):
                 self._adopt_timing()
                 self.admission.submitted()
-                self._lived = True
+                self._had_run = True
             elif isinstance(event.data, AlertRaised):
-                self._alerts.take(event, self.state.chain, end=has_ended(self.state))
+                self._alerts.enqueue(event, self.state.policy.chain, end=has_ended(self.state))
         self.agents.committed(batch)
-        self.operators.committed(batch)
+        self.operator_commands.committed(batch)
         self.admission.committed()
-        self._adviser.attend(self.state, self.clock.now())
-        if self._replacer is not None:
-            self._replacer.attend(self.state, self.clock.now())
+        self._policy_runner.reconcile(self.state, self.clock.now())
+        if self._platform_client is not None:
+            self._platform_client.reconcile(self.state, self.clock.now())
         self._check_ended()
-        self._prepare()
+        self._compile_rules()
         self.deadlines.changed()
         self._retention.committed(self.state, self._follower.unsent.waiting)
 
-    def _prepare(self) -> None:
-        """Once workers run: compile the rules in a thread. It takes 0.13 s, for which the first fault would wait."""
-        if not self._prepared and is_running(self.state):
-            self._prepared = True
+    def _compile_rules(self) -> None:
+        """Compile the fault rules in a thread once workers run; the first fault would wait 0.13 s for it."""
+        if not self._rules_compiled and is_running(self.state):
+            self._rules_compiled = True
             asyncio.get_running_loop().run_in_executor(None, table, job_rules(self.state))
 
     def _check_ended(self) -> None:
-        """End with the job, once that is durable: its last group is what the agents leave with."""
-        if not self.sequencer.ahead and self._lived and has_left(self.state):
+        """End the term once the end of the job is durable: agents leave by an order of its last group."""
+        if not self.sequencer.ahead and self._had_run and has_left(self.state):
             self.ended.set()
 
-    def _learned_end(self) -> None:
-        """An agent called and learned how the run ended: then nothing else is to be led."""
-        self._lived |= has_ended(self.state)
+    def _agent_released(self) -> None:
+        """End the term if the run has ended: an agent connected only to learn the result."""
+        self._had_run |= has_ended(self.state)
         self._check_ended()
 
     def _adopt_timing(self) -> None:
@@ -297,72 +303,72 @@ class Term:
 
     # -- time
 
-    async def _look_after(self) -> None:
-        """Look at who is heard, who trains, and whether anybody still calls."""
+    async def _check_periodically(self) -> None:
+        """Run the periodic checks: leases, progress, refusals, keep-alives, standbys, idle time."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             now = self.clock.mono()
-            self.liveness.look(now, samples=not (self.sequencer.stalled or self._retention.shedding))
-            self.admission.look(now)
-            self.agents.give_signs_of_life(now, self.liveness.timing.sign_s)
-            self.agents.look_at_standbys(now)
-            if self.agents.sessions or self.admission.holds_back:
-                self._last_called = now
-            elif now - self._last_called > seconds(self._idle_s):
+            self.liveness.check(now, samples=not (self.sequencer.stalled or self._retention.shedding))
+            self.admission.flush_refusals(now)
+            self.agents.send_keepalives(now, self.liveness.timing.sign_s)
+            self.agents.check_standbys(now)
+            if self.agents.sessions or self.admission.has_waiting:
+                self._last_contact = now
+            elif now - self._last_contact > seconds(self._idle_s):
                 self._end_unattended(now)
 
     def _end_unattended(self, now: Nanoseconds) -> None:
-        """Nobody calls any more."""
-        if self.state.run and is_assembling(self.state) and self.state.stop is None:
-            why = f"no agent has called for {self._idle_s:g} s, and no round was formed"
+        """Stop a run that never formed a round, or resign: no agent connects any more."""
+        if self.state.run and is_assembling(self.state) and self.state.requests.stop is None:
+            why = f"no agent has connected for {self._idle_s:g} s, and no round was formed"
             self.record(OperatorCommanded(command="stop", who="ftcore", why=why))
-            self._last_called = now  # the run's end is written and told before this master ends, too
+            self._last_contact = now  # leaves time to record the end and to send its alert
         else:
-            logger.info("no agent calls; resigning", job=self._log.job)
+            logger.info("no agent connects; resigning", job=self._log.job)
             self.ended.set()
 
     @property
     def _idle_s(self) -> float:
-        """How long nobody need call: over a run that has ended nobody is waited for who was only cut off."""
+        """How long this master leads without any agent; shorter after the end of the run."""
         timing, state = self.liveness.timing, self.state
-        over = has_ended(state) and state.contradicted is not Contradicted.OPEN
+        over = has_ended(state) and state.log.contradicted is not Contradicted.OPEN
         return timing.master_lease_s if over else timing.master_idle_s
 
     async def _check_discoverable(self) -> None:
-        """While nodes are awaited, look for this master as they do; where that fails, they are not to blame."""
+        """While nodes are awaited, look this master up as they do; extend their leases while the lookup fails."""
         while True:
-            await asyncio.sleep(FOUND_S)
+            await asyncio.sleep(DISCOVERY_S)
             if self.liveness.leases.awaited and not self._reachable():
                 self.liveness.leases.excuse(self.clock.mono())
             elif self.liveness.leases.awaited:
                 try:
-                    async with asyncio.timeout(FOUND_S):
+                    async with asyncio.timeout(DISCOVERY_S):
                         await self._log.leader()
                 except (FtcoreError, TimeoutError):
                     self.liveness.leases.excuse(self.clock.mono())
 
-    # -- what agents say
+    # -- frames of agents
 
     def attach(self, session: Session) -> None:
-        """An agent's stream begins."""
+        """Add a new stream of an agent."""
         self.heard(session)
         self.agents.attach(session, self.sequencer.term, lambda: self.contradictions.mark, ahead=self.sequencer.ahead)
 
     def heard(self, session: Session) -> None:
-        """A frame came."""
-        self._called()
+        """Renew the lease of a session's node: a frame arrived."""
+        self._note_contact()
         self.liveness.heard(session)
 
-    def _called(self) -> None:
-        self._last_called = self.clock.mono()
+    def _note_contact(self) -> None:
+        self._last_contact = self.clock.mono()
 
     def take_fact(self, session: Session, fact: Fact) -> None:
-        """A fact came from an agent; it is acknowledged when it is durable.
+        """Submit an agent's fact; it is acknowledged once durable.
 
-        Only a node's newest stream is listened to: what is still under way on an older one comes again on this one, and
-        a late fact of a life that is over would be taken for new. Whether its life is over is asked when its turn
-        comes: while the log takes nothing, an agent that calls again hands on what its predecessor left once more.
+        Facts from an older stream of the node are dropped: the agent repeats them on the newest one, and a late fact of
+        an ended incarnation would look new. Whether the incarnation has ended is checked when the fact is sequenced:
+        during an outage of the log, a restarted agent may send its predecessor's facts a second time.
         """
         if self.agents.sessions.get(session.node) is session:
             node, caller, life = session.node, session.incarnation, fact.id.incarnation
-            self.sequencer.submit(fact, lambda: listens_to(self.state, node, caller, life))
+            self.sequencer.submit(fact, lambda: accepts_facts_of(self.state, node, caller, life))

@@ -1,1 +1,1 @@
-"""The warm process: it has the heavy imports done and forks workers that start at once."""
+"""The warm process: has done the heavy imports and forks workers that start at once."""

@@ -1,8 +1,8 @@
 """Entry of the warm process: ``python -u .../warm/__main__.py AGENT_PID ROOT MODULES``, with its channel on fd 3.
 
-It is started by path, not with ``-m``: that would put the agent's working directory on the module path while the
-preload imports. A worker leaves the serving loop *upwards*, so that the script runs near the bottom of the stack and
-the interpreter ends it as it ends any script: threads joined, ``atexit`` run, everything finalised.
+It is started by path, not with ``-m``, which would put the agent's working directory on the module path during the
+preload. A worker *returns* from the serving loop, so that the script runs near the bottom of the stack and the
+interpreter ends it as any script: threads joined, ``atexit`` run, everything finalised.
 """
 
 import sys
@@ -14,7 +14,7 @@ if not sys.flags.safe_path:
 
 
 def _bootstrap(root: str) -> None:
-    """Import ftcore from where the agent has it, without leaving a trace on the path that scripts see."""
+    """Import the agent's copy of ftcore, and leave the module path unchanged for the script."""
     sys.path.insert(0, root)
     import ftcore.runtime.warm.serve
 
@@ -24,7 +24,7 @@ def _bootstrap(root: str) -> None:
 
 _bootstrap(sys.argv[2])
 
-from ftcore.runtime.warm import run, serve  # noqa: E402  (the path had to be set first)
+from ftcore.runtime.warm import run, serve  # noqa: E402  (needs the path set above)
 
 if __name__ == "__main__":
     _body = serve.main(int(sys.argv[1]), sys.argv[3], FRESH)

@@ -1,8 +1,8 @@
-"""From a fork of the warm process to a worker: its own session, bound to the agent's life, then the launch.
+"""Turns a fork of the warm process into a worker: its own session, ends with the agent, waits for its launch.
 
-A parked worker is complete but for its launch: it has told its process id and waits on its own channel. If the agent
-goes away instead, it exits. What is done here and in ``run`` makes it equal to a fresh ``python -u script``; where that
-is not possible (``_why_exec``) it becomes a fresh interpreter, by exec (``fresh.py``).
+A parked worker has sent its process id and waits on its own channel for the launch; it exits if the agent ends. This
+module and ``run`` make it equivalent to a fresh ``python -u script``. Where that is impossible (``_why_exec``) it
+becomes a fresh interpreter by exec (``fresh.py``).
 """
 
 import ctypes
@@ -24,30 +24,30 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with(agent: int) -> None:
-    """Be killed when the agent ends; exit at once if it has ended already."""
+    """Have the kernel kill this process when the agent ends; exit at once if it has ended already."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != agent:
         os._exit(1)
 
 
-def settle(agent: int, between: int) -> None:
-    """Take an own session and wait until the agent is the parent: the process in between is about to exit."""
+def settle(agent: int, intermediate: int) -> None:
+    """Create a session and wait until the agent is the parent, when the intermediate process has exited."""
     os.setsid()
-    while os.getppid() == between:
+    while os.getppid() == intermediate:
         time.sleep(0.0001)
     die_with(agent)
 
 
-def park(channel: socket.socket, agent: int, between: int, preloaded: frozenset[str]) -> protocol.Body:
-    """Wait for the launch and become its process; returns in a worker that is to run the body in this interpreter.
+def park(channel: socket.socket, agent: int, intermediate: int, preloaded: frozenset[str]) -> protocol.WorkerBody:
+    """Wait for the launch and set up its process; returns only if the worker runs the body in this interpreter.
 
     Args:
-        channel: this worker's own.
+        channel: this worker's channel.
         agent: the agent's process id.
-        between: the process id of the parent at first.
-        preloaded: top-level modules that a bare interpreter would not have.
+        intermediate: process id of the intermediate parent.
+        preloaded: top-level modules that a bare interpreter does not have.
     """
-    settle(agent, between)
+    settle(agent, intermediate)
     _own_seeds()
     protocol.send(channel, {"parked": os.getpid()})
     message, fds = protocol.receive(channel)
@@ -76,11 +76,11 @@ def park(channel: socket.socket, agent: int, between: int, preloaded: frozenset[
     return body
 
 
-def take_over(body_fd: int, fresh: frozenset[str]) -> protocol.Body | None:
-    """The launch of a fresh interpreter (``fresh.py``); None: the script is to run without anything of ftcore's.
+def take_over(body_fd: int, fresh: frozenset[str]) -> protocol.WorkerBody | None:
+    """The launch of a fresh interpreter (``fresh.py``); None: the script must run without ftcore.
 
     Args:
-        body_fd: holds the body; closed here.
+        body_fd: memfd with the body; closed here.
         fresh: names of the modules that a bare interpreter has loaded.
     """
     body = protocol.read_body(body_fd)
@@ -95,7 +95,7 @@ def take_over(body_fd: int, fresh: frozenset[str]) -> protocol.Body | None:
 
 
 def _own_seeds() -> None:
-    """Give what a new process draws at random a value of this process's own. Python itself sees to ``random``."""
+    """Seed the random generators of this process, as in a new process. Python itself reseeds ``random``."""
     modules = sys.modules
     if "multiprocessing.process" in modules:
         from multiprocessing.process import current_process
@@ -107,10 +107,10 @@ def _own_seeds() -> None:
         modules["torch"].default_generator.seed()
 
 
-def _why_exec(body: protocol.Body, preloaded: frozenset[str]) -> str:
-    """A preloaded module that the script would have found in its own directory instead, if there is one.
+def _why_exec(body: protocol.WorkerBody, preloaded: frozenset[str]) -> str:
+    """Why exec is needed: the script's directory has a module with the name of a preloaded one. Empty: not needed.
 
-    To look at every loaded module would copy two thousand pages that were shared until then, and take 4 ms.
+    Checking every loaded module instead would copy two thousand shared pages and take 4 ms.
     """
     first = first_path(body)
     try:
@@ -123,7 +123,7 @@ def _why_exec(body: protocol.Body, preloaded: frozenset[str]) -> str:
             continue
         mine = os.path.join(first, entry) if entry != name else os.path.join(first, name, "__init__.py")
         if os.path.exists(mine) and not _same_file(sys.modules[name], mine):
-            return f"{mine} stands before the preloaded module of that name"
+            return f"{mine} shadows the preloaded module of that name"
     return ""
 
 
@@ -132,8 +132,8 @@ def _same_file(module: ModuleType, path: str) -> bool:
     return origin is not None and os.path.realpath(origin) == os.path.realpath(path)
 
 
-def first_path(body: protocol.Body) -> str:
-    """What python would put first on the module path."""
+def first_path(body: protocol.WorkerBody) -> str:
+    """The first entry that python puts on the module path."""
     if body["module"]:
         return body["cwd"]
     path = os.path.realpath(body["argv"][0])
@@ -141,7 +141,7 @@ def first_path(body: protocol.Body) -> str:
 
 
 def _default_signals(*, python: bool) -> None:
-    """Give every signal the disposition of a fresh process: python's own three, or none of them before an exec."""
+    """Reset every signal to the disposition of a fresh process: python's own three, or none before an exec."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         wanted: object = signal.SIG_DFL
         if python and number == signal.SIGINT:
@@ -149,13 +149,13 @@ def _default_signals(*, python: bool) -> None:
         elif python and number in (signal.SIGPIPE, signal.SIGXFSZ):
             wanted = signal.SIG_IGN
         elif number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-            continue  # nohup: whatever it started stays deaf to it
+            continue  # started by nohup: keep ignoring SIGHUP
         if signal.getsignal(number) is not wanted:
             signal.signal(number, wanted)  # type: ignore[arg-type]
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def _exec(body: protocol.Body) -> None:
+def _exec(body: protocol.WorkerBody) -> None:
     args = body["argv"]
     if not body["no_python"]:
         fd = protocol.body_fd(body)

@@ -1,4 +1,4 @@
-"""Which file a script was reading when an exception was raised; the exceptions of torch and pickle do not name it."""
+"""Finds the file that a script was reading when it raised; exceptions of torch and pickle do not name the file."""
 
 import io
 import os
@@ -10,14 +10,14 @@ _LOADERS = {
     ("numpy/lib/npyio.py", "load"): "file",
     ("numpy/lib/_npyio_impl.py", "load"): "file",
 }
-"""Functions that read a whole file: the end of their module's path and their name, the argument that names it."""
+"""Functions that read a whole file, by the end of their module's path and their name: the argument with the path."""
 
 _OF_CONTENT = ("EOFError", "UnpicklingError", "BadZipFile", "ReadError", "error")
-"""Exceptions about what a file holds; of ``zlib`` the last."""
+"""Exceptions about the contents of a file; the last is ``zlib.error``."""
 
 
 def read_by(error: BaseException, trace: TracebackType | None) -> str:
-    """The path of the file; empty if it is not known.
+    """The path of the file; empty if unknown.
 
     Args:
         error: the exception.

@@ -1,11 +1,12 @@
 """Entry of a worker that cannot be a fork: ``python -u .../warm/fresh.py BODY_FD ROOT SCRIPT ARGS...``.
 
-It is a fresh interpreter, because the launch differs from what the warm process has loaded, and runs the script as a
-forked worker does (``run.py``): steps are counted once the script has imported torch, stacks are written on request, an
-exception leaves an error file, and the end of the process does not wait for threads that wait for the GIL.
+The worker is a fresh interpreter, because the launch needs other modules than the warm process has loaded. It runs the
+script as a forked worker does (``run.py``): steps are counted once the script has imported torch, stacks are written on
+request, an exception is written to the error file, and the process ends without waiting for threads that wait for the
+GIL.
 
-House rules: torch is never imported here. Plain ``python -u SCRIPT`` takes over where this interpreter cannot import
-ftcore (``PYTHON_EXEC`` may name any), or where a module that is loaded here would hide one of the script's own.
+House rules: torch is never imported here. The process becomes plain ``python -u SCRIPT`` if this interpreter cannot
+import ftcore (``PYTHON_EXEC`` may name any), or if a module loaded here would hide one of the script's own.
 """
 
 import os
@@ -24,11 +25,11 @@ def _plain() -> None:
 
 
 def _bootstrap(root: str) -> bool:
-    """Import ftcore from where the agent has it, without leaving a trace on the path that scripts see."""
+    """Import the agent's copy of ftcore, and leave the module path unchanged for the script."""
     sys.path.insert(0, root)
     try:
         import ftcore.runtime.warm.run  # noqa: F401
-    except Exception:  # another version of Python, or one without the packages that ftcore needs
+    except Exception:  # e.g. another version of Python, or without the packages that ftcore needs
         return False
     finally:
         sys.path.remove(root)

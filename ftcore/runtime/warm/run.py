@@ -1,12 +1,12 @@
-"""Run the user's script in this interpreter so that it cannot tell the difference from ``python -u script``.
+"""Runs the user's script in this interpreter as ``python -u script`` would.
 
-What is equal: ``sys.argv``, ``sys.orig_argv``, the module path, ``__main__`` (classes in it can be pickled, and
-``multiprocessing`` can spawn), seeds as random as those of a new process, thread counts from the environment,
-tracebacks without frames of ours, exit codes, threads and ``atexit``. What is not: preloaded modules are in
-``sys.modules`` already, the seed of ``hash(str)`` is the warm process's, for all workers the same, and modules are not
-torn down after a failure (``_leave``) or while threads that python does not know still run (``_end``).
+Equal: ``sys.argv``, ``sys.orig_argv``, the module path, ``__main__`` (its classes can be pickled, and
+``multiprocessing`` can spawn), random seeds, thread counts from the environment, tracebacks without ftcore's frames,
+exit codes, threads and ``atexit``. Different: preloaded modules are in ``sys.modules`` already; all workers have the
+``hash(str)`` seed of the warm process; modules are not torn down after a failure (``_leave``) or while native threads
+still run (``_end``).
 
-A plain script's uncaught exception leaves an error file in torchrun's format; under torchrun it takes ``@record``.
+A plain script's uncaught exception is written to an error file in torchrun's format; torchrun requires ``@record``.
 """
 
 import atexit
@@ -36,11 +36,11 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _PYC_HEADER = 16
 
 
-def run(body: protocol.Body) -> None:
-    """Run the script to its end; what it raises ends the process as python would end it.
+def run(body: protocol.WorkerBody) -> None:
+    """Run the script to its end; an exception ends the process as in python.
 
     Args:
-        body: the launch; its ``env`` is by now the environment that the preload was loaded with.
+        body: the launch; its ``env`` is the environment of the preload here.
     """
     faulthandler.enable(file=sys.__stderr__ or 2, all_threads=True)
     stacks.listen(body["stacks"])
@@ -66,17 +66,17 @@ def run(body: protocol.Body) -> None:
     except BaseException as error:
         _report(error)
         if isinstance(error, KeyboardInterrupt):
-            sys.excepthook = _silent  # shown already; python itself turns it into death by SIGINT
+            sys.excepthook = _silent  # shown already; python itself ends the process by SIGINT
             raise
         _leave(1)
 
 
-def _run_main(body: protocol.Body) -> None:
+def _run_main(body: protocol.WorkerBody) -> None:
     main = ModuleType("__main__")
     main.__dict__["__builtins__"] = sys.modules["builtins"]
     main.__annotations__ = {}
     sys.modules["__main__"] = main
-    # The old cache is kept alive: to take it apart would copy a thousand pages that were shared until then.
+    # The old cache is kept alive: freeing it would copy a thousand shared pages.
     cache, sys.path_importer_cache = sys.path_importer_cache, {}
     _kept.append(cache)
     if not sys.flags.safe_path:
@@ -88,7 +88,7 @@ def _run_main(body: protocol.Body) -> None:
         import runpy
 
         sys.argv = ["-m", *rest]
-        # The function that the interpreter itself calls for -m, by this name since Python 2.5.
+        # The interpreter itself calls this function for -m, by this name since Python 2.5.
         runpy._run_module_as_main(name)  # type: ignore[attr-defined]
         return
     sys.argv = [name, *rest]
@@ -113,7 +113,7 @@ def _run_main(body: protocol.Body) -> None:
 
 
 def _is_container(path: str) -> bool:
-    """Whether python runs the ``__main__`` that is in there: it is a directory or an archive."""
+    """Whether the path is a directory or an archive whose ``__main__`` python runs."""
     if os.path.isdir(path):
         return True
     with open(path, "rb") as file:
@@ -121,7 +121,7 @@ def _is_container(path: str) -> bool:
 
 
 def _threads(loaded: dict[str, str]) -> None:
-    """Set torch's thread count from the worker's environment: torch itself had read it when it was loaded."""
+    """Set torch's thread count from the worker's environment; torch reads it only when it is loaded."""
     text = os.environ.get("OMP_NUM_THREADS", "")
     wanted = text.partition(",")[0]
     if "torch" in sys.modules and text != loaded.get("OMP_NUM_THREADS") and wanted.isdigit() and int(wanted) > 0:
@@ -146,7 +146,7 @@ def _write_error_file(error: Exception, trace: TracebackType | None) -> None:
     """Source of the format: ``torch.distributed.elastic.multiprocessing.errors.error_handler``."""
     path = os.environ.get(ERROR_FILE_ENV, "")
     with contextlib.suppress(OSError):
-        if not path or os.path.getsize(path) > 0:  # the script's own @record was here
+        if not path or os.path.getsize(path) > 0:  # written by the script's own @record
             return
     stack = "".join(traceback.format_exception(type(error), error, trace))
     extra = {"py_callstack": stack, "timestamp": str(int(time.time()))}
@@ -161,11 +161,11 @@ def _write_error_file(error: Exception, trace: TracebackType | None) -> None:
 
 
 def _end() -> None:
-    """End a script that succeeded as python does; returns if the interpreter can be torn down.
+    """End a successful script as python does; returns if the interpreter can be torn down.
 
-    Threads that python does not know, such as gloo's, may take the GIL at any time, and one that does so during the
-    tear-down aborts the process: torch 2.13, if the group was not destroyed or its model is a global. So the script's
-    own objects are released first. If such threads still run then, the process ends without the tear-down.
+    A native thread, such as gloo's, that takes the GIL during the teardown aborts the process (torch 2.13, if the group
+    was not destroyed or its model is a global). So the script's own objects are released first. If native threads still
+    run then, the process ends without the teardown.
     """
     _finish_script()
     if _foreign_threads():
@@ -175,7 +175,7 @@ def _end() -> None:
 
 
 def _finish_script() -> None:
-    threading._shutdown()  # type: ignore[attr-defined]  # the interpreter itself calls it, by this name
+    threading._shutdown()  # type: ignore[attr-defined]  # the interpreter itself calls it by this name
     atexit._run_exitfuncs()
 
 
@@ -185,7 +185,7 @@ def _foreign_threads() -> bool:
 
 
 def _release_globals() -> None:
-    """Clear the script's module in the order in which the interpreter clears it."""
+    """Clear the script's module in the interpreter's order."""
     names = vars(sys.modules["__main__"])
     for private in (True, False):
         for name in list(names):
@@ -195,18 +195,18 @@ def _release_globals() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End a script as python does, but leave its objects to the kernel.
+    """End a script as python does, but without freeing its objects.
 
-    With torch loaded, tearing down every module takes 0.3 s, in which nobody hears of a failure. What a script may
-    rely on is done: threads joined, ``atexit`` run, open files flushed.
+    With torch loaded, the teardown of all modules takes 0.3 s and would delay the report of a failure. Everything that
+    a script may rely on is done: threads joined, ``atexit`` run, open files flushed.
     """
     try:
         _finish_script()
         ctypes.CDLL(None).fflush(None)
-        for thing in gc.get_objects():
-            if issubclass(type(thing), io.IOBase):
+        for found in gc.get_objects():
+            if issubclass(type(found), io.IOBase):
                 with contextlib.suppress(Exception):
-                    thing.flush()
+                    found.flush()
     finally:
         os._exit(code & 0xFF)
 

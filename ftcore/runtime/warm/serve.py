@@ -1,11 +1,11 @@
-"""The warm process's life: import, say ready, then fork on request until the agent's end of the channel closes.
+"""Main loop of the warm process: import, report ready, fork on request until the agent closes its end of the channel.
 
-House rules: one thread, always; no operation of torch, no CUDA, no grpc here. Whatever breaks one of these (a preload
-module that starts threads or CUDA) is reported as ``unsafe``, and workers are then made by exec instead.
+House rules: always a single thread; no torch operation, no CUDA, no grpc. A preload module that violates this (starts
+threads or CUDA) is reported as ``unsafe``, and workers are then started by exec instead.
 
-Forking is done twice, from the main thread: the process in between exits at once, so the kernel gives the worker to
-the agent (a subreaper), which thereby gets its exit status. Workers are made ahead of their launch and wait parked
-(``child.park``): when a launch comes, nothing is left to fork.
+Workers are forked twice, from the main thread: the intermediate process exits at once, so the kernel reparents the
+worker to the agent (a subreaper), which gets its exit status. Workers are forked before their launch and wait parked
+(``child.park``), so that a launch needs no fork.
 """
 
 import gc
@@ -20,17 +20,20 @@ from ftcore.runtime.warm import child, protocol, store, title
 from ftcore.runtime.warm.protocol import CHANNEL_FD, DEFAULT_PRELOAD
 
 
-def main(agent: int, modules: str, fresh: frozenset[str]) -> protocol.Body | None:
-    """Serve until the agent is gone (None), or until this process is a worker that was launched (its body).
+def main(agent: int, modules: str, fresh: frozenset[str]) -> protocol.WorkerBody | None:
+    """Serve until the agent ends.
 
     Args:
         agent: the agent's process id.
         modules: JSON list of the modules to import.
         fresh: names of the modules that a bare interpreter has loaded.
+
+    Returns:
+        In a launched worker: its body. In the warm process: None if a module cannot be imported.
     """
     child.die_with(agent)
     title.show("ftcore: warm process")
-    os.closerange(CHANNEL_FD + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # what the agent itself inherited
+    os.closerange(CHANNEL_FD + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # inherited by the agent
     channel = socket.socket(fileno=CHANNEL_FD)
     channel.set_inheritable(False)
     ready = _preload(json.loads(modules))
@@ -49,22 +52,22 @@ def main(agent: int, modules: str, fresh: frozenset[str]) -> protocol.Body | Non
             for fd in fds:
                 os.close(fd)
             continue
-        index, between = made
+        index, intermediate = made
         channel.close()
         for other in fds[:index] + fds[index + 1 :]:
             os.close(other)
         mine = socket.socket(fileno=fds[index])
         if "store" in message:
-            child.settle(agent, between)
+            child.settle(agent, intermediate)
             title.show("ftcore: store host")
             store.serve(mine)
-        return child.park(mine, agent, between, preloaded)
+        return child.park(mine, agent, intermediate, preloaded)
 
 
 def _preload(modules: list[str]) -> dict[str, object]:
     ours = [name for name in modules if name in DEFAULT_PRELOAD]
     theirs = [name for name in modules if name not in DEFAULT_PRELOAD]
-    gc.disable()  # what torch makes when it is imported stays; to look for garbage in it takes a sixth of the time
+    gc.disable()  # objects of torch's import are never garbage; collecting would take a sixth of the time
     for name in ours:
         try:
             importlib.import_module(name)
@@ -102,10 +105,10 @@ def _device_open() -> bool:
 
 
 def _fork(count: int) -> tuple[int, int] | None:
-    """Fork ``count`` grandchildren. Returns None here; in a grandchild its index and the id of the process between."""
-    between = _plain_fork()
-    if between:
-        os.waitpid(between, 0)
+    """Fork ``count`` grandchildren. Returns None here; in a grandchild its index and the intermediate process's id."""
+    intermediate = _plain_fork()
+    if intermediate:
+        os.waitpid(intermediate, 0)
         return None
     status = 1
     try:
@@ -120,7 +123,7 @@ def _fork(count: int) -> tuple[int, int] | None:
 
 
 def _plain_fork() -> int:
-    # Python 3.12 warns of any second thread; numpy's idle ones are safe, others were reported as unsafe.
+    # Python 3.12 warns about any second thread; numpy's idle threads are safe, others are reported as unsafe.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()

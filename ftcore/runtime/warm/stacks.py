@@ -1,17 +1,17 @@
-"""A worker writes Python stacks when it is asked to, whatever it hangs in.
+"""Handlers with which a worker writes its Python stacks on request, even if it hangs.
 
-Two signals ask, one after the other. The first is handled in Python: its handler runs between two steps of the
-interpreter, with the interpreter's lock, and writes the stacks of all threads. A worker that does not answer it is
-inside a call that is not Python's, as a collective is. Only then the second one is sent; faulthandler's own handler
-answers it at once with the stack of the main thread, and the interrupted call goes on.
+The agent requests stacks with two signals. The handler of the first runs in Python, holding the GIL, and writes the
+stacks of all threads. A worker that does not answer is inside a native call, such as a collective. Only then the agent
+sends the second signal; faulthandler's C handler writes the stack of the main thread at once, and the interrupted call
+continues.
 
-House rule: the second signal is never sent first. Its handler, plain C, reads frames where it finds them: of a thread
-that enters or leaves one at that moment it may read what is freed already, and that ends the process with SIGSEGV.
+House rule: the second signal is never sent first. Its handler reads frames without the GIL: if a thread enters or
+leaves a frame at that moment, the handler may read freed memory and end the process with SIGSEGV.
 
-The signals are real-time ones that no convention claims (SIGUSR1 and SIGUSR2 belong to schedulers and scripts); a
-script that wants these very ones simply takes them. The stacks go to a memfd that the worker shares with its agent, so
-that nothing of it is mixed with the script's own output. A script that closes descriptors it does not know may have
-another file at that number: the agent looks before it asks.
+The signals are real-time signals without a conventional use (SIGUSR1 and SIGUSR2 belong to schedulers and scripts); a
+script can install its own handlers for them. Stacks go to a memfd shared with the agent, so that they do not mix with
+the script's output. A script that closes unknown descriptors may have another file at that number, so the agent checks
+the descriptor first.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ import faulthandler
 import signal
 
 STACKS = int(signal.SIGRTMAX) - 2
-"""The signal that asks for the stack of the main thread; only for who did not answer the other one."""
+"""Signal that requests the stack of the main thread; only for a worker that did not answer the other signals."""
 
 ALL_STACKS = STACKS - 1
-"""The signal that asks for those of all threads."""
+"""Signal that requests the stacks of all threads."""
 
 ALL_STACKS_LOCKED = STACKS - 2
-"""The same for a main thread that waits for a lock: the wait is interrupted, and Python waits on behind its answer."""
+"""The same for a main thread that waits for a lock: interrupts the wait, which Python resumes after the handler."""
 
 MEMFD = "ftcore-stacks"
-"""The name of the file that is written to."""
+"""Name of the memfd that receives the stacks."""
 
 
 def listen(fd: int) -> None:
-    """Answer both signals into this file from now on; called by the main thread."""
+    """Install the handlers; they write to ``fd``. Must be called by the main thread."""
 
     def answer(number: int, frame: object) -> None:
         with contextlib.suppress(OSError, RuntimeError, ValueError):
@@ -41,4 +41,4 @@ def listen(fd: int) -> None:
     faulthandler.register(STACKS, file=fd, all_threads=False, chain=False)
     signal.signal(ALL_STACKS_LOCKED, answer)
     signal.signal(ALL_STACKS, answer)
-    signal.siginterrupt(ALL_STACKS, False)  # calls that know no EINTR go on
+    signal.siginterrupt(ALL_STACKS, False)  # calls that do not handle EINTR continue

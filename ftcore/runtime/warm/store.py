@@ -1,10 +1,10 @@
-"""The store host: serves one TCPStore per round, each on a free port or on the one asked for, for the job's first node.
+"""The store host on the job's first node: serves one TCPStore per round, on a free or a requested port.
 
-A round never re-uses the store of another: late workers of a dead round would read and write keys of the new one. The
-stores of the last two rounds are kept, so that workers that are about to be stopped see no closed socket first. A store
-that is asked for on the port of an older one takes its place.
+A round never reuses the store of another one, because late workers of an ended round would read and write its keys. The
+stores of the last two rounds are kept, so that workers do not fail on a closed socket before they are stopped. A store
+requested on the port of an older store replaces it.
 
-It is forked from the warm process, so torch is loaded already, and a crash of it costs one round, not the agent.
+It is forked from the warm process, so torch is loaded already. A crash of it costs one round, not the agent.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _CONNECT_TIMEOUT = datetime.timedelta(seconds=10)
 
 
 def serve(channel: socket.socket) -> None:
-    """Open stores on request until the agent is gone; never returns."""
+    """Open stores on request until the agent ends; never returns."""
     stores: dict[int, tuple[Any, int]] = {}
     with contextlib.suppress(OSError, ValueError):  # each rank is a connection
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
@@ -40,19 +40,23 @@ def serve(channel: socket.socket) -> None:
             for old in sorted(stores)[:-ROUNDS_KEPT]:
                 del stores[old]
             reply: dict[str, Any] = {"port": stores[round_][1]}
-        except Exception as error:  # torch raises its own types for a name that does not resolve or a refused socket
+        except Exception as error:  # torch has its own error types
             reply = {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
         protocol.send(channel, reply)
 
 
 def open_server(host: str, port: int = 0) -> tuple[Any, int]:
-    """Serve a TCPStore for as long as it is referred to; returns it and its port (a free one for 0 or one in use).
+    """Serve a TCPStore until it is garbage-collected; returns it and its port.
 
-    Raises what torch raises.
+    Args:
+        host: name or address of this machine for the workers.
+        port: requested port; a free one is used for 0 or if the port is in use.
+
+    Raises the errors of torch.
     """
     from torch.distributed import TCPStore
 
-    socket.getaddrinfo(host, None)  # torch would try a name that nobody knows for as long as it may
+    socket.getaddrinfo(host, None)  # torch would retry an unknown name until its timeout
     try:
         listener = _listen(host, port)
     except OSError:
@@ -75,14 +79,16 @@ def open_server(host: str, port: int = 0) -> tuple[Any, int]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Listen on one address if the host is given as one that is local; for a name, on all: ``/etc/hosts`` often maps a
-    machine's own name to a loopback address that no other node can reach."""
+    """Listen on one address if ``host`` is a local address; otherwise on all addresses.
+
+    ``/etc/hosts`` often maps a machine's own name to a loopback address that other nodes cannot reach.
+    """
     try:
         local = "127.0.0.1" if host == "localhost" else str(ipaddress.ip_address(host))
         return socket.create_server(
             (local, port), family=socket.AF_INET6 if ":" in local else socket.AF_INET, backlog=1024
         )
-    except (ValueError, OSError):  # a name, or an address that is not of this machine
+    except (ValueError, OSError):  # a name, or not an address of this machine
         if socket.has_dualstack_ipv6():
             return socket.create_server(("", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
         return socket.create_server(("", port), backlog=1024)

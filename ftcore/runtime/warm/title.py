@@ -1,4 +1,4 @@
-"""What ``ps`` and ``top`` show for forked processes: what they are, not the command line of their ancestor."""
+"""Process titles for ``ps`` and ``top``; a fork would show the command line of its ancestor."""
 
 import os
 
@@ -6,10 +6,10 @@ from setproctitle import setproctitle
 
 
 def show(text: str) -> None:
-    """Show this as the process's command line; what has no room in the ancestor's is cut off.
+    """Set the process title; it is cut to the length of the ancestor's command line.
 
-    The title is kept out of the memory of the environment, because the guard reads ``/proc/PID/environ``. The library
-    looks for ``SPT_NOENV`` when it is used for the first time.
+    The title must not overwrite the environment, because the guard reads ``/proc/PID/environ``. The library reads
+    ``SPT_NOENV`` at its first use.
     """
     os.environ["SPT_NOENV"] = "1"
     try:

@@ -1,4 +1,4 @@
-"""What an operator's tool says to the master: one command, one answer."""
+"""Client of the master for operators' tools and standbys: one request, one answer."""
 
 import asyncio
 import getpass
@@ -9,12 +9,12 @@ import msgspec
 
 from ftcore.errors import NotFound, Refused, StreamBroken, Unreachable
 from ftcore.ports import Transport
-from ftcore.runtime.wire import frames, opening
+from ftcore.runtime.wire import frames, handshake
 from ftcore.runtime.wire.security import Security
 
 
 def whoami() -> str:
-    """The user as events name them: ``user@host``."""
+    """The current user as ``user@host``, as recorded in events."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -35,29 +35,29 @@ async def command(
     exit_code: int = 5,
     timeout_s: float = 10.0,
 ) -> frames.CommandReply:
-    """Give the master a command.
+    """Send the master an operator's command.
 
     Args:
-        transport: how the master is reached.
-        target: its address (``EventLog.leader``).
+        transport: connects to the master.
+        target: the master's address (``EventLog.leader``).
         job: the job.
-        name: one of ``engine/operator_requests.py``.
-        security: whose token is shown.
+        name: a command of ``engine/operator_requests.py``.
+        security: credentials, with the job's token.
         node: for ``drain``, ``evict`` and ``admit``.
         why: the reason, for the log.
-        who: who asks; this user if empty.
-        exit_code: for ``stop``: what ``ftrun`` will exit with.
+        who: the operator; empty: the current user.
+        exit_code: for ``stop``: the exit code of ``ftrun``.
         timeout_s: seconds to wait for the answer.
 
     Raises:
         Unreachable: the master does not answer.
-        NotFound: it answers that there is no such node.
-        Refused: it answers that it will not.
+        NotFound: the job has no such node.
+        Refused: the master refuses the command.
     """
     request = frames.Command(job=job, command=name, who=who or whoami(), why=why, exit_code=exit_code, node=node)
-    reply = await _asked(transport, target, job, request, request.who, security, timeout_s)
+    reply = await _send(transport, target, job, request, request.who, security, timeout_s)
     if not isinstance(reply, frames.CommandReply):
-        raise Unreachable(_silence(target, job, "it closed the stream"))
+        raise Unreachable(_unreachable(target, job, "it closed the stream"))
     if reply.unknown:
         raise NotFound(reply.message)
     if not reply.accepted:
@@ -68,75 +68,77 @@ async def command(
 async def nodes_seen(
     transport: Transport, target: str, job: str, *, security: Security, timeout_s: float = 10.0
 ) -> list[frames.NodeSeen]:
-    """What the heartbeats of all connected nodes tell, by name.
+    """The connected nodes and their last heartbeats, by name.
 
     Args:
-        transport: how the master is reached.
-        target: its address.
+        transport: connects to the master.
+        target: the master's address.
         job: the job.
-        security: whose token is shown.
+        security: credentials, with the job's token.
         timeout_s: seconds to wait for each answer.
 
     Raises:
-        Unreachable: the master does not answer, or leads no more.
-        Refused: it will not answer to us.
+        Unreachable: the master does not answer, or no longer leads.
+        Refused: the master refuses the caller.
     """
     found: list[frames.NodeSeen] = []
     while True:
         inquiry = frames.Inquiry(protocol=frames.PROTOCOL, job=job, after=found[-1].node if found else "")
-        reply = await _asked(transport, target, job, inquiry, whoami(), security, timeout_s)
+        reply = await _send(transport, target, job, inquiry, whoami(), security, timeout_s)
         if not isinstance(reply, frames.NodesSeen) or not reply.leading:
-            raise Unreachable(_silence(target, job, "it does not lead"))
+            raise Unreachable(_unreachable(target, job, "it does not lead"))
         found += reply.nodes
         if not reply.more:
             return found
 
 
-async def stand_by(
-    transport: Transport, target: str, word: frames.Standby, *, security: Security, timeout_s: float
+async def announce_standby(
+    transport: Transport, target: str, standby: frames.Standby, *, security: Security, timeout_s: float
 ) -> None:
-    """Tell a master where a standby of it serves.
+    """Announce a standby's address to the leader.
 
     Args:
-        transport: how the master is reached.
-        target: its address.
-        word: what is told.
-        security: whose token is shown.
+        transport: connects to the leader.
+        target: the leader's address.
+        standby: the announcement.
+        security: credentials, with the job's token.
         timeout_s: seconds to wait for the answer.
 
     Raises:
-        Unreachable: the master does not answer.
-        Refused: it does not let us in.
+        Unreachable: the leader does not answer.
+        Refused: the leader refuses the caller.
     """
-    await _asked(transport, target, word.job, word, word.address, security, timeout_s)
+    await _send(transport, target, standby.job, standby, standby.address, security, timeout_s)
 
 
-async def _asked(
+async def _send(
     transport: Transport,
     target: str,
     job: str,
-    request: opening.Word,
+    request: handshake.Request,
     who: str,
     security: Security,
     timeout_s: float,
 ) -> frames.FromMaster | None:
-    """The master's answer to the only word of a stream. Raises ``Unreachable``, ``Refused``."""
+    """Send a stream's only request and return the answer. Raises ``Unreachable``, ``Refused``."""
     try:
         async with transport.connect(target) as stream, asyncio.timeout(timeout_s):
-            reply = (await opening.call(stream, security, job, who, request)).frame
+            reply = (await handshake.open_stream(stream, security, job, who, request)).frame
     except TimeoutError as error:
-        raise Unreachable(_silence(target, job, "no answer")) from error
+        raise Unreachable(_unreachable(target, job, "no answer")) from error
     except StreamBroken as error:
-        why_not = f"cannot be trusted: {error.distrust}" if error.distrust else ""
-        if not why_not and security.tls is None and not target.startswith("unix:"):
-            why_not = "does not answer: the job has ended, or it speaks TLS (then set FTCORE_TLS_CA here, too)"
-        raise Unreachable(_silence(target, job, error.code, why_not)) from error
+        reason = f"cannot be trusted: {error.distrust}" if error.distrust else ""
+        if not reason and security.tls is None and not target.startswith("unix:"):
+            reason = "does not answer: the job has ended, or it uses TLS (then set FTCORE_TLS_CA here, too)"
+        raise Unreachable(_unreachable(target, job, error.code, reason)) from error
     except msgspec.MsgspecError as error:
-        raise Refused(f"the master of {job} at {target} speaks another protocol: use its version of ftcore") from error
-    if isinstance(reply, frames.Refused):
+        raise Refused(
+            f"the master of {job} at {target} uses another protocol version: use its version of ftcore"
+        ) from error
+    if isinstance(reply, frames.JoinRefused):
         raise Refused(reply.reason)
     return reply
 
 
-def _silence(target: str, job: str, how: str, why: str = "") -> str:
-    return f"the master of {job} at {target} {why or f'does not answer ({how}): is the job still running?'}"
+def _unreachable(target: str, job: str, error: str, reason: str = "") -> str:
+    return f"the master of {job} at {target} {reason or f'does not answer ({error}): is the job still running?'}"

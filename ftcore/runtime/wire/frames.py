@@ -1,10 +1,10 @@
-"""Frames: what agents and masters say to each other. JSON, one frame to a gRPC message.
+"""Frames between agents, operators and masters: JSON, one frame per gRPC message.
 
-One bidirectional stream per agent. It is opened as ``opening`` says; the agent's first word is ``Hello``; a leading
-master answers ``Welcome`` and from then on sends acknowledgements and orders; anybody else answers ``NotMaster`` or
-``Refused`` and closes. An operator's stream has one ``Command`` and its answer. Any frame counts as a sign of life.
-Facts are packed: all that queued up since the last write go into one frame. Acknowledgements are cumulative. Nothing is
-ever unpickled; a frame larger than ``FRAME_BYTES_MAX`` ends the stream.
+Each agent has one bidirectional stream. After the handshake (``handshake.py``) the agent sends ``Hello``. A leading
+master answers ``Welcome`` and then sends acknowledgements and orders; otherwise the answer is ``NotMaster`` or
+``JoinRefused``, and the stream is closed. An operator's stream has one ``Command`` and its answer. Any frame counts as
+a heartbeat. All facts that were queued since the last write go into one frame. Acknowledgements are cumulative. Nothing
+is unpickled; a frame larger than ``FRAME_BYTES_MAX`` ends the stream.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,51 +13,51 @@ from typing import TypeAlias
 import msgspec
 
 from ftcore.commands import ReleaseNode
-from ftcore.engine.master import Mark
+from ftcore.engine.master import DurableMark
 from ftcore.engine.orders import Order
 from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyLoaded
-from ftcore.events.worker import Stand
+from ftcore.events.worker import RankState
 from ftcore.faults.cuts import Net
 from ftcore.ids import Term
-from ftcore.policies.config import default_chain
+from ftcore.policies.file.config import default_chain
 from ftcore.version import __version__
 
 PROTOCOL = 2
-"""Raised when a frame changes so that the other side would misread it."""
+"""Protocol version; increased by an incompatible change of a frame."""
 
 
-def same_release(one: str, other: str) -> bool:
-    """Whether two versions of ftcore may work on one job: all but their patch number is equal.
+def same_release(first: str, second: str) -> bool:
+    """Whether two versions of ftcore can work on one job: major and minor version are equal.
 
-    Patch releases add no events and no orders; any other release may, and a master that does not know a fact could not
-    take it in.
+    Only patch releases add no events and no orders; a master cannot fold a fact of an unknown type.
     """
-    return one.split(".")[:2] == other.split(".")[:2]
+    return first.split(".")[:2] == second.split(".")[:2]
 
 
 FRAME_BYTES_MAX = 4 << 20
-"""Bound of a single message: a frame of facts is packed up to 256 KiB, an order is a few hundred bytes."""
+"""Limit of a frame; a frame of facts has up to 256 KiB, an order a few hundred bytes."""
 
 NODES_MAX = 500
-"""Nodes in one answer to an inquiry."""
+"""Limit of nodes in one answer to an inquiry."""
 
 PACK_BYTES_MAX = 256 << 10
-"""An agent packs no more than this into one frame of facts."""
+"""Limit of the facts that an agent packs into one frame."""
 
 
 class Submission(msgspec.Struct, frozen=True):
-    """What ``ftrun`` was asked to run; carried by every agent, used by the master when there is no run to join.
+    """The job that ``ftrun`` was asked to run; sent by every agent, used by the master if there is no run to join.
 
     Args:
         spec: the job.
         digest: hex digest of the spec.
-        policy: the chain of policies.
-        command: the command line, for people.
+        policy: the policy chain.
+        command: the command line, for operators.
         versions: of ftcore and Python.
-        user: who asks, as ``user@host``.
-        launch: the one call that started this and other nodes: its late nodes begin no further run; empty: none did.
+        user: the user that submits, as ``user@host``.
+        launch: id of the call that started this and other nodes, so that a late node of it does not begin another run;
+            empty: none.
     """
 
     spec: JobSpec
@@ -82,11 +82,11 @@ def submission(
 
     Args:
         spec: the job.
-        policy: the chain of policies; None: the default one.
-        command: the command line, for people.
+        policy: the policy chain; None: the default chain.
+        command: the command line, for operators.
         versions: further versions to record beside ftcore's.
-        user: who asks, as ``user@host``.
-        launch: the one call that started this and other nodes; empty: none did.
+        user: the user that submits, as ``user@host``.
+        launch: id of the call that started this and other nodes; empty: none.
     """
     return Submission(
         spec=spec,
@@ -100,14 +100,14 @@ def submission(
 
 
 class AuthRequest(msgspec.Struct, frozen=True, tag_field="f", tag="knock"):
-    """The first frame of a caller that has a token: it asks for a challenge.
+    """The first frame of a caller with a token: requests a challenge.
 
     Args:
         protocol: ``PROTOCOL`` of the sender.
-        version: its ftcore.
+        version: the sender's version of ftcore.
         job: the job.
-        nonce: makes the master's proof fresh.
-        name: the node or person that calls, for the record.
+        nonce: prevents a replay of the master's proof.
+        name: the node or operator, for the record.
     """
 
     protocol: int
@@ -118,11 +118,11 @@ class AuthRequest(msgspec.Struct, frozen=True, tag_field="f", tag="knock"):
 
 
 class Challenge(msgspec.Struct, frozen=True, tag_field="f", tag="challenge"):
-    """The master proves that it knows the token, and asks for the same.
+    """The master's proof that it knows the token, and its challenge to the caller.
 
     Args:
-        nonce: makes the caller's proof fresh.
-        proof: of the token, over both nonces.
+        nonce: prevents a replay of the caller's proof.
+        proof: HMAC with the token over both nonces.
     """
 
     nonce: str
@@ -130,12 +130,12 @@ class Challenge(msgspec.Struct, frozen=True, tag_field="f", tag="challenge"):
 
 
 class AuthProof(msgspec.Struct, frozen=True, tag_field="f", tag="sealed"):
-    """What a caller has to say first, with the proof that it knows the token.
+    """The caller's first request, with the proof that the caller knows the token.
 
     Args:
-        nonce: of the challenge that it answers.
-        proof: of the token, over both nonces and the body.
-        body: an encoded ``Hello`` or ``Command``.
+        nonce: the nonce of the challenge.
+        proof: HMAC with the token over both nonces and the body.
+        body: an encoded ``Hello``, ``Command``, ``Inquiry`` or ``Standby``.
     """
 
     nonce: str
@@ -144,22 +144,22 @@ class AuthProof(msgspec.Struct, frozen=True, tag_field="f", tag="sealed"):
 
 
 class AuthReject(msgspec.Struct, frozen=True, tag_field="f", tag="distrust"):
-    """The caller has another token than the master, and says no more."""
+    """The caller's last frame: its token differs from the master's."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag_field="f", tag="hello"):
-    """The first word of an agent.
+    """The first frame of an agent.
 
     Args:
         protocol: ``PROTOCOL`` of the sender.
-        version: its ftcore.
-        job: the job that it wants to take part in.
-        node: its node.
-        incarnation: its life.
-        submission: what it was asked to run.
-        acked: its facts up to this number were acknowledged; above 0, its life in the log has begun.
-        again: it took part before, in an older life.
-        mark: how far it knows the log to be durable, if it takes part in one.
+        version: the sender's version of ftcore.
+        job: the job to join.
+        node: the agent's node.
+        incarnation: the agent's incarnation.
+        submission: the job that the agent was asked to run.
+        acked: the agent's facts up to this number were acknowledged; above 0 the log contains the incarnation.
+        again: the node was a member before, in an earlier incarnation.
+        mark: the last point up to which the agent knows the log to be durable; None: it has not joined yet.
     """
 
     protocol: int
@@ -170,27 +170,27 @@ class Hello(msgspec.Struct, frozen=True, tag_field="f", tag="hello"):
     submission: Submission
     acked: int = 0
     again: bool = False
-    mark: Mark | None = None
+    mark: DurableMark | None = None
 
 
 class Facts(msgspec.Struct, frozen=True, tag_field="f", tag="facts"):
-    """Facts, oldest first, in the codec's JSON."""
+    """Facts, oldest first, in the JSON of the event codec."""
 
     facts: tuple[msgspec.Raw, ...]
 
 
 SEEING = "-"
-"""Instead of why there are no gauges, once there are: an older reason is not believed any more."""
+"""Value of ``NodeInfo.blind`` that clears an earlier reason, once there are gauges."""
 
 
 class Gauge(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An accelerator, as its driver tells it.
+    """Readings of one accelerator, from its driver.
 
     Args:
-        celsius: its temperature, to five degrees; None: not known, as the others.
-        sm_mhz: clock of its processors, to fifty megahertz.
-        used_mib: memory in use, to 256 MiB.
-        trouble: errors of its memory, what holds it back, or that it does not answer; empty: none.
+        celsius: temperature in steps of 5 degrees; None: unknown (as for the other readings).
+        sm_mhz: clock of the multiprocessors in steps of 50 MHz.
+        used_mib: memory in use in steps of 256 MiB.
+        trouble: memory errors, throttling, or no answer; empty: none.
     """
 
     celsius: int | None = None
@@ -200,18 +200,18 @@ class Gauge(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node says of itself; in a heartbeat only what has changed, at the master all of it.
+    """A node's description of itself; a heartbeat has only the changes, the master all of it.
 
     Args:
-        host: its host's name.
-        address: at which other nodes reach it.
-        pod: what its platform calls it, if anything.
-        devices: models of its accelerators, as their driver tells them.
+        host: name of its host.
+        address: address for other nodes.
+        pod: name of the node at its platform, if any.
+        devices: models of its accelerators, from the driver.
         net: by interface: bytes received, bytes sent, errors and drops, since the host started.
-        hits: by class of faults: lines that were known in what workers printed, or the kernel.
-        phase: what it does: ``standby``, ``checking``, ``starting``, ``running``, ``parked``, ``leaving``.
+        hits: by fault class: matched lines of the workers' output and the kernel log.
+        phase: ``standby``, ``checking``, ``starting``, ``running``, ``parked`` or ``leaving``.
         gauges: by index of the accelerator.
-        blind: why there are no gauges; ``SEEING``: there are.
+        blind: why there are no gauges; ``SEEING``: there are gauges.
     """
 
     host: str = ""
@@ -225,7 +225,7 @@ class NodeInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     blind: str = ""
 
     def updated(self, news: "NodeInfo") -> "NodeInfo":
-        """With what has changed."""
+        """A copy with the changes of a heartbeat."""
         return NodeInfo(
             host=news.host or self.host,
             address=news.address or self.address,
@@ -243,15 +243,15 @@ class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat", omit_defaults
     """A heartbeat.
 
     Args:
-        round: the round whose workers run, 0 if none do.
-        step: the newest step that every reporting worker has completed; None if none reports.
-        absolute: that step counts from the start of the training.
-        loss: the loss last reported by the lowest rank that reports one.
-        about: what else has changed.
-        own_s: seconds of own work in a step, of the slowest rank, on average since the last heartbeat; None: not known.
-        whole_s: seconds that those steps took.
-        stands: ranks that complete no step; None: as was said before.
-        net: what the kernel says of their connections; None: as was said before.
+        round: the round of the running workers; 0: none run.
+        step: the newest step that every reporting worker has completed; None: no worker reports.
+        absolute: ``step`` counts from the start of the training.
+        loss: the last loss of the lowest rank that reports one.
+        about: changes of the node's description.
+        own_s: seconds of own work per step of the slowest rank, averaged since the last heartbeat; None: unknown.
+        whole_s: seconds per step, likewise.
+        stands: ranks that complete no step; None: unchanged.
+        net: the kernel's view of their connections; None: unchanged.
     """
 
     round: int
@@ -261,41 +261,41 @@ class Beat(msgspec.Struct, frozen=True, tag_field="f", tag="beat", omit_defaults
     about: NodeInfo | None = None
     own_s: float | None = None
     whole_s: float | None = None
-    stands: tuple[Stand, ...] | None = None
+    stands: tuple[RankState, ...] | None = None
     net: Net | None = None
 
 
 class Welcome(msgspec.Struct, frozen=True, tag_field="f", tag="welcome"):
-    """The master takes the agent on.
+    """The master admits the agent.
 
     Args:
-        term: its term.
+        term: the master's term.
         acked: the agent's facts up to this number are in the log.
-        mark: the log's identity and its end, durable: what the agent keeps on disk is kept under the identity.
+        mark: the log's identity and durable end; the agent names its files on disk by the identity.
     """
 
     term: Term
     acked: int
-    mark: Mark
+    mark: DurableMark
 
 
 class NotMaster(msgspec.Struct, frozen=True, tag_field="f", tag="not_master"):
     """The addressed process does not lead.
 
     Args:
-        hint: address of the one that does, if known.
+        hint: address of the leader, if known.
     """
 
     hint: str
 
 
-class Refused(msgspec.Struct, frozen=True, tag_field="f", tag="refused"):
-    """The agent cannot take part.
+class JoinRefused(msgspec.Struct, frozen=True, tag_field="f", tag="refused"):
+    """The agent is refused.
 
     Args:
         reason: why, and what to do.
-        rejoin: a new incarnation may try again, once this one's workers are gone.
-        release: the run that it is of has ended without it, or it is kept out: it leaves with this.
+        rejoin: a new incarnation may join after the workers of this one have ended.
+        release: the order with which the agent leaves: its run has ended without it, or it is excluded.
     """
 
     reason: str
@@ -304,7 +304,7 @@ class Refused(msgspec.Struct, frozen=True, tag_field="f", tag="refused"):
 
 
 class Parked(msgspec.Struct, frozen=True, tag_field="f", tag="parked"):
-    """Nobody takes part for now: an operator has to decide first. Workers are left as they are; call again.
+    """No agent is admitted until an operator decides. The agent leaves its workers running and connects again.
 
     Args:
         reason: why, and what the operator can do.
@@ -314,43 +314,43 @@ class Parked(msgspec.Struct, frozen=True, tag_field="f", tag="parked"):
 
 
 class Ack(msgspec.Struct, frozen=True, tag_field="f", tag="ack"):
-    """Facts up to this number are durable. Sent again now and then as the master's sign of life.
+    """Acknowledgement of durable facts; also the master's keep-alive.
 
     Args:
-        n: the number.
-        mark: the end of the log, if it is told.
+        n: the agent's facts up to this number are durable.
+        mark: the end of the durable log, if included.
     """
 
     n: int
-    mark: Mark | None = None
+    mark: DurableMark | None = None
 
 
 class Orders(msgspec.Struct, frozen=True, tag_field="f", tag="orders"):
-    """Things to do, oldest first.
+    """Orders, oldest first.
 
     Args:
-        orders: what to do.
-        acked: as in ``Ack``, which this saves.
+        orders: the orders.
+        acked: as ``Ack.n``; replaces a separate ``Ack``.
         mark: as in ``Ack``.
     """
 
     orders: tuple[Order, ...]
     acked: int = 0
-    mark: Mark | None = None
+    mark: DurableMark | None = None
 
 
 class HostStandby(msgspec.Struct, frozen=True, tag_field="f", tag="host_standby"):
-    """This node is to run a standby for the master role."""
+    """Order to run a standby of the master on this node."""
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="f", tag="command"):
-    """An operator's command: the only word of its stream.
+    """An operator's command: the only request of its stream.
 
     Args:
         job: the job.
-        command: one of ``engine/operator_requests.py``.
-        who: who asks.
-        why: the reason given.
+        command: a command of ``engine/operator_requests.py``.
+        who: the operator.
+        why: the operator's reason.
         exit_code: for ``stop``.
         node: for ``drain``, ``evict`` and ``admit``.
         protocol: ``PROTOCOL`` of the sender.
@@ -366,14 +366,14 @@ class Command(msgspec.Struct, frozen=True, tag_field="f", tag="command"):
 
 
 class CommandReply(msgspec.Struct, frozen=True, tag_field="f", tag="reply"):
-    """What became of a command.
+    """The answer to a command.
 
     Args:
-        accepted: it is in the log, or what it asks for is so already.
+        accepted: the command is recorded, or its goal is reached already.
         message: for the operator.
-        seq: where in the log; 0: nothing had to be recorded.
-        outcome: what it did by itself, as ``came_of`` says.
-        unknown: refused, for it names something that does not exist.
+        seq: sequence number in the log; 0: nothing had to be recorded.
+        outcome: the immediate effect; see ``immediate_effect``.
+        unknown: refused because the command names an object that does not exist.
     """
 
     accepted: bool
@@ -384,12 +384,12 @@ class CommandReply(msgspec.Struct, frozen=True, tag_field="f", tag="reply"):
 
 
 class Inquiry(msgspec.Struct, frozen=True, tag_field="f", tag="inquiry"):
-    """An operator's tool asks what the heartbeats tell: the only word of its stream; nothing is recorded.
+    """A request for the connected nodes and their heartbeats: the only request of its stream; not recorded.
 
     Args:
         protocol: ``PROTOCOL`` of the sender.
         job: the job.
-        after: nodes behind this name are wanted.
+        after: the answer begins after this node.
     """
 
     protocol: int
@@ -398,14 +398,12 @@ class Inquiry(msgspec.Struct, frozen=True, tag_field="f", tag="inquiry"):
 
 
 class Standby(msgspec.Struct, frozen=True, tag_field="f", tag="standby"):
-    """A candidate that waits for the role tells where it serves: the only word of its stream.
-
-    The answer is ``Candidates``.
+    """A standby announces its address: the only request of its stream. The answer is ``Candidates``.
 
     Args:
         protocol: ``PROTOCOL`` of the sender.
         job: the job.
-        address: gRPC target at which it serves.
+        address: gRPC target of the standby.
     """
 
     protocol: int
@@ -414,7 +412,7 @@ class Standby(msgspec.Struct, frozen=True, tag_field="f", tag="standby"):
 
 
 class Candidates(msgspec.Struct, frozen=True, tag_field="f", tag="candidates"):
-    """Where to ask who leads, when neither this master nor the log's store answers.
+    """Addresses to ask for the leader if neither this master nor the log's store answers.
 
     Args:
         addresses: gRPC targets of the standbys.
@@ -424,13 +422,13 @@ class Candidates(msgspec.Struct, frozen=True, tag_field="f", tag="candidates"):
 
 
 class NodeSeen(msgspec.Struct, frozen=True):
-    """A node as its heartbeats tell it.
+    """A connected node.
 
     Args:
-        node: its name.
+        node: the node's name.
         heard_s: seconds since its last frame.
         beat: its last heartbeat.
-        about: what it said of itself.
+        about: its description of itself.
     """
 
     node: str
@@ -444,8 +442,8 @@ class NodesSeen(msgspec.Struct, frozen=True, tag_field="f", tag="nodes"):
 
     Args:
         nodes: at most ``NODES_MAX`` of them.
-        more: there are others behind the last one.
-        leading: the master leads; another one knows nothing.
+        more: there are further nodes after the last one.
+        leading: the answering master leads; otherwise ``nodes`` is empty.
     """
 
     nodes: tuple[NodeSeen, ...]
@@ -457,7 +455,7 @@ FromAgent: TypeAlias = Hello | Facts | Beat | Command | Inquiry | Standby | Auth
 FromMaster: TypeAlias = (
     Welcome
     | NotMaster
-    | Refused
+    | JoinRefused
     | Parked
     | Ack
     | Orders
@@ -469,7 +467,7 @@ FromMaster: TypeAlias = (
 )
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What a decoder raises for bytes that are no frame; the last one for brackets that are nested too deeply."""
+"""Errors of the decoders for an invalid frame; ``RecursionError`` for deeply nested brackets."""
 
 encode = msgspec.json.Encoder().encode
 decode_from_agent = msgspec.json.Decoder(FromAgent).decode

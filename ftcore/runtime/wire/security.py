@@ -1,20 +1,19 @@
-"""Credentials of one process: where they come from, and whether they can be used.
+"""Credentials of one process: loading and validation.
 
 | variable | meaning |
 |---|---|
-| ``FTCORE_TLS_CA`` | PEM file with the authority that signs the job's certificates; set: every TCP connection is TLS |
+| ``FTCORE_TLS_CA`` | PEM file with the CA of the job's certificates; if set, every TCP connection uses TLS |
 | ``FTCORE_TLS_CERT``, ``FTCORE_TLS_KEY`` | PEM files with this process's certificate chain and its key |
-| ``FTCORE_TLS_NAME`` | the name that every master's certificate bears, where that is not its address |
-| ``FTCORE_TLS_MUTUAL`` | ``0``: callers need no certificate of their own, the token says who they are |
+| ``FTCORE_TLS_NAME`` | the name in every master's certificate, if it is not the master's address |
+| ``FTCORE_TLS_MUTUAL`` | ``0``: callers need no certificate; the token authenticates them |
 | ``FTCORE_TOKEN_FILE``, ``FTCORE_TOKEN`` | the job's token |
 
-On one machine nothing need be set: the token is made beside the log, private to the user, and sockets lie in a
-directory that nobody else may enter.
+On one machine no setup is needed: the token is created beside the log, private to the user, and sockets are in a
+directory that only the user can enter.
 
-House rules: no secret is in a ``repr``, an event, a log line, a command line or the environment of code that is not
-ftcore's. What cannot be used is told at the start, in one message. Certificates are read again when they change (for
-every channel and every handshake), so that they may be shorter-lived than the job; files that are being exchanged
-leave the old ones in force.
+House rules: no secret is in a ``repr``, an event, a log line, a command line or the environment of external code.
+Unusable credentials are reported at the start, in one message. Certificates are read again for every channel and every
+handshake, so that they may expire before the job ends; while new files cannot be read, the old ones stay in use.
 """
 
 import os
@@ -29,7 +28,7 @@ import grpc
 import structlog
 
 from ftcore.errors import UsageError
-from ftcore.runtime.wire.withheld import TOKEN_ENV
+from ftcore.runtime.wire.secret_env import TOKEN_ENV
 
 TOKEN_FILE_ENV = "FTCORE_TOKEN_FILE"
 CA_ENV, CERT_ENV, KEY_ENV = "FTCORE_TLS_CA", "FTCORE_TLS_CERT", "FTCORE_TLS_KEY"
@@ -37,7 +36,7 @@ NAME_ENV = "FTCORE_TLS_NAME"
 MUTUAL_ENV = "FTCORE_TLS_MUTUAL"
 
 TOKEN_LENGTHS = (16, 1024)
-"""A shorter token could be guessed from a recorded opening; a longer one is some other file."""
+"""Allowed lengths: a shorter token could be guessed from a recorded handshake; a longer one is likely another file."""
 
 Pem = tuple[bytes, bytes | None, bytes | None]
 
@@ -49,10 +48,10 @@ class Tls:
     """Certificates in files.
 
     Args:
-        ca: the authority of the job.
-        cert: this process's chain; None: it can call, and not be called.
-        key: its key.
-        name: what every master's certificate bears; empty: the address that is called.
+        ca: the job's certificate authority.
+        cert: this process's certificate chain; None: the process can only be a client.
+        key: the key of the certificate.
+        name: the name in every master's certificate; empty: the master's address.
         mutual: callers must show a certificate, too.
     """
 
@@ -64,10 +63,10 @@ class Tls:
     _pem: Pem | None = attrs.field(default=None, init=False, repr=False)
 
     def pem(self) -> Pem:
-        """What is in the files; what was there before while they cannot be used.
+        """The contents of the files; while they cannot be used, the last usable contents.
 
         Raises:
-            UsageError: they could never be used yet.
+            UsageError: the files cannot be used and never could.
         """
         try:
             found: Pem = (
@@ -76,23 +75,23 @@ class Tls:
                 _read(self.key, KEY_ENV) if self.key is not None else None,
             )
             if found != self._pem:
-                self._fit()
+                self._check_pair()
                 self._pem = found
         except UsageError as error:
             if self._pem is None:
                 raise
-            logger.warning("certificates cannot be read again; the old ones stay", error=str(error))
+            logger.warning("cannot reload certificates; the old ones stay in use", error=str(error))
         assert self._pem is not None
         return self._pem
 
     def check(self, host: str = "") -> None:
-        """Try the files on each other: a handshake with ourselves, in memory.
+        """Validate the files with a TLS handshake in memory.
 
         Args:
-            host: address at which others will call a master here; empty: none will.
+            host: address of a master on this host; empty: none.
 
         Raises:
-            UsageError: they cannot be used, with the reason.
+            UsageError: the files cannot be used; the message says why.
         """
         self.pem()
         if self.cert is None:
@@ -100,23 +99,23 @@ class Tls:
         try:
             self._shake_hands(self.name or host)
         except ssl.SSLCertVerificationError as error:
-            raise UsageError(self._meaning(error, host)) from error
+            raise UsageError(self._explain(error, host)) from error
         except ssl.SSLError as error:
             raise UsageError(f"{CERT_ENV}={self.cert} cannot be used for TLS: {error.reason or error}") from error
 
-    def _meaning(self, error: ssl.SSLCertVerificationError, host: str) -> str:
-        said = error.verify_message or str(error)
-        if "expired" in said or "not yet valid" in said:
-            return f"{CERT_ENV}={self.cert}: {said}; renew it (or the authority in {CA_ENV}={self.ca})"
-        if "ismatch" in said:
+    def _explain(self, error: ssl.SSLCertVerificationError, host: str) -> str:
+        message = error.verify_message or str(error)
+        if "expired" in message or "not yet valid" in message:
+            return f"{CERT_ENV}={self.cert}: {message}; renew it (or the authority in {CA_ENV}={self.ca})"
+        if "ismatch" in message:
             return (
-                f"{CERT_ENV}={self.cert} is not for {self.name or host}, the name by which a master here is called: "
-                f"{said}; have it signed for that name, or set {NAME_ENV} to the name that it bears"
+                f"{CERT_ENV}={self.cert} is not for {self.name or host}, the name of a master on this host: "
+                f"{message}; have it signed for that name, or set {NAME_ENV} to the name in the certificate"
             )
-        return f"{CERT_ENV}={self.cert} is not signed by {CA_ENV}={self.ca} for both ends of a connection: {said}"
+        return f"{CERT_ENV}={self.cert} is not signed by {CA_ENV}={self.ca} for both ends of a connection: {message}"
 
-    def _fit(self) -> None:
-        """Whether key and certificate fit each other, and the authority is one. Raises ``UsageError``."""
+    def _check_pair(self) -> None:
+        """Check that the CA is valid and that key and certificate belong together. Raises ``UsageError``."""
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(self.ca)
         except (ssl.SSLError, OSError) as error:
@@ -125,10 +124,10 @@ class Tls:
             try:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.cert, self.key, lambda: "")
             except (ssl.SSLError, OSError, ValueError) as error:
-                said = getattr(error, "reason", None) or error
+                reason = getattr(error, "reason", None) or error
                 raise UsageError(
-                    f"{CERT_ENV}={self.cert} and {KEY_ENV}={self.key} are no certificate and its key, in PEM form and "
-                    f"without a password: {said}"
+                    f"{CERT_ENV}={self.cert} and {KEY_ENV}={self.key} are not a certificate and its key in PEM form "
+                    f"without a password: {reason}"
                 ) from error
 
     def _shake_hands(self, host: str) -> None:
@@ -155,33 +154,28 @@ class Tls:
 
 @attrs.define(kw_only=True, eq=False)
 class Security:
-    """What one process shows to the others of its job, and asks of them.
+    """Credentials that one process shows to the others of its job and requires from them.
 
     Args:
-        token: the job's token; empty: none is asked for.
-        tls: certificates; None: TCP connections are plain.
+        token: the job's token; empty: none.
+        tls: certificates; None: TCP connections are unencrypted.
     """
 
     token: str = attrs.field(default="", repr=False)
     tls: Tls | None = None
 
-    @property
-    def guarded(self) -> bool:
-        """Somebody who can reach the port needs more than that to take part."""
-        return bool(self.token) or (self.tls is not None and self.tls.mutual)
-
     def for_channel(self, target: str) -> grpc.ChannelCredentials | None:
-        """Credentials for a call; None: a plain one."""
+        """Client credentials for a target; None: unencrypted."""
         if self.tls is None or target.startswith("unix:"):
             return None
         ca, cert, key = self.tls.pem()
         return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
     def for_server(self, target: str) -> grpc.ServerCredentials | None:
-        """Credentials for being called; None: plainly.
+        """Server credentials for a target; None: unencrypted.
 
         Raises:
-            UsageError: there is no certificate to show.
+            UsageError: no certificate is configured.
         """
         tls = self.tls
         if tls is None or target.startswith("unix:"):
@@ -198,32 +192,32 @@ class Security:
             served = found
             return _configuration(found, tls.mutual)
 
-        fetch: Any = renewed  # None means "as before"; the published stubs do not know that
+        fetch: Any = renewed  # None means "unchanged"; the published stubs do not allow it
         return grpc.dynamic_ssl_server_credentials(
             _configuration(served, tls.mutual), fetch, require_client_authentication=tls.mutual
         )
 
 
 NONE = Security()
-"""Nothing is shown and nothing asked for: in one process, or behind walls of one's own."""
+"""No authentication: for one process, or a network that is trusted."""
 
 
 def from_environ(environ: Mapping[str, str] | None = None, *, own: Path | None = None, make: bool = False) -> Security:
-    """The credentials that the environment names.
+    """The credentials configured in the environment.
 
     Args:
-        environ: stands in for ``os.environ``.
-        own: where the token lies that a machine makes for itself, where the environment names none; None: nowhere.
-        make: make it if it is not there.
+        environ: replaces ``os.environ``.
+        own: file of the token that ftcore creates itself, used if the environment has none; None: no such file.
+        make: create that file if it does not exist.
 
     Raises:
-        UsageError: they cannot be used; the message names variable and file.
+        UsageError: the credentials cannot be used; the message names variable and file.
     """
     env = os.environ if environ is None else environ
     tls = _tls(env)
     token = _token(env, own, make)
     if tls is not None and not tls.mutual and not token:
-        raise UsageError(f"{MUTUAL_ENV}=0 lets anybody call who can reach a port: set {TOKEN_FILE_ENV}, too")
+        raise UsageError(f"{MUTUAL_ENV}=0 without a token admits every caller: set {TOKEN_FILE_ENV}, too")
     return Security(token=token, tls=tls)
 
 
@@ -239,7 +233,7 @@ def _tls(env: Mapping[str, str]) -> Tls | None:
     if not ca:
         for name in (CERT_ENV, KEY_ENV, NAME_ENV, MUTUAL_ENV):
             if env.get(name):
-                raise UsageError(f"{name} is set, but {CA_ENV} is not: name the authority that signs the job's nodes")
+                raise UsageError(f"{name} is set, but {CA_ENV} is not: set it to the CA of the job's certificates")
         return None
     if bool(cert) != bool(key):
         raise UsageError(f"{CERT_ENV} and {KEY_ENV} belong together: set both or neither")
@@ -274,13 +268,13 @@ def _token(env: Mapping[str, str], own: Path | None, make: bool) -> str:
     found = own.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise UsageError(
-            f"{own}, the job's token, is not private to this user: somebody else made or opened it; remove it"
+            f"{own}, the job's token, is not private to this user: check its owner and permissions, then remove it"
         )
     return _checked(_secret(own, "the job's token"), str(own))
 
 
 def _make(path: Path) -> None:
-    """Make the token once, whole or not at all, though several processes may be at it."""
+    """Create the token once and atomically, even if several processes try."""
     if os.path.lexists(path):
         return
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -298,7 +292,7 @@ def _make(path: Path) -> None:
         finally:
             draft.unlink()
     except OSError as error:
-        raise UsageError(f"cannot make {path}, the job's token: {error.strerror}") from error
+        raise UsageError(f"cannot create {path}, the job's token: {error.strerror}") from error
 
 
 def _checked(token: str, where: str) -> str:
@@ -311,22 +305,22 @@ def _checked(token: str, where: str) -> str:
     return token
 
 
-def _secret(path: Path, what: str) -> str:
-    data = _read(path, what)
+def _secret(path: Path, source: str) -> str:
+    data = _read(path, source)
     try:
         mode = path.stat().st_mode
     except OSError:
         mode = 0
     if mode & 0o002:
-        raise UsageError(f"{what}={path} may be written by every user of this machine: chmod 600 it")
+        raise UsageError(f"{source}={path} is writable by every user of this machine: run chmod 600 on it")
     if mode & 0o004:
-        logger.warning("a secret may be read by every user of this machine: chmod 600 it", file=str(path))
+        logger.warning("a secret is readable by every user of this machine: run chmod 600 on it", file=str(path))
     return data.decode("utf-8", "replace").strip()
 
 
-def _read(path: Path, what: str) -> bytes:
+def _read(path: Path, source: str) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(1 << 20)
     except OSError as error:
-        raise UsageError(f"{what}: cannot read {path}: {error.strerror}") from error
+        raise UsageError(f"{source}: cannot read {path}: {error.strerror}") from error

@@ -1,8 +1,8 @@
-"""The transport over gRPC: one service, generic handlers, bytes in and out. No generated code: the frames are JSON.
+"""The gRPC transport: one service, generic handlers, byte streams. No generated code: the frames are JSON.
 
-Targets: ``unix:/path`` on one machine, ``host:port`` between machines, the latter with TLS if the job has it.
+Targets: ``unix:/path`` on one machine, ``host:port`` between machines, the latter with TLS if configured.
 
-House rule: the only module that serves or calls with gRPC; an error of gRPC leaves it as ``StreamBroken``.
+House rule: only this module serves or calls with gRPC; it raises gRPC errors as ``StreamBroken``.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import structlog
 
 from ftcore.errors import StreamBroken, Unreachable
 from ftcore.ports import Handle, Stream
-from ftcore.private import Place
+from ftcore.private import SocketPath
 from ftcore.runtime.wire.frames import FRAME_BYTES_MAX
 from ftcore.runtime.wire.security import Security
 from ftcore.tls import trouble
@@ -26,25 +26,25 @@ SERVICE = "ftcore.Master"
 CONNECT = f"/{SERVICE}/Connect"
 
 HOST_CHARS_MAX = 100
-"""So much of a caller's host is kept."""
+"""Limit of a caller's host name; the rest is cut."""
 
 CLOSING_S = 0.5
-"""How long a listener that stops writes what is queued."""
+"""How long a stopping listener writes queued frames, in seconds."""
 
 _LIMITS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
     ("grpc.max_send_message_length", FRAME_BYTES_MAX),
     ("grpc.enable_http_proxy", 0),
-    # Frames are small, so no window has to grow; each probe of the bandwidth would be a ping more to write and answer.
+    # Frames are small, so flow-control windows need not grow; bandwidth probes would only cost extra pings.
     ("grpc.http2.bdp_probe", 0),
 ]
 _CLIENT: list[tuple[str, Any]] = [
     *_LIMITS,
-    # Signs of life are our own frames; gRPC's keepalive only ends a half-open connection that both sides believe in.
+    # Heartbeats are our own frames; gRPC's keepalive only ends half-open connections.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.use_local_subchannel_pool", 1),
-    # A channel is made for one attempt; the agent itself decides when to try the next address.
+    # A channel is used for one attempt; the agent decides when to try the next address.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
@@ -61,7 +61,7 @@ class GrpcTransport:
     """Streams over gRPC.
 
     Args:
-        security: whose certificates are shown and asked for.
+        security: credentials shown to the peer and required from it.
     """
 
     def __init__(self, security: Security) -> None:
@@ -73,7 +73,7 @@ class GrpcTransport:
         async with self._channel(target) as channel:
             call: Any = channel.stream_stream(CONNECT)()
             try:
-                yield _Call(call)
+                yield _CallerStream(call)
             finally:
                 call.cancel()
 
@@ -97,7 +97,7 @@ class GrpcListener:
         target: ``unix:/path`` or ``host:port``, port 0 for a free one.
         advertise: host name or address that others use, for TCP targets.
         handle: serves each stream.
-        security: whose certificates are shown and asked for.
+        security: credentials shown to callers and required from them.
     """
 
     def __init__(self, target: str, advertise: str, handle: Handle, security: Security) -> None:
@@ -105,12 +105,12 @@ class GrpcListener:
         self._advertise = advertise
         self._handle = handle
         self._security = security
-        self._place = Place(target.removeprefix("unix:")) if target.startswith("unix:") else None
+        self._place = SocketPath(target.removeprefix("unix:")) if target.startswith("unix:") else None
         self._servers: list[grpc.aio.Server] = []
-        self._said = ""
+        self._warned = ""
 
     async def start(self) -> str:
-        """Serve; returns the address for others; see ``ports.Listener``."""
+        """Serve; returns the address for callers; see ``ports.Listener``."""
         try:
             port = await self._serve()
         except RuntimeError as error:
@@ -122,25 +122,25 @@ class GrpcListener:
 
     @property
     def reachable(self) -> bool:
-        """Whether callers find the address; a socket may have been removed."""
+        """Whether callers can find the address; a Unix socket may have been removed."""
         return self._place is None or self._place.is_ours()
 
     async def restore(self) -> None:
-        """Make a socket anew that was removed. Says so once if it cannot."""
+        """Create a removed Unix socket again; an error is logged once."""
         if self._place is None or self.reachable:
             return
         try:
             self._place.prepare()
             await self._serve()
         except (OSError, RuntimeError) as error:
-            if str(error) != self._said:
-                self._said = str(error)
-                logger.warning("the master's socket was removed and cannot be made anew", error=str(error))
+            if str(error) != self._warned:
+                self._warned = str(error)
+                logger.warning("the master's socket was removed and cannot be created again", error=str(error))
         else:
-            logger.warning("the master's socket was removed; it was made anew", path=str(self._place.path))
+            logger.warning("the master's socket was removed and has been created again", path=str(self._place.path))
 
     async def stop(self) -> None:
-        """Close all streams; what is queued for them is written first, for a moment."""
+        """Close all streams; queued frames are written first, for at most ``CLOSING_S``."""
         await asyncio.gather(*(server.stop(grace=CLOSING_S) for server in self._servers))
         if self._place is not None:
             self._place.remove()
@@ -169,7 +169,7 @@ class GrpcListener:
             await self._handle(_Served(context))
 
 
-class _Call:
+class _CallerStream:
     """The caller's end of a stream."""
 
     peer = ""
@@ -213,7 +213,7 @@ def _frame(body: Any) -> bytes | None:
 
 @contextlib.contextmanager
 def _broken() -> Iterator[None]:
-    """Errors of gRPC as ours; it raises ``InvalidStateError`` where a stream has ended before a write."""
+    """Translate errors of gRPC to ``StreamBroken``; a write to an ended stream raises ``InvalidStateError``."""
     try:
         yield
     except grpc.aio.AioRpcError as error:

@@ -1,1 +1,1 @@
-"""Campaigns: the engine alone over months of virtual time, with made-up nodes, machines and training."""
+"""Campaigns: simulation of the engine alone over months of virtual time, with modeled nodes, machines and training."""

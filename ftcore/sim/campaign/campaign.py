@@ -1,20 +1,19 @@
-"""Campaign: months of a job of thousands of nodes, decided by the production engine, on virtual time.
+"""Campaign: months of a job of thousands of nodes in virtual time, decided by the production engine.
 
-Between two faults nothing is simulated: training is booked in closed steps (``training.py``). A fault reaches the
-engine as the fact by which production would learn of it (``sim/evidence.py``), after the time that noticing it takes;
-every order that the engine gives is obeyed by every node it addresses (``nodes.py``), each by a fact and a turn of its
-own, after the time that obeying takes (``sim/cost.py``). What follows is the engine's and the policies' business.
+Between two faults, training is accounted in closed form (``training.py``). A fault reaches the engine as the fact by
+which production would report it (``sim/evidence.py``), after its detection time. Every addressed node answers an order
+(``nodes.py``) with a fact and a turn of its own, after the time that the order takes (``sim/cost.py``). The engine and
+the policies decide everything else.
 
-What the campaign adds to them is the world outside: machines that stay bad, a platform that replaces nodes, a launcher
-that brings a lost node back, somebody who starts an ended job again.
+The campaign models the environment: machines that stay faulty, a platform that replaces nodes, a launcher that
+restarts lost nodes, an operator who resubmits an ended job.
 
-House rules:
-- the engine sees nothing but facts; the campaign reads the state only to know what it was ordered;
-- chance is in the trace of faults alone, so two policies meet the same faults at the same times;
-- the clock of the campaign starts when training first does; a first start is no loss.
+- The engine sees only facts; the campaign reads the state only to know its orders.
+- Only the trace of faults is random, so all policies meet the same faults at the same times.
+- The clock of the campaign starts with the first training step; the first start costs nothing.
 
-Left out, and therefore free of cost: agents' heartbeats, the master's own failures, progress samples (one is told with
-each fault and before each checkpoint, so that the engine knows the step). Of checkpoints, at most one a minute is told.
+Not modeled, and therefore free: heartbeats, failures of the master, progress samples (one is reported with each fault
+and before each checkpoint, so that the engine knows the step). At most one checkpoint per minute is reported.
 """
 
 import heapq
@@ -25,7 +24,10 @@ from typing import Any
 from ftcore import __version__
 from ftcore.commands import (
     AskPolicy,
+    CheckHealth,
+    Command,
     DeleteNodes,
+    OpenStore,
     ParkWorkers,
     PauseWorkers,
     ReleaseNode,
@@ -43,12 +45,12 @@ from ftcore.events.master import MasterElected
 from ftcore.events.policy import AbilityDeclared, PlanApplied
 from ftcore.events.world import RoundStarted
 from ftcore.ids import SECOND, seconds
-from ftcore.sim.campaign.machines import Machines, Setting
+from ftcore.sim.campaign.machines import CampaignConfig, MachineWheel
 from ftcore.sim.campaign.nodes import SimNode
 from ftcore.sim.campaign.training import Training
 from ftcore.sim.campaign.wheel import Sink
 from ftcore.sim.cost import DETECTIONS
-from ftcore.sim.evidence import JOIN, KINDS, Kind, fact_of
+from ftcore.sim.evidence import JOIN, KINDS, FaultKind, fact_of
 from ftcore.sim.responder import answer, failure, stepped
 from ftcore.sim.trace import TraceFault
 from ftcore.states.fold import next_deadline
@@ -58,23 +60,33 @@ from ftcore.states.revisions import NEWEST
 from ftcore.states.worker import WorkerPhase
 
 DAY_S = 86400.0
-TOLD_EVERY_S = 60.0
-"""Checkpoints that follow each other faster are not told one by one."""
+REPORT_INTERVAL_S = 60.0
+"""Shortest interval between reported checkpoints."""
+
+_COSTS: dict[type[Any], str] = {
+    StopWorkers: "stop",
+    ParkWorkers: "park",
+    OpenStore: "store",
+    StartWorkers: "start",
+    CheckHealth: "check",
+    SaveCheckpoint: "save",
+}
+"""The duration of an order; any other is ``in_place``."""
 
 TURNS_AT_ONCE_MAX = 10_000_000
-"""More turns at one moment of virtual time than this are taken for a wheel that does not come to rest."""
+"""Most turns at one moment of virtual time; more count as an endless loop."""
 
 
-class Campaign(Machines):
-    """A campaign under way; ``run`` drives it to its end.
+class Campaign(MachineWheel):
+    """A campaign; ``run`` executes it.
 
     Args:
-        setting: what is simulated.
-        faults: what goes wrong, in order of time.
-        sinks: called with every group, as it would be appended.
+        setting: parameters.
+        faults: the faults, in order of time.
+        sinks: called with every group of events.
     """
 
-    def __init__(self, setting: Setting, faults: Iterable[TraceFault], *sinks: Sink) -> None:
+    def __init__(self, setting: CampaignConfig, faults: Iterable[TraceFault], *sinks: Sink) -> None:
         super().__init__(setting, *sinks)
         costs = setting.costs
         self.origin: int | None = None
@@ -92,7 +104,7 @@ class Campaign(Machines):
         self._epoch = 0
         self._loading = False
         self._resume_from: int | str = "checkpoint"
-        self._untold: int | None = None
+        self._unreported: int | None = None
 
     # -- time
 
@@ -105,30 +117,30 @@ class Campaign(Machines):
         """Run to the end of the campaign.
 
         Args:
-            on_day: called now and then, with the days simulated so far.
+            on_day: called periodically with the days simulated so far.
         """
         self._submit()
         if self.setting.fleet:
             self._begin()
-        told, at_once, moment = 0.0, 0, self.now
+        report_at, at_once, moment = 0.0, 0, self.now
         while True:
             coming = next_deadline(self.state)
             head = self._queue[0] if self._queue else None
             time = min(coming[1] if coming else math.inf, head[0] if head else math.inf)
             if self.origin is not None and time > self.origin + self.setting.days * DAY_S * SECOND:
                 break
-            assert time < math.inf, f"nothing will ever happen to a job that is {self.state.phase}"
+            assert time < math.inf, f"no event is due, and the job is {self.state.phase}"
             at_once = at_once + 1 if time <= moment else 0
-            assert at_once < TURNS_AT_ONCE_MAX, "time does not pass"
+            assert at_once < TURNS_AT_ONCE_MAX, "virtual time does not advance"
             moment = max(moment, int(time))
             self._pass_to(int(time))
             if head is not None and head[0] <= (coming[1] if coming else math.inf):
                 heapq.heappop(self._queue)[2]()
             elif coming is not None:
                 self._own(DeadlineExpired(key=coming[0], due=coming[1]))
-            if on_day is not None and self.elapsed_s >= told:
+            if on_day is not None and self.elapsed_s >= report_at:
                 on_day(self.elapsed_s / DAY_S)
-                told = self.elapsed_s + self.setting.days * DAY_S / 100
+                report_at = self.elapsed_s + self.setting.days * DAY_S / 100
         assert self.origin is not None
         self._pass_to(self.origin + seconds(self.setting.days * DAY_S))
 
@@ -140,10 +152,10 @@ class Campaign(Machines):
         if self.training.under_way:
             self.training.train(passed)
         else:
-            self.training.book(self._cause(), passed)
+            self.training.book(self._lost_time_cause(), passed)
 
-    def _cause(self) -> str:
-        """What the nodes spend time on while they do not train."""
+    def _lost_time_cause(self) -> str:
+        """The cause to which time without training is booked."""
         state = self.state
         phase = str(state.phase)
         if state.phase in ENDED or phase in ("assembling", "stuck"):
@@ -151,11 +163,11 @@ class Campaign(Machines):
         if phase == "paused":
             return "paused"
         if phase == "forming":
-            missing = state.plan is not None and len(state.places) < state.plan.want
+            missing = state.rounds.planned is not None and len(state.membership.places) < state.rounds.planned.want
             return "idle" if missing else "restart"
         if state.incident is None:
             return "detect" if self.hit is not None else "restart"
-        if not state.incident.taken:
+        if state.incident.plan is None:
             return "decide"
         return "load" if self._loading else "restart"
 
@@ -204,7 +216,7 @@ class Campaign(Machines):
                 self._say(node, node.begin())
 
     def _begin(self) -> None:
-        """Training begins for the first time, and with it the clock and the faults."""
+        """Start the clock and the faults at the first training step."""
         self.origin = self.now
         self._next_fault()
 
@@ -239,9 +251,9 @@ class Campaign(Machines):
         if node is None or not node.alive:
             return
         kind = KINDS[fault.kind]
-        known = self.state.current(node.name, node.incarnation)
+        known = self.state.membership.current(node.name, node.incarnation)
         if not kind.node and (known is None or known.phase not in ACTIVE):
-            return  # what is not in use does not fail
+            return  # idle devices do not fail
         self.faults += 1
         if kind.node:
             node.alive = False
@@ -250,14 +262,14 @@ class Campaign(Machines):
         elif fault.stays:
             node.bad = kind
             self._after(self.setting.costs["repair"], lambda: self._repaired(node))
-        self._show(node, kind)
+        self._apply_fault(node, kind)
 
-    def _show(self, node: SimNode, kind: Kind) -> None:
-        """A fault takes effect now, and is noticed when it can be."""
-        known = self.state.current(node.name, node.incarnation)
+    def _apply_fault(self, node: SimNode, kind: FaultKind) -> None:
+        """Let a fault take effect now, and schedule its detection."""
+        known = self.state.membership.current(node.name, node.incarnation)
         if known is None:
             return
-        works = known.phase in ACTIVE and self.state.world is not None
+        works = known.phase in ACTIVE and self.state.rounds.world is not None
         if not works and not kind.node:
             return
         if works and kind.shows not in ("spike", "slow"):
@@ -269,20 +281,20 @@ class Campaign(Machines):
         delay = self.setting.costs[DETECTIONS[kind.shows]]
         self._after(delay, lambda: self._noticed(node, kind, happened, incarnation, round_))
 
-    def _noticed(self, node: SimNode, kind: Kind, happened: int, incarnation: str, round_: int) -> None:
-        found = self.state.current(node.name, incarnation)
+    def _noticed(self, node: SimNode, kind: FaultKind, happened: int, incarnation: str, round_: int) -> None:
+        found = self.state.membership.current(node.name, incarnation)
         if found is None:
             return
         if not kind.node and (found.round != round_ or found.phase not in ACTIVE):
-            return  # the workers that it is about are gone
+            return  # its workers have ended
         step = self.training.step
-        self._tell_progress()
-        world = self.state.world
+        self._report_progress()
+        world = self.state.rounds.world
         rank, local_rank = -1, 0
         if world is not None and not kind.node:
             living = [place for place, phase in enumerate(found.workers) if phase is not WorkerPhase.EXITED]
             if not living:
-                return  # another fault was quicker
+                return  # all workers were ended by another fault
             local_rank = living[0]
             base = next((member.base_rank for member in world.members if member.node == node.name), None)
             rank = base + local_rank if base is not None else -1
@@ -300,53 +312,54 @@ class Campaign(Machines):
         else:
             self._say(node, fact, happened)
 
-    def _tell_progress(self) -> None:
-        """The newest step and checkpoint, as the master would know them by now."""
-        if self._counts():
-            if self._untold is not None:
-                self._commit_told(self._untold)
-            self._tell_step()
+    def _report_progress(self) -> None:
+        """Report the newest step and checkpoint, as the master would know them."""
+        if self._reports_steps():
+            if self._unreported is not None:
+                self._report_commit(self._unreported)
+            self._report_step()
 
-    def _tell_step(self) -> None:
-        world = self.state.world
-        if self._counts() and world is not None and self.training.step > (self.state.step or 0):
+    def _report_step(self) -> None:
+        world = self.state.rounds.world
+        if self._reports_steps() and world is not None and self.training.step > (self.state.training.step or 0):
             self._own(JobProgressed(round=world.round, step=self.training.step))
 
-    def _counts(self) -> bool:
-        """Whether steps are being counted."""
-        world = self.state.world
+    def _reports_steps(self) -> bool:
+        """Whether workers report steps."""
+        world = self.state.rounds.world
         return world is not None and self.state.phase is JobPhase.RUNNING and bool(world.stepped)
 
     # -- training
 
     def _halt(self) -> None:
-        """No step is completed from now on, until workers are started, resumed or told to try again."""
+        """Stop training until workers are started or resumed, or retry a step."""
         self.training.under_way = False
         self._loading = False
         self._epoch += 1
 
     def _slowest(self) -> None:
-        world = self.state.world
+        world = self.state.rounds.world
         if world is not None:
             bad = [node.bad for node in self._at.values() if node.bad is not None and node.alive]
             self.training.speed = min((kind.speed for kind in bad), default=1.0)
 
     def _round_started(self) -> None:
-        """Every worker runs: they load, warm up, and go on."""
-        costs, world = self.setting.costs, self.state.world
+        """All workers run: they load their checkpoint, warm up, and train."""
+        costs, world = self.setting.costs, self.state.rounds.world
         assert world is not None
         self._halt()
         self.hit = None
         self._loading = True
         known = self.state.incident
-        in_memory = known is not None and known.terms.survivors == "park"
+        plan = known.plan if known is not None else None
+        in_memory = plan is not None and plan.terms.survivors == "park"
         self.training.members = len(world.members)
         if self._resume_from == "here" or (in_memory and self._resume_from == "checkpoint"):
             pass
         elif isinstance(self._resume_from, int):
-            self.training.go_back(self._resume_from)
+            self.training.roll_back(self._resume_from)
         else:
-            self.training.go_back()
+            self.training.roll_back()
         self._resume_from = "checkpoint"
         epoch = self._epoch
         load = costs["load_memory" if in_memory else "load"]
@@ -355,26 +368,26 @@ class Campaign(Machines):
         for member in world.members:
             node = self._nodes[member.node]
             if node.bad is not None:
-                self._show_again(node, node.bad, epoch)
+                self._recur(node, node.bad, epoch)
 
-    def _show_again(self, node: SimNode, kind: Kind, epoch: int) -> None:
-        """A bad machine does it again, as soon as its workers run, or the job does."""
+    def _recur(self, node: SimNode, kind: FaultKind, epoch: int) -> None:
+        """Let the fault of a faulty machine recur once its workers, or the job, run."""
         costs = self.setting.costs
         early = kind.shows not in ("spike", "slow")
         delay = costs["detect_crash"] if early else costs["load"] + costs["warm_up"] + costs["step"]
 
-        def again() -> None:
+        def recur() -> None:
             if self._epoch == epoch and node.bad is kind:
-                self._show(node, kind)
+                self._apply_fault(node, kind)
 
-        self._after(delay, again)
+        self._after(delay, recur)
 
     def _loaded(self, epoch: int) -> None:
         if self._epoch == epoch:
             self._loading = False
 
     def _resume(self, epoch: int) -> None:
-        """Training goes on."""
+        """Resume training."""
         if self._epoch != epoch:
             return
         if self.origin is None:
@@ -386,38 +399,38 @@ class Campaign(Machines):
         self._await_commit(epoch)
 
     def _first_steps(self, epoch: int) -> None:
-        world = self.state.world
+        world = self.state.rounds.world
         if self._epoch != epoch or world is None:
             return
         step = max(1, self.training.step)
         for member in world.members:
             node = self._nodes[member.node]
             if node.alive and node.incarnation == member.incarnation:
-                self._say(node, stepped(self.state.nodes[member.node], step))
+                self._say(node, stepped(self.state.membership.nodes[member.node], step))
                 if self._epoch != epoch:
                     return
 
     def _await_commit(self, epoch: int) -> None:
         until = self.training.until_saved()
         if until is not None:
-            self._after(max(until, TOLD_EVERY_S), lambda: self._tell_commit(epoch))
+            self._after(max(until, REPORT_INTERVAL_S), lambda: self._report_due_commit(epoch))
 
-    def _tell_commit(self, epoch: int) -> None:
+    def _report_due_commit(self, epoch: int) -> None:
         if self._epoch != epoch:
             return
-        if self._untold is not None:
-            self._commit_told(self._untold)
+        if self._unreported is not None:
+            self._report_commit(self._unreported)
         if self._epoch == epoch:
             self._await_commit(epoch)
 
     def _saved(self, step: int) -> None:
-        self._untold = step
+        self._unreported = step
 
-    def _commit_told(self, step: int) -> None:
-        self._untold = None
-        self._tell_step()
+    def _report_commit(self, step: int) -> None:
+        self._unreported = None
+        self._report_step()
         cost = self.setting.costs["ckpt_cost"]
-        self._own(CheckpointCommitted(round=self.state.round, step=step, where="campaign", seconds=cost))
+        self._own(CheckpointCommitted(round=self.state.rounds.newest, step=step, where="campaign", seconds=cost))
 
     # -- orders
 
@@ -432,33 +445,23 @@ class Campaign(Machines):
             self._after(costs["platform"], lambda: self._own(answer(command, effect, None)))
             return
         if isinstance(command, AskPolicy):
-            faulted = failure(command, effect, None, "in a simulation nobody asks it")
+            faulted = failure(command, effect, None, "external policies are not run in a simulation")
             self._after(0.0, lambda: self._own(faulted))
             return
-        self._after(self._takes(command, data), lambda: self._answer(effect))
+        self._after(self._duration_s(command), lambda: self._answer(effect))
 
-    def _takes(self, command: Any, data: ActionOrdered) -> float:
-        costs = self.setting.costs
-        name = {
-            "stop_workers": "stop",
-            "park_workers": "park",
-            "open_store": "store",
-            "start_workers": "start",
-            "check_health": "check",
-            "save_checkpoint": "save",
-            "release_node": "stop",
-        }.get(type(command).__struct_config__.tag, "in_place")
-        if isinstance(command, StartWorkers):
-            world = self.state.world
-            if world is not None and all(self._nodes[member.node].parked for member in world.members):
-                name = "start_parked"
+    def _duration_s(self, command: Command) -> float:
         if isinstance(command, ReleaseNode):
             return 0.0
-        return costs[name]
+        world = self.state.rounds.world
+        parked = world is not None and all(self._nodes[member.node].parked for member in world.members)
+        if isinstance(command, StartWorkers) and parked:
+            return self.setting.costs["start_parked"]
+        return self.setting.costs[_COSTS.get(type(command), "in_place")]
 
     def _answer(self, effect: str) -> None:
-        """Every node that the order still waits for has obeyed."""
-        ordered = self.state.actions.get(effect)
+        """Let every node answer for which the order still waits."""
+        ordered = self.state.orders.open.get(effect)
         if ordered is None:
             return
         command = ordered.command
@@ -469,25 +472,25 @@ class Campaign(Machines):
             self._save()
         for name, incarnation in list(ordered.waiting.items()):
             node = self._nodes[name]
-            if not node.alive or node.incarnation != incarnation or effect not in self.state.actions:
+            if not node.alive or node.incarnation != incarnation or effect not in self.state.orders.open:
                 continue
-            self._say(node, node.obey(command, effect, self.state.nodes[name], step))
+            self._say(node, node.obey(command, effect, self.state.membership.nodes[name], step))
             if isinstance(command, ReleaseNode) and self.state.phase not in ENDED:
-                self._gave_up(node)
+                self._released(node)
 
     def _save(self) -> None:
-        """The workers that live save what they have."""
+        """Save a checkpoint of the running workers."""
         self.training.save()
-        self._commit_told(self.training.step)
+        self._report_commit(self.training.step)
         self._resume_from = "checkpoint"
 
     def _plan_applied(self) -> None:
-        """What left the processes in place was obeyed by all: they go on, from where they stand."""
-        known = self.state.incident
-        if known is None or self.training.under_way or str(self.state.phase) == "paused":
+        """All nodes have carried out an in-place plan: resume training from the current step."""
+        plan = self.state.incident.plan if self.state.incident is not None else None
+        if plan is None or self.training.under_way or str(self.state.phase) == "paused":
             return
-        command = known.terms.command
-        if known.terms.then == "verify" and isinstance(command, RetryStep):
+        command = plan.terms.command
+        if plan.terms.then == "verify" and isinstance(command, RetryStep):
             self.hit = None
             self._epoch += 1
             self._resume(self._epoch)

@@ -1,8 +1,7 @@
-"""The machines of a campaign: which are there, which are on their way, which were given up, and under what names.
+"""Machines of a campaign: present, expected and released ones, and their names.
 
-House rules: faults hit places, not names. A place has one machine; another one that comes for it is sound. It has the
-old one's name, as long as that may come back, else one of its own. A launcher brings back what was lost; what the job
-gave up comes back once somebody has repaired it.
+Faults hit places, not names. A place has one machine; its replacement is healthy, and has the same name if that may be
+used again, else a new one. A launcher restarts lost nodes; machines that the job released return after their repair.
 """
 
 import attrs
@@ -19,17 +18,17 @@ from ftcore.states.job import ENDED
 
 
 @attrs.frozen(kw_only=True)
-class Setting:
-    """What is simulated.
+class CampaignConfig:
+    """Parameters of a campaign.
 
     Args:
-        spec: the job; ``nodes_max`` nodes are wanted.
-        policy: the chain in force.
-        days: virtual time.
-        costs: what everything takes.
+        spec: the job, which has ``nodes_max`` nodes.
+        policy: the chain.
+        days: virtual time in days.
+        costs: durations.
         slots: workers per node.
-        abilities: what platform and script can do, by source, as ``ability.declared`` says it.
-        fleet: nodes come by the trace alone, and no launcher brings them back.
+        abilities: abilities of platform and script, by source, as in ``ability.declared``.
+        fleet: nodes join only by the trace; there is no launcher.
     """
 
     spec: JobSpec
@@ -41,15 +40,15 @@ class Setting:
     fleet: bool = False
 
 
-class Machines(Wheel):
-    """A wheel with machines.
+class MachineWheel(Wheel):
+    """Simulation of the engine with machines.
 
     Args:
-        setting: what is simulated.
-        sinks: called with every group.
+        setting: parameters.
+        sinks: called with every group of events.
     """
 
-    def __init__(self, setting: Setting, *sinks: Sink) -> None:
+    def __init__(self, setting: CampaignConfig, *sinks: Sink) -> None:
         super().__init__(*sinks)
         self.setting = setting
         self._nodes: dict[str, SimNode] = {}
@@ -58,7 +57,7 @@ class Machines(Wheel):
         self._renamed: dict[int, int] = {}
 
     def _join(self, place: int, *, fresh: bool = False) -> None:
-        """A sound machine joins at a place, in the name that the place has."""
+        """Let a healthy machine join at a place, under the place's name."""
         self._coming.pop(place, None)
         known = self._at.get(place)
         if known is not None and known.alive and not fresh:
@@ -72,22 +71,22 @@ class Machines(Wheel):
         self._say(node, node.begin())
 
     def _name(self, place: int) -> str:
-        """The place's name; another one once the old one is not to come back."""
+        """The place's node name; a new one if the old one must not be used again."""
         while True:
             count = self._renamed.get(place, 0)
             name = f"n{place:05d}" if count == 0 else f"n{place:05d}.{count}"
             known = self._nodes.get(name)
-            if name not in self.state.quarantined and (known is None or not known.alive):
+            if name not in self.state.membership.quarantined and (known is None or not known.alive):
                 return name
             self._renamed[place] = count + 1
 
     def _expect(self, place: int, delay_s: float, *, fresh: bool = False) -> None:
-        """A machine is on its way to a place, unless one is already; a fresh one comes though the old one lives."""
+        """Schedule a machine for a place, unless one is scheduled; a fresh one joins even if the old one is alive."""
         if place not in self._coming:
             due = self._coming[place] = self.now + seconds(delay_s)
-            self._after(delay_s, lambda: self._comes(place, due, fresh))
+            self._after(delay_s, lambda: self._arrive(place, due, fresh))
 
-    def _comes(self, place: int, due: int, fresh: bool) -> None:
+    def _arrive(self, place: int, due: int, fresh: bool) -> None:
         if self._coming.get(place) == due and self.state.phase not in ENDED:
             self._join(place, fresh=fresh)
 
@@ -96,8 +95,8 @@ class Machines(Wheel):
         if not node.alive and self._at.get(node.place) is node and not self.setting.fleet:
             self._expect(node.place, 0.0)
 
-    def _gave_up(self, node: SimNode) -> None:
-        """The job goes on without a machine; once somebody has repaired it, it comes back."""
+    def _released(self, node: SimNode) -> None:
+        """The job has released a machine; it returns after its repair."""
         if node.bad is None and not self.setting.fleet:
             self._expect(node.place, self.setting.costs["repair"])
 

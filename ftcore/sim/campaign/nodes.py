@@ -1,8 +1,8 @@
-"""The nodes of a campaign: made-up agents that obey the engine's orders.
+"""Nodes of a campaign: simulated agents that carry out the engine's orders.
 
-House rules: an order is answered by the facts that the production agent answers it with (``sim/responder.py``), one
-fact a node, each a turn of the engine. All nodes of an order answer at the same virtual time: when the slowest has
-obeyed, for what is waited for is the last of them anyway. A node that is gone answers nothing.
+They answer with the facts of the production agent (``sim/responder.py``), one fact and one turn of the engine per node.
+All nodes answer an order at the same virtual time, that of the slowest: the engine waits for the last answer anyway. A
+dead node does not answer.
 """
 
 from typing import Any
@@ -13,24 +13,24 @@ from ftcore import __version__
 from ftcore.commands import Command, ParkWorkers, ReleaseNode, StartWorkers, StopWorkers
 from ftcore.engine.actions import Findings
 from ftcore.events.node import NodeJoined
-from ftcore.sim.evidence import Kind
+from ftcore.sim.evidence import FaultKind
 from ftcore.sim.responder import HEALTHY, answer
-from ftcore.states.model import NodeState
+from ftcore.states.membership import NodeState
 
 
 @attrs.define(kw_only=True)
 class SimNode:
-    """A machine and the newest life of its agent.
+    """A machine and the newest incarnation of its agent.
 
     Args:
-        name: its name.
-        place: its place in the fleet; faults hit places.
-        slots: workers.
-        life: lives of its agent so far.
-        alive: its agent lives.
-        parked: its workers wait with their state for the next round.
-        bad: what the machine shows whenever workers run on it; None if it is sound.
-        said: facts of this life so far.
+        name: node name.
+        place: place in the fleet; faults hit places.
+        slots: number of workers.
+        life: number of incarnations so far.
+        alive: whether its agent runs.
+        parked: whether its workers are parked.
+        bad: fault that recurs whenever workers run on the machine; None: healthy.
+        said: number of facts of this incarnation.
     """
 
     name: str
@@ -39,12 +39,12 @@ class SimNode:
     life: int = 0
     alive: bool = False
     parked: bool = False
-    bad: Kind | None = None
+    bad: FaultKind | None = None
     said: int = 0
     incarnation: str = ""
 
     def begin(self) -> NodeJoined:
-        """A new life; returns the fact by which it joins."""
+        """Begin a new incarnation; returns its joining fact."""
         self.life += 1
         self.incarnation = f"{self.name}-{self.life}"
         self.alive, self.parked, self.said = True, False, 0
@@ -61,12 +61,12 @@ class SimNode:
         )
 
     def obey(self, command: Command, effect: str, known: NodeState, step: int) -> Any:
-        """Carry out an order; returns the fact that says so.
+        """Carry out an order; returns the answering fact.
 
         Args:
             command: the order.
-            effect: its identity.
-            known: the node as the job knows it.
+            effect: ID of the effect.
+            known: the node in the job's state.
             step: the last completed step.
         """
         how = "parked" if self.parked else "fork"
@@ -77,7 +77,7 @@ class SimNode:
         return answer(command, effect, known, step=step, how=how, findings=self._findings())
 
     def _findings(self) -> Findings:
-        """What a health check finds."""
+        """Result of a health check."""
         if self.bad is None:
             return HEALTHY
         if self.bad.shows == "slow":

@@ -1,7 +1,7 @@
-"""A picture of a campaign: goodput so far over the days, and where the rest went; SVG, written by hand.
+"""Plot of a campaign as SVG: cumulative goodput over the days, and lost time by cause.
 
-House rules: plain SVG 1.1 without scripts or fonts of its own; colours that the colour-blind can tell apart (Okabe and
-Ito); every area is named in the legend with its share, so the picture can be read without its colours.
+Plain SVG 1.1 without scripts or fonts. The palette is safe for colour-blind readers (Okabe and Ito), and the legend has
+the share of every area, so the plot can be read without colours.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,13 +24,13 @@ Curve = Sequence[tuple[float, dict[str, float]]]
 
 
 def plot(title: str, curve: Curve, nodes: int, note: str = "") -> str:
-    """The picture, as the text of an SVG file.
+    """The text of the SVG file.
 
     Args:
-        title: above it.
-        curve: day and node-seconds by cause up to then; the last entry is the end.
-        nodes: nodes that were wanted.
-        note: what the picture rests on, if that has to be known; above everything, and in the first line of the file.
+        title: title of the plot.
+        curve: day, and node-seconds by cause up to then; the last entry is the end.
+        nodes: number of nodes of the job.
+        note: assumption to show above the plot and in the first line of the file; may be empty.
     """
     points = [(day, ledger, day * 86400.0 * nodes) for day, ledger in curve if day > 0 and ledger]
     days = points[-1][0]

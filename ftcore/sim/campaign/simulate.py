@@ -1,19 +1,18 @@
-"""Simulating a cluster: from what a user asks for to a finished campaign and what came of it.
+"""Simulation of a cluster: from a user's request to the outcome of a campaign.
 
-Three ways to say what goes wrong: a profile's rates and mix (``sim/profiles.py``), one rate with one cost of a restart
-(the assumptions of the closed form below), or a trace file (``sim/trace.py``).
+Faults come from a profile's rates and mix (``sim/profiles.py``), from one rate with one cost of a restart (the
+assumptions of the closed form below), or from a trace file (``sim/trace.py``).
 
 The closed form is that of Meta's study of its research clusters (HPCA 2025, arXiv 2410.21680):
 
     E[ETTR] = (1 - N r (u + dt / 2)) / (1 + w / dt)
 
 with N nodes, r failures per node and day, u days to restart, dt days between checkpoints and w days of blocking write.
-It holds where failures are independent, every one costs a restart and half an interval, a checkpoint is written as
-often as the job trains, and N r (u + dt / 2) is so small that a failure during a restart can be left out: the
-neglected terms are of its square.
+It holds if failures are independent, each costs a restart and half an interval, checkpoints follow training time, and N
+r (u + dt / 2) is so small that failures during a restart can be neglected: the neglected terms are of its square.
 
-House rules: all chance comes from the seed, through ``random.Random``; two campaigns with one seed meet the same faults
-at the same times, whatever their policies.
+All randomness comes from the seed, through ``random.Random``: campaigns with the same seed meet the same faults at the
+same times, whatever their policies.
 """
 
 import random
@@ -26,12 +25,12 @@ import attrs
 from ftcore.errors import UsageError
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyLoaded
-from ftcore.policies.abilities import counted
+from ftcore.policies.abilities import usable_abilities
 from ftcore.policies.base import Ability
-from ftcore.policies.config import default_chain
-from ftcore.policies.feasible import unable
+from ftcore.policies.file.config import default_chain
+from ftcore.policies.file.feasible import unable
 from ftcore.sim.campaign.campaign import DAY_S, Campaign
-from ftcore.sim.campaign.machines import Setting
+from ftcore.sim.campaign.machines import CampaignConfig
 from ftcore.sim.campaign.tally import VERIFIED_MAX, Fared, Tally
 from ftcore.sim.campaign.training import PRODUCTIVE
 from ftcore.sim.campaign.wheel import Sink
@@ -45,28 +44,26 @@ from ftcore.wording import plural
 NODES_MAX = 100_000
 DAYS_MAX = 3660.0
 FAULTS_MAX = 2_000_000
-"""Faults that a campaign may be expected to have; more would run for days."""
+"""Most expected faults of a campaign; more would run for days."""
 
 PLATFORM_CAN = (str(Ability.REPLACE), str(Ability.CHECK))
 
 
 @attrs.frozen(kw_only=True)
-class Request:
-    """What somebody wants simulated.
+class CampaignRequest:
+    """A requested simulation.
 
     Args:
         nodes: nodes of the job.
-        days: virtual time.
-        seed: of all chance.
+        days: virtual time in days.
+        seed: seed of the random generator.
         policy: the chain.
-        profile: rates and mix.
-        rate: failures per node and day, instead of the profile's; without a profile they are all of one kind: a
-            process is killed and has to be restarted.
-        trace: what goes wrong, from a file, instead of profile and rate.
-        costs: what everything takes.
-        nodes_min: the job runs with so few nodes; None: with all of them, or in a fleet with one.
-        assumed: abilities that the job is taken to have, although its policy does not declare them or this release
-            cannot carry them out.
+        profile: rates and mix of faults.
+        rate: failures per node and day, instead of the profile's; without a profile, all are killed processes.
+        trace: faults from a file, instead of profile and rate.
+        costs: durations.
+        nodes_min: fewest nodes with which the job runs; None: all of them, or one in a fleet.
+        assumed: abilities to assume, although the policy does not declare them or this release cannot carry them out.
     """
 
     nodes: int
@@ -82,20 +79,20 @@ class Request:
 
 
 @attrs.frozen(kw_only=True)
-class Outcome:
-    """What came of a campaign.
+class CampaignResult:
+    """Result of a campaign.
 
     Args:
-        request: what was asked for.
+        request: the request.
         ledger: node-seconds by cause, ``productive`` included; they add up to nodes times time.
-        faults: faults that hit a node which was there.
-        origin: when the campaign's clock began, nanoseconds since the epoch.
-        resubmissions: times that the job ended by itself and somebody started it again.
+        faults: number of faults that hit a running node.
+        origin: start of the campaign's clock, nanoseconds since the epoch.
+        resubmissions: how often the job ended by itself and was resubmitted.
         tally: incidents, policies, violations.
-        curve: the ledger at equal distances in time, for a plot.
+        curve: the ledger at equal intervals, for a plot.
     """
 
-    request: Request
+    request: CampaignRequest
     ledger: dict[str, float]
     faults: int
     origin: int
@@ -110,7 +107,7 @@ class Outcome:
 
     @property
     def hints(self) -> list[str]:
-        """What whoever asked might not have meant, a sentence each."""
+        """Remarks on possible mistakes in the request, a sentence each."""
         return [*_left_out(self.request), *_unable(self.request), *_impatient(self.request, self.tally)]
 
     def to_json(self) -> dict[str, Any]:
@@ -122,7 +119,7 @@ class Outcome:
             "goodput": self.goodput,
             "lost": {cause: round(value, 3) for cause, value in self.ledger.items() if cause != PRODUCTIVE},
             "productive": round(self.ledger[PRODUCTIVE], 3),
-            "incidents": [told.to_json(self.origin) for told in tally.incidents],
+            "incidents": [incident.to_json(self.origin) for incident in tally.incidents],
             "by_policy": {name: attrs.asdict(fared) for name, fared in sorted(tally.policies.items())},
             "seed": request.seed,
             "violations": tally.violations(),
@@ -141,21 +138,21 @@ class Outcome:
 
 
 def simulate(
-    request: Request,
+    request: CampaignRequest,
     *sinks: Sink,
     on_day: Callable[[float], None] | None = None,
     verified_max: int = VERIFIED_MAX,
-) -> Outcome:
+) -> CampaignResult:
     """Run a campaign.
 
     Args:
-        request: what to simulate.
-        sinks: called with every group of events besides.
-        on_day: called now and then, with the days simulated so far.
-        verified_max: events of the log that are decided again and compared.
+        request: the simulation.
+        sinks: also called with every group of events.
+        on_day: called periodically with the days simulated so far.
+        verified_max: number of events whose decisions are repeated and compared.
 
     Raises:
-        UsageError: what was asked for contradicts itself or would never end.
+        UsageError: the request is inconsistent or too large.
     """
     check(request)
     tally = Tally(verified_max)
@@ -170,7 +167,7 @@ def simulate(
 
     campaign.run(watch)
     curve.append((request.days, dict(campaign.training.ledger)))
-    return Outcome(
+    return CampaignResult(
         request=request,
         ledger=dict(campaign.training.ledger),
         faults=campaign.faults,
@@ -181,20 +178,20 @@ def simulate(
     )
 
 
-def check(request: Request) -> None:
-    """Refuse what cannot be simulated.
+def check(request: CampaignRequest) -> None:
+    """Validate a request.
 
     Raises:
-        UsageError: one message that says what was found and what is expected.
+        UsageError: what was found, and what is accepted.
     """
     if not 1 <= request.nodes <= NODES_MAX:
         raise UsageError(f"nodes: found {request.nodes}; expected 1 to {NODES_MAX:,}")
     if not 0 < request.days <= DAYS_MAX:
         raise UsageError(f"days: found {request.days:g}; expected more than 0 and at most {DAYS_MAX:g}")
     if request.profile is None and request.rate is None and request.trace is None:
-        raise UsageError("say what goes wrong: a profile, a rate or a trace")
+        raise UsageError("no faults given: expected a profile, a rate or a trace")
     if request.trace is not None and (request.profile is not None or request.rate is not None):
-        raise UsageError("a trace says what goes wrong; it goes with neither a profile nor a rate")
+        raise UsageError("trace: cannot be combined with a profile or a rate")
     if request.rate is not None and not 0 <= request.rate < 1e6:
         raise UsageError(f"rate: found {request.rate:g}; expected failures per node and day, not negative")
     if request.nodes_min is not None and not 1 <= request.nodes_min <= request.nodes:
@@ -202,30 +199,30 @@ def check(request: Request) -> None:
     if request.trace is not None and not request.trace.fleet and (problem := request.trace.beyond(request.nodes)):
         raise UsageError(problem)
     if _is_fleet(request) and (beyond := [name for name in request.assumed if name in PLATFORM_CAN]):
-        raise UsageError(f"assume: found {', '.join(beyond)}; this trace itself says which nodes come and go")
+        raise UsageError(f"assume: found {', '.join(beyond)}; in this trace, nodes come and go only as recorded")
     expected = _rate(request) * request.nodes * request.days
     if expected > FAULTS_MAX:
-        raise UsageError(f"{expected:,.0f} failures are to be expected; more than {FAULTS_MAX:,} are not simulated")
+        raise UsageError(f"the request has about {expected:,.0f} failures; at most {FAULTS_MAX:,} can be simulated")
     if expected > 0 and request.costs["ckpt_interval"] <= 0:
-        raise UsageError("ckpt-interval: found 0; a job that never saves never gets anywhere: expected seconds above 0")
+        raise UsageError("ckpt-interval: found 0, expected more than 0: a job without checkpoints makes no progress")
 
 
-def _rate(request: Request) -> float:
+def _rate(request: CampaignRequest) -> float:
     if request.rate is not None:
         return request.rate
     return request.profile.rate if request.profile is not None else 0.0
 
 
-def _left_out(request: Request) -> Iterator[str]:
+def _left_out(request: CampaignRequest) -> Iterator[str]:
     faults = request.trace.faults if request.trace is not None else ()
     late = sum(fault.time_s > request.days * DAY_S for fault in faults)
     if late and request.trace is not None:
         share = f"{late} of {plural(len(faults), 'fault')}"
-        yield f"{request.trace.source}: {share} come after day {request.days:g} and are left out"
+        yield f"{request.trace.source}: {share} left out, because they come after day {request.days:g}"
 
 
-def _impatient(request: Request, tally: Tally) -> Iterator[str]:
-    """Entries that give up before another node can be there."""
+def _impatient(request: CampaignRequest, tally: Tally) -> Iterator[str]:
+    """Chain entries whose patience is shorter than a node replacement."""
     if _is_fleet(request):
         return
     takes = request.costs.figures["replace"]
@@ -234,15 +231,12 @@ def _impatient(request: Request, tally: Tally) -> Iterator[str]:
         if fared.escalated and 0 < patience < takes.seconds:
             yield (
                 f"{entry.policy} failed {fared.escalated} of {plural(fared.taken, 'time')}: its patience of "
-                f"{patience:g} s is less than the {takes.seconds:g} s that another node takes ({takes.source})"
+                f"{patience:g} s is shorter than the {takes.seconds:g} s of a node replacement ({takes.source})"
             )
 
 
-def setting_of(request: Request) -> Setting:
-    """The job and the world that a request describes.
-
-    The job waits for a node as long as its platform may take (``return_window_s``).
-    """
+def setting_of(request: CampaignRequest) -> CampaignConfig:
+    """The parameters of a request's campaign; ``return_window_s`` covers the time of a node replacement."""
     fleet = _is_fleet(request)
     least = request.nodes_min or (1 if fleet else request.nodes)
     wait_s = max(Timing().return_window_s, 2 * request.costs["replace"])
@@ -252,7 +246,7 @@ def setting_of(request: Request) -> Setting:
         nodes_max=request.nodes,
         timing=Timing(return_window_s=wait_s, start_timeout_s=max(120.0, 2 * request.costs["start"])),
     )
-    return Setting(
+    return CampaignConfig(
         spec=spec,
         policy=request.policy,
         days=request.days,
@@ -263,32 +257,32 @@ def setting_of(request: Request) -> Setting:
     )
 
 
-def abilities_of(request: Request) -> dict[str, tuple[str, ...]]:
-    """What each part of the simulated job can do.
+def abilities_of(request: CampaignRequest) -> dict[str, tuple[str, ...]]:
+    """Abilities of the simulated job, by source.
 
-    The simulated platform launches nodes and the simulated agents check them, unless a trace says which nodes come and
-    go. The script can do what its policy declares, as far as it counts; what is assumed is told apart.
+    The platform launches nodes and the agents check them, unless a trace determines which nodes come and go. The script
+    has the abilities that its policy declares, as far as they count. Assumed abilities are a source of their own.
     """
     platform = () if _is_fleet(request) else PLATFORM_CAN
-    script = counted(request.policy.declared.abilities)
-    assumed = tuple(name for name in counted((), request.assumed) if name not in (*platform, *script))
+    script = usable_abilities(request.policy.declared.abilities)
+    assumed = tuple(name for name in usable_abilities((), request.assumed) if name not in (*platform, *script))
     found = {"platform": platform, "script": script, "assumed": assumed}
     return {source: names for source, names in found.items() if names}
 
 
-def _is_fleet(request: Request) -> bool:
+def _is_fleet(request: CampaignRequest) -> bool:
     return request.trace is not None and request.trace.fleet
 
 
-def _unable(request: Request) -> Iterator[str]:
-    """Entries of a file that the simulated job passes over."""
+def _unable(request: CampaignRequest) -> Iterator[str]:
+    """Chain entries that the simulated job cannot carry out."""
     hint = unable(request.policy, () if _is_fleet(request) else PLATFORM_CAN, request.assumed)
     if hint:
         yield hint
 
 
-def faults_of(request: Request) -> Iterator[TraceFault]:
-    """What goes wrong, in order of time: drawn from the seed, or as the trace says."""
+def faults_of(request: CampaignRequest) -> Iterator[TraceFault]:
+    """The faults in order of time: drawn from the seed, or from the trace."""
     if request.trace is not None:
         yield from request.trace.faults
         return
@@ -309,14 +303,14 @@ def faults_of(request: Request) -> Iterator[TraceFault]:
 
 
 def expected_ettr(*, nodes: int, rate: float, restart_s: float, ckpt_interval_s: float, ckpt_cost_s: float) -> float:
-    """The closed form of the expected effective training time ratio; see the module's text.
+    """The closed form of the expected effective training time ratio; see the module's docstring.
 
     Args:
         nodes: N.
         rate: r, failures per node and day.
-        restart_s: u, seconds from a failure until training goes on.
+        restart_s: u, seconds from a failure until training resumes.
         ckpt_interval_s: dt, seconds of training between two checkpoints.
-        ckpt_cost_s: w, seconds that training stands still for one.
+        ckpt_cost_s: w, seconds for which a checkpoint blocks training.
     """
     return (1 - nodes * rate / DAY_S * (restart_s + ckpt_interval_s / 2)) / (1 + ckpt_cost_s / ckpt_interval_s)
 

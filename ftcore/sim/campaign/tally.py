@@ -1,10 +1,11 @@
-"""What a campaign's log says: its incidents, how each policy fared, and what must never happen.
+"""Evaluation of a campaign's log: incidents, results of policies, violated invariants.
 
-House rules: everything here is read from the groups of events, as from any other log; nothing from the simulator's own
-knowledge. A violation is one sentence. Checked are: every decision is made again from its fact (``replay.Verifier``,
-over the first ``VERIFIED_MAX`` events: it costs as much as deciding did); no event that a machine does not accept; a
-policy is taken at most once in a reading of an incident, and no oftener than its budget; no incident stays open for
-longer than anything could take.
+Everything is read from the groups of events, nothing from the simulator's state. A violation is one sentence. Checks:
+
+- decisions are reproducible (``replay.Verifier``; the first ``VERIFIED_MAX`` events, as it costs as much as deciding);
+- no machine refuses an event;
+- a policy takes an incident at most once per revision, and not more often than its budget;
+- no incident stays open for longer than ``OPEN_MAX_S``.
 """
 
 from typing import Any
@@ -27,30 +28,30 @@ from ftcore.policies.traits import limit, traits_of
 from ftcore.replay.verify import Verifier
 
 VERIFIED_MAX = 200_000
-"""Events that are decided again; a longer log is checked so far, and the result says how far."""
+"""Most events whose decisions are repeated; the result has the number."""
 
 OPEN_MAX_S = 7 * 86400.0
-"""An incident open for this long has been forgotten: no deadline and no duration of a campaign comes near it."""
+"""Seconds after which an open incident counts as forgotten; far above every deadline and duration of a campaign."""
 
 VIOLATIONS_MAX = 20
 
 
 @attrs.define(kw_only=True)
-class Told:
+class SimulatedIncident:
     """An incident of a campaign.
 
     Args:
-        id: its identity.
+        id: its ID.
         kind: ``fault``, ``warning``, ``request`` or ``opportunity``.
-        cls: class of the fault, by its last reading.
-        detail: the finer distinction.
-        nodes: nodes that are named by it.
+        cls: class of the fault in the last revision.
+        detail: subclass.
+        nodes: affected nodes.
         opened: nanoseconds since the epoch, as in the log.
-        seconds: from the fault (or the opening, for what is no fault) to its end; None while it is open.
-        resolved_by: the policy that ended it.
-        outcome: as ``incident.resolved`` says, or ``exhausted``.
-        policies: policies that were taken, in order.
-        steps_lost: steps that had to be done again.
+        seconds: from the fault (else from the opening) to its end; None while it is open.
+        resolved_by: the policy that resolved it.
+        outcome: as in ``incident.resolved``, or ``exhausted``.
+        policies: policies that took it, in order.
+        steps_lost: steps to be repeated.
     """
 
     id: str
@@ -66,11 +67,10 @@ class Told:
     steps_lost: int | None = None
 
     def to_json(self, origin: int) -> dict[str, Any]:
-        """Plain JSON values; the day of the campaign instead of ``opened``, ``class`` and ``policies_taken`` instead of
-        ``cls`` and ``policies``.
+        """Plain JSON values; ``day``, ``class`` and ``policies_taken`` replace ``opened``, ``cls`` and ``policies``.
 
         Args:
-            origin: when the campaign's clock began, nanoseconds since the epoch.
+            origin: start of the campaign's clock, nanoseconds since the epoch.
         """
         named = {"cls": "class", "policies": "policies_taken"}
         fields = {named.get(key, key): value for key, value in attrs.asdict(self).items()}
@@ -80,7 +80,7 @@ class Told:
 
 @attrs.define
 class Fared:
-    """How a policy fared: plans taken, incidents ended by it, plans that went on to the next, plans that failed."""
+    """Results of a policy: incidents taken, resolved, continued with the next policy, escalated after a failure."""
 
     taken: int = 0
     resolved: int = 0
@@ -89,32 +89,30 @@ class Fared:
 
 
 class Tally:
-    """Takes in the groups of a campaign.
+    """Evaluates the groups of a campaign.
 
     Args:
-        verified_max: events that are decided again.
+        verified_max: number of events whose decisions are repeated.
     """
 
     def __init__(self, verified_max: int = VERIFIED_MAX) -> None:
-        self.events = self.facts = self.verified = 0
-        self.incidents: list[Told] = []
+        self.events = self.verified = 0
+        self.incidents: list[SimulatedIncident] = []
         self.policies: dict[str, Fared] = {}
         self._violations: list[str] = []
         self._verified_max = verified_max
         self._verifier = Verifier()
         self._chain: dict[str, ChainEntry] = {}
-        self._taken: dict[str, list[int]] = {}
         self._asked: set[tuple[str, int, str]] = set()
         self._opened = 0
         self._hit = 0
-        self._open: Told | None = None
+        self._open: SimulatedIncident | None = None
         self._run = 0
         self._last = 0
 
     def take(self, group: list[Event]) -> None:
-        """Take in a group, as it would be appended."""
+        """Evaluate a group."""
         self.events += len(group)
-        self.facts += 1
         if self.events <= self._verified_max:
             for event in group:
                 self._verifier.feed(event)
@@ -127,9 +125,9 @@ class Tally:
         self._last = group[0].time
 
     def violations(self) -> list[str]:
-        """What must never happen and did; empty if nothing."""
+        """The violations found so far."""
         report = self._verifier.report()
-        found = [f"deciding again gives something else: {mismatch}" for mismatch in report.mismatches]
+        found = [f"a repeated decision differs: {mismatch}" for mismatch in report.mismatches]
         if self._open is not None and self._last - self._opened > OPEN_MAX_S * SECOND:
             found.append(f"incident {self._open.id} stayed open for {(self._last - self._opened) / SECOND:.0f} s")
         return [*self._violations, *found][:VIOLATIONS_MAX]
@@ -139,18 +137,18 @@ class Tally:
         if type(data) is PolicyLoaded:
             self._chain = {entry.policy: entry for entry in data.chain}
         elif type(data) is AnomalyObserved:
-            self._violate(f"event {fact.seq}: {data.machine} {data.instance} takes no {data.event} when {data.state}")
+            self._violate(f"event {fact.seq}: {data.machine} {data.instance} refused {data.event} in {data.state}")
         elif type(data) is IncidentOpened:
             self._begin(event, data, fact)
         elif self._open is not None and event.incident is not None:
-            self._go_on(event, data, self._open)
+            self._continue(event, data, self._open)
 
     def _begin(self, event: Event, data: IncidentOpened, fact: Event) -> None:
         if self._open is not None:
-            self._violate(f"event {event.seq}: {event.incident} is opened while {self._open.id} is open")
+            self._violate(f"event {event.seq}: {event.incident} was opened while {self._open.id} was open")
         self._opened = event.time
         self._hit = min(fact.at.wall, event.time) if fact.at is not None and data.kind == "fault" else event.time
-        self._open = Told(
+        self._open = SimulatedIncident(
             id=str(event.incident),
             kind=data.kind,
             cls=data.fault.cls,
@@ -161,44 +159,44 @@ class Tally:
         self._run += 1
         self.incidents.append(self._open)
 
-    def _go_on(self, event: Event, data: Any, told: Told) -> None:
+    def _continue(self, event: Event, data: Any, record: SimulatedIncident) -> None:
         if type(data) is IncidentRediagnosed:
-            told.kind, told.cls, told.detail, told.nodes = (
+            record.kind, record.cls, record.detail, record.nodes = (
                 data.kind,
                 data.fault.cls,
                 data.fault.detail,
                 data.fault.nodes,
             )
         elif type(data) is PolicyConsidered and data.verdict == "take":
-            self._took(event, data, told)
+            self._record_take(event, data, record)
         elif type(data) is IncidentContinued:
-            self._of(data.policy).continued += 1
+            self._result_of(data.policy).continued += 1
         elif type(data) is IncidentEscalated:
-            self._of(data.policy).escalated += 1
+            self._result_of(data.policy).escalated += 1
         elif isinstance(data, IncidentResolved | IncidentExhausted):
-            told.seconds = (event.time - self._hit) / SECOND
-            told.outcome = "exhausted"
+            record.seconds = (event.time - self._hit) / SECOND
+            record.outcome = "exhausted"
             if isinstance(data, IncidentResolved):
-                self._of(data.policy).resolved += 1
-                told.resolved_by, told.outcome, told.steps_lost = data.policy, data.outcome, data.steps_lost
+                self._result_of(data.policy).resolved += 1
+                record.resolved_by, record.outcome, record.steps_lost = data.policy, data.outcome, data.steps_lost
             self._open = None
 
-    def _took(self, event: Event, data: PolicyConsidered, told: Told) -> None:
-        self._of(data.policy).taken += 1
-        told.policies.append(data.policy)
-        key = (f"{self._run}/{told.id}", data.revision, data.policy)
+    def _record_take(self, event: Event, data: PolicyConsidered, record: SimulatedIncident) -> None:
+        self._result_of(data.policy).taken += 1
+        record.policies.append(data.policy)
+        key = (f"{self._run}/{record.id}", data.revision, data.policy)
         if key in self._asked:
-            self._violate(f"event {event.seq}: {data.policy} is taken twice in revision {data.revision} of {told.id}")
+            self._violate(f"event {event.seq}: {data.policy} took revision {data.revision} of {record.id} twice")
         self._asked.add(key)
         entry = self._chain.get(data.policy)
         if entry is None:
-            self._violate(f"event {event.seq}: {data.policy} is taken and not in the chain")
+            self._violate(f"event {event.seq}: {data.policy} took {record.id} and is not in the chain")
             return
         if traits_of(data.policy).budget and data.attempt is not None and data.attempt > limit(entry):
             window = entry.options.get("window", 0.0)
-            self._violate(f"event {event.seq}: {data.policy} is taken {data.attempt} times in {window:g} s")
+            self._violate(f"event {event.seq}: {data.policy} took {data.attempt} times in {window:g} s")
 
-    def _of(self, policy: str) -> Fared:
+    def _result_of(self, policy: str) -> Fared:
         return self.policies.setdefault(policy, Fared())
 
     def _violate(self, sentence: str) -> None:

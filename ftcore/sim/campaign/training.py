@@ -1,32 +1,30 @@
-"""The training of a campaign: work done, saved and lost, and where the time of the nodes went; all in closed steps.
+"""Model of training in a campaign: work completed, saved and lost, and the ledger of the nodes' time.
 
-Work is counted in node-seconds of undisturbed training. Between two faults nothing happens one step at a time: so much
-time is so much work and so many checkpoints. Work that was done before (lost, and computed again) counts as
-``recompute`` until it passes what was ever reached.
+Work is measured in node-seconds of undisturbed training. Between two faults, work and checkpoints are computed from
+elapsed time, not step by step. Repeated work counts as ``recompute`` until it exceeds the highest work reached.
 
-House rules: every node-second of the campaign is booked under exactly one cause, so the causes add up to nodes times
-time; a test says so.
+Every node-second is booked to exactly one cause, so the causes add up to nodes times time; a test verifies this.
 """
 
 from collections.abc import Callable
 
 PRODUCTIVE = "productive"
 CAUSES = (PRODUCTIVE, "checkpoint", "detect", "decide", "restart", "load", "recompute", "idle", "paused")
-"""Where time goes. ``idle``: nodes that are missing, wait for missing ones, or for a slower one; or no job runs."""
+"""Causes of spent time. ``idle``: nodes that are missing, wait for missing or slower nodes, or no job runs."""
 
 SAVED_MAX = 1024
-"""Checkpoints remembered; no plan goes back further."""
+"""Checkpoints kept; no plan rolls back further."""
 
 
 class Training:
-    """Work and its ledger.
+    """Work and ledger.
 
     Args:
-        nodes: nodes that the job wants; the work of all of them for one second is ``nodes`` node-seconds.
-        interval_s: training between two checkpoints; 0: none is ever saved.
-        cost_s: how long training stands still for one.
-        step_s: one step of all nodes.
-        on_saved: called whenever a checkpoint is committed, with its step.
+        nodes: nodes of the job; together they do ``nodes`` node-seconds of work per second.
+        interval_s: seconds of training between two checkpoints; 0: no checkpoints.
+        cost_s: seconds for which a checkpoint blocks training.
+        step_s: seconds of a step.
+        on_saved: called with the step of each committed checkpoint.
     """
 
     def __init__(
@@ -50,17 +48,17 @@ class Training:
         return int(self.work / self._per_step + 1e-9)
 
     def book(self, cause: str, seconds: float) -> None:
-        """All nodes spend time on a cause other than training."""
+        """Book time of all nodes to a cause other than training."""
         self.ledger[cause] += seconds * self.nodes
 
     def until_saved(self) -> float | None:
-        """Seconds of training until the next checkpoint is committed; None if none ever is."""
+        """Seconds of training until the next checkpoint is committed; None without checkpoints."""
         if self._interval <= 0:
             return None
         return self._writing if self._writing > 0 else self._until + self._cost
 
     def train(self, seconds: float) -> None:
-        """Let the members train, and save when it is time to."""
+        """Let the members train for some seconds, checkpoints included."""
         ledger, members = self.ledger, self.members
         ledger["idle"] += seconds * (self.nodes - members)
         rate = members * self.speed
@@ -94,16 +92,16 @@ class Training:
         self._on_saved(self.step)
 
     def save(self) -> None:
-        """A checkpoint of the present work is committed."""
+        """Commit a checkpoint of the current work."""
         self._saved.append(self.work)
         del self._saved[:-SAVED_MAX]
         self._writing, self._until = 0.0, self._interval
 
-    def go_back(self, step: int | None = None) -> None:
-        """Resume from a checkpoint: the newest, or the newest that is not behind a step.
+    def roll_back(self, step: int | None = None) -> None:
+        """Roll back to the newest checkpoint.
 
         Args:
-            step: what was saved behind it is no longer resumed from.
+            step: discard checkpoints after this step; None: none.
         """
         if step is not None:
             kept = [work for work in self._saved if int(work / self._per_step + 1e-9) <= step]

@@ -1,6 +1,6 @@
-"""The wheel of a campaign: virtual time, what is to happen in it, and facts turned into groups by the engine.
+"""Event loop of a campaign: virtual time, scheduled calls, and the engine that turns facts into groups of events.
 
-House rule: a fact becomes a group at the present moment of virtual time, whoever states it; nothing here reads a clock.
+Every fact is sequenced at the current virtual time; nothing here reads a clock.
 """
 
 import heapq
@@ -17,7 +17,7 @@ from ftcore.states.model import JobState
 EPOCH_NS = 1_700_000_000 * SECOND
 
 Sink = Callable[[list[Event]], None]
-"""Is given every group, as it would be appended."""
+"""Called with every group of events."""
 
 
 class Wheel:
@@ -59,5 +59,5 @@ class Wheel:
                 self._decided(event)
 
     def _decided(self, event: Event) -> None:
-        """What the campaign makes of an event of a group with decisions."""
+        """Handle an event of a group with decisions."""
         raise NotImplementedError

@@ -1,1 +1,1 @@
-"""Protocol fidelity: the production runtime of one job in virtual time; see `simulation.py`."""
+"""Protocol simulator: the production runtime of one job in virtual time; see `simulation.py`."""

@@ -1,12 +1,21 @@
-"""What must never happen, one checker to each line of the project's list; each sees only what it needs.
+"""Checkers of invariants, one class per invariant of the project's list.
 
-A checker compares what the log says with what took place in the simulated world. It raises ``Violation``.
+A checker compares the log with the state of the simulated world and raises ``Violation``.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ftcore.commands import DeleteNodes, ParkWorkers, ReplaceNodes, StartWorkers, StopWorkers
+from ftcore.commands import (
+    DeleteNodes,
+    FindBoundary,
+    ParkWorkers,
+    PauseWorkers,
+    ReplaceNodes,
+    SaveCheckpoint,
+    StartWorkers,
+    StopWorkers,
+)
 from ftcore.engine import actions as act
 from ftcore.engine.decide import turn
 from ftcore.engine.orders import Order
@@ -24,37 +33,33 @@ from ftcore.events.incident import (
 )
 from ftcore.events.job import JobFinished, JobRolledBack, JobSubmitted
 from ftcore.events.node import NodeJoined, NodeWarmed, OrderRefused, PlatformAnswered
-from ftcore.events.policy import PolicyConsidered
+from ftcore.events.policy import PlanApplied, PolicyConsidered
 from ftcore.events.registry import Kind
 from ftcore.events.worker import StandstillJudged
 from ftcore.faults.standstill import HANG
+from ftcore.runtime.agent.workers.boundary import AGREE_S
 from ftcore.sim.protocol.clock import ns
-from ftcore.sim.protocol.training import Gang
+from ftcore.sim.protocol.environment import Environment
+from ftcore.sim.protocol.training import Gang, NodeWorkers
 from ftcore.states.fold import fold
 from ftcore.states.model import JobState, digest
 
-if TYPE_CHECKING:
-    from ftcore.sim.protocol.master import MasterProcess
-    from ftcore.sim.protocol.node import Node
-    from ftcore.sim.protocol.simulation import Simulation
-
-
 LATE_S = 1.0
-"""What a node tells, and what a master makes of it, is so late."""
+"""Allowed delay between an event in the world and the master's decision, in seconds."""
 
 
 class Violation(Exception):
-    """Something happened that must never happen."""
+    """An invariant was violated."""
 
 
 class Checker:
-    """Sees what happens; a subclass overrides what it looks at.
+    """Base class: receives all occurrences; a subclass overrides the methods that it needs.
 
     Args:
-        sim: the simulation.
+        sim: the environment.
     """
 
-    def __init__(self, sim: "Simulation") -> None:
+    def __init__(self, sim: Environment) -> None:
         self.sim = sim
 
     def fail(self, text: str) -> None:
@@ -62,92 +67,93 @@ class Checker:
         raise Violation(f"{type(self).__name__}: {text}")
 
     def appended(self, event: Event) -> None:
-        """An event is durable; the simulation's ``oracle`` stands behind its whole group."""
+        """An event is durable; the simulation's ``oracle`` includes its whole group."""
 
     def acknowledged(self, node: str, incarnation: str, n: int, bodies: list[bytes]) -> None:
-        """An agent was told that these facts are durable."""
+        """An agent received the acknowledgement of these facts."""
 
-    def obeyed(self, node: "Node", order: Order, actions: act.Actions) -> None:
-        """An agent got an order and does this."""
+    def obeyed(self, node: str, incarnation: str, order: Order, actions: act.Actions) -> None:
+        """An agent received an order and takes these actions."""
 
     def stepped(self, gang: Gang) -> None:
         """A round completed a step."""
 
-    def stopping(self, node: "Node") -> None:
-        """An agent is about to stop living workers."""
+    def stopping(self, ranks: NodeWorkers) -> None:
+        """An agent is about to stop running workers."""
 
     def decided(self, group: Sequence[Event]) -> None:
-        """A master has decided what follows from a fact."""
+        """A master has made the decisions for a fact."""
 
-    def committed(self, master: "MasterProcess") -> None:
-        """A master learned that a batch is durable; its state stands right behind it."""
+    def committed(self, address: str, state: JobState) -> None:
+        """A master learned that a batch is durable; its state includes exactly that batch."""
 
     def ended(self) -> None:
-        """The simulation is over."""
+        """The simulation has ended."""
 
 
 class AcknowledgedFactsStand(Checker):
     """1. An acknowledged event is lost, reordered, duplicated or changed."""
 
-    def __init__(self, sim: "Simulation") -> None:
+    def __init__(self, sim: Environment) -> None:
         super().__init__(sim)
         self._data: dict[tuple[str, str, int], Any] = {}
         self._newest: dict[tuple[str, str], int] = {}
 
     def appended(self, event: Event) -> None:
-        """Facts of one life stand in the order of their numbers, once.
+        """Facts of one incarnation are in the order of their numbers, without repeats.
 
-        A number may be missing: of a fact that nobody acknowledged and that a full disk kept from the life's successor.
+        A number may be missing: of a fact that was never acknowledged, and that a full disk did not store.
         """
         if event.kind is not Kind.FACT or event.id.source == "master":
             return
         life = (event.id.source, event.id.incarnation)
         if event.id.n <= self._newest.get(life, 0):
-            self.fail(f"{event.id} follows number {self._newest.get(life, 0)} of the same life")
+            self.fail(f"{event.id} follows number {self._newest.get(life, 0)} of the same incarnation")
         self._newest[life] = event.id.n
         self._data[event.id] = event.data
 
     def ended(self) -> None:
-        """What was taken out of the live log is in the archive, all of it."""
-        floor, archived = self.sim.store.floor.seq, self.sim.archive.bodies
+        """All truncated events are in the archive."""
+        floor, archived = self.sim.store.contents.floor.seq, self.sim.archive.bodies
         if archived[:floor] != self.sim.store.bodies[:floor]:
-            self.fail(f"the live log begins behind {floor}, and the archive holds {len(archived)} events")
+            self.fail(f"the live log is truncated up to {floor}, but the archive has {len(archived)} events")
 
     def acknowledged(self, node: str, incarnation: str, n: int, bodies: list[bytes]) -> None:
-        """What an agent may forget is in the log as it was told."""
+        """Acknowledged facts are in the log, unchanged."""
         for fact in map(decode_fact, bodies):
             if fact.id not in self._data:
                 self.fail(f"{fact.id} {fact.type} was acknowledged and is not in the log")
             if self._data[fact.id] != fact.data:
-                self.fail(f"{fact.id} {fact.type} stands in the log as something else")
+                self.fail(f"{fact.id} {fact.type} differs in the log")
 
 
 class EffectsFollowTheLog(Checker):
-    """2. An effect takes place whose decision is not in the log; an agent obeys anything older than what it obeyed."""
+    """2. An effect without a decision in the log; an agent that obeys an older term or round than before."""
 
-    def __init__(self, sim: "Simulation") -> None:
+    def __init__(self, sim: Environment) -> None:
         super().__init__(sim)
         self._addressed: dict[str, dict[str, str]] = {}
         self._terms: dict[str, int] = {}
         self._rounds: dict[str, int] = {}
 
     def appended(self, event: Event) -> None:
-        """Remember who was ordered what."""
+        """Record the addressees of each order."""
         if isinstance(event.data, ActionOrdered):
             state = self.sim.oracle
-            names = event.data.nodes or tuple(m.node for m in state.world.members if state.world is not None)  # type: ignore[union-attr]
-            lives = {name: state.nodes[name].incarnation for name in names if name in state.nodes}
+            nodes, world = state.membership.nodes, state.rounds.world
+            names = event.data.nodes or tuple(member.node for member in (world.members if world is not None else ()))
+            lives = {name: nodes[name].incarnation for name in names if name in nodes}
             self._addressed[event.data.effect] = lives
 
-    def obeyed(self, node: "Node", order: Order, actions: act.Actions) -> None:
-        """Whoever does something was ordered to, in this life, by nobody older."""
+    def obeyed(self, node: str, incarnation: str, order: Order, actions: act.Actions) -> None:
+        """An agent acts only on an order to its incarnation, of the newest term and round."""
         if not actions or all(isinstance(a, act.Tell) and isinstance(a.data, OrderRefused) for a in actions):
             return
-        life = node.life
+        life = incarnation
         if order.effect not in self._addressed:
-            self.fail(f"{life} does {order.effect}, which is not in the log")
-        if self._addressed[order.effect].get(node.node) != life:
-            self.fail(f"{life} does {order.effect}, which was ordered from {self._addressed[order.effect]}")
+            self.fail(f"{life} executes {order.effect}, which is not in the log")
+        if self._addressed[order.effect].get(node) != life:
+            self.fail(f"{life} executes {order.effect}, which is addressed to {self._addressed[order.effect]}")
         if order.term < self._terms.get(life, 0):
             self.fail(f"{life} obeys term {order.term} after term {self._terms[life]}")
         self._terms[life] = order.term
@@ -158,14 +164,14 @@ class EffectsFollowTheLog(Checker):
 
 
 class OneRoundTrains(Checker):
-    """3. Workers of two rounds train at the same time into the same job."""
+    """3. Workers of two rounds train at the same time."""
 
-    def __init__(self, sim: "Simulation") -> None:
+    def __init__(self, sim: Environment) -> None:
         super().__init__(sim)
         self._newest = 0
 
     def stepped(self, gang: Gang) -> None:
-        """No round completes a step behind a newer one."""
+        """No round completes a step after a newer round has."""
         if gang.round < self._newest:
             self.fail(f"round {gang.round} completed step {gang.step} after round {self._newest} had begun")
         self._newest = gang.round
@@ -174,13 +180,13 @@ class OneRoundTrains(Checker):
 class IncidentsEnd(Checker):
     """4. An incident neither resolves nor escalates, or a budget is exceeded."""
 
-    def __init__(self, sim: "Simulation") -> None:
+    def __init__(self, sim: Environment) -> None:
         super().__init__(sim)
         self._open = ""
         self._asked: set[tuple[str, int, str]] = set()
 
     def appended(self, event: Event) -> None:
-        """One incident at a time; each policy is asked once per revision; restarts stay within their budget."""
+        """One incident at a time; each policy is asked once per revision; restarts are within their budget."""
         data = event.data
         if isinstance(data, IncidentOpened):
             if self._open:
@@ -205,20 +211,20 @@ class IncidentsEnd(Checker):
             self.fail(f"restart {data.attempt} of {options['max_restarts']}")
 
     def ended(self) -> None:
-        """Nothing is open at the end."""
+        """No incident is open at the end."""
         if self._open:
             self.fail(f"{self._open} is still open: {self.sim.oracle.incident}")
 
 
 class ResumesFromWhatWasSaved(Checker):
-    """5. The job resumes from a step that was not saved, or of a lineage that was given up."""
+    """5. The job resumes from a step that was not saved, or from a discarded lineage."""
 
-    def __init__(self, sim: "Simulation") -> None:
+    def __init__(self, sim: Environment) -> None:
         super().__init__(sim)
         self._seen = 0
 
     def stepped(self, gang: Gang) -> None:
-        """Each round began at a checkpoint of the living lineage."""
+        """Each round began at a checkpoint of the current lineage."""
         for round_, step in self.sim.training.resumed[self._seen :]:
             if step not in self.sim.training.checkpoints:
                 self.fail(f"round {round_} resumes from step {step}; saved are {self.sim.training.checkpoints[-5:]}")
@@ -226,79 +232,78 @@ class ResumesFromWhatWasSaved(Checker):
 
 
 class NothingIsReadTwiceUnsaid(Checker):
-    """6. Data is read twice or left out, along the living lineage, without an event that says so."""
+    """6. Data of the current lineage is read twice or skipped without an event that records it."""
 
-    def __init__(self, sim: "Simulation") -> None:
+    def __init__(self, sim: Environment) -> None:
         super().__init__(sim)
         self._floor = 0
 
     def appended(self, event: Event) -> None:
-        """A rollback is what says so."""
+        """A rollback is recorded."""
         if isinstance(event.data, JobRolledBack):
             self._floor = event.data.step
             self.sim.training.roll_back(event.data.step)
 
     def stepped(self, gang: Gang) -> None:
-        """No round goes back behind the newest checkpoint."""
+        """No round repeats steps before the newest checkpoint."""
         if gang.step <= self._floor and self._floor in self.sim.training.checkpoints:
-            self.fail(f"round {gang.round} computes step {gang.step} anew, behind the checkpoint of {self._floor}")
+            self.fail(f"round {gang.round} repeats step {gang.step}, although step {self._floor} was saved")
         if gang.step in self.sim.training.checkpoints:
             self._floor = max(self._floor, gang.step)
 
 
 class ReplayAgrees(Checker):
-    """7. Replay of a log gives another state than the live master had; verification decides otherwise."""
+    """7. Replay of a log gives another state than the live master's, or other decisions."""
 
-    def __init__(self, sim: "Simulation") -> None:
+    def __init__(self, sim: Environment) -> None:
         super().__init__(sim)
         self._made: list[Event] = []
 
     def verify(self, oracle: JobState, event: Event) -> None:
-        """Decide again from a recorded fact, and compare what follows with what was recorded.
+        """Repeat the decisions of a recorded fact, and compare them with the recorded ones.
 
         Args:
-            oracle: the state before the event's group, or behind it if it is a decision.
+            oracle: the state before the event's group; if the event is a decision, after the group.
             event: the next event of the log.
         """
         if event.kind is Kind.FACT:
             if self._made:
-                self.fail(f"missing behind the fact before {event.seq}: {self._made[0]}")
+                self.fail(f"missing before {event.seq}: {self._made[0]}")
             self._made = turn(oracle, event)
         if not self._made:
-            self.fail(f"nothing but a fact decides: {event}")
+            self.fail(f"a decision without a fact: {event}")
         made = self._made.pop(0)
         if made != event:
-            self.fail(f"decided again it is {made}, recorded is {event}")
+            self.fail(f"repeated decision {made}, recorded decision {event}")
 
-    def committed(self, master: "MasterProcess") -> None:
+    def committed(self, address: str, state: JobState) -> None:
         """The live master's state is that of the log."""
-        state = master.master.state if master.master is not None else self.sim.oracle
         if state.seq == self.sim.oracle.seq and digest(state) != digest(self.sim.oracle):
-            self.fail(f"{master.address} has another state at seq {state.seq} than the log")
+            self.fail(f"the state of {address} at seq {state.seq} differs from that of the log")
 
     def ended(self) -> None:
-        """The fold of the whole log gives the state that decisions were made from."""
+        """The fold of the whole log gives the state from which decisions were made."""
         state = JobState()
         for event in self.sim.store.events:
             fold(state, event)
         if digest(state) != digest(self.sim.oracle):
-            self.fail("the fold of the log is another state than that of its turns")
+            self.fail("the fold of the log differs from the state of its turns")
 
 
 class OwnFaultsStopNothing(Checker):
     """8. A fault in ftcore itself stops healthy training."""
 
-    def stopping(self, node: "Node") -> None:
-        """Where nothing but ftcore and its store broke, workers that make steps are never stopped."""
-        if self.sim.options.harmless and not self.sim.injector.harms and self.sim.training.healthy(node.ranks):
-            self.fail(f"{node.node} stops healthy workers")
+    def stopping(self, ranks: NodeWorkers) -> None:
+        """If only ftcore and its store failed, workers that complete steps are never stopped."""
+        if self.sim.options.harmless and not self.sim.conditions.harms and self.sim.training.healthy(ranks):
+            self.fail(f"{ranks.process.name} stops healthy workers")
 
 
 class HealthyStandstillsAreLeftAlone(Checker):
-    """9. Workers that make any progress, or will by themselves, are stopped for a hang before the ceiling."""
+    """9. Workers that make progress, or will by themselves, are stopped for a hang before the ceiling."""
 
     def decided(self, group: Sequence[Event]) -> None:
-        """A hang is only what is one, or what has shown no step for as long as the ceiling."""
+        """Only real hangs, or rounds without a step for the ceiling, are judged as hangs."""
         for data in (event.data for event in group):
             if isinstance(data, StandstillJudged) and data.verdict == HANG:
                 self._hangs(data)
@@ -308,27 +313,27 @@ class HealthyStandstillsAreLeftAlone(Checker):
         gang, now = training.gangs[data.round], training.clock.now
         late = ns(LATE_S + timing.node_lease_s + timing.hang_look_s)
         if data.cause == "ceiling":
-            self.sim.injector.harm("no step for as long as the ceiling")
+            self.sim.conditions.harm("no step within the ceiling")
             stood = now - max(ranks.mono for ranks in gang.members.values())
-            if now - gang.stood_at <= late:  # it has only just gone on
+            if now - gang.stood_at <= late:  # it resumed only recently
                 stood = max(stood, gang.stood_ns)
             if stood < ns(timing.hang_ceiling_s):
-                self.fail(f"no step of round {data.round} for {stood / 1e9:.1f} s is beyond the ceiling")
+                self.fail(f"round {data.round} without a step for {stood / 1e9:.1f} s was judged to exceed the ceiling")
         elif not training.ill(gang) and now - gang.ill_at > late:
-            self.fail(f"healthy workers of round {data.round} hang ({data.cause}): {data.message}")
+            self.fail(f"healthy workers of round {data.round} were judged to hang ({data.cause}): {data.message}")
 
 
 class DeparturesWait(Checker):
-    """10. A node that trains leaves before another one is ready for its place, or others are launched for it twice."""
+    """10. A training node leaves before its replacement is ready, or replacements are launched twice."""
 
-    def __init__(self, sim: "Simulation") -> None:
+    def __init__(self, sim: Environment) -> None:
         super().__init__(sim)
         self._launched: dict[str, str] = {}
         self._cold: set[str] = set()
         self._waits = ""
 
     def appended(self, event: Event) -> None:
-        """Nothing is stopped while a departure waits; it ends with nodes that are ready, and one launch was enough."""
+        """No worker is stopped while a departure waits; it begins when replacements are ready, launched once."""
         data, incident = event.data, str(event.incident)
         if isinstance(data, NodeJoined | NodeWarmed):
             (self._cold.add if isinstance(data, NodeJoined) and data.warms else self._cold.discard)(data.node)
@@ -348,23 +353,61 @@ class DeparturesWait(Checker):
     def _begins(self, data: DepartureBegun) -> None:
         self._waits = ""
         known = self.sim.oracle.incident
-        if known is not None and known.terms.replace and not data.ready:
-            self.fail(f"{data.nodes} leave though nobody is ready")
+        if known is not None and known.plan_in_force().terms.replace and not data.ready:
+            self.fail(f"{data.nodes} leave, but no replacement is ready")
         if cold := self._cold.intersection(data.ready):
-            self.fail(f"{data.nodes} leave for {cold}, who cannot start workers yet")
+            self.fail(f"{data.nodes} leave for {cold}, which cannot start workers yet")
 
     def _ordered(self, data: ActionOrdered, incident: str) -> None:
         command = data.command
         if isinstance(command, StopWorkers | ParkWorkers) and incident == self._waits:
-            self.fail(f"{data.effect}, while {incident} waits for others to be ready")
+            self.fail(f"{data.effect}, while {incident} waits for replacements")
         elif isinstance(command, ReplaceNodes):
             if twice := self._launched.keys() & {*command.nodes}:
-                self.fail(f"{data.effect} launches others for {twice}: {self._launched}")
+                self.fail(f"{data.effect} launches replacements again for {twice}: {self._launched}")
             self._launched |= dict.fromkeys(command.nodes, data.effect) if command.keep else {}
         elif isinstance(command, DeleteNodes):
             self._launched = {node: effect for node, effect in self._launched.items() if node not in command.nodes}
-        elif isinstance(command, StartWorkers) and self.sim.oracle.world is not None:
-            self._cold -= {member.node for member in self.sim.oracle.world.members}
+        elif isinstance(command, StartWorkers) and self.sim.oracle.rounds.world is not None:
+            self._cold -= {member.node for member in self.sim.oracle.rounds.world.members}
+
+
+class RanksStopTogether(Checker):
+    """11. Ranks are ordered to a step boundary that one of them has passed, or a paused job's ranks differ in steps."""
+
+    def __init__(self, sim: Environment) -> None:
+        super().__init__(sim)
+        self._found_at = 0
+
+    def appended(self, event: Event) -> None:
+        """The boundary of an order is ahead of all ranks, and all ranks of a paused job wait at the same one."""
+        data = event.data
+        if isinstance(data, PlanApplied) and data.then == "pause":
+            self._paused()
+        if not isinstance(data, ActionOrdered):
+            return
+        if isinstance(data.command, FindBoundary):
+            self._found_at = self.sim.clock.now
+        elif isinstance(data.command, PauseWorkers | SaveCheckpoint) and data.command.boundary:
+            self._ordered(data.effect, data.command.round, data.command.boundary)
+
+    def _ordered(self, effect: str, round_: int, boundary: int) -> None:
+        if self.sim.clock.now - self._found_at >= ns(AGREE_S):
+            return  # the ranks may have gone on
+        for ranks in self._alive(round_):
+            if ranks.steps + (not ranks.waits) > boundary:
+                self.fail(f"{effect} names boundary {boundary}; {ranks.process.name} is past {ranks.steps}")
+
+    def _paused(self) -> None:
+        world = self.sim.oracle.rounds.world
+        at = {ranks.steps if ranks.waits else -1 for ranks in self._alive(world.round if world is not None else 0)}
+        if -1 in at or len(at) > 1:
+            self.fail(f"the job is paused, and its ranks wait at the boundaries {sorted(at)}; -1: a rank does not wait")
+
+    def _alive(self, round_: int) -> list[NodeWorkers]:
+        gang = self.sim.training.gangs.get(round_)
+        members = gang.members.values() if gang is not None and not gang.done else ()
+        return [ranks for ranks in members if all(ranks.alive) and ranks.process.alive and not ranks.parked]
 
 
 ALL = (
@@ -378,4 +421,5 @@ ALL = (
     OwnFaultsStopNothing,
     HealthyStandstillsAreLeftAlone,
     DeparturesWait,
+    RanksStopTogether,
 )

@@ -1,4 +1,4 @@
-"""Virtual time: one queue of things to come, turned by hand. The same instant keeps the order in which it was asked."""
+"""Virtual time: one queue of scheduled work. Work of the same instant runs in the order in which it was scheduled."""
 
 import heapq
 from collections.abc import Callable
@@ -15,14 +15,14 @@ def ns(seconds: float) -> int:
 
 
 class Due(Protocol):
-    """What waits for its time."""
+    """An entry of the queue."""
 
     def ring(self) -> None:
-        """Its time has come; what was taken back does nothing."""
+        """Execute it now; does nothing if it was cancelled."""
 
 
-class Alarm:
-    """Some work to come; ``cancel`` takes it back."""
+class ScheduledCall:
+    """Scheduled work; ``cancel`` drops it."""
 
     __slots__ = ("_work",)
 
@@ -30,12 +30,12 @@ class Alarm:
         self._work: Work | None = work
 
     def ring(self) -> None:
-        """Its time has come."""
+        """Execute the work."""
         if self._work is not None:
             self._work()
 
     def cancel(self) -> None:
-        """It will not come."""
+        """Drop the work."""
         self._work = None
 
 
@@ -44,8 +44,8 @@ class Scheduler:
 
     Attributes:
         now: the time.
-        turns: things that were done.
-        stops: set by whoever wants time to stand still.
+        turns: number of executed entries.
+        stops: set to stop ``run``.
     """
 
     def __init__(self) -> None:
@@ -55,26 +55,26 @@ class Scheduler:
         self._queue: list[tuple[int, int, Due]] = []
         self._asked = 0
 
-    def after(self, delay_ns: int, work: Work) -> Alarm:
-        """Have something done in so many nanoseconds."""
-        timer = Alarm(work)
+    def after(self, delay_ns: int, work: Work) -> ScheduledCall:
+        """Schedule work in ``delay_ns`` nanoseconds."""
+        timer = ScheduledCall(work)
         self.put(self.now + delay_ns, timer)
         return timer
 
     def put(self, at_ns: int, due: Due) -> None:
-        """Have something ring at a time, or now if that has passed."""
+        """Schedule an entry at a time, or now if the time has passed."""
         self._asked += 1
         heapq.heappush(self._queue, (at_ns if at_ns > self.now else self.now, self._asked, due))
 
     def run(self, until_ns: int, over: Callable[[], bool] | None = None) -> bool:
-        """Let time pass.
+        """Execute scheduled work.
 
         Args:
-            until_ns: where to stop.
-            over: asked after each thing that was done; true stops at once, as ``stops`` does.
+            until_ns: time at which to stop.
+            over: called after each entry; true stops at once, like ``stops``.
 
         Returns:
-            Whether ``over`` said so.
+            Whether ``over`` returned true.
         """
         queue, pop = self._queue, heapq.heappop
         while queue and queue[0][0] <= until_ns and not self.stops:

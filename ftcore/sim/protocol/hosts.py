@@ -1,7 +1,7 @@
-"""Hosts and processes: what may die, freeze and wake again at any moment.
+"""Simulated hosts and processes, which may die, freeze and resume at any time.
 
-House rules: whatever a process does it does on its loop or through its own ``after``, so that a dead process does
-nothing and a frozen one does nothing until it wakes, and then all that came meanwhile, late and in order.
+A process acts only on its loop or through its ``after``. So a dead process does nothing, and a frozen one does its
+pending work late and in order when it resumes.
 """
 
 import asyncio
@@ -11,23 +11,23 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ftcore.ids import Nanoseconds
-from ftcore.sim.protocol.clock import Alarm, Scheduler, Work, ns
+from ftcore.sim.protocol.clock import ScheduledCall, Scheduler, Work, ns
 from ftcore.sim.protocol.loop import VirtualLoop
 
 EPOCH_NS = 1_700_000_000_000_000_000
 
 THREAD_S, STALLED_S = (0.0001, 0.02), (0.5, 6.0)
-"""How long a thread takes for a piece of work, and where threads stall."""
+"""Range of the duration of work in a thread, in seconds: normal, and on a host with stalled threads."""
 
 
 class SimMachine:
     """A machine.
 
     Args:
-        name: its name; nodes and masters on it are reached by this.
-        skew_ns: how far its wall clock is off.
-        uptime_ns: how far its monotonic clock is ahead of virtual time.
-        switch: what it stands behind; empty: it does not say.
+        name: host name, by which nodes and masters on it are reached.
+        skew_ns: error of its wall clock.
+        uptime_ns: difference of its monotonic clock to virtual time.
+        switch: its network switch; empty: unknown.
     """
 
     def __init__(self, name: str, skew_ns: int, uptime_ns: int = 0, switch: str = "") -> None:
@@ -45,11 +45,11 @@ class SimMachine:
 
     @property
     def frozen(self) -> bool:
-        """Nothing on it moves."""
+        """Whether a process on it is frozen."""
         return any(process.frozen for process in self.processes)
 
     def crash(self) -> None:
-        """It loses its power, and what was on its disk is gone with it."""
+        """Crash; the disk's contents are lost."""
         self.up = False
         self.boots += 1
         self.disk.clear()
@@ -62,11 +62,11 @@ class Process:
 
     Args:
         clock: virtual time.
-        chance: for how long threads take.
-        host: where it runs.
-        name: for the trace.
-        pid: its process id.
-        crashed: told of an exception that nobody took.
+        chance: random generator for durations of threads.
+        host: its host.
+        name: name for the trace.
+        pid: its process ID.
+        crashed: called with unhandled exceptions.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class Process:
         self.alive = True
         self.frozen = False
         self._chance = chance
-        # What asyncio itself does not need of a loop raises NotImplementedError, as in the base class.
+        # Methods that asyncio itself does not use raise NotImplementedError, as in the base class.
         self.loop = VirtualLoop(clock, host.uptime_ns, self._thread_ns, crashed)  # type: ignore[abstract]
         self._crashed = crashed
         self._held: list[Work] = []
         host.processes.append(self)
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
-        """Run the process; it ends when this does."""
+        """Run the process; it ends when ``main`` returns."""
         self.loop.create_task(self._main(main))
 
     async def _main(self, main: Coroutine[Any, Any, None]) -> None:
@@ -109,12 +109,12 @@ class Process:
         """The host's monotonic clock."""
         return Nanoseconds(self.clock.now + self.host.uptime_ns)
 
-    def after(self, delay_ns: int, work: Work) -> Alarm:
-        """Do something later, if it lives then and as soon as it is awake."""
+    def after(self, delay_ns: int, work: Work) -> ScheduledCall:
+        """Schedule work; executed only if the process is alive, and delayed while it is frozen."""
         return self.clock.after(delay_ns, lambda: self.wake_for(work))
 
     def wake_for(self, work: Work) -> None:
-        """Do something now, or on waking."""
+        """Execute work now, or when the process resumes."""
         if not self.alive:
             return
         if self.frozen:
@@ -123,7 +123,7 @@ class Process:
             work()
 
     def freeze(self, duration_ns: int) -> None:
-        """Stop moving for a while."""
+        """Freeze for some time."""
         if self.alive and not self.frozen:
             self.frozen = True
             self.loop.freeze()
@@ -147,15 +147,15 @@ class Process:
             self.died()
 
     def died(self) -> None:
-        """What the world sees of the end of this process; for subclasses."""
+        """Hook for subclasses: the process has ended."""
 
 
 class SimHost:
-    """A host as one of its processes sees it; see ``ports.Host``.
+    """A host as seen by one of its processes; see ``ports.Host``.
 
     Args:
         process: the process.
-        chance: where random numbers come from.
+        chance: random generator.
     """
 
     def __init__(self, process: Process, chance: random.Random) -> None:
@@ -192,12 +192,12 @@ class SimHost:
 
 
 class SimJournal:
-    """A journal on a host's disk; see ``ports.Journal``. A full disk takes nothing.
+    """A journal on a host's disk; see ``ports.Journal``. A full disk drops writes.
 
     Args:
-        process: who writes.
+        process: the writing process.
         path: the file.
-        late_ns: says how long the disk takes.
+        late_ns: returns the duration of a disk operation.
     """
 
     def __init__(self, process: Process, path: str, late_ns: Callable[[], int]) -> None:
@@ -207,7 +207,7 @@ class SimJournal:
         self._do(lambda disk: settle(self._left, list(disk.get(path, ()))))
 
     def _do(self, work: Callable[[dict[str, list[bytes]]], object]) -> None:
-        """What the disk is asked for it does in order."""
+        """Schedule a disk operation; operations are executed in order."""
         clock, host, boots = self._process.clock, self._process.host, self._process.host.boots
         self._last = max(self._last, clock.now + self._late_ns())
 
@@ -245,6 +245,6 @@ class SimJournal:
 
 
 def settle(future: "asyncio.Future[Any]", result: object) -> None:
-    """Give a future its result, unless it has one or was given up."""
+    """Set the result of a future unless it is done."""
     if not future.done():
         future.set_result(result)

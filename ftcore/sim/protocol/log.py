@@ -1,4 +1,4 @@
-"""The simulated store as one process has it: the port ``EventLog``, asked over the network."""
+"""Client of the simulated store: the port ``EventLog`` for one process, over the network."""
 
 import asyncio
 import contextlib
@@ -18,13 +18,13 @@ from ftcore.sim.protocol.hosts import Process, settle
 from ftcore.sim.protocol.store import JOB, Store
 
 FOLLOW_S = 2.0
-"""So long a follower waits to be woken before it asks for what is new, on average."""
+"""Mean seconds for which a follower waits for a notification before it polls."""
 
 CAMPAIGN_S = 0.3
-"""So long a candidate waits that the store did not answer."""
+"""Seconds before a retry after the store did not answer."""
 
 Written = Callable[[Sequence[Event]], bool]
-"""Told of a batch that is about to be written, or was; whether the process survives that."""
+"""Called before or after a batch is written; returns whether the process survives."""
 
 
 class SimLog:
@@ -32,10 +32,10 @@ class SimLog:
 
     Args:
         store: the store.
-        process: who asks.
-        chance: when it asks.
-        lease_s, renew_s: how long a leadership is held without being renewed, and how often it is.
-        writes, wrote: told of a batch before it is sent, and behind its acknowledgement.
+        process: the process.
+        chance: random generator of poll times.
+        lease_s, renew_s: lease of a leadership, and interval of its renewals.
+        writes, wrote: called before a batch is sent, and after its acknowledgement.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class SimLog:
         return came
 
     async def _dies(self) -> None:
-        """The process is killed here."""
+        """Kill the process here."""
         self._process.kill()
         await self._process.loop.create_future()
 
     async def append(self, events: Sequence[Event], *, term: Term, expected_seq: Seq) -> None:
         """See ``ports.EventLog``."""
         bodies = encode_group(events, expected_seq)
-        if self._asked != (expected_seq, len(bodies)):  # not the same once more
+        if self._asked != (expected_seq, len(bodies)):  # not a retry
             self._asked = (expected_seq, len(bodies))
             if not self._writes(events):
                 await self._dies()
@@ -85,7 +85,8 @@ class SimLog:
 
     async def last_seq(self) -> Seq:
         """See ``ports.EventLog``."""
-        return Seq(await self._ask(lambda: len(self._store.bodies), reads=True))
+        last: Seq = await self._ask(lambda: self._store.contents.last, reads=True)
+        return last
 
     async def read(self, after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
         """See ``ports.EventLog``."""
@@ -102,11 +103,11 @@ class SimLog:
             except Unreachable:
                 await asyncio.sleep(CAMPAIGN_S)
                 continue
-            if after >= len(self._store.bodies):
+            if after >= self._store.contents.last:
                 await self._woken(FOLLOW_S * self._chance.uniform(0.2, 2.0))
 
     async def _woken(self, timeout_s: float) -> None:
-        """Wait for something to happen at the store."""
+        """Wait for a notification of the store."""
         event = asyncio.Event()
         self._store.wake_for(self._process, event)
         with contextlib.suppress(TimeoutError):
@@ -115,20 +116,20 @@ class SimLog:
 
     async def stored(self, after: Seq, until: Seq) -> AsyncIterator[list[bytes]]:
         """See ``ports.EventLog``."""
-        yield await self._ask(lambda: self._store.stored(after, until), reads=True)
+        yield await self._ask(lambda: self._store.contents.part(after, until), reads=True)
 
     async def floor(self) -> Floor:
         """See ``ports.EventLog``."""
-        floor: Floor = await self._ask(lambda: self._store.floor, reads=True)
+        floor: Floor = await self._ask(lambda: self._store.contents.floor, reads=True)
         return floor
 
     async def digest_at(self, seq: Seq) -> str:
         """See ``ports.EventLog``."""
-        return str(await self._ask(lambda: self._store.digest_at(seq), reads=True))
+        return str(await self._ask(lambda: self._store.contents.digest_at(seq), reads=True))
 
     async def truncate(self, until: Seq, *, term: Term, archive: str) -> Floor:
         """See ``ports.EventLog``."""
-        floor: Floor = await self._ask(lambda: self._store.truncate(until, term, archive))
+        floor: Floor = await self._ask(lambda: self._store.contents.truncate(until, term, archive))
         return floor
 
     async def save_snapshot(self, snapshot: Snapshot, *, term: Term) -> None:
@@ -137,7 +138,7 @@ class SimLog:
 
     async def snapshot(self, until: Seq | None = None) -> Snapshot | None:
         """See ``ports.EventLog``."""
-        found: Snapshot | None = await self._ask(lambda: self._store.snapshot(until), reads=True)
+        found: Snapshot | None = await self._ask(lambda: self._store.contents.snapshot(until), reads=True)
         return found
 
     async def reclaim(self) -> None:
@@ -174,14 +175,14 @@ class SimLog:
 
 
 class SimLeadership:
-    """A term that was won; see ``ports.Leadership``. It is renewed beside all that the process's loop does.
+    """A won term; see ``ports.Leadership``. Renewed independently of the process's event loop.
 
     Args:
         store: the store.
-        process: who leads.
-        holder: its mark at the store.
+        process: the leader's process.
+        holder: the leader's token at the store.
         term: the term.
-        asked: when it was asked for.
+        asked: when the term was requested.
         lease_s, renew_s: as for ``SimLog``.
     """
 
@@ -213,12 +214,12 @@ class SimLeadership:
             return
         asked = self._process.clock.now
         if asked - self._renewed >= self._lease:
-            self._lose("it cannot be shown to be held")
+            self._lose("the lease was not renewed in time")
             return
 
         def renewed(came: Any) -> None:
             if came is False:
-                self._lose("somebody else leads")
+                self._lose("another process leads")
             elif came is True:
                 self._renewed = max(self._renewed, asked)
 
@@ -227,7 +228,7 @@ class SimLeadership:
 
 
 class SimArchive:
-    """An archive on a disk of its own; see ``ports.Archive``. It outlives every process."""
+    """An archive on a separate disk, which survives all crashes; see ``ports.Archive``."""
 
     where = "simulated"
 
@@ -237,7 +238,7 @@ class SimArchive:
 
     @property
     def bodies(self) -> list[bytes]:
-        """All events that it holds, up to the first gap."""
+        """All archived events, up to the first gap."""
         found: list[bytes] = []
         begins = {after: bodies for after, _, bodies in self._pieces.values()}
         while len(found) in begins:
@@ -246,7 +247,7 @@ class SimArchive:
 
     def _check(self) -> None:
         if self.broken:
-            raise Unreachable("the archive is away")
+            raise Unreachable("simulated: the archive is unreachable")
 
     def prepare(self, make: bool) -> None:
         """See ``ports.Archive``."""

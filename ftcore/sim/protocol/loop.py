@@ -1,11 +1,11 @@
-"""An event loop in virtual time: that of one simulated process.
+"""Event loop of one simulated process, in virtual time.
 
-asyncio's own tasks, futures, events, queues and timeouts run on it as they are. It is turned by the simulation's clock,
-and not at all while its process is frozen; of a process that was killed nothing runs any more, not even what stands
-behind ``finally``. What is handed to a thread is done after a while of virtual time.
+asyncio's tasks, futures, events, queues and timeouts run on it unchanged. The simulation's clock drives it, except
+while its process is frozen. After a kill nothing runs, not even ``finally`` blocks. Work in executors is executed after
+some virtual time.
 
-It is ours, in place of a package such as looptime: that one puts a selector's loop on a clock of its own, one for the
-whole program; here every process has a loop that is frozen and killed by itself, and all of them share one clock.
+Packages such as looptime do not fit: they run one selector loop on a virtual clock for the whole program. Here, every
+process has a loop that can be frozen and killed, and all loops share one clock.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from typing import Any
 from ftcore.sim.protocol.clock import Scheduler, ns
 
 TURN_MAX = 100_000
-"""Callbacks that one process may run at one instant; more is a wheel that does not come to rest."""
+"""Most callbacks of a process at one instant; more count as an endless loop."""
 
 
 class Restless(Exception):
-    """A process never comes to rest at an instant."""
+    """A process runs callbacks endlessly at one instant."""
 
 
 class _Callback(asyncio.TimerHandle):
-    """A callback that waits for its turn, or for its time."""
+    """A ready or scheduled callback."""
 
     __slots__ = ()
 
@@ -37,18 +37,18 @@ class _Callback(asyncio.TimerHandle):
         loop: "VirtualLoop",
         context: contextvars.Context | None,
     ) -> None:
-        # That of the base class asks the loop for its debug mode, each time.
+        # Not the base class's constructor, which is slower: it queries the loop's debug mode.
         self._when, self._callback, self._args, self._loop = when, callback, args, loop
         self._context = context if context is not None else contextvars.copy_context()
         self._cancelled = self._scheduled = False
         self._repr = self._source_traceback = None
 
     def cancel(self) -> None:
-        """It will not be called."""
+        """Drop the callback."""
         self._cancelled = True
 
     def ring(self) -> None:
-        """Its time has come."""
+        """Make the callback ready."""
         if not self._cancelled:
             self._loop.ready(self)
 
@@ -58,9 +58,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     Args:
         clock: virtual time.
-        offset: nanoseconds by which the host's monotonic clock is ahead of it.
-        stall: says how many nanoseconds a thread takes for a piece of work.
-        crashed: told of an exception that nobody took.
+        offset: nanoseconds by which the host's monotonic clock is ahead of virtual time.
+        stall: returns the duration of work in an executor, in nanoseconds.
+        crashed: called with unhandled exceptions.
     """
 
     def __init__(
@@ -77,29 +77,29 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._fuse: tuple[int, Callable[[], object]] | None = None
 
-    # -- what befalls the process
+    # -- state of the process
 
     def freeze(self) -> None:
         """Run nothing until ``thaw``."""
         self._frozen = True
 
     def thaw(self) -> None:
-        """Run what came meanwhile."""
+        """Run the pending callbacks."""
         self._frozen = False
         self._turn_soon()
 
     def kill(self) -> None:
-        """Run nothing any more."""
+        """Stop forever."""
         self._killed = True
         self._ready.clear()
         self._fuse = None
 
     def after_callbacks(self, count: int, work: Callable[[], object]) -> None:
-        """Have something befall the process between two callbacks: behind so many of them."""
+        """Execute ``work`` after ``count`` further callbacks."""
         self._fuse = (count, work)
 
     def dispose(self) -> None:
-        """End the tasks of a process that was killed without a word; only when nothing is simulated any more."""
+        """Close the tasks of a killed process; only after the end of the simulation."""
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             try:
@@ -107,9 +107,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 assert isinstance(coroutine, Coroutine)
                 coroutine.close()
             except (RuntimeError, ValueError):
-                pass  # it waits for something behind a `finally`
+                pass  # it awaits in a `finally` block
 
-    # -- being turned
+    # -- running callbacks
 
     def _turn_soon(self) -> None:
         if self._ready and not (self._turns or self._frozen or self._killed):
@@ -142,7 +142,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if self._fuse is None:
             work()
 
-    # -- what asyncio asks of a loop
+    # -- asyncio.AbstractEventLoop
 
     def time(self) -> float:
         """The host's monotonic clock in seconds."""
@@ -151,7 +151,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Run a callback at this instant, behind those that wait already."""
+        """Run a callback at this instant, after the ready ones."""
         handle = _Callback(0.0, callback, args, self, context)
         if not self._killed:
             self._ready.append(handle)
@@ -163,7 +163,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        """Run a callback in so many seconds."""
+        """Run a callback in ``delay`` seconds."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
@@ -175,7 +175,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return handle
 
     def ready(self, callback: _Callback) -> None:
-        """The time of a callback has come."""
+        """Make a callback ready now."""
         if not self._killed:
             self._ready.append(callback)
             if not self._turns:
@@ -188,7 +188,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_task(
         self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
     ) -> "asyncio.Task[Any]":
-        """A task of this loop; kept alive until it is done."""
+        """A task of this loop, referenced until it is done."""
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -197,7 +197,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> "asyncio.Future[Any]":
-        """Do blocking work as a thread would: behind a while, whether anybody still waits for it or not."""
+        """Execute blocking work after some time, like a thread: also if its future was cancelled."""
         future = self.create_future()
 
         def work() -> None:
@@ -219,17 +219,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """An exception that nobody took, unless it is of a process that was killed."""
+        """Report an unhandled exception, unless the process was killed."""
         error = context.get("exception")
         if error is not None and not self._killed:
             self._crashed(context["message"], error)
 
     def get_debug(self) -> bool:
-        """Never."""
+        """False."""
         return False
 
     def is_running(self) -> bool:
-        """It is turned from outside."""
+        """Whether the process is alive."""
         return not self._killed
 
     def is_closed(self) -> bool:

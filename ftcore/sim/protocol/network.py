@@ -1,8 +1,8 @@
-"""The network: streams between processes, in order and whole as TCP's are, over hosts that may not reach each other.
+"""Simulated network: ordered, reliable streams between processes, as in TCP, on hosts with partitions.
 
-Nothing is lost or turned round inside a stream: it is late, it stands still while its way is blocked, or it breaks.
-What was under way when it broke may still arrive, or not, so over several streams things come late, twice and in
-another order. A way may be blocked in one direction alone.
+Frames in a stream are neither lost nor reordered: they are late, wait during a partition, or the stream breaks. Frames
+in flight at that time may or may not arrive. So frames of several streams may be late, repeated and reordered.
+Partitions may be one-way.
 """
 
 import functools
@@ -17,20 +17,20 @@ from ftcore.sim.protocol.clock import Scheduler, ns
 from ftcore.sim.protocol.hosts import Process
 
 POLL_NS = ns(0.05)
-"""How often a blocked stream tries again."""
+"""Retry interval of a blocked stream."""
 
 _BROKEN, _FINISHED = object(), object()
 
 
 @attrs.define(eq=False)
 class End:
-    """One end of a stream: who hears, and how.
+    """Receiving end of a stream.
 
     Args:
-        process: who hears.
-        heard: told of a frame.
-        broken: told that the stream broke.
-        finished: told that the other end has said all that it had to say.
+        process: the receiving process.
+        heard: called with each frame.
+        broken: called when the stream has broken.
+        finished: called when the peer has closed the stream.
     """
 
     process: Process
@@ -43,7 +43,6 @@ class Wire:
     """A stream between two processes; ``client`` and ``server`` are its ends."""
 
     def __init__(self, net: "Network", client: End, server: End) -> None:
-        self._net = net
         self.client, self.server = client, server
         self.open = True
         self._ways: dict[int, _Way] = {id(client): _Way(net, client, server), id(server): _Way(net, server, client)}
@@ -54,13 +53,13 @@ class Wire:
             self._ways[id(sender)].put(frame)
 
     def finish(self, sender: End) -> None:
-        """Close it behind what was sent: nothing of that is lost."""
+        """Close the stream after all sent frames are delivered."""
         if self.open:
             self.open = False
             self._ways[id(sender)].put(_FINISHED)
 
     def close(self) -> None:
-        """Break it: each end learns of it behind what is under way to it, which may be lost as well."""
+        """Break the stream: each end is notified after the frames in flight, which may be lost."""
         if not self.open:
             return
         self.open = False
@@ -111,12 +110,12 @@ class _Way:
 
 
 class Network:
-    """All ways between hosts.
+    """All connections between hosts.
 
     Args:
         clock: virtual time.
-        chance: where delays come from.
-        delay_s: the usual delay, in seconds; single frames take up to ten times as long.
+        chance: random generator of delays.
+        delay_s: mean delay in seconds; at most ten times as long.
     """
 
     def __init__(self, clock: Scheduler, chance: random.Random, delay_s: float) -> None:
@@ -129,30 +128,30 @@ class Network:
         self.streams: list[Wire] = []
 
     def delay(self) -> int:
-        """How long the next frame takes, in nanoseconds."""
+        """A random delay of a frame, in nanoseconds."""
         return ns(min(self.chance.expovariate(1 / self._delay_s), 10 * self._delay_s))
 
     def block(self, source: str, target: str, duration_ns: int) -> None:
-        """Let nothing pass from one host to another for a while."""
+        """Block frames from one host to another for some time."""
         if not self.blocks(source, target):
             self._since[source, target] = self.clock.now
         until = self.clock.now + duration_ns
         self._blocked[source, target] = max(until, self._blocked.get((source, target), 0))
 
     def heal(self) -> None:
-        """All ways are free."""
+        """End all partitions."""
         self._blocked.clear()
 
     def blocks(self, source: str, target: str) -> bool:
-        """Whether nothing passes from one host to another now."""
+        """Whether frames from one host to another are blocked."""
         return source != target and self._blocked.get((source, target), 0) > self.clock.now
 
     def silent_s(self, source: str, target: str) -> float:
-        """For how many seconds nothing has passed from one host to another; 0 if something does."""
+        """Seconds for which frames from one host to another have been blocked; 0 if they are not."""
         return (self.clock.now - self._since[source, target]) / 1e9 if self.blocks(source, target) else 0.0
 
     def connected(self, one: str, other: str) -> bool:
-        """Whether two hosts reach each other, both ways."""
+        """Whether two hosts reach each other in both directions."""
         return not self.blocks(one, other) and not self.blocks(other, one)
 
     def connect(self, client: End, server: End) -> Wire:
@@ -163,7 +162,7 @@ class Network:
         return stream
 
     def cut(self, process: Process) -> None:
-        """A process has ended: its streams break."""
+        """Break the streams of an ended process."""
         for stream in self.streams:
             if stream.open and process in (stream.client.process, stream.server.process):
                 stream.close()

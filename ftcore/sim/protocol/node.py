@@ -1,8 +1,8 @@
-"""A node's process: the production agent on a simulated host, with workers that are simulated."""
+"""Process of a node: the production agent on a simulated host, with simulated workers."""
 
-from collections.abc import Collection
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftcore.engine import actions as act
 from ftcore.engine.agent import AgentCore
@@ -12,56 +12,55 @@ from ftcore.errors import FtcoreError
 from ftcore.runtime.agent.agent import Agent
 from ftcore.runtime.agent.config import AgentConfig, AgentParts
 from ftcore.runtime.wire.frames import submission
+from ftcore.sim.protocol.environment import Environment
 from ftcore.sim.protocol.hosts import Process, SimHost, SimJournal, SimMachine
 from ftcore.sim.protocol.supervisor import IN_PLACE, SimChecker, SimSupervisor
+from ftcore.sim.protocol.training import NodeWorkers
 from ftcore.states.agent import AgentPhase
-from ftcore.timing import Timing
-
-if TYPE_CHECKING:
-    from ftcore.sim.protocol.simulation import Simulation
-    from ftcore.sim.protocol.training import NodeWorkers
 
 
 class Node(Process):
-    """One node's agent, and what its platform knows of it.
+    """One node's agent.
 
     Args:
-        sim: the simulation.
-        host: where it runs.
+        sim: the environment.
+        host: its host.
         node: the node's name.
-        ordinal: the place asked for, or None.
+        ordinal: the requested place, or None.
+        ended: called when its process has ended.
 
     Attributes:
-        outcome: how it ended; empty: it has not, or was killed.
-        evidence: message and output of a worker that ends by a fault of a trace.
+        outcome: how it ended; empty: it runs, or was killed.
     """
 
-    def __init__(self, sim: "Simulation", host: SimMachine, node: str, ordinal: int | None) -> None:
+    def __init__(
+        self, sim: Environment, host: SimMachine, node: str, ordinal: int | None, ended: Callable[["Node"], None]
+    ) -> None:
         super().__init__(sim.clock, sim.chance, host, node, sim.next_pid(), sim.crashed)
         self.sim, self.node, self.ordinal = sim, node, ordinal
         self.outcome = ""
-        self.evidence = ("", "")
         self.agent: Agent | None = None
         self.core: AgentCore | None = None
-        self.supervisor = SimSupervisor(self)
-        self.run(self._take_part())
+        self.supervisor = SimSupervisor(sim, self, lambda ranks: sim.stopping(self.life, ranks))
+        self._ended = ended
+        self.run(self._run_agent())
 
     @property
-    def ranks(self) -> "NodeWorkers | None":
+    def ranks(self) -> NodeWorkers | None:
         """Its workers."""
         return self.supervisor.ranks
 
     @property
     def life(self) -> str:
-        """Its agent's life; empty before it began."""
+        """Incarnation of its agent; empty before the start."""
         return self.core.incarnation if self.core is not None else ""
 
     @property
     def phase(self) -> AgentPhase | None:
-        """Where its bond with the master is."""
+        """Phase of its agent."""
         return self.core.phase if self.core is not None else None
 
-    async def _take_part(self) -> None:
+    async def _run_agent(self) -> None:
         sim, options = self.sim, self.sim.options
         address = sim.address_of(self.host.name)
         config = AgentConfig(
@@ -81,13 +80,13 @@ class Node(Process):
         parts = AgentParts(
             host=SimHost(self, sim.chance),
             kernel=self.supervisor,
-            journal=lambda path: SimJournal(self, str(path), sim.injector.disk_ns),
+            journal=lambda path: SimJournal(self, str(path), sim.conditions.disk_ns),
             performers=dict.fromkeys(IN_PLACE, self.supervisor) if options.capable else {},
             make_core=self._make_core,
         )
-        checker = SimChecker(self) if options.capable else None
+        checker = SimChecker(sim, self.host) if options.capable else None
         log, transport = sim.log_of(self), sim.transport_of(self)
-        self.agent = Agent(config, log, self.supervisor, self._put_up, checker, transport, parts)
+        self.agent = Agent(config, log, self.supervisor, self._start_candidate, checker, transport, parts)
         sim.trace(f"{self.node} begins as {self.life}")
         try:
             outcome = await self.agent.run()
@@ -96,47 +95,38 @@ class Node(Process):
         else:
             self.outcome = outcome.outcome
         await self.supervisor.close()
-        sim.trace(f"{self.node} goes: {self.outcome}")
+        sim.trace(f"{self.node} ends: {self.outcome}")
 
     def _make_core(self, *args: Any, **options: Any) -> AgentCore:
-        self.core = _WatchedCore(self, *args, **options)
+        self.core = _WatchedCore(self.sim, *args, **options)
         return self.core
 
-    def _put_up(self, silent: int | None) -> None:
-        self.sim.put_up_candidate(self.host, silent)
+    def _start_candidate(self, silent: int | None) -> None:
+        self.sim.start_candidate(self.host, silent)
 
     def preempted(self, within_s: float) -> None:
-        """Its machine is taken away: it is asked to go, and ended if it has not gone in time."""
+        """Preempt its machine: SIGTERM to the agent, and its end after ``within_s`` seconds."""
         if self.agent is not None and not self.agent.over:
-            self.loop.call_soon(self.agent.leave, "told by SIGTERM")
+            self.loop.call_soon(self.agent.leave, "SIGTERM from the platform")
         self.sim.end_later(self, within_s)
 
     def died(self) -> None:
-        """Its workers die with it, its streams break."""
+        """End its workers and break its streams."""
         if self.ranks is not None:
             self.sim.training.stop(self.ranks)
         self.sim.net.cut(self)
-        self.sim.platform.ended(self)
+        self._ended(self)
 
 
 class _WatchedCore(AgentCore):
-    """The production core; checkers see what it makes of an order."""
+    """The production core; reports its actions to the checkers."""
 
-    def __init__(
-        self,
-        owner: Node,
-        node: str,
-        slots: int,
-        timing: Timing,
-        *,
-        able: Collection[type[Any]] = (),
-        lead_delay_s: float | None = None,
-    ) -> None:
-        super().__init__(node, slots, timing, able=able, lead_delay_s=lead_delay_s)
-        self._owner = owner
+    def __init__(self, sim: Environment, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._sim = sim
 
     def obey(self, order: Order) -> act.Actions:
-        """An order came."""
+        """Handle an order."""
         actions = super().obey(order)
-        self._owner.sim.obeyed(self._owner, order, actions)
+        self._sim.obeyed(self.node, self.incarnation, order, actions)
         return actions

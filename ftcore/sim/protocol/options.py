@@ -1,7 +1,7 @@
-"""What a simulation is about: the job, its surroundings, and which faults exist at all, drawn from the seed.
+"""Options of a simulation, drawn from the seed: the job, its environment, and the enabled kinds of fault.
 
-Swarm testing (Groce et al., "Swarm Testing", ISSTA 2012): a run in which only some kinds of fault exist goes deeper
-into each than a run in which all of them do.
+Swarm testing (Groce et al., "Swarm Testing", ISSTA 2012): a run with only some kinds of fault tests these more deeply
+than a run with all kinds.
 """
 
 import random
@@ -13,8 +13,9 @@ from ftcore.engine.health import SWITCH
 from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import ChainEntry, Declared, PolicyLoaded
+from ftcore.policies.abilities import OBSERVED
 from ftcore.policies.base import Ability
-from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER, fresh
+from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER, default_entry
 from ftcore.timing import Timing
 
 OWN_FAULTS: Final = (
@@ -33,7 +34,7 @@ OWN_FAULTS: Final = (
     "clock_stepped",
     "stall",
 )
-"""Faults of ftcore and of what it stands on: none of them may stop training that is healthy."""
+"""Faults of ftcore and its infrastructure, none of which may stop healthy training."""
 
 FAULTS: Final = (
     *OWN_FAULTS,
@@ -59,16 +60,16 @@ FAULTS: Final = (
 )
 
 PLATFORM: Final = "platform"
-"""Who declares that nodes can be launched."""
+"""Source of the abilities of the platform."""
 
 DEPARTURE: Final = "departure"
-"""A node that trains is drained or evicted; where it is drawn, other nodes can be launched."""
+"""A training node is drained or evicted; jobs with this fault can launch nodes."""
 
 ADVICE: Final = "advice"
-"""A policy of another package; it takes nothing."""
+"""An external policy that always passes."""
 
 SPIKE: Final = "loss_spike"
-"""The loss jumps: the training goes on, and may be rolled back."""
+"""The loss spikes; training continues, and may be rolled back."""
 
 TUNED: Final = {
     "deadline": 60.0,
@@ -78,10 +79,10 @@ TUNED: Final = {
     "patience": 20.0,
     "wait": 20.0,
 }
-"""Options of policies that would make a simulation long for nothing."""
+"""Options of policies, shortened for simulations."""
 
 SOON: Final = {"hang_look_s": 2.0, "hang_idle_s": 4.0, "hang_busy_s": 12.0, "hang_ceiling_s": 30.0}
-"""Time constants of hangs, where healthy workers stand still as well."""
+"""Shortened time constants of hang detection, for jobs with healthy standstills."""
 
 
 @attrs.frozen(kw_only=True)
@@ -89,33 +90,33 @@ class SimOptions:
     """One simulation.
 
     Args:
-        seed: where all of it comes from.
+        seed: the seed.
         spec: the job.
         policy: its chain.
         slots: workers of a node.
-        faults: the kinds that exist.
-        every_s: mean seconds between two faults while anything may break.
-        safety_s: how long anything may break.
-        bound_s: how long the job then has to come to rest.
-        twice: the share of effects and facts that arrive twice.
+        faults: the enabled kinds of fault.
+        every_s: mean seconds between two faults in the first phase.
+        safety_s: duration of the first phase, in which faults happen, in seconds.
+        bound_s: seconds within which the job must then recover or end.
+        twice: share of orders and facts that arrive twice.
         ambiguous: see ``store.Store``.
-        delay_s: usual delay of the network, in seconds.
-        skew_s: how far wall clocks are off, at most.
-        spares: hosts beyond those that the platform has nodes on.
-        standing_by: nodes beyond those that the job wants.
-        switches: hosts stand behind so many; 0: nobody says where it stands.
-        watched: the platform tells what happens to nodes; empty: it does not; ``names``: without their processes.
-        counted: it tells how many nodes it could launch.
-        lead_delay_s: how long nobody must lead before an agent puts up a candidate.
+        delay_s: mean network delay in seconds.
+        skew_s: largest skew of wall clocks in seconds.
+        spares: additional hosts without nodes.
+        standing_by: nodes in addition to those of the job.
+        switches: number of network switches; 0: nodes do not report their switch.
+        watched: whether the platform reports events of nodes; empty: no; ``names``: without process IDs.
+        counted: whether the platform reports its free capacity.
+        lead_delay_s: seconds without a leader after which an agent starts a candidate.
         capable: workers can pause, park, retry and save.
-        abilities: what the job can do, by who declares it.
+        abilities: abilities of the job, by source.
         step_s: seconds of a step.
         total: steps of the training.
         checkpoint_every: steps between two checkpoints.
-        give_up_s: seconds after which a collective that does not come about ends its process.
-        pauses: healthy workers complete no step now and then.
+        give_up_s: timeout of a collective in seconds, which ends its process.
+        pauses: healthy workers sometimes stand still.
         keeps_log: masters archive and truncate the log.
-        token: the job's secret; empty: it has none.
+        token: the job's token; empty: none.
     """
 
     seed: int
@@ -148,18 +149,18 @@ class SimOptions:
 
     @property
     def platform(self) -> bool:
-        """Masters are told of a platform."""
+        """Whether masters have a platform."""
         return any(source == PLATFORM for source, _ in self.abilities)
 
     @property
     def loaded(self) -> PolicyLoaded:
-        """The chain, with the abilities that the file declares for the script."""
+        """The chain, with the declared abilities of the script."""
         names = (name for source, given in self.abilities if source != PLATFORM for name in given)
         return attrs.evolve(self.policy, declared=Declared(abilities=tuple(dict.fromkeys(names))))
 
     @property
     def harmless(self) -> bool:
-        """Only faults of ftcore itself exist: healthy training must never stop."""
+        """Whether only faults of ftcore are enabled: then healthy training must never stop."""
         return set(self.faults) <= set(OWN_FAULTS)
 
 
@@ -168,10 +169,10 @@ def draw(seed: int, nodes: int | None = None) -> SimOptions:
 
     Args:
         seed: any number.
-        nodes: nodes of the job; None: drawn too.
+        nodes: nodes of the job; None: drawn from the seed.
     """
     chance = random.Random(f"options {seed}")
-    shape = random.Random(f"shape {seed}")  # a stream of its own: what else a seed is about stays what it was
+    shape = random.Random(f"shape {seed}")  # a separate stream, so that the other options of a seed do not change
     switches = shape.choice((0, 0, 1, 2, 3))
     spec = _spec(chance, shape, nodes, switches)
     faults = _faults(chance, shape, switches)
@@ -237,8 +238,8 @@ def _faults(chance: random.Random, shape: random.Random, switches: int) -> tuple
 
 
 def _with_others(options: SimOptions) -> SimOptions:
-    """Let the chains of some jobs tell people, or ask a policy of another package."""
-    chance = random.Random(f"others {options.seed}")  # a stream of its own, as that of the shape
+    """Add alerts or an external policy to the chains of some jobs."""
+    chance = random.Random(f"others {options.seed}")  # a separate stream, as for the shape
     chain = options.policy.chain
     if chance.random() < 0.3:
         entry = _entry("alert")
@@ -250,8 +251,8 @@ def _with_others(options: SimOptions) -> SimOptions:
 
 
 def _with_departures(options: SimOptions) -> SimOptions:
-    """Let operators have nodes of some jobs replaced that train, again and again, while little else breaks."""
-    chance = random.Random(f"departures {options.seed}")  # a stream of its own, as that of the shape
+    """Let operators of some jobs replace training nodes repeatedly, with few other faults."""
+    chance = random.Random(f"departures {options.seed}")  # a separate stream, as for the shape
     if chance.random() < 0.7 or options.harmless:
         return options
     chain, platform = options.policy.chain, (str(Ability.REPLACE), str(Ability.CHECK))
@@ -270,8 +271,8 @@ def _with_departures(options: SimOptions) -> SimOptions:
 
 
 def _with_pauses(options: SimOptions) -> SimOptions:
-    """Let healthy workers of some jobs stand still; there no collective gives up, and hangs have to be found."""
-    chance = random.Random(f"waits {options.seed}")  # a stream of its own, as that of the shape
+    """Let healthy workers of some jobs stand still. Their collectives do not time out, so hangs must be detected."""
+    chance = random.Random(f"waits {options.seed}")  # a separate stream, as for the shape
     if chance.random() < 0.8:
         return options
     hangs = chance.random() < 0.5 and not options.harmless and "worker_hang" not in options.faults
@@ -288,8 +289,8 @@ def _with_pauses(options: SimOptions) -> SimOptions:
 
 
 def _with_spikes(options: SimOptions) -> SimOptions:
-    """Let the loss of some jobs spike; most of these can go back to an older checkpoint, and their chain does."""
-    chance = random.Random(f"curves {options.seed}")  # a stream of its own, as that of the shape
+    """Let the loss of some jobs spike; the chains of most of them roll back to an older checkpoint."""
+    chance = random.Random(f"curves {options.seed}")  # a separate stream, as for the shape
     if chance.random() < 0.5 or set(options.faults) <= set(OWN_FAULTS):
         return options
     options = attrs.evolve(options, faults=(*options.faults, SPIKE))
@@ -307,7 +308,7 @@ def _with_spikes(options: SimOptions) -> SimOptions:
 
 
 def _sizes(shape: random.Random, spec: JobSpec) -> dict[str, Any]:
-    """Which sizes a world may have: mostly any, else multiples of two, or some that are named."""
+    """Allowed world sizes: mostly any, else multiples of two, or a list."""
     kind = shape.choice(("any", "any", "unit", "named"))
     least, most = spec.nodes_min, spec.nodes_max
     if kind == "unit" and least <= most - most % 2:
@@ -322,13 +323,14 @@ def _abilities(chance: random.Random, capable: bool) -> tuple[tuple[str, tuple[s
     if chance.random() < 0.6:
         found.append(("platform", (str(Ability.REPLACE), str(Ability.CHECK))))
     if capable:
-        script = tuple(str(a) for a in Ability if a not in (Ability.REPLACE, Ability.CHECK) and chance.random() < 0.7)
-        found.append(("script", script))
+        others = (Ability.REPLACE, Ability.CHECK, Ability.CHECKPOINT)
+        script = tuple(a for a in Ability if a not in others and chance.random() < 0.7)
+        found.append(("script", tuple(str(a) for a in script if a not in OBSERVED)))
     return tuple(found)
 
 
 def draw_chain(chance: random.Random) -> PolicyLoaded:
-    """A chain: some of the built-in policies in their order, with ``stop`` at its end."""
+    """A random chain of built-in policies in their order, with ``stop`` at the end."""
     whole = chance.random() < 0.5
     names = [name for name in DEFAULT_ORDER if name != "stop" and (whole or chance.random() < 0.6)]
     extra = [name for name in BUILT_IN if name not in DEFAULT_ORDER and chance.random() < 0.3]
@@ -342,6 +344,6 @@ def draw_chain(chance: random.Random) -> PolicyLoaded:
 
 
 def _entry(name: str) -> ChainEntry:
-    entry = fresh(name)
+    entry = default_entry(name)
     entry.options.update({key: TUNED[key] for key in TUNED.keys() & entry.options.keys()})
     return entry

@@ -1,6 +1,6 @@
-"""Workers that complete no step: some hang, others are healthy; and what the kernel and their stacks show of either.
+"""Standstills of workers, hanging or healthy, with the process states and stacks that they show.
 
-What an agent makes of that, and a master of what the agent tells, is production's own.
+The production agent and master evaluate them.
 """
 
 import random
@@ -13,22 +13,22 @@ from ftcore.sim.protocol.clock import ns
 from ftcore.timing import Timing
 
 MARGIN: Final = 0.15
-"""Of the patience with a rank: how long a healthy one shows no progress at most. What falls between a sample's question
-and its answer is not seen, and here, where all is made to go quickly, that is a tenth of all."""
+"""Longest time without progress of a healthy rank, as a fraction of the hang timeout. The margin is large because
+progress during a sample is not seen, and with the shortened time constants a sample takes a tenth of the time."""
 
 HEALTHY_S: Final = 20.0
-"""The longest healthy standstill."""
+"""Longest healthy standstill in seconds."""
 
 
 @attrs.frozen
 class StandingKind:
-    """A way of standing still, as samples show it.
+    """A kind of standstill, as samples show it.
 
     Args:
-        state, waits: as in ``events.worker.Stand``.
-        op: the collective that it stands in.
-        patience: the time constant that its progress keeps below; empty: it makes progress all the time.
-        ends: the kernel tells when its wait ends.
+        state, waits: as in ``events.worker.RankState``.
+        op: the collective in which the rank waits.
+        patience: the time constant below which its gaps of progress stay; empty: it makes progress all the time.
+        ends: the kernel reports when its wait ends.
     """
 
     state: str
@@ -39,14 +39,14 @@ class StandingKind:
 
     @property
     def letter(self) -> str:
-        """The state of its main thread, as the kernel has it."""
+        """State letter of its main thread in ``/proc``."""
         return {"runs": "R", "waits": "S", "disk": "D", "stopped": "T"}[self.state]
 
     def dump(self, name: str) -> str:
         """Its stacks, as faulthandler prints them.
 
         Args:
-            name: what it does, for the innermost function of the script.
+            name: name of the standstill, for the innermost function of the script.
         """
         collective = f'  File "/torch/distributed/distributed_c10d.py", line 1 in {self.op}\n' if self.op else ""
         own = f'  File "train.py", line 7 in {name.replace(" ", "_") or "step"}\n'
@@ -71,22 +71,22 @@ HUNG: Final[Mapping[str, StandingKind]] = {
     "polls for ever": StandingKind("runs"),
 }
 WAITS_FOR_OTHERS: Final = StandingKind("waits", "outside", op="all_reduce")
-"""A rank that would go on if the others did."""
+"""A rank that waits for other ranks."""
 
 EVER_NS: Final = ns(1e6)
 
 
 @attrs.frozen
 class Standing:
-    """What a rank does instead of a step.
+    """A standstill of a rank.
 
     Args:
-        name: of its kind, in ``HEALTHY`` or ``HUNG``.
-        kind: what samples show.
-        local_rank: which of the node's; None: all.
-        since: when it began, in nanoseconds.
-        until: when it ends by itself.
-        every: nanoseconds between two signs of progress; 0: all the time.
+        name: name of its kind, in ``HEALTHY`` or ``HUNG``.
+        kind: its kind.
+        local_rank: the rank on the node; None: all.
+        since: start, in nanoseconds.
+        until: end, in nanoseconds.
+        every: nanoseconds between two signs of progress; 0: continuous progress.
     """
 
     name: str
@@ -98,24 +98,24 @@ class Standing:
 
     @property
     def hangs(self) -> bool:
-        """It never ends."""
+        """Whether it never ends."""
         return self.until >= EVER_NS
 
     def last(self, now: int) -> int:
-        """When it made progress last."""
+        """Time of the last progress."""
         if self.kind.state == "runs":
             return now
         return self.since if self.hangs or not self.every else now - (now - self.since) % self.every
 
 
 def hang(chance: random.Random, local_rank: int, now: int) -> Standing:
-    """A rank that never goes on."""
+    """A random hang."""
     name = chance.choice(list(HUNG))
     return Standing(name, HUNG[name], local_rank, now, EVER_NS, 0)
 
 
 def pause(chance: random.Random, local_rank: int | None, now: int, timing: Timing) -> Standing:
-    """A rank that takes its time."""
+    """A random healthy standstill."""
     name = chance.choice(list(HEALTHY))
     kind = HEALTHY[name]
     longest_s = MARGIN * getattr(timing, kind.patience) if kind.patience else 0.0

@@ -1,8 +1,7 @@
-"""The log store: the port ``EventLog`` as processes meet it, over a network, and its leadership by lease.
+"""Simulated store of the event log: the contents of the in-memory log, behind a network, with leases.
 
-The rules are those of the conformance suite: an append lands whole or not at all, only under the newest term, only at
-the end, and the same one twice is once. What may go wrong is what went wrong with real stores: it does not answer, it
-answers late, the answer is lost although the write landed, or the write lands after its sender has given it up.
+It has the faults of real stores: no answer, a late answer, a lost answer to an applied write, a write that is applied
+after its sender has timed out, no space.
 """
 
 import asyncio
@@ -10,12 +9,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ftcore.errors import Conflict, Fenced, FtcoreError, LogFull, LogUnavailable
-from ftcore.events.codec import GENESIS, chain, decode
+from ftcore.errors import FtcoreError, LogFull, LogUnavailable
+from ftcore.events.codec import decode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
-from ftcore.logs.rules import truncated
-from ftcore.ports import SNAPSHOTS_KEPT, Candidate, Floor, Leader, Snapshot, Space
+from ftcore.logs.contents import LogContents
+from ftcore.ports import Candidate, Leader, Snapshot, Space
 from ftcore.sim.protocol.clock import Scheduler, ns
 from ftcore.sim.protocol.hosts import Process
 from ftcore.sim.protocol.network import Network
@@ -26,7 +25,7 @@ HOST = "@store"
 JOB = JobName("job")
 
 PATIENCE_S = 1.5
-"""A request that was not answered by then has failed, as far as its sender knows."""
+"""Timeout of a request for its sender."""
 
 
 class Store:
@@ -34,10 +33,13 @@ class Store:
 
     Args:
         clock: virtual time.
-        net: how processes reach it.
-        chance: where its troubles come from.
-        lease_s: a leadership that was not renewed for this long is free.
-        ambiguous: the share of requests whose answer is lost although they were carried out, or that land late.
+        net: the network.
+        chance: random generator of faults.
+        lease_s: lease of a leadership in seconds.
+        ambiguous: share of requests that are applied late or whose answer is lost.
+
+    Attributes:
+        events, bodies: all events ever appended, decoded and encoded; unaffected by truncation.
     """
 
     def __init__(self, clock: Scheduler, net: Network, chance: random.Random, lease_s: float, ambiguous: float) -> None:
@@ -47,30 +49,26 @@ class Store:
         self.full = False
         self.used = 0
         self.down_until = 0
-        self.bodies: list[bytes] = []
+        self.contents = LogContents(JOB)
         self.events: list[Event] = []
-        self.term = 0
-        self.candidate: Candidate | None = None
-        self.floor = Floor(seq=Seq(0), digest=GENESIS.hex())
-        self.snapshots: list[Snapshot] = []
-        self._digests = [GENESIS]
+        self.bodies: list[bytes] = []
         self._lease = ns(lease_s)
         self._holder: object = None
         self._until = 0
         self._waiting: list[tuple[Process, asyncio.Event]] = []
 
-    # -- as processes meet it
+    # -- requests of processes
 
     def ask(
         self, asker: Process, work: Callable[[], Any], answer: Callable[[Any], None], *, reads: bool = False
     ) -> None:
-        """Have some work done at the store; the answer is the result, or the error that was raised.
+        """Execute work at the store; the answer is its result, or the error that it raised.
 
         Args:
-            asker: who asks.
-            work: what to do there.
-            answer: told of what came of it.
-            reads: it changes nothing, so that the store's client asks again by itself where an answer is lost.
+            asker: the requesting process.
+            work: the work.
+            answer: called with the answer.
+            reads: the work is read-only, so the client retries after a lost answer.
         """
         settled = [False]
 
@@ -98,7 +96,7 @@ class Store:
             asker.after(self.net.delay(), lambda: settle(result))
 
     def wake_for(self, process: Process, event: asyncio.Event) -> None:
-        """Have an event of a process set when events were appended, or the leadership is free."""
+        """Set an event of a process when events are appended or the leadership becomes free."""
         self._waiting.append((process, event))
 
     def _wake(self) -> None:
@@ -107,95 +105,58 @@ class Store:
             if not self.net.blocks(HOST, process.host.name):
                 process.after(self.net.delay(), event.set)
 
-    # -- the work itself
+    # -- operations
 
-    def append(self, bodies: Sequence[bytes], term: int, expected: int) -> None:
+    def append(self, bodies: Sequence[bytes], term: Term, expected: Seq) -> None:
         """See ``EventLog.append``."""
-        self._check(term)
-        last = len(self.bodies)
-        if self.full:
+        if self.full and term == self.contents.term:
             raise LogFull("no space")
-        if last == expected:
+        if self.contents.append(bodies, term, expected):
             self.bodies += bodies
             self.events += map(decode, bodies)
-            for body in bodies:
-                self._digests.append(chain(self._digests[-1], body))
             self._wake()
-        elif self.bodies[expected : expected + len(bodies)] != list(bodies):
-            raise Conflict(f"the log ends at {last}, not at {expected}", last)
 
-    def _check(self, term: int) -> None:
-        if term < 1 or term != self.term:
-            raise Fenced(f"term {term} may not write, the term is {self.term}")
+    def read(self, after: Seq, until: Seq | None = None) -> list[Event]:
+        """See ``EventLog.read``."""
+        self.contents.part(after, until)  # raises if they were truncated
+        return self.events[after:until]
 
-    def read(self, after: int, until: int | None = None) -> list[Event]:
-        """The events behind a seq."""
-        return self.events[self._behind(after) : until]
-
-    def stored(self, after: int, until: int) -> list[bytes]:
-        """The same as they are stored."""
-        return self.bodies[self._behind(after) : until]
-
-    def _behind(self, after: int) -> int:
-        if after < self.floor.seq:
-            raise truncated(JOB, Seq(after), self.floor)
-        return after
-
-    def digest_at(self, seq: int) -> str:
-        """See ``EventLog.digest_at``."""
-        return self._digests[seq].hex() if self.floor.seq <= seq <= len(self.bodies) else ""
-
-    def truncate(self, until: int, term: int, archive: str) -> Floor:
-        """See ``EventLog.truncate``; checkers still see everything."""
-        self._check(term)
-        until = min(until, len(self.bodies) - 1)
-        if until > self.floor.seq:
-            self.floor = Floor(seq=Seq(until), digest=self._digests[until].hex(), archive=archive)
-        return self.floor
-
-    def save_snapshot(self, snapshot: Snapshot, term: int) -> None:
+    def save_snapshot(self, snapshot: Snapshot, term: Term) -> None:
         """See ``EventLog.save_snapshot``."""
-        self._check(term)
-        if self.full:
+        if self.full and term == self.contents.term:
             raise LogFull("no space")
-        others = [kept for kept in self.snapshots if kept.seq != snapshot.seq]
-        self.snapshots = sorted([*others, snapshot], key=lambda kept: kept.seq)[-SNAPSHOTS_KEPT:]
-
-    def snapshot(self, until: int | None) -> Snapshot | None:
-        """See ``EventLog.snapshot``."""
-        return next((kept for kept in reversed(self.snapshots) if until is None or kept.seq <= until), None)
+        self.contents.save_snapshot(snapshot, term)
 
     def space(self) -> Space:
         """See ``EventLog.space``."""
         return Space(used=100 if self.full else self.used, limit=100, full=self.full)
 
     def acquire(self, holder: object, candidate: Candidate) -> int:
-        """The term won; if somebody else leads, how many nanoseconds that lasts at least, as a negative number."""
+        """The won term; if another process leads, the remaining nanoseconds of its lease as a negative number."""
         if self._holder is not holder:
             if self._holder is not None and self.clock.now < self._until:
                 return self.clock.now - self._until
             self._holder = holder
-            self.term += 1
-            self.candidate = candidate
+            self.contents.begin_term(candidate)
         self._until = self.clock.now + self._lease
-        return self.term
+        return self.contents.term
 
     def renew(self, holder: object) -> bool:
-        """Whether the leadership is still held; its lease begins anew."""
+        """Renew the lease; returns whether the leadership is still held."""
         if self._holder is not holder:
             return False
         self._until = self.clock.now + self._lease
         return True
 
     def resign(self, holder: object) -> None:
-        """Free the leadership."""
+        """Release the leadership."""
         if self._holder is holder:
             self._holder = None
             self._wake()
 
     def leader(self) -> Leader | None:
         """See ``EventLog.leader``."""
-        if self.candidate is None:
+        if self.contents.candidate is None:
             return None
         alive = self._holder is not None and self.clock.now < self._until
-        return Leader(term=Term(self.term), candidate=self.candidate, alive=alive)
+        return Leader(term=self.contents.term, candidate=self.contents.candidate, alive=alive)

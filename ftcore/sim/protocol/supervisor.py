@@ -1,36 +1,43 @@
-"""A node's workers as its agent has them: the ports ``Supervisor``, ``Inspector`` and ``Warmer``, what the kernel would
-tell of their processes, and who carries out orders that leave them in place.
+"""Simulated supervisor: the ports ``Supervisor``, ``Inspector``, ``Warmer`` and ``Performer``, and the kernel's data
+about the workers' processes.
 """
 
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
-from ftcore.commands import CheckHealth, ParkWorkers, PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint
+from ftcore.commands import (
+    CheckHealth,
+    FindBoundary,
+    ParkWorkers,
+    PauseWorkers,
+    ResumeWorkers,
+    RetryStep,
+    SaveCheckpoint,
+)
 from ftcore.engine import actions as act
 from ftcore.errors import Refused, UsageError
 from ftcore.faults.cuts import RETRIES_MIN
 from ftcore.ids import Round
-from ftcore.ports import Launch, Progress, Signs, WorkerExit
-from ftcore.runtime.agent.environment import RESUME_STEP
-from ftcore.runtime.agent.samples import Usage, Wait
-from ftcore.runtime.agent.sockets import Connection
-from ftcore.runtime.checks.protocol import Said
+from ftcore.ports import Launch, Performed, Progress, Signs, WorkerExit
+from ftcore.runtime.agent.telemetry.samples import Usage, Wait
+from ftcore.runtime.agent.telemetry.sockets import Connection
+from ftcore.runtime.agent.workers.boundary import BoundaryPerformer
+from ftcore.runtime.agent.workers.environment import RESUME_STEP
+from ftcore.runtime.checks.protocol import CheckReport
+from ftcore.shm.boundary import SAVES, WAITS, BoundaryState
+from ftcore.sim.protocol.environment import Environment
+from ftcore.sim.protocol.hosts import Process, SimMachine
 from ftcore.sim.protocol.standing import WAITS_FOR_OTHERS
-from ftcore.sim.protocol.training import NodeWorkers, RoundPlace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ftcore.sim.protocol.node import Node
+from ftcore.sim.protocol.training import JobTraining, NodeWorkers, RoundPlace
 
 PID = 1000
-"""Process id of a node's first worker in its first start; each start has others."""
+"""Base of the workers' process IDs; each start has new ones."""
 
 BETWEEN_STARTS = 100
 
@@ -39,25 +46,31 @@ class SimSupervisor:
     """Runs the workers of one node.
 
     Args:
-        node: the node.
+        sim: the environment.
+        process: the node's agent.
+        stopping: called before running workers are stopped.
+
+    Attributes:
+        evidence: error message and output of a worker that a fault of a trace ends.
     """
 
-    def __init__(self, node: "Node") -> None:
-        self._node, self._sim = node, node.sim
+    def __init__(self, sim: Environment, process: Process, stopping: Callable[[NodeWorkers], None]) -> None:
+        self._sim, self._process, self._stopping = sim, process, stopping
+        self.evidence = ("", "")
         self.ranks: NodeWorkers | None = None
         self.pid = PID
         self._ends: asyncio.Queue[WorkerExit] = asyncio.Queue()
-        self._stopping = 0
+        self._at_boundaries = BoundaryPerformer(self, self.progress)
 
     # -- ports.Supervisor
 
     async def start(self, launch: Launch) -> tuple[tuple[int, ...], str]:
         """See ``ports.Supervisor``."""
-        injector, sim = self._sim.injector, self._sim
+        sim, conditions = self._sim, self._sim.conditions
         self._end()
-        await asyncio.sleep(injector.start_s())
-        if injector.unstartable(self._node):
-            raise UsageError("made up: cannot be started")
+        await asyncio.sleep(conditions.start_s())
+        if conditions.unstartable(self._process.host):
+            raise UsageError("simulated: cannot be started")
         env = launch.envs[0]
         place = RoundPlace(
             group_rank=int(env["GROUP_RANK"]),
@@ -66,16 +79,16 @@ class SimSupervisor:
             nodes=int(env["GROUP_WORLD_SIZE"]),
         )
         self.pid += BETWEEN_STARTS
-        ranks = NodeWorkers(self._node, launch.round, place, self._exited, [True] * place.slots)
+        ranks = NodeWorkers(self._process, launch.round, place, self._exited, [True] * place.slots)
         self.ranks = ranks
-        told = env.get(RESUME_STEP)
-        sim.training.join(ranks, int(told) if told is not None else None)
-        injector.started(self._node)
+        resume_step = env.get(RESUME_STEP)
+        sim.training.join(ranks, int(resume_step) if resume_step is not None else None)
+        conditions.started(ranks)
         return tuple(range(self.pid, self.pid + place.slots)), "fork"
 
     def _exited(self, ended: WorkerExit) -> None:
         if self.ranks is not None and self.ranks.round == ended.round:
-            own = attrs.evolve(ended, pid=self.pid + ended.local_rank, mono=ended.mono + self._node.host.uptime_ns)
+            own = attrs.evolve(ended, pid=self.pid + ended.local_rank, mono=ended.mono + self._process.host.uptime_ns)
             self._ends.put_nowait(own)
 
     def _end(self) -> tuple[int | None, ...]:
@@ -86,8 +99,8 @@ class SimSupervisor:
         if self.ranks is None:
             return ()
         if any(self.ranks.alive):
-            self._sim.stopping(self._node)
-            await asyncio.sleep(self._sim.injector.stop_s(grace_s))
+            self._stopping(self.ranks)
+            await asyncio.sleep(self._sim.conditions.stop_s(grace_s))
         else:
             await asyncio.sleep(0.001)
         return self._end()
@@ -101,18 +114,19 @@ class SimSupervisor:
         """See ``ports.Supervisor``."""
         if self.ranks is None:
             return tuple(None for _ in range(self._sim.options.slots))
-        return self.ranks.pages(self._node.host.uptime_ns)
+        abilities = BoundaryState(WAITS | SAVES).abilities if self._sim.options.capable else ()
+        return self.ranks.pages(self._process.host.uptime_ns, abilities)
 
     def tail(self, local_rank: int, limit: int) -> str:
         """See ``ports.Supervisor``."""
-        return self._node.evidence[1]
+        return self.evidence[1]
 
     def error_file(self, local_rank: int) -> str:
         """See ``ports.Supervisor``."""
-        message = self._node.evidence[0]
+        message = self.evidence[0]
         if not message:
             return ""
-        path = Path(self._sim.scratch()) / f"{self._node.name}.json"
+        path = Path(self._sim.scratch()) / f"{self._process.name}.json"
         path.write_text(
             json.dumps({"message": {"message": message, "extraInfo": {"py_callstack": "", "timestamp": 0}}})
         )
@@ -120,9 +134,9 @@ class SimSupervisor:
 
     async def open_store(self, round_: Round, host: str) -> tuple[str, int]:
         """See ``ports.Supervisor``."""
-        await self._sim.injector.sleep(0.2)
-        if self._sim.injector.unstartable(self._node):
-            raise UsageError("made up: no port")
+        await self._sim.conditions.sleep(0.2)
+        if self._sim.conditions.unstartable(self._process.host):
+            raise UsageError("simulated: no port")
         return host, 20000 + round_
 
     async def close(self) -> None:
@@ -144,8 +158,8 @@ class SimSupervisor:
         ranks = self.ranks
         if ranks is None or not (ranks.steps or ranks.paused):
             return ()
-        mono = self._node.clock.now if ranks.paused else ranks.mono
-        return tuple(Signs(active=mono + self._node.host.uptime_ns) for _ in ranks.alive)
+        mono = self._process.clock.now if ranks.paused else ranks.mono
+        return tuple(Signs(active=mono + self._process.host.uptime_ns) for _ in ranks.alive)
 
     def ask_stack(self, local_rank: int, every: bool = False, locked: bool = False) -> bool:
         """See ``ports.Inspector``."""
@@ -163,7 +177,7 @@ class SimSupervisor:
         ranks, local = self.ranks, pid - self.pid
         return (ranks, local) if ranks is not None and 0 <= local < len(ranks.alive) and ranks.alive[local] else None
 
-    def born(self, pid: int) -> str:
+    def start_time(self, pid: int) -> str:
         """See ``samples.Kernel``."""
         return str(pid) if self._of(pid) is not None else ""
 
@@ -183,7 +197,7 @@ class SimSupervisor:
         standing = found[0].standing_of(found[1])
         if standing is None:
             return Wait(WAITS_FOR_OTHERS.waits)
-        ends_at = (standing.until + self._node.host.uptime_ns) / 1e9 if standing.kind.ends else None
+        ends_at = (standing.until + self._process.host.uptime_ns) / 1e9 if standing.kind.ends else None
         return Wait(standing.kind.waits, ends_at)
 
     def usages(self, pids: Sequence[int]) -> tuple[list[Usage], list[Connection]]:
@@ -191,18 +205,18 @@ class SimSupervisor:
         return [self._usage(pid) for pid in pids], self._connections()
 
     def _usage(self, pid: int) -> Usage:
-        at, found = self._node.mono() / 1e9, self._of(pid)
+        at, found = self._process.mono() / 1e9, self._of(pid)
         if found is None:
             return Usage(at)
         ranks, local = found
         standing = ranks.standing_of(local)
-        # What a rank that waits for the others did last was a step; one that stands makes its own progress.
-        last = standing.last(self._node.clock.now) if standing is not None else ranks.mono
+        # The last progress of a rank that waits for others is its last step.
+        last = standing.last(self._process.clock.now) if standing is not None else ranks.mono
         busy = standing is not None and standing.kind.state == "runs"
         return Usage(at, self.state(pid), last, at if busy else 0.0, 0, 0, (pid,))
 
     def _connections(self) -> list[Connection]:
-        """The first rank has one to each other node; a host gets no answer from one whose frames do not reach it."""
+        """Connections of the first rank to every other node; a peer whose frames are blocked does not answer."""
         ranks, sim = self.ranks, self._sim
         gang = sim.training.gangs.get(ranks.round) if ranks is not None else None
         if ranks is None or gang is None:
@@ -232,60 +246,101 @@ class SimSupervisor:
 
     # -- ports.Performer
 
-    async def perform(self, command: Any, effect: str) -> int | None:
+    async def perform(self, command: Any, effect: str) -> Performed:
         """See ``ports.Performer``."""
-        sim = self._sim
-        await asyncio.sleep(sim.injector.perform_s())
+        sim, boundary = self._sim, getattr(command, "boundary", 0)
+        if not (boundary or isinstance(command, FindBoundary | PauseWorkers | ResumeWorkers)):
+            await asyncio.sleep(sim.conditions.perform_s())
         ranks = self.ranks
-        if ranks is None or not all(ranks.alive) or sim.injector.fails():
-            raise Refused("made up: not possible now")
-        if isinstance(command, PauseWorkers | ResumeWorkers):
-            ranks.paused = isinstance(command, PauseWorkers)
-        elif isinstance(command, RetryStep):
+        if ranks is None or not all(ranks.alive) or sim.conditions.fails():
+            raise Refused("simulated: not possible now")
+        if isinstance(command, RetryStep):
             ranks.standing = None
-        elif isinstance(command, SaveCheckpoint) and ranks.part.group_rank == 0:
-            sim.training.save(sim.training.gangs[ranks.round])
         elif isinstance(command, ParkWorkers):
-            ranks.paused = True
-        return ranks.step if ranks.steps else None
+            ranks.parked = True
+        elif isinstance(command, SaveCheckpoint) and not command.boundary:
+            if ranks.part.group_rank == 0:
+                sim.training.save(sim.training.gangs[ranks.round])
+        else:
+            done = await self._at_boundaries.perform(command, effect)
+            await asyncio.sleep(sim.conditions.perform_s())  # after it: orders have their effects in their order
+            return done
+        return Performed(ranks.step if ranks.steps else None)
+
+    # -- ports.BoundaryControl
+
+    def boundaries(self) -> tuple["SimBoundary | None", ...]:
+        """See ``ports.BoundaryControl``."""
+        ranks = self.ranks
+        return (
+            tuple(SimBoundary(self._sim.training, ranks) if alive else None for alive in ranks.alive) if ranks else ()
+        )
 
 
-IN_PLACE = (PauseWorkers, ResumeWorkers, RetryStep, ParkWorkers, SaveCheckpoint)
-"""What a capable node's workers can do."""
+class SimBoundary:
+    """Step boundaries of a simulated worker; see ``ports.WorkerBoundary``. The workers of a node step together.
+
+    Args:
+        training: the job's training.
+        ranks: the workers of its node.
+    """
+
+    def __init__(self, training: JobTraining, ranks: NodeWorkers) -> None:
+        self._training, self._ranks = training, ranks
+
+    def read(self) -> BoundaryState:
+        """See ``ports.WorkerBoundary``."""
+        ranks = self._ranks
+        return BoundaryState(WAITS | SAVES, ranks.steps, ranks.waits, ranks.saved)
+
+    def stop_at(self, number: int) -> None:
+        """See ``ports.WorkerBoundary``."""
+        self._ranks.stop_at = number
+        self._ranks.waits &= self._ranks.must_wait
+
+    def save_at(self, number: int) -> None:
+        """See ``ports.WorkerBoundary``."""
+        self._ranks.save_at = number
+        self._training.save_requested(self._training.gangs[self._ranks.round])
+
+
+IN_PLACE = (FindBoundary, PauseWorkers, ResumeWorkers, RetryStep, ParkWorkers, SaveCheckpoint)
+"""Commands that the workers of a capable node can carry out."""
 
 
 class SimChecker:
     """Checks a node's devices and links; see ``runtime.agent.config.NodeChecker``.
 
     Args:
-        node: the node.
+        sim: the environment.
+        host: the node's host.
     """
 
-    def __init__(self, node: "Node") -> None:
-        self._node, self._sim = node, node.sim
-        self.accelerators = node.sim.options.slots
+    def __init__(self, sim: Environment, host: SimMachine) -> None:
+        self._sim, self._host = sim, host
+        self.accelerators = sim.options.slots
 
     async def run(self, command: CheckHealth, effect: str) -> act.Findings:
-        """Carry a check out."""
-        await asyncio.sleep(self._sim.injector.perform_s())
+        """Run a check."""
+        await asyncio.sleep(self._sim.conditions.perform_s())
         return self._findings(command)
 
-    async def watch(self, told: "Callable[[Said], None]") -> None:
-        """Nothing is told of accelerators."""
+    async def watch(self, told: Callable[[CheckReport], None]) -> None:
+        """Report nothing about accelerators."""
         await asyncio.sleep(1e9)
 
     def _findings(self, command: CheckHealth) -> act.Findings:
-        """What a check finds here; a group exchanges data unless one of its hosts, or its switch, is bad."""
-        injector, host = self._sim.injector, self._node.host
-        verdict = injector.verdict(host) if command.stage == 1 else "healthy"
+        """Result of a check; a group exchanges data unless one of its hosts, or its switch, is bad."""
+        conditions, host = self._sim.conditions, self._host
+        verdict = conditions.verdict(host) if command.stage == 1 else "healthy"
         group = command.groups[0] if command.groups else ()
-        hosts = {node.node: node.host for node in self._sim.platform.nodes()}
-        broken = any(name not in hosts or hosts[name].bad for name in group)
+        hosts = [self._sim.host_of(name) for name in group]
+        broken = any(other is None or other.bad for other in hosts)
         broken = broken or (bool(command.label) and host.switch in self._sim.bad_switches)
         return act.Findings(
             verdict="healthy" if verdict == "slow" else verdict,
-            detail="made up",
-            exchange=injector.exchange(broken) if group and command.store else "",
+            detail="simulated",
+            exchange=conditions.exchange(broken) if group and command.store else "",
             device_s=5.0 if verdict == "slow" else 1.0,
             exchange_s=1.0,
         )

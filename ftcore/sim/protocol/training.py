@@ -1,8 +1,8 @@
-"""The training itself, as the world would have it: workers of rounds, their steps, their checkpoints, their ends.
+"""Simulated training: workers of rounds, their steps, checkpoints and exits.
 
-This is the ground truth that checkers compare the log with. A round steps only while all its ranks live, move and reach
-each other, as collectives have it; where one is missing the others wait, and give up after a while. Workers resume from
-the newest checkpoint, or from the one that they are told.
+This is the ground truth with which checkers compare the log. As with collectives, a round completes steps only while
+all its ranks run and reach each other; otherwise they wait, and time out. Workers resume from the newest checkpoint, or
+from the step in their environment.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from ftcore.ports import Progress, WorkerExit
-from ftcore.shm.notes import FINDINGS_MAX, SAVES_MAX, Found, Saved
+from ftcore.shm.notes import FINDINGS_MAX, SAVES_MAX, CheckpointNote, FindingNote
 from ftcore.sim.protocol.clock import Scheduler, ns
 from ftcore.sim.protocol.hosts import Process
 from ftcore.sim.protocol.network import Network
@@ -22,20 +22,20 @@ from ftcore.sim.protocol.standing import Standing
 SIGKILL, SIGTERM, SIGABRT = -9, -15, -6
 
 HEALTHY_NS = ns(5.0)
-"""Training that made a step this short a time ago is well, in the eyes of checkers."""
+"""Training counts as healthy for this long after a step."""
 
 MEETING_NS = ns(120.0)
-"""Workers wait this long for others to come to the round's store: long beyond the time that their node has to start."""
+"""Timeout of workers that wait for others at the round's store; far above the start timeout of nodes."""
 
 
 @attrs.frozen(kw_only=True)
 class RoundPlace:
-    """A node's place in a round, as its workers' environment tells them.
+    """A node's place in a round, from its workers' environment.
 
     Args:
-        group_rank: of the node.
+        group_rank: rank of the node.
         base_rank: global rank of its first worker.
-        slots: its workers.
+        slots: number of its workers.
         nodes: nodes of the round.
     """
 
@@ -50,12 +50,17 @@ class NodeWorkers:
     """One node's workers of a round.
 
     Args:
-        process: the agent that runs them; they end with it.
+        process: their agent; they end with it.
         round: their round.
         part: the node's place.
-        exited: told of each end that nobody asked for.
-        alive: by local rank.
-        findings, saves: what they leave on their pages.
+        exited: called with each exit that the agent did not cause.
+        alive: whether each runs, by local rank.
+        stop_at: the step boundary from which on they wait; 0: none.
+        waits: they wait at the boundary behind their last step; otherwise they have begun the next one.
+        save_at: the step boundary at which they save; 0: none.
+        saved: the step boundary of their newest save on request.
+        parked: they wait for the next round.
+        findings, saves: findings and checkpoints on their progress pages.
     """
 
     process: Process
@@ -66,37 +71,51 @@ class NodeWorkers:
     steps: int = 0
     step: int = 0
     mono: int = 0
-    paused: bool = False
+    stop_at: int = 0
+    waits: bool = False
+    save_at: int = 0
+    saved: int = 0
+    parked: bool = False
     standing: Standing | None = None
-    findings: list[Found] = attrs.field(factory=list)
-    saves: list[Saved] = attrs.field(factory=list)
+    findings: list[FindingNote] = attrs.field(factory=list)
+    saves: list[CheckpointNote] = attrs.field(factory=list)
+
+    @property
+    def paused(self) -> bool:
+        """Whether they wait between two steps: parked, or at a step boundary."""
+        return self.parked or self.waits
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether they wait at the boundary behind their last step, if they have not passed it yet."""
+        return 0 < self.stop_at <= self.steps
 
     @property
     def whole(self) -> bool:
-        """All live and can take part in a step."""
+        """Whether all run and can take part in a step."""
         return all(self.alive) and not (self.paused or self.standing is not None or self.process.frozen)
 
     def stand(self, standing: Standing) -> None:
-        """Do something else instead of a step, unless one of them hangs."""
+        """Begin a standstill, unless one of them hangs."""
         if self.standing is None or not self.standing.hangs:
             self.standing = standing
 
     def standing_of(self, local_rank: int) -> Standing | None:
-        """What a rank does instead of a step; None: it steps, or waits for the others."""
+        """The standstill of a rank; None: it steps, or waits for the others."""
         standing = self.standing
         return standing if standing is not None and standing.local_rank in (None, local_rank) else None
 
     @property
     def ill(self) -> str:
-        """Why it may rightly be stopped, if there is a reason in it."""
+        """Why the workers may legitimately be stopped; empty if there is no reason."""
         if not all(self.alive):
             return "a worker has ended"
         if self.process.frozen or self.paused:
             return "frozen" if self.process.frozen else "paused"
         return self.standing.name if self.standing is not None and self.standing.hangs else ""
 
-    def pages(self, uptime_ns: int) -> tuple[Progress | None, ...]:
-        """What their progress pages say, by their host's clock."""
+    def pages(self, uptime_ns: int, abilities: tuple[str, ...]) -> tuple[Progress | None, ...]:
+        """Their progress pages, by their host's clock, with what they can do on request."""
         page = Progress(
             steps=self.steps,
             step=self.step,
@@ -105,27 +124,28 @@ class NodeWorkers:
             loss=1.0,
             findings=tuple(self.findings[-FINDINGS_MAX:]),
             saves=tuple(self.saves[-SAVES_MAX:]),
+            abilities=abilities,
         )
         return tuple(page if self.steps else None for _ in self.alive)
 
     def spike(self, uptime_ns: int) -> None:
-        """The loss of the last step was far off; a detector in each worker has found that."""
+        """Add a finding of a loss spike in the last step."""
         mono, number = self.mono + uptime_ns, len(self.findings) + 1
-        self.findings.append(Found(number, "loss-spike", self.step, self.step, mono, 9.1, 2.4, 14.0, 5.0))
+        self.findings.append(FindingNote(number, "loss-spike", self.step, self.step, mono, 9.1, 2.4, 14.0, 5.0))
 
 
 @attrs.define(eq=False)
 class Gang:
-    """All workers of a round, as far as they run.
+    """All running workers of a round.
 
     Args:
         round: the round.
-        nodes: how many nodes it has.
+        nodes: number of nodes.
         members: their workers, by group rank.
-        step: the last step that it completed.
-        stalled_since: since when it completes none; -1: it does.
+        step: the last completed step.
+        stalled_since: since when it completes no steps; -1: it does.
         ill_at: when it was last ill, see ``JobTraining.ill``.
-        stood_ns, stood_at: how long it completed no step last, and when that ended.
+        stood_ns, stood_at: duration and end of its last standstill.
         done: it has ended.
     """
 
@@ -145,14 +165,14 @@ class JobTraining:
 
     Args:
         clock: virtual time.
-        net: for who reaches whom.
-        chance: where step times and ends come from.
+        net: the network.
+        chance: random generator of step times and exits.
         step_s: seconds of a step.
         total: steps of the whole training.
         every: steps between two checkpoints.
-        give_up_s: seconds after which a collective that does not come about ends its process.
-        poison: a step at which a rank fails every time; 0: none.
-        stepped: told of each step that a round completes.
+        give_up_s: timeout of a collective in seconds, which ends its process.
+        poison: a step at which a rank always fails; 0: none.
+        stepped: called after each step of a round.
     """
 
     def __init__(
@@ -177,10 +197,10 @@ class JobTraining:
         self.best = 0
         self._stepped = stepped
 
-    # -- beginning
+    # -- start
 
     def join(self, ranks: NodeWorkers, directed: int | None) -> None:
-        """A node's workers of a round run; the last node's begin the round's steps."""
+        """Add a node's workers to a round; the steps begin with the last node."""
         gang = self.gangs.setdefault(ranks.round, Gang(ranks.round, ranks.part.nodes))
         gang.members[ranks.part.group_rank] = ranks
         if len(gang.members) == gang.nodes and gang.step < 0:
@@ -190,10 +210,10 @@ class JobTraining:
             self._tick_later(gang)
 
     def roll_back(self, step: int) -> None:
-        """Checkpoints of later steps are of a lineage that was given up."""
+        """Discard checkpoints of later steps."""
         self.checkpoints = [saved for saved in self.checkpoints if saved <= step] or [0]
 
-    # -- going on
+    # -- steps
 
     def _tick_later(self, gang: Gang) -> None:
         self.clock.after(ns(self.step_ns / 1e9 * self.chance.uniform(0.8, 1.3)), lambda: self._tick(gang))
@@ -214,7 +234,7 @@ class JobTraining:
             self._tick_later(gang)
 
     def _let_go_on(self, gang: Gang) -> None:
-        """Whose healthy standstill is over goes on; what is wrong with the round is remembered."""
+        """End healthy standstills that are over; record when the round is ill."""
         for ranks in gang.members.values():
             if ranks.standing is not None and self.clock.now >= ranks.standing.until:
                 ranks.standing = None
@@ -222,7 +242,7 @@ class JobTraining:
             gang.ill_at = self.clock.now
 
     def ill(self, gang: Gang) -> str:
-        """Why the round may rightly be taken for one that hangs; empty: it makes steps, or will by itself."""
+        """Why the round may legitimately be judged to hang; empty: it completes steps, or will by itself."""
         members = list(gang.members.values())
         if len(members) < gang.nodes:
             return "not whole"
@@ -248,22 +268,31 @@ class JobTraining:
         gang.step += 1
         for ranks in gang.members.values():
             ranks.steps += 1
-            ranks.step, ranks.mono = gang.step, self.clock.now
+            ranks.step, ranks.mono, ranks.waits = gang.step, self.clock.now, ranks.must_wait
         self.best = max(self.best, gang.step)
         self._stepped(gang)
         if gang.step % self.every == 0:
             self.save(gang)
+        self.save_requested(gang)
         if gang.step >= self.total:
             gang.done = True
             for ranks in list(gang.members.values()):
                 self._finish(ranks)
 
+    def save_requested(self, gang: Gang) -> None:
+        """Save if all workers are at the step boundary at which they were ordered to."""
+        members = gang.members.values()
+        if all(ranks.save_at == ranks.steps != ranks.saved for ranks in members):
+            self.save(gang)
+            for ranks in members:
+                ranks.saved = ranks.save_at
+
     def save(self, gang: Gang) -> None:
-        """Write a checkpoint of the step that was completed last."""
+        """Save a checkpoint of the last completed step."""
         if gang.step not in self.checkpoints:
             self.checkpoints.append(gang.step)
         saves = gang.members[0].saves
-        saves.append(Saved(len(saves) + 1, gang.step, "simulated", 0.0, 0))
+        saves.append(CheckpointNote(len(saves) + 1, gang.step, "simulated", 0.0, 0))
 
     def _finish(self, ranks: NodeWorkers) -> None:
         for local_rank in range(ranks.part.slots):
@@ -282,10 +311,10 @@ class JobTraining:
                 if alive and not ranks.process.frozen and self.chance.random() < 0.7:
                     self.end(ranks, local_rank, SIGABRT if ranks.ill else 1)
 
-    # -- ending
+    # -- exits
 
     def end(self, ranks: NodeWorkers, local_rank: int, code: int) -> None:
-        """A worker ends by itself, or is killed by somebody else than its agent."""
+        """End a worker: by itself, or killed from outside its agent."""
         if not ranks.alive[local_rank] or not ranks.process.alive:
             return
         ranks.alive[local_rank] = False
@@ -299,17 +328,17 @@ class JobTraining:
         ranks.process.wake_for(lambda: ranks.exited(ended))
 
     def stop(self, ranks: NodeWorkers) -> tuple[Any, ...]:
-        """The agent has stopped them, or died; returns their exit codes."""
+        """End workers with their agent's stop or death; returns their exit codes."""
         codes = tuple(SIGTERM if alive else None for alive in ranks.alive)
         ranks.alive = [False] * len(ranks.alive)
         return codes
 
     def healthy(self, ranks: NodeWorkers | None) -> bool:
-        """Whether a step was completed lately."""
+        """Whether a step was completed recently."""
         return ranks is not None and ranks.steps > 0 and self.clock.now - ranks.mono < max(HEALTHY_NS, 3 * self.step_ns)
 
     def living(self) -> list[NodeWorkers]:
-        """All nodes' workers that live, by round and place."""
+        """All running workers of nodes, by round and place."""
         return [
             ranks
             for _, gang in sorted(self.gangs.items())

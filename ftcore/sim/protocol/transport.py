@@ -1,7 +1,7 @@
-"""The transport in memory: streams over the simulated network; see ``ports.Transport``.
+"""Transport over the simulated network; see ``ports.Transport``.
 
-What travels are the encoded frames of production. Some arrive twice, as the seed has it: facts at once, orders within
-``REDELIVERY_S``. A stream to where nobody serves breaks as soon as it is used.
+It carries the encoded frames of production. Some are delivered twice, depending on the seed: facts at once, orders
+within ``REDELIVERY_S``. A stream to an address without a listener breaks on first use.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from ftcore.sim.protocol.hosts import Process
 from ftcore.sim.protocol.network import End, Network, Wire
 
 REDELIVERY_S = 5.0
-"""The second delivery of an order comes within this time."""
+"""Longest delay of the second delivery of an order."""
 
 CLOSING_S = 0.5
-"""How long a listener that stops waits for those whom it serves."""
+"""Seconds for which a stopping listener waits for its streams."""
 
 FACTS, ORDERS = b'{"f":"facts"', b'{"f":"orders"'
 
 Tap = Callable[["Process", bytes], None]
-"""Given each frame that an agent writes or hears."""
+"""Called with each frame that an agent sends or receives."""
 
 
 class Switchboard:
@@ -34,9 +34,9 @@ class Switchboard:
 
     Args:
         net: the network.
-        chance: what arrives twice.
-        twice: the share that does.
-        sent, heard: given each frame that a caller sends, and hears.
+        chance: random generator of repeats.
+        twice: share of frames that are delivered twice.
+        sent, heard: called with each frame that a client sends, and receives.
     """
 
     def __init__(self, net: Network, chance: random.Random, twice: float, sent: Tap, heard: Tap) -> None:
@@ -46,7 +46,7 @@ class Switchboard:
 
 
 class SimTransport:
-    """What one process reaches others by.
+    """The transport of one process.
 
     Args:
         board: the listeners.
@@ -79,12 +79,12 @@ class SimTransport:
 
 
 class SimListener:
-    """Where one process serves; see ``ports.Listener``.
+    """The listener of one process; see ``ports.Listener``.
 
     Args:
         board: the listeners.
         process: the process.
-        address: where it is reached.
+        address: its address.
         handle: serves each stream.
     """
 
@@ -112,7 +112,7 @@ class SimListener:
             task.cancel()
 
     def accept(self, caller: "_Side") -> None:
-        """A caller wants a stream: it is served once the network has told of it."""
+        """Accept a client's stream, and serve it."""
         side = _Side(self._process)
         wire = self._board.net.connect(caller.end, side.end)
         caller.wire = side.wire = wire
@@ -132,7 +132,7 @@ class SimListener:
 
 
 class _Side:
-    """One end of a stream, as its process has it; see ``ports.Stream``.
+    """One end of a stream; see ``ports.Stream``.
 
     Args:
         process: the process.
@@ -176,27 +176,27 @@ class _Side:
         self.wire.send(self.end, frame)
 
     def close(self) -> None:
-        """Break it."""
+        """Break the stream."""
         self._closed = True
         if self.wire is not None and self._process.alive:
             self.wire.close()
 
     def finish(self) -> None:
-        """Close it behind what was written."""
+        """Close the stream after all written frames are delivered."""
         if self.wire is not None and self._process.alive:
             self.wire.finish(self.end)
 
     # -- for the network
 
     def hear(self, frame: bytes) -> None:
-        """A frame arrived."""
+        """Receive a frame."""
         if self._closed:
-            return  # what was under way when its process closed it
+            return  # in flight when the process closed the stream
         board = self.tapped
         if board is not None:
             board.heard(self._process, frame)
             if frame.startswith(ORDERS) and board.chance.random() < board.twice:
-                assert self.wire is not None  # whoever is frozen, or gone, says nothing twice
+                assert self.wire is not None  # a frozen or dead sender repeats nothing
                 sender = self.wire.server.process
                 sender.after(ns(board.chance.uniform(0, REDELIVERY_S)), lambda: self._take(frame))
         elif frame.startswith(FACTS) and self.doubles():
@@ -204,14 +204,14 @@ class _Side:
         self._take(frame)
 
     def broken(self) -> None:
-        """It broke."""
+        """Mark the stream as broken."""
         if self._over is None:
             self._over = StreamBroken("the stream broke", "UNAVAILABLE")
             self._wake()
             self.on_broken()
 
     def finished(self) -> None:
-        """The other end has said all that it had to say."""
+        """The peer has closed the stream."""
         self._finished = True
         self._wake()
 

@@ -1,1 +1,1 @@
-"""What-if: the incidents of a recorded log, decided again under another chain, and the price of each path."""
+"""What-if: decides the incidents of a recorded log again with another chain, and compares the costs."""

@@ -1,29 +1,26 @@
-"""What another policy would have cost: the incidents of a log, decided again under another chain.
+"""Comparison of policies: decides the incidents of a log again with another chain and estimates its costs.
 
-The log is folded. Where the recorded chain took an incident or gave it up, the other chain is put in its place and the
-production ``consult`` is asked. As long as the other chain takes the same plans, what happened is what it would have
-cost. Where it takes another one, the two *part*, and the other chain is asked what it would take if that failed, and so
-on to the end of the job: the *path*. Behind the last event every path is priced:
+The log is folded. Wherever the recorded chain took an incident or was exhausted, the production ``consult`` is called
+with the other chain. As long as the other chain takes the same plans, its cost is what happened. Where it takes another
+plan, the chains *part*; the other chain is then asked for its next plan in case that one fails, and so on to the end of
+the job: the *path*. At the end of the log, every path is priced:
 
-- a policy that the recorded chain took as well, in the same incident, does what it did then, and takes as long;
-- another one works as often as it did elsewhere in this log (three times or more), else as the table of costs assumes;
-- a plan that keeps the same machines is known to fail if in this very incident another such plan did, and to work if
-  another such plan did;
-- durations are medians of this log where it holds any, else composed of its phases and the table of costs.
+- a policy that the recorded chain took in the same incident has the recorded result and duration;
+- the success rate of another policy is its rate in this log (from three cases on), else that of the table of costs;
+- a plan that keeps the same machines fails if another such plan failed in this incident, and works if another worked;
+- durations are medians of this log if it has any, else sums of its phases and of the table of costs.
 
-A better reading of the evidence that comes before a plan was tried (the victim was reported before the culprit) is no
-failure of that plan: it comes whatever the chain is, and both chains begin anew with it.
+A new revision before a plan was tried (the victim was reported before the culprit) is not a failure of the plan: it
+occurs with any chain, and both chains start again with it.
 
-Every figure says where it comes from: ``this log``, a profile's name, ``default`` or ``given``. The result is an
-expectation: a plan that works two times out of three counts with two thirds of its price and one third of what follows
-its failure.
+Every figure has a source: ``this log``, a profile's name, ``default`` or ``given``. The result is an expected value: a
+plan with a success rate of two thirds counts with two thirds of its cost and one third of what follows its failure.
 
-House rules: nothing is simulated here and nothing drawn by chance. The chain that was used, asked about its own log,
-gives what the log holds, to the nanosecond. What the other chain would have seen after they part, in rounds that never
-were, is assumed to be the same fault again. Budgets are counted for the other chain on its own from there on. The job
-is able to do what the log and the other file declare (``policies/abilities.py``) and what is assumed besides. Policies
-that are not ftcore's are asked by a master alone: one that answered in this very incident says here what it said then,
-others are taken to pass, and named.
+Nothing is simulated or random. The recorded chain, compared with its own log, gives exactly the recorded values. In
+rounds after the chains part, the same fault is assumed to recur, and budgets are counted separately for the other
+chain. The job has the abilities declared in the log and the other file (``policies/abilities.py``), and those assumed.
+External policies are not run: one that answered in the same incident repeats its answer, others are assumed to pass and
+are listed.
 """
 
 from collections.abc import Iterator
@@ -48,21 +45,21 @@ from ftcore.events.policy import AbilityDeclared, PolicyConsidered, PolicyLoaded
 from ftcore.events.registry import Kind
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
 from ftcore.ids import SECOND
-from ftcore.policies.abilities import counted
+from ftcore.policies.abilities import usable_abilities
 from ftcore.policies.base import Ask, PlanKind, Take
 from ftcore.policies.chain import consult
-from ftcore.policies.feasible import unable
+from ftcore.policies.file.feasible import unable
 from ftcore.replay.reading import fold_recorded
 from ftcore.sim.cost import Costs
-from ftcore.sim.whatif.prices import NEEDS_NODE, Case, Option, Price, Prices, Stage
+from ftcore.sim.whatif.prices import NEEDS_NODE, IncidentCase, PlanOption, Price, Prices, RecordedPlan
 from ftcore.states.fold.incidents import was_tried
 from ftcore.states.model import IncidentState, JobState
 
-_ASKED_WITH = ("chain", "attempts", "repeat", "node_faults", "streak", "incident", "abilities", "declared")
-"""Parts of the state that the other chain sees as its own."""
+_REPLACED_FIELDS = ("policy", "abilities", "history", "evidence", "incident")
+"""Parts of the state that are replaced for the other chain."""
 
 PATH_MAX = 256
-"""Plans followed for one incident; a chain that tries more has spent its budgets long before."""
+"""Most plans of a path; the budgets of a chain end earlier."""
 
 
 @attrs.frozen(kw_only=True)
@@ -82,17 +79,17 @@ class Compared:
 
 
 class WhatIf:
-    """A reader (see ``replay``) that asks another chain about every incident; ``compared`` once all was fed.
+    """A reader (see ``replay``) that asks another chain about every incident; call ``compared`` after the last event.
 
     Args:
         other: the other chain.
-        costs: for what the log does not tell.
-        needs_node: share of a machine's faults that only another machine cures, and where that comes from.
-        assumed: abilities that the job is taken to have besides.
+        costs: durations that are not in the log.
+        needs_node: share of machine faults that only another machine cures, and its source.
+        assumed: additional abilities of the job.
 
     Attributes:
-        recorded_source: where the recorded chain came from.
-        not_asked: policies of the other chain that are not ftcore's and were not asked by the recorded one.
+        recorded_source: source of the recorded chain.
+        not_asked: external policies of the other chain without recorded answers.
     """
 
     def __init__(
@@ -103,13 +100,13 @@ class WhatIf:
         assumed: tuple[str, ...] = (),
     ) -> None:
         self._other = other
-        self._assumed = counted((), assumed)
+        self._assumed = usable_abilities((), assumed)
         self._needs_node = needs_node
         self._costs = costs or Costs()
         self._state = JobState()
-        self._cases: list[Case] = []
-        self._open: Case | None = None
-        self._down: tuple[Case, int] | None = None
+        self._cases: list[IncidentCase] = []
+        self._open: IncidentCase | None = None
+        self._down: tuple[IncidentCase, int] | None = None
         self._attempts: dict[str, list[int]] | None = None
         self._paces: list[float] = []
         self._pace_from: tuple[int, int, int] | None = None
@@ -126,7 +123,7 @@ class WhatIf:
 
     @property
     def unable(self) -> str:
-        """What the other chain passes over because the job is not able to do it; empty if nothing."""
+        """Entries of the other chain that the job lacks the abilities for; empty if none."""
         return unable(self._other, self._declared, self._assumed)
 
     def feed(self, event: Event) -> None:
@@ -148,7 +145,7 @@ class WhatIf:
             if self._cases and self._open is None and self._cases[-1].finished:
                 self._down = (self._cases[-1], state.run)
         elif self._open is not None:
-            self._go_on(event, data, self._open)
+            self._continue(event, data, self._open)
 
     def _read_fact(self, data: Any) -> None:
         if isinstance(data, PolicyLoaded):
@@ -160,7 +157,7 @@ class WhatIf:
             self._attempts = None
 
     def _pace(self, event: Event, data: JobProgressed | CheckpointCommitted) -> None:
-        """Seconds a step, from two samples of one round between which nothing else happened."""
+        """Sample seconds per step, from two progress events of a round without an incident between them."""
         last = self._pace_from
         if last is not None and last[0] == data.round and data.step > last[1] and self._state.incident is None:
             self._paces.append((event.time - last[2]) / SECOND / (data.step - last[1]))
@@ -171,37 +168,39 @@ class WhatIf:
         state, fact = self._state, self._fact
         assert state.incident is not None
         happened = fact.at.wall if fact is not None and fact.at is not None else event.time
-        behind = None
-        if state.step is not None and state.step_absolute and state.checkpoints:
-            behind = max(0, state.step - state.checkpoints[-1])
-        case = Case(
+        unsaved = None
+        if state.training.step is not None and state.training.step_absolute and state.training.checkpoints:
+            unsaved = max(0, state.training.step - state.training.checkpoints[-1])
+        case = IncidentCase(
             id=state.incident.id,
             kind=data.kind,
             cls=data.fault.cls,
             opened=event.time,
             before_s=max(0, event.time - happened) / SECOND,
-            behind=behind,
+            unsaved=unsaved,
         )
         self._cases.append(case)
         self._open = case
 
-    def _before(self, event: Event, data: Any, case: Case) -> None:
-        """What has to be looked at in the state in which the recorded chain decided."""
+    def _before(self, event: Event, data: Any, case: IncidentCase) -> None:
+        """Handle an event before it is folded, in the state in which the recorded chain decided."""
         known = self._state.incident
         if known is None:
             return
         if isinstance(data, IncidentRediagnosed) and data.revision > known.revision:
-            self._read_anew(event, case, tried=was_tried(self._state, known))
+            self._restart_chain(event, case, tried=was_tried(self._state, known))
         elif isinstance(data, IncidentExhausted):
             if self._fact is not None and isinstance(self._fact.data, NodeGaveUp):
-                return  # no plan can overrule it
-            if known.revision <= REVISIONS_MAX + (len(self._state.world.members) if self._state.world else 0):
+                return  # no plan can change it
+            if known.revision <= REVISIONS_MAX + (
+                len(self._state.rounds.world.members) if self._state.rounds.world else 0
+            ):
                 self._ask(event, case, known, None)
         elif isinstance(data, PolicyConsidered) and data.verdict == "take":
             self._ask(event, case, known, _recorded(data))
 
-    def _read_anew(self, event: Event, case: Case, *, tried: bool) -> None:
-        """The chain starts again, because the plan failed, or because of what came to be known before it was tried."""
+    def _restart_chain(self, event: Event, case: IncidentCase, *, tried: bool) -> None:
+        """Start the chain again after a failed plan, or after a new revision before the plan was tried."""
         case.asked = []
         stage = case.under_way
         if stage is None:
@@ -216,12 +215,12 @@ class WhatIf:
         if case.parted is None and self._attempts is not None and mine.policy and not mine.ends:
             self._attempts[mine.policy].pop()
 
-    def _go_on(self, event: Event, data: Any, case: Case) -> None:
+    def _continue(self, event: Event, data: Any, case: IncidentCase) -> None:
         stage = case.under_way
         if isinstance(data, IncidentRediagnosed):
             case.cls, case.kind = data.fault.cls, data.kind
         elif isinstance(data, PolicyConsidered) and data.verdict == "take":
-            case.stages.append(Stage(option=_recorded(data), began=event.time))
+            case.stages.append(RecordedPlan(option=_recorded(data), began=event.time))
         elif isinstance(data, RoundPlanned | WorldFormed | RoundStarted):
             if stage is not None:
                 stage.marks[type(data).__name__] = event.time
@@ -231,13 +230,15 @@ class WhatIf:
         elif isinstance(data, IncidentResolved | IncidentExhausted):
             self._close(event, data, case, stage)
 
-    def _close(self, event: Event, data: IncidentResolved | IncidentExhausted, case: Case, stage: Stage | None) -> None:
+    def _close(
+        self, event: Event, data: IncidentResolved | IncidentExhausted, case: IncidentCase, stage: RecordedPlan | None
+    ) -> None:
         self._open = None
         ended = isinstance(data, IncidentExhausted) or data.outcome == "ended"
         case.finished = ended and case.kind == "fault"
         case.steps_lost = data.steps_lost if isinstance(data, IncidentResolved) else None
         if case.finished:
-            case.steps_lost = case.behind
+            case.steps_lost = case.unsaved
         else:
             case.ended = event.time
         if stage is not None:
@@ -245,14 +246,14 @@ class WhatIf:
 
     # -- the other chain
 
-    def _ask(self, event: Event, case: Case, incident: IncidentState, taken: Option | None) -> None:
-        """Ask the other chain where the recorded one took the incident, or gave it up.
+    def _ask(self, event: Event, case: IncidentCase, incident: IncidentState, taken: PlanOption | None) -> None:
+        """Ask the other chain at a decision of the recorded chain.
 
         Args:
             event: the recorded decision.
-            case: what is known of the incident so far.
-            incident: as it is in the state before that decision.
-            taken: what the recorded chain took; None: nobody took it.
+            case: the incident so far.
+            incident: its state before the decision.
+            taken: the recorded plan; None: no policy took the incident.
         """
         if case.parted is not None:
             return
@@ -265,23 +266,28 @@ class WhatIf:
         elif first is not None or taken is not None:
             case.parted, case.parted_at, case.path = len(case.stages), event.time, path
             if self._attempts is None:
-                self._attempts = {name: list(times) for name, times in self._state.attempts.items()}
+                self._attempts = {name: list(times) for name, times in self._state.history.attempts.items()}
             if first is not None and not first.ends:
                 self._attempts.setdefault(first.policy, []).append(event.time)
 
-    def _path(self, case: Case, incident: IncidentState) -> list[Option]:
-        """What the other chain takes, and what it takes if whatever it takes fails."""
+    def _path(self, case: IncidentCase, incident: IncidentState) -> list[PlanOption]:
+        """The plans of the other chain, each in case the previous one fails."""
         state, other = self._state, self._other
-        kept = {name: getattr(state, name) for name in _ASKED_WITH}
-        asked = attrs.evolve(incident, asked=list(case.asked), tried=list(incident.tried), taken="", plan="")
-        attempts = state.attempts if self._attempts is None else self._attempts
-        state.chain, state.incident, state.declared = other.chain, asked, other.declared
-        state.abilities = {**state.abilities, "file": other.declared.abilities, "assumed": self._assumed}
-        state.attempts = {name: list(times) for name, times in attempts.items()}
-        state.repeat = attrs.evolve(state.repeat)
-        state.node_faults = {name: list(times) for name, times in state.node_faults.items()}
+        kept = {name: getattr(state, name) for name in _REPLACED_FIELDS}
+        asked = attrs.evolve(incident, asked=list(case.asked), tried=list(incident.tried), plan=None)
+        attempts = state.history.attempts if self._attempts is None else self._attempts
+        state.incident = asked
+        state.policy = attrs.evolve(state.policy, chain=other.chain, declared=other.declared)
+        abilities = {**state.abilities.declared, "file": other.declared.abilities, "assumed": self._assumed}
+        state.abilities = attrs.evolve(state.abilities, declared=abilities)
+        state.history = attrs.evolve(state.history, attempts={name: list(times) for name, times in attempts.items()})
+        state.evidence = attrs.evolve(
+            state.evidence,
+            repeat=attrs.evolve(state.evidence.repeat),
+            node_faults={name: list(times) for name, times in state.evidence.node_faults.items()},
+        )
         try:
-            path: list[Option] = []
+            path: list[PlanOption] = []
             for option in self._follow(asked):
                 if not path:
                     case.asked = list(asked.asked)
@@ -291,46 +297,46 @@ class WhatIf:
             for name, value in kept.items():
                 setattr(state, name, value)
 
-    def _follow(self, incident: IncidentState) -> Iterator[Option]:
+    def _follow(self, incident: IncidentState) -> Iterator[PlanOption]:
         state, readings = self._state, 1
         for _ in range(PATH_MAX):
             verdict, policy = _consulted(incident, state)
             if verdict is None:
                 if incident.kind == "fault":
-                    yield Option(policy="", plan="end", ends=True)
+                    yield PlanOption(policy="", plan="end", ends=True)
                 return
             option = _planned(policy, verdict)
             yield option
             if option.ends:
                 return
-            state.attempts.setdefault(policy, []).append(state.time)
+            state.history.attempts.setdefault(policy, []).append(state.time)
             if verdict.plan is PlanKind.TELL or verdict.terms.then == "continue":
                 incident.saved = incident.saved or option.saves
                 continue
             incident.tried.append(policy)
             if verdict.plan is PlanKind.RESTART:
-                state.streak += 1
-            if option.keeps and incident.kind == "fault":  # the same fault comes again, in the next round
+                state.history.streak += 1
+            if option.keeps and incident.kind == "fault":  # assume that the fault recurs in the next round
                 readings += 1
                 if readings > REVISIONS_MAX:
-                    yield Option(policy="", plan="end", ends=True)
+                    yield PlanOption(policy="", plan="end", ends=True)
                     return
                 incident.asked, incident.saved = [], False
-                state.repeat.count += 1
+                state.evidence.repeat.count += 1
                 for node in incident.fault.nodes[:1]:
-                    state.node_faults.setdefault(node, []).append(state.time)
+                    state.evidence.node_faults.setdefault(node, []).append(state.time)
 
     # -- prices
 
     def compared(self) -> list[Compared]:
-        """Every incident that ended, under both chains.
+        """All ended incidents under both chains.
 
         Raises:
-            UsageError: the log holds none.
+            UsageError: there are none.
         """
         cases = [case for case in self._cases if case.ended is not None or case.finished]
         if not cases:
-            raise UsageError("the log holds no incident that ended: there is nothing to compare")
+            raise UsageError("nothing to compare: the log has no incident that ended")
         prices = Prices(cases, self._costs, self._paces, self._needs_node)
         return [
             Compared(id=case.id, kind=case.kind, cls=case.cls, recorded=prices.recorded(case), other=prices.other(case))
@@ -339,11 +345,11 @@ class WhatIf:
 
 
 def _consulted(incident: IncidentState, state: JobState) -> tuple[Take | None, str]:
-    """Which policy takes the incident, and how; who is not ftcore's and did not answer then is taken to pass."""
+    """The verdict and policy that takes the incident; external policies without a recorded answer pass."""
     asking = True
     while asking:
         asking = False
-        for answer in consult(state.chain, incident, state):
+        for answer in consult(state.policy.chain, incident, state):
             incident.asked.append(answer.policy)
             if isinstance(answer.verdict, Take):
                 return answer.verdict, answer.policy
@@ -352,24 +358,24 @@ def _consulted(incident: IncidentState, state: JobState) -> tuple[Take | None, s
 
 
 def _is_stepping(state: JobState) -> bool:
-    """Every member of the world has completed a step."""
-    return state.world is not None and state.world.stepped == len(state.world.members) > 0
+    """Whether every member of the world has completed a step."""
+    return state.rounds.world is not None and state.rounds.world.stepped == len(state.rounds.world.members) > 0
 
 
-def _planned(policy: str, take: Take) -> Option:
+def _planned(policy: str, take: Take) -> PlanOption:
     terms = take.terms
     return _option(policy, str(take.plan), take.wait_s, terms)
 
 
-def _recorded(data: PolicyConsidered) -> Option:
+def _recorded(data: PolicyConsidered) -> PlanOption:
     return _option(data.policy, data.plan, data.wait_s, data.terms)
 
 
-def _option(policy: str, plan: str, wait_s: float, terms: Any) -> Option:
+def _option(policy: str, plan: str, wait_s: float, terms: Any) -> PlanOption:
     restart = plan == PlanKind.RESTART
     moves = terms is not None and bool(terms.replace or terms.exclude or terms.want)
     command = terms.command if terms is not None else None
-    return Option(
+    return PlanOption(
         policy=policy,
         plan=plan,
         keeps=restart and not moves,

@@ -1,6 +1,6 @@
-"""Prices of plans: what each chain cost, or is expected to cost, in an incident; see ``compare.py`` for the rules.
+"""Prices of plans: the recorded or expected cost of each chain in an incident; see ``compare.py`` for the rules.
 
-House rule: every price names its sources, and a figure that this log holds is never taken from elsewhere.
+Every price names its sources; figures of this log take precedence.
 """
 
 import statistics
@@ -13,28 +13,28 @@ from ftcore.faults.taxonomy import CLASSES, FaultClass
 from ftcore.ids import SECOND
 from ftcore.policies.base import PlanKind
 from ftcore.sim.cost import Costs
-from ftcore.wording import NOBODY
+from ftcore.wording import NO_POLICY
 
 SAMPLES_MIN = 3
-"""From so many cases on, what a policy did in this log counts for more than an assumption."""
+"""Fewest cases in this log from which a policy's success rate is taken."""
 
 NEEDS_NODE = (0.33, "default")
-"""Share of a machine's faults that another process does not cure, where a log does not tell: middle of the sources."""
+"""Share of machine faults that a restarted process does not cure, if the log does not tell: middle of the sources."""
 
 
 @attrs.frozen(kw_only=True)
-class Option:
-    """A plan of the other chain.
+class PlanOption:
+    """A plan of a chain.
 
     Args:
-        policy: who took it.
-        plan: its kind.
-        keeps: it starts again on the same machines.
-        parks: the workers that live wait with their state.
-        launches: another machine has to come.
-        saves: it saves the present step.
-        ends: the job ends with it, or nobody took the incident.
-        wait_s: back-off.
+        policy: the policy; empty: no policy took the incident.
+        plan: kind of the plan.
+        keeps: restart on the same machines.
+        parks: surviving workers are parked.
+        launches: needs another machine.
+        saves: saves a checkpoint of the current step.
+        ends: ends the job, or no policy took the incident.
+        wait_s: back-off in seconds.
     """
 
     policy: str
@@ -46,24 +46,24 @@ class Option:
     ends: bool = False
     wait_s: float = 0.0
 
-    def is_like(self, other: "Option") -> bool:
-        """Whether both do the same; how long they wait before it may differ."""
+    def is_like(self, other: "PlanOption") -> bool:
+        """Whether two plans are equal, apart from the back-off."""
         return attrs.evolve(self, wait_s=0.0) == attrs.evolve(other, wait_s=0.0)
 
 
 @attrs.define(kw_only=True)
-class Stage:
-    """A plan that was carried out, as recorded.
+class RecordedPlan:
+    """A recorded execution of a plan.
 
     Args:
-        option: what was planned.
+        option: the plan.
         began: nanoseconds.
-        ended: nanoseconds; 0 while it is under way.
-        result: ``resolved``, ``failed``, ``continued``, ``ended``, or empty while it is under way.
-        marks: when the round was planned, formed and started, nanoseconds.
+        ended: nanoseconds; 0: not yet.
+        result: ``resolved``, ``failed``, ``continued``, ``ended``; empty: not yet known.
+        marks: when the round was planned, formed and started, in nanoseconds.
     """
 
-    option: Option
+    option: PlanOption
     began: int
     ended: int = 0
     result: str = ""
@@ -71,29 +71,29 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration in seconds."""
         return (self.ended - self.began) / SECOND
 
 
 @attrs.define(kw_only=True)
-class Case:
+class IncidentCase:
     """An incident of the log.
 
     Args:
-        id: its identity.
+        id: its ID.
         kind: its kind.
-        cls: class of its fault.
+        cls: class of the fault.
         opened: nanoseconds.
-        before_s: from the fault until it was opened.
-        behind: steps completed since the newest checkpoint; None if not known.
-        stages: what the recorded chain did, without plans that a better reading of the evidence took the place of.
-        asked: policies of the other chain that were asked in this reading.
-        wait_more_s: how much longer the other chain waits before the plans that both take.
-        parted: stages after which the other chain does something else; None: it does the same.
-        parted_at: when that was, nanoseconds.
-        path: what it would do from there on.
+        before_s: seconds from the fault until it was opened.
+        unsaved: steps completed since the newest checkpoint; None: unknown.
+        stages: executed plans of the recorded chain, without those superseded by a new revision before they were tried.
+        asked: policies of the other chain asked in this revision.
+        wait_more_s: additional back-off of the other chain in the common plans, in seconds.
+        parted: number of stages after which the chains part; None: they do not.
+        parted_at: when they part, nanoseconds.
+        path: plans of the other chain from there on.
         steps_lost: as recorded.
-        ended: nanoseconds; for a job that ended and was started again, its first step after that; None: never.
+        ended: nanoseconds; if the job ended and was resubmitted: its first step after that; None: never.
     """
 
     id: str
@@ -101,33 +101,33 @@ class Case:
     cls: str
     opened: int
     before_s: float
-    behind: int | None
-    stages: list[Stage] = attrs.field(factory=list)
+    unsaved: int | None
+    stages: list[RecordedPlan] = attrs.field(factory=list)
     asked: list[str] = attrs.field(factory=list)
     wait_more_s: float = 0.0
     parted: int | None = None
     parted_at: int = 0
-    path: list[Option] = attrs.field(factory=list)
+    path: list[PlanOption] = attrs.field(factory=list)
     steps_lost: int | None = None
     ended: int | None = None
     finished: bool = False
 
     @property
-    def under_way(self) -> Stage | None:
-        """The stage that has no result yet."""
+    def under_way(self) -> RecordedPlan | None:
+        """The stage without a result."""
         return self.stages[-1] if self.stages and not self.stages[-1].result else None
 
 
 @attrs.frozen(kw_only=True)
 class Price:
-    """What one chain costs in one incident.
+    """The cost of one chain in one incident.
 
     Args:
-        policies: taken in order, with the chance (0 to 1) that it comes so far.
-        seconds: until training went on.
-        steps_lost: steps to do again.
+        policies: policies in order, each with the probability (0 to 1) that it is reached.
+        seconds: seconds until training resumed.
+        steps_lost: steps to repeat.
         total: both, in seconds.
-        source: where the figures come from.
+        source: sources of the figures.
     """
 
     policies: tuple[tuple[str, float], ...]
@@ -144,14 +144,15 @@ class Price:
 
 
 class Prices:
-    """Prices of plans: measured in the cases where they can be, else composed."""
+    """Computes prices: measured if possible, else composed from the table of costs."""
 
-    def __init__(self, cases: list[Case], costs: Costs, paces: list[float], needs_node: tuple[float, str]) -> None:
+    def __init__(
+        self, cases: list[IncidentCase], costs: Costs, paces: list[float], needs_node: tuple[float, str]
+    ) -> None:
         self._needs_node = needs_node
         self._costs = _measured(cases, costs)
         self._step_s = statistics.median(paces) if paces else costs["step"]
         self._step_source = "this log" if paces else costs.source("step")
-        self._cases = cases
         self._worked: dict[str, list[bool]] = {}
         self._took: dict[tuple[str, str], list[float]] = {}
         for case in cases:
@@ -169,8 +170,8 @@ class Prices:
         losses = [case.steps_lost for case in cases if case.steps_lost is not None and case.kind == "fault"]
         self._lost = statistics.mean(losses) if losses else 0.0
 
-    def recorded(self, case: Case) -> Price:
-        """What happened."""
+    def recorded(self, case: IncidentCase) -> Price:
+        """The recorded cost."""
         sources = ["this log"]
         if case.ended is not None:
             seconds = case.before_s + (case.ended - case.opened) / SECOND
@@ -190,8 +191,8 @@ class Prices:
             source=_sources(sources),
         )
 
-    def other(self, case: Case) -> Price:
-        """What the other chain is expected to cost."""
+    def other(self, case: IncidentCase) -> Price:
+        """The expected cost of the other chain."""
         if case.parted is None:
             same = self.recorded(case)
             more = max(case.wait_more_s, -same.seconds)
@@ -204,14 +205,14 @@ class Prices:
         seen = {name: sum(stage.option.policy == name for stage in shared) for name, _ in taken}
         bad = any(stage.option.keeps and stage.result == "failed" for stage in shared)
         saved = any(stage.option.saves for stage in shared)
-        behind = float(case.behind if case.behind is not None else case.steps_lost or self._lost)
+        unsaved = float(case.unsaved if case.unsaved is not None else case.steps_lost or self._lost)
         for option in case.path:
             if chance < 1e-6:
                 break
-            taken.append((option.policy or NOBODY, round(chance, 4)))
+            taken.append((option.policy or NO_POLICY, round(chance, 4)))
             if option.ends:
                 cost, source = self._end()
-                seconds, lost = seconds + chance * cost, lost + chance * (0.0 if saved else behind)
+                seconds, lost = seconds + chance * cost, lost + chance * (0.0 if saved else unsaved)
                 sources.append(source)
                 chance = 0.0
                 break
@@ -227,7 +228,7 @@ class Prices:
             spent, spent_source = self._failure(option, stage)
             in_memory = option.parks or option.plan == PlanKind.IN_PLACE or saved
             seconds += chance * (works * cost + (1 - works) * spent)
-            lost += chance * works * (0.0 if in_memory else behind)
+            lost += chance * works * (0.0 if in_memory else unsaved)
             sources += [known, source if works > 0 else spent_source]
             chance *= 1 - works
         return Price(
@@ -239,15 +240,17 @@ class Prices:
         )
 
     def _end(self) -> tuple[float, str]:
-        """The job ends and is started again."""
+        """Seconds from the job's end until it trains again after a resubmission, and their source."""
         if self._gap is not None:
             return self._gap, "this log"
         costs = self._costs
         parts = ("stop", "resubmit", "start", "load", "warm_up", "step")
         return costs["poll"] / 2 + sum(costs[name] for name in parts), costs.source("resubmit")
 
-    def _works(self, case: Case, option: Option, stage: Stage | None, bad: bool) -> tuple[float, str]:
-        """The chance that a plan brings its outcome."""
+    def _works(
+        self, case: IncidentCase, option: PlanOption, stage: RecordedPlan | None, bad: bool
+    ) -> tuple[float, str]:
+        """The probability that a plan succeeds, and its source."""
         if stage is not None and stage.result in ("resolved", "failed"):
             return float(stage.result == "resolved"), "this log"
         if option.keeps:
@@ -263,18 +266,18 @@ class Prices:
             return 1 - self._needs_node[0], self._needs_node[1]
         return 1.0, "default"
 
-    def _success(self, option: Option, stage: Stage | None) -> tuple[float, str]:
+    def _success(self, option: PlanOption, stage: RecordedPlan | None) -> tuple[float, str]:
         if stage is not None and stage.result == "resolved":
             return stage.seconds, "this log"
         return self._of(option, "resolved")
 
-    def _failure(self, option: Option, stage: Stage | None) -> tuple[float, str]:
+    def _failure(self, option: PlanOption, stage: RecordedPlan | None) -> tuple[float, str]:
         if stage is not None and stage.result == "failed":
             return stage.seconds, "this log"
         return self._of(option, "failed")
 
-    def _of(self, option: Option, result: str) -> tuple[float, str]:
-        """A plan's duration: this log's median, else composed."""
+    def _of(self, option: PlanOption, result: str) -> tuple[float, str]:
+        """A plan's duration: this log's median, else composed; and its source."""
         known = self._took.get((option.policy, result), [])
         if known:
             return statistics.median(known), "this log"
@@ -283,8 +286,8 @@ class Prices:
         return option.wait_s + sum(costs[name] for name in names), _sources([costs.source(name) for name in names])
 
 
-def _parts(option: Option, result: str) -> tuple[str, ...]:
-    """The figures that a plan's duration is composed of."""
+def _parts(option: PlanOption, result: str) -> tuple[str, ...]:
+    """Names of the figures whose sum is a plan's duration."""
     if option.saves:
         return ("save",)
     if option.plan == PlanKind.TELL:
@@ -296,8 +299,8 @@ def _parts(option: Option, result: str) -> tuple[str, ...]:
     return (*way, load, "warm_up", "step") if result == "resolved" else (*way, "detect_crash")
 
 
-def _measured(cases: Iterable[Case], costs: Costs) -> Costs:
-    """The table with this log's own phases of plain restarts where it has any."""
+def _measured(cases: Iterable[IncidentCase], costs: Costs) -> Costs:
+    """The table of costs with this log's measured phases of plain restarts."""
     phases: dict[str, list[float]] = {"stop": [], "start": [], "load": []}
     for case in cases:
         for stage in case.stages:
@@ -313,8 +316,8 @@ def _measured(cases: Iterable[Case], costs: Costs) -> Costs:
     return costs.changed(found, "this log")
 
 
-def _nth(case: Case, policy: str, seen: dict[str, int]) -> Stage | None:
-    """The recorded stage of a policy that corresponds to its next one."""
+def _nth(case: IncidentCase, policy: str, seen: dict[str, int]) -> RecordedPlan | None:
+    """The recorded stage that corresponds to the policy's next occurrence in the path."""
     same = [stage for stage in case.stages if stage.option.policy == policy]
     place = seen.get(policy, 0)
     seen[policy] = place + 1

@@ -1,11 +1,11 @@
-"""The fold: state + event -> state. It *is* the live machine of job, nodes, workers and incident.
+"""The fold: state + event -> state. It runs the machines of job, nodes, workers and incident.
 
 House rules:
-- pure: the result depends on the state and the event alone; the only time is the event's;
-- it must accept every event ever written: meaning may be added, never changed;
-- it never asks a policy and never forms a world: decisions are folded as recorded;
-- it updates in place a state that it owns; who wants the old one copies it first;
-- an event that some machine does not accept changes nothing there and is returned as a ``Change`` without a target.
+- The fold is pure: its result depends only on the state and the event; its only clock is the event's time.
+- It accepts every event ever written: meaning may be added, never changed.
+- It never asks a policy and never forms a world: decisions are folded as recorded.
+- It changes the state in place; a caller that needs the old state copies it first.
+- An event that a machine does not accept leaves the machine unchanged and is returned as a ``Change`` without a target.
 """
 
 from ftcore.states.fold.base import Change, Changes

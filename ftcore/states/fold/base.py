@@ -1,4 +1,4 @@
-"""What the handlers of the fold share: their registry, the stepping of machines, reports of faults."""
+"""Shared by the handlers of the fold: their registry, steps of machines, reports of faults."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -8,17 +8,11 @@ from ftcore.commands import ADVISER, AskPolicy
 from ftcore.events.envelope import Event
 from ftcore.events.policy import PolicyAnswered
 from ftcore.states import timers
+from ftcore.states.evidence import REPORTS_MAX, TAIL_BYTES_MAX, Report
 from ftcore.states.incident import INCIDENT
 from ftcore.states.job import JOB
-from ftcore.states.model import (
-    REPORTS_MAX,
-    TAIL_BYTES_MAX,
-    ActionState,
-    IncidentState,
-    JobState,
-    NodeState,
-    Report,
-)
+from ftcore.states.membership import NodeState
+from ftcore.states.model import AbilitiesState, ActionState, IncidentState, JobState, TakenPlan
 from ftcore.states.node import NODE, OUTGOING
 from ftcore.states.phases import is_acting
 from ftcore.states.table import Machine
@@ -27,12 +21,12 @@ from ftcore.states.world import usable
 
 
 class Change(NamedTuple):
-    """What one event did to one machine.
+    """The effect of one event on one machine.
 
     Args:
         machine: the machine's name.
-        instance: which one, as ``node1`` or ``node1/0``.
-        trigger: the trigger that the event was to it.
+        instance: name of the instance, for example ``node1`` or ``node1/0``.
+        trigger: the trigger that the event was for the machine.
         source: the state before.
         target: the state after; the same if ignored; None for an anomaly.
     """
@@ -62,7 +56,7 @@ def on(payload: type[Any]) -> Callable[[Handler], Handler]:
 
 
 def step(machine: Machine, instance: str, source: Any, trigger: str, changes: Changes, context: Any = None) -> Any:
-    """Step one machine and note what happened; an anomaly leaves it where it is."""
+    """Step one machine, append the change, and return the new state; an anomaly keeps the state."""
     target = machine.step(source, trigger, context)
     changes.append(Change(machine.name, instance, trigger, source, target))
     return source if target is None else target
@@ -84,11 +78,11 @@ def report(
     kind: str = "",
     values: dict[str, float] | None = None,
 ) -> None:
-    """Keep what a fact says of a fault, bounded, for classification."""
-    round_ = round_ if round_ is not None else state.world.round if state.world is not None else 0
-    if len(state.reports) >= REPORTS_MAX and not _make_room(state, event, round_):
+    """Store the evidence in a fact for classification; the number of reports and the tail are bounded."""
+    round_ = round_ if round_ is not None else state.rounds.world.round if state.rounds.world is not None else 0
+    if len(state.evidence.reports) >= REPORTS_MAX and not _make_room(state, event, round_):
         return
-    state.reports.append(
+    state.evidence.reports.append(
         Report(
             seq=event.seq,
             type=event.type,
@@ -111,19 +105,19 @@ def report(
 
 
 def _make_room(state: JobState, event: Event, round_: int) -> bool:
-    """Drop the oldest report of an earlier round; for a failed order, which must be noticed, else the newest one."""
-    for place, report in enumerate(state.reports):
+    """Drop the oldest report of an earlier round, if any; else only a failed order drops a report, the newest."""
+    for place, report in enumerate(state.evidence.reports):
         if report.round < round_:
-            del state.reports[place]
+            del state.evidence.reports[place]
             return True
     if event.type == "action.failed":
-        state.reports.pop()
+        state.evidence.reports.pop()
         return True
     return False
 
 
 def advised_nothing(state: JobState, ordered: ActionState, reason: str) -> None:
-    """A policy that is not ftcore's gave no answer that can be used: that counts as a pass."""
+    """Record a pass for a policy of another package that gave no usable answer."""
     command = ordered.command
     assert isinstance(command, AskPolicy)
     answer = PolicyAnswered(effect=ordered.effect, policy=command.policy, verdict="pass", reason=reason)
@@ -131,7 +125,7 @@ def advised_nothing(state: JobState, ordered: ActionState, reason: str) -> None:
 
 
 def advised(state: JobState, ordered: ActionState, answer: PolicyAnswered) -> None:
-    """Take in what a policy that is not ftcore's said, if it was about the incident as it is now."""
+    """Record the answer of a policy of another package, if it is about the current revision of the incident."""
     ordered.waiting.pop(ADVISER, None)
     command, known = ordered.command, state.incident
     assert isinstance(command, AskPolicy)
@@ -141,11 +135,12 @@ def advised(state: JobState, ordered: ActionState, answer: PolicyAnswered) -> No
 
 def step_job(state: JobState, trigger: str, changes: Changes) -> None:
     """Step the job's machine."""
-    state.phase = step(JOB, state.job, state.phase, trigger, changes, state.before_stuck)
+    before = state.stuck.before if state.stuck is not None else None
+    state.phase = step(JOB, state.job, state.phase, trigger, changes, before)
 
 
 def step_incident(state: JobState, trigger: str, changes: Changes) -> IncidentState | None:
-    """Step the open incident's machine; returns the incident, if one is open."""
+    """Step the machine of the open incident; return the incident, if one is open."""
     open_incident = state.incident
     if open_incident is not None:
         open_incident.phase = step(INCIDENT, open_incident.id, open_incident.phase, trigger, changes)
@@ -153,44 +148,63 @@ def step_incident(state: JobState, trigger: str, changes: Changes) -> IncidentSt
 
 
 def step_node(state: JobState, found: NodeState, trigger: str, changes: Changes) -> None:
-    """Step a node's machine and keep count of the phases."""
+    """Step a node's machine and update the number of nodes in each phase."""
+    membership = state.membership
     before = found.phase
     found.phase = step(NODE, found.node, before, trigger, changes)
     if found.phase is not before:
-        state.phases[before] -= 1
-        state.phases[found.phase] = state.phases.get(found.phase, 0) + 1
+        membership.phases[before] -= 1
+        membership.phases[found.phase] = membership.phases.get(found.phase, 0) + 1
 
 
 def given_up(state: JobState, found: NodeState) -> bool:
-    """Whether a node is on its way out, or about to be let go by the plan that waits for somebody in its place."""
+    """Whether a node is leaving, or the plan in force excludes it and has already issued its own order."""
     known = state.incident
-    if known is None or not is_acting(known) or not known.effect:
+    if known is None or known.plan is None or not is_acting(known) or not known.plan.effect:
         return found.phase in OUTGOING
-    return found.phase in OUTGOING or found.node in known.terms.exclude
+    return found.phase in OUTGOING or found.node in known.plan.terms.exclude
+
+
+WORKERS = "workers"
+"""The source of the abilities that running workers report."""
+
+
+def declare_abilities(abilities: AbilitiesState, source: str, names: tuple[str, ...]) -> None:
+    """Replace the abilities of a source; passes of policies that lacked a changed one are recorded anew."""
+    changed = {*abilities.declared.get(source, ())} ^ {*names}
+    abilities.declared[source] = names
+    abilities.lacking = {policy: lacks for policy, lacks in abilities.lacking.items() if not changed & {*lacks}}
+
+
+def plan_of(state: JobState, effect: str) -> TakenPlan | None:
+    """The plan in force, if its own order has this effect."""
+    plan = state.incident.plan if state.incident is not None else None
+    return plan if plan is not None and plan.effect == effect else None
 
 
 def not_launched(state: JobState, effect: str) -> None:
-    """Nobody comes of an order to launch nodes while others train."""
-    state.launched = {node: order for node, order in state.launched.items() if order != effect}
+    """Forget the nodes launched by an order: they are not expected any more."""
+    state.membership.launched = {node: order for node, order in state.membership.launched.items() if order != effect}
 
 
 def retire(state: JobState, found: NodeState) -> None:
-    """A node on its way out leaves its place to whoever replaces it, and waits behind all others.
+    """Free the place of a node that is leaving for its replacement; the node moves behind all other places.
 
-    A store that it serves for a round to come would be lost with it, so that round needs another.
+    A store that it serves for a future round would be lost with it, so that round opens another one.
     """
+    membership, rounds = state.membership, state.rounds
     if found.phase in OUTGOING:
-        state.unchecked.pop(found.node, None)
-        state.cold.pop(found.node, None)
-        formed = state.world.round if state.world is not None else 0
-        for round_ in [r for r, host in state.store_nodes.items() if host == found.node and r > formed]:
-            del state.store_nodes[round_]
-            state.stores.pop(round_, None)
-    if found.phase in OUTGOING and state.places.get(found.ordinal) == found.node:
-        state.vacate(found.ordinal)
-        found.ordinal = state.places_end
-        state.places[found.ordinal] = found.node
-        state.places_end += 1
+        membership.unchecked.pop(found.node, None)
+        membership.cold.pop(found.node, None)
+        formed = rounds.world.round if rounds.world is not None else 0
+        for round_ in [r for r, host in rounds.store_nodes.items() if host == found.node and r > formed]:
+            del rounds.store_nodes[round_]
+            rounds.stores.pop(round_, None)
+    if found.phase in OUTGOING and membership.places.get(found.ordinal) == found.node:
+        membership.vacate(found.ordinal)
+        found.ordinal = membership.places_end
+        membership.places[found.ordinal] = found.node
+        membership.places_end += 1
 
 
 def step_workers(found: NodeState, trigger: str, changes: Changes) -> None:
@@ -200,38 +214,41 @@ def step_workers(found: NodeState, trigger: str, changes: Changes) -> None:
 
 
 def reporter(state: JobState, data: Any) -> NodeState | None:
-    """The node that a fact is about; None if it is stale: of an older incarnation or round, or of a life given up."""
-    found = state.current(data.node, data.incarnation)
+    """The node of a fact; None if the fact is stale: of another incarnation or an older round."""
+    found = state.membership.current(data.node, data.incarnation)
     if found is None:
         return None
     return None if data.round < found.round else found
 
 
 def answered(state: JobState, node_name: str, *commands: type[Any], round_: int | None = None) -> None:
-    """Take the node off the orders of those kinds, up to a round."""
-    for ordered in state.actions.values():
+    """Mark the orders of these kinds as answered by the node, up to a round."""
+    for ordered in state.orders.open.values():
         command = ordered.command
         if isinstance(command, commands) and (round_ is None or getattr(command, "round", 0) <= round_):
             ordered.waiting.pop(node_name, None)
 
 
 def answering(state: JobState, data: Any) -> tuple[NodeState, ActionState] | None:
-    """The node and the order that a fact answers; None if either is not of now."""
-    found, ordered = state.nodes.get(data.node), state.actions.get(data.effect)
+    """The node and the order that a fact answers; None if the node has another incarnation or is not awaited."""
+    found, ordered = state.membership.nodes.get(data.node), state.orders.open.get(data.effect)
     if found is None or ordered is None or ordered.waiting.get(data.node) != data.incarnation:
         return None
     return found, ordered
 
 
 def await_others(state: JobState, event: Event) -> None:
-    """Start the join window of the first round, once there are nodes that it could be formed with."""
+    """Start the join window of the first round, once enough nodes for a world are available."""
     spec = state.spec
-    if spec is not None and not timers.is_running(state, timers.Join()) and usable(state.available(), spec):
-        timers.start(state, timers.Join(), event.time, spec.timing.join_window_s)
+    if spec is None or timers.is_running(state, timers.JoinTimer()):
+        return
+    if usable(state.membership.available(), spec):
+        timers.start(state, timers.JoinTimer(), event.time, spec.timing.join_window_s)
 
 
 def progress(state: JobState, round_: int, step: int, absolute: bool) -> None:
-    """Take in a completed step."""
-    if round_ > state.step_round or state.step is None or step > state.step:
-        state.step, state.step_round, state.step_absolute = step, round_, absolute
-    state.reports_steps = True
+    """Record a completed step."""
+    training = state.training
+    if round_ > training.step_round or training.step is None or step > training.step:
+        training.step, training.step_round, training.step_absolute = step, round_, absolute
+    training.reports_steps = True

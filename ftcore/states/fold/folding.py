@@ -1,8 +1,8 @@
-"""Folding one event, and what is read of a folded state."""
+"""The fold of one event, and queries of a folded state."""
 
 from ftcore.errors import UnknownEvent
 from ftcore.events.envelope import Event, Unknown
-from ftcore.states.fold import health, incidents, job, nodes, worlds  # noqa: F401  (declares the handlers)
+from ftcore.states.fold import health, incidents, job, nodes, worlds  # noqa: F401  (registers the handlers)
 from ftcore.states.fold.base import Changes, handlers
 from ftcore.states.model import ActionState, JobState
 
@@ -11,19 +11,19 @@ def fold(state: JobState, event: Event) -> Changes:
     """Fold one event into a state, in place.
 
     Args:
-        state: the state after ``event.seq - 1``; owned by the caller, changed.
+        state: the state after ``event.seq - 1``; changed.
         event: the next event of the log.
 
     Returns:
-        What each machine made of it.
+        The changes of the machines.
 
     Raises:
-        UnknownEvent: a type or version that this ftcore does not know, and that may not be ignored.
+        UnknownEvent: this ftcore does not know the type or version, and the event is not ignorable.
     """
     assert event.seq == state.seq + 1, f"event {event.seq} after {state.seq}"
     changes: Changes = []
     data = event.data
-    if not state.poisoned:
+    if not state.log.poisoned:
         if type(data) is Unknown:
             _check_ignorable(event)
         else:
@@ -35,19 +35,19 @@ def fold(state: JobState, event: Event) -> Changes:
     if event.term > state.term:
         state.term = event.term
     if event.id.source != "master":
-        state.sources[event.id.source] = (event.id.incarnation, event.id.n)
+        state.log.sources[event.id.source] = (event.id.incarnation, event.id.n)
     return changes
 
 
 def is_duplicate(state: JobState, source: str, incarnation: str, n: int) -> bool:
-    """Whether a fact with that identity was folded before."""
-    last = state.sources.get(source)
+    """Whether a fact of this source, incarnation and number was folded before."""
+    last = state.log.sources.get(source)
     return last is not None and last[0] == incarnation and n <= last[1]
 
 
 def pending(state: JobState) -> list[ActionState]:
-    """Orders without a result, oldest first: what a new master issues again under the same effect ids."""
-    return list(state.actions.values())
+    """Orders without a result, oldest first; a new master issues them again with the same effect IDs."""
+    return list(state.orders.open.values())
 
 
 def _check_ignorable(event: Event) -> None:

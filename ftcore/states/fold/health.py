@@ -1,4 +1,4 @@
-"""Handlers of health checks: what was asked, what was found, what it was taken to mean."""
+"""Handlers of health checks: orders, findings and judgement."""
 
 from collections.abc import Mapping
 
@@ -8,17 +8,17 @@ from ftcore.events.envelope import Event
 from ftcore.events.incident import Fault
 from ftcore.states.faultkey import is_cut
 from ftcore.states.fold.base import Changes, answering, on, report, step_job, step_node
-from ftcore.states.health import NAMES_KEPT, HealthState, Reading, Share, Stage, clock_off_s
+from ftcore.states.health import NAMES_KEPT, HealthState, Share, Stage, StageFinding, clock_off_s
 from ftcore.states.model import ActionState, JobState
 
 
 def ordered(state: JobState, action: ActionState, changes: Changes) -> None:
-    """A check, or another stage of the one under way, was ordered."""
+    """Record the order of a check, or of the next stage of the check in progress."""
     command = action.command
     assert isinstance(command, CheckHealth)
     step_job(state, "action.ordered/check_health", changes)
     for name in action.waiting:
-        step_node(state, state.nodes[name], "action.ordered/check_health", changes)
+        step_node(state, state.membership.nodes[name], "action.ordered/check_health", changes)
     if state.health is None or command.stage == 1:
         state.health = HealthState(round=command.round, effect=action.effect, lives={})
     state.health.effect = action.effect
@@ -27,26 +27,26 @@ def ordered(state: JobState, action: ActionState, changes: Changes) -> None:
 
 
 def unanswered(state: JobState, action: ActionState, reason: str) -> None:
-    """Who did not answer in time has failed by itself."""
+    """Record a failed check for each node that did not answer in time."""
     for name in action.waiting:
-        read(state, action, name, Reading(verdict="failed", detail=f"its agent did not answer: {reason}"))
+        read(state, action, name, StageFinding(verdict="failed", detail=f"its agent did not answer: {reason}"))
 
 
 def dropped(state: JobState, action: ActionState) -> None:
-    """The check is no longer wanted."""
+    """Discard the check of a superseded order."""
     if state.health is not None and state.health.effect == action.effect:
         state.health = None
 
 
-def read(state: JobState, action: ActionState, name: str, reading: Reading) -> None:
-    """Take in what a node found, if the check is the one under way."""
+def read(state: JobState, action: ActionState, name: str, reading: StageFinding) -> None:
+    """Record the finding of a node, if it belongs to the check in progress."""
     if state.health is not None and state.health.effect == action.effect:
         state.health.stages[-1].readings[name] = reading
 
 
 @on(node.HealthChecked)
 def _health_checked(state: JobState, event: Event, data: node.HealthChecked, changes: Changes) -> None:
-    current = state.current(data.node, data.incarnation)
+    current = state.membership.current(data.node, data.incarnation)
     if current is not None:
         step_node(state, current, "health.checked", changes)
     answer = answering(state, data)
@@ -54,7 +54,7 @@ def _health_checked(state: JobState, event: Event, data: node.HealthChecked, cha
         return
     found, action = answer
     del action.waiting[found.node]
-    reading = Reading(
+    reading = StageFinding(
         verdict=data.verdict,
         exchange=data.exchange,
         detail=data.detail,
@@ -82,6 +82,7 @@ def _take_facts(known: HealthState, name: str, facts: Mapping[str, str]) -> None
 
 @on(health.HealthJudged)
 def _health_judged(state: JobState, event: Event, data: health.HealthJudged, changes: Changes) -> None:
+    membership = state.membership
     step_job(state, "health.judged/again" if state.incident is not None else "health.judged/first", changes)
     known, state.health = state.health, None
     if known is None:
@@ -89,16 +90,16 @@ def _health_judged(state: JobState, event: Event, data: health.HealthJudged, cha
     ill = {each.node: each for each in data.ill}
     again = set(data.again)
     for place, (name, life) in enumerate(known.lives.items()):
-        found = state.current(name, life)
+        found = membership.current(name, life)
         if found is None:
             continue
         if place in again:
-            state.unchecked[name] = life
+            membership.unchecked[name] = life
             continue
         found.health = ill[name].verdict if name in ill else "healthy"
         found.checked = data.round
-        state.unchecked.pop(name, None)
-        member = state.world is not None and state.world.has(name, life)
+        membership.unchecked.pop(name, None)
+        member = state.rounds.world is not None and state.rounds.world.has(name, life)
         if found.health == "faulty" and member and state.incident is not None:
             report(state, event, name, message=ill[name].reason, source="health", kind="faulty")
     if state.incident is not None and is_cut(state.incident.fault) and all(e.verdict != "faulty" for e in data.ill):
@@ -106,7 +107,7 @@ def _health_judged(state: JobState, event: Event, data: health.HealthJudged, cha
 
 
 def _report_cut(state: JobState, event: Event, data: health.HealthJudged, fault: Fault) -> None:
-    """Nodes that cannot reach each other were checked, and none of them is to blame by itself."""
+    """Report nodes that cannot reach each other, if the check found no defect of a single node."""
     unknown = [each.node for each in data.ill if each.verdict == "unknown"]
     failed = [node for link in data.links if set(link.nodes) <= set(fault.nodes) for node in link.nodes]
     apart = [name for name in fault.nodes if name in failed] or [name for name in fault.nodes if name in unknown]

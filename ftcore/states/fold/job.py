@@ -1,128 +1,145 @@
-"""Handlers of events of the job, its master, its policies, its operators, and of time."""
+"""Handlers of the job, its master, its policy file, its operators, and of expired timers."""
 
 from ftcore.events import deadline, job, master, operator, policy
 from ftcore.events.envelope import Event
 from ftcore.states import timers
-from ftcore.states.fold.base import (
-    Changes,
-    await_others,
-    on,
-    progress,
-    step_job,
-)
+from ftcore.states.evidence import EvidenceState
+from ftcore.states.fold.base import Changes, await_others, declare_abilities, on, progress, step_job
 from ftcore.states.model import (
     HISTORY_MAX,
+    AbilitiesState,
     Contradicted,
+    EndState,
+    HistoryState,
     JobState,
     MasterState,
-    Repeat,
-    Request,
-    Skip,
+    OperatorRequest,
+    PolicyState,
+    RequestsState,
+    StuckState,
 )
+from ftcore.states.node import NodePhase
 from ftcore.states.phases import has_ended, is_deferred, is_stuck, is_under_way, is_up
-from ftcore.states.revisions import RUN_ANEW, follows
+from ftcore.states.revisions import FIRST_RUN_ANEW, RUN_ANEW, follows
+from ftcore.states.training import Skip, TrainingState
 
 
 @on(job.JobSubmitted)
 def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, changes: Changes) -> None:
-    if state.run:
+    rounds = state.rounds
+    if state.run or (has_ended(state) and follows(state, FIRST_RUN_ANEW)):
         step_job(state, "job.submitted", changes)
-        resumed = state.contradicted is Contradicted.RESUMED
-        state.contradicted = Contradicted.SETTLED if resumed else Contradicted.NEVER
+    if state.run:
+        resumed = state.log.contradicted is Contradicted.RESUMED
+        state.log.contradicted = Contradicted.SETTLED if resumed else Contradicted.NEVER
     state.job, state.run, state.spec, state.digest = data.job, data.run, data.spec, data.digest
     state.launch = data.launch
-    state.outcome, state.exit_code, state.reason, state.stop = "", 0, "", None
-    state.round_first = state.round + 1
-    state.world = state.plan = state.incident = None
-    state.reports = []
+    if not has_ended(state):  # it has before revision 5 if it was stopped before its first run: nodes are released
+        state.ending = None
+    rounds.first = rounds.newest + 1
+    rounds.world = rounds.planned = state.incident = state.health = None
+    state.orders.open, state.membership.launched = {}, {}
     timers.cancel_all(state)
-    state.actions, state.attempts = {}, {}
     if follows(state, RUN_ANEW):
-        # Nobody answers an order of the run before, and its first round may have the number of one planned there.
-        state.stores, state.store_nodes = {}, {}
+        # Orders of the run before are never answered, and its rounds may have had the same numbers.
+        rounds.stores, rounds.store_nodes = {}, {}
         await_others(state, event)
-    state.streak, state.repeat = 0, Repeat()
-    state.step, state.reports_steps, state.step_absolute = None, False, False
-    state.request, state.held, state.resume_step, state.offered = None, False, None, 0
-    state.at_commit, state.committed = False, 0
-    state.paused_for = state.health = state.standstill = None
-    state.ceilings = 0
-    state.hits, state.curves, state.nan = [], {}, None
-    state.lacking, state.launched = {}, {}
-    state.abilities = {"file": state.abilities.get("file", ())}  # the policy is loaded before the run is submitted
+    state.requests = RequestsState()
+    state.history = HistoryState(applied=state.history.applied)
+    state.evidence = EvidenceState(node_faults=state.evidence.node_faults)
+    state.training = _training_of_next_run(state.training)
+    # The policy is loaded before the run is submitted.
+    state.abilities = AbilitiesState(declared={"file": state.abilities.declared.get("file", ())})
+
+
+def _training_of_next_run(before: TrainingState) -> TrainingState:
+    """The training state that the next run inherits: checkpoints, skipped data and tolerated steps."""
+    return TrainingState(
+        step_round=before.step_round,
+        checkpoints=before.checkpoints,
+        skips=before.skips,
+        tolerated=before.tolerated,
+        longest_gap_s=before.longest_gap_s,
+    )
 
 
 @on(job.JobProgressed)
 def _job_progressed(state: JobState, event: Event, data: job.JobProgressed, changes: Changes) -> None:
-    if state.world is not None and data.round == state.world.round:
-        progress(state, data.round, data.step, state.step_absolute)
-        if data.loss is not None and state.nan is not None and data.step > state.nan.since:
-            state.nan = None
+    if state.rounds.world is not None and data.round == state.rounds.world.round:
+        training = state.training
+        progress(state, data.round, data.step, training.step_absolute)
+        if data.loss is not None and training.nan is not None and data.step > training.nan.since:
+            training.nan = None
 
 
 @on(job.JobFinished)
 def _job_finished(state: JobState, event: Event, data: job.JobFinished, changes: Changes) -> None:
     step_job(state, f"job.finished/{data.outcome}", changes)
-    state.outcome, state.exit_code, state.reason = data.outcome, data.exit_code, data.reason
+    state.stuck = None
+    state.ending = EndState(outcome=data.outcome, exit_code=data.exit_code, reason=data.reason)
     timers.cancel_all(state)
-    state.plan = state.standstill = None
+    state.rounds.planned = state.training.standstill = None
 
 
 @on(job.JobParked)
 def _job_parked(state: JobState, event: Event, data: job.JobParked, changes: Changes) -> None:
-    if not is_stuck(state):
-        state.before_stuck = state.phase
+    if state.stuck is not None:
+        state.stuck.reason = data.error
+    elif state.ending is not None:
+        state.ending.reason = data.error
+    else:
+        state.stuck = StuckState(before=state.phase, reason=data.error)
     step_job(state, "job.parked", changes)
-    state.reason = data.error
 
 
 @on(job.LogContradicted)
 def _log_contradicted(state: JobState, event: Event, data: job.LogContradicted, changes: Changes) -> None:
     if is_under_way(state):
-        state.before_stuck, state.reason = state.phase, data.reason
-    state.contradicted = Contradicted.OPEN
+        state.stuck = StuckState(before=state.phase, reason=data.reason)
+    state.log.contradicted = Contradicted.OPEN
     step_job(state, "log.contradicted", changes)
 
 
 @on(job.LogSalvaged)
 def _log_salvaged(state: JobState, event: Event, data: job.LogSalvaged, changes: Changes) -> None:
-    state.log_id = data.log_id
+    state.log.identity = data.log_id
 
 
 @on(job.JobUnparked)
 def _job_unparked(state: JobState, event: Event, data: job.JobUnparked, changes: Changes) -> None:
     step_job(state, "job.unparked", changes)
-    state.before_stuck, state.reason = None, ""
+    state.stuck = None
 
 
 @on(policy.PolicyLoaded)
 def _policy_loaded(state: JobState, event: Event, data: policy.PolicyLoaded, changes: Changes) -> None:
-    state.chain, state.policy_source, state.rules = data.chain, data.source, data.rules
-    state.declared, state.abilities["file"] = data.declared, data.declared.abilities
-    state.lacking = {}
+    state.policy = PolicyState(source=data.source, chain=data.chain, rules=data.rules, declared=data.declared)
+    state.abilities.declared["file"] = data.declared.abilities
+    state.abilities.lacking = {}
 
 
 @on(master.MasterElected)
 def _master_elected(state: JobState, event: Event, data: master.MasterElected, changes: Changes) -> None:
     state.master = MasterState(host=data.host, pid=data.pid, address=data.address, version=data.version)
-    state.log_id = state.log_id or data.log_id
+    state.log.identity = state.log.identity or data.log_id
     state.master.decides = data.decides
 
 
 @on(deadline.DeadlineExpired)
 def _deadline_expired(state: JobState, event: Event, data: deadline.DeadlineExpired, changes: Changes) -> None:
-    if timers.expire(state, data.key, data.due) == timers.Offer():
-        state.offered = 0
+    if timers.expire(state, data.key, data.due) == timers.OfferTimer():
+        state.history.offered = 0
 
 
 def _is_unanswered_pause(state: JobState) -> bool:
-    wish, known = state.request, state.incident
-    return wish is not None and wish.command == "pause" and (known is None or known.fault.root != wish.seq)
+    request, known = state.requests.pending, state.incident
+    return request is not None and request.command == "pause" and (known is None or known.fault.root != request.seq)
 
 
 @on(operator.OperatorCommanded)
 def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCommanded, changes: Changes) -> None:
-    request = Request(
+    requests = state.requests
+    request = OperatorRequest(
         seq=event.seq,
         command=data.command,
         who=data.who,
@@ -130,52 +147,55 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
         exit_code=data.exit_code,
         node=data.node,
     )
-    if data.command in ("resume", "stop") and state.contradicted is Contradicted.OPEN:
-        state.contradicted = Contradicted.RESUMED if has_ended(state) else Contradicted.SETTLED
+    if data.command in ("resume", "stop") and state.log.contradicted is Contradicted.OPEN:
+        state.log.contradicted = Contradicted.RESUMED if has_ended(state) else Contradicted.SETTLED
     if data.command == "stop":
-        state.stop = request
+        requests.stop = request
     elif data.command == "admit":
-        if state.quarantined.pop(data.node, None) is not None:
-            state.admitted.append(data.node)
-        state.node_faults.pop(data.node, None)
+        known = state.membership.nodes.get(data.node)
+        quarantined = state.membership.quarantined.pop(data.node, None) is not None
+        if quarantined or (known is not None and known.phase is NodePhase.LEFT):
+            state.membership.admitted.append(data.node)
+        state.evidence.node_faults.pop(data.node, None)
     elif data.command == "resume" and _is_unanswered_pause(state):
-        state.request = state.paused_for = None  # taken back before it was answered
-    elif data.command == "resume" and (state.held or is_stuck(state)):
-        state.held = False
+        requests.pending = requests.paused_for = None  # the pause was withdrawn before it was answered
+    elif data.command == "resume" and (requests.held or is_stuck(state)):
+        requests.held = False
     elif data.command == "pause" and (not is_up(state) or is_deferred(state.incident)):
-        state.held = True  # no recovery begins, and no node leaves, until it is resumed
+        requests.held = True  # until `resume`, no recovery begins and no node leaves
     else:
-        state.request = request
+        requests.pending = request
     if data.command == "resume":
-        state.paused_for = None
+        requests.paused_for = None
 
 
 @on(policy.AbilityDeclared)
 def _ability_declared(state: JobState, event: Event, data: policy.AbilityDeclared, changes: Changes) -> None:
-    changed = {*state.abilities.get(data.source, ())} ^ {*data.abilities}
-    state.abilities[data.source] = data.abilities
-    state.lacking = {policy: lacks for policy, lacks in state.lacking.items() if not changed & {*lacks}}
+    declare_abilities(state.abilities, data.source, data.abilities)
 
 
 @on(job.CheckpointCommitted)
 def _checkpoint_committed(state: JobState, event: Event, data: job.CheckpointCommitted, changes: Changes) -> None:
-    if state.world is not None and data.round == state.world.round and data.step not in state.checkpoints:
-        state.committed = event.time
-        if state.at_commit:
-            state.offered, state.at_commit = 0, False
-        state.checkpoints.append(data.step)
-        state.checkpoints.sort()
-        del state.checkpoints[: -min(data.kept or state.declared.checkpoints_kept or HISTORY_MAX, HISTORY_MAX)]
+    training, world = state.training, state.rounds.world
+    if world is not None and data.round == world.round and data.step not in training.checkpoints:
+        training.committed = event.time
+        if state.history.at_commit:
+            state.history.offered, state.history.at_commit = 0, False
+        training.checkpoints.append(data.step)
+        training.checkpoints.sort()
+        kept = data.kept or state.policy.declared.checkpoints_kept or HISTORY_MAX
+        del training.checkpoints[: -min(kept, HISTORY_MAX)]
 
 
 @on(job.JobRolledBack)
 def _job_rolled_back(state: JobState, event: Event, data: job.JobRolledBack, changes: Changes) -> None:
-    state.nan = None
-    state.checkpoints = [step for step in state.checkpoints if step <= data.step]
-    state.skips = [skip for skip in state.skips if skip.step <= data.step]
-    state.step = state.resume_step = data.step
+    training = state.training
+    training.nan = None
+    training.checkpoints = [step for step in training.checkpoints if step <= data.step]
+    training.skips = [skip for skip in training.skips if skip.step <= data.step]
+    training.step = training.resume_step = data.step
 
 
 @on(job.DataSkipped)
 def _data_skipped(state: JobState, event: Event, data: job.DataSkipped, changes: Changes) -> None:
-    state.skips.append(Skip(step=data.step, amount=data.amount, unit=data.unit))
+    state.training.skips.append(Skip(step=data.step, amount=data.amount, unit=data.unit))

@@ -1,13 +1,13 @@
-"""Handlers of events of nodes and of their workers."""
+"""Handlers of nodes and their workers."""
 
 from ftcore.commands import (
+    IN_PLACE,
     PLATFORM,
     CheckHealth,
+    FindBoundary,
     ParkWorkers,
     PauseWorkers,
     ResumeWorkers,
-    RetryStep,
-    SaveCheckpoint,
     StartWorkers,
     StopWorkers,
     tag_of,
@@ -16,14 +16,18 @@ from ftcore.events import node, worker
 from ftcore.events.envelope import Event
 from ftcore.events.node import LOST
 from ftcore.events.worker import ADVISORY, CURVES, LASTING_NAN
+from ftcore.states.evidence import HITS_MAX, Report
 from ftcore.states.fold.base import (
+    WORKERS,
     Changes,
     answered,
     answering,
     await_others,
+    declare_abilities,
     given_up,
     not_launched,
     on,
+    plan_of,
     progress,
     report,
     reporter,
@@ -33,44 +37,41 @@ from ftcore.states.fold.base import (
     step_workers,
 )
 from ftcore.states.fold.health import read
-from ftcore.states.health import Reading, wanted
+from ftcore.states.health import StageFinding, wanted
 from ftcore.states.job import JobPhase
-from ftcore.states.model import (
-    HITS_MAX,
-    JobState,
-    NanState,
-    NodeState,
-    Report,
-    Standstill,
-)
+from ftcore.states.membership import NodeState
+from ftcore.states.model import JobState
 from ftcore.states.node import NodePhase
-from ftcore.states.phases import is_assembling, is_deferred, is_stuck, is_up
+from ftcore.states.phases import is_assembling, is_deferred, is_up
 from ftcore.states.revisions import RUN_ANEW, follows
+from ftcore.states.rounds import WorldState
+from ftcore.states.training import NanState, Standstill
 from ftcore.states.worker import WORKER
 
-_HELD_UP = (ParkWorkers, PauseWorkers, ResumeWorkers)
-"""Orders about workers that go on: moot for those that are done."""
+_UNTIL_FINISHED = (FindBoundary, ParkWorkers, PauseWorkers, ResumeWorkers)
+"""Orders that need no answer from a node whose workers have finished."""
 
-_ROUND_ORDERS = (StartWorkers, StopWorkers, ParkWorkers, PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint)
-"""Orders that are answered when a node's workers of their round are stopped."""
+_ROUND_ORDERS = (StartWorkers, StopWorkers, ParkWorkers, *IN_PLACE)
+"""Orders that count as answered once the node's workers of their round are stopped."""
 
 
 @on(node.NodeJoined)
 def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: Changes) -> None:
-    older = state.nodes.get(data.node)
+    membership = state.membership
+    older = membership.nodes.get(data.node)
     if older is not None and older.alive:
         if _in_world(state, older):
             report(state, event, older.node, message="its agent came back in a new incarnation")
         _end_node(state, older, "node.joined/again", changes)
     ordinal = _place(state, data)
-    state.ordinals[data.node] = ordinal
-    state.places[ordinal] = data.node
-    state.places_end = max(state.places_end, ordinal + 1)
-    gone = state.nodes.pop(data.node, None)
-    if gone is not None:
-        state.phases[gone.phase] -= 1
-    state.phases[NodePhase.STANDBY] = state.phases.get(NodePhase.STANDBY, 0) + 1
-    state.nodes[data.node] = NodeState(
+    membership.ordinals[data.node] = ordinal
+    membership.places[ordinal] = data.node
+    membership.places_end = max(membership.places_end, ordinal + 1)
+    previous = membership.nodes.pop(data.node, None)
+    if previous is not None:
+        membership.phases[previous.phase] -= 1
+    membership.phases[NodePhase.STANDBY] = membership.phases.get(NodePhase.STANDBY, 0) + 1
+    membership.nodes[data.node] = NodeState(
         node=data.node,
         incarnation=data.incarnation,
         ordinal=ordinal,
@@ -80,72 +81,74 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
         pid=data.pid,
         phase=NodePhase.STANDBY,
         labels=data.labels,
-        settled=ordinal == data.ordinal or (gone is not None and gone.settled and ordinal == gone.ordinal),
+        settled=ordinal == data.ordinal or (previous is not None and previous.settled and ordinal == previous.ordinal),
         accelerators=data.accelerators,
         checks=data.checks,
-        again=gone is not None and (gone.again or (gone.host, gone.pid) != (data.host, data.pid)),
+        again=previous is not None and (previous.again or (previous.host, previous.pid) != (data.host, data.pid)),
         role=data.role,
     )
-    _await_check(state, state.nodes[data.node])
-    state.cold.pop(data.node, None)
-    if data.node in state.quarantined:
-        step_node(state, state.nodes[data.node], "node.quarantined", changes)
-        state.unchecked.pop(data.node, None)
+    _await_check(state, membership.nodes[data.node])
+    membership.cold.pop(data.node, None)
+    if data.node in membership.quarantined:
+        step_node(state, membership.nodes[data.node], "node.quarantined", changes)
+        membership.unchecked.pop(data.node, None)
     elif data.warms:
-        state.cold[data.node] = data.incarnation
-    state.offered = 0
-    stuck = is_stuck(state) and state.before_stuck is JobPhase.ASSEMBLING and follows(state, RUN_ANEW)
+        membership.cold[data.node] = data.incarnation
+    state.history.offered = 0
+    stuck = state.stuck is not None and state.stuck.before is JobPhase.ASSEMBLING and follows(state, RUN_ANEW)
     if stuck or is_assembling(state):
         await_others(state, event)
 
 
 @on(node.NodeWarmed)
 def _node_warmed(state: JobState, event: Event, data: node.NodeWarmed, changes: Changes) -> None:
-    if state.cold.get(data.node) == data.incarnation:
-        del state.cold[data.node]
+    if state.membership.cold.get(data.node) == data.incarnation:
+        del state.membership.cold[data.node]
 
 
 def _await_check(state: JobState, found: NodeState) -> None:
-    state.unchecked.pop(found.node, None)
-    if found.checks and wanted(state.declared.health, found.accelerators):
-        state.abilities.setdefault("agents", ("check",))
-        state.unchecked[found.node] = found.incarnation
+    state.membership.unchecked.pop(found.node, None)
+    if found.checks and wanted(state.policy.declared.health, found.accelerators):
+        state.abilities.declared.setdefault("agents", ("check",))
+        state.membership.unchecked[found.node] = found.incarnation
 
 
 def _place(state: JobState, data: node.NodeJoined) -> int:
-    """The ordinal of a node that joins: what it asks for or had, if free, else the lowest free one."""
-    wanted = data.ordinal if data.ordinal is not None else state.ordinals.get(data.node)
-    if data.node in state.quarantined:
-        return state.places_end  # it only passes by, and takes nobody's place
-    if wanted is not None and wanted not in state.places:
+    """The ordinal of a node that joins: the requested or previous one if free, else the lowest free one."""
+    membership = state.membership
+    wanted = data.ordinal if data.ordinal is not None else membership.ordinals.get(data.node)
+    if data.node in membership.quarantined:
+        return membership.places_end  # a quarantined node takes no place from others
+    if wanted is not None and wanted not in membership.places:
         return wanted
-    return state.free_place()
+    return membership.free_place()
 
 
 def _in_world(state: JobState, found: NodeState) -> bool:
-    return state.world is not None and state.world.has(found.node, found.incarnation)
+    return state.rounds.world is not None and state.rounds.world.has(found.node, found.incarnation)
 
 
 def _end_node(state: JobState, found: NodeState, trigger: str, changes: Changes) -> None:
+    membership, rounds = state.membership, state.rounds
     alive = found.alive
     step_node(state, found, trigger, changes)
     if alive and not found.alive:
-        state.vacate(found.ordinal)
-        state.unchecked.pop(found.node, None)
-        state.cold.pop(found.node, None)
+        membership.vacate(found.ordinal)
+        membership.unchecked.pop(found.node, None)
+        membership.cold.pop(found.node, None)
     step_workers(found, trigger, changes)
-    for ordered in state.actions.values():
+    for ordered in state.orders.open.values():
         if ordered.waiting.get(found.node) == found.incarnation:
             del ordered.waiting[found.node]
-    for round_, host in list(state.store_nodes.items()):
+    for round_, host in list(rounds.store_nodes.items()):
         if host == found.node:
-            del state.store_nodes[round_]
-            state.stores.pop(round_, None)
+            del rounds.store_nodes[round_]
+            rounds.stores.pop(round_, None)
 
 
 @on(node.NodeLeft)
 def _node_left(state: JobState, event: Event, data: node.NodeLeft, changes: Changes) -> None:
-    found = state.nodes.get(data.node)
+    found = state.membership.nodes.get(data.node)
     if found is not None and found.incarnation == data.incarnation:
         if found.alive and _in_world(state, found) and not given_up(state, found):
             report(state, event, found.node, message=data.reason, kind=LOST if data.lost else "")
@@ -154,18 +157,18 @@ def _node_left(state: JobState, event: Event, data: node.NodeLeft, changes: Chan
 
 @on(node.NodeGaveUp)
 def _node_gave_up(state: JobState, event: Event, data: node.NodeGaveUp, changes: Changes) -> None:
-    """Changes nothing: the end that is decided because of it does, and the node says goodbye after it."""
+    """No change: the decision to end the job follows, then the node leaves."""
 
 
 @on(node.NodeLost)
 def _node_lost(state: JobState, event: Event, data: node.NodeLost, changes: Changes) -> None:
-    found = state.nodes.get(data.node)
+    found = state.membership.nodes.get(data.node)
     if found is not None and found.incarnation == data.incarnation:
-        if found.alive and state.world is not None and _in_world(state, found):
+        if found.alive and state.rounds.world is not None and _in_world(state, found):
             if not given_up(state, found):
                 report(state, event, found.node, message=data.reason, step=data.step, absolute=data.absolute)
             if data.step is not None:
-                progress(state, state.world.round, data.step, data.absolute)
+                progress(state, state.rounds.world.round, data.step, data.absolute)
         _end_node(state, found, "node.lost", changes)
 
 
@@ -180,12 +183,27 @@ def _workers_started(state: JobState, event: Event, data: worker.WorkersStarted,
 
 @on(worker.WorkersStepped)
 def _workers_stepped(state: JobState, event: Event, data: worker.WorkersStepped, changes: Changes) -> None:
+    rounds = state.rounds
     found = reporter(state, data)
     if found is not None and found.alive:
-        if found.stepped is None and state.world is not None and state.world.round == data.round:
-            state.world.stepped += 1
+        if found.stepped is None and rounds.world is not None and rounds.world.round == data.round:
+            rounds.world.stepped += 1
+            _count_abilities(state, data.abilities, rounds.world)
         found.stepped = data.step
         progress(state, data.round, data.step, data.absolute)
+
+
+def _count_abilities(state: JobState, abilities: tuple[str, ...], world: WorldState) -> None:
+    """Declare what the workers of all nodes can do, once each has completed a step of this world."""
+    found = state.abilities
+    if world.stepped == 1:
+        found.stepped = {}
+    for name in abilities:
+        found.stepped[name] = found.stepped.get(name, 0) + 1
+    if world.stepped == len(world.members):
+        common = tuple(sorted(name for name, count in found.stepped.items() if count == world.stepped))
+        if common != found.declared.get(WORKERS, ()):
+            declare_abilities(found, WORKERS, common)
 
 
 @on(worker.WorkerFailed)
@@ -220,9 +238,9 @@ def _workers_finished(state: JobState, event: Event, data: worker.WorkersFinishe
     if found is not None:
         step_node(state, found, "workers.finished", changes)
         step_workers(found, "workers.finished", changes)
-        answered(state, found.node, StartWorkers, *_HELD_UP, round_=data.round)
+        answered(state, found.node, StartWorkers, *_UNTIL_FINISHED, round_=data.round)
         if data.step is not None:
-            progress(state, data.round, data.step, state.step_absolute)
+            progress(state, data.round, data.step, state.training.step_absolute)
 
 
 @on(worker.WorkersStopped)
@@ -252,16 +270,16 @@ def _fault_observed(state: JobState, event: Event, data: worker.FaultObserved, c
     if found is None or not _in_world(state, found):
         return
     if data.kind == LASTING_NAN:
-        if state.nan is None or state.nan.round < data.round:
-            state.nan = NanState(seq=event.seq, round=data.round, since=int(data.values["since"]))
+        if state.training.nan is None or state.training.nan.round < data.round:
+            state.training.nan = NanState(seq=event.seq, round=data.round, since=int(data.values["since"]))
         return
-    if data.kind in ADVISORY and not _is_calm(state, data.node):
+    if data.kind in ADVISORY and not _keeps_warning(state, data.node):
         return
     if data.kind in CURVES:
-        known = state.curves.get(data.kind)
+        known = state.training.curves.get(data.kind)
         if known is not None and known[:2] == (data.round, data.step) and known[2] != data.node:
-            return  # another node told the same of the same step: one incident is enough for all ranks
-        state.curves[data.kind] = (data.round, data.step, data.node)
+            return  # already reported for this step by another node: one incident for all ranks
+        state.training.curves[data.kind] = (data.round, data.step, data.node)
     report(
         state,
         event,
@@ -281,26 +299,27 @@ def _fault_observed(state: JobState, event: Event, data: worker.FaultObserved, c
 
 @on(worker.WorkersStood)
 def _workers_stood(state: JobState, event: Event, data: worker.WorkersStood, changes: Changes) -> None:
-    """Changes nothing: what it is taken for does."""
+    """No change: the judgement of the standstill follows."""
 
 
 @on(worker.WorkersWentOn)
 def _workers_went_on(state: JobState, event: Event, data: worker.WorkersWentOn, changes: Changes) -> None:
-    state.longest_gap_s = max(state.longest_gap_s, data.gap_s)
-    if state.standstill is not None and state.standstill.round == data.round:
-        state.standstill = None
+    state.training.longest_gap_s = max(state.training.longest_gap_s, data.gap_s)
+    if state.training.standstill is not None and state.training.standstill.round == data.round:
+        state.training.standstill = None
 
 
 @on(worker.StandstillJudged)
 def _standstill_judged(state: JobState, event: Event, data: worker.StandstillJudged, changes: Changes) -> None:
+    training = state.training
     if data.verdict != "hang":
-        since = state.standstill.since if state.standstill is not None else event.time
-        state.standstill = Standstill(
+        since = training.standstill.since if training.standstill is not None else event.time
+        training.standstill = Standstill(
             round=data.round, since=since, cause=data.cause, message=data.message, stacks=data.stacks
         )
         return
-    state.standstill = None
-    state.ceilings += data.cause == "ceiling"
+    training.standstill = None
+    training.ceilings += data.cause == "ceiling"
     for name in data.apart or (data.node,):
         report(
             state,
@@ -309,18 +328,18 @@ def _standstill_judged(state: JobState, event: Event, data: worker.StandstillJud
             data.ranks[0] if data.ranks else -1,
             round_=data.round,
             message=data.message,
-            step=state.step,
-            absolute=state.step_absolute,
+            step=training.step,
+            absolute=training.step_absolute,
             source="detector",
             kind=data.cause,
         )
 
 
-def _is_calm(state: JobState, name: str) -> bool:
-    """Whether a warning of a node is worth to be kept: beside a fault it says nothing, nor of a node about to leave."""
+def _keeps_warning(state: JobState, name: str) -> bool:
+    """Whether to keep a warning of a node: not during a fault, nor from a node that is about to leave."""
     known = state.incident
     if known is not None and is_deferred(known):
-        return name not in known.terms.exclude
+        return known.plan is None or name not in known.plan.terms.exclude
     if known is not None:
         return known.kind == "warning"
     return is_up(state)
@@ -330,7 +349,7 @@ def _is_calm(state: JobState, name: str) -> bool:
 def _log_matched(state: JobState, event: Event, data: worker.LogMatched, changes: Changes) -> None:
     if reporter(state, data) is None:
         return
-    state.hits.append(
+    state.evidence.hits.append(
         Report(
             seq=event.seq,
             type=event.type,
@@ -349,15 +368,16 @@ def _log_matched(state: JobState, event: Event, data: worker.LogMatched, changes
             kind=data.cls,
         )
     )
-    del state.hits[:-HITS_MAX]
+    del state.evidence.hits[:-HITS_MAX]
 
 
 @on(node.NodeQuarantined)
 def _node_quarantined(state: JobState, event: Event, data: node.NodeQuarantined, changes: Changes) -> None:
-    state.quarantined[data.node] = data.reason
-    if data.node in state.admitted:
-        state.admitted.remove(data.node)
-    found = state.nodes.get(data.node)
+    membership = state.membership
+    membership.quarantined[data.node] = data.reason
+    if data.node in membership.admitted:
+        membership.admitted.remove(data.node)
+    found = membership.nodes.get(data.node)
     if found is not None:
         step_node(state, found, "node.quarantined", changes)
         retire(state, found)
@@ -371,13 +391,17 @@ def _order_obeyed(state: JobState, event: Event, data: node.OrderObeyed, changes
     found, ordered = answer
     del ordered.waiting[found.node]
     if getattr(ordered.command, "round", found.round) < found.round:
-        return  # it was about workers that are gone
+        return  # the order was about workers of an older round
+    if isinstance(ordered.command, FindBoundary):
+        plan = plan_of(state, data.effect)
+        if plan is not None:
+            plan.boundary = max(plan.boundary, data.boundary)
     trigger = f"order.obeyed/{tag_of(ordered.command)}"
     step_node(state, found, trigger, changes)
     if isinstance(ordered.command, ParkWorkers):
         step_workers(found, trigger, changes)
     if data.step is not None:
-        progress(state, data.round, data.step, state.step_absolute)
+        progress(state, data.round, data.step, state.training.step_absolute)
 
 
 @on(node.OrderRefused)
@@ -389,22 +413,24 @@ def _order_refused(state: JobState, event: Event, data: node.OrderRefused, chang
     del ordered.waiting[found.node]
     if isinstance(ordered.command, CheckHealth):
         step_node(state, found, "order.refused/check_health", changes)
-        read(state, ordered, found.node, Reading(verdict="unavailable", detail=data.reason))
+        read(state, ordered, found.node, StageFinding(verdict="unavailable", detail=data.reason))
         return
     step_node(state, found, "order.refused", changes)
-    if state.incident is not None and state.incident.effect == data.effect:
-        state.incident.refused = state.incident.refused or f"{data.node}: {data.reason}"
+    plan = plan_of(state, data.effect)
+    if plan is not None:
+        plan.refused = plan.refused or f"{data.node}: {data.reason}"
     elif isinstance(ordered.command, ResumeWorkers):
         report(state, event, found.node, round_=data.round, message=data.reason)
 
 
 @on(node.PlatformAnswered)
 def _platform_answered(state: JobState, event: Event, data: node.PlatformAnswered, changes: Changes) -> None:
-    ordered = state.actions.get(data.effect)
+    ordered = state.orders.open.get(data.effect)
     if ordered is None or ordered.waiting.pop(PLATFORM, None) is None:
         return
     if data.ok:
         return
     not_launched(state, data.effect)
-    if state.incident is not None and state.incident.effect == data.effect:
-        state.incident.refused = f"the platform declined: {data.reason}"
+    plan = plan_of(state, data.effect)
+    if plan is not None:
+        plan.refused = f"the platform declined: {data.reason}"

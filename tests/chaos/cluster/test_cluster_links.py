@@ -8,7 +8,7 @@ from harness import Run, wait_until
 from hosts import Host
 
 from ftcore.events.envelope import Event
-from ftcore.runtime.agent import sockets
+from ftcore.runtime.agent.telemetry import sockets
 
 LEADER, NODES = "h6", ("h4", "h5")
 """Hosts without a member of etcd: who leads the job, and whose link is cut."""

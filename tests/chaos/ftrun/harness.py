@@ -414,7 +414,7 @@ def check_rounds(events: Sequence[Event]) -> None:
             formed = event.data.round
         fold(state, event)
         if isinstance(event.data, JobFinished):
-            assert state.outcome == event.data.outcome
+            assert state.ending is not None and state.ending.outcome == event.data.outcome
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:

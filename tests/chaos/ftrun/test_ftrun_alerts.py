@@ -98,7 +98,7 @@ def test_a_service_that_hangs_holds_no_recovery(tmp_path: Path, chat: Chat) -> N
         chat.answering.set()
         sent = job.wait("alert.sent")
         assert not sent.data.ok and sent.data.error.startswith("env:CHAT: ")
-        wait_until(lambda: "people could not be told" in run.stderr(), "the narrator")
+        wait_until(lambda: "could not be sent" in run.stderr(), "the narrator")
         job.finish()
         assert run.end() == 0
         no_secret_in(job)
@@ -176,7 +176,7 @@ def test_a_target_is_tried_out(tmp_path: Path, chat: Chat) -> None:
         assert [told["ok"] for told in json.loads(bad.stdout)] == [True, False, False]
         assert json.loads(bad.stdout)[1]["error"] == "env:NOBODY: the environment of this command has no NOBODY"
         odd = job.ftctl("alert", "nonsense")
-        assert odd.returncode == 2 and "which is no target" in odd.stderr
+        assert odd.returncode == 2 and "expected env:NAME, file:/PATH or a URL" in odd.stderr
         chat.code = 500
         worse = job.ftctl("alert", chat.url)
         assert worse.returncode == 1 and "json://…: " in worse.stderr and SECRET not in worse.stderr

@@ -65,8 +65,8 @@ def test_bad_nodes_are_found_before_the_start(tmp_path: Path) -> None:
         judged = job.wait("health.judged")
         found = {each.node: each for each in judged.data.ill}
         assert found["node1"].verdict == found["node2"].verdict == "faulty"
-        assert found["node1"].reason == "device 0: a product in float32 holds wrong values"
-        assert found["node2"].reason == "acme: did not end in its time"
+        assert found["node1"].reason == "device 0: a product in float32 contains wrong values"
+        assert found["node2"].reason == "acme: did not end in time"
         assert set(found) == {"node1", "node2"} and not judged.data.links
         assert [text for text in judged.data.differing if text.startswith("firmware: 1.2 on node3")]
         formed = job.wait("world.formed")

@@ -19,11 +19,11 @@ WRONG = {
     "unknown-flag": (["--nproc-per-nod", "2", "x.py"], "--help"),
     "no-script": ([], "script"),
     "nproc-word": (["--nproc-per-node", "many", "x.py"], "expected a number, cpu, gpu or auto"),
-    "nproc-zero": (["--nproc-per-node", "0", "x.py"], "a node runs at least 1 worker"),
+    "nproc-zero": (["--nproc-per-node", "0", "x.py"], "expected at least 1"),
     "nnodes": (["--nnodes", "3:2", "x.py"], "MIN:MAX"),
-    "nnodes-standalone": (["--standalone", "--nnodes", "2", "x.py"], "--standalone is one node"),
+    "nnodes-standalone": (["--standalone", "--nnodes", "2", "x.py"], "--standalone means one node"),
     "local-nodes": (["--local-nodes", "0", "x.py"], "at least 1"),
-    "local-nodes-few": (["--local-nodes", "2", "--nnodes", "3", "x.py"], "--local-nodes plays only 2"),
+    "local-nodes-few": (["--local-nodes", "2", "--nnodes", "3", "x.py"], "--local-nodes is 2"),
     "node-unit": (["--node-unit", "4", "x.py"], "--node-unit"),
     "max-restarts": (["--max-restarts", "-1", "x.py"], "expected 0 or more"),
     "redirects": (["--redirects", "7", "x.py"], "--redirects: found '7'"),
@@ -167,14 +167,14 @@ def test_a_log_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 
 def test_another_command_under_a_living_job_is_refused(tmp_path: Path) -> None:
-    """A second ftrun of the same job with another command is turned away, and the job goes on."""
+    """A second ftrun of the same job with another command is refused, and the job goes on."""
     with ftrun(tmp_path) as job:
         first = job.start()
         job.stepped(1)
         for flags in (["--node-id", "other"], ["--local-nodes", "2"]):
             second = job.start(*flags, str(JOBS / "count.py"), "another", "argument", script="")
             assert second.end() == 2
-            assert "choose another name for the job" in second.stderr()
+            assert "use another job name" in second.stderr()
         job.steps_on()
         job.finish()
         assert first.end() == 0

@@ -42,6 +42,8 @@ class Recovery:
         known: facts that it must have, or it went another way than was meant.
         common: facts that another kind has, too; killing there again is left to ``make long``.
         needed: the kind beside it can come only behind this one.
+        ends: the event that ends one without a new world.
+        steps: the ranks make steps afterwards.
     """
 
     def __init__(
@@ -52,8 +54,11 @@ class Recovery:
         *known: str,
         common: Sequence[str] = ROUND,
         needed: bool = False,
+        ends: str = "incident.exhausted",
+        steps: bool = True,
     ) -> None:
         self.job, self.nodes, self.needed, self._begin = job, nodes, needed, begin
+        self._ends, self._steps = ends, steps
         self._known, self._common = set(known), set(common)
 
     def run(self, point: str = "") -> list[Event]:
@@ -69,10 +74,11 @@ class Recovery:
             if opened:
                 last = job.wait("incident.resolved", begin)
         else:
-            last = job.wait("incident.exhausted", begin)
+            last = job.wait(self._ends, begin)
         if point:
             died(job, point, begin)
-        job.steps_on()
+        if self._steps:
+            job.steps_on()
         fresh = [event for event in job.events.seen if event.seq > begin]
         formed_since = [event for event in fresh if event.type == "world.formed"]
         assert len(formed_since) == bool(self.nodes), "one recovery, one new world; none where workers are left alone"
@@ -284,6 +290,25 @@ def test_orders_in_place(job: Ftrun) -> None:
     kill_everywhere(pause, save)
     job.finish()
     assert run.end() == 0
+
+
+@pytest.mark.timeout(400)
+def test_a_pause_and_its_end(job: Ftrun) -> None:
+    """Between any two writes of a pause the next master goes on with it: the job is paused, and goes on when told."""
+    job.drop("boundary", "")
+    run = job.start(policy(job, IN_PLACE), "--nproc-per-node=2")
+    job.stepped(1)
+    pause = Recovery(
+        job, 0, lambda: ask(job, "pause"), "operator.commanded", "order.obeyed",
+        needed=True, ends="incident.resolved", steps=False,
+    )  # fmt: skip
+    resume = Recovery(
+        job, 0, lambda: ask(job, "resume"), "operator.commanded", "order.obeyed", needed=True, ends="incident.resolved"
+    )
+    kill_everywhere(pause, resume)
+    job.finish()
+    assert run.end() == 0
+    assert len(job.of("world.formed")) == 1
 
 
 # --- the keeper ------------------------------------------------------------------------------------------------------

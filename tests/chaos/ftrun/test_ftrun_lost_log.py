@@ -105,6 +105,11 @@ def test_keys_are_deleted_under_a_job(job: tuple[Lost, Cluster], way: str) -> No
         assert lost.ftctl("stop", "--job", lost.job).returncode == 0
         assert run.end() == 5
         assert not [event for event in lost.now() if event.type == "world.formed"]
+        again = lost.start("--local-nodes", "2")
+        wait_until(lambda: bool([event for event in lost.now() if event.type == "world.formed"]), "a run of its own")
+        lost.steps_on(0)
+        lost.finish()
+        assert again.end() == 0
 
 
 @pytest.mark.etcd

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import packages
 import pytest
 from harness import JOBS, Ftrun, ftrun, kill, wait_until
 
@@ -31,6 +32,48 @@ if "--local-life" in sys.orig_argv and sys.orig_argv[sys.orig_argv.index("--loca
         time.sleep(0.02)
 """
 """Put into every process by its path: the agent of a replacement starts when it is told to."""
+
+
+ACME = """
+import asyncio, os, subprocess, sys
+from pathlib import Path
+from ftcore import CapacityChanged, PlatformAdapter
+from ftcore.errors import UsageError
+
+class Acme:
+    def __init__(self, url, job):
+        self.root = Path(url.partition(":")[2])
+
+    async def capacity(self):
+        return None
+
+    async def launch(self, request):
+        name = request.effect.replace("/", "-")
+        if not (self.root / name).exists():
+            (self.root / name).write_text(request.replaces.node)
+            argv = [sys.executable, "-m", "ftcore.cli.ftrun", "--node-id", name, *request.argv[1:]]
+            subprocess.Popen(argv, start_new_session=True)
+
+    async def delete(self, place, grace_s):
+        pass
+
+    async def cordon(self, place, reason):
+        pass
+
+    async def watch(self):
+        yield CapacityChanged(free=None)
+        await asyncio.Event().wait()
+
+    async def close(self):
+        pass
+
+def check(url):
+    if not Path(url.partition(":")[2]).is_dir():
+        raise UsageError(f"{url}: expected a folder")
+
+ADAPTER = PlatformAdapter(open=Acme, check=check)
+"""
+"""A platform of a package that knows nothing of the job: it runs the command line that it is given."""
 
 
 def policy(job: Ftrun) -> str:
@@ -69,7 +112,7 @@ def test_a_replaced_node_leaves_no_trace_in_the_result(tmp_path: Path) -> None:
         assert "killed by SIGKILL" in lost.data.reason, "the platform tells it, before its lease does"
         job.wait("incident.resolved", lost.seq, policy="pod_replacement")
         told = job.ftctl("evict", "node0", "--why", "a test", "--job", job.job)
-        assert told.returncode == 0 and "pod_replacement: takes it" in told.stderr, told.stderr
+        assert told.returncode == 0 and "pod_replacement takes it" in told.stderr, told.stderr
         job.stepped(3, nodes=2)
         assert orders(job)[-1] == ("node0",)
         (formed,) = [event for event in job.of("world.members") if event.data.round == 3]
@@ -79,6 +122,30 @@ def test_a_replaced_node_leaves_no_trace_in_the_result(tmp_path: Path) -> None:
         assert run.end() == 0
         (result,) = results(run.stdout())
         assert results(undisturbed(result[0], tmp_path / "undisturbed")) == {result}
+
+
+@pytest.mark.timeout(400)
+def test_a_packages_platform_launches_by_the_command_line_that_it_is_given(tmp_path: Path) -> None:
+    """The lost node had flags of its own; what comes in its place was started without them, and trains."""
+    entries = {"ftcore.platforms": {"acme": "acme_platform:ADAPTER"}}
+    site = packages.install(tmp_path / "site", "acme", "1.0", {"acme_platform.py": ACME}, entries)
+    with ftrun(tmp_path) as job:
+        job.env["PYTHONPATH"] = f"{site}:{job.env.get('PYTHONPATH', '')}"
+        wrong = job.start("--nnodes", "2", "--platform", "acme:/nowhere")
+        assert wrong.end() == 2 and "acme:/nowhere: expected a folder" in wrong.stderr()
+        flags = ["--nnodes", "2", "--platform", f"acme:{tmp_path}", "--policy", policy(job)]
+        run = job.start("--node-id", "a", "--node_rank=0", *flags)
+        lost = job.start("--node-id", "b", "--node-rank", "1", *flags)
+        job.stepped(1, nodes=2)
+        kill(lost.process.pid)
+        job.wait("incident.resolved", policy="pod_replacement")
+        job.stepped(2, nodes=2)
+        (launched,) = tmp_path.glob("job-replace_nodes.*")
+        assert launched.read_text() == "b" and job.of("node.joined")[-1].data.node == launched.name
+        (formed,) = [event for event in job.of("world.members") if event.data.round == 2]
+        assert [(member.node, member.ordinal) for member in formed.data.members] == [("a", 0), (launched.name, 1)]
+        job.finish()
+        assert run.end() == 0
 
 
 def starts_late(job: Ftrun, root: Path) -> tuple[Path, Path]:
@@ -121,7 +188,7 @@ def test_an_evicted_node_trains_until_its_replacement_is_ready(tmp_path: Path) -
         assert begun.seq < ended.seq < resolved.seq and ended.data.command.nodes == ("node1",)
         assert "node1 leaves once its replacement is ready; training goes on" in run.stderr()
         told = job.ftctl("explain", "--job", job.job).stdout
-        assert "node1 leaves now: node1.1 ready" in told and "wait" in told, told
+        assert "node1 leaves now: node1.1 is ready" in told and "wait" in told, told
         job.finish()
         assert run.end() == 0
 

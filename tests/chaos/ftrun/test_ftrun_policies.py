@@ -15,8 +15,8 @@ CHAIN = "version: 1\nchain:\n  - acme_odd: {rest: 100ms}\n  - process_restart\n 
 IN_TURN = (
     ("raise KeyError('no such thing')", "raised KeyError: 'no such thing'"),
     ("os.abort()", "its process ended with signal SIGABRT"),
-    ("job.nodes.clear(); return Pass(reason='x')", "changed what it was given"),
-    ("return None", "answered nonsense: None, expected a Take or a Pass"),
+    ("job.membership.nodes.clear(); return Pass(reason='x')", "modified its arguments"),
+    ("return None", "invalid answer: None; expected a Take or a Pass"),
     (TAKE.replace("wait_s", "terms=Terms(exclude=('node77',)), wait_s"), "the job has no node 'node77'"),
 )
 """What the policy does, one incident after the other, and what the log says of it."""

@@ -97,13 +97,13 @@ def test_a_job_behind_locks(tmp_path: Path, papers: Papers, locked: Cluster, mon
         tls = {"FTCORE_TLS_CA": stranger.ca, "FTCORE_TLS_CERT": foreign[0], "FTCORE_TLS_KEY": foreign[1]}
         wrong: list[tuple[str, dict[str, str], int, str]] = [
             ("ours", {"FTCORE_TOKEN": "another-token-0123456789"}, 2, "has another token"),
-            ("ours", tls, 2, "cannot be trusted: its certificate is not signed by our authority"),
+            ("ours", tls, 2, "cannot be trusted: its certificate is not signed by our CA"),
             ("ours", {"FTCORE_ETCD_CA": stranger.ca}, 3, "cannot be trusted: its certificate is not signed"),
             (
                 "other",
                 {"FTCORE_ETCD_PASSWORD_FILE": "", "FTCORE_ETCD_PASSWORD": "secret-of-other"},
                 2,
-                "may not do this",
+                "lacks permission",
             ),
         ]
         for user, change, code, words in wrong:
@@ -142,8 +142,8 @@ def test_one_name_for_all_and_callers_without_a_certificate(tmp_path: Path, pape
         second = ftrun.start("--leadership", "never", *flags, "--node-id", "b")
         ftrun.stepped(1, nodes=2)
         wrong: list[tuple[dict[str, str], int, str]] = [
-            ({"FTCORE_TLS_NAME": ""}, 2, "its certificate is for another name than the address"),
-            ({"FTCORE_TOKEN": ""}, 2, "asks for a token"),
+            ({"FTCORE_TLS_NAME": ""}, 2, "its certificate does not contain the name or address"),
+            ({"FTCORE_TOKEN": ""}, 2, "requires a token"),
         ]
         for change, code, words in wrong:
             ftrun.env = plain | caller | change
@@ -151,7 +151,7 @@ def test_one_name_for_all_and_callers_without_a_certificate(tmp_path: Path, pape
             assert (late.end(), words in late.stderr()) == (code, True), (change, late.stderr())
         ftrun.env = plain | leads | {"FTCORE_TLS_NAME": ""}
         own = ftrun.start(*flags, "--node-id", "late")
-        assert own.end() == 2 and "set FTCORE_TLS_NAME to the name that it bears" in own.stderr()
+        assert own.end() == 2 and "set FTCORE_TLS_NAME to the name in the certificate" in own.stderr()
         ftrun.env = plain | caller
         assert ftrun.ftctl("--job", "job", "stop").returncode == 0
         assert (first.end(), second.end()) == (5, 5)

@@ -103,7 +103,7 @@ def test_a_spent_budget_ends_the_job_with_advice(tmp_path: Path) -> None:
         assert verdicts[:2] == [("process_restart", "take"), ("process_restart", "pass")]
         assert verdicts[-1] == ("stop", "take")
         assert "budget spent: 1 of 1 restarts" in run.stderr()
-        assert "look for the sender" in run.stderr() and "ftctl explain --job job" in run.stderr()
+        assert "time limit of the scheduler, an operator" in run.stderr() and "ftctl explain --job job" in run.stderr()
 
 
 def test_a_fault_of_the_script_that_repeats_ends_the_job(tmp_path: Path) -> None:

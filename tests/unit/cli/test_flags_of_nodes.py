@@ -12,9 +12,12 @@ SCRIPT = str(Path(__file__))
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--local-nodes", "2", "--platform", "local:?preempt=node7@20s"), "there is no such node, only node0, node1"),
+        (
+            ("--local-nodes", "2", "--platform", "local:?preempt=node7@20s"),
+            "no such node; expected one of node0",
+        ),
         (("--order-by", "switch=s1"), "expected the name of one label, such as switch"),
-        (("--leave-within", "3s"), "the goodbye alone takes up to 4 s"),
+        (("--leave-within", "3s"), "expected more than 4 s"),
     ],
 )
 def test_refused(flags: tuple[str, ...], said: str) -> None:

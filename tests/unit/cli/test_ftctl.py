@@ -118,7 +118,7 @@ def test_status_tells_what_people_asked_for(tmp_path, capsys):
     assert main(["status", "--store", url]) == 0
     out = capsys.readouterr().out
     assert (
-        f"go on with: ftctl --store {url} --job demo resume" in out
+        f"continue with: ftctl --store {url} --job demo resume" in out
         and "node2 (user@host asked for `evict node2`)" in out
     )
 
@@ -135,12 +135,12 @@ def test_status_tells_of_a_held_job(tmp_path, capsys):
     assert main(["status", "--store", url]) == 0
     out = capsys.readouterr().out
     assert (
-        "no recovery begins before the job is resumed" in out and "checkpoint by user@host: before it gets worse" in out
+        "no recovery begins until the job is resumed" in out and "checkpoint by user@host: before it gets worse" in out
     )
 
 
 def test_incidents_of_every_kind(tmp_path, capsys):
-    """A wish that nobody took is dropped, not failed; what was done about a fault is told in words."""
+    """A request that no policy took is dropped, not failed; actions on a fault are listed as sentences."""
     driver = driven()
     driver.command("pause")
     url = archive(tmp_path / "kinds.ftlog", driver.events)
@@ -150,7 +150,7 @@ def test_incidents_of_every_kind(tmp_path, capsys):
     assert "dropped" in capsys.readouterr().out
     assert main(["explain", "i1", "--store", url]) == 0
     out = capsys.readouterr().out
-    assert "What was done" in out and "round 2: 4 ranks on 2 nodes" in out
+    assert "Actions and results" in out and "round 2: 4 ranks on 2 nodes" in out
 
 
 def test_jobs_is_one_array(store, capsys):
@@ -212,6 +212,22 @@ def test_an_age_counts_by_the_logs_clock_where_that_is_ahead(store, capsys, monk
     assert young == [at for at in times if at >= times[-1] - 10**6] != times
 
 
+def test_incidents_since_a_position(tmp_path, capsys, monkeypatch):
+    """By seq, time and age: those that were open then or later."""
+    driver = driven()
+    driver.settle()
+    driver.now += 3600 * 10**9
+    middle = len(driver.events)
+    driver.fail("node0", message="ValueError: x")
+    store = archive(tmp_path / "since.ftlog", driver.events)
+    monkeypatch.setattr(time, "time_ns", lambda: driver.now)
+    first, second = run_json(capsys, "--store", store, "incidents")
+    for since in (str(middle + 1), second["opened"], "30m"):
+        assert run_json(capsys, "--store", store, "incidents", "--since", since) == [second]
+    for since in (str(first["last_seq"]), first["closed"], "2h"):
+        assert len(run_json(capsys, "--store", store, "incidents", "--since", since)) == 2
+
+
 def test_the_table_of_events_is_for_people(store, capsys):
     """The date first, a line per event, decisions indented, no colour where there is no terminal."""
     assert main(["events", "--store", store]) == 0
@@ -261,7 +277,7 @@ def test_verify_agrees_with_an_honest_log(store, capsys):
     made = run_json(capsys, "replay", "--verify", "--store", store)
     assert (made["verify"]["ok"], made["verify"]["mismatches"]) == (True, [])
     assert main(["replay", "--verify", "--store", store]) == 0
-    assert "every decision was made again" in capsys.readouterr().out
+    assert "every decision is the same" in capsys.readouterr().out
 
 
 def test_verify_finds_an_altered_decision(tmp_path, capsys):
@@ -285,7 +301,7 @@ def test_verify_finds_an_altered_decision(tmp_path, capsys):
     store = f"file:{tmp_path / 'b.ftlog'}"
     assert main(["replay", "--verify", "--store", store]) == 1
     out = capsys.readouterr().out
-    assert f"event {seqs[0]}: decided otherwise\n  data.grace_s: expected 10.0, found 77.0\n" in out
+    assert f"event {seqs[0]}: a different decision\n  data.grace_s: expected 10.0, found 77.0\n" in out
     assert main(["replay", "--verify", "--store", store, "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["verify"]["mismatches"][0]["seq"] == seqs[0]
 
@@ -333,9 +349,9 @@ def test_every_command_explains_itself(command, capsys):
         (["status", "--job", "demmo"], 4, "; did you mean demo?"),
         (["replay", "--at", "999"], 4, "ftctl: the log of demo ends at event"),
         (["machines", "nod"], 2, "ftctl: no machine 'nod'; did you mean node?"),
-        (["stop"], 3, "ftctl: no master leads demo, so nobody can stop it: is the job still running?"),
-        (["drain", "node1"], 3, "ftctl: no master leads demo, so nobody can drain node1: is the job still running?"),
-        (["checkpoint"], 3, "so nobody can have it save a checkpoint: is the job still running?"),
+        (["stop"], 3, "ftctl: cannot stop the job: no master leads demo; is the job still running?"),
+        (["drain", "node1"], 3, "ftctl: cannot drain node1: no master leads demo; is the job still running?"),
+        (["checkpoint"], 3, "cannot save a checkpoint of the job: no master leads demo"),
         (["export", "-o", "/nowhere/x.ftlog"], 2, "ftctl: cannot write /nowhere/x.ftlog: No such file or directory"),
     ],
 )
@@ -358,7 +374,7 @@ def test_a_job_that_has_ended_takes_no_command(tmp_path, capsys, argv):
     url = archive(tmp_path / "ended.ftlog", driver.events)
     assert main([*argv, "--store", url]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("ftctl: demo has ended (stopped: ") and err.count("\n") == 1
+    assert err.startswith(f"ftctl: cannot {argv[0]}: demo has already ended (stopped: ") and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -383,7 +399,7 @@ def test_wrong_usage_exits_with_2(capsys, argv, message):
 
 def test_urls_of_a_policy_file_are_not_shown(tmp_path, capsys):
     """What of them is a secret nobody can tell, so only the scheme is shown: in events and in the state."""
-    from ftcore.policies.config import parse
+    from ftcore.policies.file.config import parse
 
     text = "version: 1\nchain:\n- alert: {to: ['json://me:secret@chat/secret']}\n- stop\n"
     driver = JobDriver(policy=parse(text, "policy.yaml"))
@@ -409,7 +425,7 @@ def test_a_damaged_log_is_named_with_its_line(tmp_path, store, capsys):
     path = tmp_path / "demo.ftlog"
     path.write_bytes(path.read_bytes().replace(b'"pid":1,', b'"pid":2,', 1))
     assert main(["status", "--store", store]) == 1
-    assert "line 2: event 1 does not fit its digest" in capsys.readouterr().err
+    assert "line 2: event 1 does not match its digest" in capsys.readouterr().err
 
 
 def test_surroundings_name_store_and_job(store, capsys, monkeypatch):
@@ -436,7 +452,7 @@ def test_several_jobs_must_be_told_apart(capsys):
     JobDriverEvents = driven().events  # noqa: N806
     asyncio.run(fill())
     assert main(["status", "--store", "memory://two"]) == 2
-    assert "holds 2 jobs, name one with --job: a, b" in capsys.readouterr().err
+    assert "has 2 jobs, name one with --job: a, b" in capsys.readouterr().err
     assert len(run_json(capsys, "jobs", "--store", "memory://two")) == 2
     assert run_json(capsys, "status", "--job", "b", "--store", "memory://two")["state"] == "running"
 
@@ -489,18 +505,32 @@ def test_times_are_understood():
 def test_what_a_job_can_do_is_told_where_nothing_was_declared(store, capsys):
     """A line that is not there says nothing."""
     assert main(["--store", store, "status"]) == 0
-    assert "can        restart, and go on with fewer nodes; no platform" in capsys.readouterr().out
+    assert "abilities  none beyond a restart, and going on with fewer nodes: no platform" in capsys.readouterr().out
+
+
+def test_status_says_that_workers_report_abilities_with_a_step(tmp_path, capsys):
+    """Before the first completed step, what the script can do is not known; afterwards the row says what it is."""
+    driver = JobDriver(nodes=1, abilities=("replace",))
+    driver.submit()
+    before = archive(tmp_path / "before.ftlog", driver.events)
+    driver.join("node0")
+    driver.settle()
+    after = archive(tmp_path / "after.ftlog", driver.events)
+    assert main(["status", "--store", before]) == 0
+    assert "abilities  replace; workers report theirs with the first completed step" in capsys.readouterr().out
+    assert main(["status", "--store", after]) == 0
+    assert "workers report theirs" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--type", "nod.lost"], "demo: no type of events is called 'nod.lost'; did you mean node.lost?"),
-        (["--type", "worker.*, timer.*"], "no type of events is called 'timer.*'; there are: ability.declared"),
+        (["--type", "nod.lost"], "demo: no event type matches 'nod.lost'; did you mean node.lost?"),
+        (["--type", "worker.*, timer.*"], "no event type matches 'timer.*'; there are: ability.declared"),
         (["--type", "nod.lost", "--follow"], "did you mean node.lost?"),
-        (["--node", "nod1"], "no event comes from or names the node 'nod1'; did you mean node1?"),
+        (["--node", "nod1"], "no event comes from or names node 'nod1'; did you mean node1?"),
         (["--incident", "x"], "no incident 'x'; there are: i1"),
-        (["--incident", "i1", "--node", "host7"], "names the node 'host7'; there are: master, node0, node1"),
+        (["--incident", "i1", "--node", "host7"], "names node 'host7'; there are: master, node0, node1"),
     ],
 )
 def test_events_of_a_name_that_the_log_does_not_know(store, capsys, argv, message):
@@ -515,7 +545,7 @@ def test_a_selection_may_be_empty(store, capsys):
     """A known type that did not occur, or a known node with no event there, is a true answer of none."""
     for argv in (["--type", "node.lost"], ["--node", "node1", "--until", "2"]):
         assert main(["events", *argv, "--store", store]) == 0
-        assert capsys.readouterr() == ("", "ftctl: no events in this selection\n")
+        assert capsys.readouterr() == ("", "ftctl: no events match the selection\n")
 
 
 def test_jobs_of_a_store_that_does_not_exist(store, tmp_path, capsys):
@@ -574,7 +604,7 @@ def test_every_command_survives_its_output(store, argv, unbuffered):
 def test_hints_run_as_they_are_printed(tmp_path, capsys, monkeypatch):
     """A command in a message has the store and the job, quoted for a shell, on one line, whatever the width; one that
     has its job keeps it."""
-    assert completed("go on with: ftctl resume", None, "demo") == "go on with: ftctl --job demo resume"
+    assert completed("continue with: ftctl resume", None, "demo") == "continue with: ftctl --job demo resume"
     assert (
         completed("see `ftctl status`, then `ftctl stop`", "sqlite:/a b", "x")
         == "see `ftctl --store 'sqlite:/a b' --job x status`, then `ftctl --store 'sqlite:/a b' --job x stop`"

@@ -52,7 +52,7 @@ def test_events_without_a_start_are_those_that_are_there(cut, capsys):
     assert main([*ftctl, "events"]) == 4
     seqs, err = shown(capsys)
     assert seqs == list(range(GONE + 1, last + 1))
-    assert f"events 1 to {GONE} " in err and "away/demo, which is not there" in err
+    assert f"events 1 to {GONE} " in err and "away/demo, which does not exist" in err
     assert "--archive" in err and f"--since {GONE + 1}" in err
 
 

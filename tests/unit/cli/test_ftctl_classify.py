@@ -62,8 +62,8 @@ def test_rules_of_a_policy_file(tmp_path, monkeypatch, capsys):
         (["--jsonl", "-"], b"", "-: is empty"),
         (["--jsonl", "-"], b"\n\n", "-: is empty"),
         (["--jsonl", "-"], b'{"text": "a"}\n{"text"', "-: line 2: not JSON"),
-        (["--jsonl", "-"], b"[1]", "line 1: expected an object with the key text"),
-        (["--jsonl", "-"], b'{"text": 1}', "line 1: expected an object with the key text"),
+        (["--jsonl", "-"], b"[1]", "line 1: expected an object whose key text is a string"),
+        (["--jsonl", "-"], b'{"text": 1}', "line 1: expected an object whose key text is a string"),
         (["--jsonl", "-"], b'{"text": "\xff"}', "line 1: not JSON"),
         (["/nowhere/at/all"], b"", "cannot be read (No such file or directory)"),
         (["/"], b"", "cannot be read (Is a directory)"),
@@ -131,7 +131,7 @@ def test_a_broken_link_condemns_neither_end(monkeypatch, capsys, tmp_path):
     assert not found["certain"] and "peer" in found["reason"]
     (tmp_path / "x.log").write_text(line)
     assert main(["classify", str(tmp_path / "x.log")]) == 0
-    assert "a check of the pair says which" in capsys.readouterr().out
+    assert "check the pair to find out which" in capsys.readouterr().out
 
 
 def test_a_wait_does_not_call_its_root_a_victim(monkeypatch, capsys):

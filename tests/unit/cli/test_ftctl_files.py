@@ -60,7 +60,7 @@ def test_a_link_stays_a_link(export, tmp_path, capsys):
     assert "in place of" not in capsys.readouterr().err
     target.chmod(0o640)
     assert main([*export, str(link)]) == 0
-    assert "in place of the archive that was there" in capsys.readouterr().err
+    assert "the archive of that name was overwritten" in capsys.readouterr().err
     assert link.is_symlink() and stat.S_IMODE(target.stat().st_mode) == 0o640
     assert [*target.parent.iterdir()] == [target]
 
@@ -79,7 +79,7 @@ def test_another_file_is_not_replaced(export, tmp_path, capsys):
     other.write_text("version: 1\n")
     for argv in ([*export, str(other)], [*SMALL, "--log", str(other)]):
         assert main(argv) == 2
-        assert f"{other} is there and is not an archive" in capsys.readouterr().err
+        assert f"{other} exists and is not an archive" in capsys.readouterr().err
     assert other.read_text() == "version: 1\n"
     assert main([*export, str(tmp_path)]) == 2
     assert "it is a directory" in capsys.readouterr().err
@@ -91,9 +91,9 @@ def test_another_file_is_not_replaced(export, tmp_path, capsys):
     ("args", "told"),
     [
         (["--log", "x", "--plot", "./x"], "--log and --plot: found x for both"),
-        (["--log", "-"], "--log: found -; standard output is for the report"),
+        (["--log", "-"], "--log: found -; expected a file"),
         (["--plot", "-"], "--plot: found -"),
-        (["--plot", "x.png"], "--plot: found x.png; expected a name that ends in .svg"),
+        (["--plot", "x.png"], "--plot: found x.png; expected a file name that ends in .svg"),
     ],
 )
 def test_outputs_of_a_simulation_that_cannot_be(args, told, tmp_path, capsys, monkeypatch):

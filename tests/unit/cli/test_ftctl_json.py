@@ -21,8 +21,8 @@ from ftcore.logs.archive import ArchiveWriter
 from ftcore.logs.sqlite_salvage import Readable
 from ftcore.ports import Floor
 from ftcore.replay.explain import Asked
+from ftcore.replay.request import RequestReader
 from ftcore.replay.status import StandstillInfo, status_of
-from ftcore.replay.wish import Wish
 from ftcore.runtime.wire.frames import SEEING, Beat, Gauge, NodeInfo, NodeSeen
 from ftcore.testing.driver import JobDriver
 
@@ -87,7 +87,7 @@ def printing_json(parser: argparse.ArgumentParser, above: str = "") -> Iterator[
 
 
 def driven() -> JobDriver:
-    """A job with a wish that waits."""
+    """A job with a waiting request."""
     driver = JobDriver(spec=JobSpec(argv=("t.py",), nodes_min=1, nodes_max=3), abilities=("pause",))
     driver.start()
     driver.make_steps(3)
@@ -126,8 +126,10 @@ def told_apart(driver: JobDriver) -> Iterator[tuple[str, Any]]:
     seen = NodeSeen(node="n", heard_s=0.2, beat=Beat(round=3, step=7, absolute=True, loss=1.5), about=about)
     yield "status --nodes", ctl_nodes._json(seen)
     asked = (Asked(name="stop", verdict="take", reason="it was asked for"),)
-    wish = Wish(seq=7, command="evict", node="n", outcome="done", reason="it is out", incident="i1", policies=[*asked])
-    yield "evict", ctl_command._json("job", wish, "")
+    request = RequestReader(
+        seq=7, command="evict", node="n", outcome="done", reason="it is out", incident="i1", policies=[*asked]
+    )
+    yield "evict", ctl_command._json("job", request, "")
     odd = attrs.evolve(
         status_of(driver.state),
         replicas=((0, 1), (2, 3)),

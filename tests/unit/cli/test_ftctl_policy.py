@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +17,10 @@ from ftcore.cli.ftctl import main
 from ftcore.errors import UsageError
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.launch.policy_file import policy_in_force
-from ftcore.policies import presets
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
-from ftcore.policies.config import default_chain
-from ftcore.policies.yaml_nodes import BYTES_MAX
+from ftcore.policies.file import presets
+from ftcore.policies.file.config import default_chain
+from ftcore.policies.file.yaml_nodes import BYTES_MAX
 
 GOOD = "version: 1\nchain:\n  - pod_replacement: {faults: [gpu-hw]}\n  - process_restart\n  - stop\n"
 
@@ -49,7 +50,7 @@ def test_check_tells_every_mistake_as_data(file, capsys):
     told = json.loads(capsys.readouterr().out)
     assert (told["ok"], [problem["line"] for problem in told["problems"]]) == (False, [3, 4])
     assert main(["policy", "check", str(file)]) == 2
-    assert capsys.readouterr().err.startswith(f"ftctl: {file}: 2 mistakes\n  line 3: chain: no policy is called")
+    assert capsys.readouterr().err.startswith(f"ftctl: {file}: 2 errors\n  line 3: chain: unknown policy")
 
 
 def test_check_leaves_no_mistake_out(file, capsys):
@@ -63,22 +64,27 @@ def test_check_leaves_no_mistake_out(file, capsys):
         begin(file)
 
 
-def test_check_tells_what_a_run_would_refuse(file, capsys):
-    """A valid file may name what a job has to declare first."""
+def test_check_refuses_what_a_run_would_refuse(file, capsys):
+    """With the reason of ``ftrun`` and exit code 2; with its platform, or an assumed one, the file is accepted."""
     file.write_text(GOOD)
-    assert main(["policy", "check", str(file)]) == 0
-    out = capsys.readouterr().out
-    assert out.splitlines()[0] == f"{file}: pod_replacement -> process_restart -> stop"
-    assert "pod_replacement: refused unless there is a platform that can launch a node" in out
-    assert main(["policy", "check", str(file), "--platform", "local:"]) == 0
-    assert "refused" not in capsys.readouterr().out
-    assert main(["policy", "check", str(file), "--format", "json"]) == 0
+    assert main(["policy", "check", str(file)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[0] == f"{file}: pod_replacement -> process_restart -> stop"
+    reason = f"{file}: pod_replacement cannot be carried out: it needs `replace`"
+    assert printed.err.startswith(f"ftctl: {reason}") and "--platform URL" in printed.err
+    with pytest.raises(UsageError, match=re.escape(reason)):
+        begin(file)
+    assert main(["policy", "check", str(file), "--format", "json"]) == 2
     told = json.loads(capsys.readouterr().out)
-    assert (told["ok"], told["chain"][0]["missing"]) == (True, ["replace"])
+    assert (told["ok"], told["problems"][0]["line"], told["chain"][0]["missing"]) == (False, None, ["replace"])
+    assert "pod_replacement cannot be carried out" in told["problems"][0]["message"]
+    for given in (["--platform", "local:"], ["--assume", "replace"]):
+        assert main(["policy", "check", str(file), *given]) == 0
+    assert begin(file, abilities=("replace",)).chain
 
 
 def test_check_and_run_tell_what_is_no_mistake_but_not_as_expected(file, tmp_path, capsys):
-    """Abilities that nobody asks the script for yet, and URLs that will stand in the log."""
+    """Abilities that nobody asks the script for yet, and URLs that are stored in the log."""
     file.write_text(
         "version: 1\njob: {abilities: [pause, save, rollback]}\n"
         "chain:\n  - alert: {to: ['json://h/s3cret']}\n  - step_pause: {optional: true}\n  - process_restart\n"
@@ -86,19 +92,20 @@ def test_check_and_run_tell_what_is_no_mistake_but_not_as_expected(file, tmp_pat
     )
     assert main(["policy", "check", str(file)]) == 0
     out = capsys.readouterr().out
-    able, secret = [line for line in out.splitlines() if line.startswith("note: ")]
-    assert "abilities: pause, save: " in able and "they count for nothing, and step_pause is passed over" in able
-    assert "will stand in the log" in secret and "s3cret" not in out
+    seen, able, secret = [line for line in out.splitlines() if line.startswith("note: ")]
+    assert "abilities: pause: no effect: the running script reports it" in seen
+    assert "abilities: save: not implemented in this release, no effect" in able
+    assert "are stored in the log" in secret and "s3cret" not in out
     assert main(["policy", "check", str(file), "--format", "json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["notes"]) == 2
+    assert len(json.loads(capsys.readouterr().out)["notes"]) == 3
     (tmp_path / "nothing.py").write_text("")
     for how in ("--standalone", "--local-nodes=1"):
         argv = [sys.executable, "-m", "ftcore.cli.ftrun", how, "--no-preload", "--policy", str(file), "nothing.py"]
         env = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
         told = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False).stderr
-        assert told.count("will stand in the log") == told.count("abilities: pause, save: ") == 1
+        assert told.count("are stored in the log") == told.count("abilities: save: ") == 1
     file.write_text(GOOD.replace("  - pod", "  - alert: {to: ['env:CHAT']}\n  - pod"))
-    assert main(["policy", "check", str(file)]) == 0
+    assert main(["policy", "check", str(file), "--platform", "local:"]) == 0
     assert "note: " not in capsys.readouterr().out
 
 
@@ -111,7 +118,7 @@ def test_check_and_run_tell_what_is_no_mistake_but_not_as_expected(file, tmp_pat
         (lambda path: path.write_bytes(b"\xff\xfev\0"), "not UTF-8 text: byte 0xff in line 1"),
         (
             lambda path: path.write_bytes(b"x" * 10_000_000),
-            f"is larger than {BYTES_MAX} bytes, which no policy file is",
+            f"is too large for a policy file: expected at most {BYTES_MAX} bytes",
         ),
         (lambda path: path.write_bytes(b""), "is empty; expected at least: version: 1"),
     ],
@@ -133,10 +140,10 @@ def test_a_file_may_come_through_a_pipe(capsys, monkeypatch):
     """``-`` is standard input for ``ftctl``; a run needs a file, since each of its agents reads it."""
     for text, code in ((GOOD, 0), ("version: 1\nchain: [stp]\n", 2)):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        assert main(["policy", "check", "-"]) == code
+        assert main(["policy", "check", "-", "--platform", "local:"]) == code
     captured = capsys.readouterr()
     assert captured.out.startswith("standard input: pod_replacement -> ")
-    assert captured.err.startswith("ftctl: standard input, line 2: chain: no policy is called 'stp'")
+    assert captured.err.startswith("ftctl: standard input, line 2: chain: unknown policy 'stp'")
     with pytest.raises(UsageError, match="--policy: found -; expected a file"):
         begin(Path("-"))
 
@@ -161,8 +168,17 @@ def test_explain_shows_the_chain_of_a_class(file, capsys):
     assert main(["policy", "explain", str(file), "--fault", "hang", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [entry["asked"] for entry in told["chain"]] == [False, True, True]
-    assert told["chain"][0]["why_not"] == "it is kept to: gpu-hw"
+    assert told["chain"][0]["why_not"] == "limited by `faults` to: gpu-hw"
     assert told["chain"][1]["conditions"] == list(BUILT_IN["process_restart"].conditions)
+
+
+def test_explain_says_what_the_workers_have_to_report(file, capsys):
+    """A named policy that needs a report of the running script is not refused at the start."""
+    file.write_text("version: 1\nchain: [dying_checkpoint, step_pause, process_restart, stop]\n")
+    assert main(["policy", "explain", str(file), "--fault", "request"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "skipped without a script that saves on request" in told
+    assert "skipped without a script that can pause at a step boundary (`pause`)" in told
 
 
 @pytest.mark.parametrize("name", presets.names())
@@ -178,9 +194,9 @@ def test_explain_knows_every_preset(name, capsys):
     ("argv", "code", "message"),
     [
         (["explain", "--fault", "hang"], 2, "expected either FILE or --preset NAME"),
-        (["explain", "--preset", "mindo", "--fault", "hang"], 2, "no preset is called 'mindo'; did you mean 'mindio'?"),
-        (["explain", "--preset", "palm", "--fault", "hangs"], 2, "no class of faults is called 'hangs'; did you mean"),
-        (["init", "--preset", "x"], 2, "no preset is called 'x'; known are: default, falcon"),
+        (["explain", "--preset", "mindo", "--fault", "hang"], 2, "unknown preset 'mindo'; did you mean 'mindio'?"),
+        (["explain", "--preset", "palm", "--fault", "hangs"], 2, "found 'hangs'; expected a fault class; did you"),
+        (["init", "--preset", "x"], 2, "unknown preset 'x'; expected one of: default, falcon"),
     ],
 )
 def test_a_wrong_word_is_told(argv, code, message, capsys):
@@ -223,9 +239,9 @@ def test_a_run_begins_with_the_file_the_flag_and_the_switches(file):
     [
         (GOOD, {}, "pod_replacement cannot be carried out: it needs `replace`"),
         ("version: 1\n", {"switches": "RSC:1"}, "pod_replacement cannot be carried out"),
-        ("version: 1\njob: {replicas: all}\n", {"ranks": 1}, "a job of one rank has no replica"),
+        ("version: 1\njob: {replicas: all}\n", {"ranks": 1}, "a job with one rank has no replicas"),
         ("version: 1\n", {"max_restarts": -1}, "--max-restarts: found -1; expected 0 or more"),
-        ("version: 1\n", {"switches": "XYZ:1"}, "FTCORE_POLICIES: no switch is called 'XYZ'"),
+        ("version: 1\n", {"switches": "XYZ:1"}, "FTCORE_POLICIES: unknown switch 'XYZ'"),
     ],
 )
 def test_a_run_refuses_what_it_cannot_do(text, changes, message, file):
@@ -245,7 +261,7 @@ def test_a_run_refuses_what_it_cannot_do(text, changes, message, file):
             "ftrun: policy.yaml: pod_replacement cannot be carried out: it needs",
         ),
         ([], {"FTCORE_PLATFORM": "slurm:"}, "ftrun: 'slurm:' is not the URL of a platform: known are local:"),
-        ([], {"FTCORE_POLICIES": "UCE:1"}, "ftrun: FTCORE_POLICIES: UCE, TTP need replicas"),
+        ([], {"FTCORE_POLICIES": "UCE:1"}, "ftrun: FTCORE_POLICIES: UCE needs replicas"),
         ([], {"FTCORE_POLICIES": "UCE"}, "ftrun: FTCORE_POLICIES: found 'UCE'; expected"),
     ],
 )
@@ -271,8 +287,8 @@ def test_ftrun_tells_it_once_and_starts_nothing(flags, env, message, file, tmp_p
 def test_each_made_up_fault_is_read_as_its_class(cls):
     """What explain shows of a class is a fault of that class, as the engine itself reads it."""
     for case, cause in ctl_rehearsal.CASES[cls].items():
-        moments = list(ctl_rehearsal._moments(default_chain(), case, cause, ()))
-        assert moments and all(job.incident is not None and job.incident.fault.cls == cls for _, job in moments), case
+        states = list(ctl_rehearsal._states(default_chain(), case, cause, ()))
+        assert states and all(job.incident is not None and job.incident.fault.cls == cls for _, job in states), case
 
 
 def meets(capsys, cls: str, *argv: str) -> dict[str, list[tuple[str, str]]]:
@@ -295,5 +311,5 @@ def test_explain_shows_what_this_fault_meets(file, capsys):
     assert [verdict for verdict, _ in meets(capsys, "user-code", str(file))["process_restart"]] == ["take", "take"]
     assert main(["policy", "explain", "--preset", "default", "--fault", "node-lost"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "a node falls silent: takes it: the job goes on with 3 of 4 nodes" in out
+    assert "a node sends no more heartbeats: takes it: the job goes on with 3 of 4 nodes" in out
     assert "passes when `max_restarts` in `window`" not in out  # of what passes, conditions are not listed

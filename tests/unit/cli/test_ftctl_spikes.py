@@ -101,15 +101,15 @@ def test_a_suggestion_leaves_its_run_alone(tmp_path, capsys):
     _, out, err = run(capsys, path, "--suggest")
     assert out.startswith("loss limit 6: the largest of ")
     assert "gradient norm threshold 1.4" in out
-    assert "leaves this run alone as well" in err
+    assert "does not flag this run either" in err
 
 
 def test_a_suggestion_from_a_bad_run_is_warned_of(spiked, capsys):
     """A run with NaN in it is no example."""
     _, out, err = run(capsys, spiked, "--suggest")
     assert "loss limit" in out
-    assert "no example of a normal one (1 loss-nan)" in err
-    assert f"to leave 1 spike alone, the first at step {SPIKE}" in err
+    assert "this run is not normal (1 loss-nan)" in err
+    assert f"ignores 1 spike, the first at step {SPIKE}" in err
 
 
 def test_too_short_a_run_suggests_nothing(tmp_path, capsys):
@@ -139,7 +139,7 @@ def test_gaps_and_steps_that_go_back_are_handled(tmp_path, capsys):
         (b"step loss\n1 2.5\n", "run.tsv:1: no column step and loss in the header: found 'step loss'; columns are"),
         (b"step,loss\n1,2.5\n2,oops\n", "run.tsv:3: column loss: expected a number, found 'oops'"),
         (b"step\tacc\n1\t2.5\n", "run.tsv:1: no column loss"),
-        (b"step\tloss\tloss\n1\t2\t2\n", "run.tsv:1: column loss stands twice"),
+        (b"step\tloss\tloss\n1\t2\t2\n", "run.tsv:1: column loss occurs twice"),
         (b"step\tloss\n1\t2.5\n2\toops\n", "run.tsv:3: column loss: expected a number, found 'oops'"),
         (b"step\tloss\n1\t1_0\n", "run.tsv:2: column loss: expected a number, found '1_0'"),
         (b"step\tloss\n1.5\t2.5\n", "run.tsv:2: column step: expected a whole number from 0, found '1.5'"),

@@ -1,11 +1,23 @@
 """What ftrun tells at the terminal: one line per turn of the story."""
 
+import asyncio
+import sqlite3
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ftcore.commands import ReleaseNode
+from ftcore.events.action import ActionOrdered
 from ftcore.events.job import JobSpec
+from ftcore.events.node import NodeQuarantined
+from ftcore.ids import JobName, Seq
 from ftcore.launch.narrator import Narrator
-from ftcore.policies.config import parse
+from ftcore.logs import open_store
+from ftcore.policies.file.config import parse
+from ftcore.ports import Candidate
 from ftcore.testing.driver import JobDriver
+from ftcore.wording import sentence
 
 
 def lines(driver: JobDriver) -> list[str]:
@@ -43,15 +55,15 @@ def test_what_can_never_apply_and_what_is_known_is_not_told():
 
 
 def test_a_pause_and_a_resume():
-    """The wish is told once, with who asked; then that it is fulfilled."""
+    """The request is printed once, with its user; then its result."""
     driver = running(abilities=("pause",))
     driver.command("pause", why="maintenance")
     driver.settle()
     driver.command("resume")
     driver.settle()
     told = lines(driver)[1:]
-    assert told[0] == "user@host asks for pause: maintenance"
-    assert "i1: training waits at a step boundary; go on with: ftctl --job j resume" in told
+    assert told[0] == "user@host requests pause: maintenance"
+    assert "i1: training waits at a step boundary; continue with: ftctl --job j resume" in told
     assert told[-1] == "i2: training goes on"
 
 
@@ -63,17 +75,17 @@ def test_commands_in_lines_run_as_they_are_printed():
     narrator = Narrator(Any, job="a job", store="etcd://h1:2379")
     told = [line for event in driver.events if (line := narrator.line(event))]
     [line] = [line for line in told if "ftctl" in line]
-    assert line.endswith("go on with: ftctl --store etcd://h1:2379 --job 'a job' resume")
+    assert line.endswith("continue with: ftctl --store etcd://h1:2379 --job 'a job' resume")
 
 
-def test_a_wish_that_nobody_takes():
+def test_a_request_that_no_policy_takes():
     """Why, and that nothing changes."""
     driver = running()
     driver.command("checkpoint")
     told = lines(driver)[1:]
-    assert told[0] == "user@host asks for checkpoint"
+    assert told[0] == "user@host requests checkpoint"
     assert any("needs `save`" in line for line in told)
-    assert told[-1] == "i1: no policy takes it; training goes on as before"
+    assert told[-1] == "i1: no policy takes it; training goes on unchanged"
 
 
 def test_a_node_that_is_evicted_is_released():
@@ -82,7 +94,7 @@ def test_a_node_that_is_evicted_is_released():
     driver.command("evict", node="node1")
     driver.settle()
     told = lines(driver)
-    assert any(line.startswith("node1 is kept out of this job") for line in told)
+    assert any(line.startswith("node1 is quarantined: ") for line in told)
     assert any(line.startswith("node1 is released: ") for line in told)
     narrator = Narrator(Any, job="j")
     for event in driver.events:
@@ -109,7 +121,64 @@ def test_a_health_check_is_told_when_it_begins_and_when_it_is_over():
     driver = JobDriver(policy=policy, abilities=("check",))
     driver.start()
     assert lines(driver)[:3] == [
-        "node0, node1 are checked before round 1: devices, links, configuration; up to 90.0 s a stage",
+        "node0, node1 are checked before round 1: devices, links, configuration; up to 90.0 s for each stage",
         "2 nodes checked: all healthy",
         "round 1: 2 nodes, 2 ranks",
     ]
+
+
+def test_a_log_that_was_replaced_is_read_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """The log goes back to an older copy and continues: what it says since then is printed, the rest not again."""
+    monkeypatch.setattr("ftcore.launch.narrator.RETRY_S", 0.01)
+    driver = running()
+    copied = len(driver.events)
+    driver.command("drain", node="node1", why="of the log that is lost")
+    lost = driver.events[copied:]
+    driver = running()
+    driver.now = lost[-1].time + 1
+    driver.command("stop", why="of the copy")
+    driver.settle()
+    printed = ""
+
+    async def wait_for(text: str) -> None:
+        nonlocal printed
+        while text not in printed:
+            await asyncio.sleep(0.01)
+            printed += capsys.readouterr().err
+
+    async def main() -> Narrator:
+        store = open_store(f"sqlite://{tmp_path}/j.db")
+        log = await store.open(JobName("j"), create=True)
+        term = (await log.campaign(Candidate(host="h", pid=1, address="a"))).term
+        async with Narrator(log, job="j") as narrator:
+            await log.append(driver.events[:copied], term=term, expected_seq=Seq(0))
+            _copy(tmp_path / "j.db", tmp_path / "copy.db")
+            await log.append(lost, term=term, expected_seq=Seq(copied))
+            await wait_for("of the log that is lost")
+            _copy(tmp_path / "copy.db", tmp_path / "j.db")
+            await wait_for("older copy")
+            await log.append(driver.events[copied:], term=term, expected_seq=Seq(copied))
+            await wait_for("of the copy")
+            while narrator.finished is None:
+                await asyncio.sleep(0.01)
+        await store.close()
+        return narrator
+
+    assert asyncio.run(main()).finished is not None
+    assert printed.count("round 1: ") == 1
+
+
+def _copy(source: Path, target: Path) -> None:
+    with sqlite3.connect(source) as read, sqlite3.connect(target) as written:
+        read.backup(written)
+
+
+def test_a_quarantined_node_is_named_once():
+    """The reason may begin with the node's name; the list of reasons of a release names it as well."""
+    assert sentence(NodeQuarantined(node="node1", reason="node1: no frame")) == "node1 is quarantined: no frame"
+    assert sentence(NodeQuarantined(node="node1", reason="x")) == "node1 is quarantined: x"
+    release = ReleaseNode(outcome="released", exit_code=5, reason="quarantined: node1: node1: no frame")
+    ordered = ActionOrdered(effect="release_node.1.2", command=release, nodes=("node1",))
+    assert sentence(ordered) == "node1 is released: quarantined: node1: no frame"

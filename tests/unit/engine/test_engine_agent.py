@@ -1,9 +1,10 @@
-"""The agent's core: what it obeys, what it refuses, and what it tells."""
+"""The agent's core: orders that it obeys or refuses, and the facts that it reports."""
 
 import pytest
 
 from ftcore.commands import (
     CheckHealth,
+    FindBoundary,
     OpenStore,
     ParkWorkers,
     PauseWorkers,
@@ -27,7 +28,7 @@ from ftcore.events.worker import (
 )
 from ftcore.events.world import StoreFailed, StoreOpened
 from ftcore.ids import EffectId, Round, Term
-from ftcore.ports import Progress, WorkerExit
+from ftcore.ports import Performed, Progress, WorkerExit
 from ftcore.states.agent import AgentPhase
 from ftcore.timing import Timing
 
@@ -81,7 +82,7 @@ def agent() -> core.AgentCore:
         "a",
         2,
         TIMING,
-        able=(PauseWorkers, ResumeWorkers, ParkWorkers, SaveCheckpoint, CheckHealth, ReplaceNodes),
+        able=(FindBoundary, PauseWorkers, ResumeWorkers, ParkWorkers, SaveCheckpoint, CheckHealth, ReplaceNodes),
         lead_delay_s=4,
     )
     made.begin(joined("1"))
@@ -103,7 +104,7 @@ def test_an_order_seen_twice_is_carried_out_once(agent):
 
 
 def test_an_order_of_an_older_term_is_not_obeyed(agent):
-    """A master that was deposed cannot make an agent do anything once it has obeyed the newer one."""
+    """An agent that has obeyed a newer master ignores orders of the deposed one."""
     agent.obey(order(OpenStore(round=Round(1)), "store.1", term=3))
     assert agent.obey(start(1, term=2)) == []
     agent.stream_broken()
@@ -137,13 +138,21 @@ def test_a_stop_gives_up_a_start_that_is_under_way(agent):
     assert agent.stopped(stopping, ()) == []
 
 
+def test_workers_that_ended_before_a_stop_are_named(running):
+    """A worker that ended with code 0 may be the cause of the others' failures."""
+    assert running.exited(ended(1, 0), (None, None)) == []
+    (stopping,) = running.obey(stop(1))
+    (answer,) = told(running.stopped(stopping, (-15, None)))
+    assert answer.finished == (1,)
+
+
 def test_a_start_waits_for_the_stop_before_it(running):
     """Workers of two rounds never live at the same time, and the answer to the stop says nothing of the new round."""
     (stopping,) = running.obey(stop(1))
     assert running.obey(start(2)) == []
     answer, begun = running.stopped(stopping, (-15, -15))
     assert answer.data.round == 1
-    assert begun == act.Start("start.2", Round(2), PART)
+    assert begun == act.StartRound("start.2", Round(2), PART)
     assert isinstance(told(running.started(begun, (9, 9), "fork"))[0], WorkersStarted)
 
 
@@ -156,7 +165,7 @@ def test_a_waiting_start_is_given_up_by_a_newer_stop(running):
     assert [(data.effect, data.round) for data in told(answers)] == [("stop.1", 2), ("stop.2", 2)]
 
 
-def test_what_cannot_be_started_is_told(agent):
+def test_a_failed_start_is_reported(agent):
     """The order is answered with the reason."""
     (begun,) = agent.obey(start(1))
     (answer,) = told(agent.unstartable(begun, "no such file"))
@@ -164,8 +173,8 @@ def test_what_cannot_be_started_is_told(agent):
     assert (answer.effect, answer.error, agent.running) == ("start.1", "no such file", False)
 
 
-def test_a_worker_that_ends_before_all_run_is_told_of_once_they_do(agent):
-    """The end of a worker is news however early it comes."""
+def test_a_worker_that_ends_during_the_start_is_reported_after_it(agent):
+    """An early exit of a worker is not lost."""
     (begun,) = agent.obey(start(1))
     assert agent.exited(ended(1, 3), (None, page(0))) == []
     first, second = told(agent.started(begun, (7, 8), "fork"))
@@ -181,7 +190,7 @@ def test_ends_of_other_rounds_and_of_stopped_workers_are_no_news(running):
 
 
 def test_a_node_has_finished_when_all_its_workers_ended_with_0(running):
-    """The first steps are told with it, if nobody looked before."""
+    """The first steps are reported with it, if the pages were not looked at before."""
     assert running.exited(ended(0, 0), (page(5), page(4))) == []
     stepped, finished = told(running.exited(ended(1, 0), (page(5), page(4))))
     assert isinstance(stepped, WorkersStepped)
@@ -198,7 +207,7 @@ def test_a_node_with_a_failed_worker_never_finishes(running):
     assert running.exited(ended(1, 0), (page(3), None)) == []
 
 
-def test_first_steps_are_told_once_when_every_worker_made_one(running):
+def test_first_steps_are_reported_once_when_all_workers_completed_one(running):
     """Progress of some workers is not the node's."""
     assert running.looked((page(3), None)) == []
     assert running.awaits_steps
@@ -207,8 +216,8 @@ def test_first_steps_are_told_once_when_every_worker_made_one(running):
     assert running.looked((page(4), page(4))) == []
 
 
-def test_an_orphan_stops_workers_that_stand_still(running):
-    """Once somebody leads who cannot be reached; not while steps complete; and the reason is told."""
+def test_an_orphan_stops_workers_without_progress(running):
+    """Only if there is an unreachable leader, and no step is completed; the reason is reported."""
     still = (page(1, mono=0), None)
     running.looked_up(0.0, True)
     assert running.waited(99.0, still) == []
@@ -221,11 +230,11 @@ def test_an_orphan_stops_workers_that_stand_still(running):
     assert running.waited(112.0, still) == []
     (answer,) = told(running.stopped(stopping, (-15, -15)))
     assert (answer.effect, answer.exitcodes) == ("", ())
-    assert "a master leads that cannot be reached" in answer.reason
+    assert "the leader is unreachable from this node" in answer.reason
 
 
-def test_an_orphan_stops_nothing_while_nobody_is_known_to_lead(running):
-    """A store that is away, however long, replaces nobody; when it is back, there is all the time to be welcomed."""
+def test_an_orphan_stops_nothing_while_no_leader_is_known(running):
+    """An unavailable store is no sign of a leader; when it is back, the full grace period starts."""
     silent = (None, None)
     running.stream_broken()
     assert running.waited(1000.0, silent) == []
@@ -238,10 +247,10 @@ def test_an_orphan_stops_nothing_while_nobody_is_known_to_lead(running):
     running.stream_broken()
     assert running.waited(3000.0, silent) == []
     running.looked_up(3000.0, True)
-    assert isinstance(running.waited(3011.0, silent)[0], act.Stop)
+    assert isinstance(running.waited(3011.0, silent)[0], act.StopRound)
 
 
-def test_who_has_finished_does_not_wait_for_ever_for_a_master(running):
+def test_a_finished_node_does_not_wait_for_a_master_without_limit(running):
     """It leaves with its workers' own outcome; while a master is there, it waits as long as the others train."""
     for rank in (0, 1):
         running.exited(ended(rank, 0), (page(3), page(3)))
@@ -273,7 +282,7 @@ def test_what_the_supervisor_cannot_do_is_refused(agent):
     """So are orders for the platform, whatever the supervisor says, and orders to workers that do not run."""
     for command, why in (
         (PauseWorkers(round=Round(1)), "no workers of round 1 run here"),
-        (ReplaceNodes(nodes=("b",), isolate=False), "cannot launch another for b"),
+        (ReplaceNodes(nodes=("b",), isolate=False), "cannot launch a replacement for b"),
     ):
         (refused,) = told(agent.obey(order(command, f"do.{why}")))
         assert isinstance(refused, OrderRefused)
@@ -287,7 +296,7 @@ def test_what_the_supervisor_cannot_do_is_refused(agent):
 def test_what_leaves_processes_in_place_is_performed_and_answered(running):
     """Parked workers no longer run as far as ends and beats are concerned; paused ones do."""
     (pause,) = running.obey(order(PauseWorkers(round=Round(1)), "pause"))
-    (answer,) = told(running.performed(pause, 5))
+    (answer,) = told(running.performed(pause, Performed(5)))
     assert answer == OrderObeyed(node="a", incarnation="1", round=1, effect="pause", step=5)
     assert running.running
     (check,) = running.obey(order(CheckHealth(round=Round(2)), "check"))
@@ -296,41 +305,54 @@ def test_what_leaves_processes_in_place_is_performed_and_answered(running):
     assert isinstance(told(running.failed_to(park, "stuck"))[0], OrderRefused)
     assert running.running
     (park,) = running.obey(order(ParkWorkers(round=Round(1), grace_s=1.0), "park.2"))
-    running.performed(park, 5)
+    running.performed(park, Performed(5))
     assert not running.running
     assert running.pulse((page(5), page(5))) == core.Pulse(round=0)
     assert told(running.exited(ended(0, -9), (page(5), page(5))))[0].exitcode == -9
 
 
 def test_orders_in_place_are_carried_out_one_after_the_other(running):
-    """A pause that was taken back cannot come true after the order to go on; a stop drops what waits."""
-    (pause,) = running.obey(order(PauseWorkers(round=Round(1)), "pause"))
-    assert running.obey(order(ResumeWorkers(round=Round(1)), "resume")) == []
-    obeyed, resume = running.performed(pause, 5)
-    assert (obeyed.data.effect, resume.effect) == ("pause", "resume")
-    assert running.obey(order(PauseWorkers(round=Round(1)), "pause.2")) == []
-    refused, pause = running.failed_to(resume, "no")
-    assert (refused.data.effect, pause.effect) == ("resume", "pause.2")
-    assert running.obey(order(ResumeWorkers(round=Round(1)), "resume.2")) == []
+    """A second order waits for the answer to the first; a stop drops queued orders."""
+    (find,) = running.obey(order(FindBoundary(round=Round(1)), "find"))
+    assert running.obey(order(PauseWorkers(round=Round(1), boundary=6), "pause")) == []
+    obeyed, pause = running.performed(find, Performed(5, 6))
+    assert (obeyed.data.effect, obeyed.data.boundary, pause.effect) == ("find", 6, "pause")
+    assert running.obey(order(FindBoundary(round=Round(1)), "find.2")) == []
+    refused, find = running.failed_to(pause, "no")
+    assert (refused.data.effect, find.effect) == ("pause", "find.2")
+    assert running.obey(order(PauseWorkers(round=Round(1), boundary=7), "pause.2")) == []
     running.obey(stop(1))
-    assert running.performed(pause, 5) == []
+    assert running.performed(find, Performed(5)) == []
+
+
+def test_an_order_to_resume_waits_for_no_other_one(running):
+    """A pause that workers never come to does not delay it; no queued order takes effect after it."""
+    (pause,) = running.obey(order(PauseWorkers(round=Round(1), boundary=6), "pause"))
+    assert running.obey(order(FindBoundary(round=Round(1)), "find")) == []
+    refused, resume = running.obey(order(ResumeWorkers(round=Round(1)), "resume"))
+    assert (refused.data.effect, refused.data.reason) == ("find", "a later order to resume revoked it")
+    assert running.obey(order(FindBoundary(round=Round(1)), "find.2")) == []
+    (obeyed,) = told(running.performed(resume, Performed(5)))
+    assert obeyed.effect == "resume"
+    refused, find = running.failed_to(pause, "a later order revoked it")
+    assert (refused.data.effect, find.effect) == ("pause", "find.2")
 
 
 def test_parked_workers_can_save_and_nothing_else(running):
     """Their state is whole, though they are out of their round."""
     (park,) = running.obey(order(ParkWorkers(round=Round(1), grace_s=1.0), "park"))
-    running.performed(park, 5)
+    running.performed(park, Performed(5))
     (save,) = running.obey(order(SaveCheckpoint(round=Round(1)), "save"))
-    assert told(running.performed(save, 5))[0].effect == "save"
+    assert told(running.performed(save, Performed(5)))[0].effect == "save"
     assert isinstance(told(running.obey(order(PauseWorkers(round=Round(1)), "pause")))[0], OrderRefused)
 
 
 def test_a_new_start_drops_a_park_that_is_under_way(running):
-    """What was ordered of one round's workers must not come true for the next round's."""
+    """An order for the workers of one round is not carried out on those of the next."""
     (park,) = running.obey(order(ParkWorkers(round=Round(1), grace_s=1.0), "park"))
     (begun,) = running.obey(start(2))
     running.started(begun, (3, 4), "fork")
-    assert running.performed(park, 5) == []
+    assert running.performed(park, Performed(5)) == []
     assert running.running
 
 
@@ -345,15 +367,15 @@ def test_a_released_agent_starts_nothing_more(agent):
     assert not agent.unheard
 
 
-def test_who_came_too_late_leaves_unheard(agent):
-    """The run ended without it: it leaves with the run's outcome, and there is nobody to say goodbye to."""
+def test_an_agent_that_joins_after_the_end_leaves_without_a_farewell(agent):
+    """The run ended without it: it leaves with the run's outcome, and sends no fact."""
     release = ReleaseNode(outcome="succeeded", exit_code=0, reason="why")
     assert agent.refused("the run has succeeded", rejoin=False, release=release) == [act.Leave(0, "succeeded", "why")]
     assert agent.unheard
 
 
 def test_a_fenced_agent_begins_a_new_life(running):
-    """It rejoins with nothing obeyed; answers to what the old life asked for are nobody's."""
+    """It rejoins without obeyed orders, and answers to actions of the old incarnation are ignored."""
     (stopping,) = running.obey(stop(1))
     assert running.refused("lost", rejoin=True) == [act.Rejoin("lost")]
     assert running.refused("lost", rejoin=True) == []
@@ -368,8 +390,8 @@ def test_an_unwanted_agent_gives_up(agent):
     assert agent.refused("wrong job", rejoin=False) == [act.GiveUp("wrong job")]
 
 
-def test_a_candidate_is_put_up_when_nobody_has_led_for_long(agent):
-    """After the delay, then at most once per lease; a welcome starts the count anew."""
+def test_a_candidate_is_started_after_a_time_without_a_leader(agent):
+    """After the delay, then at most once per lease; a welcome resets the delay."""
     assert agent.leaderless(10.0, 0) == []
     assert agent.leaderless(14.0, 33) == [act.Lead(33)]
     assert agent.leaderless(15.0, 33) == []
@@ -378,8 +400,8 @@ def test_a_candidate_is_put_up_when_nobody_has_led_for_long(agent):
     assert core.AgentCore("a", 2, TIMING).leaderless(99.0, 0) == []
 
 
-def test_a_beat_tells_the_slowest_step(running):
-    """Of workers that report; nothing once they are stopped."""
+def test_a_heartbeat_has_the_slowest_step(running):
+    """Of workers that report steps; none after they are stopped."""
     assert running.pulse((page(5), page(4))) == core.Pulse(round=1, step=4, loss=0.5)
     assert running.pulse((None, None)) == core.Pulse(round=1)
     running.obey(stop(1))

@@ -4,9 +4,9 @@ from ftcore.engine.standstill import LOOK_S, StandstillWatch
 from ftcore.events.health import HealthJudged
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyConsidered
-from ftcore.events.worker import Stand, WorkersStood, WorkersWentOn
+from ftcore.events.worker import RankState, WorkersStood, WorkersWentOn
 from ftcore.faults.cuts import Net, Unanswered
-from ftcore.policies.config import parse
+from ftcore.policies.file.config import parse
 from ftcore.replay import verify
 from ftcore.testing.driver import JobDriver
 
@@ -31,9 +31,9 @@ class Job(JobDriver):
     def stand(self, *pairs: tuple[int, int], silent_s: float = 15.0) -> WorkersStood | None:
         """All ranks wait, and nodes tell in heartbeats from whom they get no answer."""
         self.looked += LOOK_S
-        assert self.state.world is not None
-        for member in self.state.world.members:
-            waits = Stand(ranks=(member.base_rank,), op="all_reduce", waits="lock", still_s=20.0, silent_s=20.0)
+        assert self.state.rounds.world is not None
+        for member in self.state.rounds.world.members:
+            waits = RankState(ranks=(member.base_rank,), op="all_reduce", waits="lock", still_s=20.0, silent_s=20.0)
             own = int(member.node.removeprefix("node"))
             told = [
                 Unanswered(
@@ -43,7 +43,7 @@ class Job(JobDriver):
                 if one == own
             ]
             net = Net(addresses=(f"10.0.0.{own}",), unanswered=tuple(told))
-            self.watch.heard(member.node, self.state.round, (waits,), self.looked, net)
+            self.watch.heard(member.node, self.state.rounds.newest, (waits,), self.looked, net)
         found = self.watch.look(self.state, self.looked)
         assert not isinstance(found, WorkersWentOn)
         return found
@@ -60,8 +60,8 @@ class Job(JobDriver):
             self.settle(step=step)
 
     def world(self) -> list[str]:
-        assert self.state.world is not None
-        return [member.node for member in self.state.world.members]
+        assert self.state.rounds.world is not None
+        return [member.node for member in self.state.rounds.world.members]
 
     def taken(self) -> list[str]:
         verdicts = [event.data for event in self.events if isinstance(event.data, PolicyConsidered)]
@@ -69,7 +69,7 @@ class Job(JobDriver):
 
 
 def test_without_checks_the_later_node_leaves() -> None:
-    """One side suffices; the incident names the pair, who leaves is kept out, and the log is decided the same again."""
+    """A report of one side suffices; the incident names the pair, the leaving node is quarantined; replay agrees."""
     job = Job(3)
     assert job.stand((1, 0), silent_s=14.0) is None
     job.hang((1, 0))
@@ -79,11 +79,11 @@ def test_without_checks_the_later_node_leaves() -> None:
     assert known.fault.nodes == ("node1", "node0") and known.fault.summary.startswith(f"{HEAD}: no answer for 15 s")
     job.recover()
     assert job.state.phase == "running" and job.world() == ["node0", "node2"]
-    assert job.taken() == ["shrink"] and list(job.state.quarantined) == ["node1"]
+    assert job.taken() == ["shrink"] and list(job.state.membership.quarantined) == ["node1"]
     assert verify(job.events).ok
 
 
-def test_who_most_cannot_reach_leaves() -> None:
+def test_the_node_that_most_others_cannot_reach_leaves() -> None:
     """Although it is the first."""
     job = Job(4)
     job.hang((0, 1), (2, 0), (0, 3))
@@ -112,7 +112,8 @@ def test_where_no_node_can_be_spared_a_restart_is_tried() -> None:
         job.hang((1, 0))
         job.recover(step=False)
     assert job.taken() == ["process_restart"] * 20 + ["stop"] and job.state.phase == "failed"
-    assert HEAD in job.state.reason and "look at the way between the two nodes" in job.state.reason
+    reason = job.state.reason()
+    assert HEAD in reason and "check the network path between the two nodes" in reason
     assert verify(job.events).ok
 
 
@@ -134,16 +135,16 @@ def test_a_check_of_three_finds_the_link() -> None:
 
 
 def test_a_check_may_find_that_the_other_one_is_broken() -> None:
-    """The first of the two reaches nobody: it is faulty, and the later one stays."""
+    """The first of the two reaches no node: it is faulty, and the later one stays."""
     job = Job(4, health="suspect")
     job.cut, job.health = set(), {"node0": "unreachable"}
     job.hang((0, 1))
     job.recover()
-    assert job.world() == ["node1", "node2", "node3"] and list(job.state.quarantined) == ["node0"]
+    assert job.world() == ["node1", "node2", "node3"] and list(job.state.membership.quarantined) == ["node0"]
     assert verify(job.events).ok
 
 
-def test_a_check_of_two_cannot_tell() -> None:
+def test_a_check_of_two_nodes_is_inconclusive() -> None:
     """Then the later one leaves, with that as the reason."""
     job = Job(2, health="suspect")
     job.hang((0, 1))
@@ -153,7 +154,7 @@ def test_a_check_of_two_cannot_tell() -> None:
     assert job.world() == ["node0"]
 
 
-def test_a_link_that_is_back_costs_nobody() -> None:
+def test_a_restored_link_costs_no_node() -> None:
     """The check passes: the workers start again where they were."""
     job = Job(2, health="suspect")
     job.cut = set()
@@ -164,7 +165,7 @@ def test_a_link_that_is_back_costs_nobody() -> None:
 
 
 def test_a_node_that_is_lost_is_that_and_nothing_else() -> None:
-    """Who is cut off from everything is given up as today; what others say of it then opens nothing."""
+    """A node without any connection is declared lost; reports of others about it open no further incident."""
     job = Job(3)
     fact = job.stand((0, 1))
     job.lose("node1")

@@ -1,4 +1,4 @@
-"""Worlds from round to round, through the production engine: who takes part, at which place, and what it costs."""
+"""Worlds from round to round, through the production engine: members, their ranks, and the cost in steps."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from ftcore.commands import OpenStore
 from ftcore.engine.master import refusal
 from ftcore.events.job import JobSpec
 from ftcore.events.world import WorldMembers
-from ftcore.policies.config import parse
+from ftcore.policies.file.config import parse
 from ftcore.testing.driver import JobDriver
 
 
@@ -20,8 +20,8 @@ def job(least: int, most: int, unit: int = 1, sizes: tuple[int, ...] = (), order
 
 
 def world(driver: JobDriver) -> list[str]:
-    assert driver.state.world is not None
-    return [member.node for member in driver.state.world.members]
+    assert driver.state.rounds.world is not None
+    return [member.node for member in driver.state.rounds.world.members]
 
 
 def on(driver: JobDriver) -> None:
@@ -38,18 +38,18 @@ def joined(driver: JobDriver, *names: str) -> None:
 
 
 def test_a_spare_takes_the_place_of_a_lost_node():
-    """Ranks of the others stay; the spare has the lost node's ordinal, and that one stands by when it comes back."""
+    """Ranks of the others stay; the spare gets the lost node's ordinal; a returning node becomes standby."""
     driver = job(3, 3)
     joined(driver, "n0", "n1", "n2", "n3")
     on(driver)
-    assert world(driver) == ["n0", "n1", "n2"] and driver.state.nodes["n3"].phase == "standby"
+    assert world(driver) == ["n0", "n1", "n2"] and driver.state.membership.nodes["n3"].phase == "standby"
     driver.lose("n1")
     on(driver)
     assert world(driver) == ["n0", "n3", "n2"]
-    assert (driver.state.nodes["n3"].ordinal, driver.state.nodes["n2"].ordinal) == (1, 2)
+    assert (driver.state.membership.nodes["n3"].ordinal, driver.state.membership.nodes["n2"].ordinal) == (1, 2)
     driver.join("n1")
     on(driver)
-    assert driver.state.nodes["n1"].ordinal == 3 and world(driver) == ["n0", "n3", "n2"]
+    assert driver.state.membership.nodes["n1"].ordinal == 3 and world(driver) == ["n0", "n3", "n2"]
     driver.fail("n0", exitcode=-9)
     on(driver)
     assert world(driver) == ["n0", "n3", "n2"], "a restart moves nobody"
@@ -61,7 +61,7 @@ def test_names_decide_where_nodes_begin():
     joined(driver, "w-10", "w-2", "w-1")
     on(driver)
     assert world(driver) == ["w-1", "w-2", "w-10"]
-    assert [driver.state.nodes[name].ordinal for name in world(driver)] == [0, 1, 2]
+    assert [driver.state.membership.nodes[name].ordinal for name in world(driver)] == [0, 1, 2]
     driver.lose("w-2")
     driver.join("w-2")
     on(driver)
@@ -111,17 +111,17 @@ def test_nodes_of_unequal_width(wide):
     members = [m for e in driver.events if isinstance(e.data, WorldMembers) for m in e.data.members]
     expected = [0, 8 if wide == 0 else 2, 4 if wide == 2 else 10]
     assert [m.base_rank for m in members] == expected
-    assert driver.state.world is not None and driver.state.world.size == 12
+    assert driver.state.rounds.world is not None and driver.state.rounds.world.size == 12
 
 
 @pytest.mark.parametrize("seen", ["lost", "back at once"])
-def test_a_node_that_comes_and_goes_is_kept_out(seen):
-    """Faults that come back to one node spend its credit: the job goes on without it, until somebody admits it."""
+def test_an_unstable_node_is_quarantined(seen):
+    """After repeated faults on one node, the job continues without it until an operator admits it."""
     driver = job(1, 2)
     joined(driver, "n0", "n1")
     on(driver)
     rounds = 0
-    while "n1" not in driver.state.quarantined:
+    while "n1" not in driver.state.membership.quarantined:
         rounds += 1
         assert rounds < 8, "restarted for ever"
         driver.make_steps(50)
@@ -139,8 +139,8 @@ def test_a_node_that_comes_and_goes_is_kept_out(seen):
     assert world(driver) == ["n0", "n1"], "at once: no timer is waited for"
 
 
-def test_growth_comes_right_behind_a_checkpoint():
-    """A spare that comes between two checkpoints is taken in at the next one; what was declined is asked again then."""
+def test_growth_follows_a_checkpoint():
+    """A spare that joins between two checkpoints is added after the next one; a declined offer is repeated then."""
     driver = job(2, 3)
     joined(driver, "n0", "n1")
     while driver.state.phase != "running":
@@ -156,11 +156,11 @@ def test_growth_comes_right_behind_a_checkpoint():
     driver.commit()
     on(driver)
     assert world(driver) == ["n0", "n1", "n2"]
-    assert not driver.state.at_commit
+    assert not driver.state.history.at_commit
 
 
-def test_a_growth_leaves_out_who_is_not_trusted():
-    """Nodes that grow does not count for lack of trust stand by while the others are taken in, wherever their place."""
+def test_growth_does_not_add_unsteady_nodes():
+    """Nodes with recent faults stay standby while others are added, whatever their ordinal."""
     driver = JobDriver(
         spec=JobSpec(argv=("t.py",), nodes_min=3, nodes_max=5),
         policy=parse("version: 1\nchain:\n  - grow: {every: 0}\n  - process_restart\n  - stop\n", "test"),
@@ -168,11 +168,11 @@ def test_a_growth_leaves_out_who_is_not_trusted():
     driver.submit()
     joined(driver, "n0", "n1", "n2")
     on(driver)
-    driver.state.node_faults["n3"] = [driver.state.time] * 3
-    driver.state.node_faults["n9"] = [driver.state.time]  # gone for good: waited for by nobody
+    driver.state.evidence.node_faults["n3"] = [driver.state.time] * 3
+    driver.state.evidence.node_faults["n9"] = [driver.state.time]  # gone for good: waited for by nobody
     joined(driver, "n3", "n4")
     on(driver)
-    assert world(driver) == ["n0", "n1", "n2", "n4"] and driver.state.nodes["n3"].phase == "standby"
+    assert world(driver) == ["n0", "n1", "n2", "n4"] and driver.state.membership.nodes["n3"].phase == "standby"
     taken = [event.data for event in driver.events if event.type == "policy.considered"]
     assert taken[-1].terms.avoid == ("n3",) and "4 nodes instead of 3" in taken[-1].reason
     formed = [event.data for event in driver.events if event.type == "world.formed"]

@@ -1,4 +1,4 @@
-"""Nodes under one switch are tried all at once, through the production engine, after their pairs."""
+"""Collectives among the nodes of one switch, after the pairs, through the production engine."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ def judged(driver: JobDriver) -> HealthJudged:
 
 @pytest.mark.parametrize(("label", "order_by"), [("switch", ""), ("rack", "rack")])
 def test_the_nodes_of_each_switch_are_tried_once(label: str, order_by: str) -> None:
-    """After the pairs, the nodes of each switch that are good sum up data; one more stage, and the job runs."""
+    """After the pairs, the healthy nodes of each switch run an all-reduce; then the job starts."""
     driver = job(7, order_by)
     driver.health = {"n6": "unreachable"}
     for number in range(7):
@@ -94,7 +94,7 @@ def test_the_nodes_of_each_switch_are_tried_once(label: str, order_by: str) -> N
 
 
 def test_a_switch_that_fails_where_its_pairs_passed() -> None:
-    """It is told with its label, and its nodes train: nobody is given up for it."""
+    """It is reported with its label, and its nodes train: no node is rejected."""
     driver = job(6)
     driver.health = {"n1": "apart"}
     for number in range(6):
@@ -102,18 +102,20 @@ def test_a_switch_that_fails_where_its_pairs_passed() -> None:
     driver.settle()
     [apart] = judged(driver).apart
     assert (apart.label, apart.nodes, judged(driver).ill) == ("switch=s0", ("n0", "n1", "n2"), ())
-    assert driver.state.phase == "running" and {node.health for node in driver.state.nodes.values()} == {"healthy"}
+    assert driver.state.phase == "running" and {node.health for node in driver.state.membership.nodes.values()} == {
+        "healthy"
+    }
 
 
 @pytest.mark.parametrize(
     ("labels", "why"),
     [
         ([{}, {}, {}, {}], "no node has the label switch"),
-        ([{"switch": "a"}, {"switch": "a"}, {"switch": "b"}, {}], "no 3 nodes that are good"),
+        ([{"switch": "a"}, {"switch": "a"}, {"switch": "b"}, {}], "fewer than 3 healthy nodes"),
     ],
 )
 def test_why_no_switch_was_tried(labels: list[dict[str, str]], why: str) -> None:
-    """Without labels, or with too few nodes to a switch, that is on record, and nothing more is done."""
+    """Without labels, or with too few nodes per switch, the reason is recorded and no collective is run."""
     driver = job(4)
     for number, own in enumerate(labels):
         driver.join(f"n{number}", labels=own)
@@ -136,10 +138,10 @@ def test_faulty_nodes_are_named_some_at_a_time_until_none_is_left() -> None:
         assert driver.state.phase == "running" or driver.wait()
     first, second, *rest = [event.data for event in driver.events if isinstance(event.data, HealthJudged)]
     assert (len(first.ill), len(first.again), len(second.ill), second.again, rest) == (FAULTY_MAX, 64, 64, (), [])
-    assert first.note == "64 more nodes are faulty and checked again"
-    assert set(driver.state.quarantined) == set(driver.health)
-    assert driver.state.world is not None
-    assert not {member.node for member in driver.state.world.members} & set(driver.health)
+    assert first.note == "64 more nodes are faulty and will be checked again"
+    assert set(driver.state.membership.quarantined) == set(driver.health)
+    assert driver.state.rounds.world is not None
+    assert not {member.node for member in driver.state.rounds.world.members} & set(driver.health)
 
 
 def test_what_is_said_of_a_faulty_node_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,4 +159,4 @@ def test_what_is_said_of_a_faulty_node_is_bounded(monkeypatch: pytest.MonkeyPatc
     driver.settle()
     [ill] = judged(driver).ill
     assert len(ill.reason) == REASON_CHARS_MAX
-    assert driver.state.quarantined["n0"] == f"failed its health check: {ill.reason}"
+    assert driver.state.membership.quarantined["n0"] == f"failed its health check: {ill.reason}"

@@ -1,4 +1,4 @@
-"""What a master tells whom, whom it refuses, and whose silence counts."""
+"""The master's answers to agents, its refusals, and the leases of nodes."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import pytest
 
 from ftcore.engine.master import (
     Leases,
+    accepts_facts_of,
     acknowledged,
     answers_to,
     due,
     is_known,
-    listens_to,
     refusal,
     unanswered,
     wants_run,
@@ -25,11 +25,11 @@ from ftcore.testing.driver import JobDriver
 
 
 def life(driver: JobDriver, node: str) -> str:
-    return driver.state.nodes[node].incarnation
+    return driver.state.membership.nodes[node].incarnation
 
 
-def test_a_batch_is_told_to_the_lives_that_it_is_about():
-    """The newest number of each life is acknowledged; an order goes to the life that it was given to."""
+def test_a_batch_is_answered_to_the_incarnations_concerned():
+    """The newest fact of each incarnation is acknowledged; an order goes to the incarnation that it is for."""
     driver = JobDriver(nodes=2)
     driver.submit()
     driver.join("node0")
@@ -43,8 +43,8 @@ def test_a_batch_is_told_to_the_lives_that_it_is_about():
     }
 
 
-def test_what_was_not_answered_is_told_again_to_the_same_life_only():
-    """A new life of the node was ordered nothing yet."""
+def test_unanswered_orders_are_repeated_to_the_same_incarnation_only():
+    """A new incarnation of the node has no orders yet."""
     driver = JobDriver(nodes=2)
     driver.start()
     driver.silence("node1")
@@ -60,8 +60,8 @@ def test_only_what_is_durable_counts_as_acknowledged():
     assert acknowledged({"a": ("1", 7)}, "a", "2") == acknowledged({}, "a", "1") == 0
 
 
-def test_who_is_refused():
-    """A life that is over, one whose place was taken, a name that is in use; a living one and a newcomer are not."""
+def test_refused_agents():
+    """An ended incarnation, a replaced one and a name in use are refused; a live one and a new node are not."""
     driver = JobDriver(nodes=2)
     driver.start()
     state, mine = driver.state, life(driver, "node0")
@@ -79,8 +79,8 @@ def test_who_is_refused():
     assert lost.rejoin
 
 
-def test_who_was_away_when_the_run_ended_leaves_with_its_outcome():
-    """It does not begin another run; somebody who comes for the first time does."""
+def test_an_agent_that_was_unreachable_when_the_run_ended_leaves_with_its_outcome():
+    """It does not begin another run; an agent that connects for the first time does."""
     driver = JobDriver(nodes=2)
     driver.start()
     away = life(driver, "node1")
@@ -111,22 +111,22 @@ def test_a_late_node_of_a_launch_begins_no_other_run():
 
 
 def test_a_caller_speaks_for_itself_and_for_the_life_before_it():
-    """What an even older life left on a host was told by those that came after it."""
+    """Facts of even older incarnations were already reported by later ones."""
     driver = JobDriver(nodes=2)
     driver.start()
     before = life(driver, "node0")
     assert is_known(driver.state, "node0", before)
-    assert listens_to(driver.state, "node0", "new", "new")
-    assert listens_to(driver.state, "node0", "new", before)
-    assert not listens_to(driver.state, "node0", "new", "older")
-    assert listens_to(driver.state, "nobody", "new", "older")
+    assert accepts_facts_of(driver.state, "node0", "new", "new")
+    assert accepts_facts_of(driver.state, "node0", "new", before)
+    assert not accepts_facts_of(driver.state, "node0", "new", "older")
+    assert accepts_facts_of(driver.state, "nobody", "new", "older")
     driver.lose("node0")
-    assert listens_to(driver.state, "node0", "new", "new")
-    assert not listens_to(driver.state, "node0", "new", before)
+    assert accepts_facts_of(driver.state, "node0", "new", "new")
+    assert not accepts_facts_of(driver.state, "node0", "new", before)
 
 
-def test_what_a_life_that_was_given_up_tells_stops_nobody():
-    """Its workers' ends, told once it wakes, are no fault of the world that trains without it."""
+def test_facts_of_a_lost_incarnation_stop_no_workers():
+    """The ends of its workers, reported when it resumes, are not a fault of the world that trains without it."""
     driver = JobDriver(nodes=3, spec=JobSpec(argv=("train.py",), nodes_min=2, nodes_max=3))
     driver.start()
     old = life(driver, "node2")
@@ -139,13 +139,13 @@ def test_what_a_life_that_was_given_up_tells_stops_nobody():
 
 
 def test_a_new_master_waits_before_deadlines_count():
-    """Two leases, so that answers that nobody could take come first; a deadline beyond that is as it was."""
+    """Two leases, so that pending answers arrive first; later deadlines are unchanged."""
     assert due(5, led_since=100, lease_s=2.0) == 100 + seconds(4)
     assert due(seconds(50), led_since=100, lease_s=2.0) == seconds(50)
 
 
 def test_leases():
-    """Silence counts from the last frame; where nobody has come yet, all have two leases."""
+    """A lease counts from the last frame; before the first connection, all nodes have two leases."""
     leases = Leases(lease_ns=20, look_ns=10)
     nodes = frozenset({("a", "1"), ("b", "1")})
     assert leases.silent(nodes, 100) == []
@@ -186,8 +186,8 @@ class Watched(frozenset[tuple[str, str]]):
         return super().__sub__(other)
 
 
-def test_a_look_at_thousands_who_beat_looks_at_the_silent_alone():
-    """While nobody comes or goes, a look costs what is silent, however many nodes there are."""
+def test_a_check_of_thousands_examines_only_expired_leases():
+    """While membership is unchanged, the cost of a check depends on the number of expired leases only."""
     leases = Leases(lease_ns=20, look_ns=10)
     nodes = Watched((f"node{n}", "1") for n in range(1000))
     for when in range(100, 160, 10):
@@ -198,8 +198,8 @@ def test_a_look_at_thousands_who_beat_looks_at_the_silent_alone():
         assert Watched.looks - before == (1 if when in (100, 140, 150) else 0)
 
 
-def test_a_gap_gives_nobody_more_than_there_was():
-    """After a gap nobody counts as heard later than now, so who is silent first is lost first."""
+def test_a_gap_extends_no_lease_beyond_now():
+    """After a gap no heartbeat counts as later than now, so leases expire in order."""
     leases = Leases(lease_ns=20, look_ns=10)
     nodes = frozenset({("a", "1"), ("b", "1")})
     leases.heard("b", "1", 95)
@@ -214,8 +214,8 @@ def test_a_gap_gives_nobody_more_than_there_was():
     assert leases.silent(nodes, 221) == sorted(nodes)
 
 
-def test_whoever_has_not_found_a_new_master_is_lost_a_lease_after_the_last_that_did():
-    """A loss is noticed soon in a small job; in a large one nobody is lost while others still arrive."""
+def test_a_missing_node_is_lost_one_lease_after_the_last_new_connection():
+    """A small job detects a loss soon; in a large one no node is lost while others still connect."""
     leases = Leases(lease_ns=20, look_ns=10)
     nodes = [(name, "1") for name in "abcd"]
     assert leases.silent(nodes, 100) == []
@@ -234,8 +234,8 @@ def test_whoever_has_not_found_a_new_master_is_lost_a_lease_after_the_last_that_
         assert slow.silent(nodes, 110 + 15 * place) == [], name
 
 
-def test_whoever_cannot_find_a_new_master_has_two_leases_from_then_on():
-    """It is found by the store alone; who was heard before is lost a lease after the last frame all the same."""
+def test_nodes_that_could_not_find_the_master_get_two_leases_again():
+    """They find it through the store only; connected nodes are lost one lease after their last frame as usual."""
     leases = Leases(lease_ns=20, look_ns=10)
     nodes = frozenset({("a", "1"), ("b", "1")})
     assert leases.silent(nodes, 100) == [] and leases.awaited
@@ -249,8 +249,8 @@ def test_whoever_cannot_find_a_new_master_has_two_leases_from_then_on():
     assert leases.silent(nodes, 160) == [("a", "1")] and not leases.awaited
 
 
-def test_time_in_which_the_master_did_not_run_counts_against_nobody():
-    """A look that comes much too late gives the gap to everybody."""
+def test_time_in_which_the_master_did_not_run_does_not_count():
+    """A check that is much too late extends all leases by the gap."""
     leases = Leases(lease_ns=20, look_ns=10)
     leases.heard("a", "1", 100)
     assert leases.silent([("a", "1")], 110) == []
@@ -261,18 +261,18 @@ def test_time_in_which_the_master_did_not_run_counts_against_nobody():
     assert early.silent([("a", "1")], 1000) == []
 
 
-def test_another_job_is_told_so():
-    """With the command that would end the one that lives."""
+def test_a_different_job_of_the_same_name_is_refused():
+    """The message has the command that stops the running job."""
     assert "ftctl stop --job x" in wrong_job("x").reason
 
 
-def test_what_another_job_asks_for_is_told():
+def test_the_refusal_names_the_differences():
     """Field by field, in the words of the command line."""
     wanted = JobSpec(argv=("train.py",), nodes_min=2, nodes_max=4, cwd="/a")
     asked = JobSpec(argv=("train.py", "--lr", "1"), nodes_min=2, nodes_max=8, cwd="/a", sizes=(2, 8))
     told = wrong_job("x", asked, wanted).reason
     assert "the command is train.py --lr 1 here and train.py there" in told
-    assert "the most of --nnodes is 8 here and 4 there" in told
+    assert "the maximum of --nnodes is 8 here and 4 there" in told
     assert "--node-sizes is 2 8 here and nothing there" in told and "directory" not in told
 
 
@@ -284,7 +284,7 @@ def test_versions_that_may_work_on_one_job(one, other, same):
     assert same_release(one, other) == same_release(other, one) == same
 
 
-def test_a_deadline_that_was_set_anew_outlives_word_of_the_old_one():
+def test_a_renewed_deadline_survives_the_expiry_of_the_old_one():
     """Only the deadline that is named is over; a log that names none is folded as it was meant then."""
 
     def stopping() -> tuple[JobDriver, str, int]:

@@ -43,7 +43,7 @@ def test_the_status_shows_it_and_the_end_says_it() -> None:
 
 
 def test_a_finite_loss_takes_it_back() -> None:
-    """A later sample with a loss says that it is finite again; one without says nothing."""
+    """A later sample with a finite loss ends the warning; one without a loss does not."""
     driver = spoiled()
     driver.own(JobProgressed(round=1, step=60))
     assert status_of(driver.state).nan_since == 40
@@ -54,8 +54,8 @@ def test_a_finite_loss_takes_it_back() -> None:
     assert "NaN" not in finished.reason
 
 
-def test_it_is_told_on_the_console() -> None:
-    """The alert's text is a line of what ``ftrun`` tells."""
+def test_it_is_printed_on_the_console() -> None:
+    """The text of the alert is a line of the narration of ``ftrun``."""
     driver = spoiled("node1")
     narrator = Narrator(Any, job="j")  # its log is only followed once it is entered
     lines = [narrator.line(event) for event in driver.events]

@@ -3,8 +3,9 @@
 import pytest
 
 from ftcore.engine.dispatch import NAMES_MAX
-from ftcore.engine.operator_requests import ABOUT_NODES, WISHES, came_of, judge
+from ftcore.engine.operator_requests import ABOUT_NODES, REQUESTS, immediate_effect, judge
 from ftcore.events.job import JobSpec
+from ftcore.events.node import NodeLeft
 from ftcore.testing.driver import JobDriver
 
 
@@ -17,31 +18,31 @@ def running(*, nodes: int = 2, abilities: tuple[str, ...] = ()) -> JobDriver:
 
 @pytest.mark.parametrize("command", ["pause", "checkpoint", "stop"])
 def test_a_running_job_takes_what_is_about_no_node(command):
-    """Whether somebody can carry it out is for the chain to say."""
+    """Whether a policy can carry it out is decided by the chain."""
     assert judge(running().state, command) is None
 
 
 @pytest.mark.parametrize("command", ["drain", "evict"])
 def test_nodes_are_known_by_name(command):
-    """A node that takes part may be named; of another all are told, whichever is the nearest."""
+    """For an unknown node, the message lists the nodes of the job."""
     driver = running()
     assert judge(driver.state, command, "node1") is None
     near, far = judge(driver.state, command, "node9"), judge(driver.state, command, "x")
-    assert near.unknown and not near.fulfilled and near.reason == "no node 'node9'; there are: node0, node1"
-    assert far.reason == "no node 'x'; there are: node0, node1"
+    assert near.unknown and not near.fulfilled and near.reason == "no node 'node9'; expected one of: node0, node1"
+    assert far.reason == "no node 'x'; expected one of: node0, node1"
 
 
-def test_of_many_nodes_the_nearest_are_told_and_the_first():
-    """The names that were perhaps meant come first; the list has an end."""
+def test_of_many_nodes_the_most_similar_and_the_first_are_listed():
+    """Similar names come first; the list is bounded."""
     driver = JobDriver(nodes=NAMES_MAX + 3)
     driver.start()
     told = judge(driver.state, "evict", "nod11")
-    assert "did you mean node11 or " in told.reason and "there are: node0, node1, " in told.reason
+    assert "did you mean node11 or " in told.reason and "expected one of: node0, node1, " in told.reason
     assert told.reason.endswith(" and 3 more")
 
 
-def test_a_node_that_is_gone_is_out_already():
-    """To drain what takes no part any more is no mistake."""
+def test_a_lost_node_needs_no_drain():
+    """To drain a node that no longer takes part is not an error."""
     driver = running()
     driver.lose("node1")
     answer = judge(driver.state, "drain", "node1")
@@ -49,23 +50,23 @@ def test_a_node_that_is_gone_is_out_already():
 
 
 @pytest.mark.parametrize(("command", "node"), [("drain", ""), ("pause", "node1"), ("dance", "")])
-def test_a_wish_that_makes_no_sense(command, node):
+def test_an_invalid_request(command, node):
     """A missing node, a node too many, an unknown word: refused, with what was expected."""
     answer = judge(running().state, command, node)
     assert answer is not None and not answer.fulfilled
 
 
-@pytest.mark.parametrize("command", WISHES)
-def test_an_ended_job_is_told_of(command):
+@pytest.mark.parametrize("command", REQUESTS)
+def test_a_request_to_an_ended_job(command):
     """Nothing can be asked of a run that is over."""
     driver = running()
     driver.stop()
     driver.settle()
     answer = judge(driver.state, command, "node0" if command in ABOUT_NODES else "")
-    assert "has stopped already" in answer.reason
+    assert "has already stopped" in answer.reason
 
 
-def test_a_job_that_is_being_stopped_takes_no_other_wish():
+def test_a_job_that_is_being_stopped_accepts_no_other_request():
     """Who asked for the end is named; the end may be asked for again."""
     driver = running()
     driver.stop(who="ann@host")
@@ -74,7 +75,7 @@ def test_a_job_that_is_being_stopped_takes_no_other_wish():
 
 
 def test_resume_needs_something_to_resume():
-    """A job that runs is neither paused nor held nor stuck; a paused one is not paused twice."""
+    """A running job cannot be resumed, and a paused one is not paused again."""
     driver = running(abilities=("pause",))
     assert judge(driver.state, "resume").fulfilled
     driver.command("pause")
@@ -85,28 +86,44 @@ def test_resume_needs_something_to_resume():
 
 
 def test_what_a_pause_means_depends_on_the_phase():
-    """In a recovery it holds the next one; the hold is let go by resume; at a step it waits for the chain's word."""
+    """During a recovery it holds the next one until resume; during training it waits for the chain."""
     driver = running()
-    assert came_of("pause", (False, ""), driver.state) == "recorded"
+    assert immediate_effect("pause", (False, ""), driver.state) == "recorded"
     driver.fail("node0")
     driver.command("pause")
-    assert came_of("pause", (False, ""), driver.state) == "held"
+    assert immediate_effect("pause", (False, ""), driver.state) == "held"
     assert judge(driver.state, "pause").fulfilled
     driver.command("resume")
-    assert came_of("resume", (True, ""), driver.state) == "let go"
+    assert immediate_effect("resume", (True, ""), driver.state) == "let go"
 
 
-def test_only_who_is_kept_out_can_be_admitted():
-    """Admitted is who was quarantined; of anybody else it is told how they are, or who is kept out."""
+def test_only_a_quarantined_node_can_be_admitted():
+    """For other nodes the answer has their phase, or the quarantined nodes."""
     driver = JobDriver(spec=JobSpec(argv=("t.py",), nodes_min=1, nodes_max=2))
     driver.start()
     driver.command("evict", "node1")
     driver.settle()
     assert judge(driver.state, "admit", "node1") is None
     assert judge(driver.state, "admit", "node0").fulfilled
-    assert judge(driver.state, "admit", "x").unknown and "kept out: node1" in judge(driver.state, "admit", "x").reason
+    answer = judge(driver.state, "admit", "x")
+    assert answer.unknown and "quarantined: node1" in answer.reason
     driver.command("admit", "node1")
-    assert came_of("admit", (False, ""), driver.state) == "admitted" and not driver.state.quarantined
+    assert (
+        immediate_effect("admit", (False, ""), driver.state) == "admitted" and not driver.state.membership.quarantined
+    )
     driver.join("node1")
     driver.settle()
     assert judge(driver.state, "admit", "node1").fulfilled
+
+
+def test_a_drained_node_can_be_admitted():
+    """It is not quarantined, but a launcher starts it again, and `grow` does not wait to add it."""
+    driver = JobDriver(spec=JobSpec(argv=("t.py",), nodes_min=1, nodes_max=2))
+    driver.start()
+    driver.command("drain", "node1")
+    driver.settle()
+    node = driver.state.membership.nodes["node1"]
+    driver.say("node1", NodeLeft(node="node1", incarnation=node.incarnation, reason="released"))
+    assert judge(driver.state, "admit", "node1") is None
+    driver.command("admit", "node1")
+    assert driver.state.membership.admitted == ["node1"]

@@ -17,10 +17,10 @@ from ftcore.engine.health import FINDINGS_MAX, ILL_MAX
 from ftcore.engine.orders import orders_of, slice_of
 from ftcore.events.codec import encode
 from ftcore.events.job import JobSpec
-from ftcore.policies.config import parse
+from ftcore.policies.file.config import parse
 from ftcore.policies.health import FAILED, PASSED, STAGES_MAX, TOGETHER_MAX, judge, next_groups, pair
 from ftcore.ports import GROUP_BYTES_MAX
-from ftcore.states.health import Reading, Stage
+from ftcore.states.health import Stage, StageFinding
 from ftcore.testing.driver import JobDriver
 
 GROWTH = 1.2
@@ -64,7 +64,7 @@ class Crowd(JobDriver):
 
     def _obey_once(self) -> bool:
         moved = False
-        for action in list(self.state.actions.values()):
+        for action in list(self.state.orders.open.values()):
             for node, order in orders_of(self.state, action).items():
                 if node not in self._silent:
                     self.obey(node, order)
@@ -97,9 +97,9 @@ def half_comes_back(crowd: Crowd) -> None:
 
 
 def all_are_told_again(crowd: Crowd) -> None:
-    """As a new master tells every node that calls."""
-    assert crowd.state.world is not None
-    for member in crowd.state.world.members:
+    """As a new master does for every node that connects."""
+    assert crowd.state.rounds.world is not None
+    for member in crowd.state.rounds.world.members:
         slice_of(crowd.state, member.node)
 
 
@@ -153,7 +153,9 @@ def health_check(nodes: int, bad_of_eight: int) -> float:
             for group in groups:
                 failed = any(name in bad for name in group)
                 for name in group:
-                    readings[name] = Reading(exchange=FAILED if failed else PASSED, detail="no data" if failed else "")
+                    readings[name] = StageFinding(
+                        exchange=FAILED if failed else PASSED, detail="no data" if failed else ""
+                    )
             stages.append(Stage(groups=groups, readings=readings))
             groups = next_groups(stages)
         assert len(stages) == STAGES_MAX or bad_of_eight < 8
@@ -164,7 +166,7 @@ def health_check(nodes: int, bad_of_eight: int) -> float:
 
 @pytest.mark.parametrize("bad_of_eight", [1, 5, 8])
 def test_cost_of_a_node_in_a_health_check_does_not_grow(bad_of_eight: int) -> None:
-    """Few bad nodes, many, or an exchange that fails for everybody: four times the nodes, four times the cost."""
+    """Few bad nodes, many, or failure of every exchange: four times the nodes, four times the cost."""
     few, many = health_check(100, bad_of_eight), health_check(400, bad_of_eight)
     assert many < GROWTH * few, f"{few:.0f} operations a node among 100, {many:.0f} among 400"
 
@@ -201,14 +203,14 @@ def test_health_checks_of_ten_thousand_nodes_fit() -> None:
     crowd.calm()
     checks = [event.data for event in crowd.events if event.type == "action.ordered" and not event.data.nodes]
     assert [len(data.command.groups) for data in checks if isinstance(data.command, CheckHealth)] == [nodes // 2] * 3
-    assert len(crowd.state.quarantined) == ILL_MAX
+    assert len(crowd.state.membership.quarantined) == ILL_MAX
     assert nodes * len(name) < largest_of(crowd) <= GROUP_BYTES_MAX
 
 
 def test_a_verdict_on_every_switch_of_ten_thousand_nodes_fits_beside_their_world(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Bad switches and slow nodes keep nobody from training: what is said of them fits beside the largest world."""
+    """Findings about bad switches and slow nodes fit into the group together with the largest world."""
     nodes, name = 10_000, "n" * 58
     crowd = Crowd(nodes, abilities=["check"])
     monkeypatch.setattr(crowd, "_incarnation", lambda node: f"{int(node[-5:]):015}")  # as long as real ones

@@ -47,8 +47,8 @@ from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import ChainEntry
 from ftcore.events.registry import Kind
 from ftcore.events.worker import WorkersFinished, WorkersStopped, WorkersUnstartable
-from ftcore.policies.chain import fresh
-from ftcore.policies.config import default_chain
+from ftcore.policies.chain import default_entry
+from ftcore.policies.file.config import default_chain
 from ftcore.replay import verify
 from ftcore.states.fold import fold
 from ftcore.states.incident import INCIDENT
@@ -140,7 +140,7 @@ class Scenario:
         self.driver.finish()
 
     def _finish_one(self, node: str) -> None:
-        found = self.driver.state.nodes[node]
+        found = self.driver.state.membership.nodes[node]
         self.driver.say(node, WorkersFinished(node=node, incarnation=found.incarnation, round=found.round))
 
     def _stop(self) -> None:
@@ -153,17 +153,17 @@ class Scenario:
         assert self.driver.wait(), "there is no deadline to wait for"
 
     def _leave(self, node: str) -> None:
-        incarnation = self.driver.state.nodes[node].incarnation
+        incarnation = self.driver.state.membership.nodes[node].incarnation
         self.driver.say(node, NodeLeft(node=node, incarnation=incarnation, reason="told to"))
 
     def _give_up(self, node: str) -> None:
-        incarnation = self.driver.state.nodes[node].incarnation
+        incarnation = self.driver.state.membership.nodes[node].incarnation
         self.driver.say(
             node, NodeGaveUp(node=node, incarnation=incarnation, exit_code=1, reason="its restarts are used up")
         )
 
     def _unstartable(self, node: str) -> None:
-        found = self.driver.state.nodes[node]
+        found = self.driver.state.membership.nodes[node]
         self.driver.say(
             node,
             WorkersUnstartable(
@@ -172,7 +172,7 @@ class Scenario:
         )
 
     def _halt(self, node: str) -> None:
-        found = self.driver.state.nodes[node]
+        found = self.driver.state.membership.nodes[node]
         self.driver.say(
             node,
             WorkersStopped(
@@ -196,15 +196,15 @@ class Scenario:
 
     def _state(self) -> str:
         state = self.driver.state
-        nodes = " ".join(f"{node.node}:{node.phase}" for node in state.nodes.values())
+        nodes = " ".join(f"{node.node}:{node.phase}" for node in state.membership.nodes.values())
         incident = f"{state.incident.id}:{state.incident.phase}" if state.incident is not None else "none"
         waiting = ", ".join(f"{key}" for key in state.deadlines) or "none"
-        return f"{state.phase}; nodes {nodes}; incident {incident}; deadlines {waiting}; step {state.step}"
+        return f"{state.phase}; nodes {nodes}; incident {incident}; deadlines {waiting}; step {state.training.step}"
 
 
 def _entry(name: str, given: dict[str, str]) -> ChainEntry:
     """An entry with its defaults, and the options given as ``name.option=value`` in YAML."""
-    options = fresh(name).options
+    options = default_entry(name).options
     for key, value in given.items():
         policy, _, option = key.partition(".")
         if policy == name:
@@ -273,7 +273,6 @@ job paused job.finished/failed
 job paused job.finished/stopped
 job paused job.finished/succeeded
 job paused job.parked
-job recovering incident.exhausted/paused
 job recovering incident.resolved/paused
 job starting incident.escalated
 job starting job.finished/failed

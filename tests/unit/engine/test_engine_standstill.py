@@ -2,18 +2,18 @@
 
 from ftcore.engine.standstill import LOOK_S, StandstillWatch
 from ftcore.events.policy import ChainEntry
-from ftcore.events.worker import Stand, StandstillJudged, WorkersStood, WorkersWentOn
+from ftcore.events.worker import RankState, StandstillJudged, WorkersStood, WorkersWentOn
 from ftcore.replay import verify
 from ftcore.testing.driver import JobDriver
 
 
 class Job:
-    """Nodes of one rank that tell in heartbeats what they do."""
+    """Nodes of one rank whose heartbeats report the state of their ranks."""
 
     def __init__(self) -> None:
         self.job = JobDriver(2)
         self.job.start()
-        world = self.job.state.world
+        world = self.job.state.rounds.world
         assert world is not None
         self.size = world.size
         self.watch = StandstillWatch(self.job.spec.timing)
@@ -23,14 +23,14 @@ class Job:
         self.now += LOOK_S
         return self.watch.look(self.job.state, self.now)
 
-    def beat(self, **stands: tuple[Stand, ...] | None) -> WorkersStood | WorkersWentOn | None:
+    def beat(self, **stands: tuple[RankState, ...] | None) -> WorkersStood | WorkersWentOn | None:
         for node, told in stands.items():
-            self.watch.heard(node, self.job.state.round, told, self.now + LOOK_S)
+            self.watch.heard(node, self.job.state.rounds.newest, told, self.now + LOOK_S)
         return self.look()
 
-    def stands(self, *ranks: int, **what: object) -> tuple[Stand, ...]:
+    def stands(self, *ranks: int, **what: object) -> tuple[RankState, ...]:
         given: dict[str, object] = {"silent_s": 90.0, "overdue": True}
-        return (Stand(ranks=ranks, count=len(ranks), **(given | what)),)  # type: ignore[arg-type]
+        return (RankState(ranks=ranks, count=len(ranks), **(given | what)),)  # type: ignore[arg-type]
 
 
 def test_a_hang_is_recorded_decided_and_recovered_from() -> None:
@@ -38,9 +38,9 @@ def test_a_hang_is_recorded_decided_and_recovered_from() -> None:
     job = Job()
     slots = job.size // 2
     ranks = tuple(range(slots))
-    peers = (Stand(ranks=ranks, count=slots, op="all_reduce", held_s=20.0, still_s=20.0, silent_s=30.0),)
+    peers = (RankState(ranks=ranks, count=slots, op="all_reduce", held_s=20.0, still_s=20.0, silent_s=30.0),)
     asleep = (
-        Stand(
+        RankState(
             ranks=tuple(rank + slots for rank in ranks),
             count=slots,
             place="t.py:5 (load)",
@@ -65,11 +65,11 @@ def test_a_hang_is_recorded_decided_and_recovered_from() -> None:
     )
     assert "t.py:5 (load), all others wait in all_reduce" in known.fault.summary
     job.job.settle()
-    assert job.job.state.phase == "running" and job.job.state.round == 2
+    assert job.job.state.phase == "running" and job.job.state.rounds.newest == 2
     assert verify(job.job.events).ok
 
 
-def test_an_alert_stops_nobody_and_is_over_with_the_next_step() -> None:
+def test_an_alert_stops_no_worker_and_ends_with_the_next_step() -> None:
     """Status has it meanwhile; the gap raises the ceiling to come, and the log is decided again the same way."""
     job = Job()
     ranks = tuple(range(job.size))
@@ -77,12 +77,12 @@ def test_an_alert_stops_nobody_and_is_over_with_the_next_step() -> None:
     assert isinstance(fact, WorkersStood)
     job.job.own(fact)
     assert job.job.state.incident is None
-    assert job.job.state.standstill is not None and job.job.state.standstill.cause == "silent"
+    assert job.job.state.training.standstill is not None and job.job.state.training.standstill.cause == "silent"
     job.now += 200.0
     over = job.beat(node0=(), node1=None)
     assert over == WorkersWentOn(round=1, gap_s=90.0 + 200.0 + LOOK_S)
     job.job.own(over)
-    assert job.job.state.standstill is None and job.job.state.longest_gap_s == 291.0
+    assert job.job.state.training.standstill is None and job.job.state.training.longest_gap_s == 291.0
     assert job.look() is None
     later = job.beat(node0=job.stands(*ranks, silent_s=1900.0, state="runs"))
     assert isinstance(later, WorkersStood)
@@ -102,7 +102,7 @@ def test_the_ceiling_is_doubled_once_it_was_reached() -> None:
         assert (judged.verdict == "hang") is hangs
         job.job.settle()
         job.beat(node0=(), node1=())
-    assert job.job.state.ceilings == 2
+    assert job.job.state.training.ceilings == 2
     assert verify(job.job.events).ok
 
 
@@ -116,7 +116,7 @@ def test_a_node_that_is_silent_is_not_known() -> None:
     assert isinstance(job.beat(node1=job.stands(0, state="stopped", still_s=9.0)), WorkersStood)
 
 
-def test_nothing_is_told_of_a_job_that_is_not_to_train() -> None:
+def test_no_standstill_is_reported_of_a_job_that_does_not_train() -> None:
     """Paused, or in a recovery already."""
     job = Job()
     job.job.fail("node0")
@@ -125,8 +125,8 @@ def test_nothing_is_told_of_a_job_that_is_not_to_train() -> None:
     assert not [event for event in job.job.events if event.type == "standstill.judged"]
 
 
-def test_another_round_begins_anew() -> None:
-    """What nodes said of an older round is forgotten; what they said of this one before it was known is not."""
+def test_a_new_round_resets_the_reports() -> None:
+    """Reports about an older round are dropped; early reports about the new one are kept."""
     job = Job()
     stopped = job.stands(0, state="stopped", still_s=9.0)
     job.watch.heard("node0", 2, stopped, job.now + LOOK_S)
@@ -143,21 +143,22 @@ def test_the_file_with_the_stacks_is_named() -> None:
     """That of a rank to blame, else of any: by the decision, the status and the alert."""
     job = Job()
     tells = ChainEntry(policy="alert", options={"to": ["x"], "on": [], "severity": "warning"})
-    job.job.state.chain = (tells, *job.job.state.chain)
+    job.job.state.policy.chain = (tells, *job.job.state.policy.chain)
     fact = job.beat(node0=job.stands(*range(job.size), state="runs", stacks="/logs/rank_0/stacks.txt"))
     assert isinstance(fact, WorkersStood)
     told = {event.type: event.data for event in job.job.own(fact)}
     assert told["standstill.judged"].stacks == "/logs/rank_0/stacks.txt"
-    assert "their stacks: /logs/rank_0/stacks.txt" in told["alert.raised"].text
-    assert job.job.state.standstill is not None and job.job.state.standstill.stacks == "/logs/rank_0/stacks.txt"
+    assert "stacks: /logs/rank_0/stacks.txt" in told["alert.raised"].text
+    standstill = job.job.state.training.standstill
+    assert standstill is not None and standstill.stacks == "/logs/rank_0/stacks.txt"
 
 
-def test_people_are_told_once_of_a_standstill() -> None:
-    """By the chain's own ``alert``, where it names somebody who wants to hear of hangs."""
+def test_a_standstill_raises_one_alert() -> None:
+    """By the entry ``alert`` of the chain, if it has a target and covers hangs."""
     for options, expected in (({"to": ["x"], "on": []}, 1), ({"to": ["x"], "on": ["gpu-hw"]}, 0), ({"to": []}, 0)):
         job = Job()
         tells = ChainEntry(policy="alert", options={"severity": "warning", **options})
-        job.job.state.chain = (tells, *job.job.state.chain)
+        job.job.state.policy.chain = (tells, *job.job.state.policy.chain)
         for cause in ("runs", "traced"):
             fact = job.beat(node0=job.stands(*range(job.size), state=cause))
             job.now += 100.0
@@ -169,7 +170,7 @@ def test_people_are_told_once_of_a_standstill() -> None:
 
 
 def test_what_is_recorded_late_has_to_be_so_still() -> None:
-    """While the log is out of reach workers may go on, or hang; what was found before is looked at anew."""
+    """While the log is unavailable, workers may continue or hang; earlier findings are assessed again."""
     job = Job()
     ranks = tuple(range(job.size))
     stopped = job.stands(*ranks, state="stopped", still_s=9.0)

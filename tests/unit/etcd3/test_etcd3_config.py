@@ -1,4 +1,4 @@
-"""The URL of an etcd store, and what the environment adds."""
+"""The URL of an etcd store, with defaults from the environment."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def test_url_with_everything():
 
 
 def test_environment_fills_what_the_url_leaves_out():
-    """The URL wins over the environment, which wins over nothing."""
+    """The URL takes precedence over the environment."""
     env = {"FTCORE_ETCD_USER": "u", "FTCORE_ETCD_PASSWORD": "p", "FTCORE_ETCD_CA": "/ca"}
     assert Config.from_url("etcd://h", env) == Config(endpoints=("h:2379",), user="u", password="p", ca="/ca")
     assert Config.from_url("etcd://v@h?ca=/other", env).user == "v"
@@ -40,13 +40,13 @@ def test_environment_fills_what_the_url_leaves_out():
     [
         ("etcd:///x", "expected etcd://"),
         ("http://h", "expected etcd://"),
-        ("etcd://h:0", "no host:port"),
-        ("etcd://h:x", "no host:port"),
-        ("etcd://h,,g", "no host:port"),
+        ("etcd://h:0", "not host:port"),
+        ("etcd://h:x", "not host:port"),
+        ("etcd://h,,g", "not host:port"),
         ("etcd://::1", "brackets"),
         ("etcd://u:secret@h", "FTCORE_ETCD_PASSWORD"),
         ("etcd://u@h", "needs a password"),
-        ("etcd://h?cert=/c", "belong together"),
+        ("etcd://h?cert=/c", "must be given together"),
         ("etcd://h?tls=1", "unknown option 'tls'"),
         ("etcd://h?tls", "expected etcd://"),
     ],
@@ -66,5 +66,5 @@ def test_missing_tls_file_is_named(tmp_path: Path):
 
 
 def test_client_connects_to_nothing_by_itself():
-    """Making a client needs no event loop and no server."""
+    """Creating a client needs neither an event loop nor a server."""
     assert Client(Config(endpoints=("a:1", "b:2"))).endpoint == "a:1"

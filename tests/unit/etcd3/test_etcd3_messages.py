@@ -1,4 +1,4 @@
-"""What goes over the wire, the private pool, and what errors mean."""
+"""Encoding of messages, the private descriptor pool, translation of errors."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ def test_each_comparison_fills_its_own_field(target: Target, value: int | bytes,
 
 
 def test_unknown_fields_of_newer_servers_are_skipped():
-    """An answer with fields that are not declared here is read all the same."""
+    """Unknown fields of an answer are skipped."""
     newer = message("StatusResponse")(version="3.9.0").SerializeToString() + bytes([0xF8, 0x07, 1])
     assert wire.STATUS.decode(newer).version == "3.9.0"
 
@@ -88,13 +88,13 @@ def test_prefix_end_bounds_the_prefix():
     ],
 )
 def test_meaning_of_errors(code: grpc.StatusCode, text: str, meaning: type[Exception]):
-    """Each way in which a call fails has one meaning, and the message names the endpoint."""
+    """Each error is translated to one class, and the message has the endpoint."""
     error = translate(code, text, "h:1", Config(endpoints=("h:1",), user="u", password="p"))
     assert type(error) is meaning
     assert "h:1" in str(error)
 
 
-def test_server_that_wants_a_user_is_told_as_such():
+def test_missing_user_is_reported():
     """Without a user, a refused token is the user's error."""
     error = translate(StatusCode.INVALID_ARGUMENT, "etcdserver: user name is empty", "h:1", Config(endpoints=("h:1",)))
     assert type(error) is UsageError

@@ -1,4 +1,4 @@
-"""Classification of single reports, and which of several is the root."""
+"""Tests of the classification of single reports, and of the root among several."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from ftcore.faults.correlate import correlate
 from ftcore.faults.extra import extra_rules
 from ftcore.faults.rules import RULES
 from ftcore.faults.taxonomy import CLASSES, SETTINGS, FaultClass
-from ftcore.states.model import Report
+from ftcore.states.evidence import Report
 
 NVLINK = "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution"
 WATCHDOG = (
@@ -40,10 +40,10 @@ def report(seq: int = 1, type_: str = "worker.failed", **fields) -> Report:
 
 
 def test_every_class_has_its_facts():
-    """Each class says what it means, who is at fault and what to look at."""
+    """Each class has a meaning, what is at fault, and advice."""
     assert set(CLASSES) == set(FaultClass)
     for facts in CLASSES.values():
-        assert facts.at_fault in ("process", "node", "data", "user", "nobody")
+        assert facts.at_fault in ("process", "node", "data", "user", "none")
         assert facts.meaning.endswith(".")
         assert facts.advice
 
@@ -84,7 +84,7 @@ def test_readings_of_single_reports(fields, cls, detail, role):
 
 
 def test_signals_without_a_name():
-    """A number that is no signal here is still told."""
+    """A signal number without a name here is reported as a number."""
     assert (signal_name(9), signal_name(99)) == ("SIGKILL", "signal 99")
 
 
@@ -101,8 +101,8 @@ VICTIMS = {"peer gone": {"message": PEER_GONE}, "says nothing": {"exitcode": 1}}
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("culprit_first", [True, False])
 @pytest.mark.parametrize("same_node", [True, False])
-def test_the_culprit_is_the_root_whoever_reports_first(culprit, victim, culprit_first, same_node):
-    """What a report is comes before when it came, on one node and on two."""
+def test_the_root_cause_does_not_depend_on_the_order_of_reports(culprit, victim, culprit_first, same_node):
+    """The kind of a report counts more than its time, on one node and on two."""
     first, second = (1, 2) if culprit_first else (2, 1)
     guilty = report(first, node="node0", **CULPRITS[culprit])
     hurt = report(second, **{"node": "node0" if same_node else "node1", "rank": 3, **VICTIMS[victim]})
@@ -114,7 +114,7 @@ def test_the_culprit_is_the_root_whoever_reports_first(culprit, victim, culprit_
 
 
 def test_among_equals_the_earliest_by_the_boots_clock_is_the_root():
-    """Two of a kind from one boot: the monotonic clock decides, not the order of arrival."""
+    """Two equal reports from one boot: the monotonic clock decides, not the order of arrival."""
     late = report(1, node="a", mono=200, boot="b", exitcode=-9)
     early = report(2, node="b", mono=100, boot="b", exitcode=-9)
     assert correlate([late, early]).root == 2
@@ -123,14 +123,14 @@ def test_among_equals_the_earliest_by_the_boots_clock_is_the_root():
 
 
 def test_only_the_newest_round_counts():
-    """Reports of a round that is over do not colour the reading of the next."""
+    """Reports of an earlier round do not affect the classification of the next."""
     old, new = report(1, round=1, exitcode=-9), report(2, round=2, message="ValueError: x")
     fault = correlate([old, new])
     assert (fault.root, fault.collateral) == (2, ())
 
 
-def test_a_fault_names_boundedly_many():
-    """A thousand victims do not make an event of a thousand names."""
+def test_the_names_in_a_fault_are_bounded():
+    """A thousand victims do not make an event with a thousand names."""
     reports = [report(seq, node=f"n{seq}", rank=seq, message=PEER_GONE) for seq in range(1, 1000)]
     fault = correlate(reports)
     assert max(len(fault.nodes), len(fault.ranks), len(fault.collateral)) <= 16
@@ -154,8 +154,8 @@ def observed(seq: int = 1, **fields) -> Report:
 
 
 @pytest.mark.parametrize("kind", OBSERVED)
-def test_what_detectors_see_is_read_by_its_kind(kind):
-    """An observation's kind gives class and detail, whatever its words are."""
+def test_an_observation_is_classified_by_its_kind(kind):
+    """The kind gives class and detail, whatever the message is."""
     reading = classify(observed(kind=kind, source="detector", message="ValueError: x"))
     assert (reading.cls, reading.detail) == OBSERVED[kind]
 
@@ -169,28 +169,28 @@ def test_what_detectors_see_is_read_by_its_kind(kind):
         ({"source": "worker", "message": "it hurts"}, "unknown"),
     ],
 )
-def test_an_observation_without_a_kind_is_read_by_its_words_then_its_source(fields, cls):
-    """Words that a rule knows go before what the source usually speaks of."""
+def test_an_observation_without_a_kind_is_classified_by_message_then_source(fields, cls):
+    """A rule that matches the message takes precedence over the source."""
     assert classify(observed(**fields)).cls == cls
 
 
 def test_hardware_goes_before_a_signal():
-    """A device that says it is broken is the root even if a peer's crash came first."""
+    """A device that reports its own failure is the root even if a peer crashed first."""
     crash = report(1, node="a", rank=0, exitcode=-11)
     broken = report(2, node="b", rank=1, message=NVLINK)
     fault = correlate([crash, broken])
     assert (fault.cls, fault.root, fault.nodes[0]) == ("gpu-hw", 2, "b")
 
 
-def test_a_wait_that_ran_out_is_not_the_root_beside_an_exception():
-    """Watchdogs name victims: the rank that raised is the root, whoever was first."""
+def test_a_timeout_is_not_the_root_if_there_is_an_exception():
+    """Watchdogs name victims: the rank that raised is the root, in any order of reports."""
     waits = [report(seq, node=f"n{seq}", rank=seq, exitcode=-6, tail=WATCHDOG) for seq in (1, 2)]
     raised = report(3, node="n3", rank=3, message="KeyError: 'x'")
     assert correlate([*waits, raised]).root == 3
 
 
 def test_the_rank_behind_the_others_is_the_suspect():
-    """Of ranks that all wait, the one whose last completed work is oldest comes first."""
+    """If all ranks wait, the one with the oldest completed work comes first."""
 
     def waiting(rank: int, completed: int) -> Report:
         tail = f"[Rank {rank}] Watchdog caught collective operation timeout, last completed NCCL work: {completed}."
@@ -201,7 +201,7 @@ def test_the_rank_behind_the_others_is_the_suspect():
 
 
 def test_a_silent_rank_that_others_name_is_the_suspect():
-    """A culprit that sent no report is named first, and its node too if the world is known."""
+    """A suspect without a report is named first, and its node too if the world is known."""
     text = "Rank {} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 2."
     reports = [report(rank + 1, node=f"n{rank}", rank=rank, message=text.format(rank)) for rank in (0, 1)]
     assert correlate(reports).ranks[0] == 2
@@ -213,8 +213,8 @@ def hit(seq: int, line: str, **fields) -> Report:
     return report(seq, "log.matched", **{"exitcode": None, "rank": -1, "message": line, "source": "log", **fields})
 
 
-def test_a_kernel_line_close_before_explains_what_follows():
-    """An Xid of the node that reports is the root; one of another node, or of long before, is not."""
+def test_a_recent_kernel_line_explains_a_report():
+    """An Xid of the reporting node is the root; one of another node, or of long before, is not."""
     failed = report(900, node="a", rank=0, message="RuntimeError: CUDA error: unknown error", time=900 * 10**9)
     near = hit(800, OFF_THE_BUS, node="a", time=800 * 10**9)
     assert (correlate([failed], [near]).cls, correlate([failed], [near]).root) == ("gpu-hw", 800)
@@ -223,7 +223,7 @@ def test_a_kernel_line_close_before_explains_what_follows():
 
 
 def test_noise_in_the_output_explains_nothing():
-    """A line that only follows, or warns early, is no cause."""
+    """A line about a consequence, or an early warning, is not a cause."""
     failed = report(900, node="a", rank=0, message="ValueError: x", time=900 * 10**9)
     early = hit(
         899, "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked", node="a", time=899 * 10**9
@@ -231,15 +231,15 @@ def test_noise_in_the_output_explains_nothing():
     assert correlate([failed], [early]).cls == "user-code"
 
 
-def test_a_jobs_own_rules_are_read_first():
-    """A rule of the policy file gives class and detail where a built-in one would read the line."""
+def test_custom_rules_take_precedence():
+    """A rule of the policy file gives class and detail for a line that a built-in rule matches."""
     own = extra_rules([{"pattern": "licence", "class": "config-env", "detail": "licence"}], "p.yaml: faults.rules")
     failed = report(1, message="RuntimeError: licence server gone")
     assert (correlate([failed]).cls, correlate([failed], extra=own).cls) == ("user-code", "config-env")
 
 
 def test_settings_name_details_that_exist():
-    """Each is a detail that some rule, or the reading of whole texts, gives to the class."""
+    """Each is a detail that a rule, or the diagnosis of texts, gives to the class."""
     known = {(rule.cls, rule.detail) for rule in RULES}
     known |= {(FaultClass.HANG, "stacks"), (FaultClass.HANG, "no-progress")}
     for cls, named in SETTINGS.items():

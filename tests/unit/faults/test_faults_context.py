@@ -1,38 +1,38 @@
-"""What the place of an exception, the lines before it, and numbers and clocks of a text add to the rules."""
+"""Tests of the context of lines: places of exceptions, earlier lines, numbers and time stamps."""
 
 import pytest
 
-from ftcore.faults.context import SETTINGS, Place
-from ftcore.faults.progress import Progress
+from ftcore.faults.context import SETTINGS, ExceptionOrigin
+from ftcore.faults.progress import ProgressCollector
 from ftcore.faults.rules import RULES
 from ftcore.faults.series import Series
-from ftcore.faults.taxonomy import Action, FaultClass
+from ftcore.faults.taxonomy import FaultClass, Remedy
 from ftcore.faults.text import classify_text
 
 
 def traceback(path: str, function: str, source: str, line: str) -> str:
-    """A traceback of one frame, as Python prints it."""
+    """Return a traceback of one frame, as Python prints it."""
     frame = [f'  File "{path}", line 7, in {function}', *([f"    {source}"] if source else [])]
     return "\n".join(["Traceback (most recent call last):", *frame, line])
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
-def test_a_setting_reads_its_own_example(setting):
-    """Each place has a reason and an example, and no place before it reads that."""
+def test_a_place_matches_its_own_example(setting):
+    """Each place has a reason and an example that no earlier place matches."""
     path, function, source, line = setting.example
     assert setting.reason
-    assert next(s.name for s in SETTINGS if s.reads(Place(path, function, source), line)) == setting.name
-    told = classify_text(traceback(*setting.example))
-    assert (told.rule, told.cls, told.detail) == (setting.name, setting.cls, setting.detail)
+    assert next(s.name for s in SETTINGS if s.reads(ExceptionOrigin(path, function, source), line)) == setting.name
+    diagnosis = classify_text(traceback(*setting.example))
+    assert (diagnosis.rule, diagnosis.cls, diagnosis.detail) == (setting.name, setting.cls, setting.detail)
 
 
 def test_no_place_costs_a_node():
-    """Where an exception was raised never speaks for a node's fault."""
-    assert all(s.action is not Action.REPLACE_NODE and s.cls is not FaultClass.GPU_HW for s in SETTINGS)
+    """The place of an exception never makes a node suspect."""
+    assert all(s.action is not Remedy.REPLACE_NODE and s.cls is not FaultClass.GPU_HW for s in SETTINGS)
     assert not {s.name for s in SETTINGS} & {r.name for r in RULES}
 
 
-def test_a_place_of_another_rank_says_nothing():
+def test_the_place_of_another_rank_is_ignored():
     """The traceback of one rank is not the place of another's exception."""
     text = '[rank0]:   File "/w/config.py", line 7, in load\n[rank1]: ValueError: x'
     assert classify_text(text).cls is FaultClass.USER_CODE
@@ -71,8 +71,8 @@ def test_a_place_of_another_rank_says_nothing():
         ),
     ],
 )
-def test_neighbours(text, cls):
-    """What the same process said before, or what stands beside it, decides."""
+def test_context_changes_the_diagnosis(text, cls):
+    """Earlier lines of the same process, and lines beside it, decide."""
     assert classify_text(text).cls is cls
 
 
@@ -108,12 +108,12 @@ def kind(*lines: str) -> str:
     ],
 )
 def test_numbers(lines, expected):
-    """Loss, norm, scale, skipped iterations and times, told as programs and tables tell them."""
+    """Loss, norm, scale, skipped iterations and times, as programs and tables print them."""
     assert kind(*lines) == expected
 
 
 def standstill(*lines: str) -> str:
-    progress = Progress()
+    progress = ProgressCollector()
     for line in lines:
         progress.add(line, "")
     return progress.read()[0]
@@ -135,13 +135,13 @@ def standstill(*lines: str) -> str:
         (("2024-99-99 10:00:00 step 1",) * 3, False),
     ],
 )
-def test_a_standstill(lines, is_hung):
-    """Told by the same step over and over, by a clock that goes on alone, or by a set-up that does not complete."""
+def test_a_hang_is_found_without_an_error_line(lines, is_hung):
+    """By a repeated step, by time that passes without lines, or by a set-up that is not completed."""
     assert bool(standstill(*lines)) is is_hung
 
 
-def test_the_one_behind_is_named():
-    """Of ranks that all stand still, the one at the lowest step is whom they wait for."""
+def test_the_rank_behind_is_named():
+    """If all ranks hang, the others wait for the one at the lowest step."""
     lines = [f"rank={r} step={6 if r == 2 else 7} elapsed={t}" for t in (60, 120, 180) for r in range(4)]
-    told = classify_text("\n".join(lines))
-    assert (told.cls, told.role, told.root_rank) == (FaultClass.HANG, "multi", "2")
+    diagnosis = classify_text("\n".join(lines))
+    assert (diagnosis.cls, diagnosis.role, diagnosis.root_rank) == (FaultClass.HANG, "multi", "2")

@@ -1,4 +1,4 @@
-"""The table of rules, and rules of a job's own."""
+"""Tests of the table of rules, and of custom rules."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from ftcore.faults.pattern import PATTERN_CHARS_MAX, check
 from ftcore.faults.rule import ROLES, WEIGHT_MAX
 from ftcore.faults.rules import RULES
 from ftcore.faults.table import table
-from ftcore.faults.taxonomy import CLASSES, Action, FaultClass
+from ftcore.faults.taxonomy import CLASSES, FaultClass, Remedy
 from ftcore.faults.text import classify_text
 
 WHERE = "p.yaml: faults.rules"
@@ -19,8 +19,8 @@ ORDINARY = (Path(__file__).parent / "cases" / "ordinary.txt").read_text(encoding
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_a_rule_reads_its_own_example(rule):
-    """No rule is hidden by one before it, each has its reason, and none finds every line."""
+def test_a_rule_matches_its_own_example(rule):
+    """No rule is hidden by an earlier one, each has a reason, and none matches every line."""
     check(rule.pattern, rule.name)
     read = table().read_text(rule.example)
 
@@ -34,28 +34,28 @@ def test_a_rule_reads_its_own_example(rule):
 @pytest.mark.parametrize("rule", [r for r in RULES if r.cls is not FaultClass.UNKNOWN], ids=lambda rule: rule.name)
 def test_an_example_alone_is_diagnosed_by_its_rule(rule):
     """A text of this one line has the rule's class, detail and action, and shows the line."""
-    told = classify_text(f"step 1\n{rule.example}\nstep 2\n")
+    diagnosis = classify_text(f"step 1\n{rule.example}\nstep 2\n")
 
-    assert (told.cls, told.detail) == (rule.cls, rule.detail)
-    assert told.action == (rule.action or CLASSES[rule.cls].action)
-    assert rule.example.strip()[:60] in told.evidence[0]
+    assert (diagnosis.cls, diagnosis.detail) == (rule.cls, rule.detail)
+    assert diagnosis.action == (rule.action or CLASSES[rule.cls].action)
+    assert rule.example.strip()[:60] in diagnosis.evidence[0]
 
 
 @pytest.mark.parametrize("line", ORDINARY)
-def test_an_ordinary_line_says_nothing(line):
-    """Set-up, settings, counters at zero and checks that passed hold bad words and mean nothing."""
+def test_an_ordinary_line_is_no_evidence(line):
+    """Set-up, settings, zero counters and passed checks have words like ``error`` and mean nothing."""
     rule = table().read_text(line)
     assert rule is None or rule.weight == 0, rule.name
 
 
 def test_names_are_unique():
-    """A rule is known by its name."""
+    """A rule is identified by its name."""
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
-def test_only_definite_words_cost_a_node():
-    """What replaces a node is loud: hardware, a link, or the platform's own word."""
-    costly = [r for r in RULES if (r.action or CLASSES[r.cls].action) is Action.REPLACE_NODE]
+def test_only_definite_evidence_costs_a_node():
+    """Rules that replace a node have a great weight: hardware, a link, or the platform's report."""
+    costly = [r for r in RULES if (r.action or CLASSES[r.cls].action) is Remedy.REPLACE_NODE]
     assert all(rule.weight >= 57 for rule in costly), [rule.name for rule in costly if rule.weight < 57]
 
 
@@ -69,8 +69,8 @@ def test_only_definite_words_cost_a_node():
         "GPU 3 reported Xid {}",
     ],
 )
-def test_every_xid_is_read_whatever_its_line_looks_like(xid, line):
-    """Address, process and name may be there or not; the number decides."""
+def test_every_xid_is_read_in_every_form(xid, line):
+    """Address, process and name are optional; the number decides."""
     code, row = xid
     rule = table().read_text(line.format(code))
     assert rule is not None
@@ -80,22 +80,22 @@ def test_every_xid_is_read_whatever_its_line_looks_like(xid, line):
 
 @pytest.mark.parametrize("status", IB_STATUS)
 def test_every_completion_status_is_read(status):
-    """Both wordings of NCCL for a failed completion; 5 is a follow-on, never the cause."""
+    """Both forms of NCCL's message for a failed completion; 5 is a consequence, never the cause."""
     for word in (f"with error {status}, opcode 0", f"with status={status} opcode=0"):
-        told = classify_text(f"NCCL WARN NET/IB : Got completion from peer 10.0.0.1<32049> {word} len 0")
-        assert (told.role == "collateral") == (status == 5)
+        diagnosis = classify_text(f"NCCL WARN NET/IB : Got completion from peer 10.0.0.1<32049> {word} len 0")
+        assert (diagnosis.role == "collateral") == (status == 5)
 
 
-def test_a_rule_of_ones_own():
-    """Only pattern and class are needed."""
+def test_a_minimal_custom_rule():
+    """Only pattern and class are required."""
     [rule] = extra_rules([{"pattern": "licence .* gone", "class": "config-env"}], WHERE)
     assert (rule.name, rule.detail, rule.role, rule.action) == ("rule-1", "rule-1", "root", None)
-    told = classify_text("ECC error: uncorrectable ECC\nlicence server gone", (rule,))
-    assert (told.cls, told.rule) == ("config-env", "rule-1")
+    diagnosis = classify_text("ECC error: uncorrectable ECC\nlicence server gone", (rule,))
+    assert (diagnosis.cls, diagnosis.rule) == ("config-env", "rule-1")
 
 
 @pytest.mark.parametrize(
-    ("items", "told"),
+    ("items", "message"),
     [
         (None, "found nothing, expected a list"),
         ({"pattern": "x"}, "found a mapping, expected a list"),
@@ -108,23 +108,23 @@ def test_a_rule_of_ones_own():
         ([{"pattern": "x", "class": "hang", "rol": "root"}], r"unknown key 'rol', did you mean 'role'\?"),
         ([{"pattern": "x", "class": "hang", "role": "boss"}], "role: unknown 'boss'"),
         ([{"pattern": "x", "class": "hang", "action": "reboot"}], "action: unknown 'reboot'"),
-        ([{"pattern": "(", "class": "hang"}], "is no pattern of RE2"),
+        ([{"pattern": "(", "class": "hang"}], "is not valid in RE2"),
         ([{"pattern": "(?=x)y", "class": "hang"}], "no look-around"),
         ([{"pattern": r"(a)\1", "class": "hang"}], "no look-around and no back-references"),
-        ([{"pattern": "x*", "class": "hang"}], "found in every line"),
+        ([{"pattern": "x*", "class": "hang"}], "matches every line"),
         ([{"pattern": "", "class": "hang"}], "the pattern is empty"),
         ([{"pattern": "x" * (PATTERN_CHARS_MAX + 1), "class": "hang"}], "at most 1000"),
         ([{"pattern": "(?:x{999}y)" * 50, "class": "hang"}], "repeats too much"),
         ([{"pattern": 5, "class": "hang"}], "found 5 .int., expected text; put it into quotes"),
-        ([{"pattern": "x", "class": "hang", "example": "y"}], "does not find 'y'"),
-        ([{"pattern": "x", "class": "hang", "name": "a b"}], "is no name"),
+        ([{"pattern": "x", "class": "hang", "example": "y"}], "does not match 'y'"),
+        ([{"pattern": "x", "class": "hang", "name": "a b"}], "is not a valid name"),
         ([{"pattern": "x", "class": "hang", "reason": "a\nb"}], "one printable line"),
-        ([{"pattern": "x", "class": "hang", "name": "a"}] * 2, r"\[1\]: the name 'a' is taken"),
+        ([{"pattern": "x", "class": "hang", "name": "a"}] * 2, r"\[1\]: the name 'a' is already used"),
         ([{"pattern": "x", "class": "hang"}] * 201, "at most 200"),
     ],
 )
-def test_bad_rules_are_told(items, told):
-    """One message: where, what was found, what was expected."""
-    with pytest.raises(UsageError, match=told) as caught:
+def test_invalid_rules_are_refused(items, message):
+    """One message: the place, what was found, what was expected."""
+    with pytest.raises(UsageError, match=message) as caught:
         extra_rules(items, WHERE)
     assert str(caught.value).startswith(WHERE)

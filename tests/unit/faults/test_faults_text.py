@@ -1,4 +1,4 @@
-"""The diagnosis of whole texts: who began, among many who complain."""
+"""Tests of the diagnosis of texts: the root cause among many victims."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def lines(*parts: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         pytest.param(
             lines('{"exitcode": -6, "message": "CUDA error: uncorrectable NVLink error detected during the '
@@ -104,25 +104,25 @@ def lines(*parts: str) -> str:
         pytest.param("        SRAM Uncorrectable : 0", ("unknown", "root", "none", ""), id="a zero"),
     ],
 )  # fmt: skip
-def test_texts(text, told):
-    """Class, role, action and who began."""
+def test_texts(text, expected):
+    """Class, role, action and root cause."""
     found = classify_text(text)
-    assert (found.cls, found.role, found.action, found.root_rank) == told
+    assert (found.cls, found.role, found.action, found.root_rank) == expected
 
 
-def test_unknown_shows_the_lines_that_look_bad():
-    """Where no rule knows anything, a person gets what to look at."""
+def test_unknown_shows_lines_that_resemble_a_failure():
+    """If no rule matches, the report shows lines to look at."""
     found = classify_text("step 1\nsomething failed badly\nstep 2")
     assert found.evidence[0] == "something failed badly"
 
 
 def test_memory_is_bounded():
-    """A log of any length keeps boundedly many lines."""
+    """A log of any length keeps a bounded number of lines."""
     reader = TextReader()
     for number in range(20_000):
         reader.add(f"[rank{number}]: ValueError: {number}")
     assert len(reader._found) <= 4096
-    assert len(reader._voices) <= 4096
+    assert len(reader._speakers) <= 4096
     assert len(reader.result().evidence) <= 6
 
 
@@ -141,6 +141,6 @@ def test_memory_is_bounded():
         ("", False),
     ],
 )
-def test_what_looks_like_no_fault(line, faultless):
-    """Counts of errors, metrics, options and warnings are none; a word of a failure is one, and no text is no proof."""
+def test_a_text_without_a_fault(line, faultless):
+    """Counts of errors, metrics, options and warnings are not signs of a failure; an empty text is not faultless."""
     assert classify_text(line).faultless is faultless

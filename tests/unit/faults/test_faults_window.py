@@ -1,4 +1,4 @@
-"""The window of step times that a fault tells, from made-up pages."""
+"""Tests of the window of step times in the report of a fault, from synthetic pages."""
 
 import msgspec
 import pytest
@@ -23,8 +23,8 @@ def filled(ranks: int, steps: int = 100, base_rank: int = 0) -> StepRing:
     return ring
 
 
-def test_what_led_to_a_fault() -> None:
-    """The rank that failed comes first; equal readings count once, several steps between two readings are one entry."""
+def test_a_window_has_the_steps_before_a_fault() -> None:
+    """The failed rank comes first; equal reads count once, several steps between two reads share one entry."""
     ring = StepRing()
     ring.begin(8)
     ring.take([None, None])
@@ -37,8 +37,8 @@ def test_what_led_to_a_fault() -> None:
     )
 
 
-def test_a_window_is_told_once() -> None:
-    """Without a new step nothing is told again; a new round begins anew, and tells nothing before its first step."""
+def test_a_window_is_reported_once() -> None:
+    """Without a new step there is no further window; a new round starts without one."""
     ring = filled(2)
     assert ring.window(10**12)
     ring.take([page(100, 25_000)] * 2)
@@ -53,8 +53,8 @@ def test_a_window_is_told_once() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 8, 64])
 @pytest.mark.parametrize("used", [0, EVIDENCE_BYTES_MAX - 500, 2 * EVIDENCE_BYTES_MAX])
-def test_its_share_of_the_evidence(ranks: int, used: int) -> None:
-    """It stays within what other evidence leaves, however many ranks there are, and keeps the failed one."""
+def test_a_window_fits_its_share_of_the_evidence(ranks: int, used: int) -> None:
+    """It stays within the space that other evidence leaves, for any number of ranks, and keeps the failed one."""
     window = filled(ranks, base_rank=10_000).window(10**12, rank=10_000 + ranks - 1, used=used)
     room = min(WINDOW_BYTES_MAX, max(WINDOW_BYTES_MIN, EVIDENCE_BYTES_MAX - used))
     assert len(msgspec.json.encode(window)) <= room
@@ -63,13 +63,13 @@ def test_its_share_of_the_evidence(ranks: int, used: int) -> None:
     assert len(window[0].took_ms) == MARKS_MAX - 1 or len(msgspec.json.encode(window)) > room // 2
 
 
-def test_two_lines_for_people() -> None:
-    """The failed rank's own times, oldest first, and the others in one line."""
+def test_a_window_as_two_lines_of_text() -> None:
+    """The failed rank's times, oldest first, and the others in one line."""
     first = StepTimes(rank=3, step=41, ago_ms=1200, steps=(1, 1, 2), took_ms=(250, 251, 5000))
     others = [StepTimes(rank=rank, step=42, ago_ms=10, steps=(1, 1), took_ms=(250, 260 + rank)) for rank in (0, 1, 2)]
     assert last_steps([first, *others]) == [
         "rank 3 completed step 41 1.2 s before; the last steps took 250 251 2500 ms",
-        "ranks 0 to 2 completed step 42; usually 255 ms, 262 ms at most",
+        "ranks 0 to 2 completed step 42; median 255 ms, maximum 262 ms per step",
     ]
     assert last_steps([StepTimes(rank=0, step=1, ago_ms=5)]) == ["rank 0 completed step 1 5 ms before"]
     assert last_steps(()) == []

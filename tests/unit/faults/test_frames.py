@@ -1,4 +1,4 @@
-"""From faulthandler's words to a place and a collective."""
+"""Tests of reading faulthandler's stacks: place and collective."""
 
 import pytest
 
@@ -33,14 +33,14 @@ def dump(*frames: str, other: str = "") -> str:
     ],
 )
 def test_a_collective_is_known_by_its_frames(frames: tuple[str, ...], op: str) -> None:
-    """The outermost of torch's own calls; the place is the script's own line, not torch's."""
+    """The outermost call into torch; the place is the script's own line, not torch's."""
     found = place_of(dump(*frames, '/home/u/train.py", line 42 in main', '/home/u/train.py", line 50 in <module>'))
     assert (found.op, found.where) == (op, "/home/u/train.py:42 (main)")
     assert found.stack.splitlines()[-1] == "/home/u/train.py:50 (<module>)"
 
 
 def test_a_thread_that_waits_for_a_socket_is_noticed() -> None:
-    """The main thread is the last one; of the others it counts whether they wait for something outside."""
+    """The main thread is the last one; of the others it counts whether they wait for something external."""
     talks = '  File "/usr/lib/python3.11/ssl.py", line 1 in read'
     idle = '  File "/usr/lib/python3.11/threading.py", line 1 in wait'
     assert place_of(dump('t.py", line 1 in f', other=talks)).talks
@@ -51,6 +51,6 @@ def test_a_thread_that_waits_for_a_socket_is_noticed() -> None:
 @pytest.mark.parametrize(
     "text", ["", "nothing of the kind", "Current thread 0x1 (most recent call first):\n  <none>\n"]
 )
-def test_what_says_nothing_gives_no_place(text: str) -> None:
+def test_an_empty_dump_has_no_place(text: str) -> None:
     """A worker that has not answered, or has no Python frame any more."""
     assert (place_of(text).where, place_of(text).op) == ("", "")

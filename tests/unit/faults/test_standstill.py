@@ -1,45 +1,45 @@
-"""Which standstill is a hang, and which may be healthy."""
+"""Tests of standstills: which ones are a hang, and which may be healthy."""
 
 import attrs
 import pytest
 
-from ftcore.events.worker import Stand
+from ftcore.events.worker import RankState
 from ftcore.faults.standstill import GROUPS_MAX, ceiling_s, judge, merged, spans
 from ftcore.timing import DEFAULT, Timing
 
 CEILING = 1800.0
 
 
-def stand(*ranks: int, **what: object) -> Stand:
+def stand(*ranks: int, **what: object) -> RankState:
     given: dict[str, object] = {"silent_s": 300.0, "held_s": 300.0, "still_s": 300.0, "overdue": True}
-    return Stand(ranks=ranks, count=len(ranks), **(given | what))  # type: ignore[arg-type]
+    return RankState(ranks=ranks, count=len(ranks), **(given | what))  # type: ignore[arg-type]
 
 
-def reduces(*ranks: int, **what: object) -> Stand:
+def reduces(*ranks: int, **what: object) -> RankState:
     return stand(*ranks, op="all_reduce", place="t.py:9 (main)", waits="lock", **what)
 
 
 SLEEPS = stand(1, place="t.py:5 (load)", waits="sleep", ends_s=1e6, still_s=10.0)
 
 
-def told(*stands: Stand, size: int = 4, ceiling: float = CEILING) -> tuple[str, str, tuple[int, ...]]:
+def verdict_of(*stands: RankState, size: int = 4, ceiling: float = CEILING) -> tuple[str, str, tuple[int, ...]]:
     found = judge(stands, size, DEFAULT, ceiling)
     return found.verdict, found.cause, found.ranks
 
 
-def test_no_step_alone_is_an_alert_below_the_ceiling() -> None:
-    """Whatever the ranks do, known or not; beyond the ceiling it is a hang, and who is in no collective is named."""
+def test_missing_steps_alone_are_an_alert_below_the_ceiling() -> None:
+    """In any known or unknown state; beyond the ceiling it is a hang that names the ranks outside of collectives."""
     late = stand(0, 1, 2, 3, silent_s=1799.0, state="runs")
-    assert told(late) == ("alert", "silent", ())
-    assert told(attrs.evolve(late, overdue=False)) == ("", "", ())
-    assert told(attrs.evolve(late, silent_s=1800.0)) == ("hang", "ceiling", ())
+    assert verdict_of(late) == ("alert", "silent", ())
+    assert verdict_of(attrs.evolve(late, overdue=False)) == ("", "", ())
+    assert verdict_of(attrs.evolve(late, silent_s=1800.0)) == ("hang", "ceiling", ())
     slow = stand(2, silent_s=1801.0, state="runs")
-    assert told(slow, reduces(0, 1, 3, silent_s=1801.0)) == ("hang", "ceiling", (2,))
-    assert told(stand(0, 1, 2, 3, silent_s=None, overdue=False, still_s=1e6)) == ("", "", ())
+    assert verdict_of(slow, reduces(0, 1, 3, silent_s=1801.0)) == ("hang", "ceiling", (2,))
+    assert verdict_of(stand(0, 1, 2, 3, silent_s=None, overdue=False, still_s=1e6)) == ("", "", ())
 
 
-def test_the_ceiling_follows_what_the_job_has_survived() -> None:
-    """Twenty times the longest gap it went on from, if that is more; each hang of the ceiling's doubles it."""
+def test_the_ceiling_follows_the_longest_gap() -> None:
+    """Twenty times the longest gap that ended by itself, if that is more; each hang of the ceiling doubles it."""
     assert ceiling_s(DEFAULT, 0.0, 0) == 1800.0
     assert ceiling_s(DEFAULT, 100.0, 0) == 2000.0
     assert ceiling_s(DEFAULT, 100.0, 2) == 7200.0
@@ -47,94 +47,94 @@ def test_the_ceiling_follows_what_the_job_has_survived() -> None:
 
 
 @pytest.mark.parametrize(("state", "limit"), [("stopped", 5.0), ("disk", 60.0)])
-def test_a_rank_that_the_kernel_holds_is_a_hang(state: str, limit: float) -> None:
+def test_a_stopped_rank_is_a_hang(state: str, limit: float) -> None:
     """After its time, whatever is known of the others; a debugger's stop is an alert."""
     held = stand(1, state=state, still_s=limit, silent_s=limit, overdue=False)
-    assert told(held) == ("hang", state, (1,))
-    assert told(held, reduces(0, 2)) == ("hang", state, (1,))
-    assert told(attrs.evolve(held, still_s=limit - 0.1)) == ("", "", ())
-    assert told(attrs.evolve(held, state="traced"), reduces(0, 2, 3)) == ("alert", "silent", (1,))
+    assert verdict_of(held) == ("hang", state, (1,))
+    assert verdict_of(held, reduces(0, 2)) == ("hang", state, (1,))
+    assert verdict_of(attrs.evolve(held, still_s=limit - 0.1)) == ("", "", ())
+    assert verdict_of(attrs.evolve(held, state="traced"), reduces(0, 2, 3)) == ("alert", "silent", (1,))
 
 
-def test_who_sleeps_for_ever_while_all_others_wait_for_it_is_named() -> None:
-    """With its place and theirs."""
+def test_an_endless_sleep_of_an_awaited_rank_is_named() -> None:
+    """The message has its place and that of the others."""
     found = judge((reduces(0, 2, 3), SLEEPS), 4, DEFAULT, CEILING)
     assert (found.verdict, found.cause, found.ranks) == ("hang", "absent", (1,))
-    assert "rank 1 stands in t.py:5 (load), all others wait in all_reduce" in found.message
+    assert "rank 1 waits in t.py:5 (load), all others wait in all_reduce" in found.message
 
 
 @pytest.mark.parametrize(
     ("waits", "ends_s", "least"),
     [("sleep", 1e6, 10.0), ("lock", None, 60.0), ("outside", None, 600.0), ("", None, 600.0), ("lock", 1e6, 10.0)],
 )
-def test_how_long_an_absent_rank_is_waited_for(waits: str, ends_s: float | None, least: float) -> None:
-    """The longer, the more could still wake it."""
+def test_the_patience_for_an_absent_rank(waits: str, ends_s: float | None, least: float) -> None:
+    """Longer, the more events could still wake it."""
     absent = stand(1, waits=waits, ends_s=ends_s, still_s=least)
-    assert told(reduces(0, 2, 3), absent)[:2] == ("hang", "absent")
-    assert told(reduces(0, 2, 3), attrs.evolve(absent, still_s=least - 0.1))[0] == "alert"
+    assert verdict_of(reduces(0, 2, 3), absent)[:2] == ("hang", "absent")
+    assert verdict_of(reduces(0, 2, 3), attrs.evolve(absent, still_s=least - 0.1))[0] == "alert"
 
 
 @pytest.mark.parametrize("waits", ["lock", "outside"])
-def test_a_processor_that_burns_inside_one_call_puts_a_hang_off_until_the_ceiling(waits: str) -> None:
-    """It may compute, and its peer wait for that outside of a collective; using a processor is no sign of progress."""
+def test_a_busy_rank_is_a_hang_only_beyond_the_ceiling(waits: str) -> None:
+    """It may compute while its peers wait outside of a collective; CPU use alone is not progress."""
     spins = stand(0, state="runs", place="t.py:9 (main)", still_s=0.0, held_s=1799.0, silent_s=1799.0)
     never = stand(1, place="t.py:5 (load)", waits=waits, still_s=1799.0, silent_s=1799.0)
     found = judge((spins, never), 2, DEFAULT, CEILING)
     assert (found.verdict, found.cause, found.ranks) == ("alert", "silent", ())
-    assert "rank 0 is active in t.py:9 (main), rank 1 stands in t.py:5 (load)" in found.message
+    assert "rank 0 is active in t.py:9 (main), rank 1 waits in t.py:5 (load)" in found.message
     late = [attrs.evolve(one, silent_s=1800.0) for one in (spins, never)]
-    assert told(*late, size=2) == ("hang", "ceiling", ())
-    assert told(*late, reduces(2, 3), size=4) == ("hang", "ceiling", (0, 1))
+    assert verdict_of(*late, size=2) == ("hang", "ceiling", ())
+    assert verdict_of(*late, reduces(2, 3), size=4) == ("hang", "ceiling", (0, 1))
 
 
-def test_who_may_come_by_itself_is_waited_for() -> None:
-    """A sleep that ends, a rank that does anything, one of which nothing is known, peers that wait for nobody."""
+def test_a_rank_that_may_continue_by_itself_is_not_a_hang() -> None:
+    """A sleep that ends, an active rank, a rank of unknown state, peers outside of collectives."""
     others = reduces(0, 2, 3)
-    assert told(others, attrs.evolve(SLEEPS, ends_s=1700.0, still_s=1700.0))[0] == "alert"
-    assert told(others, attrs.evolve(SLEEPS, state="runs", still_s=0.0))[0] == "alert"
-    assert told(reduces(0, 2), SLEEPS)[0] == "alert"
-    assert told(reduces(0, 2), SLEEPS, stand(3, state="runs", still_s=0.0))[0] == "alert"
-    assert told(stand(0, 2, 3, waits="outside"), SLEEPS)[0] == "alert"
-    assert told(reduces(0, 2, 3, held_s=1.0), SLEEPS)[0] == "alert"
-    assert told(attrs.evolve(SLEEPS, ranks=(0,), overdue=False), size=1) == ("", "", ())
+    assert verdict_of(others, attrs.evolve(SLEEPS, ends_s=1700.0, still_s=1700.0))[0] == "alert"
+    assert verdict_of(others, attrs.evolve(SLEEPS, state="runs", still_s=0.0))[0] == "alert"
+    assert verdict_of(reduces(0, 2), SLEEPS)[0] == "alert"
+    assert verdict_of(reduces(0, 2), SLEEPS, stand(3, state="runs", still_s=0.0))[0] == "alert"
+    assert verdict_of(stand(0, 2, 3, waits="outside"), SLEEPS)[0] == "alert"
+    assert verdict_of(reduces(0, 2, 3, held_s=1.0), SLEEPS)[0] == "alert"
+    assert verdict_of(attrs.evolve(SLEEPS, ranks=(0,), overdue=False), size=1) == ("", "", ())
 
 
 def test_a_rank_that_has_ended_while_others_wait_for_it() -> None:
-    """It never comes: its peers hang."""
-    assert told(reduces(0, 2, 3), stand(1, state="gone", still_s=10.0)) == ("hang", "absent", (1,))
+    """It never arrives: its peers hang."""
+    assert verdict_of(reduces(0, 2, 3), stand(1, state="gone", still_s=10.0)) == ("hang", "absent", (1,))
 
 
 def test_ranks_inside_different_collectives() -> None:
-    """A hang once none makes progress; not where one sends what the other receives, nor inside the same one."""
+    """A hang when none makes progress; not if one sends what the other receives, nor inside the same collective."""
     other = stand(1, op="broadcast", place="t.py:7 (main)")
-    assert told(reduces(0, 2, 3), other) == ("hang", "mismatch", (1,))
+    assert verdict_of(reduces(0, 2, 3), other) == ("hang", "mismatch", (1,))
     assert "different collectives" in judge((reduces(0, 2, 3), other), 4, DEFAULT, CEILING).message
-    assert told(reduces(0, 2, 3), attrs.evolve(other, still_s=59.0))[0] == "alert"
-    assert told(reduces(0, 2, 3), attrs.evolve(other, op="all_reduce"))[0] == "alert"
-    assert told(stand(0, 2, 3, op="send"), attrs.evolve(other, op="recv"))[0] == "alert"
+    assert verdict_of(reduces(0, 2, 3), attrs.evolve(other, still_s=59.0))[0] == "alert"
+    assert verdict_of(reduces(0, 2, 3), attrs.evolve(other, op="all_reduce"))[0] == "alert"
+    assert verdict_of(stand(0, 2, 3, op="send"), attrs.evolve(other, op="recv"))[0] == "alert"
 
 
 def test_a_collective_older_than_its_timeout() -> None:
-    """Also where not all ranks are known; who is not inside of it is to blame."""
+    """Also if the state of some ranks is unknown; ranks outside of it are to blame."""
     over = reduces(0, 2, held_s=316.0, timeout_s=300.0)
-    assert told(over) == ("hang", "timeout", (0, 2))
-    assert told(over, stand(1, state="runs", still_s=0.0)) == ("hang", "timeout", (1,))
-    assert told(attrs.evolve(over, held_s=314.0))[0] == "alert"
-    assert told(attrs.evolve(over, timeout_s=None))[0] == "alert"
+    assert verdict_of(over) == ("hang", "timeout", (0, 2))
+    assert verdict_of(over, stand(1, state="runs", still_s=0.0)) == ("hang", "timeout", (1,))
+    assert verdict_of(attrs.evolve(over, held_s=314.0))[0] == "alert"
+    assert verdict_of(attrs.evolve(over, timeout_s=None))[0] == "alert"
 
 
-def test_finished_and_not_gone_is_a_case_of_its_own() -> None:
-    """All ranks have come to their scripts' end; below the ceiling that is no hang."""
+def test_finished_scripts_whose_processes_remain_are_an_alert() -> None:
+    """All ranks have finished their scripts; below the ceiling that is not a hang."""
     ended = stand(0, 1, 2, state="ended", still_s=60.0, silent_s=60.0)
     found = judge((ended, stand(3, state="gone")), 4, DEFAULT, CEILING)
     assert (found.verdict, found.cause) == ("alert", "finished")
     assert "ranks 0-2 have finished their script but do not end" in found.message
-    assert told(ended, stand(3, state="gone", silent_s=None), ceiling=50.0)[:2] == ("hang", "ceiling")
-    assert told(ended, stand(3, state="waits"))[1] == "silent"
+    assert verdict_of(ended, stand(3, state="gone", silent_s=None), ceiling=50.0)[:2] == ("hang", "ceiling")
+    assert verdict_of(ended, stand(3, state="waits"))[1] == "silent"
 
 
-def test_ranks_that_do_the_same_are_one_group() -> None:
-    """What is concluded of it holds for each: the smallest times; the number of groups is bounded."""
+def test_ranks_in_the_same_state_are_one_group() -> None:
+    """The smallest times, so that a conclusion holds for each rank; the number of groups is bounded."""
     (group,) = merged((reduces(0, still_s=5.0), reduces(1, still_s=9.0, silent_s=7.0)))
     assert (group.ranks, group.count, group.still_s, group.silent_s) == ((0, 1), 2, 5.0, 7.0)
     many = merged(stand(rank, place=f"t.py:{rank} (f)") for rank in range(1000))
@@ -142,7 +142,7 @@ def test_ranks_that_do_the_same_are_one_group() -> None:
     assert spans((5, 0, 1, 2, 9)) == "0-2, 5, 9"
 
 
-def test_other_constants_are_kept_to() -> None:
+def test_the_jobs_time_constants_are_used() -> None:
     """The limits are the job's, not the defaults."""
     quick = Timing(hang_look_s=1.0, hang_idle_s=2.0, hang_busy_s=3.0, hang_ceiling_s=4.0)
     absent = stand(1, waits="outside", still_s=3.0, silent_s=3.0)

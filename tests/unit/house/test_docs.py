@@ -1,6 +1,7 @@
 """What the documentation claims: its Python runs, its commands parse, its files and links exist."""
 
 import contextlib
+import importlib
 import io
 import os
 import re
@@ -12,13 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from ftcore import worker
 from ftcore.cli import ctl_parser, options
-from ftcore.policies.config import parse
+from ftcore.policies.file.config import parse
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
     path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")) if path.is_file()
 )
+LINKING = [*PAGES, *sorted(path for part in ("tests", "benchmarks") for path in ROOT.glob(f"{part}/**/*.md"))]
+API = re.compile(r"^<!-- api: (\S+)((?: \w+)*) -->$", re.MULTILINE)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -98,7 +102,7 @@ def _ftctl_commands() -> Iterator["ctl_parser.argparse.ArgumentParser"]:
             yield from action.choices.values()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_resolve(page: Path) -> None:
     """Every relative link leads to a file, and its anchor to a heading there."""
     missing = []
@@ -152,6 +156,19 @@ def test_index_names_every_page() -> None:
             assert f"({page.name})" in decisions
         elif page != ROOT / "docs/README.md":
             assert f"({path})" in index
+
+
+def test_api_pages_show_every_public_name() -> None:
+    """A public name is on a page of the Python API, under its module or the defining one; the names there exist."""
+    names = (Path(__file__).parent / "public_api.txt").read_text().split()
+    shown = {"ftcore.__version__", *(f"ftcore.worker.{name}" for name in worker.__all__)}  # docs/reference/worker.md
+    for page in (ROOT / "docs/reference/api").glob("*.md"):
+        for module, listed in API.findall(page.read_text()):
+            loaded = importlib.import_module(module)
+            found = listed.split() or getattr(loaded, "__all__", [])
+            assert [name for name in found if not hasattr(loaded, name)] == []
+            shown |= {f"{prefix}.{name}" for name in found for prefix in (module, "ftcore")}
+    assert [name for name in names if name not in shown] == []
 
 
 def test_messages_of_troubleshooting_exist() -> None:

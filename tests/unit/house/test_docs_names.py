@@ -11,10 +11,10 @@ import pytest
 from ftcore.cli import ctl_parser
 from ftcore.events import all_types
 from ftcore.faults.taxonomy import FaultClass
-from ftcore.policies import presets
-from ftcore.policies.abilities import CARRIED_OUT
+from ftcore.policies.abilities import CARRIED_OUT, OBSERVED, not_covered
 from ftcore.policies.base import Ability
 from ftcore.policies.chain import BUILT_IN
+from ftcore.policies.file import presets
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
@@ -28,7 +28,7 @@ SUFFIXES = ("py", "md", "txt", "toml", "yaml", "pt", "sh", "db")
 NOUNS = {event.name.partition(".")[0] for event in all_types()}
 OBJECTS = {"job"}
 """Nouns that are objects of the policy protocol as well: ``job.time`` is an attribute there."""
-UNSUPPORTED = {str(ability) for ability in Ability if ability not in CARRIED_OUT}
+ABLE = {*CARRIED_OUT, *OBSERVED}
 LIMITED = re.compile(r"\byet\b|\bnot supported\b|\bno way to\b")
 
 
@@ -130,32 +130,12 @@ def _code_of(page: Path) -> str:
 
 
 def needing_what_cannot_be_done() -> set[str]:
-    return {name for name, policy in BUILT_IN.items() if set(map(str, policy.needs)) & UNSUPPORTED}
+    return {name for name, policy in BUILT_IN.items() if not_covered(policy.needs, ABLE.__contains__)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_that_names_what_cannot_be_done_says_so(page: Path) -> None:
-    """Policies whose abilities this release does not carry out, and the commands that only they take."""
+    """Policies whose abilities this release does not carry out."""
     text = page.read_text()
-    commands = {f"ftctl {command}" for command in unsupported_commands()}
-    named = {name for name in needing_what_cannot_be_done() | commands if f"`{name}`" in text or f"- {name}" in text}
+    named = {name for name in needing_what_cannot_be_done() if f"`{name}`" in text or f"- {name}" in text}
     assert not named or LIMITED.search(text), f"{page.name} names {', '.join(sorted(named))} as if they could be done"
-
-
-def unsupported_commands() -> set[str]:
-    """Commands of ftctl that only such policies take."""
-    takers = {name: policy for name, policy in BUILT_IN.items() if "request" not in policy.kinds}
-    commands = {"pause", "drain", "evict", "checkpoint", "stop"}
-    able = {
-        kind for name, policy in takers.items() if name not in needing_what_cannot_be_done() for kind in policy.kinds
-    }
-    return commands - able
-
-
-def test_help_says_what_cannot_be_done() -> None:
-    """A command that no policy of this release can carry out says so itself."""
-    assert unsupported_commands() == {"pause", "checkpoint"}
-    parser = ctl_parser.build_parser("0")
-    commands = next(action.choices for action in parser._actions if action.dest == "command")
-    for name in unsupported_commands():
-        assert LIMITED.search(" ".join(commands[name].format_help().split())), name

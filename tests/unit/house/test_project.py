@@ -29,7 +29,8 @@ def pins() -> dict[str, str]:
 def test_every_requirement_is_pinned() -> None:
     """constraints.txt names an exact version of each requirement, torch 2.13.0 among them."""
     needed = PROJECT["project"]["dependencies"] + PROJECT["project"]["optional-dependencies"]["torch"]
-    assert {normal(name) for name in needed + PROJECT["dependency-groups"]["dev"]} <= set(pins())
+    groups = [name for group in PROJECT["dependency-groups"].values() for name in group]
+    assert {normal(name) for name in needed + groups} <= set(pins())
     assert pins()["torch"] == "2.13.0"
 
 
@@ -40,6 +41,17 @@ def test_torch_is_an_extra_that_keeps_a_containers_build() -> None:
     wanted = Requirement(extra).specifier
     assert all(wanted.contains(version) for version in ("2.6.0a0+gitabc", "2.6.0", "2.13.0+cpu"))
     assert not wanted.contains("2.5.1")
+
+
+def test_readme_on_pypi_has_no_relative_link() -> None:
+    """What the package index shows has no link, picture or drawing that needs the repository."""
+    hook = PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = (ROOT / "README.md").read_text()
+    assert "](docs/" in text and "```mermaid" in text
+    for each in hook["substitutions"]:
+        text = re.sub(each["pattern"], each["replacement"], text)
+    assert "```mermaid" not in text
+    assert [target for target in re.findall(r"\]\(([^)]+)\)", text) if not target.startswith("https://")] == []
 
 
 def test_changelog_opens_with_this_version() -> None:

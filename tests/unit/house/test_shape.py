@@ -1,19 +1,12 @@
-"""How large functions and modules may be, and what an ``__init__.py`` may hold; ruff holds the complexity."""
+"""Sizes of functions and modules, what an ``__init__.py`` may hold, unique class names; ruff holds the complexity."""
 
 import ast
+from collections import defaultdict
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[3] / "ftcore"
 FUNCTION_LINES_MAX = 59
 MODULE_LINES_MAX = 499
-
-LONG_MODULES = {
-    "engine/agent.py",
-}
-"""Modules that are too long still."""
-
-LONG_FUNCTIONS: set[tuple[str, str]] = set()
-"""Functions that are too long still."""
 
 LAZY = {"__init__.py"}
 """``import ftcore`` is cheap because its names are imported on first use, which takes a ``__getattr__`` there."""
@@ -24,13 +17,11 @@ def trees() -> dict[str, ast.Module]:
 
 
 def test_modules_are_short() -> None:
-    """None has 500 lines but those listed, and none is listed in vain."""
     lines = {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
-    assert {name for name, count in lines.items() if count > MODULE_LINES_MAX} == LONG_MODULES
+    assert {name for name, count in lines.items() if count > MODULE_LINES_MAX} == set()
 
 
 def test_functions_are_short() -> None:
-    """None has 60 lines but those listed, and none is listed in vain."""
     long = {
         (name, node.name)
         for name, tree in trees().items()
@@ -38,7 +29,7 @@ def test_functions_are_short() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
     }
-    assert long == LONG_FUNCTIONS
+    assert long == set()
 
 
 def test_packages_only_import() -> None:
@@ -54,3 +45,14 @@ def test_packages_only_import() -> None:
         )
     }
     assert busy == LAZY
+
+
+def test_class_names_are_unique() -> None:
+    """A class name means one thing in the whole product, so that a search for it finds one definition."""
+    places = defaultdict(list)
+    for name, tree in trees().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].append(f"ftcore/{name}:{node.lineno}")
+    shared = [f"{name}: {', '.join(where)}" for name, where in sorted(places.items()) if len(where) > 1]
+    assert not shared, "several classes have the same name; rename all but one:\n" + "\n".join(shared)

@@ -15,9 +15,9 @@ from ftcore.events import Event, EventId, Kind, encode
 from ftcore.events.operator import OperatorCommanded
 from ftcore.ids import JobName, Nanoseconds, Seq, Term
 from ftcore.logs import open_store
-from ftcore.logs.archive import ArchiveWriter, export
+from ftcore.logs.archive import ArchiveWriter, copy
 from ftcore.logs.memory import MemoryStore
-from ftcore.logs.pieces import DRAFT_S, Archive
+from ftcore.logs.pieces import DRAFT_S, FileArchive
 from ftcore.ports import Candidate
 from ftcore.testing.logs import rewrite_archive
 
@@ -44,7 +44,9 @@ async def exported(path, count):
     if count:
         events = [note(seq, f"event {seq} \u2713") for seq in range(1, count + 1)]
         await log.append(events, term=term, expected_seq=Seq(0))
-    return await export(log, path)
+    with ArchiveWriter(path, log.job) as writer:
+        await copy(log, writer)
+    return writer.events
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ def test_an_empty_log_can_be_exported(tmp_path):
 
 
 def test_an_archive_is_a_store_of_one_job(archive):
-    """It lists its job, ends where the log ended, was led by nobody, and its follower waits for ever."""
+    """It lists its job, ends where the log ended, has no leader, and its follower waits forever."""
 
     async def main():
         store = open_store(f"file://{archive}")
@@ -103,7 +105,7 @@ def test_an_archive_is_a_store_of_one_job(archive):
 
 
 def test_an_archive_is_read_only(archive):
-    """Whatever would write is refused."""
+    """All writes are refused."""
 
     async def main():
         store = open_store(f"file://{archive}")
@@ -118,8 +120,8 @@ def test_an_archive_is_read_only(archive):
     asyncio.run(main())
 
 
-def test_every_cut_is_noticed(archive):
-    """However many bytes are missing at the end, opening or reading fails and never gives fewer events."""
+def test_every_truncation_is_detected(archive):
+    """With any number of bytes missing at the end, opening or reading fails; it never returns fewer events."""
     whole = archive.read_bytes()
     for size in range(len(whole) - 1, -1, -1):
         archive.write_bytes(whole[:size])
@@ -127,11 +129,11 @@ def test_every_cut_is_noticed(archive):
             asyncio.run(read(archive))
 
 
-def test_a_cut_is_told_with_its_line(archive):
-    """A file that lost its end is refused at opening, naming the last line it has."""
+def test_a_truncated_file_is_refused_with_its_line(archive):
+    """A truncated file is refused when it is opened, with the number of its last line."""
     lines = archive.read_bytes().splitlines(keepends=True)
     archive.write_bytes(b"".join(lines[:4]))
-    with pytest.raises(LogCorrupt, match=r"x\.ftlog, line 4: .* it was cut"):
+    with pytest.raises(LogCorrupt, match=r"x\.ftlog, line 4: the file is truncated"):
         asyncio.run(read(archive))
 
 
@@ -149,8 +151,8 @@ def test_a_cut_is_told_with_its_line(archive):
     ],
     ids=["changed", "lost", "swapped", "digest", "rubbish", "brace", "lost-last", "other-start"],
 )
-def test_every_change_is_noticed(archive, damage, line):
-    """A line that was changed, lost, swapped or added is named."""
+def test_every_change_is_detected(archive, damage, line):
+    """A changed, missing, swapped or additional line is reported with its number."""
     lines = archive.read_bytes().splitlines(keepends=True)
     changed = b"".join(damage(lines))
     assert changed != b"".join(lines)
@@ -160,13 +162,13 @@ def test_every_change_is_noticed(archive, damage, line):
 
 
 def test_other_files_are_no_archives(tmp_path):
-    """A file of something else, one of a newer format, and none at all are each told apart."""
+    """A file of another kind, a newer format and a missing file have different errors."""
     path = tmp_path / "x.ftlog"
-    with pytest.raises(NotFound, match="there is no file"):
+    with pytest.raises(NotFound, match="does not exist"):
         asyncio.run(read(path))
     for other in (b"", b"hello\n", b'{"a": 1}\n', b"\xff\xfe\x00" * 3000):
         path.write_bytes(other)
-        with pytest.raises(StoreError, match="is not an archive"):
+        with pytest.raises(StoreError, match="is not an ftcore archive"):
             asyncio.run(read(path))
     path.write_bytes(b'{"ftlog":2,"job":"demo","first":1,"previous":"' + b"0" * 32 + b'"}\n')
     with pytest.raises(StoreError, match="has format 2, this ftcore reads up to 1"):
@@ -175,8 +177,8 @@ def test_other_files_are_no_archives(tmp_path):
         asyncio.run(read(tmp_path))
 
 
-def test_an_export_that_fails_leaves_what_was_there(archive):
-    """When the file cannot be written whole, the old one stays and no other is left behind."""
+def test_a_failed_export_keeps_the_old_file(archive):
+    """When the write fails, the old file stays and no draft is left."""
     before = archive.read_bytes()
     with pytest.raises(UsageError, match="cannot write"):
         asyncio.run(exported(archive.parent / "missing" / "x.ftlog", 1))
@@ -195,7 +197,7 @@ def test_an_export_that_fails_leaves_what_was_there(archive):
 
 
 def test_rewriting_makes_another_valid_archive(archive, tmp_path):
-    """The helper for tests alters events and makes the digests fit again."""
+    """The helper for tests changes events and recomputes the digests."""
     other = tmp_path / "y.ftlog"
 
     def change(event):
@@ -207,9 +209,9 @@ def test_rewriting_makes_another_valid_archive(archive, tmp_path):
     assert other.read_bytes() == archive.read_bytes()
 
 
-def test_a_draft_that_nobody_writes_to_any_more_is_removed(tmp_path):
-    """What a killed keeper leaves goes with the next one; what is being written, and what is not ours, stays."""
-    pieces = Archive(tmp_path, JOB)
+def test_an_abandoned_draft_is_removed(tmp_path):
+    """The draft of a killed process is removed; drafts being written and other files stay."""
+    pieces = FileArchive(tmp_path, JOB)
     pieces.prepare()
     writers = [ArchiveWriter(pieces.path / f"{seq:012d}-{seq:012d}.ftlog", JOB) for seq in (1, 2)]
     (pieces.path / ".notes").touch()

@@ -1,4 +1,4 @@
-"""Whether a process is gone: told by its kernel, and only to those whom it had let in."""
+"""Detection of a dead process by its connections."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ while True:
 
 
 class Server:
-    """Accepts connections in a process of its own; with ``closes`` it closes each at once."""
+    """Accepts connections in a child process; with ``closes`` it closes each at once."""
 
     def __init__(self, place: str = "tcp", *, closes: bool = False) -> None:
         argv = [sys.executable, "-c", SERVE, place, *(["closes"] if closes else [])]
@@ -47,8 +47,8 @@ class Server:
 
 
 @pytest.mark.parametrize("place", ["tcp", "unix"])
-def test_a_killed_process_is_gone(tmp_path: Path, place: str) -> None:
-    """Its connection breaks, and the next ones are refused."""
+def test_a_killed_process_is_detected(tmp_path: Path, place: str) -> None:
+    """A killed process is detected: its connection breaks, and the next ones are refused."""
 
     async def scenario() -> None:
         server = Server(place if place == "tcp" else str(tmp_path / "socket"))
@@ -61,8 +61,8 @@ def test_a_killed_process_is_gone(tmp_path: Path, place: str) -> None:
     asyncio.run(scenario())
 
 
-def test_who_lives_is_not_gone() -> None:
-    """Not when frozen, and not for closing connections that say nothing."""
+def test_a_live_process_is_not_reported() -> None:
+    """A live process is not reported, neither when frozen nor when it closes idle connections."""
 
     async def scenario() -> None:
         frozen, closing = Server(), Server(closes=True)
@@ -82,8 +82,8 @@ def test_who_lives_is_not_gone() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "unix:/nowhere", "no.such.host.invalid:80", "nonsense"])
-def test_who_was_never_reached_is_not_gone(address: str) -> None:
-    """A wrong address proves nothing, however often it is refused."""
+def test_an_address_never_reached_is_not_reported(address: str) -> None:
+    """An address that was never reached is not reported, however often it is refused."""
 
     async def scenario() -> None:
         told = asyncio.create_task(departed(address))

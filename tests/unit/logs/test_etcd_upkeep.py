@@ -1,4 +1,4 @@
-"""Compaction of etcd's log: what is remembered for it."""
+"""Compaction of a log in etcd."""
 
 import asyncio
 from typing import Any
@@ -14,14 +14,14 @@ from ftcore.logs.etcd_upkeep import COMPACT_REVISIONS, LAG_S, Upkeep
 
 
 class Cluster:
-    """An etcd that has room, and may refuse to compact."""
+    """An etcd with free space, which may refuse to compact."""
 
     def __init__(self, *, refuses: bool = False) -> None:
         self.refuses = refuses
         self.compacted: list[int] = []
 
     async def status(self) -> Status:
-        return Status(version="3.6.14", member=1, leader=1, db_size=1, db_size_in_use=1, quota=100, errors=())
+        return Status(version="3.6.14", db_size=1, quota=100)
 
     async def alarms(self) -> tuple[()]:
         return ()
@@ -33,7 +33,7 @@ class Cluster:
 
 
 def looked(cluster: Cluster, revisions: list[int], monkeypatch: pytest.MonkeyPatch) -> Upkeep:
-    """Upkeep that saw these revisions, one in ten seconds."""
+    """Upkeep that saw these revisions, one every ten seconds."""
     upkeep = Upkeep(JobName("j"), cluster, Keys(b"/j/"))  # type: ignore[arg-type]
     now = 0.0
 
@@ -49,22 +49,22 @@ def looked(cluster: Cluster, revisions: list[int], monkeypatch: pytest.MonkeyPat
     return upkeep
 
 
-def test_an_idle_log_is_looked_at_for_ever_and_little_is_remembered(monkeypatch):
-    """What is younger than the lag, and one older."""
+def test_few_revisions_of_an_idle_log_are_kept(monkeypatch):
+    """Only revisions younger than the lag, and one older, are kept."""
     cluster = Cluster()
     upkeep = looked(cluster, [7] * 2000, monkeypatch)
     assert cluster.compacted == []
     assert len(upkeep._revisions) <= LAG_S / 10 + 2
 
 
-def test_what_is_old_enough_is_compacted(monkeypatch):
-    """Up to the newest revision that is older than the lag, once enough was superseded."""
+def test_old_revisions_are_compacted(monkeypatch):
+    """Compaction is up to the newest revision older than the lag, once there are enough."""
     cluster = Cluster()
     looked(cluster, [1, *[COMPACT_REVISIONS + 1] * 200], monkeypatch)
     assert cluster.compacted == [COMPACT_REVISIONS + 1]
 
 
-def test_who_may_not_compact_remembers_no_more(monkeypatch):
-    """It is told once, and left to others."""
+def test_a_refused_compaction_is_not_retried(monkeypatch):
+    """A refused compaction is logged once and not retried."""
     upkeep = looked(Cluster(refuses=True), [COMPACT_REVISIONS * n for n in range(2000)], monkeypatch)
     assert len(upkeep._revisions) <= LAG_S / 10 + 2

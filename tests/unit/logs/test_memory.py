@@ -1,4 +1,4 @@
-"""What the log in memory does beyond the conformance suite."""
+"""The in-memory log, beyond the conformance suite."""
 
 import asyncio
 import threading
@@ -51,7 +51,7 @@ def test_event_loops_of_several_threads_share_a_log():
     assert seen == list(range(1, 21))
 
 
-def test_candidates_win_in_the_order_in_which_they_came():
+def test_candidates_win_in_order():
     """Waiting candidates are served first come, first served."""
 
     async def main():

@@ -1,4 +1,4 @@
-"""The door to the logs: URLs, names, lazy imports."""
+"""Opening of logs: URLs, names, lazy imports."""
 
 import asyncio
 import subprocess
@@ -33,7 +33,7 @@ from ftcore.logs.sqlite import SqliteStore
     ],
 )
 def test_paths_in_urls(url, path, tmp_path, monkeypatch):
-    """A path is absolute, relative or under the home directory, and taken as it stands."""
+    """A path is absolute, relative or under the home directory, and is not decoded."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/somebody")
     store = open_store(url)
@@ -53,7 +53,7 @@ def test_paths_in_urls(url, path, tmp_path, monkeypatch):
         ("sqlite:", "names no path"),
         ("sqlite://", "names no path"),
         ("sqlite:////", "names no path"),
-        ("sqlite://dir", "names the host 'dir', and a sqlite: store is on this machine: write sqlite:///"),
+        ("sqlite://dir", "names the host 'dir', but a sqlite: store is on this machine: write sqlite:///"),
         ("sqlite://host/dir", "names the host 'host'"),
         ("sqlite:///a.db?mode=ro", "a sqlite: store takes no options, found '?mode=ro'"),
         ("file:x.ftlog#1", "takes no options, found '#1'"),
@@ -63,14 +63,14 @@ def test_paths_in_urls(url, path, tmp_path, monkeypatch):
     ],
 )
 def test_urls_that_cannot_be_used(url, says):
-    """A URL that is not one of a store is refused with what to write instead."""
+    """An invalid URL is refused with a suggestion."""
     with pytest.raises(UsageError) as caught:
         open_store(url)
     assert says in str(caught.value)
 
 
 def test_the_default_store(monkeypatch):
-    """Without a URL the user's state directory is taken; a relative XDG_STATE_HOME is ignored."""
+    """Without a URL the user's state directory is used; a relative XDG_STATE_HOME is ignored."""
     monkeypatch.setenv("HOME", "/home/somebody")
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     assert default_store_url() == "sqlite:///home/somebody/.local/state/ftcore"
@@ -94,8 +94,8 @@ def test_good_job_names(name):
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".a", "-a", "x" * 101, "a/b", "a b", "a\n", "\u00e4", "a\0"])
 def test_bad_job_names(name):
-    """Whatever could be mistaken for a path, a flag or nothing is no name."""
-    with pytest.raises(UsageError, match="cannot name a job"):
+    """Names that could be mistaken for a path or a flag, and empty names, are invalid."""
+    with pytest.raises(UsageError, match="is not a valid job name"):
         check_job_name(name)
 
 
@@ -110,7 +110,7 @@ def test_other_stores_need_no_etcd():
 
 @pytest.mark.parametrize("slashes", ["sqlite://", "sqlite:///", "sqlite:////"])
 def test_a_log_behind_any_number_of_slashes(slashes, tmp_path):
-    """It is made and read at the same place."""
+    """The log is created and read at the same path."""
 
     async def make_and_read() -> list[str]:
         log = await open_log(f"{slashes}{tmp_path}/logs", "a", create=True)

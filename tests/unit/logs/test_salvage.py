@@ -1,4 +1,4 @@
-"""A damaged SQLite log: what can be read becomes a new log, and the damaged file is kept."""
+"""Salvage of a damaged SQLite log; the damaged file is kept."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ GOLDEN = Path(__file__).parents[2] / "golden/logs/0.1.0/kill_raise_segfault_lose
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A log with the events of a job that really was one."""
+    """A log with the events of a real job."""
 
     async def fill() -> None:
         made = await open_log(f"sqlite://{tmp_path}", "job", create=True)
@@ -84,7 +84,7 @@ DAMAGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_the_readable_part_becomes_a_new_log(log: Path, kind: str) -> None:
-    """Every whole group before the damage is kept as it was; the next event says so, under a new identity."""
+    """Every complete group before the damage is kept; the next event records the salvage, with a new identity."""
     damage, first_bad = DAMAGES[kind]
     before = events(log)
     damage(log)
@@ -108,19 +108,19 @@ def test_the_readable_part_becomes_a_new_log(log: Path, kind: str) -> None:
             yield event
 
     report = asyncio.run(verify_async(stream()))
-    assert report.complete and not report.mismatches and report.state.log_id == word.data.log_id
+    assert report.complete and not report.mismatches and report.state.log.identity == word.data.log_id
 
 
-def test_a_whole_log_is_left_as_it_is(log: Path) -> None:
-    """There is nothing to salvage."""
+def test_an_undamaged_log_is_unchanged(log: Path) -> None:
+    """An undamaged log is refused unchanged."""
     before = events(log)
     done = ftctl(log, "salvage")
     assert done.returncode == 0 and "nothing was changed" in done.stderr
     assert events(log) == before and [path.name for path in log.parent.glob("*.damaged*")] == []
 
 
-def test_a_log_that_is_led_is_not_touched(log: Path) -> None:
-    """A master holds its lock: the file may not change under it."""
+def test_a_log_with_a_leader_is_refused(log: Path) -> None:
+    """A log whose master holds the lock is refused."""
     lock = LockFile(lock_path(log), write=True)
     assert lock.try_lock()
     flip(log)
@@ -130,8 +130,8 @@ def test_a_log_that_is_led_is_not_touched(log: Path) -> None:
     lock.close()
 
 
-def test_a_log_of_which_nothing_can_be_read_is_kept(log: Path) -> None:
-    """No empty log takes its place: that would be another job."""
+def test_a_log_without_readable_events_is_kept(log: Path) -> None:
+    """A log without readable events is refused, and not replaced by an empty one."""
     change("DELETE FROM events WHERE seq < 30")(log)
     done = ftctl(log, "salvage")
     assert done.returncode == LogCorrupt("").exit_code and "no event can be read" in done.stderr and log.exists()

@@ -1,4 +1,4 @@
-"""The SQLite adapter's own: files, places and disks that cannot be used, sidecars, damage, waking."""
+"""The SQLite adapter: unusable files and disks, sidecar files, damage, notifications."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from ftcore.events.operator import OperatorCommanded
 from ftcore.ids import JobName, Nanoseconds, Seq, Term
 from ftcore.logs import open_store, sqlite_file
 from ftcore.logs.sqlite_file import LogFile, network_file_system
-from ftcore.logs.sqlite_lease import LockFile, Record, lock_path
+from ftcore.logs.sqlite_lease import LeaderRecord, LockFile, lock_path
 from ftcore.logs.wake import Wake
 from ftcore.ports import Candidate, EventLog
 
@@ -83,7 +83,7 @@ def log_path(tmp_path):
 
 
 def without_rights(code: str, *arguments: Path) -> None:
-    """Run code in a process for which permissions count, also when the tests run as root; it passes by not raising."""
+    """Run code in a process that is subject to permissions, also when the tests run as root; it must not raise."""
     text = f"import asyncio, sys; from pathlib import Path; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
     text += "from test_sqlite import *\n" + code
     root = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
@@ -105,7 +105,7 @@ def test_another_programs_database_is_left_alone(tmp_path, mode):
         db.commit()
         before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm")}
         for create in (True, False):
-            with pytest.raises(StoreError, match="is not a log of ftcore"):
+            with pytest.raises(StoreError, match="is not an ftcore log"):
                 asyncio.run(filled(path) if create else count(path))
         assert asyncio.run(open_store(f"sqlite://{tmp_path}").jobs()) == []
         after = {file.name: file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm")}
@@ -114,18 +114,18 @@ def test_another_programs_database_is_left_alone(tmp_path, mode):
 
 @pytest.mark.parametrize("content", [b"", b"not a database\n" * 100], ids=["empty", "text"])
 def test_another_file_is_left_alone(tmp_path, content):
-    """A file that is no database is refused, and stays as it is."""
+    """A file that is not a database is refused unchanged."""
     path = tmp_path / "x.db"
     path.write_bytes(content)
     for create in (True, False):
-        with pytest.raises(StoreError, match="it was left as it is"):
+        with pytest.raises(StoreError, match="it was not changed"):
             asyncio.run(filled(path) if create else count(path))
     assert [*tmp_path.iterdir()] == [path]
     assert path.read_bytes() == content
 
 
 def test_a_newer_layout_names_what_it_needs(log_path):
-    """A log of a later layout is refused, naming the ftcore that reads it."""
+    """A log with a newer layout is refused, with the version of ftcore that reads it."""
     edit(log_path, "PRAGMA user_version = 2", "UPDATE head SET reader = '9.1.0'")
     with pytest.raises(StoreError, match=r"has layout 2, this ftcore reads up to 1: it needs ftcore 9\.1\.0 or newer"):
         asyncio.run(count(log_path))
@@ -137,16 +137,16 @@ def test_one_file_holds_one_job(log_path):
     async def main():
         store = open_store(f"sqlite://{log_path}")
         assert await store.jobs() == [JOB]
-        with pytest.raises(NotFound, match="holds the log of job 'demo', not of 'other'"):
+        with pytest.raises(NotFound, match="contains the log of job 'demo', not of 'other'"):
             await store.open(JobName("other"))
-        with pytest.raises(UsageError, match="holds the log of job 'demo', not of 'other'"):
+        with pytest.raises(UsageError, match="contains the log of job 'demo', not of 'other'"):
             await store.open(JobName("other"), create=True)
 
     asyncio.run(main())
 
 
 def test_a_directory_holds_a_file_per_job(tmp_path):
-    """Jobs of a directory are its log files; what else lies there is not seen."""
+    """Jobs of a directory are its log files; other files are ignored."""
 
     async def main():
         store = open_store(f"sqlite://{tmp_path}/logs")
@@ -163,7 +163,7 @@ def test_a_directory_holds_a_file_per_job(tmp_path):
 
 
 def test_missing_and_mistaken_places(tmp_path, log_path):
-    """A place that is not there holds nothing; a file is no directory, and a directory no file."""
+    """A missing store has no jobs; a file is refused as a directory, and a directory as a file."""
     assert asyncio.run(open_store(f"sqlite://{tmp_path}/no/logs").jobs()) == []
     assert not (tmp_path / "no").exists()
     with pytest.raises(NotFound):
@@ -174,12 +174,12 @@ def test_missing_and_mistaken_places(tmp_path, log_path):
     (tmp_path / "z.db").mkdir()
     with pytest.raises(StoreError, match="is a directory"):
         asyncio.run(filled(tmp_path / "z.db"))
-    with pytest.raises(UsageError, match="cannot make a log at"):
+    with pytest.raises(UsageError, match="cannot create the log"):
         asyncio.run(filled(tmp_path / "log" / "y.db"))
 
 
 def test_a_log_is_private_to_its_user(tmp_path):
-    """Nobody else may read the directory, the log, or anything beside it."""
+    """The directory, the log and its sidecar files have no permissions for others."""
 
     async def main():
         async with opened(tmp_path / "new" / "logs", create=True) as log:
@@ -196,7 +196,7 @@ def test_a_log_is_private_to_its_user(tmp_path):
 
 
 def test_nothing_but_the_log_and_its_lock_is_left(tmp_path):
-    """After everything was closed only the log and the lock file are there."""
+    """After everything is closed, only the log and the lock file remain."""
 
     async def main():
         async with opened(tmp_path / "x.db", create=True) as log:
@@ -211,10 +211,10 @@ def test_nothing_but_the_log_and_its_lock_is_left(tmp_path):
 
 
 def test_an_unwritable_place_is_refused_with_the_reason(tmp_path):
-    """Creating a log where the user may not write says where and why."""
+    """An unwritable directory is refused with path and reason."""
     tmp_path.chmod(0o500)
     without_rights(
-        "with pytest.raises(UsageError, match='cannot make a log at .*Permission denied'):\n"
+        "with pytest.raises(UsageError, match='cannot create the log .*Permission denied'):\n"
         "    asyncio.run(filled(Path(sys.argv[1])))",
         tmp_path / "y.db",
     )
@@ -222,7 +222,7 @@ def test_an_unwritable_place_is_refused_with_the_reason(tmp_path):
 
 @pytest.mark.parametrize("live", [False, True], ids=["closed", "in-use"])
 def test_a_log_that_may_only_be_read_can_be_read(log_path, live):
-    """Who may read but not write a log reads and follows it, and is told when it tries to lead."""
+    """A log without write permission can be read and followed; campaigns are refused."""
 
     async def main():
         async with opened(log_path) if live else contextlib.nullcontext():
@@ -239,8 +239,8 @@ def test_a_log_that_may_only_be_read_can_be_read(log_path, live):
                 "        await events.aclose()\n"
                 "        assert not (await log.leader()).alive\n"
                 "        with pytest.raises(StoreError): await log.campaign(ME)\n"
-                "        with pytest.raises(StoreError, match='cannot be written'): await put(log, 1, 6, 6)\n"
-                "    with pytest.raises(UsageError, match='cannot be written'): await filled(path)\n"
+                "        with pytest.raises(StoreError, match='not writable'): await put(log, 1, 6, 6)\n"
+                "    with pytest.raises(UsageError, match='not writable'): await filled(path)\n"
                 "asyncio.run(main(Path(sys.argv[1])))",
                 log_path,
             )
@@ -248,7 +248,7 @@ def test_a_log_that_may_only_be_read_can_be_read(log_path, live):
     asyncio.run(main())
 
 
-def test_network_file_systems_are_told_by_their_type():
+def test_network_file_systems_are_detected_by_type():
     """The file system with the directory's device number decides, and only types shared over a network are refused."""
     mountinfo = (
         "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
@@ -264,7 +264,7 @@ def test_network_file_systems_are_told_by_their_type():
 
 
 def test_a_network_file_system_is_refused(tmp_path, monkeypatch):
-    """A log is neither made nor opened on a disk of another machine."""
+    """A log is neither created nor opened on a network file system."""
     monkeypatch.setattr(sqlite_file, "network_file_system", lambda mountinfo, device: "nfs4")
     with pytest.raises(UsageError, match=r"network file system \(nfs4\)"):
         asyncio.run(filled(tmp_path / "x.db"))
@@ -332,7 +332,7 @@ def test_a_locked_log_is_unavailable(log_path, monkeypatch):
             term = (await log.campaign(ME)).term
             with contextlib.closing(sqlite3.connect(log_path, isolation_level=None)) as other:
                 other.execute("BEGIN IMMEDIATE")
-                with pytest.raises(LogUnavailable, match="is locked by another process"):
+                with pytest.raises(LogUnavailable, match="has been locked by another process"):
                     await put(log, term, 6, 6)
                 assert len([event async for event in log.read()]) == 5
                 other.execute("ROLLBACK")
@@ -342,7 +342,7 @@ def test_a_locked_log_is_unavailable(log_path, monkeypatch):
 
 
 def test_a_log_that_was_removed_is_not_written(log_path):
-    """Once the file is gone or another one, appends fail instead of going nowhere, and nobody is said to lead."""
+    """After the file was removed or replaced, appends fail, and no leader is reported."""
 
     async def main():
         async with opened(log_path) as log:
@@ -361,11 +361,11 @@ def test_a_log_that_was_removed_is_not_written(log_path):
 
 
 def test_a_write_ahead_log_without_its_database_is_not_adopted(log_path):
-    """A new log is not made over the write-ahead log of one that is gone: SQLite would mix them."""
+    """No log is created beside the write-ahead log of a removed one: SQLite would mix them."""
     wal = log_path.with_name("x.db-wal")
     wal.write_bytes(b"something")
     log_path.unlink()
-    with pytest.raises(StoreError, match=r"is gone but x\.db-wal is still there"):
+    with pytest.raises(StoreError, match=r"is missing, but x\.db-wal exists"):
         asyncio.run(filled(log_path))
     wal.unlink()
     asyncio.run(filled(log_path))
@@ -374,20 +374,20 @@ def test_a_write_ahead_log_without_its_database_is_not_adopted(log_path):
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
-        ("DELETE FROM events WHERE seq = 3", "event 3 is missing, 4 is in its place"),
+        ("DELETE FROM events WHERE seq = 3", "expected event 3, found 4"),
         (
             "UPDATE events SET body = replace(body, '\"seq\":3', '\"seq\":8') WHERE seq = 3",
-            "event 3 does not fit its digest",
+            "event 3 does not match its digest",
         ),
-        ("UPDATE events SET digest = zeroblob(16) WHERE seq = 2", "event 2 does not fit its digest"),
-        ("DELETE FROM events WHERE seq = 5", "the last event is not the one that the head names"),
-        ("UPDATE head SET next = 5", "the last event is not the one that the head names"),
-        ("UPDATE head SET digest = zeroblob(16)", "the last event is not the one that the head names"),
-        ("DELETE FROM head", "the last event is not the one that the head names"),
+        ("UPDATE events SET digest = zeroblob(16) WHERE seq = 2", "event 2 does not match its digest"),
+        ("DELETE FROM events WHERE seq = 5", "the last event does not match the log's head"),
+        ("UPDATE head SET next = 5", "the last event does not match the log's head"),
+        ("UPDATE head SET digest = zeroblob(16)", "the last event does not match the log's head"),
+        ("DELETE FROM head", "the last event does not match the log's head"),
     ],
 )
 def test_damage_is_found(log_path, statement, says):
-    """A gap, changed bytes, and an end that is not the head's are found when the log is read."""
+    """A gap, changed bytes and a wrong end are detected when the log is read."""
     edit(log_path, statement)
     with pytest.raises(LogCorrupt, match=says):
         asyncio.run(count(log_path))
@@ -406,7 +406,7 @@ def test_a_torn_file_is_reported(log_path):
 
 
 def test_a_stale_record_does_not_depose_a_living_leader(log_path):
-    """When an old leader, waking, writes its record over the living one's, a candidate goes on waiting."""
+    """If a resumed old leader overwrites the current leader's record, a candidate continues to wait."""
 
     async def main():
         async with opened(log_path) as log, opened(log_path) as other:
@@ -417,7 +417,7 @@ def test_a_stale_record_does_not_depose_a_living_leader(log_path):
             lock = LockFile(lock_path(log_path), write=True)
             until = time.monotonic() + 1.5
             while time.monotonic() < until:
-                lock.write(Record(old.term, Nanoseconds(1), True, "another"))
+                lock.write(LeaderRecord(old.term, Nanoseconds(1), True, "another"))
                 await asyncio.sleep(0.02)
             lock.close()
             assert not waiting.done()
@@ -429,7 +429,7 @@ def test_a_stale_record_does_not_depose_a_living_leader(log_path):
 
 
 def test_a_leader_without_the_flock_leads_too(log_path):
-    """Who won while another held the flock keeps others out by its renewals, and takes the flock once it is free."""
+    """A leader without the flock excludes others by its renewals, and acquires the flock once it is free."""
 
     async def main():
         async with opened(log_path) as log, opened(log_path) as other:
@@ -469,8 +469,8 @@ db.execute("ROLLBACK")
 
 
 @pytest.mark.parametrize("how", ["stops", "runs"])
-def test_who_freezes_while_writing_is_no_obstacle(log_path, monkeypatch, how):
-    """A candidate kills a process that was stopped with SQLite's write lock in its hands, and none that runs."""
+def test_a_frozen_writer_is_killed(log_path, monkeypatch, how):
+    """A candidate kills a stopped process that holds SQLite's write lock, but not a running one."""
     monkeypatch.setattr(sqlite_file, "BUSY_S", 0.1)
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, log_path, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -505,7 +505,7 @@ def test_the_file_of_a_log_taken_by_a_newer_term_tells_its_leader(log_path):
             file = LogFile(log_path)
             assert file.take_term(leadership.term, Candidate(host="other", pid=7, address="b")) == leadership.term + 1
             file.close()
-            assert await leadership.lost() == f"other pid 7 leads since term {leadership.term + 1}"
+            assert await leadership.lost() == f"other pid 7 leads with term {leadership.term + 1}"
 
     asyncio.run(main())
 
@@ -514,38 +514,38 @@ def test_the_file_of_a_log_taken_by_a_newer_term_tells_its_leader(log_path):
 
 
 def test_followers_are_woken_under_long_paths(tmp_path):
-    """A path longer than a socket's name may be is no hindrance."""
+    """Notifications work with paths longer than a socket path may be."""
     wake = Wake(tmp_path / ("x" * 200) / "w.wake")
     wake._directory.parent.mkdir()
     receiver = wake.listen()
     assert receiver is not None
-    Wake(wake._directory).ring()
+    Wake(wake._directory).notify()
     assert receiver.recv(1) == b"\n"
     wake.close()
     assert [*wake._directory.parent.iterdir()] == []
 
 
 def test_dead_followers_are_swept(tmp_path):
-    """The names of followers that were killed are removed by the next append, others stay."""
+    """The next append removes the sockets of killed followers only."""
     directory = tmp_path / "w.wake"
     wake = Wake(directory)
     assert wake.listen() is not None
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as dead:
         dead.bind(str(directory / "dead"))
     assert len([*directory.iterdir()]) == 2
-    wake.ring()
+    wake.notify()
     assert [path.name for path in directory.iterdir()] == [wake._name]
     wake.close()
     assert not directory.exists()
 
 
 def test_a_full_queue_does_not_hold_up_an_append(tmp_path):
-    """A follower that does not look is not waited for."""
+    """An append does not wait for a follower that does not read."""
     wake = Wake(tmp_path / "w.wake")
     receiver = wake.listen()
     assert receiver is not None
     for _ in range(5_000):
-        wake.ring()
+        wake.notify()
     wake.drain()
     with pytest.raises(BlockingIOError):
         receiver.recv(1)
@@ -573,5 +573,25 @@ def test_a_follower_whose_socket_vanished_still_sees_everything(log_path):
             await put(log, term, 7, 7)
             assert (await follower).seq == 7
             await events.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_follower_of_a_log_that_was_restored_is_told(log_path):
+    """The file's content goes back to an older copy under a follower."""
+    copy = log_path.with_name("copy.db")
+
+    async def main():
+        async with opened(log_path) as log, opened(log_path) as other:
+            with sqlite3.connect(log_path) as source, sqlite3.connect(copy) as target:
+                source.backup(target)
+            term = (await log.campaign(ME)).term
+            await put(log, term, 6, 8)
+            events = other.follow(Seq(7))
+            assert (await anext(events)).seq == 8
+            with sqlite3.connect(copy) as source, sqlite3.connect(log_path) as target:
+                source.backup(target)
+            with pytest.raises(StoreError, match="restored from an older copy"):
+                await anext(events)
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""The local platform: its options, its machines, and the contract of all platforms over its socket."""
+"""The local platform: options, machines, and the conformance tests over its socket."""
 
 import contextlib
 import tempfile
@@ -12,12 +12,12 @@ from ftcore.platforms import abilities_of, check_url, open_platform, schemes
 from ftcore.platforms.local import LocalServer
 from ftcore.platforms.machines import Machines
 from ftcore.platforms.options import LocalOptions, parse
-from ftcore.ports import CapacityChanged, Happening, NodeEnded, Occupant, Platform
+from ftcore.ports import CapacityChanged, LaunchRequest, NodeEnded, Occupant, Platform, PlatformEvent
 from ftcore.testing.platform import PlatformContract
 
 
 def test_options_are_read() -> None:
-    """Every option of the module's table, with its units."""
+    """Every option of the module's table is read, with units."""
     url = "local:?capacity=1&delay=500ms&repair=1m&fill=no&preempt=node1@30s,node2@1h&grace=2"
     assert parse(url) == LocalOptions(
         capacity=1, delay_s=0.5, repair_s=60, fill=False, preempt=(("node1", 30), ("node2", 3600)), grace_s=2
@@ -39,14 +39,14 @@ def test_options_are_read() -> None:
         ("slurm", "known are local:"),
     ],
 )
-def test_wrong_options_are_told(url: str, said: str) -> None:
-    """What was found, what was expected, and what was probably meant."""
+def test_wrong_options_are_refused(url: str, said: str) -> None:
+    """Errors have the text found, the text expected, and a suggestion."""
     with pytest.raises(UsageError, match=said):
         check_url(url)
 
 
 def test_abilities_are_known_before_the_start() -> None:
-    """A platform replaces nodes, unless it is plain that it never has a machine."""
+    """A platform replaces nodes, unless it can never have a free machine."""
     assert abilities_of("") == () and abilities_of("local:") == ("replace",)
     assert abilities_of("local:?capacity=0") == () and abilities_of("local:?capacity=0&repair=1s") == ("replace",)
     assert schemes()[0] == "local"
@@ -55,7 +55,7 @@ def test_abilities_are_known_before_the_start() -> None:
 
 
 class World:
-    """Machines with made-up processes and a clock that the test turns."""
+    """Machines with simulated processes and a clock set by the test."""
 
     def __init__(self, **options: object) -> None:
         self.machines = Machines(2, "node", LocalOptions(**options))  # type: ignore[arg-type]
@@ -77,55 +77,57 @@ class World:
         return [place.name if place.pid else "" for place in self.machines.places]
 
 
-def test_a_killed_agent_is_followed_by_itself() -> None:
-    """Without an order, under its name, after the delay; an order for it has nothing more to do."""
+def test_a_killed_agent_is_restarted() -> None:
+    """A killed agent is restarted under its name after the delay; a request has no further effect."""
     world = World(delay_s=5.0)
     world.turn(5.0)
     old = world.node(1)
     world.machines.lost(old.pid, world.now)
-    assert world.machines.launch("e", old, world.now) == [] and world.names() == ["node0", ""]
+    assert world.machines.launch(LaunchRequest(effect="e", replaces=old), world.now) == [] and world.names() == [
+        "node0",
+        "",
+    ]
     world.turn(4.9)
     assert world.names() == ["node0", ""] and world.machines.next_due() == 10.0
     world.turn(0.2)
     new = world.node(1)
     assert world.names() == ["node0", "node1"] and new.pid != old.pid
-    assert world.machines.launch("e2", old, world.now) == [], "somebody has come since"
+    assert world.machines.launch(LaunchRequest(effect="e2", replaces=old), world.now) == [], "somebody has come since"
     assert world.node(1) == new
 
 
 def test_without_filling_only_orders_bring_nodes() -> None:
-    """``fill=no``: a place stays empty until the master orders somebody for it."""
+    """``fill=no``: a place stays empty until the master requests a node for it."""
     world = World(fill=False)
     old = world.node(1)
     world.machines.lost(old.pid, world.now)
     world.turn(1000.0)
     assert world.names() == ["node0", ""]
-    world.machines.launch("e", old, world.now)
+    world.machines.launch(LaunchRequest(effect="e", replaces=old), world.now)
     world.turn(0.0)
     assert world.names() == ["node0", "node1"]
 
 
 def test_machines_are_counted() -> None:
-    """A lost machine needs a spare one; the next has to wait until one is repaired, and gets it then."""
+    """A lost machine is replaced by a spare one; the next waits for a repair."""
     world = World(capacity=1, repair_s=60.0)
     for place, spare in ((0, 0), (1, 0)):
         world.machines.lost(world.node(place).pid, world.now)
         world.turn(10.0)
         assert world.machines.capacity() == spare
     assert world.names() == ["node0", ""]
-    with pytest.raises(Refused, match="no machine is free; one is repaired in 40 s"):
-        world.machines.launch("e", Occupant(node="node1", ordinal=1), world.now)
-    assert not world.machines.at_rest
+    with pytest.raises(Refused, match="no machine is free; the next repair ends in 40 s"):
+        world.machines.launch(LaunchRequest(effect="e", replaces=Occupant(node="node1")), world.now)
     world.turn(40.0)
     assert world.names() == ["node0", "node1"]
 
 
 def test_an_evicted_nodes_machine_is_not_given_to_its_successor() -> None:
-    """The successor takes a spare one, under a new name, while the old one is leaving, to be repaired."""
+    """The successor of an evicted node gets a spare machine and a new name; the old machine is repaired."""
     world = World(capacity=1, repair_s=60.0)
     old = world.node(0)
     world.machines.cordon(old)
-    world.machines.launch("e", old, world.now)
+    world.machines.launch(LaunchRequest(effect="e", replaces=old), world.now)
     assert world.machines.capacity() == 0 and world.machines.find(old) == old.pid
     world.turn(0.0)
     assert world.names() == ["node0.1", "node1"] and old.pid in world.machines.pids
@@ -135,27 +137,40 @@ def test_an_evicted_nodes_machine_is_not_given_to_its_successor() -> None:
     assert world.machines.capacity() == 1
 
 
-def test_a_filler_under_a_banned_name_is_taken_back() -> None:
-    """The place was filled before its name was banned: the filler, of whom only the platform knows, has to end."""
+def test_an_agent_under_a_banned_name_is_ended() -> None:
+    """An agent that filled a place before its name was banned is ended, as only the platform knows it."""
     world = World()
     old = world.node(0)
     world.machines.lost(old.pid, world.now)
     world.turn(0.0)
     filler = world.node(0)
     world.machines.cordon(old)
-    assert world.machines.launch("e", old, world.now) == [filler.pid]
+    assert world.machines.launch(LaunchRequest(effect="e", replaces=old), world.now) == [filler.pid]
     world.turn(0.0)
     assert world.names() == ["node0.1", "node1"]
 
 
-def test_nobody_knows_is_refused() -> None:
-    """A launch for a name that there never was."""
+def test_additional_nodes_fill_empty_places_first() -> None:
+    """Additional nodes get new names, once per effect: the job may have released the old names for good."""
+    world = World(capacity=2)
+    world.machines.left(world.node(1).pid, world.now)
+    assert world.machines.capacity() == 3
+    with pytest.raises(Refused, match="4 machines requested, 3 free"):
+        world.machines.launch(LaunchRequest(effect="e", count=4), world.now)
+    for _ in range(2):
+        assert world.machines.launch(LaunchRequest(effect="e", count=2), world.now) == []
+    world.turn(0.0)
+    assert world.names() == ["node0", "node1.1", "node2"] and world.machines.capacity() == 1
+
+
+def test_an_unknown_node_is_refused() -> None:
+    """A launch for an unknown node is refused."""
     with pytest.raises(Refused, match="no node of this platform is called x"):
-        World().machines.launch("e", Occupant(node="x"), 0.0)
+        World().machines.launch(LaunchRequest(effect="e", replaces=Occupant(node="x")), 0.0)
 
 
 class LocalSite:
-    """The machines behind their socket, with processes that are numbers."""
+    """The machines behind their socket, with numbers as processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -179,7 +194,7 @@ class LocalSite:
         for pid in self._machines.pids:
             name = self._machines.name_of(pid)
             place = int(name.removeprefix("node").partition(".")[0])
-            found[place].append(Occupant(node=name, pid=pid, ordinal=place))
+            found.setdefault(place, []).append(Occupant(node=name, pid=pid, ordinal=place))
         return found
 
     async def kill(self, node: Occupant) -> None:
@@ -198,17 +213,17 @@ class LocalSite:
         if name:
             self._machines.lost(pid, 0.0)
             self._ended.append(NodeEnded(node=name, reason="killed", pid=pid))
-            self._server.tell(self._ended[-1])
+            self._server.publish(self._ended[-1])
             self._turn()
 
     def capacity(self) -> int | None:
         return self._machines.capacity()
 
-    def launch(self, effect: str, place: Occupant) -> None:
-        for pid in self._machines.launch(effect, place, 0.0):
+    def launch(self, request: LaunchRequest) -> None:
+        for pid in self._machines.launch(request, 0.0):
             self._end(pid)
         self._turn()
-        self._server.tell(CapacityChanged(free=self._machines.capacity()))
+        self._server.publish(CapacityChanged(free=self._machines.capacity()))
 
     def delete(self, place: Occupant, grace_s: float) -> None:
         self._end(self._machines.find(place))
@@ -216,7 +231,7 @@ class LocalSite:
     def cordon(self, place: Occupant, reason: str) -> None:
         self._machines.cordon(place)
 
-    def happened(self) -> list[Happening]:
+    def happened(self) -> list[PlatformEvent]:
         return list(self._ended)
 
 

@@ -7,16 +7,17 @@ from ftcore.events.job import JobSpec
 from ftcore.events.policy import ChainEntry, PolicyLoaded
 from ftcore.ids import seconds
 from ftcore.policies.base import Verdict
-from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER, fresh
+from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER, default_entry
 from ftcore.policies.options import filled
+from ftcore.states.evidence import Report
 from ftcore.states.incident import IncidentPhase
-from ftcore.states.model import IncidentState, JobState, Report, Request
+from ftcore.states.model import IncidentState, JobState, OperatorRequest
 from ftcore.testing.driver import JobDriver
 
 
 def entry(name: str, **given: Any) -> ChainEntry:
     """An entry with its defaults, or what is given."""
-    made = fresh(name)
+    made = default_entry(name)
     assert set(given) <= set(made.options), given
     made.options.update(given)
     return made
@@ -42,7 +43,7 @@ def running(
         driver.settle()
         assert driver.state.phase == "running" or driver.wait()
     driver.make_steps(9)
-    driver.state.step, driver.state.held = driver.step, True
+    driver.state.training.step, driver.state.requests.held = driver.step, True
     return driver
 
 
@@ -67,10 +68,10 @@ def incident(
         source: who observed it.
         ended: the rank's process ended.
     """
-    round_ = job.world.round if job.world is not None else 0
+    round_ = job.rounds.world.round if job.rounds.world is not None else 0
     rank = int(node.removeprefix("node") or 0) if node.startswith("node") else 0
     if observed or ended:
-        job.reports.append(
+        job.evidence.reports.append(
             Report(
                 seq=9999,
                 type="fault.observed" if observed else "worker.failed",
@@ -101,7 +102,7 @@ def incident(
         absolute=True,
     )
     if kind == "fault" and node:
-        job.node_faults.setdefault(node, []).append(job.time)
+        job.evidence.node_faults.setdefault(node, []).append(job.time)
     return IncidentState(
         id="i1",
         kind=kind,
@@ -118,7 +119,7 @@ def incident(
 
 def request(job: JobState, command: str, node: str = "") -> IncidentState:
     """Somebody asks for something."""
-    job.request = Request(seq=9999, command=command, who="me@here", why="maintenance", node=node)
+    job.requests.pending = OperatorRequest(seq=9999, command=command, who="me@here", why="maintenance", node=node)
     return incident(job, "request", kind="request", detail=command, node=node)
 
 

@@ -1,4 +1,4 @@
-"""The chain: whom it asks, whom it leaves out, what it says of what a job cannot do; and what policies count."""
+"""The chain: entries that it asks or skips, missing abilities, and the budgets of policies."""
 
 import attrs
 import pytest
@@ -19,7 +19,7 @@ THIRTEEN = sorted(BUILT_IN)
 
 
 def answers(about, job):
-    return [(answer.policy, type(answer.verdict).__name__) for answer in consult(job.chain, about, job)]
+    return [(answer.policy, type(answer.verdict).__name__) for answer in consult(job.policy.chain, about, job)]
 
 
 def test_all_thirteen_policies_are_there():
@@ -51,7 +51,7 @@ def test_a_killed_worker_of_a_plain_job_is_restarted():
     ]
 
 
-def test_only_those_are_asked_about_a_request_who_deal_with_it():
+def test_only_entries_that_handle_a_request_are_asked():
     """The record of a pause is short."""
     job = running(abilities=("pause",)).state
     assert answers(request(job, "pause"), job) == [("step_pause", "Take")]
@@ -64,7 +64,7 @@ def test_only_those_are_asked_about_a_request_who_deal_with_it():
 
 
 @pytest.mark.parametrize("kind", ["warning", "opportunity"])
-def test_what_nobody_takes_does_not_end_a_job(kind):
+def test_an_incident_that_no_policy_takes_does_not_end_the_job(kind):
     """Neither `stop` nor a restart is asked about a trouble that the training survives, or about a chance."""
     job = running().state
     asked = answers(incident(job, "hang", kind=kind, detail="nothing"), job)
@@ -72,8 +72,8 @@ def test_what_nobody_takes_does_not_end_a_job(kind):
     assert all(verdict == "Pass" for _, verdict in asked)
 
 
-def test_a_wish_whose_plan_stopped_the_workers_in_vain_is_as_grave_as_a_fault():
-    """The restart that is no answer to a wish brings the workers back; if it cannot, the job ends and says so."""
+def test_a_request_whose_plan_stopped_the_workers_and_failed_is_handled_like_a_fault():
+    """The restart policy starts the workers again; if that fails, the job ends with the reason."""
     driver = running(3, abilities=("replace",))
     about = request(driver.state, "evict", "node1")
     about.tried.append("pod_replacement")
@@ -83,7 +83,7 @@ def test_a_wish_whose_plan_stopped_the_workers_in_vain_is_as_grave_as_a_fault():
     verdict = ask("process_restart", about, driver.state)
     assert isinstance(verdict, Take)
     assert verdict.reason.startswith(
-        "restart 1 of 20 in 1h; brings the workers back that pod_replacement stopped in vain"
+        "restart 1 of 20 in 1h; restarts the workers after the failed plan of pod_replacement"
     )
     assert dict(answers(about, driver.state))["process_restart"] == "Take"
     about.tried.append("process_restart")
@@ -93,7 +93,7 @@ def test_a_wish_whose_plan_stopped_the_workers_in_vain_is_as_grave_as_a_fault():
 
 
 def test_a_policy_is_asked_once_in_a_revision():
-    """What was asked is left out; below it the chain goes on."""
+    """Entries that were already asked are skipped; the chain continues below them."""
     job = running().state
     about = incident(job, "signal-preemption", ended=True, asked=["step_retry", "process_restart"])
     names = [name for name, _ in answers(about, job)]
@@ -104,7 +104,7 @@ def test_what_a_job_cannot_do_is_passed_over_with_the_way_to_get_it():
     """Every ability that is missing is named, with who can declare it."""
     job = running().state
     about = incident(job, "signal-preemption", ended=True)
-    verdict = next(answer.verdict for answer in consult(job.chain, about, job) if answer.policy == "hot_swap")
+    verdict = next(answer.verdict for answer in consult(job.policy.chain, about, job) if answer.policy == "hot_swap")
     assert verdict == Pass(
         reason="needs `park`: a script that can keep its state from one round to the next declares it; needs "
         "`replicas`: a job that holds every part of its state on two ranks declares it",
@@ -117,31 +117,33 @@ def test_what_a_job_cannot_do_is_passed_over_with_the_way_to_get_it():
 def test_an_entry_for_some_classes_is_not_asked_about_others():
     """The entry says so; its policy is not asked."""
     job = running().state
-    job.chain = tuple(attrs.evolve(e, faults=("hang",)) if e.policy == "process_restart" else e for e in job.chain)
+    job.policy.chain = tuple(
+        attrs.evolve(e, faults=("hang",)) if e.policy == "process_restart" else e for e in job.policy.chain
+    )
     about = incident(job, "signal-preemption", ended=True)
-    given = {answer.policy: answer.verdict for answer in consult(job.chain, about, job)}
-    assert given["process_restart"] == Pass(reason="is asked about hang alone")
+    given = {answer.policy: answer.verdict for answer in consult(job.policy.chain, about, job)}
+    assert given["process_restart"] == Pass(reason="limited by `faults` to: hang")
 
 
 def test_a_policy_of_a_newer_version_is_passed_over():
     """A log may name a policy that this version does not have."""
     job = running().state
-    job.chain = (attrs.evolve(job.chain[0], policy="magic"), *job.chain)
+    job.policy.chain = (attrs.evolve(job.policy.chain[0], policy="magic"), *job.policy.chain)
     about = incident(job, "signal-preemption", ended=True)
-    first = next(iter(consult(job.chain, about, job)))
-    assert first.verdict == Pass(reason="this version of ftcore has no such policy")
+    first = next(iter(consult(job.policy.chain, about, job)))
+    assert first.verdict == Pass(reason="unknown policy: this version of ftcore does not have it")
 
 
 def test_options_that_a_log_did_not_know_have_their_defaults():
     """A chain that an older version recorded is asked as it was."""
     job = running().state
-    job.chain = tuple(
+    job.policy.chain = tuple(
         attrs.evolve(e, options={"max_restarts": 3, "window": 60, "same_fault": 2, "grace": 5, "deadline": 0})
         if e.policy == "process_restart"
         else e
-        for e in job.chain
+        for e in job.policy.chain
     )
-    *_, last = consult(job.chain, incident(job, "signal-preemption", ended=True), job)
+    *_, last = consult(job.policy.chain, incident(job, "signal-preemption", ended=True), job)
     assert isinstance(last.verdict, Take)
     assert last.verdict.reason == "restart 1 of 3 in 1m"
 
@@ -174,8 +176,8 @@ def test_the_same_options_as_lists_are_the_same():
 def test_attempts_and_faults_are_counted_in_their_window():
     """What is older does not count."""
     job = running().state
-    job.attempts["x"] = [ago(job, 100), ago(job, 10), job.time]
-    job.node_faults["node1"] = [ago(job, 100), ago(job, 10)]
+    job.history.attempts["x"] = [ago(job, 100), ago(job, 10), job.time]
+    job.evidence.node_faults["node1"] = [ago(job, 100), ago(job, 10)]
     assert (attempts(job, "x", 50), attempts(job, "x", 1000), attempts(job, "y", 50)) == (2, 3, 0)
     assert (faults_of(job, "node1", 50), faults_of(job, "node1", 1000), faults_of(job, "node2", 50)) == (1, 2, 0)
     assert spent(job, "x", 3, 50, "tries") == ""
@@ -185,19 +187,19 @@ def test_attempts_and_faults_are_counted_in_their_window():
 def test_an_attempt_is_charged_to_the_newest_culprit():
     """The node whose fault was the newest when it was made."""
     job = running().state
-    job.node_faults = {"node1": [ago(job, 100), ago(job, 20)], "node2": [ago(job, 50)]}
-    job.attempts["x"] = [ago(job, 200), ago(job, 99), ago(job, 45), ago(job, 20)]
+    job.evidence.node_faults = {"node1": [ago(job, 100), ago(job, 20)], "node2": [ago(job, 50)]}
+    job.history.attempts["x"] = [ago(job, 200), ago(job, 99), ago(job, 45), ago(job, 20)]
     assert [charged(job, "x", node, 1000) for node in ("node1", "node2", "node3")] == [2, 1, 0]
     assert charged(job, "x", "node1", 60) == 1
     assert node_spent(job, "x", "", 0, 1000) == ""
-    assert node_spent(job, "x", "node2", 1, 1000) == "node2 was helped 1 time in 16m 40s, and no more are allowed"
+    assert node_spent(job, "x", "node2", 1, 1000) == "per-node limit reached: 1 attempt for node2 in the last 16m 40s"
 
 
 def test_a_cool_down_counts_from_the_newest_attempt():
     """And is over when it is over."""
     job = running().state
     assert cooling_s(job, "x", 60) == 0
-    job.attempts["x"] = [ago(job, 100), ago(job, 10)]
+    job.history.attempts["x"] = [ago(job, 100), ago(job, 10)]
     assert cooling_s(job, "x", 60) == pytest.approx(50)
     assert cooling_s(job, "x", 5) == 0
 
@@ -251,7 +253,7 @@ def test_what_the_job_cannot_do_at_all_is_recorded_once():
     assert verify(driver.events).ok
 
 
-def test_it_is_recorded_anew_when_what_is_missing_changes():
+def test_it_is_recorded_again_when_the_missing_abilities_change():
     """A platform that comes and goes changes the answer of the policies that need it, and of no other."""
     driver = started()
 
@@ -266,7 +268,7 @@ def test_it_is_recorded_anew_when_what_is_missing_changes():
     assert len(passes(driver, "hot_swap")) == 1
 
 
-def test_who_asks_by_hand_is_answered_every_time():
+def test_requests_of_operators_get_an_answer_every_time():
     """A request's answer is its record."""
     driver = started()
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Every policy of ftcore keeps the contract that is asked of everybody else's; and the contract notices offenders."""
+"""All built-in policies pass the conformance tests for policies, and these tests detect violations."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -59,7 +59,7 @@ class RaisesSometimes(Good):
 
 class Mutates(Good):
     def considers(self, incident: IncidentState, job: JobState, options: Any) -> Verdict:
-        job.attempts.setdefault("acme", []).append(1)
+        job.history.attempts.setdefault("acme", []).append(1)
         return Pass(reason="no")
 
 
@@ -87,7 +87,7 @@ class NamesStrangers(Good):
     [
         (Raises, "test_every_verdict_is_sound", "raised KeyError"),
         (RaisesSometimes, "test_every_value_of_an_option_is_survived", "{'rest': 0.0}: raised ZeroDivisionError"),
-        (Mutates, "test_every_verdict_is_sound", "changed what it was given"),
+        (Mutates, "test_every_verdict_is_sound", "modified its arguments"),
         (Remembers, "test_the_same_question_has_the_same_answer", "asked 1 times"),
         (AnswersNothing, "test_every_verdict_is_sound", "expected a Take or a Pass"),
         (NamesStrangers, "test_every_verdict_is_sound", "the job has no node 'node99'"),
@@ -114,22 +114,22 @@ def record(**options: tuple[Any, Any]) -> Any:
         ("name", "other", "they must agree"),
         ("doc", "", "expected one sentence"),
         ("conditions", (), "expected sentences"),
-        ("kinds", ("faults",), "its `kinds` are ('faults',)"),
+        ("kinds", ("faults",), "`kinds` are ('faults',)"),
         ("needs", ("wings",), "expected abilities"),
-        ("options", record(faults=(Annotated[int, number("x")], 1)), "needs another name"),
+        ("options", record(faults=(Annotated[int, number("x")], 1)), "invalid option name"),
         (
             "options",
             record(n=(Annotated[int, number("x")], 1.5)),
-            "n has a default that it does not take: Expected `int`",
+            "option n: invalid default: Expected `int`",
         ),
-        ("options", record(n=(Annotated[int, number("x", maximum=4)], 5)), "does not take: Expected `int` <= 4"),
-        ("options", record(n=(Annotated[Literal["b"], says("x")], "a")), "does not take: Invalid enum value 'a'"),
-        ("options", record(n=(int, 1)), "n has no sentence"),
+        ("options", record(n=(Annotated[int, number("x", maximum=4)], 5)), "invalid default: Expected `int` <= 4"),
+        ("options", record(n=(Annotated[Literal["b"], says("x")], "a")), "invalid default: Invalid enum value 'a'"),
+        ("options", record(n=(int, 1)), "option n: no description"),
         ("options", {"n": 3}, "expected a subclass of ftcore.policies.options.Options"),
         ("considers", None, "no method `considers`"),
     ],
 )
-def test_a_declaration_that_cannot_be_right_is_refused(field: str, value: object, told: str) -> None:
+def test_an_invalid_declaration_is_refused(field: str, value: object, told: str) -> None:
     """What a policy declares is looked at; the message names the field."""
     offender = type("Offender", (Good,), {field: value})
     with pytest.raises(UsageError) as raised:
@@ -139,11 +139,11 @@ def test_a_declaration_that_cannot_be_right_is_refused(field: str, value: object
 
 def test_a_name_of_ftcore_is_taken() -> None:
     """Nobody can put another policy in the place of ftcore's."""
-    with pytest.raises(UsageError, match="a policy of ftcore"):
+    with pytest.raises(UsageError, match="a built-in policy"):
         declare(type("Offender", (Good,), {"name": "stop"}), "stop", "acme 1.0")
 
 
-def test_the_contract_tells_what_is_declared_wrongly():
+def test_the_conformance_tests_name_the_invalid_declaration():
     """In the words of ``ftctl policy check``, whichever of its tests is the first to run."""
 
     class Odd(Good):

@@ -8,8 +8,8 @@ from ftcore.commands import ADVISER, AskPolicy
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import PolicyConsidered, Terms
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
-from ftcore.policies.config import check, parse
 from ftcore.policies.external import External, declare, with_rules
+from ftcore.policies.file.config import check, parse
 from ftcore.policies.options import Options, span
 from ftcore.replay import fold_log, read, verify
 from ftcore.sim.whatif.compare import WhatIf
@@ -35,7 +35,7 @@ class Acme:
 
     def considers(self, incident: IncidentState, job: JobState, options: Any) -> Verdict:
         """Take exit code 7."""
-        if job.reports[0].exitcode != 7:
+        if job.evidence.reports[0].exitcode != 7:
             return Pass(reason="no 7")
         return Take(plan=PlanKind.RESTART, reason="a 7", grace_s=1.0, wait_s=options.rest)
 
@@ -56,7 +56,7 @@ def asked(made: JobDriver) -> int:
 
 
 def test_it_takes_what_it_is_for_and_passes_the_rest() -> None:
-    """Its verdicts stand in the log as anybody's; its options are those of the chain."""
+    """Its verdicts are recorded like all others; its options are those of the chain."""
     made = driver()
     made.fail("node1", exitcode=7)
     made.settle()
@@ -72,7 +72,7 @@ def test_it_takes_what_it_is_for_and_passes_the_rest() -> None:
     assert [verdict[:2] for verdict in verdicts(made)[1:]] == [("acme", "pass"), ("process_restart", "take")]
 
 
-def test_the_log_alone_tells_its_verdicts() -> None:
+def test_a_replay_takes_its_verdicts_from_the_log() -> None:
     """Fold and verification of a log need neither the package nor the process."""
     made = driver()
     for code in (7, -9):
@@ -86,15 +86,15 @@ def test_the_log_alone_tells_its_verdicts() -> None:
 
 
 def test_what_it_does_not_deal_with_it_is_not_asked_about() -> None:
-    """Neither an operator's wish nor a class that the file keeps from it costs a process."""
+    """No process is started for a request that it does not handle, or for a class that the file excludes."""
     made = driver(text=CHAIN.replace("rest: 7s", "faults: [storage]"))
     made.fail("node1", exitcode=7)
     made.settle()
     made.stop()
     made.settle()
     assert asked(made) == 0
-    assert verdicts(made)[0] == ("acme", "pass", "is asked about storage alone")
-    assert made.state.outcome == "stopped"
+    assert verdicts(made)[0] == ("acme", "pass", "limited by `faults` to: storage")
+    assert made.state.ending.outcome == "stopped"
 
 
 def test_what_it_needs_must_be_there() -> None:
@@ -110,7 +110,7 @@ def test_what_it_needs_must_be_there() -> None:
     assert "needs `park`" in verdicts(made)[0][2]
 
 
-def test_without_an_answer_the_chain_goes_on_at_the_deadline() -> None:
+def test_without_an_answer_the_chain_continues_at_the_deadline() -> None:
     """An adviser that is gone costs ten seconds, no more."""
     made = driver()
     made.silence(ADVISER)
@@ -172,7 +172,7 @@ def test_a_package_that_cannot_be_used_is_a_problem_of_its_line() -> None:
 
 
 def test_rules_of_a_package_are_recorded_and_read() -> None:
-    """They stand in policy.loaded behind the file's own, and a replay reads with them."""
+    """They are recorded in policy.loaded after the file's own rules, and a replay uses them."""
     rule = {"name": "acme-1", "pattern": "acme: fire", "class": "gpu-hw", "detail": "fire"}
     loaded = with_rules(parse(CHAIN.replace("  - acme: {rest: 7s}\n", ""), "chain.yaml"), [rule], "acme 1.0")
     assert (loaded.rules, loaded.source) == ((rule,), "chain.yaml with rules of acme 1.0")

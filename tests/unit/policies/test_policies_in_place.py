@@ -43,18 +43,20 @@ def test_each_kind_of_retry_can_be_switched_off(kind, switch):
     """One switch does not touch the other kind."""
     job = running(abilities=RETRY).state
     about = incident(job, "gpu-hw", observed=kind)
-    assert ask("step_retry", about, job, **{switch: False}) == Pass(reason=f"`{switch}` is switched off")
+    assert ask("step_retry", about, job, **{switch: False}) == Pass(reason=f"`{switch}` is off")
     assert isinstance(ask("step_retry", about, job, **{"hcce" if switch == "uce" else "uce": False}), Take)
 
 
 def test_a_retry_needs_a_living_reporter_and_all_workers():
     """What an ended process leaves behind, or a world with a rank missing, cannot compute the step."""
     job = running(abilities=RETRY).state
-    assert ask("step_retry", incident(job, "gpu-hw", detail="uce"), job) == Pass(reason="no living worker reported it")
+    assert ask("step_retry", incident(job, "gpu-hw", detail="uce"), job) == Pass(
+        reason="no live worker reported the fault"
+    )
     driver = running(abilities=RETRY)
     driver.fail("node2", exitcode=-9)
     about = incident(driver.state, "gpu-hw", observed="uce")
-    assert ask("step_retry", about, driver.state) == Pass(reason="not all workers live")
+    assert ask("step_retry", about, driver.state) == Pass(reason="not all workers are alive")
 
 
 def test_other_faults_are_not_retried():
@@ -66,22 +68,22 @@ def test_other_faults_are_not_retried():
 def test_a_retry_that_does_not_help_is_not_made_again():
     """The same fault at the same step for the second time is no hiccup."""
     job = running(abilities=RETRY).state
-    job.repeat.count = 2
+    job.evidence.repeat.count = 2
     verdict = ask("step_retry", incident(job, "gpu-hw", observed="uce"), job)
-    assert verdict == Pass(reason="the same fault came 2 times in a row at the same step")
+    assert verdict == Pass(reason="the same fault occurred 2 times in a row at the same step")
 
 
 def test_retries_have_a_budget_by_window_and_by_node():
     """Either budget ends it; what is older than the window counts no more."""
     job = running(abilities=RETRY).state
     about = incident(job, "gpu-hw", observed="uce")
-    job.attempts["step_retry"] = [ago(job, 4000)] * 20
+    job.history.attempts["step_retry"] = [ago(job, 4000)] * 20
     assert isinstance(ask("step_retry", about, job), Take)
-    job.attempts["step_retry"] = [job.time] * 20
+    job.history.attempts["step_retry"] = [job.time] * 20
     assert ask("step_retry", about, job) == Pass(reason="budget spent: 20 of 20 retries in the last 1h")
-    job.attempts["step_retry"] = [job.time] * 5
-    assert ask("step_retry", about, job) == Pass(reason="node1 was helped 5 times in 1h, and no more are allowed")
-    job.node_faults["node2"] = [job.time]
+    job.history.attempts["step_retry"] = [job.time] * 5
+    assert ask("step_retry", about, job) == Pass(reason="per-node limit reached: 5 attempts for node1 in the last 1h")
+    job.evidence.node_faults["node2"] = [job.time]
     assert isinstance(ask("step_retry", incident(job, "gpu-hw", observed="uce", node="node2"), job), Take)
 
 
@@ -104,19 +106,19 @@ def test_without_tolerance_an_abnormal_repeat_is_passed_on():
     job = running(abilities=TRE).state
     about = incident(job, "numeric", observed="norm")
     assert isinstance(ask("recompute_step", about, job, tolerate=False), Take)
-    job.repeat.count = 2
+    job.evidence.repeat.count = 2
     assert isinstance(ask("recompute_step", about, job, tolerate=False), Pass)
-    job.repeat.count, job.tolerated = 1, [11]
+    job.evidence.repeat.count, job.training.tolerated = 1, [11]
     assert isinstance(ask("recompute_step", about, job, tolerate=False), Pass)
 
 
 def test_a_tolerated_step_counts_for_no_budget():
     """A step that was tolerated once may be computed again though the budget is spent; another may not."""
     job = running(abilities=TRE).state
-    job.attempts["recompute_step"] = [job.time] * 20
+    job.history.attempts["recompute_step"] = [job.time] * 20
     about = incident(job, "numeric", observed="norm")
     assert ask("recompute_step", about, job) == Pass(reason="budget spent: 20 of 20 steps in the last 1h")
-    job.tolerated = [11]
+    job.training.tolerated = [11]
     assert isinstance(ask("recompute_step", about, job), Take)
 
 
@@ -124,7 +126,7 @@ def test_only_the_kinds_named_are_recomputed():
     """A loss spike is another detector's, unless the file says otherwise."""
     job = running(abilities=TRE).state
     about = incident(job, "numeric", observed="loss-spike")
-    assert ask("recompute_step", about, job) == Pass(reason="not one of: norm")
+    assert ask("recompute_step", about, job) == Pass(reason="not an observation in `on`: norm")
     assert isinstance(ask("recompute_step", about, job, on=["loss-spike"]), Take)
     assert isinstance(ask("recompute_step", incident(job, "gpu-hw", observed="norm"), job), Pass)
 
@@ -134,7 +136,7 @@ def test_a_step_is_not_recomputed_without_all_workers():
     driver = running(abilities=TRE)
     driver.fail("node2", exitcode=-9)
     verdict = ask("recompute_step", incident(driver.state, "numeric", observed="norm"), driver.state)
-    assert verdict == Pass(reason="not all workers live")
+    assert verdict == Pass(reason="not all workers are alive")
 
 
 # --- step_pause ------------------------------------------------------------------------------------------------------
@@ -162,8 +164,8 @@ def test_nothing_else_is_a_pause():
 def test_without_a_world_nothing_can_wait():
     """Before the first round there are no workers."""
     job = running(abilities=("pause",)).state
-    job.world = None
-    assert ask("step_pause", request(job, "pause"), job) == Pass(reason="no workers run that could wait")
+    job.rounds.world = None
+    assert ask("step_pause", request(job, "pause"), job) == Pass(reason="no workers are running")
 
 
 # --- dying_checkpoint ------------------------------------------------------------------------------------------------
@@ -172,9 +174,9 @@ TTP = ("save", "replicas")
 
 
 def test_survivors_save_what_they_hold():
-    """A rank is gone; the others save, and the chain goes on."""
+    """A rank is lost; the others save, and the chain continues."""
     driver = running(abilities=TTP)
-    driver.state.reports.clear()
+    driver.state.evidence.reports.clear()
     driver.fail("node1", exitcode=-9)
     job = driver.state
     verdict = ask("dying_checkpoint", incident(job, "signal-preemption", ended=True), job)
@@ -184,7 +186,7 @@ def test_survivors_save_what_they_hold():
 
 
 def test_without_replicas_a_missing_rank_means_no_complete_state():
-    """Nobody holds what the dead rank held; with everybody alive nothing is missing."""
+    """Without replicas the state of a lost rank is missing; with all ranks alive it is complete."""
     driver = running(abilities=("save",))
     assert isinstance(
         ask("dying_checkpoint", incident(driver.state, "storage", observed="storage"), driver.state), Take
@@ -199,14 +201,14 @@ def test_a_broken_state_is_not_saved():
     """Neither a loss that is not a number nor a spike is worth a checkpoint."""
     job = running(abilities=TTP).state
     verdict = ask("dying_checkpoint", incident(job, "numeric", observed="loss-nan"), job)
-    assert verdict == Pass(reason="a state that went wrong is not worth saving")
+    assert verdict == Pass(reason="after a numeric fault the state is not worth saving")
 
 
-def test_ranks_that_stand_still_are_not_waited_for():
+def test_blocked_ranks_are_not_asked_to_save():
     """They would cost the whole deadline; the file may say that they can be freed."""
     job = running(abilities=TTP).state
     about = incident(job, "hang", observed="hang")
-    assert ask("dying_checkpoint", about, job) == Pass(reason="ranks that stand still save nothing (`on_hang` is off)")
+    assert ask("dying_checkpoint", about, job) == Pass(reason="blocked ranks cannot save (`on_hang` is off)")
     assert isinstance(ask("dying_checkpoint", about, job, on_hang=True), Take)
 
 
@@ -214,26 +216,28 @@ def test_what_is_saved_already_is_not_saved_again():
     """Once in an incident; not if the newest checkpoint holds all; not before the first step."""
     job = running(abilities=TTP).state
     assert isinstance(ask("dying_checkpoint", incident(job, "storage", saved=True), job), Pass)
-    job.checkpoints = [5, 10]
+    job.training.checkpoints = [5, 10]
+    assert isinstance(ask("dying_checkpoint", incident(job, "storage"), job), Take), "the log may be steps behind"
+    job.training.committed = job.time
     assert ask("dying_checkpoint", incident(job, "storage"), job) == Pass(
-        reason="the checkpoint of step 10 holds all there is"
+        reason="no step was completed since the checkpoint of step 10"
     )
-    job.checkpoints, job.step = [], None
+    job.training.checkpoints, job.training.step = [], None
     assert ask("dying_checkpoint", incident(job, "storage"), job) == Pass(reason="no step was completed yet")
 
 
-def test_nobody_alive_saves_nothing():
-    """Every node is gone."""
+def test_without_live_workers_nothing_is_saved():
+    """All nodes are lost."""
     driver = running(2, abilities=TTP)
     driver.lose("node0")
     driver.lose("node1")
     verdict = ask("dying_checkpoint", incident(driver.state, "node-lost"), driver.state)
-    assert verdict == Pass(reason="no worker lives that could save")
+    assert verdict == Pass(reason="no live worker could save")
 
 
 @pytest.mark.parametrize(("wish", "then"), [("checkpoint", "resolve"), ("drain", "continue"), ("evict", "continue")])
 def test_requests_are_saved_for(wish, then):
-    """A checkpoint on request ends the request; before a node is taken out the chain goes on; no replicas needed."""
+    """A requested checkpoint resolves the request; before a drain the chain continues; no replicas are needed."""
     job = running(abilities=("save",)).state
     verdict = ask("dying_checkpoint", request(job, wish, "node1"), job)
     assert isinstance(verdict, Take)
@@ -249,21 +253,21 @@ def test_a_stop_is_saved_for_only_where_the_file_says_so():
 
 
 def test_a_warning_that_a_node_will_go_is_saved_for():
-    """Spot instances tell before they are taken; a straggler takes nothing away."""
+    """A spot instance is about to be lost after its warning; a straggler is not."""
     job = running(abilities=("save",)).state
     notice = incident(job, "signal-preemption", kind="warning", observed="preemption-notice")
     assert isinstance(ask("dying_checkpoint", notice, job), Take)
     slow = incident(job, "hang", kind="warning", observed="straggler")
-    assert ask("dying_checkpoint", slow, job) == Pass(reason="nothing is about to be lost: hang")
+    assert ask("dying_checkpoint", slow, job) == Pass(reason="no rank is about to be lost: hang")
 
 
 # --- alert -----------------------------------------------------------------------------------------------------------
 
 
-def test_people_are_told_what_where_and_what_to_do():
+def test_an_alert_says_what_happened_where_and_what_to_do():
     """The message has job, fault, place, what was tried, and the advice."""
     job = running().state
-    job.repeat.count = 3
+    job.evidence.repeat.count = 3
     about = incident(job, "gpu-hw", tried=["hot_swap", "hot_swap"])
     verdict = ask("alert", about, job, to=["slack://x"], severity="critical")
     assert isinstance(verdict, Take)
@@ -271,23 +275,23 @@ def test_people_are_told_what_where_and_what_to_do():
     assert verdict.terms.alert.splitlines() == [
         "job: rank 1 on node1: it broke (gpu-hw)",
         "incident i1, after step 10, on node1",
-        "the same fault came 3 times in a row",
-        "tried in vain: hot_swap",
+        "the same fault occurred 3 times in a row",
+        "failed attempts: hot_swap",
         "advice: drain the node and run the vendor's diagnostics on it",
     ]
 
 
-def test_an_alert_without_anybody_to_tell_is_passed_on():
-    """The default names nobody."""
+def test_an_alert_without_targets_is_passed():
+    """The default has no targets."""
     job = running().state
-    assert ask("alert", incident(job, "hang"), job) == Pass(reason="nobody is named to be told")
+    assert ask("alert", incident(job, "hang"), job) == Pass(reason="no target in `to`")
 
 
 def test_alerts_can_be_restricted_to_classes():
     """Other classes are passed on; requests need a switch of their own."""
     job = running().state
     about = incident(job, "hang")
-    assert ask("alert", about, job, to=["x"], on=["gpu-hw"]) == Pass(reason="hang is not told of")
+    assert ask("alert", about, job, to=["x"], on=["gpu-hw"]) == Pass(reason="no alerts about hang: not in `on`")
     assert isinstance(ask("alert", about, job, to=["x"], on=["hang"]), Take)
     wish = request(job, "pause")
     assert isinstance(ask("alert", wish, job, to=["x"]), Pass)
@@ -296,22 +300,22 @@ def test_alerts_can_be_restricted_to_classes():
     assert told.terms.alert == "job: pause: me@here asked for it: maintenance"
 
 
-def test_the_same_fault_and_warnings_are_not_told_of_at_once_again():
+def test_alerts_about_repeated_faults_and_warnings_are_rate_limited():
     """Within `every` only a new fault is worth a message."""
     job = running().state
-    job.attempts["alert"] = [ago(job, 60)]
+    job.history.attempts["alert"] = [ago(job, 60)]
     about = incident(job, "hang")
     assert isinstance(ask("alert", about, job, to=["x"]), Take)
-    job.repeat.count = 2
-    assert ask("alert", about, job, to=["x"]) == Pass(reason="nothing new, and people were told 1m ago")
+    job.evidence.repeat.count = 2
+    assert ask("alert", about, job, to=["x"]) == Pass(reason="nothing new: the last alert was sent 1m ago")
     assert isinstance(ask("alert", about, job, to=["x"], every=30), Take)
-    job.repeat.count = 1
+    job.evidence.repeat.count = 1
     assert isinstance(ask("alert", incident(job, "hang", kind="warning"), job, to=["x"]), Pass)
 
 
 def test_alerts_have_a_budget():
     """A storm of faults is not a storm of messages."""
     job = running().state
-    job.attempts["alert"] = [job.time] * 12
+    job.history.attempts["alert"] = [job.time] * 12
     verdict = ask("alert", incident(job, "hang"), job, to=["x"])
-    assert verdict == Pass(reason="budget spent: 12 of 12 messages in the last 1h")
+    assert verdict == Pass(reason="budget spent: 12 of 12 alerts in the last 1h")

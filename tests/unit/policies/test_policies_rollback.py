@@ -9,7 +9,7 @@ ROLLBACK = ("rollback", "skip")
 
 def spike(step=450, kind="loss-spike", as_="warning", checkpoints=(100, 200, 300, 400), **more):
     job = running(abilities=ROLLBACK).state
-    job.checkpoints = list(checkpoints)
+    job.training.checkpoints = list(checkpoints)
     return job, incident(job, "numeric", kind=as_, observed=kind, step=step, **more)
 
 
@@ -20,7 +20,7 @@ def test_palm_goes_back_a_hundred_steps_and_skips_batches():
     assert isinstance(verdict, Take)
     terms = verdict.terms
     assert (verdict.plan, terms.rollback_to, terms.skip, terms.skip_unit) == (PlanKind.RESTART, 300, 200, "batches")
-    assert verdict.reason == "goes back from step 450 to 300 and leaves out 200 batches; 1 of 5 in 1d"
+    assert verdict.reason == "goes back from step 450 to 300 and skips 200 batches; 1 of 5 in 1d"
 
 
 def test_falcon_goes_back_to_the_latest_checkpoint_and_skips_tokens():
@@ -39,15 +39,15 @@ def test_the_batches_of_the_spike_itself_are_always_left_out():
     assert verdict.terms.skip == 351
 
 
-def test_a_spike_that_comes_again_is_answered_by_a_wider_rollback():
+def test_a_recurring_spike_causes_a_wider_rollback():
     """Twice as far, and twice as much data; a rollback of long ago makes nothing wider."""
     job, about = spike()
-    job.attempts["rollback_and_skip"] = [ago(job, 600)]
+    job.history.attempts["rollback_and_skip"] = [ago(job, 600)]
     verdict = ask("rollback_and_skip", about, job)
     assert isinstance(verdict, Take)
     assert (verdict.terms.rollback_to, verdict.terms.skip) == (200, 400)
     assert "2 times as wide as the first" in verdict.reason
-    job.attempts["rollback_and_skip"] = [ago(job, 7200)]
+    job.history.attempts["rollback_and_skip"] = [ago(job, 7200)]
     verdict = ask("rollback_and_skip", about, job)
     assert isinstance(verdict, Take)
     assert verdict.terms.rollback_to == 300
@@ -58,8 +58,8 @@ def test_without_a_checkpoint_from_before_it_there_is_no_way_back():
     job, about = spike(checkpoints=(420, 440))
     verdict = ask("rollback_and_skip", about, job)
     assert verdict == Pass(
-        reason="no checkpoint at or before step 350 is kept, the oldest is of step 420: keep more of them, or go back "
-        "less"
+        reason="no checkpoint at or before step 350 is kept, the oldest is of step 420: keep more "
+        "checkpoints, or reduce `before`"
     )
     job, about = spike(checkpoints=())
     assert ask("rollback_and_skip", about, job) == Pass(reason="no checkpoint is known to be kept")
@@ -68,7 +68,7 @@ def test_without_a_checkpoint_from_before_it_there_is_no_way_back():
 def test_a_script_that_cannot_skip_is_rolled_back_only_without():
     """What is not declared is not ordered."""
     job, about = spike()
-    job.abilities = {"script": ("rollback",)}
+    job.abilities.declared = {"script": ("rollback",)}
     assert isinstance(ask("rollback_and_skip", about, job), Pass)
     verdict = ask("rollback_and_skip", about, job, skip=0)
     assert isinstance(verdict, Take)
@@ -86,6 +86,6 @@ def test_an_unknown_step_or_another_kind_is_not_rolled_back():
 def test_rollbacks_have_a_budget():
     """A training that diverges all the time needs a person."""
     job, about = spike()
-    job.attempts["rollback_and_skip"] = [ago(job, 7200)] * 5
+    job.history.attempts["rollback_and_skip"] = [ago(job, 7200)] * 5
     verdict = ask("rollback_and_skip", about, job)
     assert verdict == Pass(reason="budget spent: 5 of 5 rollbacks in the last 1d")

@@ -18,7 +18,7 @@ from ftcore.events.incident import IncidentContinued, IncidentEscalated, Inciden
 from ftcore.events.job import JobFinished, JobSpec
 from ftcore.events.policy import PolicyConsidered
 from ftcore.replay import verify
-from ftcore.states.model import digest
+from ftcore.states.model import TakenPlan, digest
 from ftcore.testing.driver import JobDriver
 
 EVERYTHING = ("replace", "check", "pause", "retry", "snapshot", "park", "save", "rollback", "skip", "replicas")
@@ -97,6 +97,11 @@ def passes_of(driver: JobDriver, policy: str) -> list[str]:
     return [asked.reason for asked in considered if asked.policy == policy and asked.verdict == "pass"]
 
 
+def plan_in_force(driver: JobDriver) -> TakenPlan | None:
+    """The plan of the open incident; None without either."""
+    return driver.state.incident.plan if driver.state.incident is not None else None
+
+
 # --- what happens ----------------------------------------------------------------------------------------------------
 
 
@@ -126,7 +131,7 @@ def silent(kind: str) -> Callable[[JobDriver], None]:
     def happens(driver: JobDriver) -> None:
         driver.observe("node1", kind)
         driver.settle(step=False)
-        while driver.state.incident is not None and driver.state.incident.plan == "in_place":
+        while (plan := plan_in_force(driver)) is not None and plan.kind == "in_place":
             assert driver.wait()
 
     return happens
@@ -162,7 +167,7 @@ def without_a_step(policy: str, happens: Callable[[JobDriver], None]) -> Callabl
     def then(driver: JobDriver) -> None:
         happens(driver)
         driver.settle(step=False)
-        while driver.state.incident is not None and driver.state.incident.taken == policy:
+        while (plan := plan_in_force(driver)) is not None and plan.policy == policy:
             assert driver.wait()
             driver.settle(step=False)
 
@@ -361,7 +366,7 @@ def _ids(case: Case) -> str:
 
 
 @pytest.mark.parametrize("case", [*WORKS, *FAILS], ids=_ids)
-def test_the_story_goes_as_it_should(case: Case):
+def test_the_incident_proceeds_as_expected(case: Case):
     """The incident ends as the case says; deciding again gives the same log."""
     driver = case.run()
     assert story_of(driver) == case.story

@@ -4,16 +4,16 @@ import pytest
 from policy_cases import incident, running
 
 from ftcore.faults.taxonomy import CLASSES, FaultClass
-from ftcore.policies.hot_swap import HotSwapOptions
+from ftcore.policies.builtin.hot_swap import HotSwapOptions
 from ftcore.policies.situation import keeps_failing, unfit
 from ftcore.wording import format_duration
 
-FOLLOWS_THE_JOB = [cls for cls in FaultClass if CLASSES[cls].at_fault in ("data", "user", "nobody")]
+FOLLOWS_THE_JOB = [cls for cls in FaultClass if CLASSES[cls].at_fault in ("data", "user", "none")]
 
 
 @pytest.mark.parametrize("cls", FOLLOWS_THE_JOB)
 def test_what_the_data_or_the_script_did_counts_for_no_node(cls):
-    """A fault that would follow the job anywhere makes no node unfit, however often it comes."""
+    """A fault that follows the job to any node makes no node unfit, however often it occurs."""
     job = running().state
     for _ in range(5):
         about = incident(job, cls)
@@ -23,7 +23,7 @@ def test_what_the_data_or_the_script_did_counts_for_no_node(cls):
 
 @pytest.mark.parametrize("cls", [FaultClass.OOM_HOST, FaultClass.UNKNOWN, FaultClass.HANG])
 def test_what_a_process_did_counts_for_its_node(cls):
-    """Faults that come back to one node and to no other speak against it."""
+    """Faults that recur on one node and on no other make it unfit."""
     job = running().state
     for _ in range(3):
         about = incident(job, cls)
@@ -48,6 +48,6 @@ def test_what_a_process_did_counts_for_its_node(cls):
         (30000000, "347d 5h"),
     ],
 )
-def test_durations_are_told_in_units_that_fit(seconds, told):
+def test_durations_have_fitting_units(seconds, told):
     """As a policy file has them."""
     assert format_duration(seconds) == told

@@ -14,10 +14,10 @@ from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.traits import PROMISED, Trait, named, traits_of
 
 ROOT = Path(ftcore.__file__).parent
-SETS = ("chain", "environment")
+SETS = ("policies/chain", "file/environment")
 """Modules of ``policies`` that say which policies there are: the chain, and MindIO's switches."""
 MODULES = [
-    *(path for path in sorted((ROOT / "policies").glob("*.py")) if path.stem not in SETS),
+    *(path for path in sorted((ROOT / "policies").rglob("*.py")) if f"{path.parent.name}/{path.stem}" not in SETS),
     *sorted((ROOT / "engine").rglob("*.py")),
 ]
 WORDS = {"alert", "grow", "shrink", "stop"}
@@ -54,7 +54,7 @@ def test_no_policy_reads_options_of_another(name: str) -> None:
     counted = Counter(option for policy in BUILT_IN.values() for option in policy.options.__struct_fields__)
     known = {*BUILT_IN[name].options.__struct_fields__, *(option for names in PROMISED.values() for option in names)}
     foreign = {option for option, count in counted.items() if count == 1} - known
-    tree = ast.parse((ROOT / "policies" / f"{name}.py").read_text())
+    tree = ast.parse((ROOT / "policies" / "builtin" / f"{name}.py").read_text())
     assert foreign & {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} == set()
 
 
@@ -62,16 +62,16 @@ def test_a_name_would_be_found(tmp_path: Path) -> None:
     """The test above sees names in constants, comparisons, arguments and imports."""
     path = tmp_path / "grow.py"
     path.write_text(
-        "from ftcore.policies.stop import Stop\n"
+        "from ftcore.policies.builtin.stop import Stop\n"
         "a = 'hot_swap'\n"
         "b = entry.policy == 'stop' or entry.policy in ('alert', 'x')\n"
         "c = Rule(policy='shrink')\n"
         "d = wish == 'stop'\n"
     )
-    assert sorted(names_in(path)) == ["alert", "ftcore.policies.stop", "hot_swap", "shrink", "stop"]
+    assert sorted(names_in(path)) == ["alert", "ftcore.policies.builtin.stop", "hot_swap", "shrink", "stop"]
 
 
-@pytest.mark.parametrize("module", ["ftcore.policies.targets", "ftcore.engine.orders", "ftcore.policies.grow"])
+@pytest.mark.parametrize("module", ["ftcore.policies.targets", "ftcore.engine.orders", "ftcore.policies.builtin.grow"])
 def test_traits_are_known_whoever_asks_first(module: str) -> None:
     """A process that imports no chain has the same answers as one that does."""
     code = f"import {module}; from ftcore.policies.traits import Trait, named; print(*named(Trait.RESTARTS))"

@@ -6,9 +6,10 @@ from ftcore.events.incident import Fault
 from ftcore.policies.base import Pass, PlanKind, Take
 from ftcore.policies.budget import backoff_s
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.config import parse
+from ftcore.policies.file.config import parse
+from ftcore.states.evidence import EvidenceState, Repeat
 from ftcore.states.incident import IncidentPhase
-from ftcore.states.model import IncidentState, JobState, Repeat, Request
+from ftcore.states.model import HistoryState, IncidentState, JobState, OperatorRequest, RequestsState
 from ftcore.testing.driver import JobDriver
 
 
@@ -51,7 +52,7 @@ def test_a_request_is_passed_on():
 )
 def test_what_a_restart_does_not_cure_is_not_restarted_again(cls, repeats):
     """A class that repeats is passed on at its second time in a row; others are restarted again."""
-    job = JobState(repeat=Repeat(key="k", count=2))
+    job = JobState(evidence=EvidenceState(repeat=Repeat(key="k", count=2)))
     verdict = ask("process_restart", incident(cls), job)
     assert isinstance(verdict, Pass) == repeats
     if repeats:
@@ -60,16 +61,20 @@ def test_what_a_restart_does_not_cure_is_not_restarted_again(cls, repeats):
 
 def test_a_fault_before_any_step_is_called_so():
     """Without a completed step the place is the start."""
-    verdict = ask("process_restart", incident("user-code", step=None), JobState(repeat=Repeat(key="k", count=2)))
+    verdict = ask(
+        "process_restart",
+        incident("user-code", step=None),
+        JobState(evidence=EvidenceState(repeat=Repeat(key="k", count=2))),
+    )
     assert "at the start, before any step" in verdict.reason
 
 
 def test_the_budget_counts_only_its_window():
     """Restarts older than the window no longer count; as many as allowed inside it are the end."""
     now = 10**15
-    job = JobState(time=now, attempts={"process_restart": [now - 3601 * 10**9] * 20})
+    job = JobState(time=now, history=HistoryState(attempts={"process_restart": [now - 3601 * 10**9] * 20}))
     assert isinstance(ask("process_restart", incident(), job), Take)
-    job.attempts["process_restart"] = [now - 1] * 20
+    job.history.attempts["process_restart"] = [now - 1] * 20
     verdict = ask("process_restart", incident(), job)
     assert verdict == Pass(reason="budget spent: 20 of 20 restarts in the last 1h")
 
@@ -82,17 +87,23 @@ def test_stop_takes_whatever_reaches_it_and_says_what_to_fix():
     assert verdict.reason.startswith("rank 0 on n: it broke (oom-gpu); use a smaller batch")
 
 
-def test_stop_on_request_tells_who_and_why():
-    """A run that somebody stopped ends as stopped, with the exit code that was asked for."""
-    job = JobState(stop=Request(seq=1, command="stop", who="me@here", why="lunch", exit_code=130))
+def test_stop_on_request_has_requester_and_reason():
+    """A stopped run ends as stopped, with the requested exit code."""
+    stop = OperatorRequest(seq=1, command="stop", who="me@here", why="lunch", exit_code=130)
+    job = JobState(requests=RequestsState(stop=stop))
     verdict = ask("stop", incident("request", kind="request"), job)
     assert isinstance(verdict, Take)
     assert (verdict.outcome, verdict.exit_code, verdict.reason) == ("stopped", 130, "me@here asked for it: lunch")
 
 
+def after(name: str, streak: int) -> JobState:
+    """A job after so many restarts in a row."""
+    return JobState(job=name, history=HistoryState(streak=streak))
+
+
 def test_back_off_doubles_up_to_its_cap_with_little_jitter():
     """1, 2, 4 ... seconds, never more than a quarter beyond, never more than the cap and its quarter."""
-    waits = [backoff_s(JobState(job="j", streak=streak), "i1", 1.0, 60.0) for streak in range(100)]
+    waits = [backoff_s(after("j", streak), "i1", 1.0, 60.0) for streak in range(100)]
     assert waits[0] == 0.0
     for streak, wait in enumerate(waits[1:], 1):
         base = min(60.0, 2.0 ** (streak - 1))
@@ -101,9 +112,9 @@ def test_back_off_doubles_up_to_its_cap_with_little_jitter():
 
 def test_jitter_spreads_jobs_but_is_the_same_on_replay():
     """Two jobs wait differently long; one job always the same."""
-    waits = [backoff_s(JobState(job=f"j{number}", streak=5), "i1", 1.0, 60.0) for number in range(20)]
+    waits = [backoff_s(after(f"j{number}", 5), "i1", 1.0, 60.0) for number in range(20)]
     assert len(set(waits)) > 15
-    assert waits == [backoff_s(JobState(job=f"j{number}", streak=5), "i1", 1.0, 60.0) for number in range(20)]
+    assert waits == [backoff_s(after(f"j{number}", 5), "i1", 1.0, 60.0) for number in range(20)]
 
 
 def test_verdicts_change_nothing():
@@ -135,6 +146,6 @@ def test_a_job_that_never_makes_a_step_ends_with_its_budget(budget):
     waits = [e.data.wait_s for e in driver.events if e.type == "policy.considered" and e.data.plan == "restart"]
     assert len(waits) == budget
     assert waits == sorted(waits)
-    assert driver.state.reason.startswith(
-        "rank 0 on node0 was ended by SIGKILL (signal-preemption); look for the sender"
+    assert driver.state.reason().startswith(
+        "rank 0 on node0 was ended by SIGKILL (external signal); find the sender of SIGKILL: the OOM killer"
     )

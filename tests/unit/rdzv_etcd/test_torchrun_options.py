@@ -10,7 +10,7 @@ from ftcore.engine.master import wrong_job
 from ftcore.errors import UsageError
 from ftcore.events.job import JobSpec
 from ftcore.rdzv_etcd import sidecar
-from ftcore.rdzv_etcd.options import OPTIONS, check, in_torchruns_words, store_url
+from ftcore.rdzv_etcd.options import OPTIONS, check, store_url, with_torchrun_flags
 from ftcore.timing import Timing
 
 
@@ -25,7 +25,7 @@ def test_options_have_their_types() -> None:
     [
         ("polcy", "x", "did you mean policy?"),
         ("last_call_timeout", "3", "join_window"),
-        ("is_host", "1", "any node may lead"),
+        ("is_host", "1", "any node may run the master"),
         ("timeout", "-1", "seconds"),
         ("join_window", "soon", "seconds"),
         ("node_rank", "-1", "whole number"),
@@ -105,7 +105,7 @@ def test_the_log_is_kept_small_as_by_ftrun(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ({"nodes_max": 4}, "the most of --nnodes is 4 here and 2 there"),
+        ({"nodes_max": 4}, "the maximum of --nnodes is 4 here and 2 there"),
         ({"node_unit": 2}, "--rdzv-conf node_unit is 2 here and 1 there"),
         ({"sizes": (1, 2)}, "ftrun's --node-sizes is 1 2 here and nothing there"),
         ({"timing": Timing(join_window_s=7)}, "--rdzv-conf join_window is 7 s here and 30 s there"),
@@ -115,9 +115,9 @@ def test_a_refusal_speaks_of_what_was_typed(spec: dict[str, object], told: str) 
     """Of torchrun's flags and this backend's keys, not of ftrun's flags; ``ftctl`` is told where the job is."""
     wanted = {"argv": ("a.py",), "nodes_max": 2}
     refused = wrong_job("llm", JobSpec(**(wanted | spec)), JobSpec(**wanted))  # type: ignore[arg-type]
-    text = in_torchruns_words(refused.reason, "etcd://e:2379")
+    text = with_torchrun_flags(refused.reason, "etcd://e:2379")
     assert told in text
-    assert "another name for the job (--rdzv-id)" in text
+    assert "another job name (--rdzv-id)" in text
     assert "`ftctl --store etcd://e:2379 stop --job llm`" in text
 
 
@@ -134,4 +134,4 @@ def test_a_refusal_speaks_of_what_was_typed(spec: dict[str, object], told: str) 
 )
 def test_flags_of_ftrun_are_told_as_keys(text: str, told: str) -> None:
     """Whatever a message is about; what is torchrun's or ``ftctl``'s already stays."""
-    assert in_torchruns_words(text, "etcd://e:2379") == told
+    assert with_torchrun_flags(text, "etcd://e:2379") == told

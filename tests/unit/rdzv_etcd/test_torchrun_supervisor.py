@@ -18,7 +18,7 @@ from ftcore.ids import Round
 from ftcore.ports import Launch, WorkerExit
 from ftcore.rdzv_etcd import channel
 from ftcore.rdzv_etcd.orphans import MARK, Children
-from ftcore.rdzv_etcd.supervisor import TorchrunSupervisor, Ways
+from ftcore.rdzv_etcd.supervisor import AgentCallbacks, TorchrunSupervisor
 
 PATIENCE_S = 60.0
 ENV = {
@@ -102,14 +102,14 @@ async def pair() -> AsyncIterator[tuple[TorchrunSupervisor, Torchrun]]:
     async def why() -> str:
         return "too few"
 
-    ways = Ways(
+    callbacks = AgentCallbacks(
         gave_up=lambda reason, code: torchrun.told.append(("gave up", reason, code)),
         leave=lambda reason: torchrun.told.append(("leave", reason)),
         lost=lambda reason: torchrun.told.append(("lost", reason)),
         close=lambda: torchrun.told.append("close"),
         why_no_world=why,
     )
-    supervisor = TorchrunSupervisor(ours, 2, ways, Children(os.getpid()))
+    supervisor = TorchrunSupervisor(ours, 2, callbacks, Children(os.getpid()))
     try:
         yield supervisor, torchrun
     finally:
@@ -237,7 +237,7 @@ def test_a_torchrun_that_is_gone_leaves_no_worker() -> None:
         await supervisor.stop(0.0)
         with pytest.raises(UsageError, match="no more workers"):
             await supervisor.start(launch(2))
-        assert torchrun.told == [("lost", "its torchrun is gone, without a word")]
+        assert torchrun.told == [("lost", "its torchrun died without a message")]
         assert not opening.done()
         opening.cancel()
 
@@ -267,7 +267,7 @@ def test_workers_that_torchrun_has_not_named_are_found() -> None:
             for child in (*orphans, other):
                 child.kill()
                 child.wait()
-        assert torchrun.told == [("lost", "its torchrun is gone, without a word")]
+        assert torchrun.told == [("lost", "its torchrun died without a message")]
         assert not starting.done()
         starting.cancel()
 

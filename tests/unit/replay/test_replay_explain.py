@@ -4,11 +4,13 @@ import attrs
 import msgspec
 import pytest
 
+from ftcore.cli.ctl_incidents import ended_early
 from ftcore.events.envelope import At
 from ftcore.events.job import JobSpec
-from ftcore.events.worker import WorkerError, WorkerFailed
+from ftcore.events.policy import AlertRaised, AlertSent
+from ftcore.events.worker import WorkerError, WorkerFailed, WorkersFinished, WorkersStopped
 from ftcore.ids import SECOND
-from ftcore.policies.config import parse
+from ftcore.policies.file.config import parse
 from ftcore.replay import Explainer, Incident, read
 from ftcore.testing.driver import JobDriver
 
@@ -99,7 +101,7 @@ def test_the_first_failure_comes_first_though_the_victim_reported_first():
 def test_what_the_error_file_told_is_passed_on():
     """Message, traceback and timestamp come from the error file as they are."""
     driver = started()
-    node = driver.state.nodes["node0"]
+    node = driver.state.membership.nodes["node0"]
     error = WorkerError(message="ValueError: x", py_callstack="Traceback ...", timestamp=1700000000)
     driver.say(
         "node0",
@@ -268,7 +270,7 @@ def test_a_refused_order_is_told_with_what_came_after():
     [incident] = told(driver)
     assert incident.resolved_by == "process_restart"
     assert [step.type for step in incident.timeline][1:3] == ["order.refused", "incident.escalated"]
-    assert "node1 cannot: " in incident.timeline[1].what
+    assert "node1 refused an order: " in incident.timeline[1].what
     assert incident.phases.stop is not None and incident.phases.decide > 0
 
 
@@ -304,13 +306,59 @@ def test_a_node_that_is_kept_out():
     [incident] = told(driver)
     assert incident.outcome == "stepped"
     said = {step.type: step.what for step in incident.timeline}
-    assert "node1 is kept out" in said["node.quarantined"] and "without node1" in said["world.formed"]
+    assert "node1 is quarantined" in said["node.quarantined"] and "without node1" in said["world.formed"]
 
 
-def test_a_wish_that_nobody_takes():
+def test_a_request_that_no_policy_takes():
     """It is exhausted, which is no failure of the job, and has no plan whose phases could be told."""
     driver = started()
     driver.command("pause")
     [incident] = told(driver)
     assert (incident.kind, incident.state, incident.resolved_by) == ("request", "exhausted", None)
     assert (incident.phases.decide, incident.phases.start, incident.timeline) == (None, None, ())
+
+
+def test_ranks_that_ended_early_are_the_cause_of_collateral_faults():
+    """Of a node that finished, and of one that was stopped later; the others only lost their connections."""
+    driver = JobDriver(nodes=3, slots=2)
+    driver.start()
+    driver.make_steps(4)
+    done, partly = driver.state.membership.nodes["node2"], driver.state.membership.nodes["node1"]
+    driver.say("node2", WorkersFinished(node="node2", incarnation=done.incarnation, round=done.round, step=4))
+    driver.fail("node0", message=PEER_GONE)
+    order = next(effect for effect in driver.state.orders.open if effect.startswith("stop_workers"))
+    life, round_ = partly.incarnation, partly.round
+    stopped = WorkersStopped(
+        node="node1", incarnation=life, round=round_, exitcodes=(None, -15), effect=order, finished=(0,)
+    )
+    driver.say("node1", stopped)
+    driver.settle()
+    [incident] = told(driver)
+    assert incident.cls == "collateral"
+    assert [(each.node, each.rank) for each in incident.ended_early] == [("node2", 4), ("node2", 5), ("node1", 2)]
+    assert ended_early(incident.ended_early).startswith("ranks 2, 4, 5 on node2, node1 had ended with exit code 0")
+    assert ended_early(incident.ended_early[:1]).startswith("rank 4 on node2 had ended with exit code 0")
+
+
+def test_ranks_that_ended_are_not_the_cause_of_another_fault():
+    """An exception has its own cause."""
+    driver = started()
+    node = driver.state.membership.nodes["node1"]
+    driver.say("node1", WorkersFinished(node="node1", incarnation=node.incarnation, round=node.round, step=4))
+    driver.fail("node0", message="ValueError: x")
+    assert told(driver)[0].ended_early == ()
+
+
+def test_the_alert_about_the_end_was_sent_after_it():
+    """Its result belongs to the incident that ended the job, though the incident is closed by then."""
+    driver = started(policy=parse("version: 1\nchain:\n- alert: {to: [env:CHAT]}\n- stop\n", "policy.yaml"))
+    driver.fail("node1", exitcode=-9)
+    driver.settle()
+    assert driver.ended
+    last = [event.seq for event in driver.events if isinstance(event.data, AlertRaised)][-1]
+    driver.own(AlertSent(alert=last, ok=True, error=""))
+    [incident] = told(driver)
+    assert (incident.timeline[-1].type, incident.timeline[-1].what) == (
+        "alert.sent",
+        f"the alert of event {last} is sent",
+    )

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from ftcore.engine import health
-from ftcore.policies.config import parse
+from ftcore.policies.file.config import parse
 from ftcore.replay.select import Bound, Selection, Selector
 from ftcore.replay.status import status_of
 from ftcore.states.model import JobState
@@ -104,3 +104,10 @@ def test_the_status_has_the_replicas_that_the_file_declares(said: str | None, to
     driver = JobDriver(policy=parse(text, "p"))
     driver.start()
     assert status_of(driver.state).replicas == told
+
+
+def test_the_status_calls_what_the_workers_report_not_unsupported() -> None:
+    """A file may declare `pause`; only abilities that this release lacks are unsupported."""
+    driver = JobDriver(policy=parse("version: 1\njob: {abilities: [pause, park]}\n", "p"))
+    driver.start()
+    assert status_of(driver.state).unsupported == ("park",)

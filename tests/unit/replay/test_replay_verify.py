@@ -130,7 +130,7 @@ def test_an_extra_decision():
     report = verify([*events[: done.seq], extra])
     [mismatch] = report.mismatches
     assert (mismatch.seq, mismatch.expected) == (done.seq + 1, None)
-    assert mismatch.differences == ("extra decision action.done: nothing more is decided here",)
+    assert mismatch.differences == ("extra decision action.done: no further decision is expected here",)
 
 
 def test_every_mismatch_is_found_up_to_a_bound():
@@ -175,7 +175,7 @@ def test_a_decision_without_a_fact_is_a_mismatch():
     events = stored(recovered())
     first = msgspec.structs.replace(events[5], seq=1)
     report = verify([first])
-    assert report.mismatches[0].differences == ("decision round.planned stands without a fact that it answers",)
+    assert report.mismatches[0].differences == ("decision round.planned has no fact before it",)
 
 
 def test_a_cut_group_is_no_mismatch():

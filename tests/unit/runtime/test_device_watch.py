@@ -1,4 +1,4 @@
-"""Accelerators watched while a node trains: gauges and Xids through a made-up driver, the kernel's log, silence."""
+"""Accelerators watched while a node trains: gauges and Xids from a made-up driver, the kernel log, a silent driver."""
 
 import asyncio
 import os
@@ -11,9 +11,9 @@ import pytest
 
 from ftcore.runtime.agent import health
 from ftcore.runtime.agent.health import HealthCheck
-from ftcore.runtime.agent.reaper import Reaper
+from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.checks import host, nvml, watch, xid
-from ftcore.runtime.checks.protocol import Context, Said
+from ftcore.runtime.checks.protocol import CheckReport, Context
 from ftcore.runtime.wire.frames import Gauge
 
 CONTEXT = Context(node="n", devices=2, log_dir="/nowhere")
@@ -26,7 +26,7 @@ class NVMLError(Exception):
 
 
 class Driver:
-    """As much of pynvml as is asked for: two devices, the second of which is lost if so wanted."""
+    """The used part of pynvml: two devices, the second optionally lost."""
 
     NVMLError = NVMLError
     NVML_ERROR_TIMEOUT = 10
@@ -88,14 +88,14 @@ class Driver:
 
 
 class Enough(Exception):
-    """As much was told as the test wants."""
+    """Ends a watch after enough reports."""
 
 
-def told(count: int) -> list[Said]:
-    """What the watching process says at first."""
-    said: list[Said] = []
+def told(count: int) -> list[CheckReport]:
+    """The first reports of the watching process."""
+    said: list[CheckReport] = []
 
-    def say(each: Said) -> None:
+    def say(each: CheckReport) -> None:
         said.append(each)
         if len(said) == count:
             raise Enough
@@ -106,22 +106,22 @@ def told(count: int) -> list[Said]:
 
 
 def test_gauges_and_xids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gauges are rounded, a lost device and one that is held back say so, and an Xid is known by the rules for it."""
+    """Gauges are rounded, lost and throttled devices are reported, and rules match an Xid."""
     monkeypatch.setitem(sys.modules, "pynvml", Driver(lost=True, xids=(79,)))
     monkeypatch.setattr(xid, "KERNEL", "/nowhere")
     first, second = told(2)
     assert first.gauges == {
-        "0": Gauge(celsius=40, sm_mhz=2000, used_mib=71680, trouble="device 0: slowed down by its hardware"),
+        "0": Gauge(celsius=40, sm_mhz=2000, used_mib=71680, trouble="device 0: throttled by its hardware"),
         "1": Gauge(trouble="device 1 does not answer: GPU is lost"),
     }
     assert (first.hits, first.detail) == ((), "")
     [hit] = second.hits
     assert (hit.rule, hit.cls, hit.count) == ("xid-off-the-bus", "gpu-hw", 1)
-    assert hit.line == "NVRM: Xid (PCI:00000000:3B:00.0): 79, told by NVML"
+    assert hit.line == "NVRM: Xid (PCI:00000000:3B:00.0): 79, reported by NVML"
 
 
 def test_the_kernel_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the kernel's log may be read, its words count, and NVML's numbers are not told beside them."""
+    """If the kernel log is readable, it is used, and Xids of NVML are not reported in addition."""
     log = tmp_path / "kmsg"
     os.mkfifo(log)
     writer = os.open(log, os.O_RDWR)
@@ -136,10 +136,10 @@ def test_the_kernel_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_nothing_to_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a library and without the kernel's log it is said once, and the process ends."""
+    """Without the library and without the kernel log there is one report, and the process ends."""
     monkeypatch.setattr(xid, "KERNEL", "/nowhere")
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    said: list[Said] = []
+    said: list[CheckReport] = []
     watch.watch(said.append)
     assert [(each.verdict, "nvidia-ml-py" in each.detail) for each in said] == [("unavailable", True)]
     with pytest.raises(LookupError):
@@ -148,7 +148,7 @@ def test_nothing_to_watch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_xids_of_the_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A serious one since the host started is a warning, another is a figure; a closed log is unavailable."""
+    """A serious Xid since the host started is a warning, others are counted; an unreadable log is unavailable."""
     log = tmp_path / "kmsg"
     monkeypatch.setattr(xid, "KERNEL", str(log))
     assert xid.check(CONTEXT).verdict == "unavailable"
@@ -164,12 +164,12 @@ def test_xids_of_the_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("driver", "why"), [("import time; time.sleep(3600)", "no answer"), ("import os; os.abort()", "-6")]
 )
-def test_a_driver_that_answers_nobody(driver: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for it is ended, or has died, and that is what heartbeats tell; the agent itself waits for nothing."""
+def test_a_driver_that_hangs_or_dies(driver: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hanging process is killed, a dead one is reported in heartbeats; the agent itself waits for neither."""
     (tmp_path / "pynvml.py").write_text(driver + "\n")
     monkeypatch.setattr(health, "SILENT_S", 1.0 if "sleep" in driver else 120.0)
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-    said: list[Said] = []
+    said: list[CheckReport] = []
 
     async def watched() -> None:
         reaper = Reaper()

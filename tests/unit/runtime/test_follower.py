@@ -1,4 +1,4 @@
-"""A candidate's view of the log, on a log in memory."""
+"""A candidate's view of a log in memory."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from ftcore.logs import open_log
 from ftcore.ports import Candidate, EventLog
 from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
-from ftcore.runtime.host import HERE
+from ftcore.runtime.host import THIS_HOST
 from ftcore.runtime.master.follower import Follower
 from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.states.job import JobPhase
@@ -27,7 +27,7 @@ ELECTED = MasterElected(host="host", pid=1, address="unix:master", version=__ver
 
 
 async def led(name: str) -> tuple[EventLog, Sequencer, SystemClock]:
-    """A log with one event, whose master's clock is an hour behind."""
+    """A log with one event, whose master's clock is one hour behind."""
     log = await open_log(f"memory://{name}", "job", create=True)
     leadership = await log.campaign(Candidate(host="host", pid=1, address="unix:master"))
     behind = SystemClock(ahead=time.time_ns() - time.monotonic_ns() - HOUR_NS)
@@ -35,7 +35,7 @@ async def led(name: str) -> tuple[EventLog, Sequencer, SystemClock]:
 
 
 def test_a_standby_knows_the_leaders_clock() -> None:
-    """Events that came while it followed show it, whatever its own host's clock says."""
+    """From events received live, independent of its own host's clock."""
 
     async def scenario() -> None:
         log, sequencer, behind = await led("standby")
@@ -55,14 +55,14 @@ def test_a_standby_knows_the_leaders_clock() -> None:
     asyncio.run(scenario())
 
 
-def test_a_candidate_that_came_too_late_knows_it_by_its_agent() -> None:
-    """Where no event was seen as it came, those of a run under way show it that happened in this boot of the machine;
-    others, and those of a run that is over, do not."""
+def test_a_late_candidate_learns_the_clock_from_its_agent() -> None:
+    """Without live events, from facts of the current run that were stamped on this boot;
+    not from other facts or from those of an ended run."""
 
     async def scenario() -> None:
         log, sequencer, behind = await led("late")
         leading = asyncio.create_task(sequencer.run())
-        for boot, known in (("another", False), (HERE.boot, True)):
+        for boot, known in (("another", False), (THIS_HOST.boot, True)):
             here = msgspec.structs.replace(at(), boot=boot)
             last = await sequencer.submit(Fact(id=EventId("master", "", 0), data=ELECTED, at=here))
             follower = Follower(log, saw_run=False)

@@ -1,4 +1,4 @@
-"""A node's own health check: the host's checks, NVML through a made-up driver, budgets, and one finding of it all."""
+"""A node's health check: the host's checks, NVML with a made-up driver, timeouts, and the combined finding."""
 
 import asyncio
 import os
@@ -18,9 +18,9 @@ from ftcore.commands import CheckHealth
 from ftcore.engine.actions import Findings
 from ftcore.ids import Round
 from ftcore.runtime.agent.health import HUNG, HealthCheck, findings
-from ftcore.runtime.agent.reaper import Reaper
+from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.checks import host, link, nvml
-from ftcore.runtime.checks.protocol import Context, DeviceSpec, Said
+from ftcore.runtime.checks.protocol import CheckReport, Context, DeviceSpec
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from packages import install
@@ -29,7 +29,7 @@ CONTEXT = Context(node="n", devices=0, log_dir="/nowhere", address="127.0.0.1")
 
 
 class Driver:
-    """As much of pynvml as is asked for."""
+    """The used part of pynvml."""
 
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
@@ -69,13 +69,13 @@ class Driver:
     [
         (Driver(), "passed", ""),
         (Driver(errors=3), "failed", "3 uncorrected memory errors"),
-        (Driver(rows=(0, 0, 1, 0)), "failed", "wait for a reset"),
-        (Driver(rows=(0, 1, 0, 1)), "failed", "could not be remapped"),
-        (Driver(held=64), "warned", "slowed down for heat"),
+        (Driver(rows=(0, 0, 1, 0)), "failed", "remapping of memory rows is pending"),
+        (Driver(rows=(0, 1, 0, 1)), "failed", "remapping of a memory row failed"),
+        (Driver(held=64), "warned", "throttled (temperature)"),
     ],
 )
 def test_nvml(driver: Driver, verdict: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that lost its integrity fails a node, what holds devices back is a warning, the rest are figures."""
+    """Corrupted memory fails a node, throttling is a warning, the rest are values."""
     monkeypatch.setitem(sys.modules, "pynvml", driver)
     said = nvml.check(CONTEXT)
     assert said.verdict == verdict and word in said.detail
@@ -83,7 +83,7 @@ def test_nvml(driver: Driver, verdict: str, word: str, monkeypatch: pytest.Monke
 
 
 def test_nvml_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without nvidia-ml-py, or with it and no driver, it is unavailable and says so."""
+    """Without nvidia-ml-py, or without a driver, it is unavailable with the reason."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert nvml.check(CONTEXT).verdict == "unavailable" and "nvidia-ml-py" in nvml.check(CONTEXT).detail
     assert nvml.facts() == {}
@@ -96,7 +96,7 @@ def test_nvml_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_disk(tmp_path: Path) -> None:
-    """What can be written and read back passes and leaves nothing; a place that cannot be written is a warning."""
+    """A writable directory passes and is left clean; an unwritable one is a warning."""
     said = host.disk(Context(node="n", devices=0, log_dir=str(tmp_path)))
     assert said.verdict in ("passed", "warned") and said.values["free_GB"] > 0
     assert list(tmp_path.iterdir()) == []
@@ -106,7 +106,7 @@ def test_disk(tmp_path: Path) -> None:
 
 
 def test_network_of_the_host() -> None:
-    """Data passes over the node's own address; an address that is not this host's is a warning."""
+    """Data passes over the node's own address; another host's address is a warning."""
     assert host.nic(CONTEXT).values["loopback_GBps"] > 0
     assert host.nic(Context(node="n", devices=0, log_dir="", address="192.0.2.1")).verdict == "warned"
     assert host.shared_memory(CONTEXT).verdict in ("passed", "warned")
@@ -138,11 +138,11 @@ def site(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_checks_of_packages_keep_to_their_budget(site: Path, tmp_path: Path) -> None:
-    """One that hangs or crashes is ended and recorded, and the others are made; one that raises is unavailable."""
+    """A check that hangs or crashes is killed and recorded, and the others run; one that raises is unavailable."""
     env = {**os.environ, "PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}"}
     context = Context(node="n", devices=0, log_dir=str(tmp_path / "logs"), address="127.0.0.1")
 
-    async def made() -> list[Said]:
+    async def made() -> list[CheckReport]:
         reaper = Reaper()
         try:
             check = HealthCheck(reaper, env, context, 1)
@@ -154,46 +154,59 @@ def test_checks_of_packages_keep_to_their_budget(site: Path, tmp_path: Path) -> 
     assert set(said) == {*host.BUILT_IN, "bad", "crashing", "good", "hanging", "missing", "nonsense", "raising"}
     assert (said["good"].verdict, said["good"].facts) == ("passed", {"acme": "n"})
     assert (said["bad"].verdict, said["bad"].detail) == ("failed", "a fan stands still")
-    assert (said["hanging"].verdict, said["hanging"].detail) == (HUNG, "did not end in its time")
+    assert (said["hanging"].verdict, said["hanging"].detail) == (HUNG, "did not end in time")
     assert said["crashing"].verdict == HUNG and "code -6" in said["crashing"].detail
     assert said["raising"].verdict == "unavailable" and "KeyError" in said["raising"].detail
     assert said["missing"].verdict == said["nonsense"].verdict == "unavailable"
 
 
-def test_one_finding_of_it_all() -> None:
-    """Wrong values outweigh a crash, a crash what could not be made; the slowest device counts."""
-    good = [Said(name="matmul", verdict="passed", seconds=1.0, values={"host_to_device_GBps": 20.0})]
-    slow = [Said(name="matmul", verdict="passed", seconds=3.0, values={"host_to_device_GBps": 5.0})]
-    wrong = [Said(name="matmul", verdict="wrong", detail="device 1: NaN")]
-    hung = [Said(name="matmul", verdict="failed", detail="device 1: its check did not end in time")]
-    passed, failed = Said(name="exchange", verdict="passed", seconds=2.0), Said(name="exchange", verdict="failed")
-    tcp = Said(name="nic-to-nic", verdict="passed", seconds=0.5, values={"GBps": 2.0})
+def test_reports_are_combined_into_one_finding() -> None:
+    """Wrong values take precedence over a crash, a crash over unavailable checks; the slowest device counts."""
+    good = [CheckReport(name="matmul", verdict="passed", seconds=1.0, values={"host_to_device_GBps": 20.0})]
+    slow = [CheckReport(name="matmul", verdict="passed", seconds=3.0, values={"host_to_device_GBps": 5.0})]
+    wrong = [CheckReport(name="matmul", verdict="wrong", detail="device 1: NaN")]
+    hung = [CheckReport(name="matmul", verdict="failed", detail="device 1: its check did not end in time")]
+    passed, failed = (
+        CheckReport(name="exchange", verdict="passed", seconds=2.0),
+        CheckReport(name="exchange", verdict="failed"),
+    )
+    tcp = CheckReport(name="nic-to-nic", verdict="passed", seconds=0.5, values={"GBps": 2.0})
     found = findings([[*good, tcp, passed], [*slow, passed]], [], "exchange")
     assert (found.verdict, found.exchange, found.device_s, found.exchange_s) == ("healthy", "passed", 3.0, 2.0)
     assert found.results[0].values == {"host_to_device_GBps": 5.0, "seconds": 3.0}
     assert found.link_s == 0.5
     unmade = {result.name: result.detail for result in found.results if result.verdict == "unavailable"}
-    assert unmade == {"device-bandwidth": "it was not come to", "all-to-all": "it was not come to"}
+    assert unmade == {
+        "device-bandwidth": "not run: the process ended before",
+        "all-to-all": "not run: the process ended before",
+    }
     assert len(findings([[*good, passed]], [], "exchange", first=False).results) == 2
     assert findings([[*good, passed], [*slow, failed]], [], "exchange").exchange == "failed"
     assert findings([wrong, hung], [], "").verdict == "faulty"
     assert findings([good, hung], [], "").verdict == "failed"
-    assert findings([[Said(name="matmul", verdict="unavailable", detail="no torch")]], [], "exchange") == Findings(
+    assert findings(
+        [[CheckReport(name="matmul", verdict="unavailable", detail="no torch")]], [], "exchange"
+    ) == Findings(
         verdict="unavailable",
         detail="no torch",
         exchange="unavailable",
-        results=findings([[Said(name="matmul", verdict="unavailable", detail="no torch")]], [], "exchange").results,
+        results=findings(
+            [[CheckReport(name="matmul", verdict="unavailable", detail="no torch")]], [], "exchange"
+        ).results,
     )
-    split = Said(name="all-to-all", verdict="failed", detail="among the 2 devices: timed out")
+    split = CheckReport(name="all-to-all", verdict="failed", detail="among the 2 devices: timed out")
     assert findings([[*good, split], [*good, split]], [], "").verdict == "failed"
     assert findings([[*good, attrs.evolve(split, verdict="wrong")], good], [], "").verdict == "faulty"
-    summed = Said(name="all-reduce", verdict="failed", detail="with n-o-p: timed out")
+    summed = CheckReport(name="all-reduce", verdict="failed", detail="with n-o-p: timed out")
     found = findings([[*good, summed]], [], "all-reduce", first=False)
     assert (found.verdict, found.exchange, found.detail) == ("healthy", "failed", "with n-o-p: timed out")
     assert [result.name for result in found.results] == ["matmul", "all-reduce"]
-    others = [Said(name="nvml", verdict="failed", detail="rows"), Said(name="c", verdict="passed", facts={"a": "1"})]
+    others = [
+        CheckReport(name="nvml", verdict="failed", detail="rows"),
+        CheckReport(name="c", verdict="passed", facts={"a": "1"}),
+    ]
     assert findings([good], others, "").detail == "nvml: rows" and findings([good], others, "").facts == {"a": "1"}
-    assert findings([good], [Said(name="disk", verdict=HUNG)], "").verdict == "failed"
+    assert findings([good], [CheckReport(name="disk", verdict=HUNG)], "").verdict == "failed"
 
 
 @pytest.mark.parametrize(
@@ -201,20 +214,25 @@ def test_one_finding_of_it_all() -> None:
     [
         ([], None, "failed", "device 0: its check did not end in time"),
         (
-            [Said(name="matmul", verdict="passed"), Said(begun="all-to-all", budget_s=5.0)],
+            [CheckReport(name="matmul", verdict="passed"), CheckReport(begun="all-to-all", budget_s=5.0)],
             None,
             "failed",
             "all-to-all: ",
         ),
-        ([Said(name="matmul", verdict="passed"), Said(begun="all-to-all", budget_s=5.0)], -6, "failed", "code -6"),
-        ([Said(name="matmul", verdict="passed")], None, "healthy", "with n-o: it did not end in time"),
-        ([Said(name="matmul", verdict="unavailable", detail="no torch")], 0, "unavailable", "no torch"),
+        (
+            [CheckReport(name="matmul", verdict="passed"), CheckReport(begun="all-to-all", budget_s=5.0)],
+            -6,
+            "failed",
+            "code -6",
+        ),
+        ([CheckReport(name="matmul", verdict="passed")], None, "healthy", "with n-o: it did not end in time"),
+        ([CheckReport(name="matmul", verdict="unavailable", detail="no torch")], 0, "unavailable", "no torch"),
     ],
 )
-def test_what_a_device_was_at_is_what_hangs(
-    told: list[Said], code: int | None, verdict: str, word: str, monkeypatch: pytest.MonkeyPatch
+def test_the_current_check_of_a_device_is_the_hung_one(
+    told: list[CheckReport], code: int | None, verdict: str, word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each check of a device is announced with its budget; the one that does not end is named, and is a verdict."""
+    """Each check of a device is announced with its timeout; the one that does not end is named in the verdict."""
     until: list[float] = []
 
     async def process(self: HealthCheck, what: str, spec: Any, hear: Any, end: float, files: Any) -> int | None:
@@ -234,14 +252,14 @@ def test_what_a_device_was_at_is_what_hangs(
     monkeypatch.setattr(host, "names", lambda: ())
     found = asyncio.run(made())
     assert found.verdict == verdict and word in found.detail, found
-    able = Said(name="matmul", verdict="passed") in told
+    able = CheckReport(name="matmul", verdict="passed") in told
     assert found.exchange == ("failed" if able else "unavailable")
     if len(until) > 1:
         assert until[1] < until[0], "no check may take the time of all"
 
 
 class Meeting:
-    """As much of a TCPStore as is asked for."""
+    """The used part of a TCPStore."""
 
     def __init__(self) -> None:
         self._known: dict[str, bytes] = {}
@@ -264,7 +282,7 @@ def _spec(node: str, group: tuple[str, ...], address: str = "127.0.0.1") -> Devi
 
 @pytest.mark.parametrize("group", [("a", "b"), ("a", "b", "c")])
 def test_tcp_from_node_to_node(group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each node measures what came from the one before it, in a pair and in a group of three."""
+    """Each node measures data from the previous one, in a pair and in a group of three."""
     monkeypatch.setattr(link, "SEND_S", 0.02)
     meeting = Meeting()
     with ThreadPoolExecutor() as pool:
@@ -275,8 +293,8 @@ def test_tcp_from_node_to_node(group: tuple[str, ...], monkeypatch: pytest.Monke
 
 
 def test_tcp_that_does_not_pass_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused port, a stranger who calls in the neighbour's place, a node without an address: nobody is blamed."""
-    monkeypatch.setattr(link, "WHOLE_S", 0.2)
+    """A refused port, an unknown caller instead of the neighbour, a node without an address: no node fails."""
+    monkeypatch.setattr(link, "TIMEOUT_S", 0.2)
     assert link.measure(Meeting(), _spec("a", ("a", "b"), "")).verdict == "unavailable"
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
@@ -296,4 +314,4 @@ def test_tcp_that_does_not_pass_is_a_warning(monkeypatch: pytest.MonkeyPatch) ->
                 while taken.recv(1 << 20):
                     pass
             said = measured.result()
-    assert said.verdict == "warned" and said.detail == "nothing came from b by TCP"
+    assert said.verdict == "warned" and said.detail == "received nothing from b by TCP"

@@ -1,4 +1,4 @@
-"""What ftcore's own processes say on stderr."""
+"""Log lines of ftcore's own processes on stderr."""
 
 import sys
 
@@ -7,8 +7,8 @@ import structlog
 from ftcore.runtime.logging import configure
 
 
-def test_a_warning_reads_as_the_story_does(capsys):
-    """Where people look: one line in the words of the job's story, without columns; details behind it."""
+def test_a_warning_has_the_format_of_the_narration(capsys):
+    """On a console: one line in the format of the narration, without columns; details at its end."""
     try:
         configure("warning")
         logger = structlog.get_logger().bind()
@@ -32,8 +32,8 @@ def test_a_file_of_messages_has_the_time(capsys):
     assert told[2] == ":" and "[warning" in told and "term=2" in told
 
 
-def test_a_log_on_a_full_disk_fails_nobody(monkeypatch):
-    """A master whose log file cannot be written, or is closed, leads on."""
+def test_a_log_file_on_a_full_disk_is_no_error(monkeypatch):
+    """A master whose log file is full or closed keeps leading."""
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
         try:

@@ -1,4 +1,4 @@
-"""A master that leads, called by agents that are played: what they are told, and when."""
+"""A leading master with simulated agents: its answers and their timing."""
 
 import asyncio
 import queue
@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from ftcore import __version__
-from ftcore.engine.master import Leases, Mark, due
+from ftcore.engine.master import DurableMark, Leases, due
 from ftcore.errors import LogFull, LogUnavailable
 from ftcore.events.envelope import EventId, Fact
 from ftcore.events.job import JobSpec
@@ -25,14 +25,14 @@ from ftcore.events.world import StoreOpened
 from ftcore.ids import Seq, seconds
 from ftcore.logs import open_log
 from ftcore.ports import EventLog, NodeEnded
-from ftcore.runtime.agent.link import make_hello
+from ftcore.runtime.agent.link.link import make_hello
 from ftcore.runtime.clock import at
 from ftcore.runtime.master import deadlines as timed
 from ftcore.runtime.master import sequencer
 from ftcore.runtime.master import term as leads
 from ftcore.runtime.master.deadlines import Deadlines
 from ftcore.runtime.master.master import Master
-from ftcore.runtime.master.replacer import Replacer
+from ftcore.runtime.master.platform_client import PlatformClient
 from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.master.term import Term
@@ -83,17 +83,17 @@ class Led:
 
     @property
     def term(self) -> Term:
-        """What it does as the leader."""
+        """The work as leader."""
         assert self.master.term is not None
         return self.master.term
 
     def hold(self) -> None:
-        """No append lands from now on."""
+        """Block all appends from now on."""
         self._landing.clear()
         self.appending.clear()
 
     def go(self) -> None:
-        """Appends land again."""
+        """Let appends succeed again."""
         self._landing.set()
 
     async def until(self, kind: str) -> None:
@@ -103,7 +103,7 @@ class Led:
                 return
 
     async def call(self, node: str) -> Session:
-        """An agent calls and is taken on."""
+        """Connect an agent, which is admitted."""
         assert await self.master.greet(hello(node)) is None
         session = self.sessions[node] = Session(node, "1")
         self.master.attach(session)
@@ -119,7 +119,7 @@ async def led(name: str, tmp_path: Path) -> AsyncIterator[Led]:
     await job.until("master.elected")
     for node in NODES:
         session = await job.call(node)
-        master.take_fact(session, joined(node))
+        master.term.take_fact(session, joined(node))
     await job.until("action.ordered")
     try:
         yield job
@@ -139,13 +139,13 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 def is_ended(session: Session) -> bool:
-    """Whether its stream was ended."""
+    """Whether the session's stream was ended."""
     said = [session.outgoing.get_nowait() for _ in range(session.outgoing.qsize())]
     return None in said
 
 
-def test_an_agent_is_told_of_its_loss_once_it_is_durable(tmp_path: Path) -> None:
-    """While node.lost cannot be written, the lost agent keeps its stream, and its call waits for the answer."""
+def test_an_agent_is_refused_once_its_loss_is_durable(tmp_path: Path) -> None:
+    """While node.lost cannot be written, the lost agent keeps its stream, and its new call waits for the answer."""
 
     async def scenario() -> None:
         async with led("lost", tmp_path) as job:
@@ -160,7 +160,7 @@ def test_an_agent_is_told_of_its_loss_once_it_is_durable(tmp_path: Path) -> None
             assert not call.done()
             job.go()
             answer = await call
-            assert isinstance(answer, frames.Refused)
+            assert isinstance(answer, frames.JoinRefused)
             assert answer.rejoin
             assert is_ended(job.sessions["b"])
             assert "node.lost" in [event.type async for event in job.log.read()]
@@ -168,8 +168,8 @@ def test_an_agent_is_told_of_its_loss_once_it_is_durable(tmp_path: Path) -> None
     run(scenario())
 
 
-def test_what_a_predecessor_left_is_written_once(tmp_path: Path) -> None:
-    """An agent that calls again while the log takes nothing hands it on once more, before its own first fact."""
+def test_the_predecessors_facts_are_appended_once(tmp_path: Path) -> None:
+    """During an outage of the log a restarted agent sends these facts again, before its own first one."""
 
     async def scenario() -> None:
         async with led("inherited", tmp_path) as job:
@@ -181,7 +181,7 @@ def test_what_a_predecessor_left_is_written_once(tmp_path: Path) -> None:
                 session = Session("a", "2")
                 job.master.attach(session)
                 for fact in (inherited, joined("a", "2")):
-                    job.master.take_fact(session, fact)
+                    job.term.take_fact(session, fact)
             job.go()
             await job.term.record(OperatorCommanded(command="stop", who="test"))
             told = [(event.id.incarnation, event.id.n) async for event in job.log.read() if event.id.source == "a"]
@@ -190,17 +190,17 @@ def test_what_a_predecessor_left_is_written_once(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_a_loss_that_was_told_twice_is_written_once(tmp_path: Path) -> None:
-    """While the log takes nothing, lease and platform may both tell of the end of one life."""
+def test_a_loss_reported_twice_is_appended_once(tmp_path: Path) -> None:
+    """During an outage of the log, lease and platform may both report the end of one incarnation."""
 
     async def scenario() -> None:
         async with led("twice", tmp_path) as job:
             job.hold()
             job.term.liveness.lose("a", "1", "no frame for 2 s")
             await job.appending.wait()
-            platform = Replacer("test:", "job", job.term.record, lambda: job.master.state)
+            platform = PlatformClient("test:", "job", job.term.record, lambda: job.master.state)
             for _ in range(2):
-                platform._take(NodeEnded(node="b", reason="its pod has ended", pid=1))
+                platform._handle(NodeEnded(node="b", reason="its pod has ended", pid=1))
                 job.term.liveness.lose("b", "1", "no frame for 2 s")
             job.go()
             await job.term.record(OperatorCommanded(command="stop", who="test"))
@@ -210,8 +210,8 @@ def test_a_loss_that_was_told_twice_is_written_once(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_a_call_that_is_held_back_is_judged_by_what_landed(tmp_path: Path) -> None:
-    """A master that loses its role before the loss is durable refuses nobody: who leads next decides."""
+def test_a_delayed_refusal_depends_on_durable_facts(tmp_path: Path) -> None:
+    """A master that loses the leadership before the loss is durable refuses no agent."""
 
     async def scenario() -> None:
         async with led("deposed", tmp_path) as job:
@@ -227,11 +227,11 @@ def test_a_call_that_is_held_back_is_judged_by_what_landed(tmp_path: Path) -> No
     run(scenario())
 
 
-def test_while_nodes_are_awaited_a_store_that_does_not_answer_excuses_them(
+def test_awaited_nodes_are_excused_while_the_store_is_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is asked as they ask it; once it answers, nobody is excused any more."""
-    monkeypatch.setattr(leads, "FOUND_S", 0.01)
+    """The store is queried as the nodes do; once it answers, leases are no longer extended."""
+    monkeypatch.setattr(leads, "DISCOVERY_S", 0.01)
     excused, asked, answers = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def leader() -> None:
@@ -255,8 +255,8 @@ def test_while_nodes_are_awaited_a_store_that_does_not_answer_excuses_them(
     run(scenario())
 
 
-def test_who_has_won_names_no_predecessor(tmp_path: Path) -> None:
-    """A standby says who leads; once it has won, that one is frozen or gone, and nobody is sent to wait for it."""
+def test_an_elected_candidate_names_no_predecessor(tmp_path: Path) -> None:
+    """A standby names the leader; after its own election it does not redirect agents to the failed one."""
 
     async def scenario() -> None:
         log = await open_log("memory://master-hint", "job", create=True)
@@ -274,8 +274,8 @@ def asks(command: str, node: str = "") -> frames.Command:
     return frames.Command(job="job", command=command, who="me", why="", exit_code=5, node=node)
 
 
-def test_an_operator_is_refused_for_what_is_durable_alone(tmp_path: Path) -> None:
-    """While node.lost cannot be written, who asks to drain that node is not told that it is gone; then they are."""
+def test_an_operator_is_refused_only_for_durable_reasons(tmp_path: Path) -> None:
+    """While node.lost cannot be written, a request to drain that node waits; then it is refused."""
 
     async def scenario() -> None:
         async with led("refused", tmp_path) as job:
@@ -294,8 +294,8 @@ def test_an_operator_is_refused_for_what_is_durable_alone(tmp_path: Path) -> Non
     run(scenario())
 
 
-def test_an_operator_whose_refusal_never_lands_is_sent_to_who_leads(tmp_path: Path) -> None:
-    """A master that loses its role before that is durable refuses no operator either."""
+def test_an_operator_is_not_refused_by_a_deposed_master(tmp_path: Path) -> None:
+    """A master that loses the leadership before that refuses no operator either."""
 
     async def scenario() -> None:
         async with led("refused-deposed", tmp_path) as job:
@@ -310,8 +310,8 @@ def test_an_operator_whose_refusal_never_lands_is_sent_to_who_leads(tmp_path: Pa
     run(scenario())
 
 
-def test_what_a_wish_did_is_told_from_the_log(tmp_path: Path) -> None:
-    """A resume that is in the queue behind it, and not in the log, takes nothing from the answer to a pause."""
+def test_the_outcome_of_a_command_depends_on_the_log(tmp_path: Path) -> None:
+    """A resume that is queued but not in the log does not change the answer to a pause."""
 
     async def scenario() -> None:
         async with led("wish", tmp_path) as job:
@@ -327,15 +327,15 @@ def test_what_a_wish_did_is_told_from_the_log(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_an_agent_that_calls_again_beside_a_repeated_fact_is_told_its_orders(tmp_path: Path) -> None:
-    """Nothing new in the queue is no reason to wait for the next commit."""
+def test_a_reconnecting_agent_gets_its_orders_without_a_commit(tmp_path: Path) -> None:
+    """Orders are sent without waiting for the next commit if the queue has only duplicates."""
 
     async def scenario() -> None:
         async with led("repeated", tmp_path) as job:
-            asked = next(iter(job.master.state.actions.values())).waiting
+            asked = next(iter(job.master.state.orders.open.values())).waiting
             (node,) = list(asked)[:1]
             other = next(name for name in NODES if name != node)
-            job.master.take_fact(job.sessions[other], joined(other))
+            job.term.take_fact(job.sessions[other], joined(other))
             again = await job.call(node)
             frame = frames.decode_from_master(await again.outgoing.get() or b"")
             assert isinstance(frame, frames.Welcome)
@@ -347,34 +347,34 @@ def test_an_agent_that_calls_again_beside_a_repeated_fact_is_told_its_orders(tmp
     run(scenario())
 
 
-def test_an_acknowledgement_is_no_frame_of_its_own_but_a_sign_of_life(tmp_path: Path) -> None:
-    """A fact is acknowledged with the next order, or with what the master says anyway to who hears nothing else."""
+def test_acknowledgements_travel_with_orders_or_keepalives(tmp_path: Path) -> None:
+    """A fact is acknowledged with the next order, or with the keep-alive of an idle agent."""
 
     async def scenario() -> None:
         async with led("signs", tmp_path) as job:
             session, now = job.sessions["b"], job.term.clock.mono()
             while not session.outgoing.empty():
                 session.outgoing.get_nowait()
-            session.spoken_to = True
+            session.sent = True
             sign = seconds(job.master.state.spec.timing.sign_s)  # type: ignore[union-attr]
             for moment in (now, now + sign - 1):
-                job.term.agents.give_signs_of_life(moment, sign / 1e9)
+                job.term.agents.send_keepalives(moment, sign / 1e9)
                 assert session.outgoing.empty()
-            job.term.agents.give_signs_of_life(now + sign, sign / 1e9)
+            job.term.agents.send_keepalives(now + sign, sign / 1e9)
             assert frames.decode_from_master(session.outgoing.get_nowait() or b"") == frames.Ack(1, session.mark())
 
     run(scenario())
 
 
 def test_a_master_ends_with_the_last_group_and_not_before(tmp_path: Path) -> None:
-    """An agent that calls about a run that is not durably over does not end its master."""
+    """An agent that connects to a run whose end is not durable does not end the master."""
 
     async def scenario() -> None:
         async with led("over", tmp_path) as job:
             job.hold()
             for node in NODES:
                 left = NodeLeft(node=node, incarnation="1", reason="stopped")
-                job.master.take_fact(job.sessions[node], Fact(id=EventId(node, "1", 2), data=left, at=at()))
+                job.term.take_fact(job.sessions[node], Fact(id=EventId(node, "1", 2), data=left, at=at()))
             await job.appending.wait()
             job.term._check_ended()
             assert not job.term.ended.is_set()
@@ -382,10 +382,8 @@ def test_a_master_ends_with_the_last_group_and_not_before(tmp_path: Path) -> Non
     run(scenario())
 
 
-def test_deadlines_have_grace_from_when_the_log_can_be_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What passed while nothing could be ordered or answered on record is missed by nobody; a loss is told once."""
+def test_deadlines_are_extended_after_an_outage_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadline that expires during an outage is not missed; a loss is recorded once."""
     monkeypatch.setattr(sequencer, "RETRY_S", (0.001, 0.001))
 
     async def scenario() -> None:
@@ -417,8 +415,8 @@ def test_deadlines_have_grace_from_when_the_log_can_be_written_again(
     run(scenario())
 
 
-def test_what_waited_behind_a_stall_is_asked_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deadline that is queued before a stall has grace behind it; a node that is heard of meanwhile is not lost."""
+def test_facts_queued_during_a_stall_are_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadline queued before a stall is extended; a node that is heard meanwhile is not lost."""
     monkeypatch.setattr(sequencer, "RETRY_S", (0.001, 0.001))
 
     async def scenario() -> None:
@@ -440,7 +438,7 @@ def test_what_waited_behind_a_stall_is_asked_once_more(tmp_path: Path, monkeypat
             monkeypatch.setattr(timed, "due", short)
             monkeypatch.setattr(clock, "now", lambda: now() + passed[0])
 
-            job.master.heard(job.sessions["b"])
+            job.term.heard(job.sessions["b"])
             job.full = False
             expired = job.log.follow()
             async for event in expired:
@@ -456,10 +454,8 @@ def test_what_waited_behind_a_stall_is_asked_once_more(tmp_path: Path, monkeypat
     run(scenario())
 
 
-def test_deadlines_have_grace_behind_an_append_that_was_held_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A store that hangs says nothing of it: what it held up was ordered only then."""
+def test_deadlines_are_extended_after_a_slow_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hanging store reports no error; its orders were sent only after the append."""
 
     async def scenario() -> None:
         async with led("slow", tmp_path) as job:
@@ -479,8 +475,8 @@ def test_deadlines_have_grace_behind_an_append_that_was_held_up(
     run(scenario())
 
 
-def test_deadlines_have_grace_when_a_frozen_master_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was answered while it stood still lies unread."""
+def test_deadlines_are_extended_after_a_freeze_of_the_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that arrived during the freeze are still unread."""
 
     async def scenario() -> None:
         async with led("frozen", tmp_path) as job:
@@ -492,15 +488,15 @@ def test_deadlines_have_grace_when_a_frozen_master_goes_on(tmp_path: Path, monke
             await asyncio.sleep(0)  # the deadlines are waited for
             passed[0] = seconds(3600)
             deadlines(job)._changed.set()
-            since = deadlines(job)._since
-            while deadlines(job)._since == since:
+            since = deadlines(job)._grace_from
+            while deadlines(job)._grace_from == since:
                 await asyncio.sleep(0)
             assert (deadlines(job).expire() or 0) > 1
 
     run(scenario())
 
 
-def marked(node: str, mark: Mark) -> frames.Hello:
+def marked(node: str, mark: DurableMark) -> frames.Hello:
     return msgspec.structs.replace(hello(node), mark=mark)
 
 
@@ -513,7 +509,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_an_agent_that_contradicts_the_log_parks_the_job(case: str, tmp_path: Path) -> None:
-    """It is told to leave its workers as they are; resumed, it is told to stop them and to join anew."""
+    """It leaves its workers running; after a resume it stops them and joins again."""
     change, said = WRONG[case]
 
     async def scenario() -> None:
@@ -525,18 +521,18 @@ def test_an_agent_that_contradicts_the_log_parks_the_job(case: str, tmp_path: Pa
                 answer = await job.master.greet(marked("a", change(mark)))
                 assert isinstance(answer, frames.Parked) and re.search(said, answer.reason)
             assert job.master.state.phase is JobPhase.STUCK
-            assert "ftctl resume" in job.master.state.reason
+            assert "ftctl resume" in job.master.state.reason()
             assert await job.master.greet(marked("a", mark)) is None, "who knows no more than the log takes part"
             assert [event.type async for event in job.log.read()].count("log.contradicted") == 1
             assert (await job.master.command(asks("resume"))).accepted
             answer = await job.master.greet(marked("a", change(mark)))
-            assert isinstance(answer, frames.Refused) and answer.rejoin and not answer.release
+            assert isinstance(answer, frames.JoinRefused) and answer.rejoin and not answer.release
 
     run(scenario())
 
 
-def test_an_agent_is_believed_while_the_store_does_not_answer(tmp_path: Path) -> None:
-    """A store that is unreachable keeps no agent from a master that leads."""
+def test_a_mark_is_accepted_while_the_store_is_unreachable(tmp_path: Path) -> None:
+    """An unreachable store does not separate an agent from the leading master."""
 
     async def scenario() -> None:
         async with led("believed", tmp_path) as job:
@@ -547,20 +543,20 @@ def test_an_agent_is_believed_while_the_store_does_not_answer(tmp_path: Path) ->
                 raise LogUnavailable("no answer")
 
             job.log.digest_at = silent  # type: ignore[method-assign]
-            job.term.contradictions._known.clear()
+            job.term.contradictions._digests.clear()
             assert await job.master.greet(marked("a", attrs.evolve(mark, seq=Seq(1)))) is None
 
     run(scenario())
 
 
 def test_the_rules_are_compiled_before_the_first_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outside of the loop, once all workers run."""
+    """Outside the loop, once all workers run."""
     compiled = queue.SimpleQueue[threading.Thread]()
     monkeypatch.setattr(leads, "table", lambda _: compiled.put(threading.current_thread()))
 
     async def scenario() -> None:
         async with led("prepared", tmp_path) as job:
-            take = job.master.take_fact
+            take = job.term.take_fact
             (ordered,) = [event.data async for event in job.log.read() if event.type == "action.ordered"]
             host = ordered.nodes[0]
             opened = StoreOpened(node=host, incarnation="1", round=1, host="127.0.0.1", port=1, effect=ordered.effect)

@@ -1,4 +1,4 @@
-"""The rings of notes on a progress page: what is overwritten, what is torn, and pages of other versions."""
+"""The rings of notes on a progress page: overwriting, incomplete notes, and pages of other versions."""
 
 import math
 import mmap
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ftcore.shm import page
-from ftcore.shm.notes import FINDINGS_MAX, KINDS, PATH_BYTES_MAX, SAVES_MAX, Found, Saved
+from ftcore.shm.notes import FINDINGS_MAX, KINDS, PATH_BYTES_MAX, SAVES_MAX, CheckpointNote, FindingNote
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def fd() -> Iterator[int]:
 
 @pytest.fixture
 def words(fd: int) -> Iterator[memoryview]:
-    """The words of the page."""
+    """The page as 64-bit words."""
     with mmap.mmap(fd, page.PAGE_BYTES) as shared:
         whole = memoryview(shared)
         view = whole.cast("q")
@@ -46,11 +46,11 @@ def leave(writer: page.PageWriter, *steps: int) -> None:
 
 
 def test_notes_come_out_as_they_went_in(fd: int, reader: page.PageReader) -> None:
-    """Every field of a finding and of a checkpoint; a page without notes has none."""
+    """All fields of a finding and of a checkpoint; an empty page has no notes."""
     assert (reader.findings(), reader.saves()) == ((), ())
     leave(page.PageWriter(fd), 120)
-    assert reader.findings() == (Found(1, "loss-spike", 120, 119, 77, 9.5, 2.5, 31.0, 8.0),)
-    assert reader.saves() == (Saved(1, 120, "/checkpoints/120", 1.5, 3),)
+    assert reader.findings() == (FindingNote(1, "loss-spike", 120, 119, 77, 9.5, 2.5, 31.0, 8.0),)
+    assert reader.saves() == (CheckpointNote(1, 120, "/checkpoints/120", 1.5, 3),)
 
 
 def test_figures_need_not_be_numbers(fd: int, reader: page.PageReader) -> None:
@@ -64,14 +64,14 @@ def test_figures_need_not_be_numbers(fd: int, reader: page.PageReader) -> None:
 
 
 def test_a_full_ring_forgets_the_oldest(fd: int, reader: page.PageReader) -> None:
-    """Numbers go on counting, so a reader sees how many it missed."""
+    """Numbers continue, so a reader can count missed notes."""
     leave(page.PageWriter(fd), *range(1, 101))
     assert [found.number for found in reader.findings()] == list(range(101 - FINDINGS_MAX, 101))
     assert [(saved.number, saved.step) for saved in reader.saves()] == [(n, n) for n in range(101 - SAVES_MAX, 101)]
 
 
 def test_a_note_that_is_being_written_is_not_read(fd: int, reader: page.PageReader, words: memoryview) -> None:
-    """A writer that was stopped inside of a slot leaves its stamp odd: that note alone is missing."""
+    """A writer stopped inside a slot leaves its stamp odd: only that note is missing."""
     leave(page.PageWriter(fd), 1, 2, 3)
     for first, size in ((16, 9), (160, 40)):
         words[first + size] |= 1
@@ -80,14 +80,14 @@ def test_a_note_that_is_being_written_is_not_read(fd: int, reader: page.PageRead
 
 
 def test_a_kind_that_a_newer_worker_knows_is_passed_over(fd: int, reader: page.PageReader, words: memoryview) -> None:
-    """The kinds of today keep their places; a number beyond them is no finding."""
+    """Existing kinds keep their numbers; an unknown number is skipped."""
     leave(page.PageWriter(fd), 1, 2)
     words[16 + 1] = len(KINDS) + 1
     assert [found.step for found in reader.findings()] == [2]
 
 
 def test_a_page_of_the_first_version_gets_no_notes(fd: int, reader: page.PageReader, words: memoryview) -> None:
-    """A worker that is newer than its agent writes its steps alone."""
+    """A worker newer than its agent writes only steps."""
     words[0] = 0x3130656761507466
     writer = page.PageWriter(fd)
     writer.write(1, 7, True, 10, 0.5, None)
@@ -96,8 +96,8 @@ def test_a_page_of_the_first_version_gets_no_notes(fd: int, reader: page.PageRea
     assert reader.read() == page.Sample(1, 7, True, 10, 0.5, None)
 
 
-def test_the_sample_stands_where_it_always_stood(fd: int, words: memoryview) -> None:
-    """A reader of the first version, which looks at eight words, reads a page with notes right."""
+def test_the_sample_keeps_its_position(fd: int, words: memoryview) -> None:
+    """A reader of the first version, which reads eight words, reads a page with notes correctly."""
     writer = page.PageWriter(fd)
     leave(writer, 1, 2, 3)
     writer.write(5, 7, True, 10, None, None)
@@ -105,7 +105,7 @@ def test_the_sample_stands_where_it_always_stood(fd: int, words: memoryview) -> 
 
 
 def test_a_long_path_is_cut_between_letters(fd: int, reader: page.PageReader) -> None:
-    """What does not fit is left out, and half a letter with it."""
+    """The rest is dropped, including an incomplete character."""
     notes = page.PageWriter(fd).notes
     assert notes is not None
     notes.saved(1, "x" + "é" * PATH_BYTES_MAX, 0.0, 0)

@@ -1,4 +1,4 @@
-"""The master's retention: what it archives and truncates, and what it leaves alone when something is wrong."""
+"""The master's retention: what it archives and truncates, and what it leaves unchanged after errors."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from ftcore.events.retention import ArchiveExtended, ArchiveFailed, SpaceRanLow,
 from ftcore.ids import JobName, Nanoseconds, Seq, Term
 from ftcore.logs.archived import JoinedLog
 from ftcore.logs.memory import MemoryLog, MemoryStore
-from ftcore.logs.pieces import Archive
+from ftcore.logs.pieces import FileArchive
 from ftcore.ports import Candidate, Space
 from ftcore.runtime.master.retention import LogRetention, RetentionConfig, Sizes
 from ftcore.states.fold import fold
@@ -41,7 +41,7 @@ def note(seq: int, term: int, text: str) -> Event:
 
 
 class Place:
-    """A log in memory, a master's part in it, and what its retention tells."""
+    """A log in memory, a master's leadership, and the recorded facts of its retention."""
 
     def __init__(self, root: Path, name: str, text: str = "") -> None:
         self.root = root
@@ -61,14 +61,14 @@ class Place:
         await self.log.close()
 
     @contextlib.asynccontextmanager
-    async def retention(self, archive: Archive | None = None, sizes: Sizes = SIZES) -> AsyncIterator[LogRetention]:
-        archive = archive if archive is not None else Archive(self.root, JOB)
-        retention = RetentionConfig(log=self.log, archive=archive, sizes=sizes, look_s=0.01)
+    async def retention(self, archive: FileArchive | None = None, sizes: Sizes = SIZES) -> AsyncIterator[LogRetention]:
+        archive = archive if archive is not None else FileArchive(self.root, JOB)
+        retention = RetentionConfig(log=self.log, archive=archive, sizes=sizes, interval_s=0.01)
         retention = LogRetention(retention, self.leadership.term, self.told.append)
         running = asyncio.create_task(retention.run())
 
         async def knows() -> bool:
-            return retention.knows_its_log
+            return retention.ready
 
         try:
             await self.until(knows)
@@ -116,7 +116,7 @@ def run(body) -> None:
 
 
 async def _snapshots(place: Place, retention: LogRetention, *lasts: int) -> None:
-    """Write up to each of those, and wait for the snapshot of it."""
+    """Write up to each seq, and wait for its snapshot."""
     for last in lasts:
         await place.write(retention, last)
 
@@ -127,8 +127,8 @@ async def _snapshots(place: Place, retention: LogRetention, *lasts: int) -> None
         await place.until(holds)
 
 
-def test_what_is_archived_and_old_is_taken_out(tmp_path):
-    """Snapshots come as told; the log is cut behind the older one; nothing is missing, and it is said."""
+def test_old_archived_events_are_truncated(tmp_path):
+    """Snapshots follow the configured sizes; the log is truncated before the older one; no event is missing."""
 
     async def scenario() -> None:
         async with Place(tmp_path, "old") as place, place.retention() as retention:
@@ -148,16 +148,16 @@ def test_what_is_archived_and_old_is_taken_out(tmp_path):
     run(scenario())
 
 
-def test_without_an_archive_nothing_is_taken_out(tmp_path):
-    """Snapshots are made all the same."""
+def test_without_an_archive_nothing_is_truncated(tmp_path):
+    """Snapshots are made nevertheless."""
 
     async def scenario() -> None:
         async with Place(tmp_path, "none") as place:
             retention = LogRetention(
-                RetentionConfig(log=place.log, sizes=SIZES, look_s=0.01), place.leadership.term, place.told.append
+                RetentionConfig(log=place.log, sizes=SIZES, interval_s=0.01), place.leadership.term, place.told.append
             )
             running = asyncio.create_task(retention.run())
-            while not retention.knows_its_log:
+            while not retention.ready:
                 await asyncio.sleep(0.001)
             await _snapshots(place, retention, 50, 100, 150)
             assert (await place.log.floor()).seq == 0
@@ -172,12 +172,12 @@ STEPS = ("prepare", "reaches", "add", "synced", "truncate", "told")
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_master_that_dies_between_two_steps_loses_nothing(tmp_path, step):
-    """Wherever it is killed, the next one goes on: no event is missing, and the log is cut at last."""
+    """After a kill at any step the next master continues: no event is missing, and the log is truncated."""
 
     class Dies(Exception):
         pass
 
-    class Deadly(Archive):
+    class Deadly(FileArchive):
         def prepare(self, make: bool = True) -> None:
             super().prepare(make)
             if step == "prepare":
@@ -223,7 +223,7 @@ def test_a_master_that_dies_between_two_steps_loses_nothing(tmp_path, step):
 
 
 def test_two_masters_that_archive_at_once_do_no_harm(tmp_path):
-    """The deposed one and its successor, with pieces of other sizes, leave an archive that reads as the log."""
+    """The deposed master and its successor, with other file sizes, leave an archive equal to the log."""
 
     async def scenario() -> None:
         async with Place(tmp_path, "two") as place:
@@ -240,7 +240,7 @@ def test_two_masters_that_archive_at_once_do_no_harm(tmp_path):
             place.leadership = await place.log.campaign(Candidate(host="h", pid=2, address="b"))
             floor = await place.log.floor()
             deposed = LogRetention(
-                RetentionConfig(log=place.log, archive=Archive(tmp_path, JOB), sizes=SIZES, look_s=0.01),
+                RetentionConfig(log=place.log, archive=FileArchive(tmp_path, JOB), sizes=SIZES, interval_s=0.01),
                 old,
                 place.told.append,
             )
@@ -260,9 +260,9 @@ def test_two_masters_that_archive_at_once_do_no_harm(tmp_path):
 
 
 def test_an_archive_that_cannot_be_written_costs_only_room(tmp_path):
-    """It is told once, nothing is taken out; when it can be written again, the log is cut, and nothing is missing."""
+    """One report, no truncation; once it is writable again, the log is truncated, and no event is missing."""
 
-    class Failing(Archive):
+    class Failing(FileArchive):
         broken = True
         tried = 0
 
@@ -291,7 +291,7 @@ def test_an_archive_that_cannot_be_written_costs_only_room(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_without_rights_is_told(tmp_path):
+def test_a_directory_without_permissions_is_reported(tmp_path):
     """The message names the directory and the reason."""
 
     async def scenario() -> None:
@@ -326,8 +326,8 @@ def test_the_archive_of_another_log_is_left_alone(tmp_path):
     run(scenario())
 
 
-def test_an_archive_that_went_away_is_not_begun_anew(tmp_path):
-    """A disk that is not mounted has not what was archived: nothing is written there, and nothing taken out."""
+def test_a_missing_archive_is_not_started_again(tmp_path):
+    """An unmounted disk has no archived events: nothing is written there, and nothing is truncated."""
 
     async def scenario() -> None:
         async with Place(tmp_path / "disk", "unmounted") as place:
@@ -343,7 +343,9 @@ def test_an_archive_that_went_away_is_not_begun_anew(tmp_path):
                 (tmp_path / "disk" / JOB).mkdir(parents=True)
 
                 async def says_so() -> bool:
-                    return any("mount it" in fact.error for fact in place.told if isinstance(fact, ArchiveFailed))
+                    return any(
+                        "mount the archive" in fact.error for fact in place.told if isinstance(fact, ArchiveFailed)
+                    )
 
                 await place.until(says_so)
                 (tmp_path / "disk" / JOB).rmdir()
@@ -356,7 +358,7 @@ def test_an_archive_that_went_away_is_not_begun_anew(tmp_path):
 
 
 class Tight(MemoryLog):
-    """A log whose store has a limit, as the test says."""
+    """A log whose store has a limit set by the test."""
 
     said = Space(used=10, limit=100, full=False)
 
@@ -364,8 +366,8 @@ class Tight(MemoryLog):
         return self.said
 
 
-def test_a_store_that_runs_low_is_told_and_made_room_in(tmp_path):
-    """Near its limit, or full, samples are to be left out and what is archived goes at once; told when it is over."""
+def test_low_space_is_reported_and_freed(tmp_path):
+    """Near the limit, samples are shed and archived events truncated at once; the recovery is recorded."""
 
     async def scenario() -> None:
         for low in (Space(used=75, limit=100, full=False), Space(used=1 << 30, limit=0, full=True)):
@@ -392,12 +394,12 @@ def test_a_store_that_runs_low_is_told_and_made_room_in(tmp_path):
     run(scenario())
 
 
-def test_a_state_that_could_not_be_folded_is_not_kept(tmp_path):
-    """No snapshot is made of a poisoned state."""
+def test_a_poisoned_state_has_no_snapshot(tmp_path):
+    """No snapshot of a poisoned state is made."""
 
     async def scenario() -> None:
         async with Place(tmp_path, "poison") as place, place.retention() as retention:
-            place.state.poisoned = "event 7: made up"
+            place.state.log.poisoned = "event 7: made up"
             await place.write(retention, 100)
             await asyncio.sleep(0.05)
             assert await place.log.snapshot() is None

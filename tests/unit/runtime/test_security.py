@@ -1,4 +1,4 @@
-"""Credentials and openings: what is believed, and what is refused with which words."""
+"""Credentials and handshakes: what is accepted, and what is refused with which message."""
 
 import datetime
 import os
@@ -18,7 +18,7 @@ from ftcore.ids import seconds
 from ftcore.launch import paths
 from ftcore.runtime.master.refusals import Refusals
 from ftcore.runtime.wire import frames
-from ftcore.runtime.wire.opening import OPENING_BYTES_MAX, Admitted, Call, Opening, Turned
+from ftcore.runtime.wire.handshake import HANDSHAKE_BYTES_MAX, Admitted, CallerHandshake, Handshake, Rejection
 from ftcore.runtime.wire.security import from_environ
 
 TOKEN = "0123456789abcdef-a"
@@ -31,57 +31,59 @@ def hello(protocol: int = frames.PROTOCOL) -> bytes:
     return frames.encode(word)
 
 
-def knocked(opening: Opening, token: str = TOKEN, body: bytes = COMMAND) -> tuple[Call, frames.AuthProof | None]:
-    call = Call(token, "j", "n")
-    challenge = opening.take(frames.encode(call.knock))
+def knocked(
+    opening: Handshake, token: str = TOKEN, body: bytes = COMMAND
+) -> tuple[CallerHandshake, frames.AuthProof | None]:
+    call = CallerHandshake(token, "j", "n")
+    challenge = opening.receive(frames.encode(call.request))
     assert isinstance(challenge, frames.Challenge)
     return call, call.answer(challenge, body)
 
 
 def test_the_token_opens_and_never_crosses_the_wire():
-    """Who knows the token is let in with its first word, and neither side has said it; so for agents and operators."""
+    """Callers that know the token are admitted, agents and operators alike; neither side sends it."""
     for body in (COMMAND, hello()):
-        opening = Opening(TOKEN, "j")
+        opening = Handshake(TOKEN, "j")
         call, sealed = knocked(opening, body=body)
         assert sealed is not None
-        found = opening.take(frames.encode(sealed))
+        found = opening.receive(frames.encode(sealed))
         assert isinstance(found, Admitted)
         assert frames.encode(found.frame) == body
-        assert TOKEN.encode() not in frames.encode(call.knock) + frames.encode(sealed)
-    assert isinstance(Opening("", "j").take(hello()), Admitted)
+        assert TOKEN.encode() not in frames.encode(call.request) + frames.encode(sealed)
+    assert isinstance(Handshake("", "j").receive(hello()), Admitted)
 
 
 def test_who_is_refused_and_why():
-    """A replayed opening, another token, another job, another version, no token, garbage, a huge first frame."""
-    opening, again = Opening(TOKEN, "j"), Opening(TOKEN, "j")
+    """A replayed handshake, another token, another job, another version, no token, garbage, a huge first frame."""
+    opening, again = Handshake(TOKEN, "j"), Handshake(TOKEN, "j")
     call, sealed = knocked(opening)
     assert sealed is not None
-    again.take(frames.encode(call.knock))
+    again.receive(frames.encode(call.request))
     forged = frames.AuthProof(nonce=sealed.nonce, proof="0" * 64, body=sealed.body)
     swapped = frames.AuthProof(nonce=sealed.nonce, proof=sealed.proof, body=frames.msgspec.Raw(hello()))
-    knocks = [frames.encode(Call(TOKEN, job, "n").knock) for job in ("j", "other")]
-    unlike = Opening(TOKEN, "j")
+    knocks = [frames.encode(CallerHandshake(TOKEN, job, "n").request) for job in ("j", "other")]
+    unlike = Handshake(TOKEN, "j")
     assert knocked(unlike, "another-token-0123")[1] is None  # the caller notices first, tells nothing, and says so
     cases = [
         (again, frames.encode(sealed), "replay", "another stream"),
         (opening, frames.encode(forged), "token", "wrong token"),
         (opening, frames.encode(swapped), "token", "wrong token"),
         (unlike, frames.encode(frames.AuthReject()), "token", "wrong token"),
-        (Opening(TOKEN, "j"), knocks[1], "job", "leads j, not other"),
-        (Opening(TOKEN, "j"), knocks[0].replace(b'"protocol":2', b'"protocol":7'), "version", "same version"),
-        (Opening(TOKEN, "j"), hello(7), "version", "protocol 7 (ftcore 9)"),
-        (Opening(TOKEN, "j"), b'{"f":"salute","protocol":7,"version":"9","node":"n"}', "version", "same version"),
-        (Opening(TOKEN, "j"), hello(), "token", "FTCORE_TOKEN_FILE"),
-        (Opening(TOKEN, "j"), COMMAND, "token", "FTCORE_TOKEN_FILE"),
-        (Opening(TOKEN, "j"), b"[" * 3_000_000, "token", "asks for a token"),
-        (Opening("", "j"), knocks[0], "token", "has no token"),
-        (Opening("", "j"), b"GET / HTTP/1.1", "unreadable", "no frame"),
-        (Opening("", "j"), frames.encode(frames.Beat(round=1)), "unreadable", "opens no stream"),
-        (Opening("", "j"), frames.encode(sealed), "unreadable", "opens no stream"),
+        (Handshake(TOKEN, "j"), knocks[1], "job", "leads j, not other"),
+        (Handshake(TOKEN, "j"), knocks[0].replace(b'"protocol":2', b'"protocol":7'), "version", "same version"),
+        (Handshake(TOKEN, "j"), hello(7), "version", "protocol 7 (ftcore 9)"),
+        (Handshake(TOKEN, "j"), b'{"f":"salute","protocol":7,"version":"9","node":"n"}', "version", "same version"),
+        (Handshake(TOKEN, "j"), hello(), "token", "FTCORE_TOKEN_FILE"),
+        (Handshake(TOKEN, "j"), COMMAND, "token", "FTCORE_TOKEN_FILE"),
+        (Handshake(TOKEN, "j"), b"[" * 3_000_000, "token", "requires a token"),
+        (Handshake("", "j"), knocks[0], "token", "has no token"),
+        (Handshake("", "j"), b"GET / HTTP/1.1", "unreadable", "not a frame"),
+        (Handshake("", "j"), frames.encode(frames.Beat(round=1)), "unreadable", "cannot open a stream"),
+        (Handshake("", "j"), frames.encode(sealed), "unreadable", "cannot open a stream"),
     ]
     for case, body, kind, words in cases:
-        found = case.take(body)
-        assert isinstance(found, Turned), (kind, found)
+        found = case.receive(body)
+        assert isinstance(found, Rejection), (kind, found)
         assert (found.kind, words in found.reason) == (kind, True), found
         assert TOKEN not in repr(found)
 
@@ -96,19 +98,19 @@ def test_who_is_refused_and_why():
     ],
     ids=["no-token", "version-and-token", "version", "essay"],
 )
-def test_an_operator_who_is_refused_is_not_taken_for_the_node_they_ask_about(token: str, said: dict[str, object]):
-    """The record says who called."""
+def test_a_refused_operator_is_recorded_as_operator(token: str, said: dict[str, object]):
+    """The record names the caller."""
     drain = msgspec.json.decode(COMMAND) | {"command": "drain", "node": "n1"}
-    found = Opening(token, "j").take(msgspec.json.encode(drain | said))
-    assert isinstance(found, Turned)
+    found = Handshake(token, "j").receive(msgspec.json.encode(drain | said))
+    assert isinstance(found, Rejection)
     assert found.name == "me"
 
 
 def test_refusals_are_few_facts_however_many_there_are():
-    """A thousand callers a second for a day are some dozen facts that count them all but the last few."""
+    """A thousand callers per second for a day cause some dozen facts, which count nearly all of them."""
     told: list[CallerRefused] = []
     refusals = Refusals(told.append)
-    turned = Turned(kind="token", reason="wrong token", name="n")
+    turned = Rejection(kind="token", reason="wrong token", name="n")
     for second in range(24 * 3600):
         for peer in ("10.0.0.1", f"10.1.0.{second % 200}"):
             refusals.add(turned, peer, seconds(second))
@@ -134,7 +136,7 @@ def written(folder: Path, name: str, ca: trustme.CA, cert: trustme.LeafCert) -> 
 
 
 def test_certificates_are_tried_at_the_start(tmp_path: Path, files: dict[str, str]):
-    """Expired, of another authority, for another name, not fitting, not there: one message each; a good one is fine."""
+    """Expired, another CA, another name, mismatched, missing: one message each; valid ones pass."""
     ca, other = trustme.CA(), trustme.CA()
     past = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
     expired = written(
@@ -153,13 +155,13 @@ def test_certificates_are_tried_at_the_start(tmp_path: Path, files: dict[str, st
         (expired, "127.0.0.1", "expired.*renew it"),
         (foreign, "127.0.0.1", "not signed by FTCORE_TLS_CA"),
         (files, "10.9.9.9", "is not for 10.9.9.9.*FTCORE_TLS_NAME"),
-        ({**files, "FTCORE_TLS_KEY": expired["FTCORE_TLS_KEY"]}, "", "no certificate and its key"),
+        ({**files, "FTCORE_TLS_KEY": expired["FTCORE_TLS_KEY"]}, "", "not a certificate and its key"),
         ({**files, "FTCORE_TLS_KEY": ""}, "", "belong together"),
         ({**files, "FTCORE_TLS_CA": ""}, "", "FTCORE_TLS_CA is not"),
         ({**files, "FTCORE_TLS_CA": str(tmp_path / "nothing")}, "", "holds no certificate"),
         ({**files, "FTCORE_TLS_CERT": "/nowhere"}, "", "FTCORE_TLS_CERT: cannot read /nowhere"),
         ({**files, "FTCORE_TLS_MUTUAL": "no"}, "", "expected 1"),
-        ({**files, "FTCORE_TLS_MUTUAL": "0"}, "", "anybody"),
+        ({**files, "FTCORE_TLS_MUTUAL": "0"}, "", "admits every caller"),
     ]
     for env, host, words in cases:
         with pytest.raises(UsageError, match=words):
@@ -169,7 +171,7 @@ def test_certificates_are_tried_at_the_start(tmp_path: Path, files: dict[str, st
 
 
 def test_certificates_are_renewed_in_place(tmp_path: Path):
-    """A renewed pair is taken up; half of one, as while files are exchanged, leaves the old pair in force."""
+    """A renewed pair is used; half of one, during an exchange of files, leaves the old pair in use."""
     ca = trustme.CA()
     tls = from_environ(written(tmp_path, "a", ca, ca.issue_cert("h"))).tls
     assert tls is not None
@@ -182,7 +184,7 @@ def test_certificates_are_renewed_in_place(tmp_path: Path):
 
 
 def test_where_the_token_comes_from(tmp_path: Path):
-    """File, variable, or made beside the log, once, private; what is unfit or others could change is refused."""
+    """File, variable, or created beside the log, once, private; an unfit token or a shared file is refused."""
     file, own = tmp_path / "file", tmp_path / "new" / "job.db.token"
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o600)
@@ -242,7 +244,7 @@ def test_another_user_s_directory_for_sockets_is_not_used(monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 def test_another_user_of_the_machine_neither_reads_nor_joins(tmp_path: Path):
-    """With the log's URL in hand, somebody else can neither look at a job nor join it: one line, exit code 2 or 4."""
+    """Another user with the log's URL can neither read a job nor join it: one line, exit code 2 or 4."""
     home = tmp_path / "home"
     env = {**os.environ, "XDG_STATE_HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
     script = tmp_path / "t.py"
@@ -284,38 +286,38 @@ def test_another_user_of_the_machine_neither_reads_nor_joins(tmp_path: Path):
         b'{"f":"sealed","nonce":"n","proof":"p","body":' + b"[" * 200_000,
         b'{"f":"sealed","nonce":"\xff","proof":"p","body":1}',
         b'{"f":"facts","facts":[{}]}',
-        b" " * (OPENING_BYTES_MAX + 1),
+        b" " * (HANDSHAKE_BYTES_MAX + 1),
     ],
     ids=["nested", "nested-in-raw", "not-utf-8", "another-frame", "large"],
 )
-def test_what_a_stranger_says_after_a_knock_is_no_frame_but_a_sealed_one(body: bytes, monkeypatch: pytest.MonkeyPatch):
-    """Nested or large or of any other kind, it is turned away, and nothing that anybody may send is decoded whole."""
-    opening = Opening("secret", "j")
-    opening.take(frames.encode(Call("guess", "j", "n").knock))
+def test_after_a_challenge_only_a_proof_is_decoded(body: bytes, monkeypatch: pytest.MonkeyPatch):
+    """Any other frame is refused, and frames of unauthenticated callers are never fully decoded."""
+    opening = Handshake("secret", "j")
+    opening.receive(frames.encode(CallerHandshake("guess", "j", "n").request))
 
     def decoded(_: bytes) -> None:
         raise AssertionError("decoded before the proof")
 
     monkeypatch.setattr(frames, "decode_from_agent", decoded)
-    turned = opening.take(body)
-    assert isinstance(turned, Turned)
+    turned = opening.receive(body)
+    assert isinstance(turned, Rejection)
     assert turned.kind == "unreadable"
 
 
 def test_nested_brackets_are_no_frame_where_there_is_no_token_either():
-    """They end neither the stream's task nor the master's."""
-    turned = Opening("", "j").take(b'{"f":"hello","x":' + b"[" * 200_000)
-    assert isinstance(turned, Turned)
+    """They end neither the stream's task nor the master."""
+    turned = Handshake("", "j").receive(b'{"f":"hello","x":' + b"[" * 200_000)
+    assert isinstance(turned, Rejection)
     assert turned.kind == "unreadable"
 
 
 @pytest.mark.parametrize("field", ["node", "job", "incarnation", "version"])
-def test_a_name_that_is_longer_than_any_goes_no_further(field: str):
-    """It is refused before the master hears of it, and what is recorded of it is short; so is an operator's essay."""
+def test_a_name_beyond_the_limit_is_refused(field: str):
+    """It is refused before the master handles it, and recorded in part; so is an operator's long reason."""
     said = msgspec.json.decode(hello())
-    found = Opening("", "j").take(msgspec.json.encode(said | {field: "x" * 1_000_000}))
-    assert isinstance(found, Turned)
+    found = Handshake("", "j").receive(msgspec.json.encode(said | {field: "x" * 1_000_000}))
+    assert isinstance(found, Rejection)
     assert found.kind == "unreadable"
     assert len(found.reason) + len(found.name) + len(found.version) < 400
     essay = msgspec.json.encode(msgspec.json.decode(COMMAND) | {"why": "x" * 1_000_000})
-    assert isinstance(Opening("", "j").take(essay), Turned)
+    assert isinstance(Handshake("", "j").receive(essay), Rejection)

@@ -1,4 +1,4 @@
-"""The sequencer: what it hands to the log, in what portions, and what it does with what cannot be handed on."""
+"""The sequencer: its appends, their sizes, and facts that cannot be appended."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def said(why: str) -> OperatorCommanded:
 
 
 class Told:
-    """What a sequencer told, and the state that it told it with."""
+    """The batches reported by a sequencer, with the state at that time."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -44,7 +44,7 @@ class Told:
 
 
 async def sequenced(log: EventLog, *facts: Any) -> tuple[Told, list[Event]]:
-    """Submit facts at once; what was told, and the log, once all of them are dealt with."""
+    """Submit facts at once; returns the reported batches and the log once all are processed."""
     leadership = await log.campaign(Candidate(host="host", pid=1, address="unix:master"))
     told = Told()
     told.sequencer = Sequencer(log, JobState(), leadership.term, SystemClock(), told)
@@ -63,8 +63,8 @@ async def in_memory(name: str) -> EventLog:
     return await open_log(f"memory://sequencer-{name}", "job", create=True)
 
 
-def test_a_large_group_behind_many_small_ones_is_appended_alone() -> None:
-    """A batch that is more than the log takes at once lands in parts of whole groups, and is told of as one."""
+def test_a_large_group_after_many_small_ones_is_appended_alone() -> None:
+    """A batch beyond the append limit is appended in parts of whole groups, and reported as one."""
     sizes = (BATCH_BYTES_MAX - 20_000, GROUP_BYTES_MAX - 20_000)
 
     async def scenario() -> tuple[Told, list[Event]]:
@@ -76,10 +76,10 @@ def test_a_large_group_behind_many_small_ones_is_appended_alone() -> None:
     assert told.batches == [["master.elected", "operator.commanded", "operator.commanded"]]
 
 
-def test_what_came_before_a_fact_that_cannot_be_folded_is_told_with_the_state_of_the_log(
+def test_facts_before_one_that_cannot_be_folded_are_committed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A turn that fails half way leaves nothing behind: what is told and kept is the log's."""
+    """A turn that fails halfway leaves no trace: reports and state are those of the log."""
 
     def failing(state: JobState, fact: Event) -> list[Event]:
         events = turn(state, fact)
@@ -100,8 +100,8 @@ def test_what_came_before_a_fact_that_cannot_be_folded_is_told_with_the_state_of
     assert '"why":"poison"' in events[1].data.fact
 
 
-def test_a_group_that_is_more_than_the_log_takes_parks_the_job() -> None:
-    """The job is parked with the reason, whoever leads: no master dies of it, and what came with it lands."""
+def test_a_group_beyond_the_append_limit_parks_the_job() -> None:
+    """The job is parked with the reason; no master fails because of it, and earlier facts are appended."""
 
     async def scenario() -> tuple[Told, list[Event]]:
         return await sequenced(await in_memory("over"), ELECTED, said("x" * GROUP_BYTES_MAX), said("later"))
@@ -110,14 +110,14 @@ def test_a_group_that_is_more_than_the_log_takes_parks_the_job() -> None:
     assert told.batches == [["master.elected"], ["job.parked"], ["operator.commanded"]]
     parked = events[1].data
     assert isinstance(parked, JobParked)
-    assert "operator.commanded and the 0 events that follow from it are 1048" in parked.error
-    assert f"the log takes {GROUP_BYTES_MAX} at once" in parked.error
+    assert "operator.commanded and its 0 decisions are 1048" in parked.error
+    assert f"the limit of one append is {GROUP_BYTES_MAX}" in parked.error
     assert parked.fact.startswith('{"id":')
     assert len(encode(events[1])) < GROUP_BYTES_MAX // 4
 
 
-def test_a_store_that_takes_less_at_once_gets_less_and_parks_one_fact_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the store refuses as too large is appended group by group; a group that it refuses parks the job."""
+def test_a_store_with_a_lower_limit_gets_smaller_appends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused batch is appended group by group; a refused group parks the job."""
     takes = 50_000
 
     async def scenario() -> tuple[Told, list[Event]]:

@@ -1,11 +1,11 @@
-"""The channel between an agent and its helpers, and between torchrun and its sidecar."""
+"""The channel between an agent and its helper processes, and between torchrun and its sidecar."""
 
 from ftcore.rdzv_etcd import channel
 from ftcore.runtime.warm import protocol
 
 
-def test_last_words_are_heard_of_a_peer_that_did_not_read_all() -> None:
-    """The kernel tells the reader of the unread message first, before what the peer had said."""
+def test_last_messages_of_a_peer_with_unread_input_are_received() -> None:
+    """The kernel reports the unread message first, before the last messages of the peer."""
     ours, theirs = protocol.pair()
     with ours:
         with theirs:

@@ -1,4 +1,4 @@
-"""When a fault counts as the one before it come again."""
+"""When a fault counts as a repeat of the one before it."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ def key(summary: str, step: int | None = None) -> str:
 @pytest.mark.parametrize(("now", "before"), [(REPORTED, PRINTED), (PRINTED, REPORTED), (PRINTED, PRINTED)])
 @pytest.mark.parametrize("step", [None, 7])
 def test_an_exception_is_the_same_as_reported_and_as_printed(now: str, before: str, step: int | None) -> None:
-    """Which of the two is read first is chance: the row of equal faults must not begin anew for it."""
+    """Either of the two may be read first; the count of repeats must not restart."""
     assert is_same(key(now, step), key(before, step))
 
 
 def test_another_exception_or_another_step_is_another_fault() -> None:
-    """Neither the class of the exception nor its message is left out; nor is the step, unless none was made since."""
+    """Class, message and step are compared; the step only if one was completed since."""
     assert not is_same(key("rank 0 on node0: EOFError: pickle data was truncated"), key(PRINTED))
     assert not is_same(key("rank 0 on node0: _pickle.UnpicklingError: invalid load key"), key(PRINTED))
     assert not is_same(key(REPORTED, 8), key(PRINTED, 7))

@@ -1,32 +1,32 @@
-"""Which checkpoints the state counts on."""
+"""Which checkpoints the state assumes to exist."""
 
 from ftcore.events.job import CheckpointCommitted
-from ftcore.policies.config import parse
+from ftcore.policies.file.config import parse
 from ftcore.testing.driver import JobDriver
 
 
 def kept(driver: JobDriver, *kept: int) -> list[int]:
-    """The steps counted on after a checkpoint every ten steps, with what the script says is kept."""
+    """The assumed checkpoints after one every ten steps, with the number that the script keeps."""
     driver.start()
     for place, count in enumerate(kept, start=1):
         driver.own(CheckpointCommitted(round=1, step=10 * place, kept=count))
-    return driver.state.checkpoints
+    return driver.state.training.checkpoints
 
 
-def test_all_are_counted_on_where_nobody_says_what_is_kept() -> None:
+def test_without_a_declared_number_all_are_assumed_to_exist() -> None:
     """Up to a bound."""
     assert kept(JobDriver(), *[0] * 5) == [10, 20, 30, 40, 50]
     assert len(kept(JobDriver(), *[0] * 100)) == 64
 
 
-def test_the_script_says_what_is_kept() -> None:
-    """What it removed is not gone back to; the newest word counts."""
+def test_the_script_declares_how_many_are_kept() -> None:
+    """A removed checkpoint is no rollback target; the newest declaration counts."""
     assert kept(JobDriver(), 3, 3, 3, 3, 3) == [30, 40, 50]
     assert kept(JobDriver(), 0, 0, 0, 0, 1) == [50]
 
 
-def test_else_the_policy_file_says_it() -> None:
-    """The script's own word comes before the file's."""
+def test_else_the_policy_file_declares_it() -> None:
+    """The declaration of the script overrides the file's."""
     text = "version: 1\njob: {checkpoints_kept: 2}\n"
     assert kept(JobDriver(policy=parse(text, "file")), 0, 0, 0) == [20, 30]
     assert kept(JobDriver(policy=parse(text, "file")), 3, 3, 3) == [10, 20, 30]

@@ -27,8 +27,8 @@ def driver():
     return driver
 
 
-def test_what_is_restored_is_what_was_kept(driver):
-    """State and tail come back to the byte."""
+def test_a_restored_state_equals_the_stored_one(driver):
+    """State and tail are equal to the byte."""
     tail = [event for event in driver.events if isinstance(event.data, AlertRaised)] or driver.events[:2]
     restored = restore(seal(pack(driver.state, tail)))
     assert restored is not None
@@ -41,8 +41,8 @@ def _with_header(kept: Snapshot, **changes) -> Snapshot:
     return attrs.evolve(kept, body=msgspec.json.encode({**msgspec.json.decode(head), **changes}) + b"\n" + rest)
 
 
-def test_what_cannot_be_trusted_is_not_used(driver):
-    """One that was cut or changed, is of another ftcore, another model, another seq, or no snapshot at all."""
+def test_an_invalid_snapshot_is_not_used(driver):
+    """It was truncated or changed, is of another ftcore, model or seq, or is no snapshot."""
     kept = seal(pack(driver.state))
     assert restore(kept) is not None
     for wrong in (
@@ -61,8 +61,8 @@ def test_what_cannot_be_trusted_is_not_used(driver):
     assert restore(attrs.evolve(kept, seq=Seq(kept.seq + 1))) is None
 
 
-def test_the_newest_one_of_use_is_recalled(driver):
-    """A newer snapshot that is of no use is passed over; without any of use the fold begins at the start."""
+def test_the_newest_usable_snapshot_is_recalled(driver):
+    """A newer unusable snapshot is skipped; without a usable one, the fold begins at the start of the log."""
 
     async def scenario() -> None:
         log = await MemoryStore("states recall").open(JobName("demo"), create=True)
@@ -84,14 +84,14 @@ def test_the_newest_one_of_use_is_recalled(driver):
 
 
 def test_the_model_has_a_digest():
-    """Another shape of the state has another digest: a snapshot of a development version is told apart."""
+    """Another schema of the state has another digest, which identifies snapshots of development versions."""
     assert len(snapshots.model()) == 32
 
 
-def test_a_live_state_with_whole_numbers_is_of_use(driver):
-    """Where a master put 30 for 30.0 into its state, its snapshot is restored all the same."""
+def test_a_snapshot_with_integers_for_floats_is_usable(driver):
+    """A snapshot with 30 for 30.0 is restored."""
     driver.fail("node1", exitcode=-9)
     assert driver.state.incident is not None
-    driver.state.incident.grace_s = 30
+    driver.state.incident.plan_in_force().grace_s = 30
     restored = restore(seal(pack(driver.state)))
-    assert restored is not None and restored.state.incident.grace_s == 30.0
+    assert restored is not None and restored.state.incident.plan_in_force().grace_s == 30.0

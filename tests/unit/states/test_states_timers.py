@@ -12,28 +12,28 @@ from ftcore.states import timers
 from ftcore.states.fold import fold
 from ftcore.states.job import JobPhase
 from ftcore.states.model import JobState
-from ftcore.states.timers import TIMERS, Timer, Unknown, parse
+from ftcore.states.timers import TIMERS, Timer, UnknownTimer, parse
 
 LOGS = sorted((Path(__file__).parents[2] / "golden" / "logs").glob("*/*.ftlog"))
 
 KEYS: dict[str, Timer] = {
-    "join": timers.Join(),
-    "diagnosis": timers.Diagnosis(),
-    "backoff/3": timers.Backoff(3),
-    "window/3": timers.Window(3),
-    "return/3": timers.Return(3),
-    "settle/3": timers.Settle(3),
-    "outcome/12": timers.Outcome(12),
-    "action/r3.start/1": timers.Action("r3.start/1"),
-    "departure": timers.Departure(),
-    "offer": timers.Offer(),
+    "join": timers.JoinTimer(),
+    "diagnosis": timers.DiagnosisTimer(),
+    "backoff/3": timers.BackoffTimer(3),
+    "window/3": timers.WindowTimer(3),
+    "return/3": timers.ReturnTimer(3),
+    "settle/3": timers.SettleTimer(3),
+    "outcome/12": timers.OutcomeTimer(12),
+    "action/r3.start/1": timers.ActionTimer("r3.start/1"),
+    "departure": timers.DepartureTimer(),
+    "offer": timers.OfferTimer(),
 }
-"""A key of every kind, as released logs have it: never changed, added to only."""
+"""A key of every kind, as in released logs: entries are only added, never changed."""
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_of_a_log_means_a_timer_and_the_timer_makes_that_key(key: str):
-    """Keys are what they always were, in both directions."""
+    """Keys of released logs are parsed and built unchanged."""
     assert parse(key) == KEYS[key]
     assert KEYS[key].key == key
 
@@ -50,29 +50,29 @@ def test_the_family_is_closed():
 )
 def test_an_unknown_key_is_kept_as_it_is(key: str):
     """A timer of a newer ftcore keeps its key, runs until it expires, and survives the end of a plan."""
-    assert parse(key) == Unknown(key)
+    assert parse(key) == UnknownTimer(key)
     assert parse(key).key == key
     state = JobState()
     timers.start(state, parse(key), 5, 0.0)
     timers.cancel_of_plan(state)
     assert state.deadlines == {key: 5}
-    assert timers.expire(state, key, 5) == Unknown(key)
+    assert timers.expire(state, key, 5) == UnknownTimer(key)
     assert state.deadlines == {}
 
 
-def test_a_timer_that_was_started_anew_does_not_expire_at_its_old_time():
-    """An expiry counts for the timer that it was of; one that names no time counts always."""
+def test_a_restarted_timer_does_not_expire_at_its_old_time():
+    """An expiry must have the timer's time; an expiry without a time always matches."""
     state = JobState()
-    timers.start(state, timers.Offer(), 1, 2.0)
-    assert timers.due(state, timers.Offer()) == 2_000_000_001
+    timers.start(state, timers.OfferTimer(), 1, 2.0)
+    assert timers.due(state, timers.OfferTimer()) == 2_000_000_001
     assert timers.expire(state, "offer", 1_000_000_001) is None
-    assert timers.is_running(state, timers.Offer())
-    assert timers.expire(state, "offer", 0) == timers.Offer()
-    assert timers.due(state, timers.Offer()) is None
+    assert timers.is_running(state, timers.OfferTimer())
+    assert timers.expire(state, "offer", 0) == timers.OfferTimer()
+    assert timers.due(state, timers.OfferTimer()) is None
 
 
-def test_a_plan_takes_its_timers_with_it():
-    """Timers of rounds, of a departure and of a diagnosis end with the plan; all others run on."""
+def test_timers_of_a_plan_end_with_it():
+    """Timers of rounds, of a departure and of a diagnosis end with the plan; all others keep running."""
     state = JobState()
     for timer in KEYS.values():
         timers.start(state, timer, 0, 1.0)
@@ -91,8 +91,8 @@ def test_a_timer_runs_in_the_phases_that_it_declares(path: Path):
         fold(state, event)
 
 
-def test_nobody_else_reads_or_writes_keys():
-    """Only the module of the timers looks into the deadlines of a state."""
+def test_no_other_module_reads_or_writes_keys():
+    """Only the module of the timers accesses the deadlines of a state."""
     package = Path(ftcore.__file__).parent
     elsewhere = [path for path in package.rglob("*.py") if re.search(r"\bstate\.deadlines\b", path.read_text())]
     assert elsewhere == [package / "states" / "timers.py"]

@@ -39,15 +39,15 @@ def test_a_mirror_stays_in_step_through_whole_logs():
         for (machine, instance), model in mirror.models.items():
             if machine == "job":
                 assert model.state == state.phase
-            elif machine == "node" and state.nodes[instance].workers:
-                assert model.state == state.nodes[instance].phase
+            elif machine == "node" and state.membership.nodes[instance].workers:
+                assert model.state == state.membership.nodes[instance].phase
             elif machine == "incident" and state.incident is not None and state.incident.id == instance:
                 assert model.state == state.incident.phase
     assert {machine for machine, _ in mirror.models} == {"job", "node", "worker", "incident"}
 
 
 def test_hooks_are_called_on_entering_and_leaving():
-    """A model's ``on_enter_...`` and ``on_exit_...`` see the fold's change; beginnings call none."""
+    """A model's ``on_enter_...`` and ``on_exit_...`` see the fold's change; a first state calls none."""
     seen: list[str] = []
 
     class Job(Model):
@@ -69,8 +69,8 @@ def test_hooks_are_called_on_entering_and_leaving():
 
 
 def test_a_machine_that_does_not_exist_is_refused():
-    """A mistyped name is an error that tells the names there are."""
-    with pytest.raises(ValueError, match="no machine is called nodes; there are job, master, agent, work, node"):
+    """The error for an unknown name lists the known names."""
+    with pytest.raises(ValueError, match="unknown machine nodes; expected job, master, agent, work, node"):
         Mirror({"nodes": Model})
 
 
@@ -85,7 +85,7 @@ def test_drawings_show_every_state_and_arrow(machine):
 
 
 def test_nothing_else_imports_transitions():
-    """A job, and the command line, pay nothing for the views."""
+    """Neither a job nor the command line imports the package."""
     code = (
         "import sys, ftcore.engine.decide, ftcore.replay, ftcore.cli.ctl_machines; print('transitions' in sys.modules)"
     )

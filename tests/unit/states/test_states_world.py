@@ -57,14 +57,14 @@ def test_the_next_size():
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (spec(1, 3, 4), "--node-unit: found 4; expected a number of which some multiple lies within --nnodes 1:3"),
+        (spec(1, 3, 4), "--node-unit: found 4; expected a number with a multiple within --nnodes 1:3"),
         (spec(1, 3, 0), "--node-unit: found 0"),
-        (spec(2, 4, 1, (2, 8)), "--node-sizes: found 8, which lies outside of --nnodes 2:4"),
-        (spec(2, 8, 2, (2, 3)), "--node-sizes: found 3, which is no multiple of --node-unit 2"),
+        (spec(2, 4, 1, (2, 8)), "--node-sizes: found 8, which is outside of --nnodes 2:4"),
+        (spec(2, 8, 2, (2, 3)), "--node-sizes: found 3, which is not a multiple of --node-unit 2"),
     ],
 )
 def test_impossible_jobs(asked, words):
-    """A job that no number of nodes could satisfy, or with a size that can never be, is told in one line."""
+    """A job without a possible world, or with an impossible size, is refused in one line."""
     assert words in impossible(asked)
 
 
@@ -74,8 +74,8 @@ def test_ranks_follow_ordinals_as_numbers():
     assert [(m.node, m.base_rank) for m in members] == [("n2", 0), ("n9", 2), ("n10", 4)]
 
 
-def test_nodes_without_a_place_of_their_own_stand_in_order_of_their_names():
-    """Whoever called first: node-2 comes before node-10; a node that asked for its place keeps it."""
+def test_unsettled_nodes_are_placed_in_order_of_their_names():
+    """In any order of joining, node-2 comes before node-10; a node that requested its place keeps it."""
     called = [node(place, name=name, settled=False) for place, name in enumerate(("node-10", "node-9", "node-2"))]
     assert names(form_world(called, spec(1, 8))) == ["node-2", "node-9", "node-10"]
     asked = [attrs.evolve(called[0], settled=True), *called[1:]]
@@ -100,13 +100,13 @@ def test_too_few_make_no_world():
 
 
 def test_nodes_of_different_width():
-    """Base ranks add up what the nodes before hold."""
+    """A base rank is the sum of the slots of the nodes before."""
     wide = [node(0, slots=4), node(1, slots=1), node(2, slots=3)]
     assert [m.base_rank for m in form_world(wide, spec(1, 3))] == [0, 4, 5]
 
 
 def test_a_replacement_inherits_the_place():
-    """The spare takes the lost node's ordinal and ranks; nobody else moves, and the one that comes back stands by."""
+    """A spare inherits the lost node's ordinal and ranks; no other node moves, and the lost node rejoins as a spare."""
     four = spec(4, 4)
     before = nodes(0, 1, 2, 3)
     members = form_world(nodes(0, 2, 3, 4), four, before)
@@ -121,7 +121,7 @@ def test_a_replacement_inherits_the_place():
 
 
 def test_a_replacement_fits_its_place():
-    """As many ranks count first, for they keep the others' where they are; then the same switch; then the order."""
+    """The same number of slots is preferred, as it keeps the ranks of others; then the same switch; then the order."""
     job = spec(2, 2, order_by="switch")
     before = [node(0, switch="s1", slots=4), node(1, switch="s1", slots=4)]
     spares = [node(2, slots=2, switch="s1"), node(3, slots=4, switch="s2"), node(4, slots=4, switch="s1")]
@@ -131,19 +131,19 @@ def test_a_replacement_fits_its_place():
 
 
 def test_nodes_of_one_switch_are_neighbours():
-    """Labels come before ordinals, their numbers compared as numbers; a node without the label stands last."""
+    """Labels come before ordinals, their numbers compared as numbers; a node without the label comes last."""
     there = [node(0, switch="s10"), node(1, switch="s2"), node(2), node(3, switch="s10"), node(4, switch="s2")]
     assert names(form_world(there, spec(1, 5, order_by="switch"))) == ["n1", "n4", "n0", "n3", "n2"]
 
 
-def test_who_trained_goes_on():
-    """A smaller world takes those who trained before any spare, even one that would stand before them."""
+def test_members_of_the_world_before_are_chosen_first():
+    """A smaller world prefers members of the world before to spares with lower ordinals."""
     before = [node(n, switch=f"s{n}") for n in (0, 1, 2, 3)]
     there = [*before[2:], node(4, switch="s1")]
     assert names(form_world(there, spec(2, 4, 1, (2, 4), "switch"), before)) == ["n2", "n3"]
 
 
-def test_the_digest_tells_memberships_apart():
+def test_different_memberships_have_different_digests():
     """Equal memberships have equal digests; another incarnation makes another one."""
     two = spec(1, 2)
     one = form_world(nodes(0, 1), two)
@@ -152,7 +152,7 @@ def test_the_digest_tells_memberships_apart():
 
 
 def test_a_replacement_has_the_role_of_the_lost_node():
-    """Before it is as wide; a node of another role is taken only where no other is there."""
+    """The role comes before the number of slots; a node of another role is used only if no other is available."""
     before = [attrs.evolve(node(n), role=role) for n, role in enumerate(("ps", "trainer"))]
     spares = [attrs.evolve(node(2), role="trainer"), attrs.evolve(node(3, slots=4), role="ps")]
     assert names(form_world([before[1], *spares], spec(1, 2), before)) == ["n3", "n1"]
@@ -160,7 +160,7 @@ def test_a_replacement_has_the_role_of_the_lost_node():
 
 
 def test_nodes_with_commands_of_their_own():
-    """They may differ in command and role, and in nothing else; a job without that admits only its equal."""
+    """Specs of nodes may differ only in command and role; without that, they must be equal."""
     own = JobSpec(argv=("ps.py",), role="ps", nodes_max=2, own_commands=True)
     other = attrs.evolve(own, argv=("train.py", "--me"), role="trainer", module=True)
     assert own.admits(other) and other.admits(own)

@@ -75,7 +75,7 @@ def _compiled(script: Path, kind: str, form: str, hooks: str) -> dict[str, Any]:
     ("kind", "form", "when"), [("adam", "optimizer", "hooked"), ("sgd", "whole", "hooked"), ("sgd", "whole", "early")]
 )
 def test_hooks_change_nothing_that_is_compiled(tmp_path: Path, kind: str, form: str, when: str) -> None:
-    """Graphs, breaks and messages of a compiled step are the same with hooks, installed before torch or behind it."""
+    """Graphs, breaks and messages of a compiled step are the same with hooks, installed before or after torch."""
     plain, hooked = (_compiled(tmp_path / "step.py", kind, form, hooks) for hooks in ("plain", when))
     assert hooked.pop("steps") == STEPS
     assert plain.pop("steps") == 0

@@ -1,4 +1,4 @@
-"""What a script reports, as its agent reads it: findings, checkpoints, and nothing that could hurt the training."""
+"""Tests of a script's reports as its agent reads them: findings, checkpoints, and no harm to the training."""
 
 import math
 import os
@@ -20,7 +20,7 @@ CURVE = [3.0 + 0.01 * (step % 7) for step in range(200)]
 def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[page.PageReader]:
     """The agent's side of this process's page."""
     fd = page.create()
-    monkeypatch.setattr(_progress, "_opened", _progress.Progress(page.PageWriter(fd)))
+    monkeypatch.setattr(_progress, "_opened", _progress.ProgressCounter(page.PageWriter(fd)))
     made = page.PageReader(fd)
     yield made
     made.close()
@@ -33,7 +33,7 @@ def report(losses: list[float], first: int = 1) -> None:
 
 
 def test_a_spike_is_left_on_the_page(reader: page.PageReader) -> None:
-    """The step, the value and what was usual; ordinary steps leave nothing."""
+    """The finding has the step, the value and the usual value; ordinary steps cause none."""
     report(CURVE)
     assert reader.findings() == ()
     report([30.0], first=201)
@@ -44,7 +44,7 @@ def test_a_spike_is_left_on_the_page(reader: page.PageReader) -> None:
 
 
 def test_what_is_not_a_number_is_told_from_the_first_step_on(reader: page.PageReader) -> None:
-    """A NaN is a finding before anything was learned, and each of its steps belongs to one episode."""
+    """A NaN is a finding before anything is learned, and all of its steps belong to one episode."""
     report([math.nan, math.inf])
     assert [(found.kind, found.step, found.since) for found in reader.findings()] == [
         ("loss-nan", 1, 1),
@@ -56,7 +56,7 @@ def test_what_is_not_a_number_is_told_from_the_first_step_on(reader: page.PageRe
 
 
 def test_norms_have_no_threshold_unless_one_is_set(reader: page.PageReader) -> None:
-    """By default a large norm is found by its past alone; a threshold finds it at once, and a NaN is over it."""
+    """By default a large norm is compared with earlier ones only; a threshold finds it at once, and NaN is over it."""
     ftcore.worker.report(1, grad_norm=50.0)
     assert reader.findings() == ()
     ftcore.worker.watch(norm_threshold=3.0, norm_limit=None)
@@ -70,7 +70,7 @@ def test_norms_have_no_threshold_unless_one_is_set(reader: page.PageReader) -> N
 
 
 def test_a_step_that_is_computed_again_is_told_once(reader: page.PageReader) -> None:
-    """The same step over the threshold again is tolerated: it asks for nothing."""
+    """The same step over the threshold again is tolerated."""
     ftcore.worker.watch(norm_threshold=3.0)
     for _ in range(3):
         ftcore.worker.report(5, grad_norm=4.0)
@@ -78,14 +78,14 @@ def test_a_step_that_is_computed_again_is_told_once(reader: page.PageReader) -> 
 
 
 def test_losses_can_be_left_unwatched(reader: page.PageReader) -> None:
-    """``loss_limit=None`` switches off even the look at NaN."""
+    """``loss_limit=None`` switches off the check for NaN, too."""
     ftcore.worker.watch(loss_limit=None)
     report([*CURVE, 300.0, math.nan])
     assert reader.findings() == ()
 
 
 def test_another_limit_and_warm_up(reader: page.PageReader) -> None:
-    """A higher limit leaves a small spike alone; a shorter start-up judges earlier."""
+    """With a higher limit a small spike is not reported; with a shorter start-up samples are judged earlier."""
     ftcore.worker.watch(loss_limit=1000.0)
     report([*CURVE, 6.0])
     assert reader.findings() == ()
@@ -96,13 +96,13 @@ def test_another_limit_and_warm_up(reader: page.PageReader) -> None:
 
 @pytest.mark.parametrize("wrong", [{"loss_limit": 0.0}, {"norm_limit": -1.0}, {"norm_threshold": 0.0}])
 def test_a_setting_that_makes_no_sense_is_refused(reader: page.PageReader, wrong: dict[str, float]) -> None:
-    """A limit that is not over 0 is the script's mistake, told at once."""
+    """A limit that is not over 0 is refused at once."""
     with pytest.raises(ValueError, match=r"threshold|expected"):
         ftcore.worker.watch(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_watch_that_fails_is_switched_off(reader: page.PageReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistake of a detector costs its findings, never the training; steps are counted on."""
+    """An error in a detector costs its findings, never the training; steps are still counted."""
 
     def fail(self: object, step: int, value: float) -> None:
         raise ZeroDivisionError
@@ -115,7 +115,7 @@ def test_a_watch_that_fails_is_switched_off(reader: page.PageReader, monkeypatch
 
 
 def test_a_checkpoint_is_left_on_the_page(reader: page.PageReader) -> None:
-    """Step, path, seconds and how many are kept."""
+    """The note has step, path, seconds and the number of kept checkpoints."""
     ftcore.worker.saved(100, "s3://bucket/100", seconds=2.5, kept=3)
     ftcore.worker.saved(200)
     assert [(saved.step, saved.path, saved.seconds, saved.kept) for saved in reader.saves()] == [
@@ -126,19 +126,19 @@ def test_a_checkpoint_is_left_on_the_page(reader: page.PageReader) -> None:
 
 @pytest.mark.parametrize("wrong", [{"step": -1}, {"kept": -1}, {"seconds": math.nan}, {"seconds": math.inf}])
 def test_a_checkpoint_of_nonsense_is_refused(wrong: dict[str, float]) -> None:
-    """Figures below 0 are the script's mistake, told under ``ftrun`` and outside alike."""
-    with pytest.raises(ValueError, match="from 0 on"):
+    """Numbers below 0 are refused under ``ftrun`` and outside of it."""
+    with pytest.raises(ValueError, match="of at least 0"):
         ftcore.worker.saved(**{"step": 1, **wrong})  # type: ignore[arg-type]
 
 
 def test_the_defaults_are_the_detectors_own() -> None:
-    """The figures that ``watch`` names are those of ``ftctl spikes``."""
+    """The defaults of ``watch`` are those of ``ftctl spikes``."""
     assert (_progress.LOSS_LIMIT, _progress.NORM_LIMIT) == (loss.LIMIT, norm.SPIKE_LIMIT)
     assert _progress.WARMUP_STEPS == loss.WARMUP_STEPS == norm.WARMUP_STEPS
 
 
 def test_outside_ftrun_nothing_is_loaded_and_nothing_happens() -> None:
-    """All calls return, and the detectors are not even imported by ``report``."""
+    """All calls return, and ``report`` does not import the detectors."""
     code = (
         "import sys, ftcore.worker as w; w.report(1, loss=float('nan'), grad_norm=1.0); w.saved(1); "
         "print('ftcore.faults' in sys.modules); w.watch(norm_threshold=3.0); w.report(2, loss=1.0)"

@@ -1,1 +1,1 @@
-"""What Acme's machines need of ftcore: one policy, and the rule that knows a line of their own."""
+"""Acme's extension of ftcore: a policy, and a rule for a line that Acme's machines print."""

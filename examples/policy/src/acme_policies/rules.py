@@ -1,4 +1,4 @@
-"""Rules of classification, as they would stand in a policy file under ``faults: rules:``."""
+"""Classification rules, as in a policy file under ``faults: rules:``."""
 
 TOO_HOT = "too-hot"
 
@@ -9,7 +9,7 @@ RULES = [
         "class": "gpu-hw",
         "detail": TOO_HOT,
         "action": "wait",
-        "reason": "Acme's board controller took the power away because the air that came in was too hot",
+        "reason": "Acme's board controller cut the power because the cooling air was too hot",
         "example": "acme-bmc: inlet at 41 C",
     },
 ]

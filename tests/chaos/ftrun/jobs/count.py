@@ -1,7 +1,8 @@
 """Counts steps, one file per rank, without torch; does what the test drops beside it.
 
 ``do.RANK``: Python code, run once, at the rank's next step. ``always.RANK``: run at every step, with ``step`` at hand.
-``finish``: every rank ends with code 0. ``on_term.RANK``: code, run on SIGTERM.
+``boundary``: the script marks step boundaries and saves on request (``saved.RANK`` has the step). ``finish``: every
+rank ends with code 0. ``on_term.RANK``: code, run on SIGTERM.
 """
 
 import os
@@ -10,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from ftcore.worker import report
+from ftcore.worker import boundary, on_save, report
 
 RANK = os.environ["RANK"]
 HERE = Path.cwd()
@@ -24,6 +25,16 @@ def take(path: Path) -> str:
     except FileNotFoundError:
         return ""
     return code
+
+
+BOUNDARY = (HERE / "boundary").exists()
+if BOUNDARY:
+
+    @on_save
+    def save(step: int) -> None:
+        """Write the step down; fail as ``fail.RANK`` says."""
+        exec(take(HERE / f"fail.{RANK}"), globals())
+        (HERE / f"saved.{RANK}").write_text(str(step))
 
 
 if ON_TERM.exists():
@@ -40,3 +51,5 @@ while not (HERE / "finish").exists():
     new.write_text(str(step))
     new.replace(STEP)
     report(step)
+    if BOUNDARY:
+        boundary(step)

@@ -37,7 +37,7 @@ def _arm(point: Path) -> None:
     from ftcore.logs.etcd import EtcdLog
     from ftcore.logs.etcd_upkeep import Upkeep
     from ftcore.logs.outfile import OutFile
-    from ftcore.logs.pieces import Archive
+    from ftcore.logs.pieces import FileArchive
     from ftcore.logs.sqlite import SqliteLog
 
     for backend in (SqliteLog, EtcdLog):
@@ -45,7 +45,7 @@ def _arm(point: Path) -> None:
         _wrap_async(point, backend, "save_snapshot", "save_snapshot")
         _wrap_async(point, backend, "truncate", "truncate")
     _wrap_async(point, Upkeep, "_fenced", "record_snapshot")
-    _wrap(point, Archive, "add", "add_piece")
+    _wrap(point, FileArchive, "add", "add_piece")
     _wrap(point, OutFile, "finish", "name_piece")
 
 
@@ -76,9 +76,9 @@ def _wrap(point: Path, where: Any, name: str, step: str) -> None:
 
 def _check_in_no_time() -> None:
     from ftcore.runtime.checks import device
-    from ftcore.runtime.checks.protocol import Said
+    from ftcore.runtime.checks.protocol import CheckReport
 
-    device.check = lambda spec, say: say(Said(name="matmul", verdict="passed"))
+    device.check = lambda spec, say: say(CheckReport(name="matmul", verdict="passed"))
 
 
 def _believe() -> None:

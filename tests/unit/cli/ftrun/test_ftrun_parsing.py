@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from ftcore.cli import ftrun_job, options
+from ftcore.cli import ftrun_job, master, options
 from ftcore.errors import UsageError
+from ftcore.launch.candidacy import Candidacy
 from ftcore.launch.job import base_timing
 
 
@@ -127,15 +128,18 @@ def test_slots_without_a_gpu(monkeypatch):
     ("flags", "words"),
     [
         ("--nnodes 1:3 --node-unit 4", "--node-unit: found 4"),
-        ("--nnodes 2:4 --node-sizes 2,8", "--node-sizes: found 8, which lies outside of --nnodes 2:4"),
-        ("--nnodes 2:8 --node-sizes 2,3 --node-unit 2", "--node-sizes: found 3, which is no multiple"),
+        ("--nnodes 2:4 --node-sizes 2,8", "--node-sizes: found 8, which is outside of --nnodes 2:4"),
+        ("--nnodes 2:8 --node-sizes 2,3 --node-unit 2", "--node-sizes: found 3, which is not a multiple"),
         ("--nnodes 2:8 --node-sizes 2,x", "--node-sizes: found '2,x'"),
         ("--node-labels switch", "--node-labels: found 'switch'"),
         ("--node-labels a=1,a=2", "--node-labels: found 'a=2'"),
         ("--nnodes 1:2 --join-window -1", "--join-window: found -1"),
         ("--nnodes 1:2 --join-window nan", "--join-window: found nan"),
         ("--local-addr nosuch.invalid", "--local-addr: 'nosuch.invalid' does not resolve"),
-        ("--local-nodes 3 --nnodes 2:8 --node-sizes 4,8", "--local-nodes: 3 nodes make no world"),
+        (
+            "--local-nodes 3 --nnodes 2:8 --node-sizes 4,8",
+            "--local-nodes: found 3; expected a permitted number",
+        ),
     ],
 )
 def test_worlds_that_cannot_be_are_told(flags, words, tmp_path, monkeypatch, capsys):
@@ -169,6 +173,20 @@ def test_a_node_that_only_leads_hands_on_its_platform(tmp_path, monkeypatch):
     args.job, args.store, args.platform = "j", f"sqlite://{tmp_path}", "local:"
     candidacy = ftrun_job._config(options.build_parser(), args).candidacy
     assert candidacy.argv()[candidacy.argv().index("--platform") + 1] == "local:"
+
+
+def test_a_platform_is_told_how_to_start_a_node(tmp_path, monkeypatch):
+    """Flags of this node alone are left out, however they are written; the script's own stay."""
+    given = ["--node_rank", "0", "--nnodes=2", "--node-id=a", "--local-addr", "h", "x.py", "--node-rank", "7"]
+    args = parse(*given)
+    args.job, args.store, args.platform = "j", "etcd://e:2379", "acme:"
+    expected = ("ftrun", "--nnodes=2", "--job", "j", "--store", "etcd://e:2379", "--platform", "acme:", *given[6:])
+    assert ftrun_job.node_argv(args, given) == expected
+    candidacy = Candidacy(store=args.store, job="j", keep_events=1, snapshot_events=1, node_argv=expected)
+    seen = []
+    monkeypatch.setattr(master.master, "run", lambda started: seen.append(started) or 0)
+    assert master.main(candidacy.argv()[3:]) == 0
+    assert [found.node_argv for found in seen] == [expected]
 
 
 def test_an_internal_error_leaves_a_traceback():

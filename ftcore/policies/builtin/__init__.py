@@ -1,0 +1,1 @@
+"""The policies that come with ftcore, one to a module."""

@@ -1,0 +1,1 @@
+"""The policy file: parse, validate and write it."""

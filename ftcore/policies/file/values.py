@@ -1,0 +1,134 @@
+"""Parse the values of options in a policy file.
+
+There are no implicit conversions: ``yes`` is not a boolean, ``"5"`` not a number, and 0.5 not an integer.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ftcore.policies.file.yaml_nodes import (
+    MappingNode,
+    Node,
+    Problems,
+    ScalarNode,
+    SequenceNode,
+    did_you_mean,
+    found,
+    plain,
+    short,
+)
+from ftcore.policies.options import TEXT_CHARS_MAX, Option
+from ftcore.wording import format_duration
+
+DURATION_MAX_S = 1e15
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+_DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|d)?")
+_IN_PARTS = re.compile(r"(?=[0-9])(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
+
+KINDS: Mapping[str, tuple[Any, str]] = {
+    "int": (int, "a whole number"),
+    "number": (float, "a number"),
+    "duration": (float, "a duration such as 30, 90s, 5m or 1h30m"),
+    "bool": (bool, "true or false"),
+    "choice": (str, "one of the accepted values"),
+    "text": (str, "text"),
+    "texts": (list[str], "a list of texts"),
+}
+"""By kind of option: its type in a file, and the expected value for messages."""
+
+
+def read_option(node: Node, where: str, option: Option, problems: Problems) -> Any:
+    """Parse the value of an option.
+
+    Args:
+        node: the value in the file.
+        where: policy and option, for messages.
+        option: the declaration of the option.
+        problems: receives the errors.
+
+    Returns:
+        The value; None if it is invalid.
+    """
+    kind, expected = KINDS[option.kind]
+    try:
+        value = msgspec.convert(_plain(node, option.kind), kind)
+    except msgspec.ValidationError:
+        value = None
+    if value is None or (option.kind == "choice" and value not in option.choices):
+        near = did_you_mean(value, option.choices) if isinstance(value, str) else ""
+        hint = near if "did you mean" in near else ""
+        expected = f"one of: {', '.join(option.choices)}" if option.kind == "choice" else expected
+        problems.add(node.line, f"{where}: found {found(node)}; expected {expected}{hint}")
+        return None
+    if option.kind in ("int", "number", "duration"):
+        if not option.minimum <= value <= (math.inf if option.maximum is None else option.maximum):
+            show = format_duration if option.kind == "duration" else "{:.12g}".format
+            upper = f" and at most {show(option.maximum)}" if option.maximum is not None else ""
+            problems.add(node.line, f"{where}: found {found(node)}; expected at least {show(option.minimum)}{upper}")
+            return None
+    elif option.kind == "texts" and option.choices and isinstance(node, SequenceNode):
+        wrong = [item for item in node.items if plain(item) not in option.choices]
+        for item in wrong:
+            near = did_you_mean(str(plain(item)), option.choices)
+            problems.add(item.line, f"{where}: {found(item)} is not known{near}")
+        return None if wrong else value
+    elif any(len(text) > TEXT_CHARS_MAX for text in (value if option.kind == "texts" else [str(value)])):
+        problems.add(node.line, f"{where}: found a text longer than {TEXT_CHARS_MAX} characters")
+        return None
+    return value
+
+
+def words(node: Node, where: str, known: Mapping[str, str], problems: Problems) -> tuple[str, ...] | None:
+    """Parse a list of distinct words from a known set; None if it is invalid.
+
+    Args:
+        node: the value in the file; a single word counts as a list.
+        where: the key, for messages.
+        known: the known words; a non-empty value says why the word is not accepted here.
+        problems: receives the errors.
+    """
+    items = node.items if isinstance(node, SequenceNode) else [node]
+    if isinstance(node, MappingNode) or not items or (isinstance(node, ScalarNode) and node.value is None):
+        problems.add(node.line, f"{where}: found {found(node)}; expected a list of: {', '.join(known)}")
+        return None
+    taken: list[str] = []
+    before = len(problems)
+    for item in items:
+        word = item.value if isinstance(item, ScalarNode) else None
+        if not isinstance(word, str):
+            problems.add(item.line, f"{where}: found {found(item)}; expected a word of: {', '.join(known)}")
+        elif word not in known:
+            problems.add(item.line, f"{where}: {short(word)} is not known{did_you_mean(word, known)}")
+        elif known[word]:
+            problems.add(item.line, f"{where}: {word}: {known[word]}")
+        elif word in taken:
+            problems.add(item.line, f"{where}: {word} occurs twice")
+        else:
+            taken.append(word)
+    return tuple(taken) if len(problems) == before else None
+
+
+def _plain(node: Node, kind: str) -> object:
+    """The plain value of a node, converted to the number type of the option's kind."""
+    value = plain(node)
+    if kind == "duration" and isinstance(value, str):
+        return duration(value)
+    if kind == "duration" and isinstance(value, int | float) and not 0 <= value <= DURATION_MAX_S:
+        return None
+    return int(value) if isinstance(value, float) and value.is_integer() else value  # YAML reads 1e9 as a float
+
+
+def duration(text: str) -> float | None:
+    """Parse a duration to seconds: ``300``, ``90s``, ``1.5h``, ``1h30m``, largest unit first; None if it is invalid."""
+    single = _DURATION.fullmatch(text)
+    if single is not None:
+        return float(single[1]) * UNITS[single[2] or "s"]
+    parts = _IN_PARTS.fullmatch(text)
+    if parts is None:
+        return None
+    return sum(float(count) * UNITS[unit] for unit, count in zip("dhms", parts.groups(), strict=True) if count)

@@ -1,0 +1,1 @@
+"""The stream to the master, and the outbox of unacknowledged facts."""

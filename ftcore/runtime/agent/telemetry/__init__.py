@@ -1,0 +1,1 @@
+"""Observations of workers and node that the agent reports."""

@@ -1,0 +1,344 @@
+"""Samples the workers of a node that show no progress.
+
+A sign of progress is a step, a backward pass or a report (``shm/page.py``). Workers without a sign for ``hang_look_s``
+are sampled repeatedly, at growing intervals: their Python stacks, their counters (``samples.py``) and their connections
+(``unanswered.py``). The results go to the master with the heartbeats, and the master interprets them
+(``faults/standstill.py``).
+
+The usual duration of steps is learned (``faults/detectors/no_progress.py``): only a step that exceeds it causes an
+alert.
+
+House rules:
+
+- A stack is requested by a signal, which makes the main thread run. So usage is compared from after one request to
+  before the next.
+- A worker whose connection attempts get no answer is not signalled: the signal would interrupt its attempt (``EINTR``),
+  and the worker would pause before the next one.
+- Sampling intervals are jittered, so that periodic activity of a worker does not always fall between request and
+  answer.
+- No request ends a worker: the signal that Python handles comes first, the other one only if there is no answer
+  (``warm/stacks.py``). The second one shows only the main thread; then a lock counts as a wait for an external event.
+- Time in which no sample was taken (the node or the agent was stopped) does not count.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from ftcore.events.worker import RankState
+from ftcore.faults.cuts import NO_NET, Net
+from ftcore.faults.detectors.no_progress import NoProgress
+from ftcore.faults.frames import StackPosition, place_of
+from ftcore.faults.standstill import merged
+from ftcore.ports import Host, Inspector, Progress, Signs
+from ftcore.runtime.agent.telemetry import samples
+from ftcore.runtime.agent.telemetry.unanswered import UnansweredWatch
+from ftcore.runtime.host import THIS_HOST
+from ftcore.timing import Timing
+
+CHECKS: Final = 20
+"""Checks per ``hang_look_s``; determines the delay of a detection."""
+
+CHECK_S_MAX: Final = 1.0
+ANSWER_S: Final = 0.1
+"""Time in seconds for workers to write their stacks."""
+
+STACKS_NAME: Final = "stacks.txt"
+"""File beside a worker's output with its last stacks, at most ``stackfile.STACK_BYTES_MAX``."""
+
+DOUBLE_AFTER: Final = 10
+"""Number of samples after which the interval doubles, repeatedly."""
+
+INTERVAL_MAX: Final = 6.0
+"""Longest interval between two samples, as a multiple of ``hang_look_s``."""
+
+JITTER: Final = (0.7, 1.3)
+"""Range of the jitter factor of the interval."""
+
+_STOPPED: Final = {"T": "stopped", "t": "traced"}
+
+
+@attrs.define
+class _WatchedRank:
+    """A local rank; its learned step times outlive its process. Times are monotonic seconds."""
+
+    learned: NoProgress
+    pid: int = 0
+    started: str = ""
+    page: Progress | None = None
+    signed: float = 0.0
+    signs: Signs = attrs.field(factory=Signs)
+    used: samples.Usage | None = None
+    place: StackPosition = attrs.field(factory=StackPosition)
+    wait: samples.Wait = attrs.field(factory=samples.Wait)
+    state: str = ""
+    still_since: float = 0.0
+    held_since: float = 0.0
+    overdue: bool = False
+    file: str = ""
+    kept: bool = False
+    shown: bool = False
+
+    def shift(self, seconds: float) -> None:
+        """Exclude an interval without samples from all times."""
+        self.signed += seconds
+        self.still_since += seconds
+        self.held_since += seconds
+        self.learned.excuse(seconds)
+        self.used = None
+
+    def moved(self, now: float) -> None:
+        """Note activity of the worker."""
+        self.still_since = self.held_since = now
+        self.used, self.place, self.wait, self.state, self.overdue = None, StackPosition(), samples.Wait(), "", False
+
+
+class ProgressWatch:
+    """Watches the workers of one node.
+
+    Args:
+        timing: the job's time constants.
+        slots: number of workers.
+        inspector: reads the workers' signs and stacks; None: unavailable.
+        kernel: samples processes.
+        host: the node's machine.
+    """
+
+    def __init__(
+        self,
+        timing: Timing,
+        slots: int,
+        inspector: Inspector | None = None,
+        kernel: samples.Kernel = samples,
+        host: Host = THIS_HOST,
+    ) -> None:
+        self._timing = timing
+        self._kernel = kernel
+        self._host = host
+        self._inspector = inspector
+        self._workers = [
+            _WatchedRank(NoProgress(floor_s=timing.hang_idle_s, cap_s=timing.hang_ceiling_s)) for _ in range(slots)
+        ]
+        self._base_rank = 0
+        self._checked_at: float | None = None
+        self._sampled = 0.0
+        self._samples = 0
+        self._jitter = 1.0
+        self._stands: tuple[RankState, ...] = ()
+        self._unanswered = UnansweredWatch()
+        self.net = NO_NET
+        """The kernel's view of the connections of workers that show no progress."""
+        self._changed = False
+        self.check_s: float = min(timing.hang_look_s / CHECKS, CHECK_S_MAX)
+        """Interval of ``check``, in seconds."""
+
+    def begin(self, pids: Sequence[int], base_rank: int, now: float, dirs: Sequence[str] = ()) -> None:
+        """Begin a new round.
+
+        Args:
+            pids: process ids of the workers, by local rank.
+            base_rank: global rank of the first worker.
+            now: monotonic seconds.
+            dirs: output directory of each worker, which gets its stacks; empty: stacks are not written.
+        """
+        files = [str(Path(directory) / STACKS_NAME) for directory in dirs] or [""] * len(pids)
+        self._base_rank, self._checked_at, self._samples = base_rank, now, 0
+        self._workers = [
+            _WatchedRank(worker.learned, pid, self._kernel.start_time(pid), signed=now, file=file)
+            for worker, pid, file in zip(self._workers, pids, files, strict=True)
+        ]
+        self._set(())
+
+    def forget(self) -> None:
+        """Send everything again, to a new master."""
+        self._changed = bool(self._stands)
+
+    def changes(self) -> tuple[RankState, ...] | None:
+        """The stalled ranks for the next heartbeat; None: unchanged."""
+        changed, self._changed = self._changed, False
+        return self._stands if changed else None
+
+    async def check(self, pages: Callable[[], Sequence[Progress | None]], now: Callable[[], float]) -> None:
+        """Check the workers, and sample those that show no progress.
+
+        Args:
+            pages: returns the contents of the workers' pages, by local rank.
+            now: returns monotonic seconds, of the pages' clock.
+        """
+        at = now()
+        self._excuse(at)
+        self._take_all(pages(), at)
+        quiet = self._quiet(at)
+        if not quiet:
+            self._samples = 0
+            if self._stands:
+                self._set(())
+            return
+        if self._samples and at - self._sampled < self._jitter * self._pause_s(quiet):
+            return
+        self._sampled, self._samples, self._jitter = at, self._samples + 1, self._host.uniform(*JITTER)
+        workers = self._workers
+        signed = [worker.signed for worker in workers]
+        net, kept, at = await self._sample([workers[local] for local in quiet], quiet, now)
+        if workers is self._workers:
+            self._take_all(pages(), now())  # sampling may take long on an overloaded host
+            lasting = [local for local in quiet if workers[local].signed == signed[local]]
+            self._set(merged(self._stand(local, at) for local in lasting), net if lasting else NO_NET)
+        await asyncio.get_running_loop().run_in_executor(None, _keep, kept)  # the disk may stall
+
+    def _take_all(self, pages: Sequence[Progress | None], now: float) -> None:
+        signs = self._inspector.signs() if self._inspector is not None else ()
+        for local, (worker, page) in enumerate(zip(self._workers, pages, strict=False)):
+            self._take(worker, page, signs[local] if local < len(signs) else Signs(), now)
+
+    def _set(self, stands: tuple[RankState, ...], net: Net = NO_NET) -> None:
+        self._stands, self.net, self._changed = stands, net, True
+
+    def _pause_s(self, quiet: Sequence[int]) -> float:
+        """Interval until the next sample: short if a worker is stopped or a peer does not answer, else growing."""
+        look_s = self._timing.hang_look_s
+        if self.net.unanswered or any(self._workers[local].state in _STOPPED.values() for local in quiet):
+            return look_s / 4
+        return float(min(look_s / 2 * (1 << min(self._samples // DOUBLE_AFTER, 8)), INTERVAL_MAX * look_s))
+
+    def _excuse(self, now: float) -> None:
+        if self._checked_at is not None and now - self._checked_at > 5 * self.check_s + CHECK_S_MAX:
+            for worker in self._workers:
+                worker.shift(now - self._checked_at)
+        self._checked_at = now
+
+    def _take(self, worker: _WatchedRank, page: Progress | None, signs: Signs, now: float) -> None:
+        if page is not None and page.steps and (worker.page is None or page.steps != worker.page.steps):
+            if worker.page is None:
+                worker.learned.begin(page.mono / 1e9, page.step - 1)
+            worker.learned.observe(page.step, page.mono / 1e9)
+            worker.page = page
+        signed = max(signs.active, worker.page.mono if worker.page is not None else 0, signs.ended) / 1e9
+        worker.signs = signs
+        if signed > worker.signed:
+            worker.signed = signed
+            worker.moved(now)
+
+    def _quiet(self, now: float) -> list[int]:
+        """Local ranks without progress; all ranks if one is stopped, to find those that wait for it."""
+        look_s = self._timing.hang_look_s
+        states = [self._kernel.state(worker.pid) if self._is_alive(worker) else "X" for worker in self._workers]
+        stopped = False
+        for worker, state in zip(self._workers, states, strict=True):
+            known = _STOPPED.get(state, "")
+            if known and known != worker.state:
+                worker.moved(now)
+                self._samples = 0
+            if known or worker.state in _STOPPED.values():
+                worker.state = known
+            stopped = stopped or known == "stopped"
+        return [
+            local
+            for local, worker in enumerate(self._workers)
+            if stopped or worker.state == "traced" or now - worker.signed >= look_s
+        ]
+
+    async def _sample(
+        self, workers: Sequence[_WatchedRank], quiet: Sequence[int], now: Callable[[], float]
+    ) -> tuple[Net, dict[str, str], float]:
+        """Sample the workers; returns the state of their connections, the stacks to write by file, and the time."""
+        loop = asyncio.get_running_loop()
+        before, found = await loop.run_in_executor(None, self._kernel.usages, [worker.pid for worker in workers])
+        waits = [self._kernel.wait_of(worker.pid) for worker in workers]
+        opening = {connection.inode for connection in found if connection.opening and connection.retries}
+        connects = [not opening.isdisjoint(used.inodes) for used in before]
+        seen = zip(quiet, connects, waits, strict=True)
+        asked = [local for local, busy, wait in seen if not busy and self._ask(local, True, wait.kind == "lock")]
+        if asked:
+            await asyncio.sleep(ANSWER_S)
+        if [local for local in asked if not self._answer(local) and self._ask(local, False)]:
+            await asyncio.sleep(ANSWER_S)
+        after, found = await loop.run_in_executor(None, self._kernel.usages, [worker.pid for worker in workers])
+        at, kept = now(), {}
+        for worker, local, used, resting, wait in zip(workers, quiet, before, after, waits, strict=True):
+            dump = self._answer(local) if local in asked else ""
+            place = place_of(dump)
+            if worker.pid == self._workers[local].pid:
+                if _is_worth_keeping(worker, place):
+                    kept[worker.file] = f"rank {self._base_rank + local}, pid {worker.pid}\n{dump}"
+                    worker.kept, worker.shown = True, place.talks is not None
+                self._weigh(worker, place, used, resting, wait, at)
+        first = self._base_rank
+        ranks = {inode: first + local for local, used in zip(quiet, after, strict=True) for inode in used.inodes}
+        return self._unanswered.net(found, ranks, at), kept, at
+
+    def _is_alive(self, worker: _WatchedRank) -> bool:
+        return worker.started != "" and self._kernel.start_time(worker.pid) == worker.started
+
+    def _ask(self, local: int, every: bool, locked: bool = False) -> bool:
+        return self._inspector is not None and self._inspector.ask_stack(local, every, locked)
+
+    def _answer(self, local: int) -> str:
+        return self._inspector.stack(local) if self._inspector is not None else ""
+
+    def _weigh(
+        self,
+        worker: _WatchedRank,
+        place: StackPosition,
+        used: samples.Usage,
+        resting: samples.Usage,
+        wait: samples.Wait,
+        now: float,
+    ) -> None:
+        """Update a worker's state by comparing a sample with the previous one."""
+        wait = attrs.evolve(wait, kind="outside") if place.talks is not False and wait.kind == "lock" else wait
+        first = worker.used is None
+        if first or place.frames != worker.place.frames:
+            worker.held_since = now
+        if worker.state not in _STOPPED.values():
+            ran = worker.used is not None and samples.progressed(worker.used, used, wait)
+            if first or ran or place.frames != worker.place.frames:
+                worker.still_since = now
+            worker.state = "disk" if used.state == "D" else "runs" if ran or used.state == "R" else "waits"
+        if worker.signs.ended and worker.state in ("waits", "runs"):
+            worker.state = "ended"
+        if not self._is_alive(worker):
+            worker.state = "gone"
+        worker.used, worker.place, worker.wait = resting, place, wait
+        deadline = worker.learned.deadline()
+        late = worker.page is not None and deadline is not None and now > deadline
+        if late and not worker.overdue and now - worker.signed >= self._timing.hang_idle_s:
+            worker.overdue = True
+            worker.learned.overdue()
+
+    def _stand(self, local: int, now: float) -> RankState:
+        worker = self._workers[local]
+        ends_at, timeout = worker.wait.ends_at, worker.signs.timeout
+        return RankState(
+            ranks=(self._base_rank + local,),
+            state=worker.state or "runs",
+            place=worker.place.where,
+            op=worker.place.op,
+            waits=worker.wait.kind if worker.state == "waits" else "",
+            still_s=round(max(0.0, now - worker.still_since), 1),
+            held_s=round(max(0.0, now - worker.held_since), 1),
+            silent_s=round(now - worker.signed, 1) if worker.page is not None or worker.signs.active else None,
+            overdue=worker.overdue,
+            ends_s=round(ends_at - now, 1) if ends_at is not None and worker.state == "waits" else None,
+            timeout_s=timeout / 1e9 if timeout else None,
+            stack=worker.place.stack,
+            stacks=worker.file if worker.kept else "",
+        )
+
+
+def _is_worth_keeping(worker: _WatchedRank, place: StackPosition) -> bool:
+    """Whether to write a worker's stacks: from the second sample on, if they show more than the written ones."""
+    if worker.used is None or not place.frames or not worker.file:
+        return False
+    return not worker.kept or place.frames != worker.place.frames or (place.talks is not None and not worker.shown)
+
+
+def _keep(texts: Mapping[str, str]) -> None:
+    """Write the stacks of workers to their files, replacing earlier contents."""
+    for file, text in texts.items():
+        with contextlib.suppress(OSError):
+            Path(file).write_text(text)

@@ -1,0 +1,482 @@
+"""Runs the workers of one node: starts them, reports their exits, stops them, and removes all their processes.
+
+House rules: everything runs in the agent's event loop and nothing blocks it; the agent itself never forks. The
+supervisor owns four kinds of processes:
+
+| process | started by | reaction to its end |
+|---|---|---|
+| guard | exec | restarted |
+| warm process | exec | restarted; workers are not affected |
+| parked workers, later workers | fork of the warm process, reparented to the agent | exit code is reported |
+| store host | fork of the warm process, reparented to the agent | restarted; the loss of its rounds is reported |
+
+Every other descendant of the agent was started by a worker, because the agent is a subreaper. Those are killed when
+the last worker of a round has ended or is stopped. Other code in the agent's process that starts processes must
+register them (``reaper.watch``), or start them before the supervisor.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import string
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from ftcore.errors import UsageError
+from ftcore.faults.rule import Rule
+from ftcore.ids import Round
+from ftcore.ports import Launch, Progress, Signs, WorkerExit
+from ftcore.runtime.agent.workers import launchable, processes
+from ftcore.runtime.agent.workers.guard import Guard
+from ftcore.runtime.agent.workers.log_watch import HitCallback, LogWatch
+from ftcore.runtime.agent.workers.output import Console, FileWriter, LineCopies, OutputPipe
+from ftcore.runtime.agent.workers.pages import progress_of
+from ftcore.runtime.agent.workers.reaper import Reaper
+from ftcore.runtime.agent.workers.stackfile import StackFile
+from ftcore.runtime.agent.workers.store_link import StoreLink
+from ftcore.runtime.agent.workers.warm_link import ParkedWorker, WarmLink, receive
+from ftcore.runtime.agent.workers.warm_start import AGENT_ENV, Started, new_tag
+from ftcore.runtime.warm import protocol
+from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
+from ftcore.shm import page
+from ftcore.shm.boundary import BoundaryOrders
+from ftcore.wording import plural
+
+ERROR_FILE_ENV: Final = "TORCHELASTIC_ERROR_FILE"
+HOOKS: Final = "ftcore.worker._hooks"
+"""Module that a worker imports to count its steps; referenced by name, because the agent must not import ``worker``."""
+
+LINE_PREFIX: Final = "[${role_name}${local_rank}]:"
+SWEEP_S_MAX: Final = 10.0
+FLUSH_S: Final = 1.0
+STDOUT, STDERR = 1, 2
+COPIES: Final = {STDOUT: "filtered_stdout.log", STDERR: "filtered_stderr.log"}
+"""Files of a round with the lines that the user selected."""
+
+
+@attrs.frozen(kw_only=True)
+class Output:
+    """Which output of workers is shown on the console; log files always have all of it.
+
+    Values as in torchrun: 0 none, 1 stdout, 2 stderr, 3 both; for all local ranks, or by local rank.
+
+    Args:
+        redirects: streams that are not shown.
+        tee: streams that are shown with a prefix.
+        local_ranks_filter: the local ranks whose output is shown; None: all.
+        line_prefix: template of the prefix, with ``role_name``, ``rank`` and ``local_rank``.
+        copied: texts by stream: lines that contain one of them are copied to a file of the round, with the prefix.
+        stdout: descriptor of the console for standard output.
+        stderr: descriptor of the console for standard error, and for notes.
+    """
+
+    redirects: int | Mapping[int, int] = 0
+    tee: int | Mapping[int, int] = 0
+    local_ranks_filter: Collection[int] | None = None
+    line_prefix: str = LINE_PREFIX
+    copied: Mapping[int, Sequence[str]] = attrs.field(factory=dict)
+    stdout: int = STDOUT
+    stderr: int = STDERR
+
+    def shown(self, stream: int, env: Mapping[str, str], local_rank: int) -> tuple[bool, str]:
+        """Whether a worker's stream is shown, and the prefix of its lines."""
+        if self.local_ranks_filter is not None and local_rank not in self.local_ranks_filter:
+            return False, ""
+        if _streams(self.tee, local_rank) & stream:
+            return True, self.prefix(env, local_rank)
+        return not _streams(self.redirects, local_rank) & stream, ""
+
+    def prefix(self, env: Mapping[str, str], local_rank: int) -> str:
+        """The prefix of a worker's lines."""
+        names = {"role_name": env.get("ROLE_NAME", "default"), "rank": env.get("RANK", local_rank)}
+        return string.Template(self.line_prefix).safe_substitute(names, local_rank=local_rank)
+
+
+def _streams(value: int | Mapping[int, int], local_rank: int) -> int:
+    return value if isinstance(value, int) else value.get(local_rank, 0)
+
+
+@attrs.define
+class _LocalWorker:
+    local_rank: int
+    pid: int
+    parked: ParkedWorker
+    stdout: OutputPipe
+    stderr: OutputPipe
+    page: page.PageReader
+    page_fd: int
+    stacks: StackFile
+    error_file: str
+    exitcode: int | None = None
+
+
+class LocalSupervisor:
+    """``ports.Supervisor`` with processes of this machine. Must be created in the main thread, in the agent's loop.
+
+    Args:
+        env: environment of the warm process; a launch that differs from it in a variable that is read at load time uses
+            exec instead of fork.
+        preload: modules that the warm process imports; None: every launch uses exec.
+        nproc: expected number of workers, which are forked in advance.
+        store_port: port of the stores, if free; 0: a free port for each.
+        output: which output is shown.
+        on_note: called with a message for the user about a failure (such as an unwritable log file); default: stderr.
+        on_store_lost: called with each round whose store was lost because the store host died.
+        reaper: waits for all children; None: the supervisor creates one.
+        on_match: called with round, global rank and match of a rule in a worker's output; None: output is not scanned.
+        rules: the job's own rules for the scan.
+        warm: the warm process, if it was started already, with that environment and those modules.
+
+    Raises:
+        OSError: the guard or the warm process cannot be started.
+    """
+
+    def __init__(
+        self,
+        *,
+        env: Mapping[str, str],
+        preload: Sequence[str] | None = DEFAULT_PRELOAD,
+        nproc: int = 1,
+        store_port: int = 0,
+        output: Output | None = None,
+        on_note: Callable[[str], None] | None = None,
+        on_store_lost: Callable[[Round], None] | None = None,
+        reaper: Reaper | None = None,
+        on_match: HitCallback | None = None,
+        rules: tuple[Rule, ...] = (),
+        warm: Started | None = None,
+    ) -> None:
+        processes.become_subreaper()
+        self._loop = asyncio.get_running_loop()
+        self._older_children = frozenset(processes.children(os.getpid())) - ({warm.pid} if warm is not None else set())
+        self._own_reaper = reaper is None
+        self._reaper = Reaper() if reaper is None else reaper
+        self._output = Output() if output is None else output
+        self._consoles = {STDOUT: Console(self._output.stdout), STDERR: Console(self._output.stderr)}
+        self._on_note = on_note or (lambda text: self._consoles[STDERR].put(f"ftcore: {text}\n".encode()))
+        self._noted: set[str] = set()
+        self._writer = FileWriter(self._loop, self._note_file)
+        self._log_watch = LogWatch(self._loop, on_match, rules) if on_match is not None else None
+        self._tag = new_tag() if warm is None else warm.tag
+        self._guard = Guard(self._reaper, f"{AGENT_ENV}={self._tag}")
+        self._env = {**env, AGENT_ENV: self._tag}
+        self._preloads = preload is not None
+        self._warm = WarmLink(self._reaper, env, preload or (), nproc, self._tag, warm)
+        lost = on_store_lost or (lambda _round: None)
+        self._store = StoreLink(self._reaper, self._warm, lost, store_port, self._on_note)
+        self._exits: asyncio.Queue[WorkerExit | None] = asyncio.Queue()
+        self._workers: list[_LocalWorker] = []
+        self._copies: dict[int, LineCopies] = {}
+        self._round = Round(0)
+        self._active = False
+        self._starting: asyncio.Task[str] | None = None
+        self._stopping = asyncio.Lock()
+        self._kill_at = float("inf")
+        self._changed = asyncio.Event()
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def warmed(self) -> bool:
+        """See ``ports.Warmer``."""
+        try:
+            await self._warm.unsafe()
+        except UsageError:
+            return False  # the next start says why
+        return True
+
+    async def start(self, launch: Launch) -> tuple[tuple[int, ...], str]:
+        """See ``ports.Supervisor``. Workers of an older round are stopped first, without a grace period."""
+        await self.stop(0.0)
+        launchable.check(launch)
+        self._noted.clear()
+        self._starting = self._loop.create_task(self._start(launch))
+        try:
+            how = await self._starting
+        except asyncio.CancelledError:
+            if self._stopping.locked():
+                raise UsageError("the workers were stopped while they were being started") from None
+            self._starting.cancel()
+            raise
+        except OSError as error:
+            await self.stop(0.0)
+            raise UsageError(f"cannot start the workers: {error.strerror or error}") from error
+        finally:
+            self._starting = None
+        return tuple(worker.pid for worker in self._workers), how
+
+    async def stop(self, grace_s: float) -> tuple[int | None, ...]:
+        """See ``ports.Supervisor``. A second, concurrent call shortens the grace period and returns an empty tuple."""
+        self._kill_at = min(self._kill_at, self._loop.time() + grace_s)
+        self._changed.set()
+        async with self._stopping:
+            if self._starting is not None:
+                self._starting.cancel()
+                await asyncio.wait({self._starting})
+            if self._sweeping is not None:
+                await self._sweeping
+            if not self._active:
+                self._kill_at = float("inf")
+                return ()
+            self._reaper.drain()
+            ended = [worker.exitcode is not None for worker in self._workers]
+            self._active = False
+            for worker in self._alive():
+                processes.kill(worker.pid, signal.SIGTERM, group=True)
+                processes.kill(worker.pid, signal.SIGCONT, group=True)  # a stopped process gets SIGTERM only then
+            await self._ends(until_kill=True)
+            for worker in self._alive():
+                processes.kill(worker.pid, signal.SIGKILL, group=True)
+            await self._ends(until_kill=False)
+            await self._finish()
+            self._kill_at = float("inf")
+            pairs = zip(self._workers, ended, strict=True)
+            return tuple(None if before else worker.exitcode for worker, before in pairs)
+
+    async def exits(self) -> AsyncIterator[WorkerExit]:
+        """See ``ports.Supervisor``. Ends after ``close``."""
+        while (ended := await self._exits.get()) is not None:
+            yield ended
+
+    def progress(self) -> tuple[Progress | None, ...]:
+        """See ``ports.Supervisor``."""
+        return tuple(progress_of(worker.page) for worker in self._workers)
+
+    def signs(self) -> tuple[Signs, ...]:
+        """See ``ports.Inspector``."""
+        lives = (worker.page.life() for worker in self._workers)
+        return tuple(Signs(life.active, life.ended, life.timeout) for life in lives)
+
+    def boundaries(self) -> tuple[BoundaryOrders | None, ...]:
+        """See ``ports.BoundaryControl``."""
+        return tuple(worker.page.orders if worker.exitcode is None else None for worker in self._workers)
+
+    def ask_stack(self, local_rank: int, every: bool = False, locked: bool = False) -> bool:
+        """See ``ports.Inspector``."""
+        worker = self._workers[local_rank]
+        return worker.exitcode is None and worker.stacks.ask(worker.pid, every, locked)
+
+    def stack(self, local_rank: int) -> str:
+        """See ``ports.Inspector``."""
+        return self._workers[local_rank].stacks.read() if local_rank < len(self._workers) else ""
+
+    def tail(self, local_rank: int, limit: int) -> str:
+        """See ``ports.Supervisor``. Includes workers that have ended, until the next start."""
+        worker = self._workers[local_rank]
+        data = worker.stderr.tail() or worker.stdout.tail()
+        if len(data) > limit:
+            data = data[len(data) - limit :]
+            data = data[data.find(b"\n") + 1 :] if b"\n" in data[:-1] else data
+        # A replacement character is longer than the byte that it replaces.
+        return data.decode(errors="replace").encode()[-limit:].decode(errors="ignore") if limit else ""
+
+    def error_file(self, local_rank: int) -> str:
+        """See ``ports.Supervisor``."""
+        return self._workers[local_rank].error_file
+
+    async def open_store(self, round_: Round, host: str) -> tuple[str, int]:
+        """See ``ports.Supervisor``. The stores of the last two rounds are kept."""
+        return host, await self._store.open(round_, host)
+
+    async def close(self) -> None:
+        """See ``ports.Supervisor``."""
+        await self.stop(0.0)
+        self._store.close()
+        self._warm.close()
+        await self._sweep()
+        self._guard.close()
+        await self._wait_for_children()
+        await self._writer.flush(FLUSH_S)
+        self._writer.close()
+        if self._log_watch is not None:
+            self._log_watch.close()
+            if self._log_watch.dropped:
+                dropped = plural(self._log_watch.dropped, "byte of output was", "bytes of output were")
+                self._on_note(f"{dropped} not scanned for known errors: the scan was too slow")
+        for console in self._consoles.values():
+            await self._loop.run_in_executor(None, console.flush, FLUSH_S)
+        self._exits.put_nowait(None)
+        self._close_pages()
+        if self._own_reaper:
+            self._reaper.close()
+
+    # Starting
+
+    async def _start(self, launch: Launch) -> str:
+        reason = "" if self._preloads else "--no-preload"
+        reason = reason or launchable.why_exec(launch, self._env) or await self._warm.unsafe()
+        parked = await self._warm.take(len(launch.envs))
+        self._close_pages()
+        self._round = launch.round
+        self._workers = []
+        self._active = True
+        self._copies = {
+            stream: LineCopies(self._writer, os.path.join(os.path.dirname(launch.log_dirs[0]), name), texts)
+            for stream, name in COPIES.items()
+            if (texts := self._output.copied.get(stream))
+        }
+        try:
+            for local_rank, waiting in enumerate(parked):
+                self._workers.append(self._prepare(launch, local_rank, waiting))
+        except OSError:
+            for waiting in parked:
+                waiting.channel.close()
+            raise
+        for worker in self._workers:
+            self._hand_over(worker, launch, reason)
+        try:
+            replies = await asyncio.gather(*(receive(waiting.channel) for waiting in parked))
+        finally:
+            for worker in self._workers:
+                worker.stdout.close_worker_end()
+                worker.stderr.close_worker_end()
+                worker.parked.channel.close()
+        for worker, (reply, _) in zip(self._workers, replies, strict=True):
+            worker.stacks.worker_fd = int(reply["stacks"]) if reply is not None else -1
+        return next((str(reply["how"]) for reply, _ in replies if reply is not None), "fork")
+
+    def _prepare(self, launch: Launch, local_rank: int, parked: ParkedWorker) -> _LocalWorker:
+        env, log_dir = launch.envs[local_rank], launch.log_dirs[local_rank]
+        error_file = env.get(ERROR_FILE_ENV) or os.path.join(log_dir, "error.json")
+        try:
+            os.makedirs(log_dir, exist_ok=True)
+            if os.path.exists(error_file):
+                os.unlink(error_file)
+        except OSError as error:
+            self._note_file(f"{log_dir}: {error.strerror}; this worker's output is not written to a file")
+        fd = page.create()
+        worker = _LocalWorker(
+            local_rank,
+            parked.pid,
+            parked,
+            self._stream(STDOUT, "stdout.log", env, log_dir, local_rank),
+            self._stream(STDERR, "stderr.log", env, log_dir, local_rank),
+            page.PageReader(fd),
+            fd,
+            StackFile(),
+            error_file,
+        )
+        self._guard.add(worker.pid)
+        self._reaper.watch(worker.pid, lambda code, mono: self._ended(worker, code, mono))
+        return worker
+
+    def _stream(self, stream: int, name: str, env: Mapping[str, str], log_dir: str, local_rank: int) -> OutputPipe:
+        shown, prefix = self._output.shown(stream, env, local_rank)
+        console = self._consoles[stream] if shown else None
+        watch = self._log_watch
+        tap = watch.stream(self._round, int(env.get("RANK", local_rank))) if watch is not None else None
+        copies = self._copies.get(stream)
+        copy = copies.of(self._output.prefix(env, local_rank)) if copies is not None else None
+        return OutputPipe(self._loop, self._writer, os.path.join(log_dir, name), console, prefix, tap, copy)
+
+    def _hand_over(self, worker: _LocalWorker, launch: Launch, exec_reason: str) -> None:
+        env = {**launch.envs[worker.local_rank], AGENT_ENV: self._tag, ERROR_FILE_ENV: worker.error_file}
+        body = protocol.body_fd(
+            {
+                "argv": list(launch.argv),
+                "module": launch.module,
+                "no_python": launch.no_python,
+                "cwd": launch.cwd,
+                "env": env,
+                "python": env.get("PYTHON_EXEC") or sys.executable,
+                "exec_reason": exec_reason,
+                "hooks": HOOKS,
+                "stacks": -1,
+            }
+        )
+        fds = [body, worker.stdout.worker_end, worker.stderr.worker_end, worker.page_fd, worker.stacks.fd]
+        # Sending fails if the worker was just killed; the reaper reports its end.
+        with contextlib.suppress(OSError):
+            protocol.send(worker.parked.channel, {"start": 1}, fds)
+        os.close(body)
+        os.close(worker.page_fd)
+
+    # Ending
+
+    def _ended(self, worker: _LocalWorker, code: int, mono: int) -> None:
+        worker.exitcode = code
+        worker.stdout.drain()
+        worker.stderr.drain()
+        self._changed.set()
+        if not self._active:
+            return
+        self._exits.put_nowait(
+            WorkerExit(round=self._round, local_rank=worker.local_rank, pid=worker.pid, exitcode=code, mono=mono)
+        )
+        if not self._alive():
+            self._sweeping = self._loop.create_task(self._finish())
+
+    def _alive(self) -> list[_LocalWorker]:
+        return [worker for worker in self._workers if worker.exitcode is None]
+
+    async def _ends(self, *, until_kill: bool) -> None:
+        """Wait until all workers have ended; with ``until_kill``, at most until the end of the grace period."""
+        while self._alive():
+            self._changed.clear()
+            left = max(0.0, self._kill_at - self._loop.time()) if until_kill else SWEEP_S_MAX
+            try:
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+            except TimeoutError:
+                if until_kill:
+                    return
+                pids = ", ".join(str(worker.pid) for worker in self._alive())
+                self._on_note(f"killed workers do not end (blocked in the kernel): pids {pids}; still waiting")
+
+    async def _finish(self) -> None:
+        """After the end of the last worker: kill remaining processes and process remaining output."""
+        await self._sweep()
+        for worker in self._workers:
+            self._guard.remove(worker.pid)
+            worker.stdout.close()
+            worker.stderr.close()
+        for copies in self._copies.values():
+            copies.close()
+        self._copies = {}
+        self._sweeping = None
+        await self._writer.flush(FLUSH_S)
+
+    async def _sweep(self) -> None:
+        """Kill all descendants that are not the agent's own, until none is left."""
+        deadline, pause = self._loop.time() + SWEEP_S_MAX, 0.0005
+        async with self._warm.asking:
+            while True:
+                self._reaper.drain()
+                found: list[int] = []
+                unread = False
+                try:
+                    found = processes.descendants(os.getpid(), self._reaper.watched | self._older_children)
+                except OSError as error:
+                    unread = True
+                    self._note_file(f"cannot search for processes left by workers: {error.strerror}; retrying")
+                if not found and not unread:
+                    return
+                if self._loop.time() > deadline:
+                    if found:
+                        self._on_note(f"killed processes do not end (blocked in the kernel): pids {found}; continuing")
+                    return
+                for pid in found:
+                    processes.kill(pid, signal.SIGKILL)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 0.05)
+
+    async def _wait_for_children(self) -> None:
+        """Wait until the agent's own killed processes have ended, at most ``FLUSH_S``."""
+        deadline = self._loop.time() + FLUSH_S
+        while set(processes.children(os.getpid())) - self._older_children and self._loop.time() < deadline:
+            self._reaper.drain()
+            await asyncio.sleep(0.001)
+
+    def _close_pages(self) -> None:
+        for worker in self._workers:
+            worker.page.close()
+            worker.stacks.close()
+        self._workers = []
+
+    def _note_file(self, text: str) -> None:
+        kind = text.partition(": ")[2]
+        if kind not in self._noted:
+            self._noted.add(kind)
+            self._on_note(text)

@@ -1,0 +1,71 @@
+"""The newest round, its world and its stores. Data alone."""
+
+import attrs
+
+from ftcore.events.world import Member
+
+
+@attrs.define(kw_only=True)
+class WorldState:
+    """The world of the newest round that was formed.
+
+    Args:
+        started: every member's workers run.
+        stepped: number of members whose workers have all completed a step.
+        roles: by member, the rank of its first worker among those of its role, and how many those are; empty: all
+            members have the same role.
+    """
+
+    round: int
+    members: tuple[Member, ...]
+    size: int
+    store: str
+    started: bool = False
+    stepped: int = 0
+    roles: tuple[tuple[int, int], ...] = ()
+    _seats: dict[str, int] = attrs.field(factory=dict, init=False, eq=False, repr=False)
+
+    def seat(self, node: str) -> int | None:
+        """The group rank of a node; None if no incarnation of it is a member."""
+        if len(self._seats) != len(self.members):
+            self._seats = {member.node: seat for seat, member in enumerate(self.members)}
+        return self._seats.get(node)
+
+    def has(self, node: str, incarnation: str) -> bool:
+        """Whether this incarnation of the node is a member."""
+        seat = self.seat(node)
+        return seat is not None and self.members[seat].incarnation == incarnation
+
+
+@attrs.define(kw_only=True)
+class PlannedRound:
+    """The round that is to be formed next.
+
+    Args:
+        round: its number.
+        want: number of nodes that it waits for until its window ends.
+    """
+
+    round: int
+    want: int
+
+
+@attrs.define(kw_only=True)
+class RoundsState:
+    """The rounds of a job.
+
+    Args:
+        newest: the newest round that was planned; 0: none.
+        first: the first round of this run.
+        world: the world of the newest round that was formed.
+        planned: the round that is to be formed next.
+        stores: address of the store of each round, where it is open.
+        store_nodes: the node that was ordered to open it.
+    """
+
+    newest: int = 0
+    first: int = 1
+    world: WorldState | None = None
+    planned: PlannedRound | None = None
+    stores: dict[int, str] = attrs.field(factory=dict)
+    store_nodes: dict[int, str] = attrs.field(factory=dict)

@@ -1,0 +1,59 @@
+"""A worker's environment beyond torchrun's variables, which another test compares with real torchrun."""
+
+import json
+
+import pytest
+
+from ftcore.engine.orders import Slice
+from ftcore.runtime.agent.workers.environment import worker_env
+from ftcore.states.training import Skip
+
+
+def env(**more: object) -> dict[str, str]:
+    part = Slice(
+        group_rank=0,
+        base_rank=0,
+        slots=1,
+        size=1,
+        role_base_rank=0,
+        role_size=1,
+        nodes=1,
+        store_host="h",
+        store_port=1,
+        restart_count=0,
+        max_restarts=3,
+        **more,  # type: ignore[arg-type]
+    )
+    return worker_env({"FTCORE_RESUME_STEP": "7"}, part, 0, job="j", role="r", error_file="e")
+
+
+def test_a_rollback_sets_variables():
+    """The step to resume from, and the data to skip."""
+    told = env(resume_step=100, skips=(Skip(step=100, amount=200, unit="batches"),))
+    assert told["FTCORE_RESUME_STEP"] == "100"
+    assert json.loads(told["FTCORE_SKIP"]) == [{"step": 100, "amount": 200, "unit": "batches"}]
+
+
+def test_without_a_rollback_no_variable_is_set():
+    """Variables of an outer job are not passed on."""
+    assert not {"FTCORE_RESUME_STEP", "FTCORE_SKIP"} & env().keys()
+
+
+@pytest.mark.parametrize(("visible", "device"), [({}, "1"), ({"CUDA_VISIBLE_DEVICES": "4, 6"}, "6")])
+def test_virtual_local_rank(visible: dict[str, str], device: str) -> None:
+    """LOCAL_RANK is 0, and the worker sees only the visible device of its rank."""
+    part = Slice(
+        group_rank=0,
+        base_rank=0,
+        slots=2,
+        size=2,
+        role_base_rank=0,
+        role_size=2,
+        nodes=1,
+        store_host="h",
+        store_port=1,
+        restart_count=0,
+        max_restarts=3,
+    )
+    told = worker_env(visible, part, 1, job="j", role="r", error_file="e", virtual_local_rank=True)
+    assert (told["LOCAL_RANK"], told["RANK"], told["CUDA_VISIBLE_DEVICES"]) == ("0", "1", device)

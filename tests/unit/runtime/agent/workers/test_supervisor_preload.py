@@ -1,0 +1,108 @@
+"""Preloads: none, one that makes forking unsafe, ones that cannot be imported. Each test has its own node."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from supervisor_harness import Node
+
+from ftcore.errors import UsageError
+from ftcore.runtime.agent.workers import processes, warm_start
+
+PRINT = "import sys; print(sys.argv[1:], sys.stdout.write_through, 'ftcore.runtime.warm.serve' in sys.modules)"
+
+
+def test_no_preload_means_fresh_interpreters(tmp_path: Path) -> None:
+    """Without preload every worker is a fresh interpreter."""
+    node = Node(tmp_path, preload=None)
+    try:
+        ended = node.run(node.ended(node.launch(node.script(PRINT), workers=2)))
+        assert ended.how == "exec: --no-preload"
+        assert (ended.codes, ended.stdout) == ((0, 0), "[] True False\n")
+    finally:
+        node.close()
+
+
+def test_a_warm_process_may_be_started_before_its_supervisor(tmp_path: Path) -> None:
+    """It forks the workers, and ends with the supervisor."""
+    started = warm_start.start(os.environ, ())
+    node = Node(tmp_path, warm=started)
+    node.before.discard(started.pid)
+    try:
+        ended = node.run(node.ended(node.launch(node.script("import os; print(os.environ['FTCORE_AGENT'])"))))
+        assert (ended.how, ended.stdout) == ("fork", f"{started.tag}\n")
+        assert started.pid in processes.children(os.getpid())
+    finally:
+        node.close()
+
+
+def test_a_warm_process_that_ended_before_its_supervisor_is_restarted(tmp_path: Path) -> None:
+    """Its end is detected although it came before the supervisor."""
+    started = warm_start.start(os.environ, ())
+    os.kill(started.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
+    node = Node(tmp_path, warm=started)
+    try:
+        assert node.run(node.ended(node.launch(node.script(PRINT)))).how == "fork"
+    finally:
+        node.close()
+
+
+UNSAFE = "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+
+
+def test_a_preload_that_starts_threads_is_not_forked(tmp_path: Path) -> None:
+    """Every worker is then a fresh interpreter, and the reason is reported."""
+    (tmp_path / "threaded.py").write_text(UNSAFE)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    node = Node(tmp_path, env=env, preload=("threaded",))
+    try:
+        ended = node.run(node.ended(node.launch(node.script(PRINT))))
+        assert ended.how == "exec: a module of --preload threaded started a thread"
+    finally:
+        node.close()
+
+
+def test_a_preload_that_cannot_be_imported_is_the_users_error(tmp_path: Path) -> None:
+    """The module and its error are reported at the next launch."""
+    (tmp_path / "bad.py").write_text("raise ValueError('of no use')")
+    node = Node(tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, preload=("bad",))
+    try:
+        with pytest.raises(UsageError, match="cannot preload bad: ValueError: of no use"):
+            node.run(node.supervisor.start(node.launch(node.script(PRINT))))
+    finally:
+        node.close()
+
+
+def test_a_warm_process_that_dies_while_importing_is_the_users_error(tmp_path: Path) -> None:
+    """After three tries the launch fails with the output of the warm process."""
+    (tmp_path / "bad.py").write_text("import os; print('last words', flush=True); os._exit(1)")
+    node = Node(tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, preload=("bad",))
+    try:
+        with pytest.raises(UsageError, match="ended 3 times while it imported bad"):
+            node.run(node.supervisor.start(node.launch(node.script(PRINT))))
+    finally:
+        node.close()
+
+
+def test_a_warm_process_killed_during_imports_is_restarted(tmp_path: Path) -> None:
+    """The launch waits for the imports of the next one."""
+    (tmp_path / "slow.py").write_text("import time; time.sleep(0.2)")
+    node = Node(tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, preload=("slow",))
+
+    async def scene() -> None:
+        starting = asyncio.ensure_future(node.ended(node.launch(node.script("pass"))))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            old = node.supervisor._warm.pid
+            os.kill(old, signal.SIGKILL)
+            while node.supervisor._warm.pid == old:
+                await asyncio.sleep(0.005)
+        assert (await starting).codes == (0,)
+
+    try:
+        node.run(scene())
+    finally:
+        node.close()
