@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -74,6 +75,9 @@ class Torchrun:
             subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, start_new_session=True, env=env)
             for _ in range(count)
         ]
+        for worker in self.workers:
+            while not Path(f"/proc/{worker.pid}/environ").read_bytes():  # empty while the kernel sets up the program
+                time.sleep(0.001)
         self.says(running={rank: worker.pid for rank, worker in enumerate(self.workers)})
 
     def ends(self, rank: int, code: int) -> None:

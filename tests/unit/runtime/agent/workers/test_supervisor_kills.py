@@ -74,7 +74,14 @@ def _children(pid: int) -> list[int]:
 
 def _guards(agent: int) -> list[int]:
     """The agent's children that run the guard's program."""
-    return [pid for pid in _children(agent) if b"_guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in _children(agent) if b"_guard.py" in _command_line(pid)]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):  # it has ended since the list was read
+        return b""
 
 
 def test_a_killed_guard_is_restarted(root: Node) -> None:
