@@ -142,6 +142,34 @@ class SaveCheckpoint(msgspec.Struct, frozen=True, tag_field="do", tag="save_chec
     boundary: int = 0
 
 
+class PersistShards(msgspec.Struct, frozen=True, tag_field="do", tag="persist_shards"):
+    """Write shards from the memory of a node's keeper to storage.
+
+    Args:
+        round: the round in which they were staged.
+        step: their step.
+        ranks: the global ranks whose shards are written; a node writes those that it holds.
+    """
+
+    round: Round
+    step: int
+    ranks: tuple[int, ...]
+
+
+class CommitCheckpoint(msgspec.Struct, frozen=True, tag_field="do", tag="commit_checkpoint"):
+    """Write the manifest of a checkpoint whose shards are all on storage; doing it again changes nothing.
+
+    Args:
+        round: the round in which its shards were staged.
+        step: its step.
+        files: the shards' files, by replica group.
+    """
+
+    round: Round
+    step: int
+    files: tuple[str, ...]
+
+
 class ReplaceNodes(msgspec.Struct, frozen=True, tag_field="do", tag="replace_nodes"):
     """For the platform: replace nodes.
 
@@ -213,6 +241,8 @@ Command: TypeAlias = (
     | RetryStep
     | ParkWorkers
     | SaveCheckpoint
+    | PersistShards
+    | CommitCheckpoint
     | ReplaceNodes
     | DeleteNodes
     | CheckHealth
@@ -222,6 +252,9 @@ Command: TypeAlias = (
 
 IN_PLACE = (FindBoundary, PauseWorkers, ResumeWorkers, RetryStep, SaveCheckpoint)
 """Commands that leave the processes of a round in place."""
+
+OF_KEEPER = (PersistShards, CommitCheckpoint)
+"""Commands to the keeper of a node; they need no worker."""
 
 PLATFORM = "@platform"
 """The addressee of orders to the platform; no node may have this name."""

@@ -17,11 +17,13 @@ from ftcore.commands import (
     AskPolicy,
     CheckHealth,
     Command,
+    CommitCheckpoint,
     DeleteNodes,
     FindBoundary,
     OpenStore,
     ParkWorkers,
     PauseWorkers,
+    PersistShards,
     ReleaseNode,
     ReplaceNodes,
     ResumeWorkers,
@@ -31,9 +33,10 @@ from ftcore.commands import (
     StopWorkers,
 )
 from ftcore.events.action import ActionFailed, ActionOrdered
+from ftcore.events.checkpoint import CheckpointCommitted, CheckpointFailed, Resume, StateLoaded
 from ftcore.events.health import HealthJudged
 from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentContinued, IncidentEscalated
-from ftcore.events.job import CheckpointCommitted, DataSkipped, JobRolledBack
+from ftcore.events.job import DataSkipped, JobRolledBack
 from ftcore.events.node import HealthChecked, NodeQuarantined, NodeWarmed, OrderRefused, PlatformAnswered
 from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyFaulted
 from ftcore.events.retention import SpaceRanLow, SpaceRecovered
@@ -193,6 +196,10 @@ _ORDERS: dict[type[Any], Callable[[Any], str]] = {
     RetryStep: _retry,
     ParkWorkers: lambda order: f"park the workers of round {order.round}, within {format_elapsed(order.grace_s)}",
     SaveCheckpoint: lambda order: f"save a checkpoint of round {order.round}{_at(order.boundary)}",
+    PersistShards: lambda order: (
+        f"write the state of step {order.step} to storage, from {plural(len(order.ranks), 'rank')}"
+    ),
+    CommitCheckpoint: lambda order: f"complete the checkpoint of step {order.step}",
     ReplaceNodes: _replace,
     DeleteNodes: lambda order: f"delete {name_list(order.nodes)}",
     CheckHealth: _check,
@@ -233,7 +240,7 @@ def about(node: str, reason: str) -> str:
 def _ordered(data: ActionOrdered) -> str:
     """Empty for the orders of every restart: the table of phases shows them."""
     command = data.command
-    if isinstance(command, StartWorkers | StopWorkers | OpenStore | AskPolicy):
+    if isinstance(command, StartWorkers | StopWorkers | OpenStore | AskPolicy | CommitCheckpoint):
         return ""
     if isinstance(command, ReplaceNodes | DeleteNodes):
         return f"the platform is asked to {order_text(command)}"
@@ -251,7 +258,14 @@ def is_or_are(several: Collection[str]) -> str:
 def _formed(data: WorldFormed) -> str:
     gone = f", without {name_list(data.gone)}" if data.gone else ""
     joined = f", with {name_list(data.joined)}" if data.joined else ""
-    return f"round {data.round}: {world_size(data)}{joined}{gone}"
+    return f"round {data.round}: {world_size(data)}{joined}{gone}{resume_text(data.resume)}"
+
+
+def resume_text(resume: Resume | None) -> str:
+    """What a round resumes from, after a comma; empty if ftcore holds no state."""
+    if resume is None:
+        return ""
+    return f", resumes from step {resume.step} in {'memory' if resume.source == 'memory' else resume.where}"
 
 
 def world_size(data: WorldFormed) -> str:
@@ -267,6 +281,15 @@ def stacks_suffix(data: StandstillJudged) -> str:
 def ready_nodes(data: DepartureBegun) -> str:
     """The nodes that became ready before others leave."""
     return f"{name_list(data.ready)} {is_or_are(data.ready)} ready" if data.ready else "no other node is ready"
+
+
+def loaded_text(data: StateLoaded) -> str:
+    """What the workers of a node have restored."""
+    refused = f"; not usable: {'; '.join(data.refused)}" if data.refused else ""
+    if not data.source:
+        return f"{data.node} begins without a saved state{refused}"
+    place = "another rank" if data.source == "replica" else data.source
+    return f"{data.node} has restored step {data.step} from {place} in {format_elapsed(data.seconds)}{refused}"
 
 
 _SENTENCES: dict[type[Any], Callable[[Any], str]] = {
@@ -287,6 +310,8 @@ _SENTENCES: dict[type[Any], Callable[[Any], str]] = {
     HealthChecked: lambda data: f"{data.node} is {data.verdict}{reason_suffix(data.detail)}",
     NodeQuarantined: lambda data: f"{data.node} is quarantined: {about(data.node, data.reason)}",
     CheckpointCommitted: lambda data: f"the checkpoint of step {data.step} is committed",
+    CheckpointFailed: lambda data: f"{data.node} could not write the checkpoint of step {data.step}: {data.reason}",
+    StateLoaded: loaded_text,
     JobRolledBack: lambda data: f"training rolls back to the checkpoint of step {data.step}: {data.reason}",
     DataSkipped: lambda data: f"{data.amount} {data.unit} of data after step {data.step} are skipped: {data.reason}",
     AlertRaised: lambda data: f"an alert is raised ({data.severity})",

@@ -10,6 +10,7 @@ from ftcore.events import (
     action,
     anomaly,
     caller,
+    checkpoint,
     deadline,
     health,
     incident,
@@ -34,9 +35,11 @@ from ftcore.wording import (
     format_elapsed,
     health_result,
     listed,
+    loaded_text,
     order_text,
     plural,
     reason_suffix,
+    resume_text,
     sentence,
     stacks_suffix,
     without_repeats,
@@ -66,6 +69,7 @@ _STYLES = {
     "data.skipped": "warn",
     "operator.commanded": "strong",
     "checkpoint.committed": "good",
+    "checkpoint.failed": "bad",
     "anomaly.observed": "warn",
     "incident.opened": "warn",
     "incident.rediagnosed": "warn",
@@ -159,7 +163,7 @@ def _rolled_back(data: job.JobRolledBack) -> str:
 def _formed(data: world.WorldFormed) -> str:
     joined = f", joined: {names(data.joined)}" if data.joined else ""
     gone = f", gone: {names(data.gone)}" if data.gone else ""
-    return f"round {data.round}: {world_size(data)}, store {data.store}{joined}{gone}"
+    return f"round {data.round}: {world_size(data)}, store {data.store}{joined}{gone}{resume_text(data.resume)}"
 
 
 def _planned(data: world.RoundPlanned) -> str:
@@ -229,6 +233,13 @@ def _progressed(data: job.JobProgressed) -> str:
     return f"round {data.round}, step {data.step}{loss}"
 
 
+def _held(data: checkpoint.MemoryHeld) -> str:
+    steps = sorted({shard.step for shard in data.shards})
+    ranks = sorted({shard.rank for shard in data.shards})
+    held = f"step {', '.join(map(str, steps))} of rank {spans(tuple(ranks))}" if steps else "nothing"
+    return f"{data.node}: holds {held} in memory"
+
+
 _LINES: dict[type[Any], Callable[[Any], str]] = {
     action.ActionOrdered: _ordered,
     action.ActionDone: lambda data: data.effect,
@@ -247,7 +258,14 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     incident.DepartureBegun: _departed,
     incident.IncidentExhausted: lambda data: data.reason,
     incident.IncidentContinued: sentence,
-    job.CheckpointCommitted: lambda data: f"step {data.step} of round {data.round}{reason_suffix(data.where)}",
+    checkpoint.MemoryHeld: _held,
+    checkpoint.ShardPersisted: lambda data: (
+        f"{data.node}: step {data.shard.step}, rank {data.shard.rank}, {data.bytes >> 20} MiB in "
+        f"{format_elapsed(data.seconds)}: {data.file}"
+    ),
+    checkpoint.CheckpointFailed: lambda data: f"{data.node}: step {data.step}: {data.reason}",
+    checkpoint.StateLoaded: loaded_text,
+    checkpoint.CheckpointCommitted: lambda data: f"step {data.step} of round {data.round}{reason_suffix(data.where)}",
     job.JobRolledBack: _rolled_back,
     job.DataSkipped: lambda data: f"{data.amount} {data.unit} after step {data.step}: {data.reason}",
     job.JobSubmitted: _submitted,

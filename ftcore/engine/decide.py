@@ -8,6 +8,7 @@ the folded state alone, so a new master continues exactly where its predecessor 
 from collections.abc import Callable
 
 from ftcore.commands import ReleaseNode
+from ftcore.engine.checkpoints import advance_commit, warn_of_failed_save
 from ftcore.engine.departure import advance_deferred
 from ftcore.engine.dispatch import NAMES_MAX
 from ftcore.engine.ending import end_given_up, finish
@@ -65,6 +66,7 @@ def decide(turn: Turn) -> None:
     judge_health(turn)
     judge_standstill(turn)
     warn_of_nan(turn)
+    warn_of_failed_save(turn)
     notice(turn, turn.fact.seq)
     _advance(turn)
 
@@ -129,6 +131,7 @@ def _advance_calm(turn: Turn) -> bool:
 
 
 ADVANCES: tuple[tuple[Callable[[Turn], bool], phases.JobCondition], ...] = (
+    (advance_commit, phases.is_under_way),
     (advance_consult, phases.decides),
     (advance_plan, phases.decides),
     (advance_deferred, phases.is_running),

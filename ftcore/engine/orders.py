@@ -4,6 +4,7 @@ import attrs
 import msgspec
 
 from ftcore.commands import CheckHealth, Command, StartWorkers
+from ftcore.events.checkpoint import Resume
 from ftcore.events.world import Member
 from ftcore.ids import EffectId, Term
 from ftcore.policies.traits import Trait, having, limit
@@ -29,6 +30,7 @@ class Slice:
         max_restarts: the budget of restarts in force; 0 if the chain has no restarts.
         resume_step: after a rollback: the step to resume from, even if newer checkpoints exist.
         skips: the data to skip.
+        resume: the state to load, if the script registered its state; None: ftcore holds none.
     """
 
     group_rank: int
@@ -44,6 +46,7 @@ class Slice:
     max_restarts: int
     resume_step: int | None = None
     skips: tuple[Skip, ...] = ()
+    resume: Resume | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -128,4 +131,5 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
         max_restarts=budget,
         resume_step=state.training.resume_step,
         skips=tuple(state.training.skips),
+        resume=world.resume,
     )

@@ -3,7 +3,8 @@
 Each ``advance_*`` function returns whether it decided anything. Plans that form a new round continue in ``rounds.py``.
 """
 
-from ftcore.commands import ADVISER, AskPolicy, PauseWorkers, tag_of
+from ftcore.commands import ADVISER, AskPolicy, PauseWorkers, SaveCheckpoint, tag_of
+from ftcore.engine.checkpoints import is_committing, order_persist
 from ftcore.engine.departure import begin_round, defer
 from ftcore.engine.dispatch import at_boundary, first_order, order, order_in_place, order_resume, order_stop, supersede
 from ftcore.engine.ending import finish
@@ -14,8 +15,8 @@ from ftcore.events.job import JobFinished
 from ftcore.events.policy import AlertRaised, PlanApplied, PolicyConsidered, Terms
 from ftcore.policies.base import Ask, PlanKind, Take, Verdict
 from ftcore.policies.chain import consult
-from ftcore.policies.situation import title
-from ftcore.states.model import IncidentState
+from ftcore.policies.situation import registers_state, title
+from ftcore.states.model import IncidentState, JobState, TakenPlan
 from ftcore.states.phases import awaits_verdict, is_acting, is_recovering
 
 _PLAIN = Terms()
@@ -138,11 +139,18 @@ def advance_plan(turn: Turn) -> bool:
         return False
     policy, terms = plan.policy, plan.terms
     assert terms.command is not None
+    if is_committing(state):
+        return False
     if plan.finds:
         if not plan.boundary or not order_in_place(turn, incident, at_boundary(terms.command, plan.boundary)):
             turn.emit(
                 IncidentEscalated(policy=policy, reason="no worker reaches a step boundary"), incident=incident.id
             )
+        return True
+    if _must_persist(state, plan):
+        why_not = order_persist(turn, incident)
+        if why_not:
+            turn.emit(IncidentEscalated(policy=policy, reason=why_not), incident=incident.id)
         return True
     done = _FULFILLED[tag_of(terms.command)]
     turn.emit(PlanApplied(policy=policy, then=terms.then), incident=incident.id)
@@ -151,3 +159,9 @@ def advance_plan(turn: Turn) -> bool:
     elif terms.then != "verify":
         turn.emit(IncidentResolved(policy=policy, outcome=done), incident=incident.id)
     return True
+
+
+def _must_persist(state: JobState, plan: TakenPlan) -> bool:
+    """Whether the surviving ranks have only staged their state: a script that lacks ranks cannot save by itself."""
+    stages = isinstance(plan.terms.command, SaveCheckpoint) and not plan.persists
+    return stages and registers_state(state) and bool(state.spec and state.spec.checkpoints)

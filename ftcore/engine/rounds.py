@@ -4,6 +4,7 @@ Each ``advance_*`` function returns whether it decided anything.
 """
 
 from ftcore.commands import ReleaseNode, StartWorkers, StopWorkers
+from ftcore.engine.checkpoints import is_committing
 from ftcore.engine.dispatch import (
     NAMES_MAX,
     coming_world,
@@ -20,6 +21,7 @@ from ftcore.engine.dispatch import (
 )
 from ftcore.engine.ending import finish
 from ftcore.engine.health import check_again, check_first, check_needed
+from ftcore.engine.resume import resume_of
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionDone
 from ftcore.events.incident import IncidentEscalated, IncidentResolved
@@ -170,6 +172,7 @@ def advance_forming(turn: Turn) -> bool:
         return False
     world = coming_world(state, {*state.membership.unchecked, *avoided})
     assert len(world) == count
+    resume = resume_of(state, world)
     before = {member.node for member in state.rounds.world.members} if state.rounds.world is not None else set()
     after = {member.node for member in world}
     for first in range(0, len(world), MEMBERS_PER_EVENT):
@@ -184,6 +187,7 @@ def advance_forming(turn: Turn) -> bool:
             joined=tuple(sorted(after - before))[:NAMES_MAX],
             gone=tuple(sorted(before - after))[:NAMES_MAX],
             store=state.rounds.stores[plan.round],
+            resume=resume,
         ),
         incident=incident,
     )
@@ -280,7 +284,7 @@ def advance_finished(turn: Turn) -> bool:
     state, incident = turn.state, turn.state.incident
     if (incident is not None and not is_deferred(incident)) or state.rounds.world is None:
         return False
-    if state.membership.count(NodePhase.FINISHED) < len(state.rounds.world.members):
+    if state.membership.count(NodePhase.FINISHED) < len(state.rounds.world.members) or is_committing(state):
         return False
     for member in state.rounds.world.members:
         node = state.membership.current(member.node, member.incarnation)

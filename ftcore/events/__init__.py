@@ -7,6 +7,7 @@ from ftcore.events import (  # noqa: F401  (declares the types)
     action,
     anomaly,
     caller,
+    checkpoint,
     deadline,
     health,
     incident,

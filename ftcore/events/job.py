@@ -30,6 +30,7 @@ class JobSpec:
         timing: the job's time constants.
         own_commands: each node has its own command and role, recorded in its ``node.joined``; ``argv``, ``module``,
             ``no_python`` and ``role`` are those of the node that submitted the job.
+        checkpoints: directory or URL of the job's checkpoints; empty: they are kept in memory only.
     """
 
     argv: tuple[str, ...]
@@ -44,6 +45,7 @@ class JobSpec:
     cwd: str = ""
     timing: Timing = attrs.field(factory=Timing)
     own_commands: bool = False
+    checkpoints: str = ""
 
     def admits(self, other: "JobSpec") -> bool:
         """Whether a node with the other spec may join this job."""
@@ -180,26 +182,6 @@ class JobUnparked:
     """
 
     who: str
-
-
-@fact("checkpoint.committed")
-@attrs.frozen(kw_only=True)
-class CheckpointCommitted:
-    """A checkpoint is complete: every shard of a step's state is saved.
-
-    Args:
-        round: the round that saved it.
-        step: the step.
-        where: its location, for display.
-        seconds: how long training was paused for it.
-        kept: checkpoints that are kept, this one included; 0: not reported.
-    """
-
-    round: int
-    step: int
-    where: str = ""
-    seconds: float = 0.0
-    kept: int = 0
 
 
 @decision("job.rolled_back")

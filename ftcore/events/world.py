@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
+from ftcore.events.checkpoint import Resume
 from ftcore.events.registry import decision, fact
 
 MEMBERS_PER_EVENT = 500
@@ -121,6 +122,7 @@ class WorldFormed:
         joined: members that the previous world did not have, at most 64.
         gone: members of the previous world that this one does not have, at most 64.
         store: ``host:port`` of the round's TCPStore.
+        resume: what the workers load, if they registered their state; None: nothing is known, or it is not ftcore's.
     """
 
     round: int
@@ -130,6 +132,7 @@ class WorldFormed:
     joined: tuple[str, ...]
     gone: tuple[str, ...]
     store: str
+    resume: Resume | None = None
 
 
 @decision("round.started")

@@ -31,7 +31,7 @@ DECLARED_BY: dict[Ability, str] = {
 LACKS = "needs "
 """Prefix of the reason of a policy that is skipped because the job lacks an ability."""
 
-OBSERVED: tuple[Ability, ...] = (A.PAUSE, A.CHECKPOINT)
+OBSERVED: tuple[Ability, ...] = (A.PAUSE, A.CHECKPOINT, A.SAVE)
 """Abilities that the running workers report themselves (``workers.stepped``); no file declares them."""
 
 CARRIED_OUT: tuple[Ability, ...] = (A.REPLACE, A.CHECK, A.ROLLBACK, A.SKIP, A.REPLICAS)

@@ -18,6 +18,7 @@ from ftcore.policies.options import number, says
 from ftcore.policies.traits import Trait, having, options_of
 from ftcore.states.evidence import Report
 from ftcore.states.faultkey import is_cut
+from ftcore.states.fold.base import WORKERS
 from ftcore.states.health import wanted
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
@@ -151,6 +152,11 @@ def all_workers_alive(job: JobState) -> bool:
     """Whether every member of the newest world is alive with all its workers."""
     intact = job.membership.count(NodePhase.RUNNING, NodePhase.PAUSED)
     return job.rounds.world is not None and job.rounds.world.started and intact == len(job.rounds.world.members)
+
+
+def registers_state(job: JobState) -> bool:
+    """Whether the running script registered its state: ftcore saves it and loads it."""
+    return Ability.SAVE in job.abilities.declared.get(WORKERS, ())
 
 
 def any_worker_alive(job: JobState) -> bool:

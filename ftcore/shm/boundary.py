@@ -7,7 +7,7 @@ from the start of the process, so all ranks of a round that complete the same st
 |---|---|---|---|
 | 480 | agent | ``stop_at`` | the worker waits at this boundary and at every later one; 0: it does not wait |
 | 481 | agent | ``save_at`` | the worker saves at this boundary; 0: nowhere |
-| 488 | worker | ``able`` | bits: 1 waits at boundaries, 2 saves at boundaries |
+| 488 | worker | ``able`` | bits: 1 waits and 2 saves at boundaries, 4 stages its state at any time |
 | 489 | worker | ``reached`` | number of boundaries reached |
 | 490 | worker | ``waits`` | 1: it waits at boundary ``reached`` |
 | 491 | worker | ``saved`` | the boundary of the newest save that is over |
@@ -27,7 +27,8 @@ import attrs
 
 WAITS: Final = 1
 SAVES: Final = 2
-ABILITIES: Final = {WAITS: "pause", SAVES: "checkpoint"}
+STAGES: Final = 4
+ABILITIES: Final = {WAITS: "pause", SAVES: "checkpoint", STAGES: "save"}
 """Abilities of the job (``ftcore.policies.base.Ability``) by bit."""
 
 ERROR_BYTES_MAX: Final = 144

@@ -74,6 +74,7 @@ class TakenPlan:
         refused: why that order was refused; empty: it was not.
         finds: that order is to find a step boundary; the plan's command follows it.
         boundary: the latest step boundary that a node has answered; 0: none yet.
+        persists: the save in progress ends on storage: at a step boundary, or of shards that survivors have staged.
         deferred_at: the master's time, in nanoseconds, since which the job trains on until other nodes are ready; None
             unless the incident is deferred.
     """
@@ -91,6 +92,7 @@ class TakenPlan:
     refused: str = ""
     finds: bool = False
     boundary: int = 0
+    persists: bool = False
     deferred_at: int | None = None
 
 

@@ -2,6 +2,7 @@
 
 import attrs
 
+from ftcore.events.checkpoint import Resume
 from ftcore.events.world import Member
 
 
@@ -14,6 +15,7 @@ class WorldState:
         stepped: number of members whose workers have all completed a step.
         roles: by member, the rank of its first worker among those of its role, and how many those are; empty: all
             members have the same role.
+        resume: what the workers load; None: ftcore holds no state of the job.
     """
 
     round: int
@@ -23,6 +25,7 @@ class WorldState:
     started: bool = False
     stepped: int = 0
     roles: tuple[tuple[int, int], ...] = ()
+    resume: Resume | None = None
     _seats: dict[str, int] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def seat(self, node: str) -> int | None:

@@ -2,6 +2,8 @@
 
 import attrs
 
+from ftcore.events.checkpoint import HeldShard
+
 
 @attrs.frozen(kw_only=True)
 class NanState:
@@ -46,6 +48,116 @@ class Skip:
     unit: str
 
 
+@attrs.frozen(kw_only=True)
+class NodeMemory:
+    """What a node's keeper holds.
+
+    Args:
+        incarnation: of the agent that reported it.
+        shards: the complete shards.
+    """
+
+    incarnation: str
+    shards: tuple[HeldShard, ...]
+
+
+@attrs.define(kw_only=True)
+class SavingState:
+    """A checkpoint whose shards are being written.
+
+    Args:
+        round: the round in which its shards were staged.
+        step: its step.
+        groups: number of its replica groups.
+        files: the shards on storage, by replica group.
+        nodes: the nodes that wrote them, in order.
+        tries: how often its manifest was ordered.
+    """
+
+    round: int
+    step: int
+    groups: int
+    files: dict[int, str] = attrs.field(factory=dict)
+    nodes: list[str] = attrs.field(factory=list)
+    tries: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class StoredCheckpoint:
+    """A complete checkpoint on storage that ftcore wrote.
+
+    Args:
+        step: its step.
+        round: the round in which it was staged.
+        where: its location.
+    """
+
+    step: int
+    round: int
+    where: str
+
+
+@attrs.frozen(kw_only=True)
+class RollbackState:
+    """A rollback: what earlier rounds saved after the step is not resumed from.
+
+    Args:
+        round: the first round after it.
+        step: the step that it went back to.
+    """
+
+    round: int
+    step: int
+
+
+@attrs.define(kw_only=True)
+class LoadState:
+    """What the workers of the newest round load.
+
+    Args:
+        step: the step of the state.
+        round: the round that saved it.
+        source: ``memory`` or ``storage``.
+        rounds: rounds in a row that began from it without completing a step.
+    """
+
+    step: int
+    round: int
+    source: str
+    rounds: int = 1
+
+
+@attrs.define(kw_only=True)
+class SavedState:
+    """State that ftcore saved: what a round can resume from.
+
+    Args:
+        memory: what the nodes' keepers hold, by node.
+        saving: checkpoints that are being written, oldest first.
+        stored: complete checkpoints on storage, in ascending order of steps.
+        rollbacks: rollbacks, oldest first.
+        load: what the newest round loads; None: nothing, or a step was completed after it.
+        unusable: what rounds began from repeatedly without completing a step.
+        failed: seq of the fact that a checkpoint could not be written; 0: none, or one was written since.
+    """
+
+    memory: dict[str, NodeMemory] = attrs.field(factory=dict)
+    saving: list[SavingState] = attrs.field(factory=list)
+    stored: list[StoredCheckpoint] = attrs.field(factory=list)
+    rollbacks: list[RollbackState] = attrs.field(factory=list)
+    load: LoadState | None = None
+    unusable: list[LoadState] = attrs.field(factory=list)
+    failed: int = 0
+
+    def is_abandoned(self, step: int, round_: int) -> bool:
+        """Whether what this round saved of this step was left behind by a rollback."""
+        return any(round_ < back.round and step > back.step for back in self.rollbacks)
+
+    def is_unusable(self, step: int, round_: int, source: str) -> bool:
+        """Whether rounds that began from it have failed repeatedly before their first step."""
+        return any((each.step, each.round, each.source) == (step, round_, source) for each in self.unusable)
+
+
 @attrs.define(kw_only=True)
 class TrainingState:
     """How far the training has come.
@@ -65,6 +177,7 @@ class TrainingState:
         standstill: no step is completed, and an alert was raised; None: steps are completed.
         longest_gap_s: the longest time without a step, of those with an alert, after which the job went on by itself.
         ceilings: how often in this run the absence of steps was taken for a hang because it lasted too long.
+        saved: state that ftcore saved.
     """
 
     step: int | None = None
@@ -81,3 +194,4 @@ class TrainingState:
     standstill: Standstill | None = None
     longest_gap_s: float = 0.0
     ceilings: int = 0
+    saved: SavedState = attrs.field(factory=SavedState)

@@ -19,9 +19,10 @@ from ftcore.engine.decide import turn
 from ftcore.engine.orders import Order, order_for
 from ftcore.engine.turn import own_fact, sequence
 from ftcore.errors import UsageError
+from ftcore.events.checkpoint import CheckpointCommitted
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import At, Event, EventId, Fact
-from ftcore.events.job import CheckpointCommitted, JobSpec, JobSubmitted
+from ftcore.events.job import JobSpec, JobSubmitted
 from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeJoined, NodeLost, NodeWarmed
 from ftcore.events.operator import OperatorCommanded

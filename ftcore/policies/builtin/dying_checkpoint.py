@@ -14,7 +14,15 @@ from ftcore.ids import SECOND, Round
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import spent
 from ftcore.policies.options import Options, number, says, span
-from ftcore.policies.situation import all_workers_alive, any_worker_alive, asked_by, class_of, living_ranks, lost_nodes
+from ftcore.policies.situation import (
+    all_workers_alive,
+    any_worker_alive,
+    asked_by,
+    class_of,
+    living_ranks,
+    lost_nodes,
+    registers_state,
+)
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.revisions import ONE_BOUNDARY, follows
@@ -49,7 +57,8 @@ class DyingCheckpoint:
     name: ClassVar[str] = "dying_checkpoint"
     doc: ClassVar[str] = "Have the live ranks save the last completed step, then continue with the chain."
     conditions: ClassVar[tuple[str, ...]] = (
-        "takes a fault that leaves live workers, if no rank is missing or two ranks hold every part of the state",
+        "takes a fault that leaves live workers, if no rank is missing, two ranks hold every part of the state, or the "
+        "script registered its state",
         "takes a warning that a node is about to be lost",
         "takes a request named in `before` (the chain continues after the save), and a request for a checkpoint",
         "passes if ranks are missing and the script saves only together with all ranks (`checkpoint`)",
@@ -95,6 +104,8 @@ def _cannot_save(incident: IncidentState, job: JobState) -> str:
         return "no live worker could save"
     if class_of(incident) is FaultClass.NUMERIC:
         return "after a numeric fault the state is not worth saving"
+    if registers_state(job):
+        return ""  # whether the survivors hold one shard of each replica group shows when they have staged
     if not all_workers_alive(job) and not job.can(Ability.SAVE):
         return "ranks are missing, and the script can save only together with all ranks"
     if not all_workers_alive(job) and not job.can(Ability.REPLICAS):

@@ -38,9 +38,10 @@ from ftcore.commands import (
     StopWorkers,
 )
 from ftcore.events.action import ActionOrdered
+from ftcore.events.checkpoint import CheckpointCommitted
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event
-from ftcore.events.job import CheckpointCommitted, JobFinished, JobProgressed, JobRolledBack, JobSubmitted
+from ftcore.events.job import JobFinished, JobProgressed, JobRolledBack, JobSubmitted
 from ftcore.events.master import MasterElected
 from ftcore.events.policy import AbilityDeclared, PlanApplied
 from ftcore.events.world import RoundStarted

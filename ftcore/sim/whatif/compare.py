@@ -30,6 +30,7 @@ import attrs
 
 from ftcore.engine.plans import REVISIONS_MAX
 from ftcore.errors import UsageError
+from ftcore.events.checkpoint import CheckpointCommitted
 from ftcore.events.envelope import Event
 from ftcore.events.incident import (
     IncidentContinued,
@@ -39,7 +40,7 @@ from ftcore.events.incident import (
     IncidentRediagnosed,
     IncidentResolved,
 )
-from ftcore.events.job import CheckpointCommitted, JobFinished, JobProgressed, JobSubmitted
+from ftcore.events.job import JobFinished, JobProgressed, JobSubmitted
 from ftcore.events.node import NodeGaveUp
 from ftcore.events.policy import AbilityDeclared, PolicyConsidered, PolicyLoaded
 from ftcore.events.registry import Kind

@@ -6,7 +6,6 @@ from ftcore.states import timers
 from ftcore.states.evidence import EvidenceState
 from ftcore.states.fold.base import Changes, await_others, declare_abilities, on, progress, step_job
 from ftcore.states.model import (
-    HISTORY_MAX,
     AbilitiesState,
     Contradicted,
     EndState,
@@ -21,7 +20,7 @@ from ftcore.states.model import (
 from ftcore.states.node import NodePhase
 from ftcore.states.phases import has_ended, is_deferred, is_stuck, is_under_way, is_up
 from ftcore.states.revisions import FIRST_RUN_ANEW, RUN_ANEW, follows
-from ftcore.states.training import Skip, TrainingState
+from ftcore.states.training import SavedState, Skip, TrainingState
 
 
 @on(job.JobSubmitted)
@@ -60,6 +59,7 @@ def _training_of_next_run(before: TrainingState) -> TrainingState:
         skips=before.skips,
         tolerated=before.tolerated,
         longest_gap_s=before.longest_gap_s,
+        saved=SavedState(stored=before.saved.stored, rollbacks=before.saved.rollbacks),
     )
 
 
@@ -172,28 +172,6 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
 @on(policy.AbilityDeclared)
 def _ability_declared(state: JobState, event: Event, data: policy.AbilityDeclared, changes: Changes) -> None:
     declare_abilities(state.abilities, data.source, data.abilities)
-
-
-@on(job.CheckpointCommitted)
-def _checkpoint_committed(state: JobState, event: Event, data: job.CheckpointCommitted, changes: Changes) -> None:
-    training, world = state.training, state.rounds.world
-    if world is not None and data.round == world.round and data.step not in training.checkpoints:
-        training.committed = event.time
-        if state.history.at_commit:
-            state.history.offered, state.history.at_commit = 0, False
-        training.checkpoints.append(data.step)
-        training.checkpoints.sort()
-        kept = data.kept or state.policy.declared.checkpoints_kept or HISTORY_MAX
-        del training.checkpoints[: -min(kept, HISTORY_MAX)]
-
-
-@on(job.JobRolledBack)
-def _job_rolled_back(state: JobState, event: Event, data: job.JobRolledBack, changes: Changes) -> None:
-    training = state.training
-    training.nan = None
-    training.checkpoints = [step for step in training.checkpoints if step <= data.step]
-    training.skips = [skip for skip in training.skips if skip.step <= data.step]
-    training.step = training.resume_step = data.step
 
 
 @on(job.DataSkipped)

@@ -2,6 +2,7 @@
 
 from ftcore.commands import (
     IN_PLACE,
+    OF_KEEPER,
     PLATFORM,
     CheckHealth,
     FindBoundary,
@@ -190,6 +191,7 @@ def _workers_stepped(state: JobState, event: Event, data: worker.WorkersStepped,
             rounds.world.stepped += 1
             _count_abilities(state, data.abilities, rounds.world)
         found.stepped = data.step
+        state.training.saved.load = None
         progress(state, data.round, data.step, data.absolute)
 
 
@@ -390,6 +392,8 @@ def _order_obeyed(state: JobState, event: Event, data: node.OrderObeyed, changes
         return
     found, ordered = answer
     del ordered.waiting[found.node]
+    if isinstance(ordered.command, OF_KEEPER):
+        return  # it is about no worker
     if getattr(ordered.command, "round", found.round) < found.round:
         return  # the order was about workers of an older round
     if isinstance(ordered.command, FindBoundary):

@@ -9,9 +9,11 @@ from ftcore.commands import (
     PLATFORM,
     AskPolicy,
     CheckHealth,
+    CommitCheckpoint,
     DeleteNodes,
     FindBoundary,
     OpenStore,
+    PersistShards,
     ReleaseNode,
     ReplaceNodes,
     ResumeWorkers,
@@ -35,13 +37,14 @@ from ftcore.states.fold.base import (
     step_job,
     step_node,
 )
+from ftcore.states.fold.checkpoints import resumed
 from ftcore.states.membership import NodeState
 from ftcore.states.model import ActionState, JobState
 from ftcore.states.phases import has_ended
 from ftcore.states.rounds import PlannedRound, WorldState
 from ftcore.states.worker import WorkerPhase
 
-PLANS_OWN = (*IN_PLACE, ReplaceNodes)
+PLANS_OWN = (*IN_PLACE, PersistShards, ReplaceNodes)
 """Orders whose failure fails the plan and is no fault of a node."""
 
 _NODES_OWN = (StartWorkers, StopWorkers, OpenStore, ResumeWorkers)
@@ -122,7 +125,9 @@ def _world_formed(state: JobState, event: Event, data: world.WorldFormed, change
     assert rounds.world is not None and rounds.world.round == data.round
     rounds.world.size, rounds.world.store = data.size, data.store
     rounds.world.roles = _roles(state, rounds.world.members)
+    rounds.world.resume = data.resume
     rounds.planned = state.training.standstill = None
+    resumed(state, data.resume)
     timers.cancel(
         state, timers.BackoffTimer(data.round), timers.WindowTimer(data.round), timers.ReturnTimer(data.round)
     )
@@ -196,7 +201,11 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
         if known is not None and known.plan is not None and event.incident == known.id:
             known.plan.effect, known.plan.refused = data.effect, ""
             known.plan.finds = isinstance(command, FindBoundary)
+            known.plan.persists = isinstance(command, PersistShards) or getattr(command, "boundary", 0) > 0
             known.plan.boundary = 0
+    elif isinstance(command, CommitCheckpoint):
+        for saving in state.training.saved.saving:
+            saving.tries += (saving.round, saving.step) == (command.round, command.step)
     if isinstance(command, ReplaceNodes) and command.keep:
         membership.launched |= dict.fromkeys(command.nodes, data.effect)
     elif isinstance(command, DeleteNodes):

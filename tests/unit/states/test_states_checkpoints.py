@@ -1,6 +1,6 @@
 """Which checkpoints the state assumes to exist."""
 
-from ftcore.events.job import CheckpointCommitted
+from ftcore.events.checkpoint import CheckpointCommitted
 from ftcore.policies.file.config import parse
 from ftcore.testing.driver import JobDriver
 

@@ -2,7 +2,7 @@
 
 import math
 
-from ftcore.events.job import CheckpointCommitted
+from ftcore.events.checkpoint import CheckpointCommitted
 from ftcore.events.worker import LASTING_NAN, NAN_STEPS, FaultObserved
 from ftcore.ids import Round
 from ftcore.ports import Progress

@@ -1,0 +1,151 @@
+"""Events of checkpoints: what is held in memory, what is saved, what a round resumes from."""
+
+import attrs
+
+from ftcore.events.registry import fact
+
+
+@attrs.frozen(kw_only=True)
+class HeldShard:
+    """A complete shard in the memory of a node's keeper.
+
+    Args:
+        rank: the global rank that staged it.
+        round: the round in which it was staged.
+        step: its step.
+        group: its replica group; one shard of each group makes a checkpoint.
+        groups: number of replica groups.
+        ranks: number of ranks of that round.
+    """
+
+    rank: int
+    round: int
+    step: int
+    group: int
+    groups: int
+    ranks: int
+
+
+@fact("memory.held")
+@attrs.frozen(kw_only=True)
+class MemoryHeld:
+    """The shards in the memory of a node; replaces what was known of this node.
+
+    Reported when the node's workers have stopped, and when an agent takes over the keeper of its predecessor.
+
+    Args:
+        node: the node's name.
+        incarnation: the agent's incarnation.
+        log: the identity of the log of these shards; those of another log do not count.
+        shards: the complete shards; empty: none.
+    """
+
+    node: str
+    incarnation: str
+    log: str
+    shards: tuple[HeldShard, ...]
+
+
+@fact("shard.persisted")
+@attrs.frozen(kw_only=True)
+class ShardPersisted:
+    """A node's keeper has written a shard to storage.
+
+    Args:
+        node: the node's name.
+        incarnation: the agent's incarnation.
+        shard: the shard.
+        file: its file in the checkpoint's directory.
+        bytes: size of the file.
+        seconds: time that the write took.
+    """
+
+    node: str
+    incarnation: str
+    shard: HeldShard
+    file: str
+    bytes: int
+    seconds: float
+
+
+@fact("checkpoint.failed")
+@attrs.frozen(kw_only=True)
+class CheckpointFailed:
+    """A node could not write its part of a checkpoint; training goes on, and the copy in memory stays.
+
+    Args:
+        node: the node's name.
+        incarnation: the agent's incarnation.
+        round: the round.
+        step: the step.
+        reason: why.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    step: int
+    reason: str
+
+
+@fact("checkpoint.committed")
+@attrs.frozen(kw_only=True)
+class CheckpointCommitted:
+    """A checkpoint is complete: every shard of a step's state is saved.
+
+    Args:
+        round: the round that saved it.
+        step: the step.
+        where: its location; for a checkpoint of the script, for display only.
+        seconds: how long training was paused for it.
+        kept: checkpoints that are kept, this one included; 0: not reported.
+        own: ftcore wrote it: a round can resume from ``where``. False: the script wrote it and loads it by itself.
+    """
+
+    round: int
+    step: int
+    where: str = ""
+    seconds: float = 0.0
+    kept: int = 0
+    own: bool = False
+
+
+@fact("state.loaded")
+@attrs.frozen(kw_only=True)
+class StateLoaded:
+    """The workers of a round have restored their state.
+
+    Args:
+        node: the node that reports it.
+        incarnation: the agent's incarnation.
+        round: the round of the workers.
+        step: the step of the state; 0: nothing was restored.
+        source: ``memory``, ``storage``, ``replica`` (received from another rank), or empty: nothing.
+        seconds: the longest time that a rank of the node took.
+        refused: candidates that could not be used, as ``PLACE: reason``.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    step: int
+    source: str
+    seconds: float
+    refused: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Resume:
+    """What the workers of a round load; part of ``world.formed``.
+
+    Args:
+        step: the step of the state.
+        round: the round that saved it.
+        source: ``memory`` or ``storage``.
+        where: the checkpoint's location, for ``storage``.
+    """
+
+    step: int
+    round: int
+    source: str
+    where: str = ""

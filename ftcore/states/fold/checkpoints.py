@@ -1,0 +1,107 @@
+"""Handlers of saved state: what keepers hold, what is being written, what a round resumes from."""
+
+from ftcore.events import checkpoint, job
+from ftcore.events.checkpoint import HeldShard, Resume
+from ftcore.events.envelope import Event
+from ftcore.states.fold.base import Changes, on
+from ftcore.states.model import HISTORY_MAX, JobState
+from ftcore.states.training import LoadState, NodeMemory, RollbackState, SavedState, SavingState, StoredCheckpoint
+
+SAVING_MAX = 8
+"""Checkpoints that are written at a time; the oldest one is given up for a newer one."""
+
+
+@on(checkpoint.MemoryHeld)
+def _memory_held(state: JobState, event: Event, data: checkpoint.MemoryHeld, changes: Changes) -> None:
+    saved, nodes = state.training.saved, state.membership.nodes
+    saved.memory = {name: held for name, held in saved.memory.items() if name in nodes and nodes[name].alive}
+    if data.log == state.log.identity and state.membership.current(data.node, data.incarnation) is not None:
+        saved.memory[data.node] = NodeMemory(incarnation=data.incarnation, shards=data.shards)
+
+
+@on(checkpoint.ShardPersisted)
+def _shard_persisted(state: JobState, event: Event, data: checkpoint.ShardPersisted, changes: Changes) -> None:
+    saved, shard = state.training.saved, data.shard
+    if saved.is_abandoned(shard.step, shard.round) or _is_stored(saved, shard):
+        return
+    saving = next((each for each in saved.saving if (each.round, each.step) == (shard.round, shard.step)), None)
+    if saving is None:
+        saving = SavingState(round=shard.round, step=shard.step, groups=shard.groups)
+        saved.saving.append(saving)
+        del saved.saving[:-SAVING_MAX]
+    saving.files.setdefault(shard.group, data.file)
+    if data.node not in saving.nodes:
+        saving.nodes.append(data.node)
+
+
+def _is_stored(saved: SavedState, shard: HeldShard) -> bool:
+    return any((each.step, each.round) == (shard.step, shard.round) for each in saved.stored)
+
+
+@on(checkpoint.CheckpointFailed)
+def _checkpoint_failed(state: JobState, event: Event, data: checkpoint.CheckpointFailed, changes: Changes) -> None:
+    saved = state.training.saved
+    saved.failed = saved.failed or event.seq
+
+
+@on(checkpoint.CheckpointCommitted)
+def _checkpoint_committed(
+    state: JobState, event: Event, data: checkpoint.CheckpointCommitted, changes: Changes
+) -> None:
+    training, world = state.training, state.rounds.world
+    if data.own:
+        if not _store(training.saved, data):
+            return
+    elif world is None or data.round != world.round:
+        return
+    if data.step in training.checkpoints:
+        return
+    training.committed = event.time
+    if state.history.at_commit:
+        state.history.offered, state.history.at_commit = 0, False
+    training.checkpoints.append(data.step)
+    training.checkpoints.sort()
+    kept = data.kept or state.policy.declared.checkpoints_kept or HISTORY_MAX
+    del training.checkpoints[: -min(kept, HISTORY_MAX)]
+
+
+def _store(saved: SavedState, data: checkpoint.CheckpointCommitted) -> bool:
+    """Record a checkpoint of ftcore; false if it is abandoned."""
+    saved.saving = [each for each in saved.saving if (each.round, each.step) != (data.round, data.step)]
+    saved.failed = 0
+    if saved.is_abandoned(data.step, data.round):
+        return False
+    others = [each for each in saved.stored if (each.step, each.round) != (data.step, data.round)]
+    others.append(StoredCheckpoint(step=data.step, round=data.round, where=data.where))
+    others.sort(key=lambda each: (each.step, each.round))
+    saved.stored = others[-min(data.kept or HISTORY_MAX, HISTORY_MAX) :]
+    return True
+
+
+@on(job.JobRolledBack)
+def _job_rolled_back(state: JobState, event: Event, data: job.JobRolledBack, changes: Changes) -> None:
+    training, saved = state.training, state.training.saved
+    training.nan = None
+    training.checkpoints = [step for step in training.checkpoints if step <= data.step]
+    training.skips = [skip for skip in training.skips if skip.step <= data.step]
+    training.step = training.resume_step = data.step
+    following = state.rounds.world.round + 1 if state.rounds.world is not None else state.rounds.first
+    saved.rollbacks = [*saved.rollbacks, RollbackState(round=following, step=data.step)][-HISTORY_MAX:]
+    saved.stored = [each for each in saved.stored if each.step <= data.step]
+    saved.saving = [each for each in saved.saving if each.step <= data.step]
+
+
+def resumed(state: JobState, resume: Resume | None) -> None:
+    """Record what the workers of a new round load; what two rounds in a row began from in vain is not used again."""
+    saved = state.training.saved
+    load = saved.load
+    if load is not None and resume is not None and _is_same(load, resume):
+        load.rounds += 1
+        return
+    if load is not None and load.rounds > 1:
+        saved.unusable = [*saved.unusable, load][-SAVING_MAX:]
+    saved.load = None if resume is None else LoadState(step=resume.step, round=resume.round, source=resume.source)
+
+
+def _is_same(load: LoadState, resume: Resume) -> bool:
+    return (load.step, load.round, load.source) == (resume.step, resume.round, resume.source)
