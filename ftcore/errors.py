@@ -134,3 +134,21 @@ class Refused(FtcoreError):
     """A peer refuses this process: wrong token, job, version, term or round."""
 
     exit_code = 2
+
+
+class CheckpointError(FtcoreError):
+    """A checkpoint cannot be written, read or used.
+
+    Args:
+        message: what, which file, why, and what to do.
+        kind: why it cannot be used, if it is a problem of the checkpoint and not of its storage: a value of
+            ``ftcore.checkpoint.problems.ProblemKind``; empty otherwise.
+    """
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class StorageFull(CheckpointError):
+    """The storage of checkpoints has no space, or a quota or limit is reached: free space; the next save tries again."""

@@ -1,0 +1,1 @@
+"""Checkpoints: layout, files, storage, verification. No torch: the keeper, ``ftctl`` and the worker share this."""
