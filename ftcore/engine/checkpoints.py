@@ -2,13 +2,13 @@
 
 from ftcore.commands import CommitCheckpoint, PersistShards
 from ftcore.engine.dispatch import members, order
-from ftcore.engine.resume import by_state, held_by
 from ftcore.engine.turn import Turn
 from ftcore.events.checkpoint import CheckpointFailed, HeldShard
 from ftcore.events.policy import AlertRaised
 from ftcore.ids import Round
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import OUTGOING
+from ftcore.states.resume import by_state, held_by
 from ftcore.states.training import SavingState
 
 COMMIT_S = 60.0

@@ -21,7 +21,6 @@ from ftcore.engine.dispatch import (
 )
 from ftcore.engine.ending import finish
 from ftcore.engine.health import check_again, check_first, check_needed
-from ftcore.engine.resume import resume_of
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionDone
 from ftcore.events.incident import IncidentEscalated, IncidentResolved
@@ -35,6 +34,7 @@ from ftcore.states.membership import NodeState
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import ACTIVE, OUTGOING, NodePhase
 from ftcore.states.phases import awaits_outcome, is_acting, is_deferred
+from ftcore.states.resume import resume_of
 from ftcore.states.world import digest, next_size, usable
 from ftcore.wording import plural
 

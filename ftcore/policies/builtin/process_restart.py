@@ -33,6 +33,7 @@ from ftcore.policies.situation import (
 )
 from ftcore.policies.traits import Trait, declares, having, limit, options_of
 from ftcore.states.model import IncidentState, JobState
+from ftcore.states.resume import remedy_of
 from ftcore.wording import format_duration, listed
 
 
@@ -94,7 +95,9 @@ class ProcessRestart:
             request = incident.fault.detail
             return Pass(reason=f"asked to {request if request and request != 'stop' else 'end'}, not to restart")
         older = _older_checkpoint(incident, job, options)
-        why = ("" if older is not None else _no_remedy(incident, job, options)) or spent(
+        state = remedy_of(job)
+        why_not = "" if older is not None else _no_remedy(incident, job, options)
+        why = ("" if state is not None else why_not) or spent(
             job, self.name, options.max_restarts, options.window, "restarts"
         )
         if why:
@@ -110,6 +113,10 @@ class ProcessRestart:
         attempt = attempts(job, self.name, options.window) + 1
         if older is not None:
             remark = f"; goes back to the checkpoint of step {older}: {unreadable_file(incident, job)} cannot be read"
+        elif state is not None and why_not:
+            remark = (
+                f"; {why_not}, but the state that the workers loaded may be the cause: resumes from step {state.step}"
+            )
         patience_s = _patience_s(incident, job, options, self.name)
         waits = _waits(incident, job, patience_s)
         return Take(

@@ -10,9 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from ftcore.events.checkpoint import HeldShard, Resume
 from ftcore.events.world import Member
 from ftcore.states.model import JobState
+from ftcore.states.training import LoadState
 
 TRIES = 2
 """Rounds in a row that begin from the same state; after that, an older one is used."""
+
+
+OLDER_MAX = 2
+"""States that are given up for an older one, before a fault that recurs ends the job."""
 
 
 def resume_of(state: JobState, world: Sequence[Member]) -> Resume | None:
@@ -34,9 +39,26 @@ def resume_of(state: JobState, world: Sequence[Member]) -> Resume | None:
         for resume in (*_in_memory(state, world, size), *_on_storage(state))
         if not saved.is_abandoned(resume.step, resume.round)
         and not saved.is_unusable(resume.step, resume.round, resume.source)
-        and not (worn and load is not None and (load.step, load.round, load.source) == _key(resume))
+        and not (worn and load is not None and _of(load) == _key(resume))
     ]
     return max(found, key=lambda each: (each.step, each.source == "memory", each.round), default=None)
+
+
+def remedy_of(state: JobState) -> Resume | None:
+    """What a restart resumes from although the same fault recurs; None: another restart is no remedy.
+
+    No step was completed since the newest round loaded its state, so that state may be the cause. It is tried
+    ``TRIES`` times, then an older one, and at most ``OLDER_MAX`` older ones.
+    """
+    saved, world = state.training.saved, state.rounds.world
+    if saved.load is None or world is None or len(saved.unusable) >= OLDER_MAX:
+        return None
+    resume = resume_of(state, world.members)
+    return resume if resume is not None and (saved.load.rounds < TRIES or _key(resume) != _of(saved.load)) else None
+
+
+def _of(load: LoadState) -> tuple[int, int, str]:
+    return load.step, load.round, load.source
 
 
 def _key(resume: Resume) -> tuple[int, int, str]:

@@ -1,0 +1,305 @@
+"""What a round resumes from, orders of manifests, and the dying checkpoint of a script that registered its state."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import pytest
+
+from ftcore.cli.ctl_lines import summary
+from ftcore.commands import CommitCheckpoint, PersistShards, SaveCheckpoint
+from ftcore.engine.orders import order_for
+from ftcore.engine.turn import Turn, own_fact, sequence
+from ftcore.events.checkpoint import (
+    CheckpointCommitted,
+    CheckpointFailed,
+    HeldShard,
+    MemoryHeld,
+    Resume,
+    ShardPersisted,
+)
+from ftcore.events.incident import IncidentContinued, IncidentEscalated
+from ftcore.events.job import JobRolledBack, JobSpec
+from ftcore.events.master import MasterElected
+from ftcore.events.node import OrderObeyed, OrderRefused
+from ftcore.events.operator import OperatorCommanded
+from ftcore.events.policy import AbilityDeclared, AlertRaised, ChainEntry
+from ftcore.events.world import Member, WorldFormed
+from ftcore.ids import Nanoseconds
+from ftcore.policies.chain import default_entry
+from ftcore.policies.file.config import default_chain
+from ftcore.replay import verify
+from ftcore.states.resume import resume_of
+from ftcore.testing.driver import JobDriver
+from ftcore.version import __version__
+
+LOG = "log-1"
+
+
+def job(nodes: int = 2, slots: int = 1, *, url: str = "/checkpoints", policies: Sequence[str] = ()) -> JobDriver:
+    """A job that trains, and whose script registered its state."""
+    names = (*policies, "process_restart", "shrink", "stop")
+    chain = tuple(ChainEntry(policy=name, options=default_entry(name).options) for name in names)
+    driver = JobDriver(
+        nodes,
+        slots,
+        spec=JobSpec(argv=("train.py",), nodes_min=1, nodes_max=nodes, checkpoints=url),
+        policy=attrs.evolve(default_chain(), chain=chain),
+    )
+    driver.own(MasterElected(host="host", pid=1, address="unix:master", version=__version__, decides=7, log_id=LOG))
+    driver.start()
+    driver.own(AbilityDeclared(source="workers", abilities=("pause", "checkpoint", "save")))
+    return driver
+
+
+def shard(
+    rank: int, step: int, *, group: int | None = None, groups: int = 1, ranks: int = 2, round_: int = 1
+) -> HeldShard:
+    """A shard; by default of a job whose ranks all hold the same state."""
+    own = 0 if groups == 1 else rank
+    return HeldShard(
+        rank=rank, round=round_, step=step, group=own if group is None else group, groups=groups, ranks=ranks
+    )
+
+
+def hold(driver: JobDriver, node: str, *shards: HeldShard, log: str = LOG) -> None:
+    life = driver.state.membership.nodes[node].incarnation
+    driver.say(node, MemoryHeld(node=node, incarnation=life, log=log, shards=shards))
+
+
+def persist(driver: JobDriver, node: str, one: HeldShard) -> None:
+    life = driver.state.membership.nodes[node].incarnation
+    name = f"shard-{one.group}"
+    driver.say(node, ShardPersisted(node=node, incarnation=life, shard=one, file=name, bytes=1, seconds=0.1))
+
+
+def committed(driver: JobDriver, step: int, round_: int = 1) -> None:
+    driver.own(CheckpointCommitted(round=round_, step=step, where=f"/checkpoints/{step}", own=True))
+
+
+def world(driver: JobDriver) -> tuple[Member, ...]:
+    assert driver.state.rounds.world is not None
+    return driver.state.rounds.world.members
+
+
+def open_orders(driver: JobDriver, kind: type) -> list[Any]:
+    return [action for action in driver.state.orders.open.values() if isinstance(action.command, kind)]
+
+
+def of(driver: JobDriver, kind: type) -> list[Any]:
+    return [event.data for event in driver.events if isinstance(event.data, kind)]
+
+
+def answer(driver: JobDriver, kind: type, node: str, refused: str = "") -> None:
+    """A node answers its order of a kind."""
+    (action,) = open_orders(driver, kind)
+    order, found = order_for(driver.state, action, node), driver.state.membership.nodes[node]
+    about = {"node": node, "incarnation": found.incarnation, "round": found.round, "effect": order.effect}
+    driver.say(node, OrderRefused(**about, reason=refused) if refused else OrderObeyed(**about))
+
+
+def test_a_round_resumes_from_memory_after_a_failure() -> None:
+    """The newest step of which every replica group has a shard in the world; the world's event says so."""
+    driver = job()
+    driver.fail("node1")
+    hold(driver, "node0", shard(0, 9), shard(0, 8))
+    hold(driver, "node1", shard(1, 8))
+    driver.settle()
+    formed = of(driver, WorldFormed)[-1]
+    assert formed.resume == Resume(step=9, round=1, source="memory")
+    assert driver.state.rounds.world is not None and driver.state.rounds.world.resume == formed.resume
+    assert verify(driver.events).mismatches == ()
+
+
+def test_each_replica_group_needs_a_shard() -> None:
+    """A step that a group lacks does not count; an older one, or storage, does."""
+    driver = job()
+    hold(driver, "node0", shard(0, 9, groups=2), shard(0, 7, groups=2))
+    hold(driver, "node1", shard(1, 8, groups=2), shard(1, 7, groups=2))
+    assert resume_of(driver.state, world(driver)) == Resume(step=7, round=1, source="memory")
+    committed(driver, 8)
+    assert resume_of(driver.state, world(driver)) == Resume(step=8, round=1, source="storage", where="/checkpoints/8")
+    assert resume_of(driver.state, world(driver)[:1]) == Resume(
+        step=8, round=1, source="storage", where="/checkpoints/8"
+    )
+
+
+def test_memory_wins_over_storage_at_the_same_step() -> None:
+    """It is nearer."""
+    driver = job()
+    committed(driver, 9)
+    hold(driver, "node0", shard(0, 9))
+    found = resume_of(driver.state, world(driver))
+    assert found is not None and found.source == "memory"
+
+
+def test_another_number_of_ranks_needs_all_groups_on_every_node() -> None:
+    """Then each rank finds all parts of the state on its own node."""
+    driver = job(nodes=3)
+    hold(driver, "node0", shard(0, 9, ranks=3))
+    hold(driver, "node1", shard(1, 9, ranks=3))
+    assert resume_of(driver.state, world(driver)[:2]) == Resume(step=9, round=1, source="memory")
+    assert resume_of(driver.state, (world(driver)[0], world(driver)[2])) is None
+
+
+@pytest.mark.parametrize("gone", ["another log", "another incarnation", "left"])
+def test_memory_that_does_not_count(gone: str) -> None:
+    """Of another log, of an incarnation before, of a node that is not in the world."""
+    driver = job()
+    hold(driver, "node0", shard(0, 9), log="log-2" if gone == "another log" else LOG)
+    if gone == "another incarnation":
+        driver.join("node0")
+    members = world(driver)[1:] if gone == "left" else world(driver)
+    if gone == "another incarnation":
+        members = (members[0]._replace(incarnation=driver.state.membership.nodes["node0"].incarnation), *members[1:])
+    assert resume_of(driver.state, members) is None
+
+
+def test_what_a_rollback_left_behind_is_not_resumed_from() -> None:
+    """In memory and on storage, also if a keeper reports it again, or its last shard is written later."""
+    driver = job()
+    committed(driver, 5)
+    committed(driver, 9)
+    turn_back(driver, 6)
+    hold(driver, "node0", shard(0, 9), shard(0, 6))
+    persist(driver, "node0", shard(0, 9))
+    assert resume_of(driver.state, world(driver)) == Resume(step=6, round=1, source="memory")
+    assert driver.state.training.saved.saving == []
+    hold(driver, "node0", shard(0, 7, round_=2))
+    assert resume_of(driver.state, world(driver)) == Resume(step=7, round=2, source="memory")
+
+
+def turn_back(driver: JobDriver, step: int) -> None:
+    """Fold a rollback as a decision of the engine."""
+    driver.now += driver.tick
+    fact = own_fact(OperatorCommanded(command="note", who="test", why="a rollback"))
+    one = Turn(driver.state, sequence(driver.state, fact, now=Nanoseconds(driver.now), term=driver.term))
+    one.emit(JobRolledBack(step=step, before=9, reason="loss"))
+
+
+def test_state_that_two_rounds_could_not_use_is_given_up_for_an_older_one() -> None:
+    """Two rounds in a row began from it without completing a step."""
+    driver = job()
+    committed(driver, 5)
+    found = []
+    for _ in range(4):
+        driver.fail("node1", exitcode=-11)
+        hold(driver, "node0", shard(0, 9))
+        rounds = len(of(driver, WorldFormed))
+        driver.settle(step=False)
+        while len(of(driver, WorldFormed)) == rounds:
+            assert driver.wait(), [f"{e.type} {summary(e)}" for e in driver.events[-25:]]
+            driver.settle(step=False)
+        found.append(of(driver, WorldFormed)[-1].resume)
+    assert [(each.step, each.source) for each in found] == [
+        (9, "memory"),
+        (9, "memory"),
+        (5, "storage"),
+        (5, "storage"),
+    ]
+    assert verify(driver.events).mismatches == ()
+
+
+def test_the_manifest_is_ordered_once_all_groups_are_on_storage() -> None:
+    """From a node that wrote a shard; after three refusals it is given up."""
+    driver = job()
+    persist(driver, "node1", shard(1, 9, groups=2))
+    assert open_orders(driver, CommitCheckpoint) == []
+    persist(driver, "node0", shard(0, 9, groups=2))
+    (action,) = open_orders(driver, CommitCheckpoint)
+    assert action.command == CommitCheckpoint(round=1, step=9, files=("shard-0", "shard-1"))
+    assert list(action.waiting) == ["node1"]
+    for _ in range(3):
+        assert len(open_orders(driver, CommitCheckpoint)) == 1
+        (action,) = open_orders(driver, CommitCheckpoint)
+        answer(driver, CommitCheckpoint, next(iter(action.waiting)), "disk full")
+    assert open_orders(driver, CommitCheckpoint) == []
+    assert verify(driver.events).mismatches == ()
+
+
+def test_a_committed_checkpoint_ends_its_saving() -> None:
+    """It counts for policies too, and the same shards written again change nothing."""
+    driver = job()
+    persist(driver, "node0", shard(0, 9))
+    committed(driver, 9)
+    answer(driver, CommitCheckpoint, "node0")
+    assert driver.state.training.saved.saving == [] and driver.state.training.checkpoints == [9]
+    persist(driver, "node1", shard(1, 9))
+    assert driver.state.training.saved.saving == [] and open_orders(driver, CommitCheckpoint) == []
+
+
+def test_a_job_ends_only_after_its_last_checkpoint() -> None:
+    """The order of the manifest is answered before the nodes are released."""
+    driver = job()
+    persist(driver, "node0", shard(0, 9))
+    driver.finish()
+    assert driver.state.phase == "running"
+    committed(driver, 9)
+    answer(driver, CommitCheckpoint, "node0")
+    assert driver.state.phase == "succeeded"
+
+
+def test_failed_saves_raise_one_alert_until_one_succeeds() -> None:
+    """Training goes on."""
+    driver = job()
+    life = driver.state.membership.nodes["node0"].incarnation
+    failed = CheckpointFailed(node="node0", incarnation=life, round=1, step=9, reason="no space left on device")
+    for _ in range(3):
+        driver.say("node0", failed)
+    assert len(of(driver, AlertRaised)) == 1
+    committed(driver, 10)
+    driver.say("node0", failed)
+    alerts = of(driver, AlertRaised)
+    assert len(alerts) == 2 and "no space left" in alerts[0].text
+    assert driver.state.phase == "running" and driver.state.incident is None
+
+
+def dying(*, held: dict[str, tuple[HeldShard, ...]], url: str = "/checkpoints") -> JobDriver:
+    """A job of four ranks on two nodes whose rank 1 was killed; its survivors have staged their state."""
+    driver = job(2, 2, policies=("dying_checkpoint",), url=url)
+    driver.fail("node0", local_rank=1, exitcode=-9)
+    for node in ("node0", "node1"):
+        hold(driver, node, *held[node])
+    for node in ("node0", "node1"):
+        answer(driver, SaveCheckpoint, node)
+    return driver
+
+
+def test_survivors_write_one_shard_of_each_group_after_a_fault() -> None:
+    """Staged, written, committed; then the chain goes on and restarts from it."""
+    four = [shard(rank, 5, group=rank % 2, groups=2, ranks=4) for rank in range(4)]
+    driver = dying(held={"node0": (four[0],), "node1": (four[2], four[3])})
+    orders = open_orders(driver, PersistShards)
+    assert [action.command for action in orders] == [PersistShards(round=1, step=5, ranks=(0, 3))]
+    assert list(orders[0].waiting) == ["node0", "node1"]
+    persist(driver, "node0", four[0])
+    answer(driver, PersistShards, "node0")
+    persist(driver, "node1", four[3])
+    answer(driver, PersistShards, "node1")
+    assert of(driver, IncidentContinued) == [], "the manifest is not written yet"
+    committed(driver, 5)
+    answer(driver, CommitCheckpoint, "node0")
+    assert [each.outcome for each in of(driver, IncidentContinued)] == ["saved"]
+    driver.settle()
+    assert driver.state.phase == "running" and of(driver, WorldFormed)[-1].resume.step == 5
+    assert verify(driver.events).mismatches == ()
+
+
+def test_survivors_without_a_common_step_are_refused_with_the_reason() -> None:
+    """The plan fails, and the chain goes on."""
+    first = shard(0, 6, group=0, groups=2, ranks=4)
+    others = (shard(2, 5, group=0, groups=2, ranks=4), shard(3, 6, group=0, groups=2, ranks=4))
+    driver = dying(held={"node0": (first,), "node1": others})
+    (escalated,) = of(driver, IncidentEscalated)
+    assert escalated.reason == "no surviving rank has step 6 of replica group 1; other ranks have step 5"
+    driver.settle()
+    assert driver.state.phase == "running"
+
+
+def test_without_a_place_for_checkpoints_survivors_keep_their_state_in_memory() -> None:
+    """Nothing is written, and the next round resumes from memory."""
+    four = [shard(rank, 5, ranks=4) for rank in range(4)]
+    driver = dying(held={"node0": (four[0],), "node1": (four[2],)}, url="")
+    assert open_orders(driver, PersistShards) == []
+    driver.settle()
+    assert of(driver, WorldFormed)[-1].resume == Resume(step=5, round=1, source="memory")
