@@ -96,6 +96,14 @@ def install() -> None:
         sys.meta_path.insert(0, _WhenImported("torch._dynamo", hide))
 
 
+def when_imported(module: str, callback: Callable[[], None]) -> None:
+    """Call a function now if a module is imported, else right after its first import."""
+    if module in sys.modules:
+        callback()
+    else:
+        sys.meta_path.insert(0, _WhenImported(module, callback))
+
+
 class _WhenImported:
     """Calls a function right after the first import of a module, then removes itself.
 

@@ -1,0 +1,1 @@
+"""The state of a training process: collected, staged, restored. Only ``slices`` may be imported without torch."""

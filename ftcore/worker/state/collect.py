@@ -1,0 +1,267 @@
+"""Collects the registered state of this process: its tensors with their place in the whole model, its Python values.
+
+The list of tensors is made once and kept while the objects are the same. At each step boundary a ``StateMoment`` takes
+what forward and backward change: Python values, generators, buffers. So a complete state of the last step exists even
+while the next one is computed.
+
+House rules: nothing here communicates. A tensor that is registered twice (tied weights) is stored once.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import torch
+
+from ftcore.checkpoint import values
+from ftcore.checkpoint.layout import Piece, placed
+from ftcore.worker.state import rng
+from ftcore.worker.state.layouts import FlatRange, dtype_name, is_dtensor, version_of
+from ftcore.worker.state.optimizer_part import OptimizerPart, expected_bytes
+from ftcore.worker.state.parts import FoundTensor, ModulePart, StatePart, ValuePart, assign
+
+RESERVED: Final = frozenset({"rng"})
+EARLY_BYTES_MAX: Final = 64 << 20
+"""Most bytes that are copied at each step boundary. More is copied by ``save`` alone, which waits for it."""
+
+
+class StateEntry(NamedTuple):
+    """A piece of the state, and its data.
+
+    Args:
+        piece: the piece.
+        data: a view of the data, of the piece's shape.
+        owner: the tensor whose version says whether the data was changed.
+        early: forward or backward may change it.
+    """
+
+    piece: Piece
+    data: Any
+    owner: Any
+    early: bool
+
+
+class CollectedState(NamedTuple):
+    """The tensors of this rank.
+
+    Args:
+        entries: in the order of their place.
+        bytes: size of all data.
+        digest: equal for ranks that are replicas.
+        tied: other names of tensors, and the name under which each is stored.
+        early_bytes: size of what forward or backward may change.
+    """
+
+    entries: tuple[StateEntry, ...]
+    bytes: int
+    digest: str
+    tied: dict[str, str]
+    early_bytes: int
+
+    def versions(self, early: bool) -> list[int]:
+        """Versions of the tensors that forward and backward may change, or of the others."""
+        return [version_of(entry.owner) for entry in self.entries if entry.early is early]
+
+
+class StateMoment(NamedTuple):
+    """What forward and backward change, as it was at a step boundary.
+
+    Args:
+        step: the number of the last completed step.
+        collected: the tensors at that time.
+        records: Python values by part.
+        rng: states of the generators.
+        early: copies of the early entries, in their order; None: they are too large for a copy at each boundary.
+        mono: monotonic nanoseconds.
+    """
+
+    step: int
+    collected: CollectedState
+    records: dict[str, dict[str, Any]]
+    rng: rng.CapturedRng
+    early: list[Any] | None
+    mono: int
+
+    def encoded(self, others: Mapping[int, str]) -> str:
+        """Return the Python values as text for a shard.
+
+        Args:
+            others: values of other ranks of the replica group, as they encoded them.
+
+        Raises:
+            ValueError: a value cannot be saved.
+        """
+        return values.encode(
+            {
+                "objects": self.records,
+                "rng": rng.packed(self.rng),
+                "tied": self.collected.tied,
+                "others": {str(rank): text for rank, text in others.items()},
+            },
+            "the state",
+        )
+
+
+class StateCollection:
+    """The registered objects of this process, in the order of their registration."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, StatePart] = {}
+        self.collected: CollectedState | None = None
+        self._always_early: frozenset[str] = frozenset()
+        self._collected_early: frozenset[str] = frozenset()
+        self._has_optimizer = False
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether an optimizer of torch is registered."""
+        return self._has_optimizer
+
+    def register(self, objects: Mapping[str, Any]) -> None:
+        """Add objects.
+
+        Args:
+            objects: by name. Modules, optimizers of torch, generators, objects with ``state_dict`` and
+                ``load_state_dict``, dicts and lists.
+
+        Raises:
+            ValueError: a name is taken, or something cannot be saved; the message has its path.
+            TypeError: an object is of none of these kinds.
+        """
+        before = dict(self.parts)
+        try:
+            ordered = sorted(objects, key=lambda name: isinstance(objects[name], torch.optim.Optimizer))
+            for name in ordered:  # modules first: they name an optimizer's parameters
+                self._add(name, objects[name])
+            for name, part in self.parts.items():
+                if name not in before:
+                    values.encode(part.record(), name)
+            self.collect()
+        except BaseException:
+            self.parts, self.collected = before, None
+            raise
+
+    def _add(self, name: str, value: Any) -> None:
+        if name in self.parts or name in RESERVED or "/" in name or not name:
+            raise ValueError(f"the name {name!r} cannot be registered: it is taken, reserved, empty or has a '/'")
+        if isinstance(value, torch.nn.Module):
+            module = ModulePart(name, value)
+            self.parts[name] = module
+            self.parts |= {part.name: part for part in module.extras()}
+        elif isinstance(value, torch.optim.Optimizer):
+            self.parts[name] = OptimizerPart(name, value, self._name_of)
+            self._has_optimizer = True
+        else:
+            self.parts[name] = ValuePart(name, *_accessors(name, value))
+
+    def _name_of(self, param: Any) -> tuple[str, FlatRange | None] | None:
+        for part in self.parts.values():
+            if isinstance(part, ModulePart) and id(param) in part.names:
+                return part.names[id(param)], part.flat_of(param)
+        return None
+
+    def expected_bytes(self) -> int:
+        """Bytes of this rank's data, with the state that optimizers will have after their first step."""
+        assert self.collected is not None
+        optimizers = [part.optimizer for part in self.parts.values() if isinstance(part, OptimizerPart)]
+        return self.collected.bytes + sum(expected_bytes(each) for each in optimizers if not each.state)
+
+    def copy_early(self, names: set[str]) -> None:
+        """From now on copy tensors at the step boundary: they were changed by something else than an optimizer."""
+        self._always_early = self._always_early | names
+
+    # -- collecting
+
+    def moment(self, step: int) -> StateMoment:
+        """Return what forward and backward change; called by the training thread at a step boundary.
+
+        Args:
+            step: the number of the last completed step.
+
+        Raises:
+            ValueError: something cannot be saved.
+        """
+        records = {name: part.record() for name, part in self.parts.items()}
+        is_current = all(part.is_current() for part in self.parts.values())
+        if self.collected is None or self._collected_early != self._always_early or not is_current:
+            self.collect()
+        collected = self.collected
+        assert collected is not None
+        early = None
+        if collected.early_bytes <= EARLY_BYTES_MAX:
+            with torch.no_grad():
+                early = [entry.data.clone() for entry in collected.entries if entry.early]
+        return StateMoment(step, collected, records, rng.capture(), early, time.monotonic_ns())
+
+    def collect(self) -> CollectedState:
+        """List all tensors again."""
+        found: list[tuple[Piece, Any, Any, bool]] = []
+        self._collected_early = self._always_early
+        defining = hashlib.blake2b(digest_size=16)
+        names: dict[Any, str] = {}
+        tied: dict[str, str] = {}
+        for part in self.parts.values():
+            for each in part.collect():
+                first = names.setdefault(_memory(each), each.name)
+                if first != each.name:
+                    tied[each.name] = first
+                    continue
+                early = each.early or each.name in self._collected_early
+                for piece, data in _pieces(each):
+                    found.append((piece, data, each.owner, early))
+                    if each.defining:
+                        defining.update(msgspec.json.encode(piece))
+        pieces, size = placed(piece for piece, _, _, _ in found)
+        entries = tuple(
+            StateEntry(piece, data, owner, early) for piece, (_, data, owner, early) in zip(pieces, found, strict=True)
+        )
+        early_bytes = sum(entry.piece.bytes for entry in entries if entry.early)
+        self.collected = CollectedState(entries, size, defining.hexdigest(), tied, early_bytes)
+        return self.collected
+
+
+def _memory(found: FoundTensor) -> Any:
+    """Equal for the same tensor under two names."""
+    owner = found.owner
+    if is_dtensor(owner) or not isinstance(owner, torch.Tensor) or not owner.numel() or not owner.data_ptr():
+        return id(owner)
+    return (owner.data_ptr(), owner.shape, owner.stride(), owner.dtype, owner.device)
+
+
+def _pieces(found: FoundTensor) -> list[tuple[Piece, Any]]:
+    return [
+        (Piece(found.name, dtype_name(box.data.dtype, found.name), box.size, box.offset, box.shape), box.data)
+        for box in found.boxes
+    ]
+
+
+def _accessors(name: str, value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """How the state of an object is read and set."""
+    if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+        return value.state_dict, value.load_state_dict
+    if isinstance(value, torch.Generator):
+        return value.get_state, value.set_state
+    if type(value).__module__.startswith("numpy.random") and hasattr(value, "bit_generator"):
+        bits = value.bit_generator
+        return lambda: bits.state, lambda state: setattr(bits, "state", state)
+    if isinstance(value, dict | list):
+        return lambda: value, lambda loaded: assign(value, loaded)
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise TypeError(
+        f"{name} cannot be registered: it is a {kind}; expected a module, an optimizer, a dict or list of tensors and "
+        "Python values, or an object with state_dict() and load_state_dict()"
+    )
+
+
+def decoded(text: str) -> dict[str, Any]:
+    """Return the Python values of a shard.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    found = values.decode(text)
+    if not isinstance(found, dict) or not isinstance(found.get("objects"), dict):
+        raise ValueError("not the values of a training process")
+    return found

@@ -1,0 +1,165 @@
+"""Copies tensors into staging memory while the training thread computes.
+
+| tensor | copy |
+|---|---|
+| contiguous, on the CPU, at least ``SMALL_BYTES`` | ``memmove`` in chunks, one thread, without the interpreter lock |
+| others on the CPU | ``torch._foreach_copy_`` in batches: one call without the interpreter lock for many tensors |
+| on a CUDA device | non-blocking into pinned memory, on a side stream that begins after what is queued now |
+
+A call for each small tensor would wait for the interpreter lock each time, up to 5 ms behind a busy training thread.
+
+House rules: a copy reads the tensors' memory only. It is valid if no tensor's version changed until ``start`` ends, and
+nothing writes them on a device before its events.
+"""
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import torch
+
+from ftcore.checkpoint.layout import Piece
+
+SMALL_BYTES: Final = 128 << 10
+CHUNK_BYTES: Final = 32 << 20
+BATCH: Final = 256
+"""Tensors of one call: torch keeps the interpreter lock while it unpacks them."""
+
+_PORTABLE: Final = 1
+"""``cudaHostRegisterPortable``: pinned for all devices of the process."""
+
+_memmove = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
+    ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
+)
+
+
+class StagedData:
+    """The data of a slot as tensors.
+
+    Args:
+        view: the memory.
+    """
+
+    def __init__(self, view: memoryview) -> None:
+        self._bytes = torch.frombuffer(view, dtype=torch.uint8) if len(view) else torch.empty(0, dtype=torch.uint8)
+        self.address = int(self._bytes.data_ptr())
+        self._tensors: dict[int, tuple[Piece, Any]] = {}
+
+    def tensor(self, piece: Piece) -> Any:
+        """Return a view of a piece's memory."""
+        known = self._tensors.get(piece.at)
+        if known is not None and known[0] is piece:
+            return known[1]
+        made = self._bytes[piece.at : piece.at + piece.bytes].view(getattr(torch, piece.dtype)).view(piece.shape)
+        self._tensors[piece.at] = piece, made
+        return made
+
+
+class PendingCopies:
+    """Copies of one staging into a slot.
+
+    Args:
+        data: the slot's memory.
+        after: events of CUDA streams after which the tensors have their values, by device index.
+    """
+
+    def __init__(self, data: StagedData, after: dict[int, Any]) -> None:
+        self._data = data
+        self._after = after
+        self._streams: dict[int, Any] = {}
+        self._sources: list[Any] = []
+
+    def start(self, pieces: Sequence[Piece], sources: Iterable[Any]) -> None:
+        """Copy what is on the CPU, and queue the copies of what is on devices.
+
+        Args:
+            pieces: where the data goes.
+            sources: the tensors, in the same order.
+        """
+        targets: list[Any] = []
+        others: list[Any] = []
+        for piece, source in zip(pieces, sources, strict=True):
+            if not piece.bytes:
+                continue
+            if source.device.type != "cpu":
+                self._queue(piece, source)
+            elif piece.bytes >= SMALL_BYTES and _is_plain(source):
+                self._move(piece, source)
+            else:
+                targets.append(self._data.tensor(piece))
+                others.append(source)
+                if len(targets) == BATCH:
+                    _copy_all(targets, others)
+                    targets, others = [], []
+        if targets:
+            _copy_all(targets, others)
+
+    def _move(self, piece: Piece, source: Any) -> None:
+        to, begin, left = self._data.address + piece.at, int(source.data_ptr()), piece.bytes
+        while left:
+            count = min(left, CHUNK_BYTES)
+            _memmove(to, begin, count)
+            to, begin, left = to + count, begin + count, left - count
+
+    def _queue(self, piece: Piece, source: Any) -> None:
+        device = source.device
+        stream = self._streams.get(device.index)
+        if stream is None:
+            stream = self._streams[device.index] = torch.cuda.Stream(device)
+            if device.index in self._after:
+                stream.wait_event(self._after[device.index])
+        with torch.cuda.stream(stream), torch.no_grad():
+            self._data.tensor(piece).copy_(source, non_blocking=True)
+        self._sources.append(source)  # its memory is not reused before `finish`
+
+    def events(self) -> list[tuple[int, Any]]:
+        """Events of the queued copies, by device index: what writes the tensors waits for them."""
+        return [(index, stream.record_event()) for index, stream in self._streams.items()]
+
+    def finish(self) -> None:
+        """Wait until all copies are complete."""
+        for stream in self._streams.values():
+            stream.synchronize()
+        self._sources.clear()
+
+
+def uses_cuda() -> bool:
+    """Whether this process computes on CUDA devices."""
+    return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
+
+
+def queued() -> dict[int, Any]:
+    """Return an event on the current stream of the CUDA device in use: what is queued until now."""
+    if not uses_cuda():
+        return {}
+    device = torch.cuda.current_device()
+    return {device: torch.cuda.current_stream(device).record_event()}
+
+
+def pin(view: memoryview, device: int) -> bool:
+    """Let CUDA devices write directly into mapped memory; returns whether they can.
+
+    Args:
+        view: the memory.
+        device: a device that this process uses; no other one is initialised.
+    """
+    if not uses_cuda() or device < 0:
+        return False
+    with torch.cuda.device(device):
+        address = torch.frombuffer(view, dtype=torch.uint8).data_ptr()
+        return int(torch.cuda.cudart().cudaHostRegister(address, len(view), _PORTABLE)) == 0
+
+
+def unpin(view: memoryview, device: int) -> None:
+    """Undo ``pin``."""
+    with torch.cuda.device(device):
+        torch.cuda.cudart().cudaHostUnregister(torch.frombuffer(view, dtype=torch.uint8).data_ptr())
+
+
+def _is_plain(source: Any) -> bool:
+    return bool(source.is_contiguous() and not source.is_conj() and not source.is_neg())
+
+
+def _copy_all(targets: list[Any], sources: list[Any]) -> None:
+    with torch.no_grad():
+        torch._foreach_copy_(targets, sources)

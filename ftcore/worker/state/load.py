@@ -1,0 +1,314 @@
+"""Restores the registered state, on all ranks from the same step.
+
+The candidates are what the master chose, then older complete checkpoints. For each, ranks agree before and after:
+
+1. The ranks that can, open shards: in the memory of their node; of a checkpoint on storage, the first rank of each
+   replica group alone.
+2. If each group has a rank whose shards cover its state, these ranks fill their tensors, verified.
+3. They send them to the other ranks of their group (``spread``), and the Python values that those lack.
+
+Only when all ranks have succeeded are Python values set. If one fails, all continue with the next candidate together.
+
+Python values: with the same number of ranks, a rank gets its own; else rank r gets those of rank r % N of the N ranks
+that saved, and generators stay as they are, because equal ones would make ranks draw equal numbers.
+
+House rules: state that was overwritten by a candidate that failed is never trained with: without another candidate,
+``load`` raises. Every candidate that is not used is one line on standard error of rank 0.
+"""
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from ftcore.checkpoint.directory import by_age, checkpoints
+from ftcore.checkpoint.layout import missing
+from ftcore.checkpoint.storage import Storage
+from ftcore.errors import CheckpointError
+from ftcore.worker._keeper import KeeperClient
+from ftcore.worker.state import replicas, rng, spread
+from ftcore.worker.state.collect import StateCollection, decoded
+from ftcore.worker.state.parts import LoadTarget, StoredShape
+from ftcore.worker.state.reader import fill, pieces_of
+from ftcore.worker.state.shards import HeldShards, SavedShards, SavedStep, open_stored, shapes_of
+
+MEMORY = "memory"
+STORAGE = "storage"
+
+
+class LoadedState(NamedTuple):
+    """What ``load`` did on this rank.
+
+    Args:
+        step: the number of the last completed step; 0: nothing was restored.
+        source: ``memory``, ``storage``, ``replica`` (received from another rank), or empty: nothing was restored.
+        seconds: how long it took.
+        refused: candidates that could not be used, as ``PLACE: reason``.
+    """
+
+    step: int
+    source: str
+    seconds: float
+    refused: tuple[str, ...]
+
+
+class _Opened(NamedTuple):
+    """A candidate as this rank can read it.
+
+    Args:
+        shards: the shards.
+        shapes: the tensors of the checkpoint.
+        values: the Python values for this rank.
+        own: whether they are its own, so that generators are restored.
+        targets: the memory to fill.
+    """
+
+    shards: SavedShards
+    shapes: dict[str, StoredShape]
+    values: dict[str, Any]
+    own: bool
+    targets: list[LoadTarget]
+
+
+class _Transfer(NamedTuple):
+    """What a rank sends or has received; see ``_Opened``."""
+
+    values: dict[str, Any]
+    own: bool
+    targets: list[LoadTarget]
+
+
+class StateLoader:
+    """Restores the registered state.
+
+    Args:
+        collection: the registered state.
+        keeper: the connection to the node's keeper; None: there is none.
+        resume: what the master chose; None: it knows of nothing.
+        checkpoints_at: where checkpoints are; empty: nowhere.
+        limit: newer steps are not used; None: no limit.
+    """
+
+    def __init__(
+        self,
+        collection: StateCollection,
+        keeper: KeeperClient | None,
+        resume: SavedStep | None,
+        checkpoints_at: str,
+        limit: int | None = None,
+    ) -> None:
+        self._collection, self._keeper = collection, keeper
+        self._resume, self._where, self._limit = resume, checkpoints_at, limit
+        self._rank, self._size = replicas.place()
+        self._seat = self._rank if replicas.is_connected() else 0
+        """This rank's place among those that load together: without a process group, it loads alone."""
+        self._digests: list[str] = []
+
+    def load(self) -> LoadedState:
+        """Restore the newest state that all ranks can; all ranks call it.
+
+        Raises:
+            CheckpointError: there is saved state, and none of it can be used.
+        """
+        began = time.monotonic()
+        collected = self._collection.collect()
+        shared = spread.gather((collected.digest, self._candidates()))
+        self._digests = [digest for digest, _ in shared]
+        candidates = shared[0][1]
+        refused: list[str] = []
+        for saved in candidates:
+            why, source = self._try(saved)
+            if not why:
+                self._collection.collected = None
+                return LoadedState(saved.step, source, time.monotonic() - began, tuple(refused))
+            refused.append(f"{saved}: {why}")
+            self._say(f"{saved} cannot be loaded: {why}")
+        if refused:
+            raise CheckpointError(
+                f"none of {len(refused)} saved states can be loaded; the first one: {refused[0]}. Training does not "
+                "start, so that it does not begin again from step 1. To begin again, use another checkpoint path"
+            )
+        return LoadedState(0, "", time.monotonic() - began, ())
+
+    def _say(self, text: str) -> None:
+        if self._seat == 0:
+            print(f"ftcore: {text}", file=sys.stderr, flush=True)
+
+    # -- candidates
+
+    def _candidates(self) -> list[SavedStep]:
+        """What may be loaded, best first; rank 0 decides. Errors of the storage leave it out."""
+        if self._seat:
+            return []
+        found = [self._resume] if self._resume is not None else []
+        limit = self._limit
+        if self._resume is not None and self._keeper is not None:
+            limit = self._resume.step - 1
+            held = {(each.step, each.round) for each in self._keeper.held() if each.step <= limit}
+            found += [SavedStep(step, round_, MEMORY) for step, round_ in sorted(held, reverse=True)]
+        if self._where:
+            found += self._stored(limit)
+        if limit is not None:
+            found = [each for each in found if each.step <= limit or each is self._resume]
+        first, rest = (found[:1], found[1:]) if self._resume is not None else ([], found)
+        return first + sorted(
+            rest, key=lambda each: (each.step, each.source == MEMORY), reverse=self._resume is not None
+        )
+
+    def _stored(self, limit: int | None) -> list[SavedStep]:
+        try:
+            found = [each for each in checkpoints(Storage(self._where)) if each.complete]
+        except CheckpointError as error:
+            self._say(str(error))
+            return []
+        job = self._keeper.job if self._keeper is not None else ""
+        newest = reversed(by_age([each for each in found if not job or each.job == job]))
+        return [SavedStep(each.step, each.round, STORAGE, self._where) for each in newest]
+
+    # -- one candidate
+
+    def _try(self, saved: SavedStep) -> tuple[str, str]:
+        """Load a candidate together with all ranks; returns why it failed, and where this rank got it from."""
+        opened, why = self._open(saved)
+        statuses = spread.gather(why)
+        providers = {digest: rank for rank, digest in reversed(list(enumerate(self._digests))) if not statuses[rank]}
+        lacking = [rank for rank, digest in enumerate(self._digests) if digest not in providers]
+        if lacking:
+            return self._closed(opened, f"{self._named(lacking)}: {statuses[lacking[0]]}"), ""
+        if failed := self._failed("" if opened is None else self._read(opened)):
+            return failed, ""
+        provider = providers[self._digests[self._seat]]
+        transfer = _Transfer(opened.values, opened.own, opened.targets) if opened is not None else None
+        if any(statuses):
+            transfer, why = self._transfer(opened, provider, statuses)
+            if failed := self._failed(why):
+                return failed, ""
+        assert transfer is not None
+        self._apply(transfer.values, transfer.own)
+        return "", saved.source if opened is not None else "replica"
+
+    def _failed(self, why: str) -> str:
+        """Compare outcomes with all ranks; returns why the first one failed, empty if none did."""
+        outcomes = spread.gather(why)
+        failed = [rank for rank, text in enumerate(outcomes) if text]
+        return f"{self._named(failed)}: {outcomes[failed[0]]}" if failed else ""
+
+    def _named(self, ranks: list[int]) -> str:
+        names = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+        return f"rank{'s' if len(ranks) > 1 else ''} {names}"
+
+    def _open(self, saved: SavedStep) -> tuple[_Opened | None, str]:
+        """Open a candidate's shards; returns why this rank cannot read all that it needs."""
+        if saved.source == STORAGE and self._rank != self._digests.index(self._digests[self._rank]):
+            return None, "another rank of its replica group reads the storage"
+        shards: SavedShards | None = None
+        try:
+            if saved.source == STORAGE:
+                shards = open_stored(saved.where, saved.step, saved.round, self._keeper.job if self._keeper else "")
+            elif self._keeper is None:
+                return None, "it has no keeper"
+            else:
+                shards = HeldShards(self._keeper, saved, self._rank)
+            text = self._values_for(shards, self._rank)
+            values, shapes = decoded(text[0]), shapes_of(shards)
+            targets = list(self._targets(values, shapes))
+            held = (piece for name in {target.name for target in targets} for piece in shards.pieces.get(name, ()))
+            if gaps := missing(pieces_of(targets), held):
+                raise CheckpointError(f"there is no shard with {gaps[0]}{_more(gaps)}")
+        except Exception as error:
+            return None, self._closed(shards, _text(error))
+        return _Opened(shards, shapes, values, text[1], targets), ""
+
+    def _closed(self, opened: _Opened | SavedShards | None, why: str) -> str:
+        """Close shards whose content is of no use any more."""
+        shards = opened.shards if isinstance(opened, _Opened) else opened
+        if shards is not None:
+            try:
+                shards.close()
+            except CheckpointError:
+                return why
+        return why
+
+    def _values_for(self, shards: SavedShards, rank: int) -> tuple[str, bool]:
+        """The Python values for a rank, and whether they are its own."""
+        own = shards.ranks == self._size
+        text = shards.values(rank if own else rank % shards.ranks)
+        if text is not None:
+            return text, own
+        found = shards.any_values()
+        if found is None:
+            raise CheckpointError("there are no Python values")
+        return found, False
+
+    def _targets(self, values: dict[str, Any], shapes: dict[str, StoredShape]) -> Iterable[LoadTarget]:
+        """The memory to fill, for each tensor that the checkpoint has under this or another name."""
+        tied, objects = values.get("tied", {}), values["objects"]
+        aliases = {alias: shapes[name] for alias, name in tied.items() if name in shapes}
+        for name, part in self._collection.parts.items():
+            if name not in objects:
+                raise CheckpointError(f"nothing was saved under the name {name!r}")
+            for target in part.targets(objects[name], {**shapes, **aliases}):
+                stored = target.name if target.name in shapes else tied.get(target.name, "")
+                if stored not in shapes:
+                    raise CheckpointError(f"there is no tensor {target.name}")
+                for box in target.boxes[:1]:
+                    if box.size != shapes[stored].size:
+                        raise CheckpointError(f"{target.name} has shape {shapes[stored].size}, expected {box.size}")
+                yield LoadTarget(stored, target.boxes)
+
+    def _read(self, opened: _Opened) -> str:
+        """Fill this rank's memory from its shards; returns why that failed."""
+        try:
+            fill(opened.targets, opened.shards)
+            opened.shards.close()
+        except Exception as error:
+            return self._closed(opened.shards, _text(error))
+        return ""
+
+    def _transfer(self, opened: _Opened | None, provider: int, statuses: list[str]) -> tuple[_Transfer | None, str]:
+        """Send what this rank has to the ranks of its group that lack it, or receive it; all ranks call it."""
+        digest = self._digests[self._seat]
+        receivers = [rank for rank, text in enumerate(statuses) if text and self._digests[rank] == digest]
+        concerned = receivers and self._seat in (provider, *receivers)
+        group = spread.SpreadGroup([provider, *receivers]) if concerned else None
+        transfer, why = None, ""
+        try:
+            transfer = self._share_values(opened, group, receivers)
+        except Exception as error:
+            why = _text(error)
+        if failed := self._failed(why):  # before the tensors: a rank that sends or receives none would block the others
+            return None, failed
+        assert transfer is not None
+        if group is not None:
+            group.boxes([box for target in transfer.targets for box in target.boxes])
+            group.close()
+        return transfer, ""
+
+    def _share_values(
+        self, opened: _Opened | None, group: spread.SpreadGroup | None, receivers: list[int]
+    ) -> _Transfer:
+        if opened is None:
+            assert group is not None
+            shapes, texts = group.object()
+            text, own = texts[self._seat]
+            values = decoded(text)
+            return _Transfer(values, own, list(self._targets(values, shapes)))
+        if group is not None:
+            group.object((opened.shapes, {rank: self._values_for(opened.shards, rank) for rank in receivers}))
+        return _Transfer(opened.values, opened.own, opened.targets)
+
+    def _apply(self, values: dict[str, Any], own: bool) -> None:
+        for name, part in self._collection.parts.items():
+            part.restore(values["objects"][name])
+        if own:
+            rng.restore(values["rng"])
+        elif self._seat == 0:
+            self._say("the random number generators were not restored: the saved ones belong to other ranks")
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
+
+
+def _more(names: tuple[str, ...]) -> str:
+    return f" and {len(names) - 1} others" if len(names) > 1 else ""

@@ -1,0 +1,175 @@
+"""Replica groups: ranks that hold the same pieces, found by comparing digests of what each rank holds.
+
+Ranks exchange digests through the store of the process group, in the staging thread: no collective, nothing on the step
+path. Rank 0 collects them and publishes the table. The digest leaves out the state of optimizers, which follows the
+parameters, so the table is made once. It is made again only when all ranks register or split something else.
+
+House rules: without a process group, each rank is a group of its own. A wait ends at its deadline, or at once when the
+process is asked to stage because other ranks have died.
+"""
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch.distributed as dist
+
+POLL_S: Final = 0.005
+POLL_S_MAX: Final = 0.1
+_KEY: Final = "ftcore/replicas"
+
+
+class ReplicaGroups(NamedTuple):
+    """The replica groups, seen from one rank.
+
+    Args:
+        rank: the rank.
+        group_of: the group of each rank; groups are numbered by their first rank.
+        node_of: the node of each rank, as a number.
+    """
+
+    rank: int
+    group_of: tuple[int, ...]
+    node_of: tuple[int, ...]
+
+    @property
+    def group(self) -> int:
+        """The rank's group."""
+        return self.group_of[self.rank]
+
+    @property
+    def groups(self) -> int:
+        """The number of groups."""
+        return max(self.group_of) + 1
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks of the rank's group."""
+        return tuple(rank for rank, group in enumerate(self.group_of) if group == self.group)
+
+    @property
+    def stages(self) -> bool:
+        """Whether the rank is the first one of its group on its node: it stages the tensors."""
+        node = self.node_of[self.rank]
+        return self.rank == next(rank for rank in self.members if self.node_of[rank] == node)
+
+    @property
+    def persists(self) -> bool:
+        """Whether the rank is the first one of its group: its shard is written to storage."""
+        return self.rank == self.members[0]
+
+
+def numbered(digests: Sequence[str]) -> tuple[int, ...]:
+    """Number equal digests by their first place."""
+    numbers: dict[str, int] = {}
+    return tuple(numbers.setdefault(digest, len(numbers)) for digest in digests)
+
+
+def alone(rank: int, size: int) -> ReplicaGroups:
+    """Groups of ranks that cannot compare: one for each rank."""
+    return ReplicaGroups(rank, tuple(range(size)), tuple(range(size)))
+
+
+def node_name() -> str:
+    """What ranks of one node have in common: ``ftrun``'s number of the node, or the host's name."""
+    return os.environ.get("GROUP_RANK") or socket.gethostname()
+
+
+def place() -> tuple[int, int]:
+    """The rank and the number of ranks: those of the process group, else those of the environment."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_connected() -> bool:
+    """Whether ranks can exchange something."""
+    return bool(dist.is_available() and dist.is_initialized())
+
+
+class ReplicaStore:
+    """Small messages between ranks through the store of the default process group; for the staging thread.
+
+    Args:
+        hurry: set when waiting makes no sense any more.
+    """
+
+    def __init__(self, hurry: threading.Event) -> None:
+        self._hurry = hurry
+        self._made = 0
+
+    def agree(self, digest: str, timeout_s: float) -> ReplicaGroups | None:
+        """Exchange digests; all ranks call it for the same number of times.
+
+        Args:
+            digest: of this rank's pieces.
+            timeout_s: how long to wait for the other ranks, in seconds.
+
+        Returns:
+            The groups; None: not all ranks have called it in time.
+        """
+        rank, size = place()
+        if size == 1:
+            return alone(0, 1)
+        store, key = _store(), f"{_KEY}/{self._made}"
+        store.set(f"{key}/{rank}", json.dumps([digest, node_name()]))
+        deadline = time.monotonic() + timeout_s
+        if rank == 0:
+            keys = [f"{key}/{other}" for other in range(size)]
+            if not self.wait(keys, deadline):
+                return None
+            found = [json.loads(store.get(each)) for each in keys]
+            store.set(f"{key}/table", json.dumps([numbered([each[0] for each in found]), _nodes(found)]))
+        elif not self.wait([f"{key}/table"], deadline):
+            return None
+        groups, nodes = json.loads(store.get(f"{key}/table"))
+        self._made += 1
+        return ReplicaGroups(rank, tuple(groups), tuple(nodes))
+
+    def publish(self, name: str, text: str) -> None:
+        """Leave a text for another rank."""
+        _store().set(f"{_KEY}/{name}", text)
+
+    def collect(self, names: Sequence[str], timeout_s: float) -> dict[str, str]:
+        """Take texts that other ranks publish, and remove them.
+
+        Args:
+            names: their names.
+            timeout_s: how long to wait for them, in seconds.
+
+        Returns:
+            The texts that came in time.
+        """
+        store, found = _store(), {}
+        deadline = time.monotonic() + timeout_s
+        for name in names:
+            key = f"{_KEY}/{name}"
+            if self.wait([key], deadline):
+                found[name] = store.get(key).decode()
+                store.delete_key(key)
+        return found
+
+    def wait(self, keys: list[str], deadline: float) -> bool:
+        """Wait for keys; returns whether all exist. Polls: a blocking wait would lock the store for the main thread."""
+        return _poll(lambda: bool(_store().check(keys)), deadline, self._hurry)
+
+
+def _poll(is_done: Callable[[], bool], deadline: float, hurry: threading.Event) -> bool:
+    pause_s = POLL_S
+    while not is_done():
+        if time.monotonic() >= deadline or hurry.wait(pause_s):
+            return False
+        pause_s = min(1.5 * pause_s, POLL_S_MAX)
+    return True
+
+
+def _nodes(found: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    return numbered([each[1] for each in found])
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()

@@ -1,0 +1,428 @@
+"""Stages the state of this process in memory of the node's keeper, while the training goes on.
+
+``save`` takes a ``StateMoment`` and returns. A thread copies the tensors during the next forward and backward, and
+the optimizer's next step waits for it in a hook. A tensor whose version changed meanwhile makes the copy invalid:
+it is not sealed, and this tensor is copied at step boundaries from then on.
+
+The first rank of a replica group on each node stages tensors. The others stage their Python values alone. For a shard
+that goes to storage, the first rank of a group adds the values of the others: a checkpoint has one file for each group.
+
+When other ranks have died, the keeper orders to stage the complete state. Every rank then stages its tensors. The step
+is that of the last boundary, and tensors are complete unless an optimizer has stepped since.
+
+House rules: an error of ours ends a staging, never the training, and is one line on standard error. The training thread
+never waits for the keeper, the storage or another rank.
+"""
+
+import atexit
+import contextlib
+import queue
+import sys
+import threading
+import time
+from typing import Any, Final
+
+import msgspec
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ftcore.shm.staging import StagingSlot, needed
+from ftcore.worker._hooks import when_imported
+from ftcore.worker._keeper import KeeperClient, StagingPair
+from ftcore.worker.state import copying, replicas
+from ftcore.worker.state.collect import CollectedState, StateCollection, StateMoment
+from ftcore.worker.state.copying import PendingCopies, StagedData
+from ftcore.worker.state.replicas import ReplicaGroups, ReplicaStore
+
+AGREE_S: Final = 60.0
+"""Timeout in seconds of the exchange of digests."""
+
+VALUES_S: Final = 5.0
+"""Timeout in seconds for the Python values of the other ranks of a replica group."""
+
+VALUES_BYTES: Final = 32 << 10
+"""Least memory for the Python values of a rank: generators alone have 14 KiB."""
+
+SOON_S: Final = 2.0
+"""How long an order to stage waits for the end of an optimizer's step, in seconds."""
+
+STAGE_S: Final = 15.0
+"""How long an order to stage waits for the copy, in seconds; the keeper waits 20."""
+
+FLUSH_S: Final = 60.0
+"""How long a process that ends waits for its last copy, in seconds."""
+
+
+class StagingJob:
+    """One staging.
+
+    Args:
+        moment: what forward and backward change.
+        after: events of CUDA streams after which the tensors have their values, by device.
+        persist: whether the shard goes to storage.
+        ordered: other ranks have died: stage tensors whatever the group, and wait for no rank.
+    """
+
+    def __init__(self, moment: StateMoment, after: dict[int, Any], persist: bool, ordered: bool = False) -> None:
+        self.moment, self.after, self.persist, self.ordered = moment, after, persist, ordered
+        self.versions = moment.collected.versions(early=False)
+        self.early_copied = threading.Event()
+        self.copied = threading.Event()
+        self.done = threading.Event()
+        self.events: list[tuple[int, Any]] = []
+        self.error = "it was not staged"
+        self.slot = -1
+
+
+class StateStager:
+    """Stages the registered state.
+
+    Args:
+        collection: the registered state.
+        keeper: the connections to the keeper.
+        round_: the round of this process.
+    """
+
+    def __init__(self, collection: StateCollection, keeper: KeeperClient, round_: int) -> None:
+        self._collection, self._keeper, self._round = collection, keeper, round_
+        self._jobs: queue.SimpleQueue[StagingJob | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._job: StagingJob | None = None
+        self._moment: StateMoment | None = None
+        self._moment_steps = 0
+        self._after: dict[int, Any] = {}
+        self._device = -1
+        self._steps = 0
+        self._in_step = False
+        self._hurry = threading.Event()
+        self._store = ReplicaStore(self._hurry)
+        self._groups: ReplicaGroups | None = None
+        self._digest = ""
+        self._staged: dict[int, StagedData] = {}
+        self._pair: StagingPair | None = None
+        self._pinned: list[StagingSlot] = []
+        self._pieces: tuple[CollectedState, bytes] | None = None
+        self._values_bytes = 0
+        self._sealed = (-1, -1, False)
+        self._said = ""
+        self.waited_ns = 0
+        """How long optimizers' steps have waited for copies, in nanoseconds."""
+        _hook(self)
+        threading.Thread(target=self._run, name="ftcore-stage", daemon=True).start()
+        threading.Thread(target=self._serve_orders, name="ftcore-orders", daemon=True).start()
+        atexit.register(self.flush)
+
+    # -- training thread
+
+    def prepare(self) -> None:
+        """Request staging memory for the registered state, in the background."""
+        self._use_device()
+        self._jobs.put(None)
+
+    def _use_device(self) -> None:
+        if self._device < 0 and copying.uses_cuda():
+            self._device = torch.cuda.current_device()
+
+    def boundary(self, step: int) -> None:
+        """Mark a step boundary: the state after this step is complete.
+
+        Raises:
+            ValueError: something cannot be saved.
+        """
+        moment = self._collection.moment(step)
+        self._use_device()
+        with self._changed:
+            self._moment, self._moment_steps, self._after = moment, self._steps, copying.queued()
+            self._changed.notify_all()
+
+    def save(self, step: int, persist: bool, wait: bool = False) -> None:
+        """Stage the state after a step.
+
+        Args:
+            step: the number of the last completed step.
+            persist: whether it goes to storage.
+            wait: wait until it is staged; otherwise until what the training thread may change is copied.
+
+        Raises:
+            ValueError: something cannot be saved.
+            RuntimeError: it could not be staged, and ``wait`` is set.
+        """
+        previous = self._job
+        if previous is not None:
+            previous.done.wait()
+        if self._moment is None or self._moment.step != step or self._moment_steps != self._steps:
+            self.boundary(step)
+        assert self._moment is not None
+        job = StagingJob(self._moment, self._after, persist)
+        with self._changed:
+            self._job = job
+        self._jobs.put(job)
+        if not self._collection.has_optimizer and not self._steps:
+            job.copied.wait()  # the script has no optimizer whose step could wait
+        elif self._moment.early is None:
+            job.early_copied.wait()
+        if wait:
+            job.done.wait()
+            if job.error:
+                raise RuntimeError(job.error)
+
+    def flush(self) -> None:
+        """Wait for the staging in progress."""
+        job = self._job
+        if job is not None and not job.done.wait(FLUSH_S):
+            self._say(f"the copy of step {job.moment.step} did not end within {FLUSH_S:.0f} s")
+
+    def before_step(self) -> None:
+        """Wait until the parameters and the optimizer's state may be changed."""
+        while True:
+            with self._changed:
+                job = self._job
+                if job is None or job.copied.is_set():
+                    self._in_step = True
+                    break
+            began = time.monotonic_ns()
+            job.copied.wait()
+            self.waited_ns += time.monotonic_ns() - began
+        if job is not None:
+            for device, event in job.events:
+                torch.cuda.current_stream(device).wait_event(event)
+            job.events = []
+
+    def after_step(self) -> None:
+        """Count a step of an optimizer."""
+        with self._changed:
+            self._in_step = False
+            self._steps += 1
+            self._changed.notify_all()
+
+    # -- orders thread
+
+    def _serve_orders(self) -> None:
+        while (order := self._keeper.wait_order()) is not None:
+            try:
+                step, slot = self.stage_now()
+                self._keeper.answer(order, step, slot)
+            except Exception as error:
+                self._keeper.refuse(order, str(error))
+            finally:
+                self._hurry.clear()
+
+    def stage_now(self) -> tuple[int, int]:
+        """Stage the complete state of the last step boundary, while the training thread is blocked or computes.
+
+        Returns:
+            Its step and its slot.
+
+        Raises:
+            RuntimeError: there is no complete state now.
+        """
+        self._hurry.set()
+        began = time.monotonic()
+        with self._changed:
+            while why := self._why_incomplete():
+                limit_s = STAGE_S if self._is_copying() else SOON_S
+                if not self._changed.wait(max(0.0, began + limit_s - time.monotonic())):
+                    raise RuntimeError(why)
+            assert self._moment is not None
+            step, slot, has_tensors = self._sealed
+            if step == self._moment.step and has_tensors:
+                return step, slot
+            if self._moment.early is None:
+                raise RuntimeError("forward and backward change too much state to copy it at each step")
+            job = self._job = StagingJob(self._moment, self._after, persist=False, ordered=True)
+        self._jobs.put(job)
+        if not job.done.wait(STAGE_S):
+            raise RuntimeError(f"the copy did not end within {STAGE_S:.0f} s")
+        if job.error:
+            raise RuntimeError(job.error)
+        return job.moment.step, job.slot
+
+    def _is_copying(self) -> bool:
+        return self._job is not None and not self._job.done.is_set()
+
+    def _why_incomplete(self) -> str:
+        if self._is_copying():
+            return "an earlier copy is still in progress"
+        if self._moment is None:
+            return "no step boundary was reached since the start"
+        if self._in_step:
+            return "an optimizer's step is in progress"
+        if self._moment_steps != self._steps:
+            return f"an optimizer has stepped since the boundary of step {self._moment.step}"
+        return ""
+
+    # -- staging thread
+
+    def _run(self) -> None:
+        while True:
+            job = self._jobs.get()
+            try:
+                if job is None:
+                    self._prepare()
+                else:
+                    self._stage(job)
+                    job.error = ""
+            except Exception as error:
+                if job is not None:
+                    job.error = f"step {job.moment.step} was not staged: {error}"
+                    self._say(f"{job.error}; training goes on")
+            finally:
+                if job is not None:
+                    for event in (job.early_copied, job.copied, job.done):
+                        event.set()
+                    with self._changed:
+                        self._changed.notify_all()
+
+    def _prepare(self) -> None:
+        """Agree on replica groups and request memory; what fails here is tried again, and reported, at a save."""
+        collected = self._collection.collected
+        if collected is None or (replicas.place()[1] > 1 and not replicas.is_connected()):
+            return
+        with contextlib.suppress(RuntimeError):
+            groups = self._groups_of(collected)
+            expected = self._collection.expected_bytes() if groups.stages else 0
+            self._slots(collected, groups, expected)
+
+    def _groups_of(self, collected: CollectedState, ordered: bool = False) -> ReplicaGroups:
+        if self._groups is not None and (self._digest == collected.digest or ordered):
+            return self._groups
+        if not replicas.is_connected():
+            return replicas.alone(*replicas.place())
+        found = self._store.agree(collected.digest, AGREE_S)
+        if found is None:
+            raise RuntimeError("not all ranks have registered or saved the same kind of state at this step")
+        self._groups, self._digest = found, collected.digest
+        return found
+
+    def _slots(self, collected: CollectedState, groups: ReplicaGroups, data_bytes: int) -> StagingPair:
+        count = len(groups.members) if groups.persists else 1
+        index_bytes = len(self._pieces_json(collected)) + count * max(self._values_bytes, VALUES_BYTES)
+        pair = self._keeper.slots(needed(index_bytes, data_bytes))
+        if pair is None:
+            raise RuntimeError(self._keeper.problem or "the keeper of this node has no memory")
+        if pair is not self._pair:
+            for slot in self._pinned:
+                copying.unpin(slot.view, self._device)
+            self._pair, self._staged, self._pinned = pair, {}, []
+        if not self._pinned and self._device >= 0:
+            self._pinned = [slot for slot in pair.slots if copying.pin(slot.view, self._device)]
+        return pair
+
+    def _pieces_json(self, collected: CollectedState) -> bytes:
+        if self._pieces is None or self._pieces[0] is not collected:
+            self._pieces = collected, msgspec.json.encode([entry.piece for entry in collected.entries])
+        return self._pieces[1]
+
+    def _stage(self, job: StagingJob) -> None:
+        collected = job.moment.collected
+        groups = self._groups_of(collected, job.ordered)
+        has_tensors = groups.stages or job.ordered
+        size = collected.bytes if has_tensors else 0
+        text = job.moment.encoded({})
+        self._values_bytes = max(self._values_bytes, len(text))
+        pair = self._slots(collected, groups, size)
+        job.slot = pair.choose()
+        slot = pair.slots[job.slot]
+        if self._sealed[1] == job.slot:
+            self._sealed = (-1, -1, False)
+        view = slot.begin(size)
+        if has_tensors:
+            self._copy(job, self._data(job.slot, view))
+        job.copied.set()
+        if others := self._other_values(job, groups, text):
+            text = job.moment.encoded(others)
+        slot.seal(self._index(job, groups, text, has_tensors), job.moment.step, self._round, job.moment.mono)
+        if not self._keeper.sealed(job.slot, job.moment.step, job.persist and groups.persists):
+            raise RuntimeError(self._keeper.problem or "the keeper of this node has ended")
+        self._sealed = (job.moment.step, job.slot, has_tensors)
+        self._said = ""
+
+    def _data(self, number: int, view: memoryview) -> StagedData:
+        """The memory of a slot as tensors; kept while it is at the same place."""
+        made = StagedData(view)
+        known = self._staged.get(number)
+        if known is not None and known.address == made.address:
+            return known
+        self._staged[number] = made
+        return made
+
+    def _copy(self, job: StagingJob, data: StagedData) -> None:
+        entries = job.moment.collected.entries
+        copies = PendingCopies(data, job.after)
+        early = [entry for entry in entries if entry.early]
+        sources = job.moment.early if job.moment.early is not None else [entry.data for entry in early]
+        copies.start([entry.piece for entry in early], sources)
+        if job.moment.early is None:
+            copies.finish()
+        job.early_copied.set()
+        late = [entry for entry in entries if not entry.early]
+        copies.start([entry.piece for entry in late], [entry.data for entry in late])
+        versions = job.moment.collected.versions(early=False)
+        job.events = copies.events()
+        job.copied.set()
+        copies.finish()
+        if versions != job.versions:
+            found = zip(late, job.versions, versions, strict=True)
+            names = {entry.piece.name for entry, before, after in found if before != after}
+            self._collection.copy_early(names)
+            raise RuntimeError(
+                f"{min(names)}{f' and {len(names) - 1} others' if len(names) > 1 else ''} changed outside of an "
+                "optimizer's step while it was copied; from now on it is copied at the end of each step"
+            )
+
+    def _other_values(self, job: StagingJob, groups: ReplicaGroups, text: str) -> dict[int, str]:
+        """Exchange the Python values of a replica group, for a shard that goes to storage."""
+        if not job.persist or job.ordered or len(groups.members) == 1:
+            return {}
+        step = job.moment.step
+        if not groups.persists:
+            self._store.publish(f"values/{step}/{groups.rank}", text)
+            return {}
+        names = {f"values/{step}/{rank}": rank for rank in groups.members if rank != groups.rank}
+        found = self._store.collect(list(names), VALUES_S)
+        return {names[name]: text for name, text in found.items()}
+
+    def _index(self, job: StagingJob, groups: ReplicaGroups, text: str, has_tensors: bool) -> bytes:
+        """``ShardIndex`` as JSON; the pieces were encoded before."""
+        pieces = self._pieces_json(job.moment.collected) if has_tensors else b"[]"
+        return msgspec.json.encode(
+            {
+                "job": self._keeper.job,
+                "log": self._keeper.log,
+                "round": self._round,
+                "step": job.moment.step,
+                "rank": groups.rank,
+                "ranks": len(groups.group_of),
+                "group": groups.group,
+                "groups": groups.groups,
+                "pieces": msgspec.Raw(pieces),
+                "values": text,
+            }
+        )
+
+    def _say(self, text: str) -> None:
+        """Write a line on standard error, once for the same problem."""
+        problem = text.partition(": ")[2]
+        if problem != self._said:
+            self._said = problem
+            print(f"ftcore: {text}", file=sys.stderr, flush=True)
+
+
+def _hook(stager: StateStager) -> None:
+    """Install the hooks of all optimizers; ``torch.compile`` does not trace them."""
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        stager.before_step()
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        stager.after_step()
+
+    handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+
+    def hide() -> None:
+        for handle in handles:
+            handle.remove()
+        register_optimizer_step_pre_hook(torch.compiler.disable(before))
+        register_optimizer_step_post_hook(torch.compiler.disable(after))
+
+    when_imported("torch._dynamo", hide)
