@@ -323,7 +323,7 @@ def read_header(storage: Storage, name: str, *, values: bool = True) -> ShardHea
     if ends > HEADER_BYTES_MAX + _LENGTH_BYTES:
         raise CheckpointError(f"{path} is damaged: the length of its header is {ends}", ProblemKind.DAMAGED)
     if ends > size:
-        why = f"{size} bytes, and the header alone has {ends}"
+        why = f"{size} bytes, expected a header of {ends}; or it is not a shard of ftcore"
         raise CheckpointError(f"{path} is truncated: {why}", ProblemKind.TRUNCATED)
     if len(raw) < ends:
         raw += storage.read(name, len(raw), ends - len(raw))

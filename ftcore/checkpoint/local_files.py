@@ -50,7 +50,8 @@ class LocalFiles:
     def read(self, name: str, at: int, size: int) -> bytes:
         """Read up to ``size`` bytes; all if it is negative."""
         with self._open(name) as file:
-            file.seek(at)
+            if at:
+                file.seek(at)
             return file.read(size)
 
     def read_into(self, name: str, at: int, buffer: memoryview) -> int:
@@ -87,11 +88,16 @@ class LocalFiles:
         found = []
         with os.scandir(self._root / directory) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                try:
                     about = entry.stat()
-                    is_directory = stat.S_ISDIR(about.st_mode)
-                    size = 0 if is_directory else about.st_size
-                    found.append(StoredEntry(entry.name, size, about.st_mtime, is_directory))
+                except FileNotFoundError:  # removed meanwhile
+                    continue
+                except OSError:  # the others are listed all the same
+                    found.append(StoredEntry(entry.name, 0, 0.0, is_directory=False))
+                    continue
+                is_directory = stat.S_ISDIR(about.st_mode)
+                size = 0 if is_directory else about.st_size
+                found.append(StoredEntry(entry.name, size, about.st_mtime, is_directory))
         return found
 
     def remove(self, name: str) -> None:

@@ -320,8 +320,10 @@ def _raise(error: Exception, verb: str, path: str) -> NoReturn:
     why = (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
     if number in _FULL:
         raise StorageFull(f"cannot {verb} {path}: {why}; free space there, the next save tries again") from error
-    if isinstance(error, FileNotFoundError | NotADirectoryError) and verb == "read":
+    if isinstance(error, FileNotFoundError) and verb == "read":
         raise CheckpointError(f"{path}: no such file", ProblemKind.MISSING) from error
+    if isinstance(error, NotADirectoryError) and verb == "read":
+        raise CheckpointError(f"cannot read {path}: {why}", ProblemKind.MISSING) from error
     if isinstance(error, ImportError) or (isinstance(error, ValueError) and verb == "open"):
         raise CheckpointError(f"cannot use {path}: {error}") from error
     hints = {

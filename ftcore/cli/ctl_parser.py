@@ -54,6 +54,7 @@ def build_parser(version: str) -> CtlParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_reading(commands)
     _add_incidents(commands)
+    _add_checkpoints(commands)
     _add_log_tools(commands)
     _add_spikes(commands)
     add_futures(commands, _command, _reading)
@@ -153,6 +154,31 @@ def _add_incidents(commands: Any) -> None:
         "ftctl explain\nftctl explain i2\nftctl explain i2 --format json | jq .failures[0]",
     )
     explain.add_argument("incident", nargs="?", metavar="INCIDENT", help="incident id, as i2; default: the newest")
+
+
+def _add_checkpoints(commands: Any) -> None:
+    checkpoints = _command(
+        commands,
+        "checkpoints",
+        "List the checkpoints in a storage: step, size, age, state and shards; or verify them: every byte is read and "
+        "compared with its checksum.",
+        "ftctl checkpoints --path /data/checkpoints\n"
+        "ftctl checkpoints --path s3://bucket/demo --format json | jq '.[] | select(.complete) | .step'\n"
+        "ftctl checkpoints verify /data/checkpoints/step-000000012-r3\n"
+        "ftctl checkpoints --path /data/checkpoints verify",
+    )
+    checkpoints.add_argument(
+        "action", nargs="?", choices=("list", "verify"), default="list", metavar="list|verify", help="default: list"
+    )
+    checkpoints.add_argument(
+        "directory",
+        nargs="?",
+        metavar="PATH",
+        help="verify only: a checkpoint, or a directory of checkpoints; default: all checkpoints of --path that are "
+        "not unfinished. Exit code 1 if one cannot be loaded",
+    )
+    checkpoints.add_argument("--path", metavar="URL", help="directory, or URL of an object store, with the checkpoints")
+    checkpoints.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
 
 
 def _add_log_tools(commands: Any) -> None:

@@ -34,6 +34,7 @@ _COMMANDS = {
     "salvage": "ctl_salvage.salvage",
     "machines": "ctl_machines.machines",
     "completion": "ctl_machines.completion",
+    "checkpoints": "ctl_checkpoints.run",
     "classify": "ctl_classify.classify",
     "spikes": "ctl_spikes.spikes",
     "simulate": "ctl_simulate.run",

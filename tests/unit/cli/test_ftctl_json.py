@@ -11,7 +11,9 @@ from typing import Any
 import attrs
 import msgspec
 import pytest
+from stored_checkpoints import write_checkpoint, write_shards
 
+from ftcore.checkpoint.storage import Storage
 from ftcore.cli import ctl_command, ctl_nodes, ctl_salvage
 from ftcore.cli.ctl_parser import build_parser
 from ftcore.cli.ftctl import main
@@ -72,7 +74,7 @@ WISHES = {"pause", "resume", "drain", "evict", "admit", "checkpoint", "stop"}
 
 COMMANDS = WISHES | {
     *("jobs", "status", "events", "incidents", "explain", "replay", "salvage", "classify", "spikes", "simulate"),
-    *("whatif", "alert", "policy check", "policy explain"),
+    *("whatif", "alert", "policy check", "policy explain", "checkpoints"),
 }
 
 
@@ -117,6 +119,12 @@ def commands(place: Path, driver: JobDriver) -> Iterator[list[str]]:
         yield ["policy", "check", str(place / name)]
     yield ["policy", "explain", "--preset", "mindio", "--fault", "gpu-hw"]
     yield ["alert", "json://127.0.0.1:1"]
+    storage = Storage(str(place / "checkpoints"))
+    write_checkpoint(storage)
+    write_shards(storage, 20)
+    (place / "checkpoints" / write_checkpoint(storage, 30) / "shard-00001-of-00002.safetensors").unlink()
+    yield ["checkpoints", "--path", storage.url]
+    yield ["checkpoints", "verify", storage.url]
 
 
 def told_apart(driver: JobDriver) -> Iterator[tuple[str, Any]]:
