@@ -72,7 +72,7 @@ class FileSource:
             raise CheckpointError(f"{path} is not the file that the manifest names", ProblemKind.FOREIGN)
         pieces = self.header.index.pieces
         self._places = {_key(piece): place for piece, place in zip(pieces, self.header.places, strict=True)}
-        self._windows: dict[int, _Window] = {}
+        self._windows: dict[int, _ReadAhead] = {}
 
     @property
     def index(self) -> ShardIndex:
@@ -83,7 +83,7 @@ class FileSource:
         """Return the data of a piece. See ``ShardSource``; the memory is writable, small pieces share it."""
         place = self._places[_key(piece)]
         if piece.bytes < SMALL_BYTES:
-            window = self._windows.setdefault(ITEM_BYTES[piece.dtype], _Window(self._storage, self._name))
+            window = self._windows.setdefault(ITEM_BYTES[piece.dtype], _ReadAhead(self._storage, self._name))
             found = window.read(place.at, piece.bytes)
         else:
             buffer = bytearray(piece.bytes)
@@ -103,7 +103,7 @@ class FileSource:
         self.close()
 
 
-class _Window:
+class _ReadAhead:
     """Reads small parts of a file, in the order of the file, with few reads of the storage.
 
     Args:
@@ -136,14 +136,14 @@ def damaged_pieces(storage: Storage, name: str, header: ShardHeader) -> Iterator
     Raises:
         CheckpointError: it cannot be read.
     """
-    window = _Window(storage, name)
+    window = _ReadAhead(storage, name)
     found = zip(header.index.pieces, header.places, strict=True)
     for piece, place in sorted(found, key=lambda each: each[1].at):
         if _crc_of_file(window, place, piece.bytes) != place.crc:
             yield piece
 
 
-def _crc_of_file(window: _Window, place: PiecePlace, size: int) -> int:
+def _crc_of_file(window: _ReadAhead, place: PiecePlace, size: int) -> int:
     crc = 0
     for done in range(0, size, CHUNK_BYTES):
         crc = zlib.crc32(window.read(place.at + done, min(CHUNK_BYTES, size - done)), crc)
