@@ -3,10 +3,13 @@
 A plain script does not need it: a worker that ftcore forked counts optimizer steps by itself, and waits between two
 steps while the job is paused. A script may also call ``report`` (step, loss, gradient norm), ``watch`` (limits for
 these), ``saved`` (checkpoints for a rollback), ``boundary`` (where it may wait and save) and ``on_save`` (how it saves
-on request). Outside ``ftrun`` these functions do nothing, so a script runs anywhere.
+on request). With ``join`` it registers its state, which ftcore then saves and restores. Outside ``ftrun`` these
+functions do nothing, so a script runs anywhere.
 """
 
 from ftcore.worker._boundary import boundary, on_save
+from ftcore.worker._job import TrainingJob, TrainingStep, join
 from ftcore.worker._progress import report, saved, watch
+from ftcore.worker.state.slices import DeclaredSlice as Slice
 
-__all__ = ["boundary", "on_save", "report", "saved", "watch"]
+__all__ = ["Slice", "TrainingJob", "TrainingStep", "boundary", "join", "on_save", "report", "saved", "watch"]

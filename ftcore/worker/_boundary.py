@@ -32,6 +32,7 @@ class StepBoundary:
         self._number = 0
         self._explicit = False
         self._save: Callable[[int], None] | None = None
+        self._mark: Callable[[int], None] | None = None
         if words is not None:
             words.can(WAITS)
 
@@ -46,6 +47,8 @@ class StepBoundary:
         Args:
             step: the number of the last completed step.
         """
+        if self._mark is not None:
+            self._mark(step)
         words = self._words
         if words is None:
             return
@@ -60,6 +63,10 @@ class StepBoundary:
         self._save = save
         if self._words is not None:
             self._words.can(SAVES)
+
+    def on_boundary(self, mark: Callable[[int], None]) -> None:
+        """Call a function at each boundary of the script, before anything else, with the last completed step."""
+        self._mark = mark
 
     def _reach(self, words: BoundaryWords, step: int | None) -> None:
         self._number = number = self._number + 1

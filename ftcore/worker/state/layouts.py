@@ -210,10 +210,21 @@ class FlatParameters(NamedTuple):
         ranges: their flat ranges, by the identity of the parameter.
         owned: the parameters by the identity of their module, then by key: between forward and backward, FSDP1 replaces
             them in the module.
+        shards: the flat parameters, and the address of their data.
     """
 
     ranges: dict[int, FlatRange]
     owned: dict[int, dict[str, Any]]
+    shards: list[tuple[Any, int]]
+
+    def is_current(self) -> bool:
+        """Whether the data is still at the same place."""
+        return all(_local_shard(flat_param).data_ptr() == address for flat_param, address in self.shards)
+
+
+def _local_shard(flat_param: Any) -> Any:
+    """The data of a flat parameter on this rank; before its first forward, it is the parameter's own."""
+    return getattr(flat_param, "_local_shard", flat_param)
 
 
 def flat_parameters(module: Any) -> FlatParameters:
@@ -222,7 +233,7 @@ def flat_parameters(module: Any) -> FlatParameters:
     Raises:
         ValueError: FSDP1 without ``use_orig_params``.
     """
-    found = FlatParameters({}, {})
+    found = FlatParameters({}, {}, [])
     for each in module.modules():
         handle = getattr(each, "_handle", None) if hasattr(each, "_fsdp_wrapped_module") else None
         if handle is None:
@@ -237,7 +248,8 @@ def flat_parameters(module: Any) -> FlatParameters:
 
 
 def _add_handle(found: FlatParameters, flat_param: Any) -> None:
-    shard = flat_param._local_shard.detach()
+    shard = _local_shard(flat_param).detach()
+    found.shards.append((flat_param, shard.data_ptr()))
     by_place: dict[tuple[int, str], FlatRange] = {}
     for param, info, shape, place in zip(
         flat_param._params, flat_param._shard_param_infos, flat_param._shapes, flat_param._param_infos, strict=True

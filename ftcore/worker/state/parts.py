@@ -100,7 +100,7 @@ class ModulePart:
     def __init__(self, name: str, module: Any) -> None:
         self.name = name
         self.module = module
-        self.flat = FlatParameters({}, {})
+        self.flat = FlatParameters({}, {}, [])
         self.names: dict[int, str] = {}
         """Names of the parameters in the module, by identity."""
         self._checks: list[tuple[dict[str, Any], str, Any, int]] = []
@@ -112,9 +112,13 @@ class ModulePart:
 
     def is_current(self) -> bool:
         """See ``StatePart``."""
-        return all(len(held) == count for held, count in self._sizes) and all(
-            (not address or tensor.data_ptr() == address) and held.get(key) is tensor
-            for held, key, tensor, address in self._checks
+        return (
+            all(len(held) == count for held, count in self._sizes)
+            and self.flat.is_current()
+            and all(
+                (not address or tensor.data_ptr() == address) and held.get(key) is tensor
+                for held, key, tensor, address in self._checks
+            )
         )
 
     def collect(self) -> Iterator[FoundTensor]:

@@ -129,6 +129,8 @@ class StateStager:
         Raises:
             ValueError: something cannot be saved.
         """
+        if self._moment is not None and (self._moment.step, self._moment_steps) == (step, self._steps):
+            return
         moment = self._collection.moment(step)
         self._use_device()
         with self._changed:
@@ -150,8 +152,7 @@ class StateStager:
         previous = self._job
         if previous is not None:
             previous.done.wait()
-        if self._moment is None or self._moment.step != step or self._moment_steps != self._steps:
-            self.boundary(step)
+        self.boundary(step)
         assert self._moment is not None
         job = StagingJob(self._moment, self._after, persist)
         with self._changed:

@@ -1,0 +1,290 @@
+"""The job as a script sees it: registered state that is saved while training goes on, and restored at the start.
+
+    job = ft.join()
+    job.register(model=model, optimizer=optimizer, scheduler=scheduler)
+    for step in job.steps(until=10_000):
+        with step:
+            loss = train(step.number)
+            step.report(loss=loss)
+
+Outside ``ftrun``, nothing is registered, loaded or saved, and ``steps`` counts from 1.
+
+House rules: torch is imported by ``register`` alone. What the script does wrong is raised by ``register`` and ``load``;
+an error of ours in a step is one line on standard error.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ftcore.shm.boundary import STAGES
+from ftcore.worker._boundary import step_boundary
+from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
+from ftcore.worker._progress import progress
+
+if TYPE_CHECKING:
+    from ftcore.worker.state.collect import StateCollection
+    from ftcore.worker.state.load import LoadedState
+    from ftcore.worker.state.shards import SavedStep
+    from ftcore.worker.state.stage import StateStager
+
+ROUND_ENV: Final = "FTCORE_ROUND"
+"""The round of this process."""
+
+RESUME_ENV: Final = "FTCORE_RESUME"
+CHECKPOINTS_ENV: Final = "FTCORE_CHECKPOINTS"
+RESUME_STEP_ENV: Final = "FTCORE_RESUME_STEP"
+"""After a rollback, the newest step that may be resumed from."""
+
+_Build = TypeVar("_Build", bound=Callable[[], object])
+
+
+class TrainingStep:
+    """One step of the training; a context manager around its computation.
+
+    Args:
+        job: the job.
+        number: its number, counted from 1 since the start of the training.
+    """
+
+    def __init__(self, job: "TrainingJob", number: int) -> None:
+        self._job = job
+        self.number = number
+        self._loss: float | None = None
+        self._grad_norm: float | None = None
+        self._batch: Any = None
+        self._ended = False
+
+    def __enter__(self) -> "TrainingStep":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            self.end()
+        self._ended = True  # a step that failed is not complete, whatever the script does with the error
+
+    @property
+    def batch(self) -> Any:
+        """The next batch of the registered ``data``, which starts again at its end; the same one within a step.
+
+        Raises:
+            AttributeError: nothing is registered as ``data``.
+        """
+        if self._batch is None:
+            self._batch = self._job.next_batch()
+        return self._batch
+
+    def report(self, loss: float | None = None, grad_norm: float | None = None) -> None:
+        """Report the loss and the gradient norm of the step; see ``ftcore.worker.report``."""
+        self._loss = None if loss is None else float(loss)
+        self._grad_norm = None if grad_norm is None else float(grad_norm)
+
+    def end(self) -> None:
+        """End the step: it is reported, saved if it is time, and the job may pause here. Called by ``with``."""
+        if not self._ended:
+            self._ended = True
+            self._job.end_step(self.number, self._loss, self._grad_norm)
+
+
+class TrainingJob:
+    """What this process is part of. Made by ``join``.
+
+    Args:
+        keeper: path of the keeper's socket; empty: outside ``ftrun``, nothing is saved.
+    """
+
+    def __init__(self, keeper: str) -> None:
+        self._path = keeper
+        self._collection: StateCollection | None = None
+        self._keeper: KeeperClient | None = None
+        self._stager: StateStager | None = None
+        self._data: Any = None
+        self._batches: Iterator[Any] | None = None
+        self._save_every = self._persist_every = 0
+        self._until: int | None = None
+        self._said = ""
+        self.loaded: LoadedState | None = None
+        """What ``load`` restored; None: it was not called, or nothing is registered."""
+
+    # -- the script's calls
+
+    def register(self, **objects: Any) -> None:
+        """Register what a checkpoint consists of; all ranks call it, with the same names in the same order.
+
+        Args:
+            objects: by the name in the checkpoint: modules (plain, DDP, FSDP, tensor parallel), optimizers, schedulers
+                and other objects with ``state_dict`` and ``load_state_dict``, generators, dicts and lists of tensors
+                and Python values. A plain tensor is the same on all ranks; ``Slice`` declares one that is not.
+                ``data`` is also the source of ``step.batch``.
+
+        Raises:
+            ValueError: something cannot be saved; the message has its path. Or a name is taken.
+            TypeError: an object is of another kind.
+        """
+        self._data = objects.get("data", self._data)
+        if not self._path or not objects:
+            return
+        from ftcore.worker.state.collect import StateCollection
+        from ftcore.worker.state.stage import StateStager
+
+        collection = self._collection or StateCollection()
+        collection.register(objects)
+        if self._stager is None:
+            round_ = int(os.environ.get(ROUND_ENV, "0"))
+            rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
+            self._collection, self._keeper = collection, KeeperClient(self._path, rank, local_rank, round_)
+            if not self._keeper.connect():
+                self._say(f"saves are not possible now: {self._keeper.problem}")
+            self._stager = StateStager(collection, self._keeper, round_)
+            boundary = step_boundary()
+            boundary.on_save(self._save_on_request)
+            boundary.on_boundary(self._mark)
+            words = progress().boundary_words
+            if words is not None:
+                words.can(STAGES)
+        self._stager.prepare()
+
+    def load(self) -> int:
+        """Restore the registered state from where it is nearest: memory, other ranks, storage. All ranks call it.
+
+        Returns:
+            The number of the last completed step; 0: start from the beginning.
+
+        Raises:
+            CheckpointError: there is saved state, and none of it can be used.
+        """
+        if self._collection is None:
+            return 0
+        from ftcore.worker.state.load import StateLoader
+
+        where = os.environ.get(CHECKPOINTS_ENV, "")
+        limit = os.environ.get(RESUME_STEP_ENV, "")
+        loader = StateLoader(self._collection, self._keeper, _resume(where), where, int(limit) if limit else None)
+        self.loaded = loader.load()
+        if self.loaded.source:
+            progress().resumed_at(self.loaded.step)
+            self._mark(self.loaded.step)
+        return self.loaded.step
+
+    def save(self, step: int, persist: bool = True) -> None:
+        """Save the registered state after a step, while training goes on; all ranks call it after the same step.
+
+        It returns when it has copied what the next forward and backward change. The next step of an optimizer waits for
+        the rest. Nothing is raised: training does not depend on it.
+
+        Args:
+            step: the number of the last completed step.
+            persist: write it to storage too, in the background; False: it is kept in memory, where it survives this
+                process.
+        """
+        if self._stager is not None:
+            try:
+                self._stager.save(int(step), bool(persist))
+            except Exception as error:
+                self._say(f"step {step} was not saved: {error}; training goes on")
+
+    def steps(self, until: int | None = None, *, save_every: int = 1, persist_every: int = 0) -> Iterator[TrainingStep]:
+        """Restore the state, and yield the steps that remain.
+
+        At the end of each step the job may pause, and save on request. The last step is saved to storage.
+
+        Args:
+            until: the number of the last step; None: no last step.
+            save_every: save in memory after every so many steps; 0: only on request. A copy that takes longer than a
+                forward and backward delays the optimizer's step.
+            persist_every: save to storage after every so many steps; 0: only the last step, and on request.
+
+        Raises:
+            ValueError: a number is below 0.
+            CheckpointError: see ``load``.
+        """
+        if save_every < 0 or persist_every < 0 or (until is not None and until < 0):
+            raise ValueError(f"expected numbers of at least 0; found {until}, {save_every}, {persist_every}")
+        self._save_every, self._persist_every, self._until = save_every, persist_every, until
+        return self._steps(self.load())
+
+    def _steps(self, number: int) -> Iterator[TrainingStep]:
+        while self._until is None or number < self._until:
+            number += 1
+            step = TrainingStep(self, number)
+            yield step
+            step.end()
+        if self._stager is not None:
+            self._stager.flush()
+
+    def on_round(self, build: _Build) -> _Build:
+        """Call a function that builds what holds a process group, now and in each later round; usable as a decorator.
+
+        A process belongs to one round, so it is called once.
+        """
+        build()
+        return build
+
+    # -- steps
+
+    def next_batch(self) -> Any:
+        """Return the next batch of the registered ``data``."""
+        if self._data is None:
+            raise AttributeError("step.batch needs register(data=...)")
+        if self._batches is None:
+            self._batches = iter(self._data)
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self._batches = iter(self._data)
+            return next(self._batches)
+
+    def end_step(self, number: int, loss: float | None, grad_norm: float | None) -> None:
+        """Report a completed step, save it if it is time, and reach its boundary."""
+        progress().report(number, loss, grad_norm)
+        persist = number == self._until or _is_due(number, self._persist_every)
+        if persist or _is_due(number, self._save_every):
+            self.save(number, persist)
+        step_boundary().reached(number)
+
+    def _mark(self, step: int) -> None:
+        """Remember what forward and backward will change, for a checkpoint of this step when other ranks have died."""
+        assert self._stager is not None
+        try:
+            self._stager.boundary(step)
+        except Exception as error:
+            self._say(f"the state of step {step} cannot be saved: {error}; training goes on")
+
+    def _save_on_request(self, step: int) -> None:
+        assert self._stager is not None
+        self._stager.save(step, persist=True, wait=True)
+
+    def _say(self, text: str) -> None:
+        problem = text.partition(": ")[2]
+        if problem != self._said:
+            self._said = problem
+            print(f"ftcore: {text}", file=sys.stderr, flush=True)
+
+
+def _is_due(number: int, every: int) -> bool:
+    return every > 0 and number % every == 0
+
+
+def _resume(checkpoints: str) -> "SavedStep | None":
+    text = os.environ.get(RESUME_ENV, "")
+    if not text:
+        return None
+    from ftcore.worker.state.shards import SavedStep
+
+    found = json.loads(text)
+    where = found.get("where") or checkpoints if found["source"] == "storage" else ""
+    return SavedStep(int(found["step"]), int(found["round"]), found["source"], where)
+
+
+_of_process: TrainingJob | None = None
+
+
+def join() -> TrainingJob:
+    """Return the job of this process. Outside ``ftrun``, it registers, loads and saves nothing."""
+    global _of_process
+    if _of_process is None:
+        _of_process = TrainingJob(os.environ.get(KEEPER_ENV, ""))
+    return _of_process

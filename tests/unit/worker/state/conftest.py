@@ -1,0 +1,107 @@
+"""Processes with torch for the tests of this folder, and the keeper of their node."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from keeper_double import KeeperDouble
+
+HERE = Path(__file__).parent
+
+
+class Ranks:
+    """Runs cases of ``cases.py`` on a number of ranks."""
+
+    def __init__(self, zygote: "subprocess.Popen[str]", home: Path, keeper: KeeperDouble) -> None:
+        self._zygote, self._home, self.keeper = zygote, home, keeper
+        self._runs = 0
+
+    def __call__(
+        self,
+        case: str,
+        ranks: int = 1,
+        *,
+        env: dict[str, str] | None = None,
+        by_rank: dict[int, dict[str, str]] | None = None,
+        resume: tuple[int, str] | None = None,
+        fails: bool = False,
+        **args: Any,
+    ) -> Path:
+        """Run a case; returns the folder of its output. ``resume``: a step of the run before, and its source. Each run is a round."""
+        out = self.start(case, ranks, env=env, by_rank=by_rank, resume=resume, **args)
+        self.finish(out, fails)
+        return out
+
+    def start(
+        self, case: str, ranks: int = 1, *, env: Any = None, by_rank: Any = None, resume: Any = None, **args: Any
+    ) -> Path:
+        """Start a case; ``finish`` waits for it."""
+        self._runs += 1
+        out = self._home / f"run{self._runs}"
+        out.mkdir()
+        shared = {"FTCORE_KEEPER": str(self.keeper.path), "FTCORE_ROUND": str(self._runs)}
+        shared["FTCORE_CHECKPOINTS"] = self.keeper.url
+        if resume is not None:
+            step, source = resume
+            where = self.keeper.url if source == "storage" else ""
+            state = {"step": step, "round": self._runs - 1, "source": source, "where": where}
+            shared["FTCORE_RESUME"] = json.dumps(state)
+        every = {"all": shared | (env or {})} | {str(rank): more for rank, more in (by_rank or {}).items()}
+        order = {"case": case, "ranks": ranks, "env": every, "args": args, "out": str(out)}
+        assert self._zygote.stdin is not None
+        self._zygote.stdin.write(json.dumps(order) + "\n")
+        self._zygote.stdin.flush()
+        self._ranks = ranks
+        return out
+
+    def finish(self, out: Path, fails: bool = False) -> list[int]:
+        assert self._zygote.stdout is not None
+        codes: list[int] = json.loads(self._zygote.stdout.readline())
+        logs = "\n".join(f"-- rank {rank}\n{(out / f'{rank}.log').read_text()}" for rank in range(len(codes)))
+        assert any(codes) == fails, logs
+        return codes
+
+    def log(self, out: Path, rank: int = 0) -> str:
+        return (out / f"{rank}.log").read_text()
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "zygote.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"},
+    )
+    yield process
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+@pytest.fixture
+def make_keeper(tmp_path: Path) -> Iterator[Callable[..., KeeperDouble]]:
+    made: list[KeeperDouble] = []
+
+    def make(**more: Any) -> KeeperDouble:
+        path = Path(os.environ["XDG_RUNTIME_DIR"]) / f"k{os.getpid()}-{id(tmp_path)}-{len(made)}"
+        made.append(KeeperDouble(path, **{"url": str(tmp_path / "check points ü"), **more}))
+        return made[-1]
+
+    yield make
+    for keeper in made:
+        keeper.close()
+        keeper.path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def ranks(zygote: "subprocess.Popen[str]", tmp_path: Path, make_keeper: Callable[..., KeeperDouble]) -> Ranks:
+    return Ranks(zygote, tmp_path, make_keeper())
