@@ -145,7 +145,9 @@ class TrainingJob:
             words = progress().boundary_words
             if words is not None:
                 words.can(STAGES)
-        self._stager.prepare()
+        resume = _resume("")
+        if resume is None or resume.source != "memory":  # else `load` reads memory that new slots may replace
+            self._stager.prepare()
 
     def load(self) -> int:
         """Restore the registered state from where it is nearest: memory, other ranks, storage. All ranks call it.
@@ -167,6 +169,8 @@ class TrainingJob:
         if self.loaded.source:
             progress().resumed_at(self.loaded.step)
             self._mark(self.loaded.step)
+        if self._stager is not None:
+            self._stager.prepare()
         return self.loaded.step
 
     def save(self, step: int, persist: bool = True) -> None:

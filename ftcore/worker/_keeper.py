@@ -1,8 +1,8 @@
 """The training process's side of its node's keeper: staging memory, shards of other processes, orders to stage.
 
-The keeper's socket is in ``FTCORE_KEEPER``; ``ftcore.runtime.keeper.server`` describes the messages. The first connection
-starts the keeper, and the connection ends with the keeper's process. Then the memory is useless: the next ``slots``
-connects again, to a new keeper with empty memory.
+The keeper's socket is in ``FTCORE_KEEPER``; ``ftcore.runtime.keeper.server`` describes the messages. The first
+connection starts the keeper, and the connection ends with the keeper's process. Then the memory is useless: the next
+``slots`` connects again, to a new keeper with empty memory.
 
 House rules: standard library and ``ftcore.shm`` only. Nothing here raises because of the keeper, and no wait is
 unlimited, except the wait for orders: a result says that staging is not available, and ``problem`` says why. A keeper
@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any, Final, NamedTuple
 
-from ftcore.shm import messages
+from ftcore.shm import messages, prefault
 from ftcore.shm.staging import StagingSlot
 
 KEEPER_ENV: Final = "FTCORE_KEEPER"
@@ -133,6 +133,7 @@ class KeeperClient:
     def slots(self, size: int) -> StagingPair | None:
         """Return this process's slots; each has at least ``size`` bytes. None: staging is not available.
 
+        A thread populates new ones, so that copies are fast: call it some time before the first copy.
         A pair of an earlier call that is too small stays mapped while something refers to it.
         """
         with self._lock:
@@ -156,6 +157,7 @@ class KeeperClient:
             finally:
                 messages.close_all(fds)
             self._pair = pair
+            threading.Thread(target=_populate, args=pair.slots, name="ftcore-prefault", daemon=True).start()
             return pair
 
     def sealed(self, slot: int, step: int, persist: bool) -> bool:
@@ -335,6 +337,11 @@ class KeeperClient:
             return
         channel.close()
         self._requests, self._pair, self.problem = None, None, problem
+
+
+def _populate(*slots: StagingSlot) -> None:
+    for slot in slots:
+        prefault.populate(slot)
 
 
 def _is_open(channel: socket.socket) -> bool:

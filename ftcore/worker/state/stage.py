@@ -384,7 +384,7 @@ class StateStager:
         return {names[name]: text for name, text in found.items()}
 
     def _index(self, job: StagingJob, groups: ReplicaGroups, text: str, has_tensors: bool) -> bytes:
-        """``ShardIndex`` as JSON; the pieces were encoded before."""
+        """``ShardIndex`` as JSON; the pieces were encoded before. ``tensors`` is for the keeper."""
         pieces = self._pieces_json(job.moment.collected) if has_tensors else b"[]"
         return msgspec.json.encode(
             {
@@ -396,6 +396,7 @@ class StateStager:
                 "ranks": len(groups.group_of),
                 "group": groups.group,
                 "groups": groups.groups,
+                "tensors": has_tensors,
                 "pieces": msgspec.Raw(pieces),
                 "values": text,
             }

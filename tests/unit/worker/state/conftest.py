@@ -29,16 +29,28 @@ class Ranks:
         env: dict[str, str] | None = None,
         by_rank: dict[int, dict[str, str]] | None = None,
         resume: tuple[int, str] | None = None,
+        of: int | None = None,
         fails: bool = False,
         **args: Any,
     ) -> Path:
-        """Run a case; returns the folder of its output. ``resume``: a step of the run before, and its source. Each run is a round."""
-        out = self.start(case, ranks, env=env, by_rank=by_rank, resume=resume, **args)
+        """Run a case; returns the folder of its output. ``resume``: a step of a run, by default the one before, and its source.
+
+        Each run is a round.
+        """
+        out = self.start(case, ranks, env=env, by_rank=by_rank, resume=resume, of=of, **args)
         self.finish(out, fails)
         return out
 
     def start(
-        self, case: str, ranks: int = 1, *, env: Any = None, by_rank: Any = None, resume: Any = None, **args: Any
+        self,
+        case: str,
+        ranks: int = 1,
+        *,
+        env: Any = None,
+        by_rank: Any = None,
+        resume: Any = None,
+        of: Any = None,
+        **args: Any,
     ) -> Path:
         """Start a case; ``finish`` waits for it."""
         self._runs += 1
@@ -49,7 +61,7 @@ class Ranks:
         if resume is not None:
             step, source = resume
             where = self.keeper.url if source == "storage" else ""
-            state = {"step": step, "round": self._runs - 1, "source": source, "where": where}
+            state = {"step": step, "round": of or self._runs - 1, "source": source, "where": where}
             shared["FTCORE_RESUME"] = json.dumps(state)
         every = {"all": shared | (env or {})} | {str(rank): more for rank, more in (by_rank or {}).items()}
         order = {"case": case, "ranks": ranks, "env": every, "args": args, "out": str(out)}

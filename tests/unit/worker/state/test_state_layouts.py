@@ -25,3 +25,35 @@ def test_continues_identically(ranks: Ranks, layout: str, size: int, source: str
         assert loaded(resumed, rank, "end")["losses"] == loaded(whole_run, rank, "end")["losses"][3:]
     assert same(whole(first, "end"), whole(resumed, "start"))
     assert same(whole(whole_run, "end"), whole(resumed, "end"))
+
+
+RESHARDED = [
+    (("plain", 1), ("fsdp2", 2), "adamw"),
+    (("ddp", 2), ("fsdp2", 3), "adam"),
+    (("fsdp2", 3), ("ddp", 4), "sgd"),
+    (("fsdp2", 4), ("fsdp2", 3), "adamw"),
+    (("fsdp2", 3), ("fsdp2", 4), "adam"),
+    (("fsdp2", 2), ("plain", 1), "adamw"),
+    (("ddp", 1), ("hsdp", 4), "adamw"),
+    (("hsdp", 4), ("fsdp2", 2), "sgd"),
+    (("2d", 4), ("fsdp1", 3), "adamw"),
+    (("fsdp1", 3), ("2d", 4), "adam"),
+    (("fsdp1", 2), ("fsdp1", 4), "adamw"),
+    (("tp", 2), ("ddp", 2), "adamw"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "optimizer"), RESHARDED)
+def test_resharded(ranks: Ranks, before: tuple[str, int], after: tuple[str, int], optimizer: str) -> None:
+    """State that one layout saved is restored on another, from memory and from storage, and trains on."""
+    first = ranks("session", before[1], layout=before[0], optimizer=optimizer)
+    saved = whole(first, "end")
+    for number, source in enumerate(("memory", "storage")):
+        args = {"layout": after[0], "optimizer": optimizer, "seed": 8, "until": 3 if not number else 4}
+        resumed = ranks("session", after[1], resume=(3, source), of=1, **args)
+        assert loaded(resumed, 0, "start")["loaded"][:2] == (3, source)
+        assert same(saved, whole(resumed, "start"))
+        last = after[1] - 1
+        assert loaded(resumed, last, "start")["records"] == loaded(first, last % before[1], "end")["records"]
+        is_own = before[1] == after[1]
+        assert (loaded(resumed, last, "start")["rng"] == loaded(first, last % before[1], "end")["rng"]) == is_own
