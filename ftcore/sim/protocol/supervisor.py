@@ -60,6 +60,7 @@ class SimSupervisor:
         self.ranks: NodeWorkers | None = None
         self.pid = PID
         self._ends: asyncio.Queue[WorkerExit] = asyncio.Queue()
+        self._abilities = BoundaryState(WAITS | SAVES).abilities if sim.options.capable else ()
         self._at_boundaries = BoundaryPerformer(self, self.progress)
 
     # -- ports.Supervisor
@@ -114,8 +115,7 @@ class SimSupervisor:
         """See ``ports.Supervisor``."""
         if self.ranks is None:
             return tuple(None for _ in range(self._sim.options.slots))
-        abilities = BoundaryState(WAITS | SAVES).abilities if self._sim.options.capable else ()
-        return self.ranks.pages(self._process.host.uptime_ns, abilities)
+        return self.ranks.pages(self._process.host.uptime_ns, self._abilities)
 
     def tail(self, local_rank: int, limit: int) -> str:
         """See ``ports.Supervisor``."""
@@ -159,7 +159,7 @@ class SimSupervisor:
         if ranks is None or not (ranks.steps or ranks.paused):
             return ()
         mono = self._process.clock.now if ranks.paused else ranks.mono
-        return tuple(Signs(active=mono + self._process.host.uptime_ns) for _ in ranks.alive)
+        return (Signs(active=mono + self._process.host.uptime_ns),) * len(ranks.alive)
 
     def ask_stack(self, local_rank: int, every: bool = False, locked: bool = False) -> bool:
         """See ``ports.Inspector``."""

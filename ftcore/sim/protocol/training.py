@@ -79,6 +79,7 @@ class NodeWorkers:
     standing: Standing | None = None
     findings: list[FindingNote] = attrs.field(factory=list)
     saves: list[CheckpointNote] = attrs.field(factory=list)
+    _page: Progress | None = None
 
     @property
     def paused(self) -> bool:
@@ -116,22 +117,35 @@ class NodeWorkers:
 
     def pages(self, uptime_ns: int, abilities: tuple[str, ...]) -> tuple[Progress | None, ...]:
         """Their progress pages, by their host's clock, with what they can do on request."""
-        page = Progress(
-            steps=self.steps,
-            step=self.step,
-            absolute=True,
-            mono=self.mono + uptime_ns,
-            loss=1.0,
-            findings=tuple(self.findings[-FINDINGS_MAX:]),
-            saves=tuple(self.saves[-SAVES_MAX:]),
-            abilities=abilities,
-        )
-        return tuple(page if self.steps else None for _ in self.alive)
+        if self.steps and self._page is None:
+            self._page = Progress(
+                steps=self.steps,
+                step=self.step,
+                absolute=True,
+                mono=self.mono + uptime_ns,
+                loss=1.0,
+                findings=tuple(self.findings[-FINDINGS_MAX:]),
+                saves=tuple(self.saves[-SAVES_MAX:]),
+                abilities=abilities,
+            )
+        return (self._page,) * len(self.alive)
+
+    def complete(self, step: int, now: int) -> None:
+        """Complete a step."""
+        self.steps += 1
+        self.step, self.mono, self.waits = step, now, self.must_wait
+        self._page = None
+
+    def note_save(self, step: int) -> None:
+        """Add a saved checkpoint."""
+        self.saves.append(CheckpointNote(len(self.saves) + 1, step, "simulated", 0.0, 0))
+        self._page = None
 
     def spike(self, uptime_ns: int) -> None:
         """Add a finding of a loss spike in the last step."""
         mono, number = self.mono + uptime_ns, len(self.findings) + 1
         self.findings.append(FindingNote(number, "loss-spike", self.step, self.step, mono, 9.1, 2.4, 14.0, 5.0))
+        self._page = None
 
 
 @attrs.define(eq=False)
@@ -267,8 +281,7 @@ class JobTraining:
             gang.stood_ns, gang.stood_at = self.clock.now - stepped, self.clock.now
         gang.step += 1
         for ranks in gang.members.values():
-            ranks.steps += 1
-            ranks.step, ranks.mono, ranks.waits = gang.step, self.clock.now, ranks.must_wait
+            ranks.complete(gang.step, self.clock.now)
         self.best = max(self.best, gang.step)
         self._stepped(gang)
         if gang.step % self.every == 0:
@@ -291,8 +304,7 @@ class JobTraining:
         """Save a checkpoint of the last completed step."""
         if gang.step not in self.checkpoints:
             self.checkpoints.append(gang.step)
-        saves = gang.members[0].saves
-        saves.append(CheckpointNote(len(saves) + 1, gang.step, "simulated", 0.0, 0))
+        gang.members[0].note_save(gang.step)
 
     def _finish(self, ranks: NodeWorkers) -> None:
         for local_rank in range(ranks.part.slots):
