@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 
-from ftcore.sim.protocol.simulation import Result, run_protocol
+from ftcore.sim.protocol.simulation import Result, collecting_rarely, run_protocol
 
 SHARE = 20
 """Seeds per task of a worker process."""
@@ -36,12 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         results = _shared(seeds, args.nodes, args.jobs)
     ran = failed = 0
-    for result in results:
-        ran, failed = ran + 1, failed + bool(result.violation)
-        if args.trace or result.violation or args.count == 1:
-            print(shown(result), flush=True)
-        if sys.stderr.isatty() and ran % SHARE == 0:
-            print(f"\r{ran} schedules, {failed} with a violation", end="", file=sys.stderr)
+    with collecting_rarely():
+        for result in results:
+            ran, failed = ran + 1, failed + bool(result.violation)
+            if args.trace or result.violation or args.count == 1:
+                print(shown(result), flush=True)
+            if sys.stderr.isatty() and ran % SHARE == 0:
+                print(f"\r{ran} schedules, {failed} with a violation", end="", file=sys.stderr)
     took = time.monotonic() - begun
     if sys.stderr.isatty():
         print("\r", end="", file=sys.stderr)

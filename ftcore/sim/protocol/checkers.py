@@ -3,7 +3,7 @@
 A checker compares the log with the state of the simulated world and raises ``Violation``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ftcore.commands import (
@@ -42,7 +42,7 @@ from ftcore.sim.protocol.clock import ns
 from ftcore.sim.protocol.environment import Environment
 from ftcore.sim.protocol.training import Gang, NodeWorkers
 from ftcore.states.fold import fold
-from ftcore.states.model import JobState, digest
+from ftcore.states.model import JobState, to_json
 
 LATE_S = 1.0
 """Allowed delay between an event in the world and the master's decision, in seconds."""
@@ -278,7 +278,7 @@ class ReplayAgrees(Checker):
 
     def committed(self, address: str, state: JobState) -> None:
         """The live master's state is that of the log."""
-        if state.seq == self.sim.oracle.seq and digest(state) != digest(self.sim.oracle):
+        if state.seq == self.sim.oracle.seq and to_json(state) != to_json(self.sim.oracle):
             self.fail(f"the state of {address} at seq {state.seq} differs from that of the log")
 
     def ended(self) -> None:
@@ -286,7 +286,7 @@ class ReplayAgrees(Checker):
         state = JobState()
         for event in self.sim.store.events:
             fold(state, event)
-        if digest(state) != digest(self.sim.oracle):
+        if to_json(state) != to_json(self.sim.oracle):
             self.fail("the fold of the log differs from the state of its turns")
 
 
@@ -423,3 +423,12 @@ ALL = (
     DeparturesWait,
     RanksStopTogether,
 )
+
+
+def hooks(checkers: Sequence[Checker]) -> dict[str, list[Callable[..., None]]]:
+    """The methods that checkers override, by name, in the order of the checkers."""
+    names = [name for name in vars(Checker) if not name.startswith("_")]
+    return {
+        name: [getattr(each, name) for each in checkers if getattr(type(each), name) is not getattr(Checker, name)]
+        for name in names
+    }

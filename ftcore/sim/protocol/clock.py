@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from ftcore.ids import SECOND
 
@@ -14,31 +14,6 @@ def ns(seconds: float) -> int:
     return round(seconds * SECOND)
 
 
-class Due(Protocol):
-    """An entry of the queue."""
-
-    def ring(self) -> None:
-        """Execute it now; does nothing if it was cancelled."""
-
-
-class ScheduledCall:
-    """Scheduled work; ``cancel`` drops it."""
-
-    __slots__ = ("_work",)
-
-    def __init__(self, work: Work) -> None:
-        self._work: Work | None = work
-
-    def ring(self) -> None:
-        """Execute the work."""
-        if self._work is not None:
-            self._work()
-
-    def cancel(self) -> None:
-        """Drop the work."""
-        self._work = None
-
-
 class Scheduler:
     """The clock of a simulation, in nanoseconds from 0.
 
@@ -46,25 +21,26 @@ class Scheduler:
         now: the time.
         turns: number of executed entries.
         stops: set to stop ``run``.
+        running: the event loop that asyncio was last told to be the running one.
     """
 
     def __init__(self) -> None:
         self.now = 0
         self.turns = 0
         self.stops = False
-        self._queue: list[tuple[int, int, Due]] = []
+        self.running: object = None
+        self._queue: list[tuple[int, int, Work]] = []
         self._asked = 0
 
-    def after(self, delay_ns: int, work: Work) -> ScheduledCall:
+    def after(self, delay_ns: int, work: Work) -> None:
         """Schedule work in ``delay_ns`` nanoseconds."""
-        timer = ScheduledCall(work)
-        self.put(self.now + delay_ns, timer)
-        return timer
-
-    def put(self, at_ns: int, due: Due) -> None:
-        """Schedule an entry at a time, or now if the time has passed."""
         self._asked += 1
-        heapq.heappush(self._queue, (at_ns if at_ns > self.now else self.now, self._asked, due))
+        heapq.heappush(self._queue, (self.now + delay_ns if delay_ns > 0 else self.now, self._asked, work))
+
+    def at(self, at_ns: int, work: Work) -> None:
+        """Schedule work at a time, or now if the time has passed."""
+        self._asked += 1
+        heapq.heappush(self._queue, (at_ns if at_ns > self.now else self.now, self._asked, work))
 
     def run(self, until_ns: int, over: Callable[[], bool] | None = None) -> bool:
         """Execute scheduled work.
@@ -78,9 +54,9 @@ class Scheduler:
         """
         queue, pop = self._queue, heapq.heappop
         while queue and queue[0][0] <= until_ns and not self.stops:
-            self.now, _, due = pop(queue)
+            self.now, _, work = pop(queue)
             self.turns += 1
-            due.ring()
+            work()
             if over is not None and over():
                 return True
         self.now = max(self.now, until_ns)

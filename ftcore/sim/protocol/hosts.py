@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from ftcore.ids import Nanoseconds
-from ftcore.sim.protocol.clock import ScheduledCall, Scheduler, Work, ns
+from ftcore.sim.protocol.clock import Scheduler, Work, ns
 from ftcore.sim.protocol.loop import VirtualLoop
 
 EPOCH_NS = 1_700_000_000_000_000_000
@@ -109,9 +110,9 @@ class Process:
         """The host's monotonic clock."""
         return Nanoseconds(self.clock.now + self.host.uptime_ns)
 
-    def after(self, delay_ns: int, work: Work) -> ScheduledCall:
+    def after(self, delay_ns: int, work: Work) -> None:
         """Schedule work; executed only if the process is alive, and delayed while it is frozen."""
-        return self.clock.after(delay_ns, lambda: self.wake_for(work))
+        self.clock.after(delay_ns, partial(self.wake_for, work))
 
     def wake_for(self, work: Work) -> None:
         """Execute work now, or when the process resumes."""

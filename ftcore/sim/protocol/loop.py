@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ftcore.ids import SECOND
 from ftcore.sim.protocol.clock import Scheduler, ns
 
 TURN_MAX = 100_000
@@ -24,33 +25,32 @@ class Restless(Exception):
     """A process runs callbacks endlessly at one instant."""
 
 
-class _Callback(asyncio.TimerHandle):
-    """A ready or scheduled callback."""
+class _Callback:
+    """A ready or scheduled callback: what asyncio uses of its own ``TimerHandle``, at less cost.
 
-    __slots__ = ()
+    Attributes:
+        callback, args, context: as for ``call_soon``; no callback: it was cancelled.
+        loop: the loop, if it is scheduled.
+    """
 
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: "VirtualLoop",
-        context: contextvars.Context | None,
-    ) -> None:
-        # Not the base class's constructor, which is slower: it queries the loop's debug mode.
-        self._when, self._callback, self._args, self._loop = when, callback, args, loop
-        self._context = context if context is not None else contextvars.copy_context()
-        self._cancelled = self._scheduled = False
-        self._repr = self._source_traceback = None
+    __slots__ = ("args", "callback", "context", "loop")
+
+    callback: Callable[..., object] | None
+    args: tuple[Any, ...]
+    context: contextvars.Context
+    loop: "VirtualLoop"
 
     def cancel(self) -> None:
         """Drop the callback."""
-        self._cancelled = True
+        self.callback = None
 
     def ring(self) -> None:
-        """Make the callback ready."""
-        if not self._cancelled:
-            self._loop.ready(self)
+        """Make the callback ready now."""
+        loop = self.loop
+        if self.callback is not None and not loop._killed:
+            loop._ready.append(self)
+            if not loop._turns:
+                loop._turn()
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -119,20 +119,27 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _turn(self) -> None:
         ready, count = self._ready, 0
         self._turns = True
-        asyncio._set_running_loop(self)
+        if self._clock.running is not self:  # it stays until another loop runs: telling asyncio is a system call
+            self._clock.running = self
+            asyncio._set_running_loop(self)
         try:
-            while ready and not (self._frozen or self._killed):
-                callback = ready.popleft()
-                if callback._cancelled:
+            while ready and not self._frozen:  # `kill` clears it
+                handle = ready.popleft()
+                callback = handle.callback
+                if callback is None:
                     continue
-                callback._run()
+                try:
+                    handle.context.run(callback, *handle.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": f"Exception in callback {callback}", "exception": error})
                 count += 1
                 if count > TURN_MAX:
-                    raise Restless(f"{len(ready)} callbacks, the next of them {ready[0]}")
+                    raise Restless(f"{len(ready)} callbacks, the next of them {ready[0].callback}")
                 if self._fuse is not None:
                     self._burn()
         finally:
-            asyncio._set_running_loop(None)
             self._turns = False
 
     def _burn(self) -> None:
@@ -150,36 +157,39 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
+    ) -> _Callback:
         """Run a callback at this instant, after the ready ones."""
-        handle = _Callback(0.0, callback, args, self, context)
+        handle = _Callback()
+        handle.callback, handle.args = callback, args
+        handle.context = contextvars.copy_context() if context is None else context
         if not self._killed:
             self._ready.append(handle)
-            self._turn_soon()
+            if not self._turns:
+                self._turn_soon()
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> _Callback:
         """Run a callback in ``delay`` seconds."""
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        handle = _Callback()
+        handle.callback, handle.args, handle.loop = callback, args, self
+        handle.context = contextvars.copy_context() if context is None else context
+        clock, offset = self._clock, self._offset
+        clock.at(round(((clock.now + offset) / 1e9 + delay) * SECOND) - offset, handle.ring)
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> _Callback:
         """Run a callback at a time."""
-        handle = _Callback(when, callback, args, self, context)
-        self._clock.put(ns(when) - self._offset, handle)
+        handle = _Callback()
+        handle.callback, handle.args, handle.loop = callback, args, self
+        handle.context = contextvars.copy_context() if context is None else context
+        self._clock.at(ns(when) - self._offset, handle.ring)
         return handle
-
-    def ready(self, callback: _Callback) -> None:
-        """Make a callback ready now."""
-        if not self._killed:
-            self._ready.append(callback)
-            if not self._turns:
-                self._turn()
 
     def create_future(self) -> "asyncio.Future[Any]":
         """A future of this loop."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from ftcore.ids import SECOND
 from ftcore.sim.protocol.clock import Scheduler, ns
 from ftcore.sim.protocol.hosts import Process
 
@@ -77,11 +78,12 @@ class _Way:
         self._pumping = False
 
     def put(self, frame: Any) -> None:
-        self._last = max(self._last, self._net.clock.now + self._net.delay())
+        clock = self._net.clock
+        self._last = max(self._last, clock.now + self._net.delay())
         self._queue.append((self._last, frame))
         if not self._pumping:
             self._pumping = True
-            self._net.clock.after(self._last - self._net.clock.now, self._pump)
+            clock.at(self._last, self._pump)
 
     def end(self) -> None:
         if self._net.chance.random() < 0.5:
@@ -104,7 +106,7 @@ class _Way:
                 self._net.frames += 1
                 target.process.wake_for(functools.partial(target.heard, frame))
         if self._queue:
-            self._net.clock.after(self._queue[0][0] - now, self._pump)
+            self._net.clock.at(self._queue[0][0], self._pump)
         else:
             self._pumping = False
 
@@ -122,14 +124,15 @@ class Network:
         self.clock = clock
         self.chance = chance
         self.frames = 0
-        self._delay_s = delay_s
+        self._rate, self._longest_s = 1 / delay_s, 10 * delay_s
         self._blocked: dict[tuple[str, str], int] = {}
         self._since: dict[tuple[str, str], int] = {}
         self.streams: list[Wire] = []
 
     def delay(self) -> int:
         """A random delay of a frame, in nanoseconds."""
-        return ns(min(self.chance.expovariate(1 / self._delay_s), 10 * self._delay_s))
+        delay_s = self.chance.expovariate(self._rate)
+        return round((delay_s if delay_s < self._longest_s else self._longest_s) * SECOND)
 
     def block(self, source: str, target: str, duration_ns: int) -> None:
         """Block frames from one host to another for some time."""

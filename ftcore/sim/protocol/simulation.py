@@ -7,7 +7,9 @@ Everything is determined by the seed: randomness comes from ``chance`` in the or
 iterated. ``trace`` feeds the digest by which two runs of a seed are compared.
 """
 
+import asyncio
 import contextlib
+import gc
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +24,7 @@ from ftcore.events.codec import decode_fact
 from ftcore.events.envelope import Event
 from ftcore.events.registry import Kind
 from ftcore.runtime.wire import frames
-from ftcore.sim.protocol.checkers import ALL, Checker, ReplayAgrees, Violation
+from ftcore.sim.protocol.checkers import ALL, Checker, ReplayAgrees, Violation, hooks
 from ftcore.sim.protocol.clock import ns
 from ftcore.sim.protocol.environment import Environment
 from ftcore.sim.protocol.hosts import Process, SimMachine
@@ -37,10 +39,14 @@ from ftcore.sim.protocol.training import Gang, NodeWorkers
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import JobState
 
-__all__ = ["Result", "Simulation", "run_protocol"]
+__all__ = ["Result", "Simulation", "collecting_rarely", "run_protocol"]
 
 STEPS_ON = 3
 """Steps after the repair that prove that the job trains."""
+
+YOUNG_MAX = 10_000
+"""New objects after which garbage is collected. A simulation itself is garbage in cycles; nearly all other objects end
+with their last reference."""
 
 TURNS_MAX = 3_000_000
 """Most executed queue entries of a simulation; more count as an endless loop."""
@@ -99,6 +105,8 @@ class Simulation(Environment):
         super().__init__(options, show)
         self.masters: dict[str, MasterProcess] = {}
         self.checkers = [make(self) for make in ALL]
+        self._hooks = hooks(self.checkers)
+        self._replay = next(checker for checker in self.checkers if isinstance(checker, ReplayAgrees))
         self._unacknowledged: dict[tuple[str, str], dict[int, bytes]] = {}
         self.platform = PlatformWorld(self)
         self.people = People(self, self.living_masters, self.platform.nodes)
@@ -126,17 +134,19 @@ class Simulation(Environment):
     def stepped(self, gang: Gang) -> None:
         """See ``Environment``."""
         self.trace(f"round {gang.round} step {gang.step}")
-        self._report(lambda checker: checker.stepped(gang))
+        self._report(Checker.stepped, gang)
         if self._healed_at >= 0 and gang.round == self.oracle.rounds.newest:
             self._steps_on += 1
 
     # -- reports to checkers
 
-    def _report(self, what: Callable[[Checker], None]) -> None:
-        """Call all checkers; a violation ends the simulation, without an exception in production code."""
+    def _report(self, hook: Callable[..., None], *args: object) -> None:
+        """Call a method of all checkers that override it; a violation ends the simulation, without an exception in
+        production code.
+        """
         try:
-            for checker in self.checkers:
-                what(checker)
+            for overridden in self._hooks[hook.__name__]:
+                overridden(*args)
         except Violation as violation:
             self._record(violation)
 
@@ -164,22 +174,22 @@ class Simulation(Environment):
         sent = self._unacknowledged.get((process.node, process.life), {})
         bodies = [sent.pop(m) for m in sorted(sent) if m <= n]
         self._catch_up()
-        self._report(lambda checker: checker.acknowledged(process.node, process.life, n, bodies))
+        self._report(Checker.acknowledged, process.node, process.life, n, bodies)
 
     def obeyed(self, node: str, incarnation: str, order: Order, actions: act.Actions) -> None:
         """See ``Environment``."""
         self.trace(f"{incarnation} gets {order.effect} of term {order.term}: {len(actions)}")
         self._catch_up()
-        self._report(lambda checker: checker.obeyed(node, incarnation, order, actions))
+        self._report(Checker.obeyed, node, incarnation, order, actions)
 
     def stopping(self, incarnation: str, ranks: NodeWorkers) -> None:
         """See ``Environment``."""
         self.trace(f"{incarnation} stops its workers")
-        self._report(lambda checker: checker.stopping(ranks))
+        self._report(Checker.stopping, ranks)
 
     def writes(self, address: str, batch: Sequence[Event]) -> bool:
         """See ``Environment``."""
-        self._report(lambda checker: checker.decided(batch))
+        self._report(Checker.decided, batch)
         if self.conditions.dies_at_write():
             self.trace(f"{address} is killed before writing {batch[0].seq}")
             return False
@@ -191,25 +201,24 @@ class Simulation(Environment):
         if self.conditions.dies_at_write():
             self.trace(f"{address} is killed after writing {batch[-1].seq}")
             return False
-        self._report(lambda checker: checker.committed(address, state))
+        self._report(Checker.committed, address, state)
         return True
 
     def _catch_up(self) -> None:
         """Advance the oracle along the log, repeating the decisions of each group."""
-        replay = next(checker for checker in self.checkers if isinstance(checker, ReplayAgrees))
         events = self.store.events
         first = self._replayed
         while self._replayed < len(events):
             event = events[self._replayed]
             try:
-                replay.verify(self.oracle, event)
+                self._replay.verify(self.oracle, event)
             except Violation as violation:
                 self._record(violation)
             self._replayed += 1
             kind = "  " if event.kind is Kind.DECISION else "> "
             self.trace(f"{event.seq:5} {kind}{event.type} {event.data}")
         for event in events[first : self._replayed]:
-            self._report(lambda checker, event=event: checker.appended(event))  # type: ignore[misc]
+            self._report(Checker.appended, event)
 
     _replayed = 0
 
@@ -225,6 +234,8 @@ class Simulation(Environment):
             try:
                 self._run()
             finally:
+                self.clock.running = None
+                asyncio._set_running_loop(None)
                 self._dispose()
 
     def _run(self) -> None:
@@ -343,3 +354,16 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
+
+
+@contextlib.contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """Context manager for many simulations: collect garbage rarely, and only what they leave."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(YOUNG_MAX)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

@@ -7,6 +7,7 @@ after its sender has timed out, no space.
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ftcore.errors import FtcoreError, LogFull, LogUnavailable
@@ -82,9 +83,9 @@ class Store:
         strange = not reads and self.chance.random() < self.ambiguous
         if strange and self.chance.random() < 0.3:
             delay += ns(self.chance.uniform(0.5, 3.0))
-        self.clock.after(delay, lambda: self._serve(asker, work, settle, answered=not strange))
+        self.clock.after(delay, partial(self._serve, asker, work, settle, not strange))
 
-    def _serve(self, asker: Process, work: Callable[[], Any], settle: Callable[[Any], None], *, answered: bool) -> None:
+    def _serve(self, asker: Process, work: Callable[[], Any], settle: Callable[[Any], None], answered: bool) -> None:
         name = asker.host.name
         if self.clock.now < self.down_until or self.net.blocks(name, HOST):
             return
@@ -93,7 +94,7 @@ class Store:
         except FtcoreError as error:
             result = error
         if answered and not self.net.blocks(HOST, name):
-            asker.after(self.net.delay(), lambda: settle(result))
+            asker.after(self.net.delay(), partial(settle, result))
 
     def wake_for(self, process: Process, event: asyncio.Event) -> None:
         """Set an event of a process when events are appended or the leadership becomes free."""
