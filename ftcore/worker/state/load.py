@@ -300,9 +300,10 @@ class StateLoader:
     def _apply(self, values: dict[str, Any], own: bool) -> None:
         for name, part in self._collection.parts.items():
             part.restore(values["objects"][name])
-        if own:
-            rng.restore(values["rng"])
-        elif self._seat == 0:
+        saved = values.get("rng")
+        if own and saved:
+            rng.restore(saved)
+        elif saved:
             self._say("the random number generators were not restored: the saved ones belong to other ranks")
 
 

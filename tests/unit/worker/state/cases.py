@@ -136,3 +136,37 @@ def session(
 def close(out: Path) -> None:
     with contextlib.suppress(Exception):
         dist.destroy_process_group()
+
+
+def foreign(out: Path, kind: str) -> None:
+    """Train without ftcore, and save as torch does, at step 9."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+    from ftcore.worker.state.collect import StateCollection
+    from ftcore.worker.state.writer import FtcoreStorageWriter
+
+    rank = int(os.environ["RANK"])
+    connect(out)
+    model = build("fsdp2")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.25)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100)
+    for _ in range(2):
+        train(model, optimizer)
+        scheduler.step()
+    options = StateDictOptions(full_state_dict=kind == "file", cpu_offload=kind == "file")
+    model_state, optimizer_state = get_state_dict(model, optimizer, options=options)
+    state = {"model": model_state, "optimizer": optimizer_state, "scheduler": scheduler.state_dict(), "step": 9}
+    state["progress"] = {"epoch": 4, "seen": [1, "ü"]}
+    if kind == "dcp":
+        where = os.environ["FTCORE_CHECKPOINTS"]
+        dcp.save(state, storage_writer=FtcoreStorageWriter(where, step=9, job="demo"))
+    elif kind == "directory":
+        dcp.save(state, checkpoint_id=out / kind)
+    elif rank == 0:
+        torch.save(state, out / kind)
+    collection = StateCollection()
+    collection.register({"model": model, "optimizer": optimizer})
+    pieces = [((e.piece.name, e.piece.size, e.piece.offset), e.data.clone()) for e in collection.collect().entries]
+    torch.save({"pieces": pieces}, out / f"{rank}.end")
+    dist.destroy_process_group()
