@@ -151,4 +151,4 @@ class CheckpointError(FtcoreError):
 
 
 class StorageFull(CheckpointError):
-    """The storage of checkpoints has no space, or a quota or limit is reached: free space; the next save tries again."""
+    """The storage of checkpoints has no space, or a quota or limit is reached: free space, then the next save works."""

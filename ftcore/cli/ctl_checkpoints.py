@@ -3,14 +3,19 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from ftcore.checkpoint.directory import FoundCheckpoint, checkpoints
 from ftcore.checkpoint.files import parse_directory
 from ftcore.checkpoint.problems import CheckpointProblem, ProblemKind
 from ftcore.checkpoint.storage import Storage
 from ftcore.checkpoint.verify import verify
 from ftcore.cli.ctl_output import console, print_json, say, table
+from ftcore.cli.ctl_store import current_state, opened
 from ftcore.errors import CheckpointError, NotFound, Unreachable, UsageError
-from ftcore.wording import format_duration, plural, printable
+from ftcore.states.model import JobState
+from ftcore.states.resume import by_state, held_by
+from ftcore.wording import NAMES_SHOWN, format_duration, listed, plural, printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -25,27 +30,88 @@ async def run(args: argparse.Namespace) -> int:
     """List or verify checkpoints.
 
     Raises:
-        UsageError: no path is given, or ftcore does not know this kind of storage.
+        UsageError: the job has no place for checkpoints, or ftcore does not know this kind of storage.
         NotFound: there is no such directory or checkpoint.
         Unreachable: the storage cannot be read.
     """
     if args.action == "list" and args.directory is not None:
         raise UsageError(f"PATH {args.directory}: only verify takes a PATH; expected: ftctl checkpoints --path URL")
+    named = args.path or (args.directory if args.action == "verify" else None)
+    state = None if named else await _job_state(args)
     try:
         if args.action == "verify":
-            return _verify(args)
-        return _list(args)
+            return _verify(args, _place(args, state))
+        return _list(args, state)
     except CheckpointError as error:
         raise Unreachable(str(error)) from error
 
 
-def _list(args: argparse.Namespace) -> int:
-    storage = _opened(_path(args))
+async def _job_state(args: argparse.Namespace) -> JobState:
+    async with opened(args) as log:
+        return await current_state(log)
+
+
+def _place(args: argparse.Namespace, state: JobState | None) -> str:
+    """The place of the checkpoints: the one that was named, else that of the job.
+
+    Raises:
+        UsageError: the job has none.
+    """
+    if args.path or state is None:
+        return str(args.path or "")
+    if state.spec is None or not state.spec.checkpoints:
+        raise UsageError(
+            f"job {state.job} keeps checkpoints in memory only (ftrun without --checkpoints); name a directory or URL "
+            "with --path"
+        )
+    return state.spec.checkpoints
+
+
+def _list(args: argparse.Namespace, state: JobState | None) -> int:
+    held = _in_memory(state) if state is not None else []
+    if held and state is not None and state.spec is not None and not state.spec.checkpoints:
+        return _print(args, None, [], held)
+    storage = _storage(_place(args, state))
     found = checkpoints(storage)
-    if not found:
+    if not found and not held:
         _must_exist(storage)
+    return _print(args, storage, found, held)
+
+
+@attrs.frozen
+class _MemoryCopy:
+    """A step that nodes hold in memory.
+
+    Args:
+        step: the step.
+        round: the round in which it was staged.
+        nodes: the nodes that hold shards of it.
+        missing: replica groups of which no shard is held.
+    """
+
+    step: int
+    round: int
+    nodes: tuple[str, ...]
+    missing: int
+
+
+def _in_memory(state: JobState) -> list[_MemoryCopy]:
+    """What living nodes held when their workers last stopped, the newest step first."""
+    alive = [(node.node, node.incarnation) for node in state.membership.alive()]
+    found = []
+    for (round_, step), nodes in by_state(held_by(state, alive)).items():
+        shards = [shard for each in nodes.values() for shard in each]
+        missing = shards[0].groups - len({shard.group for shard in shards})
+        found.append(_MemoryCopy(step, round_, tuple(nodes), missing))
+    return sorted(found, key=lambda each: (each.round, each.step), reverse=True)
+
+
+def _print(
+    args: argparse.Namespace, storage: Storage | None, found: list[FoundCheckpoint], held: list[_MemoryCopy]
+) -> int:
     if args.format == "json":
-        print_json([_json(storage, each) for each in found])
+        stored = [_json(storage, each) for each in found] if storage is not None else []
+        print_json([*map(_memory_json, held), *stored])
         return 0
     rows = table(
         "STEP",
@@ -61,13 +127,43 @@ def _list(args: argparse.Namespace) -> int:
         flexible=("REASON",),
         spare=("ROUND", "JOB", "SHARDS"),
     )
+    for copy in held:
+        rows.add_row(*_memory_row(copy))
     for each in found:
         rows.add_row(*_row(each))
-    if found:
+    if found or held:
         console().print(rows)
     complete = sum(each.complete for each in found)
-    say(f"{plural(len(found), 'checkpoint')} in {printable(storage.url)}, {complete} complete")
+    texts = [f"{plural(len(held), 'step')} in memory when workers last stopped"] if held else []
+    if storage is not None:
+        texts.append(f"{plural(len(found), 'checkpoint')} in {printable(storage.url)}, {complete} complete")
+    say("; ".join(texts))
     return 0
+
+
+def _memory_row(copy: _MemoryCopy) -> "list[str | Text]":
+    from rich.text import Text
+
+    lacks = f"no shard of {plural(copy.missing, 'replica group')} is held" if copy.missing else "-"
+    state = Text("incomplete", style="warn") if copy.missing else Text("in memory", style="good")
+    names = listed(copy.nodes, NAMES_SHOWN, " ")
+    return [str(copy.step), str(copy.round), "-", state, str(len(copy.nodes)), "-", "-", f"memory of {names}", lacks]
+
+
+def _memory_json(copy: _MemoryCopy) -> dict[str, Any]:
+    return {
+        "path": None,
+        "job": None,
+        "step": copy.step,
+        "round": copy.round,
+        "complete": not copy.missing,
+        "problem": None,
+        "reason": f"no shard of {plural(copy.missing, 'replica group')} is held" if copy.missing else None,
+        "bytes": None,
+        "age_s": None,
+        "shards": None,
+        "nodes": list(copy.nodes),
+    }
 
 
 def _row(each: FoundCheckpoint) -> "list[str | Text]":
@@ -98,6 +194,7 @@ def _json(storage: Storage, each: FoundCheckpoint) -> dict[str, Any]:
         "reason": each.why or None,
         "bytes": each.bytes,
         "age_s": each.age_s,
+        "nodes": None,
         "shards": [
             {
                 "file": storage.where(f"{each.directory}/{shard.name}"),
@@ -110,8 +207,8 @@ def _json(storage: Storage, each: FoundCheckpoint) -> dict[str, Any]:
     }
 
 
-def _verify(args: argparse.Namespace) -> int:
-    storage, directories = _chosen(args)
+def _verify(args: argparse.Namespace, place: str) -> int:
+    storage, directories = _chosen(args, place)
     results = [(directory, verify(storage, directory)) for directory in directories]
     if args.format == "json":
         print_json([_result(storage, directory, problems) for directory, problems in results])
@@ -139,14 +236,14 @@ def _result(storage: Storage, directory: str, problems: list[CheckpointProblem])
     }
 
 
-def _chosen(args: argparse.Namespace) -> tuple[Storage, list[str]]:
+def _chosen(args: argparse.Namespace, place: str) -> tuple[Storage, list[str]]:
     """The storage and the directories to verify; unfinished checkpoints only if they are named."""
-    path = args.directory or _path(args)
+    path = args.directory or place
     above, separator, name = path.rstrip("/").rpartition("/")
     if parse_directory(name) is not None:
         below = args.path if args.directory and args.path else "."
-        return _opened((above or separator) if separator else below), [name]
-    storage = _opened(path)
+        return _storage((above or separator) if separator else below), [name]
+    storage = _storage(path)
     found = checkpoints(storage)
     if not found:
         _must_exist(storage)
@@ -157,13 +254,7 @@ def _chosen(args: argparse.Namespace) -> tuple[Storage, list[str]]:
     return storage, [each.directory for each in found if each.problem != ProblemKind.UNFINISHED]
 
 
-def _path(args: argparse.Namespace) -> str:
-    if not args.path:
-        raise UsageError("no checkpoint path; give it as --path, for example --path /data/checkpoints")
-    return str(args.path)
-
-
-def _opened(url: str) -> Storage:
+def _storage(url: str) -> Storage:
     try:
         return Storage(url)
     except CheckpointError as error:

@@ -28,6 +28,7 @@ from ftcore.launch import paths
 from ftcore.launch.address import LOCALHOST, address_in, on_this_machine, reachable
 from ftcore.launch.candidacy import Candidacy, archive_dir
 from ftcore.launch.environ import worker_base_env
+from ftcore.launch.extent import extent
 from ftcore.launch.hints import completed, elsewhere
 from ftcore.launch.job import base_timing, narrates, submitted
 from ftcore.launch.local import LocalNodes
@@ -51,7 +52,7 @@ from ftcore.runtime.wire.frames import Submission
 from ftcore.runtime.wire.security import Security
 from ftcore.states.world import impossible, next_size, usable
 from ftcore.timing import Timing
-from ftcore.wording import plural, without_repeats
+from ftcore.wording import plural, reason_suffix, without_repeats
 
 FILES, FILES_PER_WORKER = 40, 10
 """Files that an agent opens, and files for each worker: measured with low limits, plus a margin."""
@@ -95,6 +96,8 @@ def main(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         print(f"ftrun: {_ENDINGS.get(outcome.outcome, '')}{without_repeats(reason)}", file=sys.stderr)
         if outcome.outcome in ("failed", "stopped"):
             print(f"ftrun: for details: {_ftctl(args)} explain --job {args.job}", file=sys.stderr)
+    elif outcome.outcome == "succeeded" and args.local_parent < 0:
+        print(f"ftrun: the job succeeded{reason_suffix(extent(args.store, args.job))}", file=sys.stderr)
     elif outcome.outcome == "refused":
         print(f"ftrun: {reason}", file=sys.stderr)
     return outcome.exit_code
@@ -199,6 +202,11 @@ def _print_missing_nodes(args: argparse.Namespace, spec: JobSpec) -> None:
         "--store" + (where if args.store.startswith("sqlite:") else ""),
         file=sys.stderr,
     )
+
+
+def _checkpoints(place: str | None) -> str:
+    """A directory as an absolute path, or a URL; empty: none was given."""
+    return "" if not place else place if "://" in place else str(Path(place).absolute())
 
 
 def _leave_within_s(parser: argparse.ArgumentParser, text: str | None) -> float | None:
@@ -316,6 +324,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
         labels=options.node_labels(parser, args.node_labels),
         lead_delay_s=_lead_delay_s(args, alone=alone),
         leave_within_s=_leave_within_s(parser, args.leave_within),
+        keeper=paths.keeper_socket(args.store, args.job, _node_name(args)),
         virtual_local_rank=_virtual_local_rank(parser, args, slots),
     )
     config = NodeConfig(
@@ -399,6 +408,7 @@ def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace) -> JobSpec:
         role=args.role,
         cwd=str(Path.cwd()),
         timing=_timing(parser, args.join_window, args.shutdown_timeout).for_nodes(nodes_max),
+        checkpoints=_checkpoints(args.checkpoints),
     )
     if why := impossible(spec):
         raise UsageError(why)

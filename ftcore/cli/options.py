@@ -8,6 +8,7 @@ House rule: imported before the warm process is started (``ftrun.py``), so it im
 import argparse
 import difflib
 import os
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +66,7 @@ class Parser(argparse.ArgumentParser):
         _, unknown, arguments = message.partition("unrecognized arguments: ")
         if unknown:
             message = self._unknown(arguments.split()[0].partition("=")[0])
+        message = re.sub(r"^argument ([^\s/:]+)\S*: ", r"\1: ", message)
         self.exit(2, f"{self.prog}: {message}\ntry: {self.prog} --help\n")
 
 
@@ -93,9 +95,23 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
     _defaults_from_environment(parser)
     for hidden in ("--local-place", "--local-parent", "--local-life"):
-        parser.add_argument(hidden, type=int, default=-1, help=argparse.SUPPRESS)
+        parser.add_argument(hidden, type=_whole, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--local-launch", default="", help=argparse.SUPPRESS)
     return parser
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}; expected a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}; expected a number") from None
 
 
 def _add(group: argparse._ActionsContainer, *names: str, **kwargs: object) -> None:
@@ -120,7 +136,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     )
     _add(group, "--rdzv-endpoint", help="with an etcd:// URL: torchrun's name for --store")
     _add(group, "--policy", metavar="FILE", help="policy file: the chain of recovery policies, in YAML")
-    _add(group, "--max-restarts", type=int, help="budget of the policy process_restart; overrides the policy file")
+    _add(group, "--max-restarts", type=_whole, help="budget of the policy process_restart; overrides the policy file")
 
 
 def _add_world(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +145,7 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
     _add(
         group,
         "--local-nodes",
-        type=int,
+        type=_whole,
         metavar="N",
         help="run N nodes on this machine, each with its own agent; lost nodes are replaced",
     )
@@ -142,12 +158,12 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
     )
     _add(group, "--nnodes", help="number of nodes, or MIN:MAX (default: 1, or N of --local-nodes)")
     _add(group, "--nproc-per-node", default="1", help="workers per node: a number, cpu, gpu or auto")
-    _add(group, "--node-rank", type=int, help="this node's position among the nodes, from 0")
-    _add(group, "--node-unit", type=int, default=1, metavar="K", help="the number of nodes is a multiple of K")
+    _add(group, "--node-rank", type=_whole, help="this node's position among the nodes, from 0")
+    _add(group, "--node-unit", type=_whole, default=1, metavar="K", help="the number of nodes is a multiple of K")
     _add(
         group,
         "--join-window",
-        type=float,
+        type=_number,
         metavar="SECONDS",
         help="with MIN:MAX: time that MIN nodes wait for more nodes at the start (default: 30)",
     )
@@ -260,6 +276,14 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="time between the platform's SIGTERM and SIGKILL, such as 30s or 2m; workers use it to save",
     )
+    _add(
+        group,
+        "--checkpoints",
+        default=os.environ.get("FTCORE_CHECKPOINTS"),
+        metavar="DIRECTORY|URL",
+        help="where ftcore writes checkpoints of a script that registers its state (`ftcore.worker.join`), seen by all "
+        "nodes under this name (default: $FTCORE_CHECKPOINTS, otherwise they are kept in memory only)",
+    )
     _add(group, "--run-path", action="store_true", help="run the script in a running interpreter; ftrun always does")
     _add(group, "--virtual-local-rank", action="store_true", help="each worker has LOCAL_RANK 0 and sees one GPU")
     _add(
@@ -335,7 +359,7 @@ def _defaults_from_environment(parser: argparse.ArgumentParser) -> None:
         else:
             try:
                 action.default = action.type(value) if callable(action.type) else value
-            except ValueError:
+            except (ValueError, argparse.ArgumentTypeError):
                 parser.error(f"PET_{action.dest.upper()}: found {value!r}; expected a number, as for the flag")
 
 

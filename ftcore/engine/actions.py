@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, cast
 
 import attrs
 
-from ftcore.commands import IN_PLACE, CheckHealth, Command
+from ftcore.commands import IN_PLACE, OF_KEEPER, CheckHealth, Command
 from ftcore.engine.orders import Slice
 from ftcore.events.node import CheckResult
 from ftcore.events.worker import WorkerFailed
@@ -174,7 +174,7 @@ def is_check(action: Action) -> bool:
 
 def is_of_workers(action: Action) -> bool:
     """Whether the action is a command for running workers."""
-    return isinstance(action, Perform) and not isinstance(action.command, CheckHealth)
+    return isinstance(action, Perform) and not isinstance(action.command, (CheckHealth, *OF_KEEPER))
 
 
 def is_in_place(action: Action) -> bool:

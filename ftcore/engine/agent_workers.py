@@ -15,7 +15,16 @@ from typing import Any, TypeAlias, cast
 
 import attrs
 
-from ftcore.commands import CheckHealth, Command, ParkWorkers, ReplaceNodes, ResumeWorkers, SaveCheckpoint, StartWorkers
+from ftcore.commands import (
+    OF_KEEPER,
+    CheckHealth,
+    Command,
+    ParkWorkers,
+    ReplaceNodes,
+    ResumeWorkers,
+    SaveCheckpoint,
+    StartWorkers,
+)
 from ftcore.engine.actions import (
     Action,
     Actions,
@@ -143,7 +152,7 @@ class WorkerControl:
         if type(command) not in self.able or isinstance(command, ReplaceNodes):
             return self._refuse(order.effect, f"this agent and its workers cannot {order_text(command)}")
         holds = self.running or (self.parked and isinstance(command, SaveCheckpoint))
-        if not isinstance(command, CheckHealth) and not (holds and round_of(command) == self.round):
+        if not isinstance(command, (CheckHealth, *OF_KEEPER)) and not (holds and round_of(command) == self.round):
             return self._refuse(order.effect, f"no workers of round {round_of(command)} run here")
         perform = Perform(order.effect, command)
         if isinstance(command, CheckHealth):

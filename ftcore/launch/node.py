@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 import attrs
+import structlog
 
 from ftcore.errors import FtcoreError
 from ftcore.faults.extra import extra_rules
@@ -25,21 +26,29 @@ from ftcore.logs.stores import opened
 from ftcore.policies.targets import targets
 from ftcore.ports import BoundaryControl, EventLog, RetainedLog, Supervisor
 from ftcore.runtime.agent.agent import Agent
+from ftcore.runtime.agent.checkpoints import NodeCheckpoints
 from ftcore.runtime.agent.config import LEAVE_MARGIN_S, AgentConfig, AgentParts, Outcome
 from ftcore.runtime.agent.health import HealthCheck, accelerators
+from ftcore.runtime.agent.keeper_link import KeeperLink
 from ftcore.runtime.agent.workers import processes
 from ftcore.runtime.agent.workers.boundary import BoundaryPerformer, performers_of
 from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.agent.workers.supervisor import LocalSupervisor, Output
 from ftcore.runtime.agent.workers.warm_start import Started
 from ftcore.runtime.checks.protocol import Context
+from ftcore.runtime.keeper.config import KeeperConfig
 from ftcore.runtime.master.alerts import ALERT_FLUSH_S
 
 STOP_REQUEST_S = 5.0
 """How long the node waits for the master to handle a stop request, before it ends by itself."""
 
+CHECKPOINTS_KEPT = 3
+"""Checkpoints that are kept on storage, unless the policy file says otherwise (`checkpoints_kept`)."""
+
 LAST_ALERTS_S = ALERT_FLUSH_S + 1.0
 """How long the node of an ended job waits for the masters that it started, if they may have alerts to send."""
+
+logger = structlog.get_logger()
 
 JOB_ENDED = ("succeeded", "failed", "stopped")
 """Outcomes of an agent that mean the end of the job, not only of the node."""
@@ -142,15 +151,19 @@ async def _run_agent(config: NodeConfig, supervise: Supervise, log: EventLog, re
         if leader is None or not leader.alive:
             candidates.start(0)
     supervisor = supervise(config, reaper, lambda: agent)
+    keeper = await _keeper(config, reaper)
+    outcome: Outcome | None = None
     try:
         at_boundaries = _at_boundaries(supervisor)
+        checkpoints = _checkpoints(config, keeper)
+        await checkpoints.prepare()
         agent = Agent(
             config.agent,
             log,
             supervisor,
             candidates.start if config.leads else None,
             _checker(config, reaper),
-            parts=AgentParts(performers=performers_of(at_boundaries)),
+            parts=AgentParts(performers=checkpoints.performers(performers_of(at_boundaries)), checkpoints=checkpoints),
         )
         leaving = Leaving(agent, at_boundaries)
         _handle_signals(agent, candidates, handled_signals(config.signals), leaving, alone=config.alone)
@@ -160,7 +173,38 @@ async def _run_agent(config: NodeConfig, supervise: Supervise, log: EventLog, re
                 await candidates.ended(LAST_ALERTS_S)
             return outcome
     finally:
+        if keeper is not None:
+            await keeper.bye(outcome.outcome if outcome is not None else "failed")
+            keeper.close()
         await supervisor.close()
+
+
+async def _keeper(config: NodeConfig, reaper: Reaper) -> KeeperLink | None:
+    """The link to the node's keeper; None if it cannot have one, which only the saves of scripts need."""
+    agent, policy = config.agent, config.agent.submission.policy
+    if not agent.keeper:
+        return None
+    kept = policy.declared.checkpoints_kept
+    about = KeeperConfig(
+        job=agent.job, log="", node=agent.node, url=agent.submission.spec.checkpoints, keep=kept or CHECKPOINTS_KEPT
+    )
+    link = KeeperLink(reaper, agent.keeper, about)
+    try:
+        await link.open()
+    except OSError as error:
+        logger.warning("this node has no keeper: state is not saved in memory", reason=error.strerror)
+        return None
+    return link
+
+
+def _checkpoints(config: NodeConfig, keeper: KeeperLink | None) -> NodeCheckpoints:
+    kept = config.agent.submission.policy.declared.checkpoints_kept or CHECKPOINTS_KEPT
+    checkpoints = NodeCheckpoints(keeper, kept)
+    if keeper is not None:
+        keeper.events.persisted = checkpoints.on_persisted
+        keeper.events.failed = checkpoints.on_failed
+        keeper.events.loaded = checkpoints.on_loaded
+    return checkpoints
 
 
 def _at_boundaries(supervisor: Supervisor) -> BoundaryPerformer | None:

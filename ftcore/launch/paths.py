@@ -1,5 +1,6 @@
 """Paths of ftcore's own files on a machine; all are private to the user."""
 
+import hashlib
 import os
 import stat
 import tempfile
@@ -86,6 +87,12 @@ def master_socket(store: str | None) -> str:
 def platform_socket(store: str | None) -> str:
     """A new socket path for the platform of local nodes; ``store`` as for ``socket_dir``."""
     return str(_new_socket(store))
+
+
+def keeper_socket(store: str | None, job: str, node: str) -> str:
+    """The socket of a node's keeper, which a later agent of the node finds again; ``store`` as for ``socket_dir``."""
+    name = hashlib.sha256("\0".join((store or "", job, node)).encode()).hexdigest()[:16]
+    return str(socket_dir(store) / f"{name}.sock")
 
 
 def _new_socket(store: str | None) -> Path:

@@ -1,8 +1,8 @@
 """What the workers of a round resume from: the newest state of which one shard of each replica group is held. Pure.
 
-Memory wins over storage at the same step. Shards in memory count if their node is a member of the new world. If the
-number of ranks changes, every node must hold all groups: a rank reads parts of several shards, and only those of its
-own node are in reach.
+Memory wins over storage at the same step. Shards in memory count if their node is a member of the new world. A rank
+reads from the memory of its node, or receives its whole state from a rank of its replica group. So if the number of
+ranks changes, every node must hold all groups, unless all ranks hold the same state.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -74,7 +74,7 @@ def _in_memory(state: JobState, world: Sequence[Member], size: int) -> Iterable[
     held = held_by(state, [(member.node, member.incarnation) for member in world])
     for (round_, step), nodes in by_state(held).items():
         shards = [shard for each in nodes.values() for shard in each]
-        if shards[0].ranks == size:
+        if shards[0].ranks == size or shards[0].groups == 1:
             complete = _groups(shards) == shards[0].groups
         else:
             complete = all(_groups(nodes.get(member.node, ())) == shards[0].groups for member in world)

@@ -39,6 +39,9 @@ CHECKPOINTS_ENV: Final = "FTCORE_CHECKPOINTS"
 RESUME_STEP_ENV: Final = "FTCORE_RESUME_STEP"
 """After a rollback, the newest step that may be resumed from."""
 
+FLUSH_S: Final = 600.0
+"""Longest wait in seconds for the last checkpoint."""
+
 _Build = TypeVar("_Build", bound=Callable[[], object])
 
 
@@ -166,6 +169,9 @@ class TrainingJob:
         limit = os.environ.get(RESUME_STEP_ENV, "")
         loader = StateLoader(self._collection, self._keeper, _resume(where), where, int(limit) if limit else None)
         self.loaded = loader.load()
+        if self._keeper is not None:
+            local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            self._keeper.loaded({**self.loaded._asdict(), "local_ranks": local_ranks})
         if self.loaded.source:
             progress().resumed_at(self.loaded.step)
             self._mark(self.loaded.step)
@@ -216,8 +222,19 @@ class TrainingJob:
             step = TrainingStep(self, number)
             yield step
             step.end()
-        if self._stager is not None:
-            self._stager.flush()
+        self.flush()
+
+    def flush(self, within_s: float = FLUSH_S) -> None:
+        """Wait until what was saved with ``persist`` is on storage; ``steps`` calls it after the last step.
+
+        Args:
+            within_s: longest wait in seconds, after the copy in progress.
+        """
+        if self._stager is None or self._keeper is None:
+            return
+        self._stager.flush()
+        for why in self._keeper.written(within_s):
+            self._say(f"the last checkpoint was not written: {why}")
 
     def on_round(self, build: _Build) -> _Build:
         """Call a function that builds what holds a process group, now and in each later round; usable as a decorator.

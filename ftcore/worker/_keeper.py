@@ -201,6 +201,32 @@ class KeeperClient:
         with self._lock:
             self._tell({"done": {"local_rank": local_rank, "slot": slot}})
 
+    def loaded(self, about: dict[str, Any]) -> None:
+        """Report how the state was restored, for the job's log.
+
+        Args:
+            about: ``step``, ``source``, ``seconds``, ``refused``, ``local_ranks``.
+        """
+        with self._lock:
+            if self.connect():
+                self._tell({"loaded": about})
+
+    def written(self, within_s: float) -> list[str]:
+        """Wait until no shard of this round waits to be written to storage.
+
+        Args:
+            within_s: longest wait in seconds.
+
+        Returns:
+            Why shards of this node were not written; empty: all were, or there is no keeper.
+        """
+        with self._lock:
+            if self._requests is None:
+                return []
+            reply, fds = self._ask({"written": 1}, within_s)
+            messages.close_all(fds)
+        return [f"rank {each['rank']}: {each['error']}" for each in reply.get("failed", ())]
+
     def close(self) -> None:
         """Close both connections; a thread in ``wait_order`` returns."""
         with self._lock:
@@ -291,12 +317,12 @@ class KeeperClient:
             channel.close()
             raise
 
-    def _ask(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    def _ask(self, message: dict[str, Any], within_s: float = REPLY_S) -> tuple[dict[str, Any], list[int]]:
         """Send a request and wait for its reply; empty if the keeper does not answer."""
         channel = self._requests
         assert channel is not None
         try:
-            channel.settimeout(REPLY_S)
+            channel.settimeout(within_s)
             messages.send(channel, message)
             reply, fds = messages.receive(channel)
         except (OSError, ValueError) as error:

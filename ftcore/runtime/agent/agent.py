@@ -98,6 +98,8 @@ class Agent:
             self._leave_grace_s = max(0.0, config.leave_within_s - LEAVE_MARGIN_S)
         self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._log_id = ""
+        self._checkpoints = parts.checkpoints
+        self._checkpoints.attach(self._record, lambda: (config.node, self._core.incarnation))
         self._outbox: Outbox
         self._link: Link
         self._begin_life()
@@ -150,6 +152,7 @@ class Agent:
             warms=self._warmer is not None,
         )
         self._do(self._core.begin(joined))
+        self._checkpoints.report_prepared()
 
     async def run(self) -> Outcome:
         """Work for the job until it has ended or this node has to leave.
@@ -157,14 +160,8 @@ class Agent:
         Raises:
             Refused: the master refuses this agent; the message says why.
         """
-        work = (
-            self._maintain_link(),
-            self._watch_exits(),
-            self._watch_grace(),
-            self._watch_progress(),
-            self._watch_notes(),
-        )
-        duties = [asyncio.ensure_future(duty) for duty in work]
+        watches = (self._watch_exits, self._watch_grace, self._watch_progress, self._watch_notes)
+        duties = [asyncio.ensure_future(duty()) for duty in (self._maintain_link, *watches)]
         if self._checker is not None and self._checker.accelerators:
             self._spawn(self._checker.watch(self._on_device_report))
         if self._warmer is not None:
@@ -202,6 +199,7 @@ class Agent:
             if self._ended.done():
                 return
             await self._outbox.close()
+            await self._checkpoints.prepare()
             self._begin_life()
             await asyncio.sleep(self._timing.reconnect_s)
 
@@ -325,6 +323,7 @@ class Agent:
         self._log_id = frame.mark.log_id
         path = self.config.state_dir / frame.mark.log_id / f"{self.config.node}.outbox"
         self._outbox.open(lambda: self._parts.journal(path))
+        self._checkpoints.welcomed(self._log_id)
         self._node_info.forget()
         self._progress.forget()
         self._do(self._core.welcomed(frame.term))
@@ -449,6 +448,7 @@ class Agent:
     async def _stop(self, action: act.StopRound) -> None:
         codes = await self._supervisor.stop(action.grace_s)
         self._report_notes()
+        await self._checkpoints.report_held()  # before the answer: the next world depends on it
         self._do(self._core.stopped(action, codes))
 
     def _begin_open(self, action: act.Open) -> None:

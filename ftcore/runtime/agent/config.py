@@ -12,9 +12,10 @@ from ftcore.engine.agent import AgentCore
 from ftcore.engine.orders import Slice
 from ftcore.ids import Round
 from ftcore.ports import Host, Journal, Launch, Performer
+from ftcore.runtime.agent.checkpoints import NodeCheckpoints
 from ftcore.runtime.agent.link.journal import FileJournal
 from ftcore.runtime.agent.telemetry import samples
-from ftcore.runtime.agent.workers.environment import worker_env
+from ftcore.runtime.agent.workers.environment import own_env, worker_env
 from ftcore.runtime.checks.protocol import CheckReport
 from ftcore.runtime.host import THIS_HOST
 from ftcore.runtime.wire import frames
@@ -52,6 +53,7 @@ class AgentConfig:
         lead_delay_s: seconds without a leader after which this agent starts a candidate; None: never.
         leave_within_s: seconds between the request to leave and the end of the node; None: the job's grace period.
         virtual_local_rank: each worker has LOCAL_RANK 0 and sees only its own device.
+        keeper: path of the socket of this node's keeper; empty: the node has none.
     """
 
     job: str
@@ -68,6 +70,7 @@ class AgentConfig:
     lead_delay_s: float | None = 0.0
     leave_within_s: float | None = None
     virtual_local_rank: bool = False
+    keeper: str = ""
 
     def launch(self, round_: Round, part: Slice, log_id: str) -> Launch:
         """The launch of this node's workers of a round.
@@ -80,6 +83,7 @@ class AgentConfig:
         spec, ranks = self.submission.spec, range(part.base_rank, part.base_rank + part.slots)
         kept = self.log_dir / log_id[:LOG_ID_CHARS] / f"round_{round_}"
         dirs = tuple(str(kept / f"rank_{rank}") for rank in ranks)
+        own = own_env(part, round_, self.keeper, spec.checkpoints)
         envs = tuple(
             worker_env(
                 self.env,
@@ -89,6 +93,7 @@ class AgentConfig:
                 role=spec.role,
                 error_file=str(Path(dirs[i]) / "error.json"),
                 virtual_local_rank=self.virtual_local_rank,
+                own=own,
             )
             for i in range(part.slots)
         )
@@ -130,6 +135,7 @@ class AgentParts:
         performers: carry out orders that keep the processes running, by type of command; without ``CheckHealth``, which
             ``Agent`` handles.
         make_core: creates the core.
+        checkpoints: the agent's part in checkpoints.
     """
 
     host: Host = THIS_HOST
@@ -137,6 +143,7 @@ class AgentParts:
     journal: Callable[[Path], Journal] = FileJournal
     performers: Mapping[type[Any], Performer] = attrs.field(factory=dict)
     make_core: Callable[..., AgentCore] = AgentCore
+    checkpoints: NodeCheckpoints = attrs.field(factory=NodeCheckpoints)
 
 
 class NodeChecker(Protocol):

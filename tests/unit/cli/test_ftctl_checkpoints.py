@@ -62,6 +62,7 @@ def test_checkpoints_are_listed_as_json(root: Path, capsys) -> None:
         "complete": True,
         "problem": None,
         "reason": None,
+        "nodes": None,
         "bytes": sum(file.stat().st_size for file in (root / "step-000000010-r1").iterdir()),
     }
     path = root / "step-000000010-r1" / "shard-00001-of-00002.safetensors"
@@ -123,7 +124,6 @@ def test_an_unfinished_checkpoint_that_is_named_is_a_problem(root: Path, capsys)
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        ((), 2, "no checkpoint path; give it as --path, for example --path /data/checkpoints"),
         (("--path", "odd://x"), 2, "cannot use odd://x: Protocol not known: odd"),
         (("list", "/x"), 2, "PATH /x: only verify takes a PATH; expected: ftctl checkpoints --path URL"),
         (("--path", "/no/such"), 4, "no checkpoints in /no/such: it does not exist"),

@@ -136,10 +136,18 @@ def test_memory_wins_over_storage_at_the_same_step() -> None:
 def test_another_number_of_ranks_needs_all_groups_on_every_node() -> None:
     """Then each rank finds all parts of the state on its own node."""
     driver = job(nodes=3)
-    hold(driver, "node0", shard(0, 9, ranks=3))
-    hold(driver, "node1", shard(1, 9, ranks=3))
+    both = [shard(rank, 9, groups=2, ranks=3) for rank in range(2)]
+    hold(driver, "node0", *both)
+    hold(driver, "node1", *both)
     assert resume_of(driver.state, world(driver)[:2]) == Resume(step=9, round=1, source="memory")
     assert resume_of(driver.state, (world(driver)[0], world(driver)[2])) is None
+
+
+def test_one_copy_is_enough_if_all_ranks_hold_the_same_state() -> None:
+    """The others receive it, however many ranks there are."""
+    driver = job(nodes=3)
+    hold(driver, "node0", shard(0, 9, ranks=3))
+    assert resume_of(driver.state, world(driver)[:2]) == Resume(step=9, round=1, source="memory")
 
 
 @pytest.mark.parametrize("gone", ["another log", "another incarnation", "left"])

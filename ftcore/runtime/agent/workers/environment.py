@@ -1,6 +1,6 @@
 """The environment of workers: the variables of torchrun (torch 2.13, ``local_elastic_agent._start_workers``).
 
-Two further variables are set only after a rollback.
+Further variables of ftcore are set only where they apply.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,42 @@ SKIP = "FTCORE_SKIP"
 """Data that the script must skip: a JSON list of ``{"step", "amount", "unit"}``: after which step, how many, and
 whether ``batches`` or ``tokens``."""
 
+KEEPER = "FTCORE_KEEPER"
+"""Path of the socket of the node's keeper, which holds staged state."""
+
+CHECKPOINTS = "FTCORE_CHECKPOINTS"
+"""Directory or URL of the job's checkpoints; empty: they are kept in memory only."""
+
+RESUME = "FTCORE_RESUME"
+"""The state that the script must load, as JSON: ``{"step", "round", "source", "where"}``. Not set: none is known."""
+
+ROUND = "FTCORE_ROUND"
+"""The round of the worker; set with ``FTCORE_KEEPER``."""
+
+OWN = (RESUME_STEP, SKIP, KEEPER, CHECKPOINTS, RESUME, ROUND)
+"""Variables of ftcore; a worker inherits none of them."""
+
+
+def own_env(part: Slice, round_: int, keeper: str, checkpoints: str) -> dict[str, str]:
+    """The variables of ftcore in the environment of a node's workers.
+
+    Args:
+        part: the node's part of the world.
+        round_: the round.
+        keeper: path of the keeper's socket; empty: there is none.
+        checkpoints: where checkpoints are written; empty: nowhere.
+    """
+    env: dict[str, str] = {}
+    if keeper:
+        env |= {KEEPER: keeper, CHECKPOINTS: checkpoints, ROUND: str(round_)}
+        if part.resume is not None:
+            env[RESUME] = msgspec.json.encode(part.resume).decode()
+    if part.resume_step is not None:
+        env[RESUME_STEP] = str(part.resume_step)
+    if part.skips:
+        env[SKIP] = msgspec.json.encode(part.skips).decode()
+    return env
+
 
 def worker_env(
     base: Mapping[str, str],
@@ -26,6 +62,7 @@ def worker_env(
     role: str,
     error_file: str,
     virtual_local_rank: bool = False,
+    own: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The complete environment of one worker.
 
@@ -39,15 +76,13 @@ def worker_env(
         role: value of ``ROLE_NAME``.
         error_file: file to which the worker can write its error.
         virtual_local_rank: the worker has LOCAL_RANK 0 and sees only its own device.
+        own: variables of ftcore, from ``own_env``.
     """
     rank = part.base_rank + local_rank
     env = dict(base)
-    for name in (RESUME_STEP, SKIP):
+    for name in OWN:
         env.pop(name, None)
-    if part.resume_step is not None:
-        env[RESUME_STEP] = str(part.resume_step)
-    if part.skips:
-        env[SKIP] = msgspec.json.encode(part.skips).decode()
+    env |= own or {}
     env.update(
         {
             "LOCAL_RANK": str(local_rank),

@@ -5,11 +5,12 @@ import json
 import pytest
 
 from ftcore.engine.orders import Slice
-from ftcore.runtime.agent.workers.environment import worker_env
+from ftcore.events.checkpoint import Resume
+from ftcore.runtime.agent.workers.environment import own_env, worker_env
 from ftcore.states.training import Skip
 
 
-def env(**more: object) -> dict[str, str]:
+def env(keeper: str = "", **more: object) -> dict[str, str]:
     part = Slice(
         group_rank=0,
         base_rank=0,
@@ -24,7 +25,10 @@ def env(**more: object) -> dict[str, str]:
         max_restarts=3,
         **more,  # type: ignore[arg-type]
     )
-    return worker_env({"FTCORE_RESUME_STEP": "7"}, part, 0, job="j", role="r", error_file="e")
+    own = own_env(part, 3, keeper, "s3://bucket/c" if keeper else "")
+    return worker_env(
+        {"FTCORE_RESUME_STEP": "7", "FTCORE_KEEPER": "outer"}, part, 0, job="j", role="r", error_file="e", own=own
+    )
 
 
 def test_a_rollback_sets_variables():
@@ -36,7 +40,24 @@ def test_a_rollback_sets_variables():
 
 def test_without_a_rollback_no_variable_is_set():
     """Variables of an outer job are not passed on."""
-    assert not {"FTCORE_RESUME_STEP", "FTCORE_SKIP"} & env().keys()
+    assert not {"FTCORE_RESUME_STEP", "FTCORE_SKIP", "FTCORE_KEEPER", "FTCORE_RESUME"} & env().keys()
+
+
+def test_a_keeper_sets_variables() -> None:
+    """Its socket, the place of checkpoints, the round, and what to resume from."""
+    resume = Resume(step=7, round=2, source="storage", where="s3://bucket/c/step-7")
+    told = env("/run/k.sock", resume=resume)
+    assert (told["FTCORE_KEEPER"], told["FTCORE_CHECKPOINTS"], told["FTCORE_ROUND"]) == (
+        "/run/k.sock",
+        "s3://bucket/c",
+        "3",
+    )
+    assert json.loads(told["FTCORE_RESUME"]) == {
+        "step": 7,
+        "round": 2,
+        "source": "storage",
+        "where": "s3://bucket/c/step-7",
+    }
 
 
 @pytest.mark.parametrize(("visible", "device"), [({}, "1"), ({"CUDA_VISIBLE_DEVICES": "4, 6"}, "6")])

@@ -1,0 +1,260 @@
+"""The agent's part in checkpoints: carries out orders to the keeper, and reports what the keeper holds and writes.
+
+| order | carried out by |
+|---|---|
+| ``SaveCheckpoint`` at a step boundary | the workers stage there (``workers/boundary.py``), then the keeper writes it |
+| ``SaveCheckpoint`` elsewhere | the living workers stage what is complete; other ranks are dead |
+| ``PersistShards``, ``CommitCheckpoint`` | the keeper |
+
+House rules: a keeper that does not answer delays no order to the workers, and fails the order alone. What the keeper
+reports is a fact at once: the master combines the facts of all nodes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from ftcore.commands import CommitCheckpoint, PersistShards, SaveCheckpoint
+from ftcore.errors import FtcoreError, Refused
+from ftcore.events.checkpoint import (
+    CheckpointCommitted,
+    CheckpointFailed,
+    HeldShard,
+    MemoryHeld,
+    ShardPersisted,
+    StateLoaded,
+)
+from ftcore.ids import Round
+from ftcore.ports import Performed, Performer
+
+REASON_CHARS_MAX = 300
+"""Length to which reasons in facts are truncated."""
+
+REFUSED_MAX = 8
+"""Candidates for a resume that ``state.loaded`` names."""
+
+
+class KeeperClientPort(Protocol):
+    """What the agent asks its keeper; see ``keeper_link.KeeperLink``. Every call raises ``FtcoreError`` on failure."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether a keeper runs."""
+
+    @property
+    def log(self) -> str:
+        """The identity of the log of the keeper's memory; empty: it has none yet."""
+
+    def configure(self, log: str) -> None:
+        """Name the log of the job; a keeper with the memory of another log is replaced."""
+
+    async def held(self) -> list[dict[str, Any]]:
+        """The complete shards in memory."""
+
+    async def stage(self, round_: int) -> list[dict[str, Any]]:
+        """Let all living workers stage what is complete: ``rank`` with ``step`` or ``error``."""
+
+    async def persist(self, round_: int, step: int, ranks: Sequence[int]) -> tuple[list[Any], list[Any]]:
+        """Write shards to storage: those written, and those that failed."""
+
+    async def written(self, round_: int) -> list[dict[str, Any]]:
+        """Wait until no shard of a round waits to be written; returns those that failed meanwhile."""
+
+    async def commit(self, round_: int, step: int, files: Sequence[str]) -> dict[str, Any]:
+        """Write a manifest: ``path``, ``bytes``, ``seconds``."""
+
+
+class NodeCheckpoints:
+    """Checkpoints of one node.
+
+    Args:
+        keeper: the node's keeper; None: it has none.
+        keep: how many checkpoints retention keeps; 0: all.
+    """
+
+    def __init__(self, keeper: KeeperClientPort | None = None, keep: int = 0) -> None:
+        self._keeper = keeper
+        self._keep = keep
+        self._record: Callable[[Any], None] = lambda fact: None
+        self._who: Callable[[], tuple[str, str]] = lambda: ("", "")
+        self._held: list[dict[str, Any]] | None = None
+        self._loaded: dict[int, dict[int, dict[str, Any]]] = {}
+        self._at_boundaries: Performer | None = None
+
+    def attach(self, record: Callable[[Any], None], who: Callable[[], tuple[str, str]]) -> None:
+        """Report facts of the keeper from now on.
+
+        Args:
+            record: records a fact.
+            who: returns the node and the incarnation of the agent.
+        """
+        self._record, self._who = record, who
+
+    def performers(self, others: Mapping[type[Any], Performer]) -> dict[type[Any], Performer]:
+        """The performers of orders, with those of this object if there is a keeper."""
+        if self._keeper is None:
+            return dict(others)
+        self._at_boundaries = others.get(SaveCheckpoint)
+        return {**others, **dict.fromkeys((SaveCheckpoint, PersistShards, CommitCheckpoint), self)}
+
+    def welcomed(self, log: str) -> None:
+        """A master has named the log of the job."""
+        if self._keeper is not None:
+            self._keeper.configure(log)
+
+    async def prepare(self) -> None:
+        """Look up what the keeper holds, for ``report_prepared``."""
+        self._held = await self._look()
+
+    def report_prepared(self) -> None:
+        """Report what ``prepare`` found, right behind ``node.joined``: the next world depends on it."""
+        if self._held is not None:
+            self._report(self._held)
+        self._held = None
+
+    async def report_held(self) -> None:
+        """Report what the keeper holds; nothing if there is no keeper."""
+        found = await self._look()
+        if found is not None:
+            self._report(found)
+
+    async def _look(self) -> list[dict[str, Any]] | None:
+        if self._keeper is None or not self._keeper.alive:
+            return None
+        try:
+            return await self._keeper.held()
+        except FtcoreError:
+            return []  # it has just ended, and its memory is lost
+
+    def _report(self, shards: Sequence[Mapping[str, Any]]) -> None:
+        assert self._keeper is not None
+        node, life = self._who()
+        held = tuple(map(_shard, _with_tensors(shards)))
+        self._record(MemoryHeld(node=node, incarnation=life, log=self._keeper.log, shards=held))
+
+    # -- orders
+
+    async def perform(self, command: Any, effect: str) -> Performed:
+        """See ``ports.Performer``."""
+        keeper = self._keeper
+        assert keeper is not None, "without a keeper, this object performs nothing"
+        try:
+            if isinstance(command, CommitCheckpoint):
+                return await self._commit(keeper, command)
+            if isinstance(command, PersistShards):
+                return await _persist(keeper, command)
+            if command.boundary:
+                return await self._save(keeper, command, effect)
+            return await self._stage(keeper, command)
+        except Refused:
+            raise
+        except FtcoreError as error:
+            raise Refused(str(error)) from error
+
+    async def _commit(self, keeper: KeeperClientPort, command: CommitCheckpoint) -> Performed:
+        try:
+            done = await keeper.commit(command.round, command.step, command.files)
+        except FtcoreError as error:
+            self._failed(command.round, command.step, f"its manifest: {error}")
+            raise
+        self._record(
+            CheckpointCommitted(
+                round=command.round,
+                step=command.step,
+                where=str(done["path"]),
+                kept=self._keep,
+                own=True,
+            )
+        )
+        return Performed()
+
+    async def _stage(self, keeper: KeeperClientPort, command: SaveCheckpoint) -> Performed:
+        staged = await keeper.stage(command.round)
+        await self.report_held()
+        steps = [each["step"] for each in staged if "step" in each]
+        if not steps:
+            raise Refused(_reasons(staged) or "no worker registered its state")
+        return Performed(min(steps))
+
+    async def _save(self, keeper: KeeperClientPort, command: SaveCheckpoint, effect: str) -> Performed:
+        if self._at_boundaries is None:
+            raise Refused("the workers have no step boundaries")
+        done = await self._at_boundaries.perform(command, effect)
+        if keeper.alive:
+            failed = await keeper.written(command.round)
+            if failed:
+                raise Refused(_reasons(failed))
+        return done
+
+    # -- what the keeper reports
+
+    def on_persisted(self, message: Mapping[str, Any]) -> None:
+        """A shard is on storage."""
+        node, life = self._who()
+        persisted = ShardPersisted(
+            node=node,
+            incarnation=life,
+            shard=_shard(message),
+            file=str(message["file"]),
+            bytes=int(message["bytes"]),
+            seconds=round(float(message["seconds"]), 3),
+        )
+        self._record(persisted)
+
+    def on_failed(self, message: Mapping[str, Any]) -> None:
+        """A shard could not be written."""
+        self._failed(int(message["round"]), int(message["step"]), f"rank {message['rank']}: {message['error']}")
+
+    def on_loaded(self, message: Mapping[str, Any]) -> None:
+        """A worker has restored its state; the node's report follows when all of its workers have."""
+        round_, local_ranks = int(message["round"]), int(message["local_ranks"])
+        ranks = self._loaded.setdefault(round_, {})
+        ranks[int(message["local_rank"])] = dict(message)
+        if len(ranks) < local_ranks:
+            return
+        self._loaded = {}
+        node, life = self._who()
+        refused = dict.fromkeys(str(each)[:REASON_CHARS_MAX] for found in ranks.values() for each in found["refused"])
+        first = ranks[min(ranks)]
+        self._record(
+            StateLoaded(
+                node=node,
+                incarnation=life,
+                round=round_,
+                step=int(first["step"]),
+                source=str(first["source"]),
+                seconds=round(max(float(found["seconds"]) for found in ranks.values()), 3),
+                refused=tuple(refused)[:REFUSED_MAX],
+            )
+        )
+
+    def _failed(self, round_: int, step: int, reason: str) -> None:
+        node, life = self._who()
+        self._record(
+            CheckpointFailed(
+                node=node, incarnation=life, round=Round(round_), step=step, reason=reason[:REASON_CHARS_MAX]
+            )
+        )
+
+
+async def _persist(keeper: KeeperClientPort, command: PersistShards) -> Performed:
+    mine = {shard["rank"] for shard in await keeper.held()}
+    _, failed = await keeper.persist(command.round, command.step, [rank for rank in command.ranks if rank in mine])
+    if failed:
+        raise Refused(_reasons(failed))
+    return Performed(command.step)
+
+
+def _with_tensors(shards: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The shards that a round can resume from: of a replica group on one node, one rank alone stages the tensors."""
+    full = [shard for shard in shards if shard["bytes"]]
+    return full or list(shards)
+
+
+def _shard(message: Mapping[str, Any]) -> HeldShard:
+    return msgspec.convert({name: message[name] for name in HeldShard.__annotations__}, HeldShard)
+
+
+def _reasons(failed: Sequence[Mapping[str, Any]]) -> str:
+    return "; ".join(f"rank {each['rank']}: {each['error']}" for each in failed if "error" in each)[:REASON_CHARS_MAX]

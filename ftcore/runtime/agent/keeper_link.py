@@ -1,0 +1,315 @@
+"""The agent's side of the node's keeper: starts it at the first connection of a worker, asks it, adopts a living one.
+
+The agent listens on the keeper's socket. At the first connection it starts the keeper, which takes over the socket. If
+the keeper ends, the agent listens again, and the next connection starts another one, with empty memory. A keeper whose
+agent has died still listens: the next agent of the node takes it over, with what it holds.
+
+House rules: the keeper is in a session of its own and survives the agent. Nothing here waits without a limit: a keeper
+that does not answer fails the request.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from ftcore.errors import Refused
+from ftcore.private import SocketPath
+from ftcore.runtime.agent.workers import processes
+from ftcore.runtime.agent.workers.reaper import Reaper
+from ftcore.runtime.keeper.config import KeeperConfig
+from ftcore.runtime.keeper.peer import Peer
+from ftcore.shm import messages
+
+ANSWER_S: Final = 5.0
+"""Timeout in seconds of a request that needs no storage and no worker."""
+
+STAGE_S: Final = 30.0
+"""Timeout in seconds of a request to stage; a worker has 20."""
+
+STORAGE_S: Final = 3600.0
+"""Timeout in seconds of a request that waits for storage; the master's deadline is usually shorter."""
+
+ADOPT_S: Final = 3.0
+"""Timeout in seconds of taking over a keeper."""
+
+END_S: Final = 30.0
+"""How long a leaving agent waits for its keeper to write what it holds, in seconds; it goes on without the agent."""
+
+RETRY_S: Final = 1.0
+BACKLOG: Final = 128
+
+logger = structlog.get_logger()
+
+
+class KeeperEvents:
+    """What the keeper reports by itself; the owner replaces the callbacks."""
+
+    def __init__(self) -> None:
+        self.persisted: Callable[[Mapping[str, Any]], None] = lambda message: None
+        self.failed: Callable[[Mapping[str, Any]], None] = lambda message: None
+        self.loaded: Callable[[Mapping[str, Any]], None] = lambda message: None
+
+
+class KeeperLink:
+    """The keeper of this node; see the module. Made in the agent's event loop.
+
+    Args:
+        reaper: waits for the keeper.
+        path: the keeper's socket.
+        config: the keeper's configuration, without the log's identity.
+    """
+
+    def __init__(self, reaper: Reaper, path: str, config: KeeperConfig) -> None:
+        self._reaper = reaper
+        self._place = SocketPath(path)
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._listener: socket.socket | None = None
+        self._peer: Peer | None = None
+        self._pid = 0
+        self._child = False
+        self._ended = asyncio.Event()
+        self._ended.set()
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._number = 0
+        self._reading: asyncio.Task[None] | None = None
+        self._closed = False
+        self.events = KeeperEvents()
+
+    @property
+    def alive(self) -> bool:
+        """Whether a keeper runs and serves this agent."""
+        return self._peer is not None
+
+    @property
+    def log(self) -> str:
+        """The identity of the log of the keeper's memory; empty: not known yet."""
+        return self._config.log
+
+    @property
+    def pid(self) -> int:
+        """Process id of the keeper; 0: none runs."""
+        return self._pid if self.alive else 0
+
+    # -- life
+
+    async def open(self) -> None:
+        """Take over the keeper of a dead predecessor, or listen for the first worker that needs one.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        if not await self._adopt():
+            self._listen()
+
+    def configure(self, log: str) -> None:
+        """Name the log of the job. A keeper with the memory of another log ends, and the next worker starts one."""
+        if self._config.log == log:
+            return
+        before, self._config = self._config.log, msgspec.structs.replace(self._config, log=log)
+        if self._peer is None:
+            return
+        if before:
+            self._tell({"bye": "replaced"})
+            self._lost()
+        else:
+            self._tell(msgspec.structs.asdict(self._config))
+
+    async def bye(self, outcome: str) -> None:
+        """End the keeper: it writes what it has to, with this node's agent or without it.
+
+        Args:
+            outcome: how the job or the node's part in it ended; see ``Outcome``.
+        """
+        if self._peer is None:
+            return
+        self._closed = True
+        self._tell({"bye": outcome})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                if self._child:
+                    await self._ended.wait()
+                elif self._reading is not None:
+                    await asyncio.wait({self._reading})
+        if not self._ended.is_set() and self._child:
+            logger.warning("the keeper is still writing checkpoints; it ends by itself", pid=self._pid)
+
+    def close(self) -> None:
+        """Release the socket; a keeper that runs is not ended."""
+        self._closed = True
+        self._reaper.forget(self._pid)
+        if self._reading is not None:
+            self._reading.cancel()
+        if self._peer is not None:
+            self._peer.close()
+            self._peer = None
+        elif self._listener is not None:
+            self._place.remove()
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    async def _adopt(self) -> bool:
+        channel = messages.new_socket()
+        try:
+            channel.settimeout(ADOPT_S)
+            await self._loop.run_in_executor(None, channel.connect, str(self._place.path))
+            messages.send(channel, {"hello": "agent", "job": self._config.job, "node": self._config.node})
+            reply, fds = await self._loop.run_in_executor(None, messages.receive, channel)
+        except (OSError, ValueError):  # nobody listens there
+            channel.close()
+            return False
+        if reply is None or "keeper" not in reply or not fds:
+            messages.close_all(fds)
+            channel.close()
+            return False
+        self._listener = socket.socket(fileno=fds[0])
+        self._place.bound()
+        self._config = msgspec.structs.replace(self._config, log=str(reply["log"]))
+        self._pid, self._child = int(reply["keeper"]), False
+        self._serve(Peer(channel))
+        logger.info("took over the keeper of this node", pid=self._pid)
+        return True
+
+    def _listen(self) -> None:
+        if self._listener is None:
+            self._place.prepare()
+            with contextlib.suppress(FileNotFoundError):
+                self._place.path.unlink()
+            listener = messages.new_socket()
+            try:
+                listener.bind(str(self._place.path))
+                listener.listen(BACKLOG)
+                listener.setblocking(False)
+            except BaseException:
+                listener.close()
+                raise
+            self._listener = listener
+            self._place.bound()
+        self._loop.add_reader(self._listener, self._start)
+
+    def _start(self) -> None:
+        """Start a keeper, which accepts the connection that waits."""
+        assert self._listener is not None
+        self._loop.remove_reader(self._listener)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            argv = [sys.executable, "-P", "-m", "ftcore.runtime.keeper"]
+            self._pid = processes.spawn(argv, os.environ, {3: self._listener.fileno(), 4: theirs.fileno()}, null=(0,))
+        except OSError as error:
+            ours.close()
+            logger.error("cannot start the keeper; state is not saved in memory", reason=error.strerror)
+            self._loop.call_later(RETRY_S, self._start_again)
+            return
+        finally:
+            theirs.close()
+        self._child = True
+        self._ended.clear()
+        self._reaper.watch(self._pid, self._died)
+        self._serve(Peer(ours))
+
+    def _start_again(self) -> None:
+        if self._listener is not None and not self._closed and self._peer is None:
+            self._loop.add_reader(self._listener, self._start)
+
+    def _serve(self, peer: Peer) -> None:
+        self._peer = peer
+        self._tell(msgspec.structs.asdict(self._config))
+        self._reading = self._loop.create_task(self._read(peer))
+
+    def _died(self, code: int, _mono: int) -> None:
+        self._ended.set()
+        if not self._closed:
+            logger.warning("the keeper has ended; its memory is lost", exit_code=code)
+        self._lost()
+
+    def _lost(self) -> None:
+        """Forget the keeper, and listen for the next worker that needs one."""
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            peer.close()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(Refused("the keeper of this node has ended"))
+        self._answers.clear()
+        self._start_again()
+
+    # -- messages
+
+    async def held(self) -> list[dict[str, Any]]:
+        """See ``checkpoints.KeeperClientPort``."""
+        return list((await self._ask({"held": 1}, ANSWER_S))["held"])
+
+    async def stage(self, round_: int) -> list[dict[str, Any]]:
+        """See ``checkpoints.KeeperClientPort``."""
+        return list((await self._ask({"stage": round_}, STAGE_S))["staged"])
+
+    async def persist(self, round_: int, step: int, ranks: Sequence[int]) -> tuple[list[Any], list[Any]]:
+        """See ``checkpoints.KeeperClientPort``."""
+        answer = await self._ask({"persist": {"round": round_, "step": step, "ranks": list(ranks)}}, STORAGE_S)
+        return list(answer["persisted"]), list(answer["failed"])
+
+    async def written(self, round_: int) -> list[dict[str, Any]]:
+        """See ``checkpoints.KeeperClientPort``."""
+        return list((await self._ask({"written": round_}, STORAGE_S))["failed"])
+
+    async def commit(self, round_: int, step: int, files: Sequence[str]) -> dict[str, Any]:
+        """See ``checkpoints.KeeperClientPort``."""
+        order = {"round": round_, "step": step, "files": list(files)}
+        return dict((await self._ask({"commit": order}, STORAGE_S))["committed"])
+
+    async def _ask(self, request: dict[str, Any], within_s: float) -> dict[str, Any]:
+        if self._peer is None:
+            raise Refused("this node has no keeper: no worker has registered its state")
+        self._number += 1
+        self._answers[self._number] = answer = self._loop.create_future()
+        number = self._number
+        self._tell({"id": number, **request})
+        try:
+            reply: dict[str, Any] = await asyncio.wait_for(answer, within_s)
+        except TimeoutError:
+            raise Refused(f"the keeper of this node did not answer within {within_s:g} s") from None
+        finally:
+            self._answers.pop(number, None)
+        if "error" in reply:
+            raise Refused(str(reply["error"]))
+        return reply
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        if self._peer is not None:
+            self._peer.send(message)
+
+    async def _read(self, peer: Peer) -> None:
+        while True:
+            try:
+                message, fds = await peer.receive()
+            except ValueError:
+                message, fds = None, []
+            messages.close_all(fds)
+            if message is None:
+                break
+            self._take(message)
+        if self._peer is peer:
+            self._lost()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "id" in message:
+            answer = self._answers.get(int(message["id"]))
+            if answer is not None and not answer.done():
+                answer.set_result(message)
+        elif "persisted" in message:
+            self.events.persisted(message["persisted"])
+        elif "failed" in message:
+            self.events.failed(message["failed"])
+        elif "loaded" in message:
+            self.events.loaded(message["loaded"])
+        elif "note" in message:
+            logger.warning("the keeper reports a problem", reason=message["note"])
