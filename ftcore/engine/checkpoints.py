@@ -63,7 +63,10 @@ def warn_of_failed_save(turn: Turn) -> None:
 
 
 def order_persist(turn: Turn, incident: IncidentState) -> str:
-    """Order what the members staged to be written, one shard of each replica group; returns why that is impossible."""
+    """Order what the members staged to be written, one shard of each replica group; returns why that is impossible.
+
+    After a fault the plan does not wait for it: the memory outlives the workers. Before a node leaves, it does.
+    """
     state = turn.state
     assert state.rounds.world is not None
     round_ = state.rounds.world.round
@@ -76,7 +79,7 @@ def order_persist(turn: Turn, incident: IncidentState) -> str:
             command = PersistShards(round=Round(round_), step=step, ranks=tuple(savers[g][1] for g in sorted(savers)))
             nodes = tuple(dict.fromkeys(node for node, _ in savers.values()))
             deadline_s = incident.plan_in_force().deadline_s or COMMIT_S
-            order(turn, command, nodes, deadline_s, incident=incident.id)
+            order(turn, command, nodes, deadline_s, incident=None if incident.kind == "fault" else incident.id)
             return ""
     return _why_incomplete(states)
 

@@ -151,7 +151,8 @@ def advance_plan(turn: Turn) -> bool:
         why_not = order_persist(turn, incident)
         if why_not:
             turn.emit(IncidentEscalated(policy=policy, reason=why_not), incident=incident.id)
-        return True
+        if why_not or plan.effect in state.orders.open:
+            return True
     done = _FULFILLED[tag_of(terms.command)]
     turn.emit(PlanApplied(policy=policy, then=terms.then), incident=incident.id)
     if terms.then == "continue":
