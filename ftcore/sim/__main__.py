@@ -10,7 +10,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 
 from ftcore.sim.protocol.simulation import Result, collecting_rarely, run_protocol
 
-SHARE = 20
+SHARE = 5
 """Seeds per task of a worker process."""
 
 
@@ -56,7 +56,7 @@ def _shared(seeds: Iterator[int], nodes: int | None, jobs: int) -> Iterator[Resu
         waiting: deque[Future[list[Result]]] = deque()
         while some := list(itertools.islice(seeds, SHARE)):
             waiting.append(pool.submit(_simulate, some, nodes))
-            if len(waiting) > 2 * jobs:
+            if len(waiting) > 4 * jobs:
                 yield from waiting.popleft().result()
         for rest in waiting:
             yield from rest.result()
