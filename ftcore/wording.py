@@ -60,6 +60,9 @@ DONE = {
 }
 """By command of an operator, the result once it is carried out."""
 
+STAYS_PAUSED = "the job stays paused"
+"""What follows if a request during a pause is dropped."""
+
 NAMES_SHOWN = 6
 """Names listed in a line; the others are counted."""
 
@@ -182,7 +185,7 @@ def _check(command: CheckHealth) -> str:
 
 
 def _at(boundary: int) -> str:
-    return f" at step boundary {boundary}" if boundary else ""
+    return f" at step boundary {boundary} of this round" if boundary else ""
 
 
 _ORDERS: dict[type[Any], Callable[[Any], str]] = {
@@ -190,7 +193,7 @@ _ORDERS: dict[type[Any], Callable[[Any], str]] = {
     StopWorkers: lambda order: f"stop the workers of round {order.round}, grace {format_elapsed(order.grace_s)}",
     OpenStore: lambda order: f"open a store for round {order.round}",
     ReleaseNode: lambda order: f"leave: {order.outcome}, exit code {order.exit_code}",
-    FindBoundary: lambda order: f"stop the workers of round {order.round} at their next step boundary",
+    FindBoundary: lambda order: f"find the next step boundary of round {order.round}",
     PauseWorkers: lambda order: f"pause the workers of round {order.round}{_at(order.boundary)}",
     ResumeWorkers: lambda order: f"resume the workers of round {order.round}",
     RetryStep: _retry,

@@ -16,8 +16,8 @@ from ftcore.ids import Seq
 from ftcore.launch.hints import hinted
 from ftcore.ports import AppendOnlyLog, EventLog
 from ftcore.replay.request import RequestReader
-from ftcore.states.phases import has_ended
-from ftcore.wording import DONE, printable
+from ftcore.states.phases import has_ended, is_paused
+from ftcore.wording import DONE, plural, printable
 
 if TYPE_CHECKING:
     from ftcore.runtime.wire.frames import CommandReply
@@ -52,17 +52,32 @@ async def command(args: argparse.Namespace) -> int:
         else:
             printer.line(f"{reply.message} as event {reply.seq}")
             if not args.no_wait:
+                request.paused = is_paused(await current_state(log, Seq(request.seq)))
                 await _follow(log, request, printer, args.timeout)
+        lost = await _lost_steps(log) if args.command == "stop" and request.outcome == "done" else ""
     if args.format == "json":
         request.reason = hinted(request.reason, args)
         print_json(_json(log.job, request, reply.outcome))
     elif request.outcome:
         printer.line(f"{'' if request.outcome == 'done' else f'{request.outcome}: '}{request.reason}")
+        if lost:
+            printer.line(lost)
     elif not args.no_wait:
         progress = request.waits or f"no verdict in {args.timeout:g} s"
         follow = f"ftctl events --since {request.seq} --follow"
         printer.line(f"{progress}; the request stays recorded; follow it with: {follow}")
     return 0 if request.outcome == "done" or args.no_wait else NOT_DONE
+
+
+async def _lost_steps(log: AppendOnlyLog) -> str:
+    """The steps that a stopped job computes again, as far as its log has them; empty if none are known."""
+    training = (await current_state(log)).training
+    if training.step is None or not training.step_absolute or not training.checkpoints:
+        return ""
+    saved = training.checkpoints[-1]
+    if training.step <= saved:
+        return ""
+    return f"the last known checkpoint is of step {saved}: {plural(training.step - saved, 'step')} after it are lost"
 
 
 async def _send(log: EventLog, store: str | None, command: str, node: str, why: str) -> "CommandReply":

@@ -29,6 +29,8 @@ _STATE_STYLES = {"resolved": "good", "exhausted": "bad"}
 NEEDED = re.compile(f"{LACKS}`([^`]*)`")
 """The ability in the reason of a policy that passes because it is missing."""
 
+TOTAL_NOTE = "TOTAL: from the fault, for a hang from the last step, until the first new step"
+
 TRACEBACK_LINES = 20
 """Last lines of a traceback that ``explain`` prints."""
 
@@ -83,14 +85,24 @@ async def incidents(args: argparse.Namespace) -> int:
             incident.id,
             _date_time(utc(incident.opened))[:19],
             incident.kind,
-            Text(incident.resolved_by or _state_name(incident), style=_STATE_STYLES.get(_state_name(incident), "warn")),
+            Text(_resolved_by(incident), style=_style(incident)),
             title_of(incident.cls, incident.detail),
             format_elapsed(incident.phases.total),
             "-" if incident.steps_lost is None else str(incident.steps_lost),
             printable(incident.summary),
         )
     console().print(rows)
+    faults = any(incident.kind == "fault" for incident in found)
+    note = f"; {TOTAL_NOTE}" if faults else ""
+    console().print(f"{counts([incident.kind for incident in found])}{note}", style="quiet")
     return 0
+
+
+def counts(kinds: Sequence[str]) -> str:
+    """The number of incidents of each kind, as ``1 fault, 3 requests``; faults first."""
+    many = {"opportunity": "opportunities"}
+    order = [kind for kind in ("fault", "warning", "request", "opportunity") if kind in kinds]
+    return ", ".join(plural(kinds.count(kind), kind, many.get(kind, "")) for kind in order)
 
 
 def _state_name(incident: Incident) -> str:
@@ -103,6 +115,8 @@ def _kind(incident: Incident) -> str:
 
 
 def _lost(incident: Incident) -> str:
+    if incident.steps_lost is None and incident.kind != "fault" and incident.phases.rendezvous is None:
+        return "-"  # no worker was stopped
     return "not known" if incident.steps_lost is None else plural(incident.steps_lost, "step")
 
 
@@ -144,6 +158,8 @@ def _print(incident: Incident, out: "Console", args: argparse.Namespace) -> None
     head.add_row("opened", f"{_date_time(utc(incident.opened))} UTC")
     if incident.closed is not None:
         head.add_row("closed", f"{_date_time(utc(incident.closed))} UTC, {incident.outcome}")
+    if incident.outcome == "paused":
+        head.add_row("paused", _paused(incident))
     head.add_row("lost", _lost(incident))
     head.add_row("events", f"{incident.first_seq} to {incident.last_seq}")
     out.print(head)
@@ -163,13 +179,28 @@ def _print(incident: Incident, out: "Console", args: argparse.Namespace) -> None
     out.print("\nDuration of phases", style="strong")
     every = [field.name for field in attrs.fields(type(incident.phases))]
     names = [name for name in every if name != "wait" or incident.phases.wait is not None]
-    phases = table("", *names, right=tuple(names))
+    if incident.in_place:
+        names = [name for name in names if getattr(incident.phases, name) is not None]
+    titles = [_phase_title(name, incident) for name in names]
+    phases = table("", *titles, right=tuple(titles))
     phases.add_row("", *(format_elapsed(getattr(incident.phases, name)) for name in names))
     out.print(phases)
     if incident.failures:
         out.print("\nFailures, the first one first", style="strong")
         for failure in incident.failures:
             _print_failure(failure, out)
+
+
+def _phase_title(name: str, incident: Incident) -> str:
+    if name == "total" and incident.phases.first_step is not None:
+        return "total to new step"
+    return "in place" if name == "start" and incident.in_place else name
+
+
+def _paused(incident: Incident) -> str:
+    assert incident.closed is not None
+    since = f"from {_date_time(utc(incident.closed))} UTC"
+    return f"{since}, not resumed yet" if incident.paused_s is None else f"{format_elapsed(incident.paused_s)}, {since}"
 
 
 def ended_early(origins: Sequence[FaultOrigin]) -> str:
@@ -202,9 +233,21 @@ def _is_unable(asked: Asked) -> bool:
     return asked.verdict == "pass" and asked.reason.startswith(f"{LACKS}`")
 
 
+def _resolved_by(incident: Incident) -> str:
+    by = incident.resolved_by or _state_name(incident)
+    return f"{by} (job failed)" if incident.job_ended == "failed" and incident.resolved_by else by
+
+
 def _state(incident: Incident) -> tuple[str, str]:
     by = f" by {incident.resolved_by}" if incident.resolved_by else ""
-    return f"{_state_name(incident)}{by}", _STATE_STYLES.get(_state_name(incident), "warn")
+    if incident.outcome == "ended" and incident.job_ended:
+        verb = {"stopped": "was stopped"}.get(incident.job_ended, incident.job_ended)
+        return f"ended{by}: the job {verb}", _style(incident)
+    return f"{_state_name(incident)}{by}", _style(incident)
+
+
+def _style(incident: Incident) -> str:
+    return "bad" if incident.job_ended == "failed" else _STATE_STYLES.get(_state_name(incident), "warn")
 
 
 def _date_time(iso: str) -> str:

@@ -108,7 +108,7 @@ def _at(step: int | None) -> str:
 
 
 def _exit(code: int) -> str:
-    return f"was ended by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
 
 
 def _failed(data: worker.WorkerFailed) -> str:
@@ -118,10 +118,16 @@ def _failed(data: worker.WorkerFailed) -> str:
     return f"{worker_name} {_exit(data.exitcode)}{_at(data.step)}{message}"
 
 
+def _started(data: worker.WorkersStarted) -> str:
+    pids = listed([f"local rank {rank} pid {pid}" for rank, pid in enumerate(data.pids)], NAMES_SHOWN)
+    workers = plural(len(data.pids), "worker")
+    return f"{data.node}: round {data.round}, {workers} by {data.how}{reason_suffix(pids)}"
+
+
 def _stood(data: worker.WorkersStood) -> str:
     ranks = [f"{spans(stand.ranks)} {stand.op or stand.state} {stand.still_s:g} s" for stand in data.stands]
     cuts = [f"{cut.node} gets no answer from {cut.peer} for {cut.silent_s:g} s" for cut in data.cuts]
-    return f"round {data.round} stands still: {'; '.join([*ranks, *cuts])}"
+    return f"round {data.round} makes no progress: {'; '.join([*ranks, *cuts])}"
 
 
 def _usage(data: retention.SpaceRanLow | retention.SpaceRecovered) -> str:
@@ -302,9 +308,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     ),
     policy.PolicyConsidered: _considered,
     policy.PolicyLoaded: lambda data: f"{data.source}: {' > '.join(entry.policy for entry in data.chain)}",
-    worker.WorkersStarted: lambda data: (
-        f"{data.node}: round {data.round}, {plural(len(data.pids), 'worker')} by {data.how}"
-    ),
+    worker.WorkersStarted: _started,
     worker.WorkersStepped: lambda data: f"{data.node}: round {data.round}, first step {data.step}",
     worker.WorkerFailed: _failed,
     worker.WorkersFinished: lambda data: f"{data.node}: round {data.round}, all ended with code 0{_at(data.step)}",

@@ -37,15 +37,15 @@ async def nodes(args: argparse.Namespace) -> int:
         "HOST",
         "ADDRESS",
         "POD",
-        "HEARD",
+        "LAST HEARTBEAT",
         "PHASE",
         "ROUND",
         "STEP",
         "LOSS",
         "NETWORK",
-        "KNOWN LINES",
+        "MATCHED LOG LINES",
         "DEVICES",
-        right=("HEARD", "ROUND", "STEP", "LOSS"),
+        right=("LAST HEARTBEAT", "ROUND", "STEP", "LOSS"),
         spare=("DEVICES", "POD", "LOSS", "ADDRESS", "PHASE"),
     )
     for seen in found:

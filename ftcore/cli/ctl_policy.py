@@ -24,7 +24,7 @@ from ftcore.policies.external import External
 from ftcore.policies.file import presets
 from ftcore.policies.file.config import preset
 from ftcore.policies.file.feasible import check_abilities, missing, needs
-from ftcore.policies.file.notes import notes
+from ftcore.policies.file.notes import notes, repeat_notes
 from ftcore.policies.file.reach import asked, why_not
 from ftcore.policies.file.schema import schema
 from ftcore.policies.file.writing import commented, shown
@@ -68,7 +68,7 @@ def _check(args: argparse.Namespace) -> int:
             lack = missing(entry, loaded, can, assumed)
             if lack and not entry.required:
                 print(f"{entry.policy}: skipped without {', '.join(map(_ability, lack))}")
-        for note in notes(loaded):
+        for note in (*notes(loaded), *repeat_notes(loaded)):
             print(f"note: {note}")
         refused = _refused(loaded, args, assumed)
         if refused:
@@ -79,7 +79,7 @@ def _check(args: argparse.Namespace) -> int:
     found = [{"line": problem.line or None, "message": problem.text} for problem in problems]
     if valid is not None:
         found += [{"line": None, "message": line} for line in _refused(valid, args, assumed)]
-    remarks = notes(valid) if valid is not None else []
+    remarks = [*notes(valid), *repeat_notes(valid)] if valid is not None else []
     head = {"assumed": assumed} if assumed else {}
     print_json({**head, "file": args.file, "ok": not found, "problems": found, "notes": remarks, "chain": chain})
     return 2 if found else 0

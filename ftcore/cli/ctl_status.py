@@ -1,19 +1,23 @@
 """``ftctl jobs`` and ``ftctl status``."""
 
 import argparse
+import time
 from typing import TYPE_CHECKING
 
 from ftcore.cli.ctl_output import clock, console, date, print_json, table
-from ftcore.cli.ctl_store import current_state, jobs_shown, joined, opened
+from ftcore.cli.ctl_store import current_state, jobs_shown, joined, opened, state_and_step_time
 from ftcore.engine.nan import REMEDIES
 from ftcore.errors import FtcoreError
+from ftcore.ids import SECOND
 from ftcore.launch.hints import hinted
 from ftcore.logs import default_store_url, open_store
 from ftcore.replay.status import JobStatus, status_of
-from ftcore.wording import about, deferred_departure, listed, plural, printable, reason_suffix
+from ftcore.states.phases import has_ended
+from ftcore.wording import about, deferred_departure, format_elapsed, listed, plural, printable, reason_suffix
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
 _STATE_STYLES = {
@@ -116,7 +120,8 @@ async def status(args: argparse.Namespace) -> int:
 
         return await ctl_nodes.nodes(args)
     async with opened(args) as log:
-        job = status_of(await current_state(log), log.job)
+        state, step_time = await state_and_step_time(log)
+        job = status_of(state, log.job)
         leader = await log.leader()
         space = await log.space()
         floor = await log.floor()
@@ -126,25 +131,10 @@ async def status(args: argparse.Namespace) -> int:
     from rich.text import Text
 
     out = console()
-    facts = table("", "")
-    facts.show_header = False
-    facts.columns[1].no_wrap = False
-    facts.add_row("job", f"{job.job}, run {job.run}")
-    facts.add_row("state", Text(job.state, style=_STATE_STYLES.get(job.state, "")))
-    if job.reason:
-        facts.add_row("reason", printable(hinted(job.reason, args)))
-    if job.standstill is not None:
-        text = f"since {date(job.standstill.since)} {clock(job.standstill.since)} UTC: {job.standstill.message}"
-        facts.add_row("stands still", Text(printable(f"{text}; workers keep running"), style="warn"))
-        if job.standstill.stacks:
-            facts.add_row("stacks", printable(job.standstill.stacks))
-    for name, text in _requests(job):
-        facts.add_row(name, Text(printable(text), style="warn"))
-    if job.world is not None:
-        members = f"{plural(job.world.size, 'rank')} on {plural(job.world.node_count, 'node')}"
-        facts.add_row("world", f"round {job.world.round}: {members}")
+    facts = _facts(job, args)
+    of = "" if job.step_absolute else " of this round"
     if job.step is not None:
-        facts.add_row("step", str(job.step) if job.step_absolute else f"{job.step} of this round")
+        facts.add_row("step", f"{job.step}{of}{'' if has_ended(state) else _age(step_time)}")
     if job.nan_since is not None:
         facts.add_row("loss", Text(f"NaN or infinite since step {job.nan_since}; {REMEDIES}", style="bad"))
     if job.checkpoint is not None:
@@ -153,7 +143,7 @@ async def status(args: argparse.Namespace) -> int:
         facts.add_row("abilities", _abilities(job))
     facts.add_row("incidents", f"{job.incident_count}, open: {job.incident or 'none'}")
     if job.master is not None:
-        life = "" if leader is None else ", alive" if leader.alive else ", not alive"
+        life = "" if leader is None else ", alive" if leader.alive else ", ended" if has_ended(state) else ", not alive"
         facts.add_row(
             "master", f"{job.master.host} pid {job.master.pid} at {job.master.address}, term {job.term}{life}"
         )
@@ -168,6 +158,38 @@ async def status(args: argparse.Namespace) -> int:
         print(f"\ncontinue with: {hinted('ftctl resume', args)}")  # printed on one line, so that it can be copied
     _print_nodes(out, job)
     return 0
+
+
+def _facts(job: JobStatus, args: argparse.Namespace) -> "Table":
+    """The table of ``status``, with its first rows."""
+    from rich.text import Text
+
+    facts = table("", "")
+    facts.show_header = False
+    facts.columns[1].no_wrap = False
+    facts.add_row("job", f"{job.job}, run {job.run}")
+    facts.add_row("state", Text(job.state, style=_STATE_STYLES.get(job.state, "")))
+    if job.reason:
+        facts.add_row("reason", printable(hinted(job.reason, args)))
+    if job.standstill is not None:
+        text = f"since {date(job.standstill.since)} {clock(job.standstill.since)} UTC: {job.standstill.message}"
+        facts.add_row("no progress", Text(printable(f"{text}; workers keep running"), style="warn"))
+        if job.standstill.stacks:
+            facts.add_row("stacks", printable(job.standstill.stacks))
+    for name, text in _requests(job):
+        facts.add_row(name, Text(printable(text), style="warn"))
+    if job.world is not None:
+        members = f"{plural(job.world.size, 'rank')} on {plural(job.world.node_count, 'node')}"
+        facts.add_row("world", f"round {job.world.round}: {members}")
+    return facts
+
+
+def _age(time_ns: int | None) -> str:
+    """How long ago the master learned of a step; empty if not known."""
+    if time_ns is None:
+        return ""
+    age_s = max(0.0, (time.time_ns() - time_ns) / SECOND)
+    return f" ({age_s:.0f} s ago)" if age_s < 2 * 60 else f" ({format_elapsed(age_s)} ago)"
 
 
 def _print_nodes(out: "Console", job: JobStatus) -> None:

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ftcore.errors import NotFound, UsageError
+from ftcore.events.envelope import Event
+from ftcore.events.job import JobProgressed
 from ftcore.ids import JobName, Seq
 from ftcore.logs import check_job_name, default_store_url, open_store
 from ftcore.logs.archived import JoinedLog
@@ -15,6 +17,10 @@ from ftcore.ports import AppendOnlyLog, EventLog, LogStore
 from ftcore.replay.reading import Folder, read_async
 from ftcore.states.model import JobState
 from ftcore.states.snapshot import recall
+from ftcore.wording import listed
+
+NAMED_MAX = 10
+"""Jobs that a message lists."""
 
 
 @contextlib.asynccontextmanager
@@ -50,6 +56,33 @@ async def current_state(log: AppendOnlyLog, until: Seq | None = None) -> JobStat
     return folder.state
 
 
+class StepClock:
+    """A reader that notes when the newest completed step became known; goes after the ``Folder`` of the same events.
+
+    Attributes:
+        at: the master's time, nanoseconds since the epoch; None: before the events that were read.
+    """
+
+    def __init__(self, state: JobState) -> None:
+        self._state = state
+        self._step = state.training.step, state.training.step_round
+        self.at: int | None = None
+
+    def feed(self, event: Event) -> None:
+        """See ``Reader.feed``."""
+        step = self._state.training.step, self._state.training.step_round
+        if step != self._step or isinstance(event.data, JobProgressed):
+            self._step, self.at = step, event.time
+
+
+async def state_and_step_time(log: AppendOnlyLog) -> tuple[JobState, int | None]:
+    """``current_state``, and when its newest step became known; None if that is before the newest snapshot."""
+    restored = await recall(log, None)
+    folder, clock = Folder(restored.state), StepClock(restored.state)
+    await read_async(log.read(Seq(restored.state.seq)), folder, clock)
+    return folder.state, clock.at
+
+
 async def job_names(url: str | None) -> list[JobName]:
     """The jobs in a store, sorted."""
     store = open_store(url)
@@ -69,7 +102,7 @@ async def _choose(store: LogStore, args: argparse.Namespace) -> JobName:
     if not names:
         raise NotFound(f"no job in {where}; name another store with --store URL or FTCORE_STORE")
     if len(names) > 1:
-        raise UsageError(f"{where} has {len(names)} jobs, name one with --job: {', '.join(names[:10])}")
+        raise UsageError(f"{where} has {len(names)} jobs, name one with --job: {_listed(names)}")
     return names[0]
 
 
@@ -81,9 +114,14 @@ def among(names: list[JobName], args: argparse.Namespace) -> JobName:
     """
     if args.job not in names:
         near = difflib.get_close_matches(args.job, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names[:10]) or 'none'}"
-        raise NotFound(f"no job {args.job!r} in {args.store or default_store_url()}; {hint}")
+        hint = f"did you mean {near[0]}?" if near else f"there are: {_listed(names) or 'none'}"
+        lost = "if its ftrun still runs, its log was removed, and training goes on without it"
+        raise NotFound(f"no job {args.job!r} in {args.store or default_store_url()}; {hint}; {lost}")
     return JobName(args.job)
+
+
+def _listed(names: list[JobName]) -> str:
+    return listed(names, NAMED_MAX) + (", see ftctl jobs" if len(names) > NAMED_MAX else "")
 
 
 async def jobs_shown(store: LogStore, args: argparse.Namespace) -> list[JobName]:

@@ -8,7 +8,7 @@ from ftcore.ids import SECOND, seconds
 from ftcore.policies.file.values import duration
 from ftcore.replay.select import Bound
 
-BOUND_HELP = "a seq, a time such as 2025-03-01T22:13:20 (UTC), or how long ago: 90s, 15m, 2h, 3d"
+BOUND_HELP = "an event number, a time such as 2025-03-01T22:13:20 (UTC), or how long ago: 90s, 15m, 2h, 3d"
 
 
 DURATION_MAX_S = 1e11
@@ -43,7 +43,7 @@ def bound(text: str) -> Bound:
 def position(text: str) -> int:
     """A seq."""
     if not text.isdecimal():
-        raise _wrong(text, "a seq: a whole number from 0")
+        raise _wrong(text, "an event number: a whole number from 0")
     return int(text)
 
 

@@ -28,15 +28,17 @@ from ftcore.events.node import NodeJoined, NodeQuarantined
 from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import AlertRaised, AlertSent, PolicyConsidered
 from ftcore.events.retention import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
-from ftcore.events.worker import StandstillJudged, WorkersWentOn
+from ftcore.events.worker import StandstillJudged, WorkersStood, WorkersWentOn
 from ftcore.events.world import WorldFormed
-from ftcore.ids import Seq
+from ftcore.ids import Seq, seconds
 from ftcore.launch.hints import completed
 from ftcore.policies.abilities import LACKS
 from ftcore.ports import RetainedLog
+from ftcore.replay.phases import detect_s
 from ftcore.runtime import tasks
 from ftcore.wording import (
     DONE,
+    STAYS_PAUSED,
     back_off_text,
     format_elapsed,
     health_result,
@@ -84,6 +86,8 @@ class Narrator:
         self._archive_fails = False
         self._request_seq = 0
         self._diagnosis = ""
+        self._stood = (0, 0.0)
+        self._paused = False
         self.finished: JobFinished | None = None
         self.formed = False
         self.released: set[str] = set()
@@ -138,7 +142,9 @@ class Narrator:
 
     def _incident(self, event: Event, data: IncidentOpened) -> str:
         assert event.incident is not None
-        self._opened[event.incident] = (event.time, data.kind)
+        stood_seq, stood_s = self._stood
+        opened = event.time - seconds(stood_s) if event.cause == stood_seq else event.time
+        self._opened[event.incident] = (opened, data.kind)
         self._diagnosis = data.fault.summary
         if data.fault.root == self._request_seq:
             return ""  # the request itself was printed
@@ -177,13 +183,18 @@ class Narrator:
             return ""
         opened, _ = self._opened.get(event.incident or "", (event.time, ""))
         took = (event.time - opened) / 1e9
+        self._paused = data.outcome == "paused" or (self._paused and data.outcome != "resumed")
         fulfilled = DONE.get(_FULFILLED.get(data.outcome, ""))
         lost = f", {plural(data.steps_lost, 'step')} lost" if data.steps_lost else ""
         return fulfilled or f"resolved by {data.policy} in {took:.2f} s{lost}"
 
     def _exhausted(self, event: Event, data: IncidentExhausted) -> str:
         _, kind = self._opened.get(event.incident or "", (0, ""))
-        return "" if kind in ("fault", "") else "no policy takes it; training goes on unchanged"
+        if kind in ("fault", ""):
+            return ""
+        if self._paused:
+            return f"no policy takes it; the {kind} is dropped, {STAYS_PAUSED}"
+        return "no policy takes it; training goes on unchanged"
 
     def _commanded(self, event: Event, data: OperatorCommanded) -> str:
         self._request_seq = event.seq
@@ -213,6 +224,10 @@ class Narrator:
     def _quarantined(self, event: Event, data: NodeQuarantined) -> str:
         self.released.add(data.node)
         return sentence(data)
+
+    def _stand(self, event: Event, data: WorkersStood) -> str:
+        self._stood = (event.seq, detect_s(None, event) or 0.0)
+        return ""
 
     def _standstill(self, event: Event, data: StandstillJudged) -> str:
         if data.verdict == "hang":
@@ -274,6 +289,7 @@ class Narrator:
         NodeJoined: _joined,
         NodeQuarantined: _quarantined,
         HealthJudged: _health,
+        WorkersStood: _stand,
         StandstillJudged: _standstill,
         WorkersWentOn: _sentence,
         JobRolledBack: _sentence,

@@ -372,7 +372,10 @@ class LogFile:
         except OSError:
             same = False
         if not same:
-            raise StoreError(f"{self.path} was removed or replaced while in use: restore it, then start again")
+            raise StoreError(
+                f"{self.path} was removed or replaced while in use: move it back, and ftcore continues by itself; if "
+                "it is lost, end the job and start it again"
+            )
 
     @contextlib.contextmanager
     def _translated_errors(self) -> Iterator[None]:

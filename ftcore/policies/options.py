@@ -48,7 +48,8 @@ def never_reached(option: str, budget: str, beyond: int = 0) -> OptionRule:
     return OptionRule(
         options=(option, budget),
         broken=lambda values: getattr(values, option) > getattr(values, budget) + beyond,
-        text=f"{option} ({{{option}}}) is never reached: the budget {budget} ({{{budget}}}) is spent first",
+        text=f"{option} ({{{option}}}) is never reached: the budget {budget} ({{{budget}}}) is spent first; "
+        f"set {option} to at most {budget}{f' + {beyond}' if beyond else ''}, or raise {budget}",
         given=(option,),
     )
 

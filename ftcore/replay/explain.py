@@ -4,7 +4,7 @@ Phases, in seconds. Each begins where the previous one ends:
 
 | phase | ends with |
 |---|---|
-| ``detect`` | the fact that opened the incident, by the master's clock; begins with the root's own ``at.wall`` |
+| ``detect`` | the fact that opened the incident; begins with the fault, or the last step (``phases.py``) |
 | ``decide`` | the fact that brought the verdict ``take`` of the plan that held |
 | ``wait`` | the fact after which replacements were ready for the nodes that leave; training went on meanwhile |
 | ``stop`` | the fact after which no worker of the old round ran: ``round.planned``, or the job's end |
@@ -20,9 +20,10 @@ House rules: a plan that failed, or that only prepared the next one (a checkpoin
 the phases of the plan that succeeded add up to the total. A plan that keeps the processes has neither ``stop`` nor
 ``rendezvous``; its ``start`` begins with the verdict.
 A decision is made in the turn of its fact and has that fact's time: a ``decide`` of 0.0 means *in the same turn*.
-Unknown values are None, never 0: a source that reported no clock, a phase that the incident did not have. ``detect``
-compares two clocks. If they differ by more than ``SKEW``, the source's time is computed from its monotonic clock. The
-offset to the master's clock is that of the fact of the same boot with the least delay; that delay is not corrected.
+Unknown values are None, never 0: a source that reported no clock, a phase that the incident did not have. The
+``detect`` of a hang is the length of the standstill. Any other ``detect`` compares two clocks. If they differ by more
+than ``SKEW``, the source's time is computed from its monotonic clock. The offset to the master's clock is that of the
+fact of the same boot with the least delay; that delay is not corrected.
 """
 
 from collections import deque
@@ -43,6 +44,7 @@ from ftcore.events.incident import (
     IncidentRediagnosed,
     IncidentResolved,
 )
+from ftcore.events.job import JobFinished
 from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyConsidered
 from ftcore.events.registry import Kind
 from ftcore.events.worker import FaultObserved, StepTimes, WorkerFailed, WorkersFinished, WorkersStopped
@@ -51,6 +53,7 @@ from ftcore.faults.classify import signal_name
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.ids import SECOND
 from ftcore.policies.chain import skipped_for_lack
+from ftcore.replay.phases import Phases, between, detect_s
 from ftcore.replay.reading import fold_recorded
 from ftcore.replay.timeline import STEPS_MAX, Step
 from ftcore.states.evidence import Report
@@ -62,20 +65,6 @@ SKEW: Final = SECOND
 
 CLOCKED_MAX: Final = 64
 """Facts of a boot that are kept to estimate its clock offset."""
-
-
-@attrs.frozen(kw_only=True)
-class Phases:
-    """Duration of each phase in seconds; None if not known. See the module's table."""
-
-    detect: float | None = None
-    decide: float | None = None
-    wait: float | None = None
-    stop: float | None = None
-    rendezvous: float | None = None
-    start: float | None = None
-    first_step: float | None = None
-    total: float | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -160,6 +149,9 @@ class Incident:
         policies: every answer, in order.
         phases: durations in seconds.
         steps_lost: completed steps that had to be computed again; None if not known.
+        in_place: a plan was carried out without stopping the workers.
+        job_ended: outcome of the job, if it ended with the incident; else None.
+        paused_s: of a pause: seconds from its end to the end of the pause; None while it lasts.
         state: state of the incident machine.
         failures: failed workers and nodes, the first failure first.
         ended_early: of class ``collateral``: ranks that ended with code 0 before others failed, which may be the cause.
@@ -184,6 +176,9 @@ class Incident:
     policies: tuple[Asked, ...]
     phases: Phases
     steps_lost: int | None
+    in_place: bool
+    job_ended: str | None
+    paused_s: float | None
     state: str
     failures: tuple[Failure, ...]
     ended_early: tuple[FaultOrigin, ...]
@@ -232,6 +227,8 @@ class _OpenIncident:
     started: Event | None = None
     closing: Event | None = None
     end: IncidentResolved | IncidentExhausted | None = None
+    unpaused: Event | None = None
+    job_ended: str | None = None
     state: str = ""
     last: int = 0
 
@@ -248,6 +245,7 @@ class Explainer:
         self._state = JobState()
         self._cases: list[_OpenIncident] = []
         self._open: _OpenIncident | None = None
+        self._pause: _OpenIncident | None = None
         self._fact: Event | None = None
         self._failed: dict[tuple[int, str], tuple[Event, Failure]] = {}
         self._finished: dict[FaultOrigin, None] = {}
@@ -269,6 +267,10 @@ class Explainer:
         self._note_finished(event)
         if event.incident is not None:
             self._note_decision(event, self._fact)
+        if type(event.data) is JobFinished and self._cases and self._cases[-1].closing is self._fact:
+            self._cases[-1].job_ended = event.data.outcome
+        if self._pause is not None and state.requests.paused_for is None:
+            self._pause.unpaused, self._pause = self._fact, None
         self._note_step(event)
 
     def _on_one_clock(self, event: Event) -> Event:
@@ -350,6 +352,8 @@ class Explainer:
         elif isinstance(data, IncidentResolved | IncidentExhausted):
             case.closing, case.end, self._open, self._failed = fact, data, None, {}
             case.state = "resolved" if isinstance(data, IncidentResolved) else "exhausted"
+            if isinstance(data, IncidentResolved) and data.outcome == "paused":
+                self._pause = case
 
     def _note_skipped(self, case: _OpenIncident, before: str) -> None:
         """Note the policies above ``before`` in the chain that were skipped without an event."""
@@ -404,6 +408,9 @@ def _incident_of(case: _OpenIncident) -> Incident:
         policies=tuple(case.asked),
         phases=_phases(case, root[0] if root is not None else None),
         steps_lost=end.steps_lost if isinstance(end, IncidentResolved) else None,
+        in_place=case.applied is not None,
+        job_ended=case.job_ended,
+        paused_s=between(case.closing, case.unpaused),
         state=case.state,
         failures=_in_order(case),
         ended_early=tuple(case.finished) if fault.cls == FaultClass.COLLATERAL else (),
@@ -428,34 +435,22 @@ def _in_order(case: _OpenIncident) -> tuple[Failure, ...]:
 
 
 def _phases(case: _OpenIncident, root: Event | None) -> Phases:
-    detect = _lag(root, case.opening)
+    detect = detect_s(root, case.opening)
     ended = isinstance(case.end, IncidentResolved) and case.applied is None
     stopped = case.planned or (case.closing if ended else None)
     stepped = isinstance(case.end, IncidentResolved) and case.end.outcome in ("stepped", "finished")
-    total = _between(case.opening, case.closing)
+    total = between(case.opening, case.closing)
     in_place = case.applied is not None
     return Phases(
         detect=detect,
-        decide=_between(case.opening, case.took),
-        wait=_between(case.took, case.departed),
-        stop=None if in_place else _between(case.departed or case.took, stopped),
-        rendezvous=_between(case.planned, case.formed),
-        start=_between(case.took, case.applied) if in_place else _between(case.formed, case.started),
-        first_step=_between(case.applied or case.started, case.closing) if stepped else None,
+        decide=between(case.opening, case.took),
+        wait=between(case.took, case.departed),
+        stop=None if in_place else between(case.departed or case.took, stopped),
+        rendezvous=between(case.planned, case.formed),
+        start=between(case.took, case.applied) if in_place else between(case.formed, case.started),
+        first_step=between(case.applied or case.started, case.closing) if stepped else None,
         total=None if total is None else round(total + (detect or 0.0), 9),
     )
-
-
-def _between(first: Event | None, second: Event | None) -> float | None:
-    """Seconds between two facts by the master's clock; None if one is missing."""
-    return None if first is None or second is None else (second.time - first.time) / SECOND
-
-
-def _lag(root: Event | None, opening: Event) -> float | None:
-    """Seconds from the root by its own clock to the opening by the master's clock; None if not known."""
-    if root is None or root.at is None or opening.time < root.at.wall:
-        return None
-    return (opening.time - root.at.wall) / SECOND
 
 
 def _failure(event: Event, report: Report, restart: int) -> Failure:

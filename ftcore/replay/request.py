@@ -22,7 +22,7 @@ from ftcore.events.operator import OperatorCommanded
 from ftcore.events.policy import PolicyConsidered
 from ftcore.policies.abilities import LACKS
 from ftcore.replay.explain import Asked
-from ftcore.wording import DONE, deferred_departure, listed, sentence
+from ftcore.wording import DONE, STAYS_PAUSED, deferred_departure, listed, sentence
 
 _ADVICE = {
     "pause": "; workers report `pause` with the first completed step: see `abilities` in ftctl status",
@@ -47,6 +47,7 @@ class RequestReader:
         incident: id of its incident, once one was opened.
         policies: every answer to it, in order.
         waits: what it waits for after a policy took it; empty if nothing.
+        paused: the job is paused; set it at the request, events update it.
     """
 
     seq: int
@@ -57,6 +58,7 @@ class RequestReader:
     incident: str | None = None
     policies: list[Asked] = attrs.field(factory=list)
     waits: str = ""
+    paused: bool = False
     _current: bool = False
 
     def feed(self, event: Event) -> str:
@@ -64,6 +66,8 @@ class RequestReader:
         if self.outcome or event.seq <= self.seq:
             return ""
         data = event.data
+        if isinstance(data, IncidentResolved) and data.outcome in ("paused", "resumed"):
+            self.paused = data.outcome == "paused"
         if isinstance(data, JobFinished):
             self.outcome = "done" if self.command == "stop" and data.outcome == "stopped" else "ended"
             self.reason = DONE["stop"] if self.outcome == "done" else f"the job has {data.outcome}: {data.reason}"
@@ -118,4 +122,5 @@ class RequestReader:
         if not self.policies:
             return f"no policy of this job's chain handles {self.command}"
         advice = _ADVICE.get(self.command, "") if any(LACKS in asked.reason for asked in self.policies) else ""
-        return f"no policy of the chain could carry it out; the job goes on unchanged{advice}"
+        state = STAYS_PAUSED if self.paused else "the job goes on unchanged"
+        return f"no policy of the chain could carry it out; {state}{advice}"

@@ -13,7 +13,7 @@ from ftcore.policies.chain import kinds_of
 from ftcore.policies.file.feasible import missing, needs
 from ftcore.policies.targets import is_reference, targets
 from ftcore.policies.traits import Trait, has, limit, options_of, traits_of
-from ftcore.wording import format_duration
+from ftcore.wording import format_duration, plural
 
 
 def notes(loaded: PolicyLoaded) -> list[str]:
@@ -21,6 +21,21 @@ def notes(loaded: PolicyLoaded) -> list[str]:
     entries = (note for entry in loaded.chain for note in _entry(entry))
     found = (_observed(loaded), _unsupported(loaded), _secrets(loaded), *entries, _no_remedy(loaded))
     return [note for note in found if note]
+
+
+def repeat_notes(loaded: PolicyLoaded) -> list[str]:
+    """Entries with a restart budget of their own that give up on a failing script before it is spent, one line each."""
+    return [note for entry in loaded.chain if has(entry, Trait.RESTARTS) and (note := _repeats(entry))]
+
+
+def _repeats(entry: ChainEntry) -> str:
+    budget, same = traits_of(entry.policy).budget, entry.options["same_fault"]
+    if limit(entry) == getattr(traits_of(entry.policy).options(), budget) or same > limit(entry):
+        return ""
+    return (
+        f"{entry.policy}: a script error at the same step ends the job after {plural(same - 1, 'restart')} "
+        f"(same_fault {same}), before {budget} ({limit(entry)}) is spent"
+    )
 
 
 def _entry(entry: ChainEntry) -> Iterator[str]:

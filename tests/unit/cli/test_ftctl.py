@@ -382,8 +382,8 @@ def test_a_job_that_has_ended_takes_no_command(tmp_path, capsys, argv):
     [
         ([], "the following arguments are required: COMMAND"),
         (["statsu"], "COMMAND: found 'statsu'; did you mean status?"),
-        (["events", "--since", "noon"], "--since: found 'noon'; expected a seq, a time"),
-        (["replay", "--at", "x"], "--at: found 'x'; expected a seq"),
+        (["events", "--since", "noon"], "--since: found 'noon'; expected an event number, a time"),
+        (["replay", "--at", "x"], "--at: found 'x'; expected an event number"),
         (["evict"], "the following arguments are required: NODE"),
         (["pause", "--timeout", "0"], "--timeout: found '0'; expected a duration over 0"),
         (["events", "--stor", "x"], "unrecognized arguments: --stor"),
