@@ -187,6 +187,7 @@ class StateCollection:
         is_current = all(part.is_current() for part in self.parts.values())
         if self.collected is None or self._collected_early != self._always_early or not is_current:
             self.collect()
+            records = {name: part.record() for name, part in self.parts.items()}
         collected = self.collected
         assert collected is not None
         early = None

@@ -92,6 +92,14 @@ def is_dtensor(tensor: Any) -> bool:
     return hasattr(tensor, "_local_tensor") and hasattr(tensor, "placements")
 
 
+def write(target: Any, source: Any) -> None:
+    """Copy data into a tensor of the same shape; one whose elements share memory (``expand``) is written once."""
+    for dimension, stride in enumerate(target.stride()):
+        if not stride and target.size(dimension) > 1:
+            target, source = target.narrow(dimension, 0, 1), source.narrow(dimension, 0, 1)
+    target.copy_(source)
+
+
 def version_of(tensor: Any) -> int:
     """Return a number that grows whenever the tensor is changed in place; that of its data if it wraps another one."""
     if isinstance(tensor, DeclaredSlice):

@@ -125,7 +125,7 @@ class StateLoader:
             self._say(f"{saved} cannot be loaded: {why}")
         if refused:
             raise CheckpointError(
-                f"none of {len(refused)} saved states can be loaded; the first one: {refused[0]}. Training does not "
+                f"no saved state can be loaded ({len(refused)} tried); the first one: {refused[0]}. Training does not "
                 "start, so that it does not begin again from step 1. To begin again, use another checkpoint path"
             )
         return LoadedState(0, "", time.monotonic() - began, ())

@@ -30,7 +30,7 @@ from ftcore.checkpoint.files import parse_directory
 from ftcore.checkpoint.layout import Piece
 from ftcore.checkpoint.storage import Storage
 from ftcore.errors import CheckpointError
-from ftcore.worker.state.layouts import TensorBox
+from ftcore.worker.state.layouts import TensorBox, write
 from ftcore.worker.state.parts import LoadTarget
 from ftcore.worker.state.shards import SavedShards, StoredShards
 
@@ -92,7 +92,7 @@ class FtcoreStorageReader(dcp.StorageReader):  # type: ignore[misc]
                 for item in items:
                     part = _narrowed(data, item.storage_offsets, item.lengths)
                     target = planner.resolve_tensor(item).detach()
-                    target.copy_(part)
+                    write(target, part)
                     planner.commit_tensor(item, target)
         done: Any = Future()
         done.set_result(None)

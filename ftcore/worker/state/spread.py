@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from ftcore.worker.state.layouts import TensorBox
+from ftcore.worker.state.layouts import TensorBox, write
 
 BATCH_BYTES: Final = 16 << 20
 
@@ -98,5 +98,5 @@ def _unpack(batch: list[TensorBox], data: Any) -> None:
         part = data[at : at + size]
         if at % box.data.element_size():
             part = part.clone()  # a view of another type needs its alignment
-        box.data.copy_(part.view(box.data.dtype).view(box.shape))
+        write(box.data, part.view(box.data.dtype).view(box.shape))
         at += size

@@ -1,8 +1,8 @@
 """What the training processes of these tests do; each function is a case, run on every rank."""
 
-import contextlib
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,7 @@ def session(
     save_every: int = 1,
     persist_every: int = 0,
     seed: int = 7,
+    durable: bool = False,
 ) -> None:
     """Train from the saved state to a step; write the state at the start and at the end, and all losses."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -128,17 +129,21 @@ def session(
             scheduler.step()
             progress["epoch"] += 1
             progress["seen"].append(step.number)
+        if durable:
+            await_stored(step.number)
     dump(job, out / f"{rank}.end", {"losses": losses})
     if layout != "plain":
         dist.destroy_process_group()
 
 
-def close(out: Path) -> None:
-    with contextlib.suppress(Exception):
-        dist.destroy_process_group()
+def await_stored(step: int) -> None:
+    """Wait until the checkpoint of a step of the first run is complete."""
+    manifest = Path(os.environ["FTCORE_CHECKPOINTS"]) / f"step-{step:09d}-r1" / "manifest.json"
+    while not manifest.exists():
+        time.sleep(0.005)
 
 
-def foreign(out: Path, kind: str) -> None:
+def foreign(out: Path, kind: str, job: str = "demo") -> None:
     """Train without ftcore, and save as torch does, at step 9."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
@@ -160,7 +165,7 @@ def foreign(out: Path, kind: str) -> None:
     state["progress"] = {"epoch": 4, "seen": [1, "ü"]}
     if kind == "dcp":
         where = os.environ["FTCORE_CHECKPOINTS"]
-        dcp.save(state, storage_writer=FtcoreStorageWriter(where, step=9, job="demo"))
+        dcp.save(state, storage_writer=FtcoreStorageWriter(where, step=9, job=job))
     elif kind == "directory":
         dcp.save(state, checkpoint_id=out / kind)
     elif rank == 0:

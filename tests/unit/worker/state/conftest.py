@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,15 @@ import pytest
 from keeper_double import KeeperDouble
 
 HERE = Path(__file__).parent
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another process does."""
+    for _ in range(12_000):
+        if condition():
+            return
+        time.sleep(0.005)
+    raise AssertionError("not in a minute")
 
 
 class Ranks:
@@ -33,9 +43,9 @@ class Ranks:
         fails: bool = False,
         **args: Any,
     ) -> Path:
-        """Run a case; returns the folder of its output. ``resume``: a step of a run, by default the one before, and its source.
+        """Run a case; returns the folder of its output.
 
-        Each run is a round.
+        Each run is a round. ``resume``: a step and its source; ``of``: its run, by default the one before.
         """
         out = self.start(case, ranks, env=env, by_rank=by_rank, resume=resume, of=of, **args)
         self.finish(out, fails)

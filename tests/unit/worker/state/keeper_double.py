@@ -130,6 +130,8 @@ class KeeperDouble:
             if message["persist"] and self.url:
                 self._write(hello["local_rank"], message["sealed"])
             self.sealed.put((hello["rank"], message["step"], message["persist"]))
+        elif "written" in message:  # shards are written as soon as they are sealed
+            messages.send(peer, {"failed": []})
         elif "staged" in message:
             self.answers.put(message | {"rank": hello["rank"]})
 

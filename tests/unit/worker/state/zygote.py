@@ -45,15 +45,17 @@ def _child(order: dict[str, Any], rank: int) -> None:
         os.dup2(log, 1)
         os.dup2(log, 2)
         place = {"RANK": str(rank), "WORLD_SIZE": str(order["ranks"]), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"}
-        os.environ.update(place | order["env"].get(str(rank), {}) | order["env"]["all"])
+        os.environ.update(place | order["env"]["all"] | order["env"].get(str(rank), {}))
         import faulthandler
+        import importlib
 
-        import cases
         import torch
 
         faulthandler.enable()
         torch.set_num_threads(1)
-        getattr(cases, order["case"])(Path(order["out"]), **order["args"])
+        (Path(order["out"]) / f"{rank}.pid").write_text(str(os.getpid()))
+        module, _, name = order["case"].rpartition(":")
+        getattr(importlib.import_module(module or "cases"), name)(Path(order["out"]), **order["args"])
         code = 0
     except BaseException:
         traceback.print_exc()
