@@ -73,12 +73,12 @@ def test_a_rank_that_waits_while_others_stand_in_a_barrier_is_left_alone(tmp_pat
         seen = job.wait("standstill.judged", verdict="alert")
         assert "rank 0 waits in" in seen.data.message or "rank 0 is active in" in seen.data.message
         status = job.ftctl("status")
-        assert "stands still" in status.stdout and "rank 0" in status.stdout
+        assert "no progress" in status.stdout and "rank 0" in status.stdout
         stacks = Path(seen.data.stacks)
         assert stacks.name == "stacks.txt" and "most recent call first" in stacks.read_text()
         job.drop("answer", "")
         job.wait("workers.went_on", seen.seq)
-        assert "stands still" not in job.ftctl("status").stdout
+        assert "no progress" not in job.ftctl("status").stdout
         job.finish()
         assert run.end() == 0
         assert not job.of("incident.opened")

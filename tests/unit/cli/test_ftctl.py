@@ -1,5 +1,6 @@
 """``ftctl`` on logs that the production engine made: in process, and as the program that a user starts."""
 
+import argparse
 import asyncio
 import json
 import os
@@ -15,14 +16,17 @@ import pytest
 
 from ftcore.cli import ctl_output
 from ftcore.cli.ctl_parser import build_parser
+from ftcore.cli.ctl_store import among
 from ftcore.cli.ctl_types import bound
 from ftcore.cli.ftctl import main
+from ftcore.errors import NotFound
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobSpec
 from ftcore.ids import JobName, Seq
 from ftcore.launch.hints import completed
 from ftcore.logs import open_store
 from ftcore.logs.archive import ArchiveWriter, read_events
+from ftcore.policies.file.config import parse
 from ftcore.ports import Candidate
 from ftcore.testing.driver import EPOCH_NS, JobDriver
 from ftcore.wording import utc
@@ -151,6 +155,68 @@ def test_incidents_of_every_kind(tmp_path, capsys):
     assert main(["explain", "i1", "--store", url]) == 0
     out = capsys.readouterr().out
     assert "Actions and results" in out and "round 2: 4 ranks on 2 nodes" in out
+
+
+def test_incidents_are_counted_by_kind(tmp_path, capsys):
+    """Requests are no faults."""
+    driver = driven()
+    driver.command("pause")
+    driver.command("checkpoint")
+    assert main(["incidents", "--store", archive(tmp_path / "kinds.ftlog", driver.events)]) == 0
+    last = " ".join(capsys.readouterr().out.split("rank")[-1].split())
+    assert "1 fault, 2 requests; TOTAL: from the fault, for a hang from the last step, until the first new step" in last
+
+
+def test_a_pause_is_explained_by_its_length(tmp_path, capsys):
+    """Nothing is lost, the plan was carried out in place, and the pause has a length."""
+    driver = JobDriver(abilities=("pause",), tick_s=1.0)
+    driver.start()
+    driver.make_steps(3)
+    driver.command("pause")
+    driver.settle()
+    driver.command("resume")
+    driver.settle()
+    url = archive(tmp_path / "paused.ftlog", driver.events)
+    assert main(["explain", "i1", "--store", url]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"paused +1\.0 s, from 2", out) and re.search(r"lost +- *\n", out)
+    assert re.search(r"decide +in place +total *\n", out) and "first_step" not in out
+
+
+def test_a_failed_job_is_not_resolved(tmp_path, capsys):
+    """The incident ended with the job."""
+    driver = JobDriver(policy=parse("version: 1\nchain: [stop]\n", "p"))
+    driver.start()
+    driver.make_steps(3)
+    driver.fail("node1")
+    driver.settle()
+    url = archive(tmp_path / "failed.ftlog", driver.events)
+    assert main(["explain", "--store", url]) == 0
+    assert "i1, ended by stop: the job failed" in capsys.readouterr().out
+    assert main(["status", "--store", url]) == 0
+    out = capsys.readouterr().out
+    assert "not alive" not in out and " ago)" not in out
+
+
+def test_status_shows_the_age_of_the_step(store, capsys):
+    """The step is a sample."""
+    assert main(["status", "--store", store]) == 0
+    assert re.search(r"step +[0-9]+ \([0-9smh ]+ ago\)", capsys.readouterr().out)
+
+
+def test_a_list_of_jobs_says_how_many_more_there_are():
+    """And which command lists all; a job that is not found may have lost its log."""
+    names = [JobName(f"job{number:02d}") for number in range(12)]
+    with pytest.raises(NotFound) as raised:
+        among(names, argparse.Namespace(store="sqlite:///s", job="nope"))
+    assert "no job 'nope' in sqlite:///s; there are: job00, " in str(raised.value)
+    assert "job09 and 2 more, see ftctl jobs; if its ftrun still runs, its log was removed" in str(raised.value)
+
+
+def test_started_workers_are_listed_with_their_pids(store, capsys):
+    """At most the first few."""
+    assert main(["events", "--store", store, "--type", "workers.started"]) == 0
+    assert "2 workers by fork: local rank 0 pid 1000, local rank 1 pid" in " ".join(capsys.readouterr().out.split())
 
 
 def test_jobs_is_one_array(store, capsys):

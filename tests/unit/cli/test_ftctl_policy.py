@@ -83,10 +83,23 @@ def test_check_refuses_what_a_run_would_refuse(file, capsys):
     assert begin(file, abilities=("replace",)).chain
 
 
+def test_check_notes_that_same_fault_comes_before_the_budget(file, capsys):
+    """Only for a budget that the file sets."""
+    file.write_text("version: 1\nchain:\n  - process_restart: {max_restarts: 5}\n  - stop\n")
+    assert main(["policy", "check", str(file)]) == 0
+    said = (
+        "a script error at the same step ends the job after 1 restart (same_fault 2), before max_restarts (5) is spent"
+    )
+    assert f"note: process_restart: {said}" in capsys.readouterr().out
+    file.write_text("version: 1\nchain: [process_restart, stop]\n")
+    assert main(["policy", "check", str(file)]) == 0
+    assert "note:" not in capsys.readouterr().out
+
+
 def test_check_and_run_tell_what_is_no_mistake_but_not_as_expected(file, tmp_path, capsys):
     """Abilities that nobody asks the script for yet, and URLs that are stored in the log."""
     file.write_text(
-        "version: 1\njob: {abilities: [pause, save, rollback]}\n"
+        "version: 1\njob: {abilities: [pause, park, rollback]}\n"
         "chain:\n  - alert: {to: ['json://h/s3cret']}\n  - step_pause: {optional: true}\n  - process_restart\n"
         "  - stop\n"
     )
@@ -94,7 +107,7 @@ def test_check_and_run_tell_what_is_no_mistake_but_not_as_expected(file, tmp_pat
     out = capsys.readouterr().out
     seen, able, secret = [line for line in out.splitlines() if line.startswith("note: ")]
     assert "abilities: pause: no effect: the running script reports it" in seen
-    assert "abilities: save: not implemented in this release, no effect" in able
+    assert "abilities: park: not implemented in this release, no effect" in able
     assert "are stored in the log" in secret and "s3cret" not in out
     assert main(["policy", "check", str(file), "--format", "json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["notes"]) == 3
@@ -103,7 +116,7 @@ def test_check_and_run_tell_what_is_no_mistake_but_not_as_expected(file, tmp_pat
         argv = [sys.executable, "-m", "ftcore.cli.ftrun", how, "--no-preload", "--policy", str(file), "nothing.py"]
         env = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
         told = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False).stderr
-        assert told.count("are stored in the log") == told.count("abilities: save: ") == 1
+        assert told.count("are stored in the log") == told.count("abilities: park: ") == 1
     file.write_text(GOOD.replace("  - pod", "  - alert: {to: ['env:CHAT']}\n  - pod"))
     assert main(["policy", "check", str(file), "--platform", "local:"]) == 0
     assert "note: " not in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """What ftrun tells at the terminal: one line per turn of the story."""
 
 import asyncio
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from ftcore.commands import ReleaseNode
 from ftcore.events.action import ActionOrdered
 from ftcore.events.job import JobSpec
 from ftcore.events.node import NodeQuarantined
+from ftcore.events.worker import RankState, WorkersStood
 from ftcore.ids import JobName, Seq
 from ftcore.launch.narrator import Narrator
 from ftcore.logs import open_store
@@ -86,6 +88,29 @@ def test_a_request_that_no_policy_takes():
     assert told[0] == "user@host requests checkpoint"
     assert any("needs `save`" in line for line in told)
     assert told[-1] == "i1: no policy takes it; training goes on unchanged"
+
+
+def test_a_request_that_is_dropped_during_a_pause():
+    """The job stays paused, and the line says so."""
+    driver = running(abilities=("pause",))
+    driver.command("pause")
+    driver.settle()
+    driver.command("checkpoint")
+    assert lines(driver)[-1] == "i2: no policy takes it; the request is dropped, the job stays paused"
+    driver.command("resume")
+    driver.settle()
+    driver.command("checkpoint")
+    assert lines(driver)[-1] == "i4: no policy takes it; training goes on unchanged"
+
+
+def test_the_time_of_a_hang_includes_the_hang():
+    """It counts from the last completed step."""
+    driver = running()
+    stopped = RankState(ranks=(1,), state="stopped", still_s=60.0, silent_s=60.0)
+    driver.own(WorkersStood(round=1, stands=(stopped, RankState(ranks=(0,), op="all_reduce", silent_s=59.0))))
+    driver.settle()
+    found = re.fullmatch(r"i1: resolved by process_restart in ([0-9.]+) s", lines(driver)[-1])
+    assert found is not None and float(found[1]) >= 60.0
 
 
 def test_a_node_that_is_evicted_is_released():

@@ -8,7 +8,7 @@ from ftcore.cli.ctl_incidents import ended_early
 from ftcore.events.envelope import At
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import AlertRaised, AlertSent
-from ftcore.events.worker import WorkerError, WorkerFailed, WorkersFinished, WorkersStopped
+from ftcore.events.worker import RankState, WorkerError, WorkerFailed, WorkersFinished, WorkersStood, WorkersStopped
 from ftcore.ids import SECOND
 from ftcore.policies.file.config import parse
 from ftcore.replay import Explainer, Incident, read
@@ -69,6 +69,46 @@ def test_a_killed_worker():
     [failure] = incident.failures
     assert (failure.rank, failure.local_rank, failure.node, failure.restart, failure.exitcode) == (1, 0, "node1", 0, -9)
     assert failure.message == "Signal 9 (SIGKILL) received by PID 1000"
+
+
+def test_a_hang_lasts_from_its_last_step():
+    """``detect`` is the standstill's length, and the total includes it."""
+    driver = started()
+    stopped = RankState(ranks=(1,), state="stopped", still_s=6.0, silent_s=6.0)
+    driver.own(WorkersStood(round=1, stands=(stopped, RankState(ranks=(0,), op="all_reduce", silent_s=5.8))))
+    driver.settle()
+    [incident] = told(driver)
+    phases = incident.phases
+    known = [phases.decide, phases.stop, phases.rendezvous, phases.start, phases.first_step]
+    assert (incident.cls, phases.detect) == ("hang", 6.0)
+    assert phases.total == 6.0 + sum(part for part in known if part is not None)
+
+
+def test_a_pause_has_a_length():
+    """It counts from the step boundary to the operator's ``resume``; None while the job is paused."""
+    driver = started(abilities=("pause",))
+    driver.command("pause")
+    driver.settle()
+    [pause] = told(driver)
+    assert (pause.outcome, pause.in_place, pause.paused_s) == ("paused", True, None)
+    driver.command("checkpoint")  # dropped
+    driver.command("resume")
+    driver.settle()
+    pause = told(driver)[0]
+    assert pause.paused_s == 2.0 and pause.phases.first_step is None
+
+
+@pytest.mark.parametrize(("exitcode", "outcome"), [(1, "failed"), (None, "stopped")])
+def test_an_incident_that_ended_the_job_says_how(exitcode, outcome):
+    """``stop`` took it: the job failed after a fault, or an operator stopped it."""
+    driver = started(policy=parse("version: 1\nchain: [stop]\n", "p"))
+    if exitcode is None:
+        driver.command("stop")
+    else:
+        driver.fail("node1", exitcode=exitcode)
+    driver.settle()
+    [incident] = told(driver)
+    assert (incident.resolved_by, incident.outcome, incident.job_ended) == ("stop", "ended", outcome)
 
 
 def test_the_json_holds_what_the_contract_names():

@@ -28,6 +28,20 @@ def test_a_pause_that_is_carried_out():
     assert lines == ["step_pause takes it: user@host asked for it"]
 
 
+def test_a_request_that_is_dropped_during_a_pause():
+    """The job stays paused."""
+    driver = running(abilities=("pause",))
+    driver.command("pause")
+    driver.settle()
+    driver.command("checkpoint")
+    driver.settle()
+    asked = [event for event in driver.events if event.type == "operator.commanded"][-1]
+    request = RequestReader(seq=asked.seq, command="checkpoint", paused=True)
+    for event in driver.events:
+        request.feed(event)
+    assert request.outcome == "dropped" and "could carry it out; the job stays paused; the script" in request.reason
+
+
 def test_a_pause_that_nobody_can_carry_out():
     """It is dropped, and the policy's reason is told."""
     driver = running()

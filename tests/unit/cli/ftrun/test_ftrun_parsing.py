@@ -135,6 +135,7 @@ def test_slots_without_a_gpu(monkeypatch):
         ("--node-labels a=1,a=2", "--node-labels: found 'a=2'"),
         ("--nnodes 1:2 --join-window -1", "--join-window: found -1"),
         ("--nnodes 1:2 --join-window nan", "--join-window: found nan"),
+        ("--max-restarts many", "ftrun: --max-restarts: found 'many'; expected a whole number"),
         ("--local-addr nosuch.invalid", "--local-addr: 'nosuch.invalid' does not resolve"),
         (
             "--local-nodes 3 --nnodes 2:8 --node-sizes 4,8",

@@ -185,7 +185,8 @@ def test_a_policy_may_stand_twice_for_different_faults():
         ),
         (
             chain("process_restart: {same_fault: 9, max_restarts: 3}"),
-            "p, line 3: process_restart: same_fault (9) is never reached: the budget max_restarts (3) is spent first",
+            "p, line 3: process_restart: same_fault (9) is never reached: the budget max_restarts (3) is spent first; "
+            "set same_fault to at most max_restarts + 1, or raise max_restarts",
         ),
         (
             chain("rollback_and_skip: {back: latest, before: 50}"),
