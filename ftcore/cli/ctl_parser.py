@@ -315,8 +315,10 @@ _REQUESTS = {
         "ftctl checkpoint --no-wait",
     ),
     "stop": (
-        "Stop a running job: workers get time to save, ftrun exits with 5, the job can be started again.",
-        "ftctl stop --job demo --why 'maintenance at ten'",
+        "Stop a running job: its workers get SIGTERM, and SIGKILL after the grace period of the policy `stop`; ftrun "
+        "exits with 5, and the job can be started again. A script that does not save on SIGTERM loses the steps since "
+        "its last checkpoint: `ftctl checkpoint` before saves them.",
+        "ftctl checkpoint && ftctl stop --why 'priority job'\nftctl stop --job demo --why 'maintenance at ten'",
     ),
 }
 
