@@ -147,15 +147,15 @@ class StateLoader:
             held = {(each.step, each.round) for each in self._keeper.held() if each.step <= limit}
             found += [SavedStep(step, round_, MEMORY) for step, round_ in sorted(held, reverse=True)]
         if self._where:
-            found += self._stored(limit)
+            found += self._stored()
         if limit is not None:
             found = [each for each in found if each.step <= limit or each is self._resume]
-        first, rest = (found[:1], found[1:]) if self._resume is not None else ([], found)
-        return first + sorted(
-            rest, key=lambda each: (each.step, each.source == MEMORY), reverse=self._resume is not None
-        )
+        if self._resume is None:
+            return found
+        return found[:1] + sorted(found[1:], key=lambda each: (each.step, each.source == MEMORY), reverse=True)
 
-    def _stored(self, limit: int | None) -> list[SavedStep]:
+    def _stored(self) -> list[SavedStep]:
+        """Complete checkpoints of the job, the newest first."""
         try:
             found = [each for each in checkpoints(Storage(self._where)) if each.complete]
         except CheckpointError as error:
