@@ -14,7 +14,7 @@ from ftcore.cli.ctl_output import console, print_json, say, table
 from ftcore.cli.ctl_store import current_state, opened
 from ftcore.errors import CheckpointError, NotFound, Unreachable, UsageError
 from ftcore.states.model import JobState
-from ftcore.states.resume import by_state, held_by
+from ftcore.states.resume import held_by, states_of
 from ftcore.wording import NAMES_SHOWN, format_duration, listed, plural, printable
 
 if TYPE_CHECKING:
@@ -99,10 +99,9 @@ def _in_memory(state: JobState) -> list[_MemoryCopy]:
     """What living nodes held when their workers last stopped, the newest step first."""
     alive = [(node.node, node.incarnation) for node in state.membership.alive()]
     found = []
-    for (round_, step), nodes in by_state(held_by(state, alive)).items():
-        shards = [shard for each in nodes.values() for shard in each]
-        missing = shards[0].groups - len({shard.group for shard in shards})
-        found.append(_MemoryCopy(step, round_, tuple(nodes), missing))
+    for each in states_of(held_by(state, alive)):
+        missing = each.first.groups - len(each.savers)
+        found.append(_MemoryCopy(each.step, each.round, tuple(each.nodes), missing))
     return sorted(found, key=lambda each: (each.round, each.step), reverse=True)
 
 

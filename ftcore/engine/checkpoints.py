@@ -3,12 +3,12 @@
 from ftcore.commands import CommitCheckpoint, PersistShards
 from ftcore.engine.dispatch import members, order
 from ftcore.engine.turn import Turn
-from ftcore.events.checkpoint import CheckpointFailed, HeldShard
+from ftcore.events.checkpoint import CheckpointFailed
 from ftcore.events.policy import AlertRaised
 from ftcore.ids import Round
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import OUTGOING
-from ftcore.states.resume import by_state, held_by
+from ftcore.states.resume import HeldState, best_of, held_by, states_of
 from ftcore.states.training import SavingState
 
 COMMIT_S = 60.0
@@ -68,38 +68,27 @@ def order_persist(turn: Turn, incident: IncidentState) -> str:
     After a fault the plan does not wait for it: the memory outlives the workers. Before a node leaves, it does.
     """
     state = turn.state
-    assert state.rounds.world is not None
-    round_ = state.rounds.world.round
+    world = state.rounds.world
+    assert world is not None
     held = held_by(state, [(node.node, node.incarnation) for node in members(state)])
-    states = {step: nodes for (held_round, step), nodes in by_state(held).items() if held_round == round_}
-    for step in sorted(states, reverse=True):
-        savers = _savers(states[step])
-        first = next(iter(states[step].values()))[0]
-        if len(savers) == first.groups:
-            command = PersistShards(round=Round(round_), step=step, ranks=tuple(savers[g][1] for g in sorted(savers)))
-            nodes = tuple(dict.fromkeys(node for node, _ in savers.values()))
-            deadline_s = incident.plan_in_force().deadline_s or COMMIT_S
-            order(turn, command, nodes, deadline_s, incident=None if incident.kind == "fault" else incident.id)
-            return ""
-    return _why_incomplete(states)
+    states = [each for each in states_of(held) if each.round == world.round and each.savers]
+    best = best_of([each for each in states if len(each.savers) == each.first.groups], world.size)
+    if best is None:
+        return _why_incomplete(states)
+    savers = best.savers
+    ranks = tuple(savers[group][1] for group in sorted(savers))
+    nodes = tuple(dict.fromkeys(savers[group][0] for group in sorted(savers)))
+    command = PersistShards(round=Round(best.round), step=best.step, ranks=ranks)
+    deadline_s = incident.plan_in_force().deadline_s or COMMIT_S
+    order(turn, command, nodes, deadline_s, incident=None if incident.kind == "fault" else incident.id)
+    return ""
 
 
-def _savers(nodes: dict[str, list[HeldShard]]) -> dict[int, tuple[str, int]]:
-    """The first holder of each replica group: node and rank."""
-    found: dict[int, tuple[str, int]] = {}
-    for node, shards in nodes.items():
-        for shard in shards:
-            if shard.group not in found or shard.rank < found[shard.group][1]:
-                found[shard.group] = (node, shard.rank)
-    return found
-
-
-def _why_incomplete(states: dict[int, dict[str, list[HeldShard]]]) -> str:
+def _why_incomplete(states: list[HeldState]) -> str:
     if not states:
         return "no surviving rank has staged its state"
-    step = max(states)
-    savers = _savers(states[step])
-    groups = next(iter(states[step].values()))[0].groups
-    lacking = [str(group) for group in range(groups) if group not in savers]
-    others = f"; other ranks have step {', '.join(map(str, sorted(states)[:-1]))}" if len(states) > 1 else ""
-    return f"no surviving rank has step {step} of replica group {', '.join(lacking)}{others}"
+    newest = max(states, key=lambda each: each.step)
+    lacking = [str(group) for group in range(newest.first.groups) if group not in newest.savers]
+    older = ", ".join(str(each.step) for each in sorted(states, key=lambda each: each.step)[:-1])
+    others = f"; other ranks have step {older}" if older else ""
+    return f"no surviving rank has step {newest.step} of replica group {', '.join(lacking)}{others}"

@@ -16,6 +16,8 @@ class HeldShard:
         group: its replica group; one shard of each group makes a checkpoint.
         groups: number of replica groups.
         ranks: number of ranks of that round.
+        tensors: it has the tensors of its replica group. Other ranks of the group on the same node stage only their own
+            Python values, with their random number generators.
     """
 
     rank: int
@@ -24,6 +26,7 @@ class HeldShard:
     group: int
     groups: int
     ranks: int
+    tensors: bool = True
 
 
 @fact("memory.held")

@@ -3,9 +3,14 @@
 Memory wins over storage at the same step. Shards in memory count if their node is a member of the new world. A rank
 reads from the memory of its node, or receives its whole state from a rank of its replica group. So if the number of
 ranks changes, every node must hold all groups, unless all ranks hold the same state.
+
+A rank that was killed before it staged its random number generators of the last step cannot continue exactly from that
+step. Then the step before is resumed from, if it is complete with all ranks: one step is computed again, on equal data.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
 
 from ftcore.events.checkpoint import HeldShard, Resume
 from ftcore.events.world import Member
@@ -30,18 +35,25 @@ def resume_of(state: JobState, world: Sequence[Member]) -> Resume | None:
     Returns:
         The choice; None: ftcore holds no state of this job.
     """
+    held = held_by(state, [(member.node, member.incarnation) for member in world])
+    names, size = [member.node for member in world], sum(member.slots for member in world)
+    states = [each for each in states_of(held) if each.is_enough(names, size) and _is_usable(state, each.resume)]
+    stored = [resume for resume in _on_storage(state) if _is_usable(state, resume)]
+    newest = max(stored, key=lambda each: (each.step, each.round), default=None)
+    best = best_of(states, size)
+    if best is None or (newest is not None and newest.step > max(each.step for each in states)):
+        return newest
+    return best.resume
+
+
+def _is_usable(state: JobState, resume: Resume) -> bool:
     saved = state.training.saved
-    size = sum(member.slots for member in world)
-    load = saved.load
-    worn = load is not None and load.rounds >= TRIES
-    found = [
-        resume
-        for resume in (*_in_memory(state, world, size), *_on_storage(state))
-        if not saved.is_abandoned(resume.step, resume.round)
-        and not saved.is_unusable(resume.step, resume.round, resume.source)
-        and not (worn and load is not None and _of(load) == _key(resume))
-    ]
-    return max(found, key=lambda each: (each.step, each.source == "memory", each.round), default=None)
+    worn = saved.load is not None and saved.load.rounds >= TRIES and _of(saved.load) == _key(resume)
+    return not (
+        worn
+        or saved.is_abandoned(resume.step, resume.round)
+        or saved.is_unusable(resume.step, resume.round, resume.source)
+    )
 
 
 def remedy_of(state: JobState) -> Resume | None:
@@ -70,16 +82,75 @@ def _on_storage(state: JobState) -> Iterable[Resume]:
         yield Resume(step=stored.step, round=stored.round, source="storage", where=stored.where)
 
 
-def _in_memory(state: JobState, world: Sequence[Member], size: int) -> Iterable[Resume]:
-    held = held_by(state, [(member.node, member.incarnation) for member in world])
-    for (round_, step), nodes in by_state(held).items():
-        shards = [shard for each in nodes.values() for shard in each]
-        if shards[0].ranks == size or shards[0].groups == 1:
-            complete = _groups(shards) == shards[0].groups
-        else:
-            complete = all(_groups(nodes.get(member.node, ())) == shards[0].groups for member in world)
-        if complete:
-            yield Resume(step=step, round=round_, source="memory")
+@attrs.frozen
+class HeldState:
+    """The state of one step in the memory of nodes.
+
+    Args:
+        round: the round in which it was staged.
+        step: its step.
+        nodes: the shards, by the node that holds them.
+    """
+
+    round: int
+    step: int
+    nodes: dict[str, list[HeldShard]]
+
+    @property
+    def first(self) -> HeldShard:
+        """One of the shards; what it says of the round is the same in all."""
+        return next(iter(self.nodes.values()))[0]
+
+    @property
+    def savers(self) -> dict[int, tuple[str, int]]:
+        """Node and rank of the lowest rank with the tensors of each replica group."""
+        found: dict[int, tuple[str, int]] = {}
+        for node, shards in self.nodes.items():
+            for shard in shards:
+                if shard.tensors and (shard.group not in found or shard.rank < found[shard.group][1]):
+                    found[shard.group] = (node, shard.rank)
+        return found
+
+    @property
+    def exact(self) -> bool:
+        """Whether every rank has staged its own values."""
+        ranks = {shard.rank for shards in self.nodes.values() for shard in shards}
+        return len(ranks) == self.first.ranks
+
+    @property
+    def resume(self) -> Resume:
+        """The choice of this state."""
+        return Resume(step=self.step, round=self.round, source="memory")
+
+    def is_enough(self, names: Sequence[str], size: int) -> bool:
+        """Whether a world of these nodes, with so many ranks, can resume from it."""
+        if self.first.ranks == size or self.first.groups == 1:
+            return len(self.savers) == self.first.groups
+        return all(_groups(self.nodes.get(name, ())) == self.first.groups for name in names)
+
+
+def best_of(states: Iterable[HeldState], size: int) -> HeldState | None:
+    """The newest of these states; one that lacks values of ranks counts as if it was of the step before.
+
+    Args:
+        states: the states.
+        size: the number of ranks that resume; values of ranks matter only if it is the same.
+    """
+
+    def worth(each: HeldState) -> tuple[int, bool, int]:
+        whole = each.first.ranks != size or each.exact
+        return each.step - (not whole), whole, each.round
+
+    return max(states, key=worth, default=None)
+
+
+def states_of(held: Mapping[str, Sequence[HeldShard]]) -> list[HeldState]:
+    """Shards by round and step, from shards by node."""
+    found: dict[tuple[int, int], dict[str, list[HeldShard]]] = {}
+    for node, shards in held.items():
+        for shard in shards:
+            found.setdefault((shard.round, shard.step), {}).setdefault(node, []).append(shard)
+    return [HeldState(round_, step, nodes) for (round_, step), nodes in found.items()]
 
 
 def held_by(state: JobState, nodes: Iterable[tuple[str, str]]) -> dict[str, tuple[HeldShard, ...]]:
@@ -94,14 +165,5 @@ def held_by(state: JobState, nodes: Iterable[tuple[str, str]]) -> dict[str, tupl
     return {name: held.shards for name, held, life in known if held is not None and held.incarnation == life}
 
 
-def by_state(held: Mapping[str, Sequence[HeldShard]]) -> dict[tuple[int, int], dict[str, list[HeldShard]]]:
-    """Shards by round and step, and by the node that holds them."""
-    found: dict[tuple[int, int], dict[str, list[HeldShard]]] = {}
-    for node, shards in held.items():
-        for shard in shards:
-            found.setdefault((shard.round, shard.step), {}).setdefault(node, []).append(shard)
-    return found
-
-
 def _groups(shards: Sequence[HeldShard]) -> int:
-    return len({shard.group for shard in shards})
+    return len({shard.group for shard in shards if shard.tensors})

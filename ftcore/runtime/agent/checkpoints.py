@@ -130,7 +130,7 @@ class NodeCheckpoints:
     def _report(self, shards: Sequence[Mapping[str, Any]]) -> None:
         assert self._keeper is not None
         node, life = self._who()
-        held = tuple(map(_shard, _with_tensors(shards)))
+        held = tuple(map(_shard, shards))
         self._record(MemoryHeld(node=node, incarnation=life, log=self._keeper.log, shards=held))
 
     # -- orders
@@ -239,21 +239,16 @@ class NodeCheckpoints:
 
 
 async def _persist(keeper: KeeperClientPort, command: PersistShards) -> Performed:
-    mine = {shard["rank"] for shard in await keeper.held()}
+    mine = {shard["rank"] for shard in await keeper.held() if shard["tensors"]}
     _, failed = await keeper.persist(command.round, command.step, [rank for rank in command.ranks if rank in mine])
     if failed:
         raise Refused(_reasons(failed))
     return Performed(command.step)
 
 
-def _with_tensors(shards: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The shards that a round can resume from: of a replica group on one node, one rank alone stages the tensors."""
-    full = [shard for shard in shards if shard["bytes"]]
-    return full or list(shards)
-
-
 def _shard(message: Mapping[str, Any]) -> HeldShard:
-    return msgspec.convert({name: message[name] for name in HeldShard.__annotations__}, HeldShard)
+    fields = {name: message[name] for name in HeldShard.__annotations__ if name in message}
+    return msgspec.convert(fields, HeldShard)
 
 
 def _reasons(failed: Sequence[Mapping[str, Any]]) -> str:

@@ -5,7 +5,7 @@ answer repeats:
 
 | request | answer |
 |---|---|
-| ``{"held": 1}`` | ``{"held": [shard, ...]}``: those with tensors |
+| ``{"held": 1}`` | ``{"held": [shard, ...]}`` |
 | ``{"stage": round}`` | ``{"staged": [{"rank", "step"} or {"rank", "error"}, ...]}`` |
 | ``{"persist": {"round", "step", "ranks"}}`` | ``{"persisted": [shard, ...], "failed": [{"rank", "error"}, ...]}`` |
 | ``{"written": round}`` | ``{"failed": [{"rank", "error"}, ...]}``, when no shard of the round waits to be written |
@@ -124,7 +124,7 @@ class AgentDesk:
 
     async def _answered(self, message: dict[str, Any]) -> dict[str, Any]:
         if "held" in message:
-            return {"held": self._slots.held(tensors=True)}
+            return {"held": self._slots.held()}
         if "stage" in message:
             return {"staged": await self._orders.stage(int(message["stage"]))}
         if "persist" in message:

@@ -25,6 +25,7 @@ from ftcore.runtime.keeper.config import KeeperConfig
 from ftcore.runtime.keeper.slots import KeptSlot, ShardOrigin, SlotMemory
 
 if TYPE_CHECKING:
+    from ftcore.checkpoint.layout import ShardIndex
     from ftcore.checkpoint.storage import Storage
 
 MEMORY_ONLY: Final = "this job has no path for checkpoints: shards stay in memory"
@@ -70,6 +71,10 @@ class PersistResult:
             "bytes": self.bytes,
             "seconds": self.seconds,
         }
+
+
+class _ShardValues(msgspec.Struct, frozen=True):
+    values: str
 
 
 class Persister:
@@ -175,11 +180,29 @@ class Persister:
                 "storage less often"
             )
         with kept.slot.data() as data:
-            shard = msgspec.json.decode(index, type=ShardIndex)
+            shard = self._with_values_of_others(msgspec.json.decode(index, type=ShardIndex))
             name = f"{directory}/{file}"
             made = files.write_shard(storage, name, shard, data, unchanged=lambda: kept.holds(sequence))
         seconds = time.monotonic() - began
         return PersistResult(origin, kept.local_rank, file=file, bytes=made.bytes, seconds=seconds)
+
+    def _with_values_of_others(self, shard: "ShardIndex") -> "ShardIndex":
+        """Add the Python values of other ranks of its replica group on this node: storage has one shard of a group."""
+        from ftcore.checkpoint import values
+
+        found = {}
+        for kept in self._slots.sealed():
+            origin, index = kept.origin(), kept.slot.index()
+            if origin is None or index is None or origin.tensors or origin.rank == shard.rank:
+                continue
+            if (origin.round, origin.step, origin.group) == (shard.round, shard.step, shard.group):
+                found[str(origin.rank)] = msgspec.json.decode(index, type=_ShardValues).values
+        own = values.decode(shard.values) if found else None
+        if not isinstance(own, dict):
+            return shard
+        own["others"] = {**found, **own.get("others", {})}
+        text = values.encode(own, f"the values of rank {shard.rank}")
+        return msgspec.structs.replace(shard, values=text)
 
     # -- manifests
 

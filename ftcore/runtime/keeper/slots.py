@@ -193,16 +193,12 @@ class SlotMemory:
         """Return the slots that hold a complete shard."""
         return _sealed(self)
 
-    def held(self, *, tensors: bool = False) -> list[dict[str, int]]:
-        """Describe the complete shards, as in the replies to ``held``.
-
-        Args:
-            tensors: without those that have Python values only.
-        """
+    def held(self) -> list[dict[str, int]]:
+        """Describe the complete shards, as in the replies to ``held``."""
         found = []
         for kept in self.sealed():
             origin, head = kept.origin(), kept.slot.header()
-            if origin is not None and (origin.tensors or not tensors):
+            if origin is not None:
                 place = {"local_rank": kept.local_rank, "slot": kept.number, "bytes": head.data_bytes}
                 found.append({**msgspec.structs.asdict(origin), **place, "mono": head.mono})
         return found

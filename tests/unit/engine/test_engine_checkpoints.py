@@ -103,7 +103,7 @@ def test_a_round_resumes_from_memory_after_a_failure() -> None:
     driver = job()
     driver.fail("node1")
     hold(driver, "node0", shard(0, 9), shard(0, 8))
-    hold(driver, "node1", shard(1, 8))
+    hold(driver, "node1", shard(1, 9), shard(1, 8))
     driver.settle()
     formed = of(driver, WorldFormed)[-1]
     assert formed.resume == Resume(step=9, round=1, source="memory")
@@ -131,6 +131,19 @@ def test_memory_wins_over_storage_at_the_same_step() -> None:
     hold(driver, "node0", shard(0, 9))
     found = resume_of(driver.state, world(driver))
     assert found is not None and found.source == "memory"
+
+
+def test_a_step_without_the_values_of_all_ranks_counts_as_the_step_before() -> None:
+    """A rank that was killed before it staged them could not continue exactly."""
+    driver = job()
+    own = [attrs.evolve(shard(1, step), tensors=False) for step in (7, 8)]
+    hold(driver, "node0", shard(0, 9), shard(0, 8))
+    hold(driver, "node1", *own)
+    assert resume_of(driver.state, world(driver)) == Resume(step=8, round=1, source="memory")
+    hold(driver, "node1", own[0])
+    assert resume_of(driver.state, world(driver)) == Resume(step=9, round=1, source="memory")
+    hold(driver, "node0", own[0])
+    assert resume_of(driver.state, world(driver)) is None
 
 
 def test_another_number_of_ranks_needs_all_groups_on_every_node() -> None:

@@ -1,0 +1,69 @@
+"""A tiny job over gloo that registers its state: DDP, or FSDP2 with the argument ``fsdp``; trains until a step.
+
+``do.RANK``, ``always.RANK`` and ``finish`` as for ``count.py``. It prints the weights at its end, so that a disturbed
+run can be compared with an undisturbed one.
+"""
+
+import hashlib
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import ftcore.worker as ft
+
+HERE = Path.cwd()
+UNTIL, LAYOUT = int(sys.argv[1]), sys.argv[2]
+PERSIST_EVERY = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+net = torch.nn.Sequential(
+    torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 4)
+)
+if LAYOUT == "fsdp":
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(net, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    model = net
+else:
+    model = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
+
+job = ft.join()
+job.register(model=model, optimizer=optimizer, scheduler=scheduler)
+
+
+def told(name: str, number: int) -> None:
+    file = HERE / f"{name}.{rank}"
+    if file.exists():
+        code = file.read_text()
+        if name == "do":
+            file.unlink()
+        exec(code, {"os": os, "sys": sys, "time": time, "step": number})
+
+
+for step in job.steps(until=UNTIL, persist_every=PERSIST_EVERY):
+    with step:
+        told("do", step.number)
+        told("always", step.number)
+        loss = model(torch.randn(8, 16)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        step.report(loss=loss.item())
+        (HERE / f"new.{rank}").write_text(str(step.number))
+        (HERE / f"new.{rank}").replace(HERE / f"step.{rank}")
+        time.sleep(0.01)
+
+full = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in net.parameters()]
+digest = hashlib.sha256(b"".join(p.detach().contiguous().numpy().tobytes() for p in full)).hexdigest()[:16]
+print(f"rank {rank} ends with {digest}", flush=True)
+dist.destroy_process_group()
