@@ -93,15 +93,18 @@ class StateMoment(NamedTuple):
         Raises:
             ValueError: a value cannot be saved.
         """
-        return values.encode(
-            {
-                "objects": self.records,
-                "rng": rng.packed(self.rng),
-                "tied": self.collected.tied,
-                "others": {str(rank): text for rank, text in others.items()},
-            },
-            "the state",
-        )
+        everything = {
+            "objects": self.records,
+            "rng": rng.packed(self.rng),
+            "tied": self.collected.tied,
+            "others": {str(rank): text for rank, text in others.items()},
+        }
+        try:
+            return values.encode(everything, "the state")
+        except ValueError:
+            for name, record in self.records.items():  # again, for the path as the script knows it
+                values.encode(record.get("tree"), name)
+            raise
 
 
 class StateCollection:
@@ -137,7 +140,7 @@ class StateCollection:
                 self._add(name, objects[name])
             for name, part in self.parts.items():
                 if name not in before:
-                    values.encode(part.record(), name)
+                    values.encode(part.record().get("tree"), name)
             self.collect()
         except BaseException:
             self.parts, self.collected = before, None

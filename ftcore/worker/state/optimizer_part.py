@@ -263,4 +263,4 @@ def _state_bytes(optimizer: Any, group: dict[str, Any], param: Any) -> int:
         found = [value for value in values if isinstance(value, torch.Tensor)]
         return sum(int(value.nbytes) + ALIGN for value in found)
     except Exception:  # any optimizer of the script
-        return 2 * int(param.numel()) * max(int(param.element_size()), ITEM_BYTES["float32"])
+        return 2 * int(param.numel()) * max(int(param.element_size()), ITEM_BYTES["float32"]) + 4 * ALIGN

@@ -240,6 +240,8 @@ def _identity(name: str, tensor: Any) -> tuple[Any, ...]:
         return (name, id(tensor))
     if trees.is_array(tensor):
         return (name, tensor.ctypes.data, tensor.shape, tensor.strides, tensor.dtype.str)
+    if tensor.layout != torch.strided:
+        return (name, id(tensor))
     return (name, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
 
 
