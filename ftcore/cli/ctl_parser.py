@@ -157,11 +157,12 @@ def _add_incidents(commands: Any) -> None:
 
 
 def _add_checkpoints(commands: Any) -> None:
-    checkpoints = _command(
+    checkpoints = _reading(
         commands,
         "checkpoints",
-        "List the checkpoints in a storage: step, size, age, state and shards; or verify them: every byte is read and "
-        "compared with its checksum.",
+        "List the checkpoints of a job, in memory and on storage: step, size, age, state and shards. Or verify them: "
+        "every byte is read and compared with its checksum.",
+        "ftctl checkpoints --job demo\n"
         "ftctl checkpoints --path /data/checkpoints\n"
         "ftctl checkpoints --path s3://bucket/demo --format json | jq '.[] | select(.complete) | .step'\n"
         "ftctl checkpoints verify /data/checkpoints/step-000000012-r3\n"
@@ -177,8 +178,9 @@ def _add_checkpoints(commands: Any) -> None:
         help="verify only: a checkpoint, or a directory of checkpoints; default: all checkpoints of --path that are "
         "not unfinished. Exit code 1 if one cannot be loaded",
     )
-    checkpoints.add_argument("--path", metavar="URL", help="directory, or URL of an object store, with the checkpoints")
-    checkpoints.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
+    checkpoints.add_argument(
+        "--path", metavar="URL", help="directory or URL with the checkpoints; default: that of the job"
+    )
 
 
 def _add_log_tools(commands: Any) -> None:

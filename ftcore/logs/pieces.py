@@ -34,7 +34,7 @@ DRAFT_S = 600.0
 
 
 @attrs.frozen
-class Piece:
+class LogPiece:
     """A file with the events ``first`` to ``last``."""
 
     path: Path
@@ -61,7 +61,7 @@ class FileArchive:
         archive.path = path
         return archive
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[LogPiece]:
         """The existing pieces, sorted by first event.
 
         Raises:
@@ -74,10 +74,10 @@ class FileArchive:
         except OSError as error:
             raise StoreError(f"cannot read the archive {self.path}: {error.strerror}") from error
         found = [(match, name) for name in names if (match := _NAME.fullmatch(name))]
-        pieces = [Piece(self.path / name, int(match[1]), int(match[2])) for match, name in found]
+        pieces = [LogPiece(self.path / name, int(match[1]), int(match[2])) for match, name in found]
         return sorted(pieces, key=lambda piece: (piece.first, -piece.last))
 
-    def piece_with(self, seq: int) -> Piece | None:
+    def piece_with(self, seq: int) -> LogPiece | None:
         """The piece that contains an event and reaches furthest; None if no piece does."""
         return max(
             (piece for piece in self.pieces() if piece.first <= seq <= piece.last),
