@@ -7,6 +7,7 @@ while the next one is computed.
 House rules: nothing here communicates. A tensor that is registered twice (tied weights) is stored once.
 """
 
+import gc
 import hashlib
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ import torch
 from ftcore.checkpoint import values
 from ftcore.checkpoint.layout import Piece, placed
 from ftcore.worker.state import rng
-from ftcore.worker.state.layouts import FlatRange, dtype_name, is_dtensor, version_of
+from ftcore.worker.state.layouts import PLAIN, FlatRange, dtype_name, is_dtensor, version_of
 from ftcore.worker.state.optimizer_part import OptimizerPart, expected_bytes
 from ftcore.worker.state.parts import FoundTensor, ModulePart, StatePart, ValuePart, assign
 
@@ -51,18 +52,23 @@ class CollectedState(NamedTuple):
         bytes: size of all data.
         digest: equal for ranks that are replicas.
         tied: other names of tensors, and the name under which each is stored.
-        early_bytes: size of what forward or backward may change.
+        early: what forward or backward may change.
+        late: the others.
+        versions_of: returns the versions of the owners of ``late``.
     """
 
     entries: tuple[StateEntry, ...]
     bytes: int
     digest: str
     tied: dict[str, str]
-    early_bytes: int
+    early: tuple[StateEntry, ...]
+    late: tuple[StateEntry, ...]
+    versions_of: Callable[[], list[int]]
 
-    def versions(self, early: bool) -> list[int]:
-        """Versions of the tensors that forward and backward may change, or of the others."""
-        return [version_of(entry.owner) for entry in self.entries if entry.early is early]
+    @property
+    def early_bytes(self) -> int:
+        """Size of what forward or backward may change."""
+        return sum(entry.piece.bytes for entry in self.early)
 
 
 class StateMoment(NamedTuple):
@@ -196,11 +202,21 @@ class StateCollection:
         early = None
         if collected.early_bytes <= EARLY_BYTES_MAX:
             with torch.no_grad():
-                early = [entry.data.clone() for entry in collected.entries if entry.early]
+                early = [entry.data.clone() for entry in collected.early]
         return StateMoment(step, collected, records, rng.capture(), early, time.monotonic_ns())
 
     def collect(self) -> CollectedState:
         """List all tensors again."""
+        was_enabled = gc.isenabled()
+        gc.disable()  # it would look through a hundred thousand new tuples again and again
+        try:
+            self.collected = self._collected()
+        finally:
+            if was_enabled:
+                gc.enable()
+        return self.collected
+
+    def _collected(self) -> CollectedState:
         found: list[tuple[Piece, Any, Any, bool]] = []
         self._collected_early = self._always_early
         defining = hashlib.blake2b(digest_size=16)
@@ -221,9 +237,18 @@ class StateCollection:
         entries = tuple(
             StateEntry(piece, data, owner, early) for piece, (_, data, owner, early) in zip(pieces, found, strict=True)
         )
-        early_bytes = sum(entry.piece.bytes for entry in entries if entry.early)
-        self.collected = CollectedState(entries, size, defining.hexdigest(), tied, early_bytes)
-        return self.collected
+        changing = tuple(entry for entry in entries if entry.early)
+        late = tuple(entry for entry in entries if not entry.early)
+        versions_of = _version_reader([entry.owner for entry in late])
+        return CollectedState(entries, size, defining.hexdigest(), tied, changing, late, versions_of)
+
+
+def _version_reader(owners: list[Any]) -> Callable[[], list[int]]:
+    """Return what reads the versions of tensors: fast if all are plain ones."""
+    plain = [owner for owner in owners if type(owner) in PLAIN and not owner.is_inference()]
+    if len(plain) == len(owners):
+        return lambda: [owner._version for owner in plain]
+    return lambda: [version_of(owner) for owner in owners]
 
 
 def _memory(found: FoundTensor) -> Any:

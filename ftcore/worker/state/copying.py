@@ -14,11 +14,12 @@ nothing writes them on a device before its events.
 
 import ctypes
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from ftcore.checkpoint.layout import Piece
+from ftcore.worker.state.collect import StateEntry
 
 SMALL_BYTES: Final = 128 << 10
 CHUNK_BYTES: Final = 32 << 20
@@ -33,6 +34,20 @@ _memmove = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, c
 )
 
 
+class CopyPlan(NamedTuple):
+    """Copies of some tensors into a slot.
+
+    Args:
+        moves: address to write, address to read, and bytes.
+        batches: targets and sources of one call each.
+        queued: targets and sources on devices.
+    """
+
+    moves: list[tuple[int, int, int]]
+    batches: list[tuple[list[Any], list[Any]]]
+    queued: list[tuple[Any, Any]]
+
+
 class StagedData:
     """The data of a slot as tensors.
 
@@ -43,65 +58,61 @@ class StagedData:
     def __init__(self, view: memoryview) -> None:
         self._bytes = torch.frombuffer(view, dtype=torch.uint8) if len(view) else torch.empty(0, dtype=torch.uint8)
         self.address = int(self._bytes.data_ptr())
-        self._tensors: dict[int, tuple[Piece, Any]] = {}
+        self._known: tuple[Sequence[StateEntry], CopyPlan] | None = None
 
-    def tensor(self, piece: Piece) -> Any:
-        """Return a view of a piece's memory."""
-        known = self._tensors.get(piece.at)
-        if known is not None and known[0] is piece:
-            return known[1]
-        made = self._bytes[piece.at : piece.at + piece.bytes].view(getattr(torch, piece.dtype)).view(piece.shape)
-        self._tensors[piece.at] = piece, made
-        return made
+    def plan(self, pieces: Iterable[Piece], sources: Iterable[Any]) -> CopyPlan:
+        """Return the copies of tensors to the places of their pieces."""
+        plan, small, others = CopyPlan([], [], []), [], []
+        for piece, source in zip(pieces, sources, strict=True):
+            if not piece.bytes:
+                continue
+            if source.device.type != "cpu":
+                plan.queued.append((self._tensor(piece), source))
+            elif piece.bytes >= SMALL_BYTES and _is_plain(source):
+                plan.moves.append((self.address + piece.at, int(source.data_ptr()), piece.bytes))
+            else:
+                small.append(self._tensor(piece))
+                others.append(source)
+        for at in range(0, len(small), BATCH):
+            plan.batches.append((small[at : at + BATCH], others[at : at + BATCH]))
+        return plan
+
+    def plan_of(self, entries: Sequence[StateEntry]) -> CopyPlan:
+        """Return the copies of entries; made once for the same list of them."""
+        if self._known is None or self._known[0] is not entries:
+            self._known = entries, self.plan([each.piece for each in entries], [each.data for each in entries])
+        return self._known[1]
+
+    def _tensor(self, piece: Piece) -> Any:
+        return self._bytes[piece.at : piece.at + piece.bytes].view(getattr(torch, piece.dtype)).view(piece.shape)
 
 
 class PendingCopies:
     """Copies of one staging into a slot.
 
     Args:
-        data: the slot's memory.
         after: events of CUDA streams after which the tensors have their values, by device index.
     """
 
-    def __init__(self, data: StagedData, after: dict[int, Any]) -> None:
-        self._data = data
+    def __init__(self, after: dict[int, Any]) -> None:
         self._after = after
         self._streams: dict[int, Any] = {}
         self._sources: list[Any] = []
 
-    def start(self, pieces: Sequence[Piece], sources: Iterable[Any]) -> None:
-        """Copy what is on the CPU, and queue the copies of what is on devices.
+    def start(self, plan: CopyPlan) -> None:
+        """Copy what is on the CPU, and queue the copies of what is on devices."""
+        for target, source in plan.queued:
+            self._queue(target, source)
+        for targets, sources in plan.batches:
+            with torch.no_grad():
+                torch._foreach_copy_(targets, sources)
+        for to, begin, left in plan.moves:
+            while left:
+                count = min(left, CHUNK_BYTES)
+                _memmove(to, begin, count)
+                to, begin, left = to + count, begin + count, left - count
 
-        Args:
-            pieces: where the data goes.
-            sources: the tensors, in the same order.
-        """
-        targets: list[Any] = []
-        others: list[Any] = []
-        for piece, source in zip(pieces, sources, strict=True):
-            if not piece.bytes:
-                continue
-            if source.device.type != "cpu":
-                self._queue(piece, source)
-            elif piece.bytes >= SMALL_BYTES and _is_plain(source):
-                self._move(piece, source)
-            else:
-                targets.append(self._data.tensor(piece))
-                others.append(source)
-                if len(targets) == BATCH:
-                    _copy_all(targets, others)
-                    targets, others = [], []
-        if targets:
-            _copy_all(targets, others)
-
-    def _move(self, piece: Piece, source: Any) -> None:
-        to, begin, left = self._data.address + piece.at, int(source.data_ptr()), piece.bytes
-        while left:
-            count = min(left, CHUNK_BYTES)
-            _memmove(to, begin, count)
-            to, begin, left = to + count, begin + count, left - count
-
-    def _queue(self, piece: Piece, source: Any) -> None:
+    def _queue(self, target: Any, source: Any) -> None:
         device = source.device
         stream = self._streams.get(device.index)
         if stream is None:
@@ -109,7 +120,7 @@ class PendingCopies:
             if device.index in self._after:
                 stream.wait_event(self._after[device.index])
         with torch.cuda.stream(stream), torch.no_grad():
-            self._data.tensor(piece).copy_(source, non_blocking=True)
+            target.copy_(source, non_blocking=True)
         self._sources.append(source)  # its memory is not reused before `finish`
 
     def events(self) -> list[tuple[int, Any]]:
@@ -158,8 +169,3 @@ def unpin(view: memoryview, device: int) -> None:
 
 def _is_plain(source: Any) -> bool:
     return bool(source.is_contiguous() and not source.is_conj() and not source.is_neg())
-
-
-def _copy_all(targets: list[Any], sources: list[Any]) -> None:
-    with torch.no_grad():
-        torch._foreach_copy_(targets, sources)

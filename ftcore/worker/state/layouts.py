@@ -12,12 +12,15 @@ House rules: a box is a view, never a copy. No collective. Private attributes of
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from ftcore.checkpoint.layout import ITEM_BYTES, Shape
 from ftcore.worker.state.slices import DeclaredSlice
+
+PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+"""Types without a layout of their own."""
 
 
 class TensorBox(NamedTuple):
@@ -80,7 +83,7 @@ def boxes_of(tensor: Any, where: str, flat: FlatRange | None = None) -> list[Ten
         return [TensorBox(tensor.size, tensor.offset, tuple(inner.shape), inner)] if inner.numel() else []
     if flat is not None:
         return list(_flat_boxes(flat, _plain(tensor, where))) if flat.length else []
-    if is_dtensor(tensor):
+    if type(tensor) not in PLAIN and is_dtensor(tensor):
         return _dtensor_boxes(tensor, where)
     inner = _plain(tensor, where)
     shape = tuple(inner.shape)
@@ -105,7 +108,7 @@ def version_of(tensor: Any) -> int:
     if isinstance(tensor, DeclaredSlice):
         tensor = tensor.tensor
     try:
-        if type(tensor) in (torch.Tensor, torch.nn.Parameter) or not is_dtensor(tensor):
+        if type(tensor) in PLAIN or not is_dtensor(tensor):
             return int(tensor._version)
         return int(tensor._version) + int(tensor._local_tensor._version)
     except RuntimeError:  # a tensor of inference mode has no version
@@ -118,7 +121,7 @@ def _plain(tensor: Any, where: str) -> Any:
         raise ValueError(f"{where} has no data: it is on the meta device; call `model.to_empty(device=...)` first")
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise ValueError(f"{where} cannot be saved: its layout is {tensor.layout}; convert it to a dense tensor")
-    if hasattr(type(tensor), "__tensor_flatten__"):
+    if type(tensor) not in PLAIN and hasattr(type(tensor), "__tensor_flatten__"):
         raise ValueError(f"{where} cannot be saved: it is a {type(tensor).__name__}; expected a tensor or a DTensor")
     dtype_name(tensor.dtype, where)
     return tensor.detach()

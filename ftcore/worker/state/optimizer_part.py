@@ -61,7 +61,8 @@ class OptimizerPart:
         self.name = name
         self.optimizer = optimizer
         self._name_of = name_of
-        self._checks: list[tuple[dict[str, Any], int, list[tuple[str, Any]]]] = []
+        self._states: list[dict[str, Any]] = []
+        self._held: list[int] = []
         self._count = -1
         self._mixed: dict[str, NamedParameter] = {}
         self._values: list[tuple[trees.TreePath, str, Any]] = []
@@ -101,20 +102,16 @@ class OptimizerPart:
 
     def is_current(self) -> bool:
         """See ``StatePart``."""
-        if len(self.optimizer.state) != self._count or [id(tensor) for _, _, tensor in self._values] != self._collected:
-            return False
-        for state, count, items in self._checks:
-            if len(state) != count:
-                return False
-            for key, tensor in items:
-                if state.get(key) is not tensor:
-                    return False
-        return True
+        return (
+            len(self.optimizer.state) == self._count
+            and [id(tensor) for _, _, tensor in self._values] == self._collected
+            and [id(tensor) for state in self._states for tensor in state.values()] == self._held
+        )
 
     def collect(self) -> Iterator[FoundTensor]:
         """See ``StatePart``."""
         state_of = self.optimizer.state
-        self._checks, self._mixed, self._count = [], {}, len(state_of)
+        self._states, self._mixed, self._count = [], {}, len(state_of)
         for each in self.parameters():
             state = state_of.get(each.param)
             if not state:
@@ -122,10 +119,11 @@ class OptimizerPart:
             if not all(isinstance(value, torch.Tensor) for value in state.values()):
                 self._mixed[each.name] = each
                 continue
-            self._checks.append((state, len(state), list(state.items())))
+            self._states.append(state)
             for key, value in state.items():
                 name = f"{self.name}/state/{each.name}/{key}"
                 yield FoundTensor(name, value, _boxes_like(each, value, name), defining=False)
+        self._held = [id(tensor) for state in self._states for tensor in state.values()]
         self.record()  # again: it depends on which state is mixed
         self._collected = [id(tensor) for _, _, tensor in self._values]
         for path, name, tensor in self._values:

@@ -65,7 +65,7 @@ class StagingJob:
 
     def __init__(self, moment: StateMoment, after: dict[int, Any], persist: bool, ordered: bool = False) -> None:
         self.moment, self.after, self.persist, self.ordered = moment, after, persist, ordered
-        self.versions = moment.collected.versions(early=False)
+        self.versions = moment.collected.versions_of()
         self.early_copied = threading.Event()
         self.copied = threading.Event()
         self.done = threading.Event()
@@ -348,17 +348,17 @@ class StateStager:
         return made
 
     def _copy(self, job: StagingJob, data: StagedData) -> None:
-        entries = job.moment.collected.entries
-        copies = PendingCopies(data, job.after)
-        early = [entry for entry in entries if entry.early]
-        sources = job.moment.early if job.moment.early is not None else [entry.data for entry in early]
-        copies.start([entry.piece for entry in early], sources)
-        if job.moment.early is None:
+        collected = job.moment.collected
+        copies = PendingCopies(job.after)
+        if job.moment.early is not None:
+            copies.start(data.plan([entry.piece for entry in collected.early], job.moment.early))
+        else:
+            copies.start(data.plan([entry.piece for entry in collected.early], [e.data for e in collected.early]))
             copies.finish()
         job.early_copied.set()
-        late = [entry for entry in entries if not entry.early]
-        copies.start([entry.piece for entry in late], [entry.data for entry in late])
-        versions = job.moment.collected.versions(early=False)
+        late = collected.late
+        copies.start(data.plan_of(late))
+        versions = collected.versions_of()
         job.events = copies.events()
         job.copied.set()
         copies.finish()

@@ -78,8 +78,8 @@ class NewCheckpoint(NamedTuple):
             values=text,
         )
         memory = memoryview(mmap.mmap(-1, size)) if size else memoryview(b"")
-        copies = PendingCopies(StagedData(memory), {})
-        copies.start(places, [data for _, data in pieces])
+        copies = PendingCopies({})
+        copies.start(StagedData(memory).plan(places, [data for _, data in pieces]))
         copies.finish()
         name = shard_name(number, self.shards)
         write_shard(self.storage, f"{self.directory}/{name}", index, memory)

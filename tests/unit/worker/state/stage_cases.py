@@ -25,10 +25,10 @@ class Gate:
         self._plain = copying.PendingCopies.start
         gate = self
 
-        def start(copies: Any, pieces: Any, sources: Any) -> None:
+        def start(copies: Any, plan: Any) -> None:
             gate.entered.set()
             assert gate.open.wait(60)
-            gate._plain(copies, pieces, sources)
+            gate._plain(copies, plan)
 
         copying.PendingCopies.start = start  # type: ignore[method-assign]
 
