@@ -43,6 +43,9 @@ VALUES_S: Final = 5.0
 VALUES_BYTES: Final = 32 << 10
 """Least memory for the Python values of a rank: generators alone have 14 KiB."""
 
+INDEX_GROWTH: Final = 6
+"""How much longer the index may be once optimizers have their state: memory is requested before."""
+
 SOON_S: Final = 2.0
 """How long an order to stage waits for the end of an optimizer's step, in seconds."""
 
@@ -282,7 +285,7 @@ class StateStager:
         with contextlib.suppress(RuntimeError):
             groups = self._groups_of(collected)
             expected = self._collection.expected_bytes() if groups.stages else 0
-            self._slots(collected, groups, expected)
+            self._slots(collected, groups, expected, INDEX_GROWTH if expected > collected.bytes else 1)
 
     def _groups_of(self, collected: CollectedState, ordered: bool = False) -> ReplicaGroups:
         if self._groups is not None and (self._digest == collected.digest or ordered):
@@ -295,9 +298,11 @@ class StateStager:
         self._groups, self._digest = found, collected.digest
         return found
 
-    def _slots(self, collected: CollectedState, groups: ReplicaGroups, data_bytes: int) -> StagingPair:
+    def _slots(
+        self, collected: CollectedState, groups: ReplicaGroups, data_bytes: int, index_growth: int = 1
+    ) -> StagingPair:
         count = len(groups.members) if groups.persists else 1
-        index_bytes = len(self._pieces_json(collected)) + count * max(self._values_bytes, VALUES_BYTES)
+        index_bytes = index_growth * len(self._pieces_json(collected)) + count * max(self._values_bytes, VALUES_BYTES)
         pair = self._keeper.slots(needed(index_bytes, data_bytes))
         if pair is None:
             raise RuntimeError(self._keeper.problem or "the keeper of this node has no memory")
