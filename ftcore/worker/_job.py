@@ -13,6 +13,7 @@ House rules: torch is imported by ``register`` alone. What the script does wrong
 an error of ours in a step is one line on standard error.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -67,6 +68,8 @@ class TrainingStep:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if error is None:
             self.end()
+        elif isinstance(error, Exception):
+            self._job.step_failed()
         self._ended = True  # a step that failed is not complete, whatever the script does with the error
 
     @property
@@ -265,6 +268,12 @@ class TrainingJob:
         if persist or _is_due(number, self._save_every):
             self.save(number, persist)
         step_boundary().reached(number)
+
+    def step_failed(self) -> None:
+        """Save in memory what was complete before a step that failed; ranks fail when another rank has died."""
+        if self._stager is not None:
+            with contextlib.suppress(Exception):  # the error of the step is the one that counts
+                self._stager.stage_now(0.0)
 
     def _mark(self, step: int) -> None:
         """Remember what forward and backward will change, for a checkpoint of this step when other ranks have died."""

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch.distributed as dist
@@ -30,11 +31,13 @@ class ReplicaGroups(NamedTuple):
         rank: the rank.
         group_of: the group of each rank; groups are numbered by their first rank.
         node_of: the node of each rank, as a number.
+        pid_of: the process of each rank; empty: not known.
     """
 
     rank: int
     group_of: tuple[int, ...]
     node_of: tuple[int, ...]
+    pid_of: tuple[int, ...] = ()
 
     @property
     def group(self) -> int:
@@ -57,10 +60,24 @@ class ReplicaGroups(NamedTuple):
         node = self.node_of[self.rank]
         return self.rank == next(rank for rank in self.members if self.node_of[rank] == node)
 
+    def stages_now(self) -> bool:
+        """Whether the rank stages tensors if others have died: it is the first living one of its group on its node."""
+        node = self.node_of[self.rank]
+        before = [rank for rank in self.members if rank < self.rank and self.node_of[rank] == node]
+        return not any(_is_alive(self.pid_of[rank]) for rank in before if self.pid_of)
+
     @property
     def persists(self) -> bool:
         """Whether the rank is the first one of its group: its shard is written to storage."""
         return self.rank == self.members[0]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
 
 
 def numbered(digests: Sequence[str]) -> tuple[int, ...]:
@@ -116,19 +133,20 @@ class ReplicaStore:
         if size == 1:
             return alone(0, 1)
         store, key = _store(), f"{_KEY}/{self._made}"
-        store.set(f"{key}/{rank}", json.dumps([digest, node_name()]))
+        store.set(f"{key}/{rank}", json.dumps([digest, node_name(), os.getpid()]))
         deadline = time.monotonic() + timeout_s
         if rank == 0:
             keys = [f"{key}/{other}" for other in range(size)]
             if not self.wait(keys, deadline):
                 return None
             found = [json.loads(store.get(each)) for each in keys]
-            store.set(f"{key}/table", json.dumps([numbered([each[0] for each in found]), _nodes(found)]))
+            digests, nodes, pids = zip(*found, strict=True)
+            store.set(f"{key}/table", json.dumps([numbered(digests), numbered(nodes), pids]))
         elif not self.wait([f"{key}/table"], deadline):
             return None
-        groups, nodes = json.loads(store.get(f"{key}/table"))
+        groups, nodes, pids = json.loads(store.get(f"{key}/table"))
         self._made += 1
-        return ReplicaGroups(rank, tuple(groups), tuple(nodes))
+        return ReplicaGroups(rank, tuple(groups), tuple(nodes), tuple(pids))
 
     def publish(self, name: str, text: str) -> None:
         """Leave a text for another rank."""
@@ -165,10 +183,6 @@ def _poll(is_done: Callable[[], bool], deadline: float, hurry: threading.Event) 
             return False
         pause_s = min(1.5 * pause_s, POLL_S_MAX)
     return True
-
-
-def _nodes(found: Sequence[Sequence[str]]) -> tuple[int, ...]:
-    return numbered([each[1] for each in found])
 
 
 def _store() -> Any:

@@ -7,8 +7,9 @@ it is not sealed, and this tensor is copied at step boundaries from then on.
 The first rank of a replica group on each node stages tensors. The others stage their Python values alone. For a shard
 that goes to storage, the first rank of a group adds the values of the others: a checkpoint has one file for each group.
 
-When other ranks have died, the keeper orders to stage the complete state. Every rank then stages its tensors. The step
-is that of the last boundary, and tensors are complete unless an optimizer has stepped since.
+When other ranks have died, the keeper orders to stage the complete state; a rank whose step fails does it by itself.
+The first living rank of a group on each node then stages the tensors. The step is that of the last boundary, and
+tensors are complete unless an optimizer has stepped since.
 
 House rules: an error of ours ends a staging, never the training, and is one line on standard error. The training thread
 never waits for the keeper, the storage or another rank.
@@ -63,7 +64,7 @@ class StagingJob:
         moment: what forward and backward change.
         after: events of CUDA streams after which the tensors have their values, by device.
         persist: whether the shard goes to storage.
-        ordered: other ranks have died: stage tensors whatever the group, and wait for no rank.
+        ordered: other ranks may have died: wait for none.
     """
 
     def __init__(self, moment: StateMoment, after: dict[int, Any], persist: bool, ordered: bool = False) -> None:
@@ -204,15 +205,16 @@ class StateStager:
     def _serve_orders(self) -> None:
         while (order := self._keeper.wait_order()) is not None:
             try:
-                step, slot = self.stage_now()
+                step, slot = self.stage_now(SOON_S)
                 self._keeper.answer(order, step, slot)
             except Exception as error:
                 self._keeper.refuse(order, str(error))
-            finally:
-                self._hurry.clear()
 
-    def stage_now(self) -> tuple[int, int]:
+    def stage_now(self, soon_s: float) -> tuple[int, int]:
         """Stage the complete state of the last step boundary, while the training thread is blocked or computes.
+
+        Args:
+            soon_s: how long to wait for the end of an optimizer's step, and for a boundary, in seconds.
 
         Returns:
             Its step and its slot.
@@ -221,15 +223,21 @@ class StateStager:
             RuntimeError: there is no complete state now.
         """
         self._hurry.set()
+        try:
+            return self._stage_now(soon_s)
+        finally:
+            self._hurry.clear()
+
+    def _stage_now(self, soon_s: float) -> tuple[int, int]:
         began = time.monotonic()
         with self._changed:
             while why := self._why_incomplete():
-                limit_s = STAGE_S if self._is_copying() else SOON_S
+                limit_s = STAGE_S if self._is_copying() else soon_s
                 if not self._changed.wait(max(0.0, began + limit_s - time.monotonic())):
                     raise RuntimeError(why)
             assert self._moment is not None
-            step, slot, has_tensors = self._sealed
-            if step == self._moment.step and has_tensors:
+            step, slot, is_complete = self._sealed
+            if step == self._moment.step and (is_complete or not self._must_stage_now()):
                 return step, slot
             if self._moment.early is None:
                 raise RuntimeError("forward and backward change too much state to copy it at each step")
@@ -240,6 +248,9 @@ class StateStager:
         if job.error:
             raise RuntimeError(job.error)
         return job.moment.step, job.slot
+
+    def _must_stage_now(self) -> bool:
+        return self._groups is None or self._groups.stages_now()
 
     def _is_copying(self) -> bool:
         return self._job is not None and not self._job.done.is_set()
@@ -322,7 +333,7 @@ class StateStager:
     def _stage(self, job: StagingJob) -> None:
         collected = job.moment.collected
         groups = self._groups_of(collected, job.ordered)
-        has_tensors = groups.stages or job.ordered
+        has_tensors = groups.stages_now() if job.ordered else groups.stages
         size = collected.bytes if has_tensors else 0
         text = job.moment.encoded({})
         self._values_bytes = max(self._values_bytes, len(text))

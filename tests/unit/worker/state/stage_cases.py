@@ -314,8 +314,8 @@ def many(out: Path, load: bool, count: int = 10_000) -> None:
 # -- orders
 
 
-def blocked(out: Path, layout: str) -> None:
-    """Rank 1 stops in the fourth step, so the others block in its collective. Ends when it is killed."""
+def blocked(out: Path, layout: str, stops: int = 1, save_every: int = 2) -> None:
+    """One rank stops in the fourth step, so the others block in its collective. Ends when it is killed."""
     rank = int(os.environ["RANK"])
     cases.connect(out)
     model = cases.build(layout)
@@ -323,13 +323,13 @@ def blocked(out: Path, layout: str) -> None:
     progress = {"epoch": 0}
     torch.manual_seed(rank)
     job = job_of(model=model, optimizer=optimizer, progress=progress)
-    for step in job.steps(until=9, save_every=2):
+    for step in job.steps(until=9, save_every=save_every):
         if step.number == 4:
             cases.dump(job, out / f"{rank}.end")
             progress["epoch"] = -1
             torch.rand(5)
             (out / f"{rank}.ready").touch()
-            if rank == 1:
+            if rank == stops:
                 signal.pause()
         with step:
             cases.train(model, optimizer)
