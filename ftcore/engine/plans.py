@@ -15,7 +15,7 @@ from ftcore.events.job import JobFinished
 from ftcore.events.policy import AlertRaised, PlanApplied, PolicyConsidered, Terms
 from ftcore.policies.base import Ask, PlanKind, Take, Verdict
 from ftcore.policies.chain import consult
-from ftcore.policies.situation import registers_state, title
+from ftcore.policies.situation import all_workers_alive, registers_state, title
 from ftcore.states.model import IncidentState, JobState, TakenPlan
 from ftcore.states.phases import awaits_verdict, is_acting, is_recovering
 
@@ -142,6 +142,10 @@ def advance_plan(turn: Turn) -> bool:
     if is_committing(state):
         return False
     if plan.finds:
+        if isinstance(terms.command, SaveCheckpoint) and not all_workers_alive(state):
+            reason = "a node was lost before all ranks could stop at one step boundary"
+            turn.emit(IncidentEscalated(policy=policy, reason=reason), incident=incident.id)
+            return True
         if not plan.boundary or not order_in_place(turn, incident, at_boundary(terms.command, plan.boundary)):
             turn.emit(
                 IncidentEscalated(policy=policy, reason="no worker reaches a step boundary"), incident=incident.id

@@ -213,7 +213,8 @@ class KeeperLink:
             theirs.close()
         self._child = True
         self._ended.clear()
-        self._reaper.watch(self._pid, self._died)
+        pid = self._pid
+        self._reaper.watch(pid, lambda code, _mono: self._died(pid, code))
         self._serve(Peer(ours))
 
     def _start_again(self) -> None:
@@ -225,7 +226,9 @@ class KeeperLink:
         self._tell(msgspec.structs.asdict(self._config))
         self._reading = self._loop.create_task(self._read(peer))
 
-    def _died(self, code: int, _mono: int) -> None:
+    def _died(self, pid: int, code: int) -> None:
+        if pid != self._pid:
+            return  # one that was replaced
         self._ended.set()
         if not self._closed:
             logger.warning("the keeper has ended; its memory is lost", exit_code=code)

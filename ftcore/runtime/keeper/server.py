@@ -109,7 +109,7 @@ class Keeper:
         self._go(self._serve_agent())
         await self._over.wait()
         self._loop.remove_reader(self._listener)
-        if self._desk.empty and self._inode is not None and _inode(self._place) == self._inode:
+        if not self._leaving and self._inode is not None and _inode(self._place) == self._inode:  # no agent removes it
             with contextlib.suppress(OSError):
                 self._place.unlink()
         self._slots.close()
@@ -279,6 +279,7 @@ class Keeper:
             self._go(self._outlive())
         else:
             self._leaving = True
+            self._loop.remove_reader(self._listener)
             self._go(self._finish(outcome))
 
     async def _outlive(self) -> None:

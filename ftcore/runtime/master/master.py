@@ -119,7 +119,10 @@ class Master:
         """Restore a removed socket. A standby does so too, because agents connect as soon as it leads."""
         while True:
             await asyncio.sleep(ADDRESS_S)
+            reachable = self._listener.reachable
             await self._listener.restore()
+            if not reachable and self.term is not None:
+                self.term.excuse_silence()  # agents could not connect, whoever looked at the socket meanwhile
 
     def _step(self, trigger: str) -> None:
         following = MASTER.step(self.phase, trigger)

@@ -339,13 +339,17 @@ class Term:
         while True:
             await asyncio.sleep(DISCOVERY_S)
             if self.liveness.leases.awaited and not self._reachable():
-                self.liveness.leases.excuse(self.clock.mono())
+                self.excuse_silence()
             elif self.liveness.leases.awaited:
                 try:
                     async with asyncio.timeout(DISCOVERY_S):
                         await self._log.leader()
                 except (FtcoreError, TimeoutError):
-                    self.liveness.leases.excuse(self.clock.mono())
+                    self.excuse_silence()
+
+    def excuse_silence(self) -> None:
+        """Extend the leases of nodes: they could not reach this master."""
+        self.liveness.leases.excuse(self.clock.mono())
 
     # -- frames of agents
 
