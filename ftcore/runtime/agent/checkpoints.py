@@ -170,12 +170,14 @@ class NodeCheckpoints:
         return Performed()
 
     async def _stage(self, keeper: KeeperClientPort, command: SaveCheckpoint) -> Performed:
+        """Let the living workers stage; what those that have ended have staged before counts as well."""
         staged = await keeper.stage(command.round)
-        await self.report_held()
-        steps = [each["step"] for each in staged if "step" in each]
+        held = await keeper.held()
+        self._report(held)
+        steps = [shard["step"] for shard in held if shard["round"] == command.round and shard["tensors"]]
         if not steps:
-            raise Refused(_reasons(staged) or "no worker registered its state")
-        return Performed(min(steps))
+            raise Refused(_reasons(staged) or "no worker of this round has staged its state")
+        return Performed(max(steps))
 
     async def _save(self, keeper: KeeperClientPort, command: SaveCheckpoint, effect: str) -> Performed:
         if self._at_boundaries is None:

@@ -227,3 +227,29 @@ def test_a_checkpoint_on_request_is_on_storage_when_it_is_answered(job: Ftrun) -
     assert job.ftctl("--job", "job", "checkpoints", "verify").returncode == 0
     assert run.end() == 0
     assert len(job.of("world.formed")) == 1
+
+
+def test_survivors_of_a_lost_node_save_one_shard_of_each_group(job: Ftrun) -> None:
+    """Ranks 0 and 2, and 1 and 3 hold the same state: without rank 1 and its memory, ranks 0 and 3 save."""
+    hold_after(job, 5)
+    run = start(job, "--local-nodes", "4", "--nproc-per-node", "1", layout="slices", until=20, persist_every=0)
+    at_step(job, 5)
+    lost = job.agent("node1")
+    memory = {pid: line for pid, line in job.processes("ftcore: keeper").items() if parent(pid) == lost}
+    for pid in (lost, *memory):
+        kill(pid)
+    go(job)
+    job.stepped(2, nodes=4)
+    assert run.end() == 0
+    assert len(memory) == 1
+    (ordered,) = [e.data.command for e in job.of("action.ordered") if e.data.effect.startswith("persist_shards")]
+    assert (ordered.step, ordered.ranks) == (5, (0, 3))
+    saved = [(e.data.shard.rank, e.data.shard.group) for e in job.of("shard.persisted") if e.data.shard.step == 5]
+    assert sorted(saved) == [(0, 0), (3, 1)]
+    assert next(e.data.step for e in job.of("checkpoint.committed")) == 5
+    assert job.of("world.formed")[-1].data.resume.step == 5
+    assert len(weights(run)) == 1
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

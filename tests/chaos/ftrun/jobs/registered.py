@@ -1,5 +1,7 @@
 """A tiny job over gloo that registers its state: DDP, or FSDP2 with the argument ``fsdp``; trains until a step.
 
+With the argument ``slices``, ranks r and r + 2 also hold the same half of a tensor, as a hand-made optimizer shard.
+
 ``do.RANK``, ``always.RANK`` and ``finish`` as for ``count.py``. It prints the weights at its end, so that a disturbed
 run can be compared with an undisturbed one.
 """
@@ -38,6 +40,9 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
 
 job = ft.join()
 job.register(model=model, optimizer=optimizer, scheduler=scheduler)
+half = torch.zeros(8)
+if LAYOUT == "slices":
+    job.register(moments={"m": ft.Slice(half, size=(16,), offset=(8 * (rank % 2),))})
 
 
 def told(name: str, number: int) -> None:
@@ -58,6 +63,7 @@ for step in job.steps(until=UNTIL, persist_every=PERSIST_EVERY):
         loss.backward()
         optimizer.step()
         scheduler.step()
+        half += step.number * (1 + rank % 2)
         step.report(loss=loss.item())
         (HERE / f"new.{rank}").write_text(str(step.number))
         (HERE / f"new.{rank}").replace(HERE / f"step.{rank}")
@@ -65,5 +71,6 @@ for step in job.steps(until=UNTIL, persist_every=PERSIST_EVERY):
 
 full = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in net.parameters()]
 digest = hashlib.sha256(b"".join(p.detach().contiguous().numpy().tobytes() for p in full)).hexdigest()[:16]
+assert LAYOUT != "slices" or half.tolist() == [(1 + rank % 2) * UNTIL * (UNTIL + 1) / 2] * 8, half
 print(f"rank {rank} ends with {digest}", flush=True)
 dist.destroy_process_group()
