@@ -218,14 +218,16 @@ class KeeperClient:
             within_s: longest wait in seconds.
 
         Returns:
-            Why shards of this node were not written; empty: all were, or there is no keeper.
+            Why shards of this node were not written, or may not have been; empty: all were, or there is no keeper.
         """
         with self._lock:
             if self._requests is None:
                 return []
             reply, fds = self._ask({"written": 1}, within_s)
             messages.close_all(fds)
-        return [f"rank {each['rank']}: {each['error']}" for each in reply.get("failed", ())]
+        if "failed" not in reply:
+            return [self.problem]
+        return [f"rank {each['rank']}: {each['error']}" for each in reply["failed"]]
 
     def close(self) -> None:
         """Close both connections; a thread in ``wait_order`` returns."""

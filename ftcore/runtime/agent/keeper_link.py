@@ -11,6 +11,7 @@ that does not answer fails the request.
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,14 @@ END_S: Final = 30.0
 """How long a leaving agent waits for its keeper to write what it holds, in seconds; it goes on without the agent."""
 
 RETRY_S: Final = 1.0
+RETRY_S_MAX: Final = 60.0
+"""Longest pause in seconds before another keeper is started, if two did not start or live for ``HEALTHY_S``; it begins
+with ``RETRY_S`` and doubles."""
+
+HEALTHY_S: Final = 10.0
 BACKLOG: Final = 128
+ERROR_BYTES: Final = 8192
+"""Bytes of a keeper's error output that are kept."""
 
 logger = structlog.get_logger()
 
@@ -81,6 +89,10 @@ class KeeperLink:
         self._number = 0
         self._reading: asyncio.Task[None] | None = None
         self._closed = False
+        self._errors = -1
+        self._printed = bytearray()
+        self._started_at = 0.0
+        self._early = 0
         self.events = KeeperEvents()
 
     @property
@@ -132,6 +144,7 @@ class KeeperLink:
             return
         self._closed = True
         self._tell({"bye": outcome})
+        processes.kill(self._pid, signal.SIGCONT)  # a stopped one would stay, with its memory
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_S):
                 if self._child:
@@ -142,9 +155,8 @@ class KeeperLink:
             logger.warning("the keeper is still writing checkpoints; it ends by itself", pid=self._pid)
 
     def close(self) -> None:
-        """Release the socket; a keeper that runs is not ended."""
+        """Release the socket. A keeper that runs is not ended, and stays watched: the supervisor must not kill it."""
         self._closed = True
-        self._reaper.forget(self._pid)
         if self._reading is not None:
             self._reading.cancel()
         if self._peer is not None:
@@ -156,6 +168,7 @@ class KeeperLink:
             self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
+        self._close_errors()
 
     async def _adopt(self) -> bool:
         channel = messages.new_socket()
@@ -201,21 +214,56 @@ class KeeperLink:
         assert self._listener is not None
         self._loop.remove_reader(self._listener)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        errors, theirs_errors = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._started_at = self._loop.time()
         try:
             argv = [sys.executable, "-P", "-m", "ftcore.runtime.keeper"]
-            self._pid = processes.spawn(argv, os.environ, {3: self._listener.fileno(), 4: theirs.fileno()}, null=(0,))
+            # It outlives the agent: whoever reads the agent's output to its end must not wait for the keeper.
+            files = {2: theirs_errors, 3: self._listener.fileno(), 4: theirs.fileno()}
+            self._pid = processes.spawn(argv, os.environ, files, null=(0, 1))
         except OSError as error:
             ours.close()
+            os.close(errors)
             logger.error("cannot start the keeper; state is not saved in memory", reason=error.strerror)
-            self._loop.call_later(RETRY_S, self._start_again)
+            self._start_later()
             return
         finally:
             theirs.close()
+            os.close(theirs_errors)
+        self._close_errors()
+        self._printed.clear()
+        self._errors = errors
+        self._loop.add_reader(errors, self._read_errors)
         self._child = True
         self._ended.clear()
         pid = self._pid
         self._reaper.watch(pid, lambda code, _mono: self._died(pid, code))
         self._serve(Peer(ours))
+
+    def _start_later(self) -> None:
+        """Let the next worker that needs a keeper start one, after a pause if the last ones did not live long."""
+        healthy = self._loop.time() > self._started_at + HEALTHY_S
+        self._early = 0 if healthy else self._early + 1
+        if self._early < 2:
+            self._start_again()
+        else:
+            self._loop.call_later(min(RETRY_S * 2.0 ** (self._early - 2), RETRY_S_MAX), self._start_again)
+
+    def _read_errors(self) -> None:
+        try:
+            data = os.read(self._errors, 65536)
+        except OSError:
+            return
+        if not data:
+            self._close_errors()
+        self._printed += data
+        del self._printed[:-ERROR_BYTES]
+
+    def _close_errors(self) -> None:
+        if self._errors >= 0:
+            self._loop.remove_reader(self._errors)
+            os.close(self._errors)
+            self._errors = -1
 
     def _start_again(self) -> None:
         if self._listener is not None and not self._closed and self._peer is None:
@@ -231,19 +279,24 @@ class KeeperLink:
             return  # one that was replaced
         self._ended.set()
         if not self._closed:
-            logger.warning("the keeper has ended; its memory is lost", exit_code=code)
+            self._read_errors()
+            output = self._printed.decode(errors="replace").strip()
+            logger.warning(
+                "the keeper has ended; its memory is lost", exit_code=code, **({"output": output} if output else {})
+            )
         self._lost()
 
     def _lost(self) -> None:
         """Forget the keeper, and listen for the next worker that needs one."""
         peer, self._peer = self._peer, None
-        if peer is not None:
-            peer.close()
+        if peer is None:
+            return
+        peer.close()
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(Refused("the keeper of this node has ended"))
         self._answers.clear()
-        self._start_again()
+        self._start_later()
 
     # -- messages
 

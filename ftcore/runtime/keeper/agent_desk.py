@@ -15,23 +15,28 @@ answer repeats:
 ``{"bye": outcome}`` ends the connection. The keeper reports by itself: ``{"persisted": shard}``, ``{"failed": shard}``,
 ``{"loaded": ...}`` and ``{"note": text}``.
 
-House rules: a request never delays another one. What is reported while there is no agent is lost: the next agent asks.
+House rules: a request never delays another one. What is reported while there is no agent waits for the next one: a
+checkpoint may be complete with it.
 """
 
 import asyncio
-from typing import Any
+from collections import deque
+from typing import Any, Final
 
 import msgspec
 
-from ftcore.runtime.keeper.config import LINGER_S, KeeperConfig
+from ftcore.runtime.keeper.config import KeeperConfig
 from ftcore.runtime.keeper.orders import StageOrders
 from ftcore.runtime.keeper.peer import Peer
 from ftcore.runtime.keeper.persist import Persister
 from ftcore.runtime.keeper.slots import SlotMemory
 from ftcore.shm import messages
 
-SETTLE_S = 1.0
+SETTLE_S: Final = 1.0
 """How long a successor waits until the end of its predecessor is noticed, in seconds."""
+
+UNTOLD_MAX: Final = 1000
+"""Reports that wait for an agent; older ones are dropped."""
 
 
 class AgentDesk:
@@ -48,6 +53,8 @@ class AgentDesk:
         self._configured = asyncio.Event()
         self._left = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._untold: deque[dict[str, Any]] = deque(maxlen=UNTOLD_MAX)
+        self._greeted = False
         self.peer: Peer | None = None
         """The agent; None: there is none."""
         self.config: KeeperConfig | None = None
@@ -59,12 +66,12 @@ class AgentDesk:
 
     @property
     def linger_s(self) -> float:
-        """How long the memory is kept without an agent, in seconds."""
-        return self.config.linger_s if self.config is not None else LINGER_S
+        """How long the memory is kept without an agent, in seconds; 0 if no agent ever used it."""
+        return self.config.linger_s if self.config is not None else 0.0
 
     def seat(self, peer: Peer) -> None:
         """Serve this agent from now on."""
-        self.peer = peer
+        self.peer, self._greeted = peer, False
         self._left.clear()
 
     async def settled(self) -> None:
@@ -75,15 +82,18 @@ class AgentDesk:
             except TimeoutError:
                 return
 
-    async def configured(self) -> KeeperConfig | None:
+    async def configured(self) -> KeeperConfig:
         """Wait for the configuration."""
         await self._configured.wait()
+        assert self.config is not None
         return self.config
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Report to the agent, if there is one."""
-        if self.peer is not None:
+        """Report to the agent, or to the next one if there is none."""
+        if self.peer is not None and self._greeted:
             self.peer.send(message)
+        else:
+            self._untold.append(message)
 
     async def serve(self) -> str | None:
         """Serve the agent until it says goodbye, or dies; returns its outcome, None if it died."""
@@ -100,7 +110,7 @@ class AgentDesk:
                 if "id" in message:
                     self._go(self._answer(peer, message))
                 else:
-                    self._configure(message)
+                    self._configure(peer, message)
         except (ValueError, LookupError, TypeError) as error:  # an agent of another version
             peer.send({"note": f"the keeper does not understand its agent: {error}"})
             return None
@@ -109,11 +119,14 @@ class AgentDesk:
             self.peer = None
             self._left.set()
 
-    def _configure(self, message: dict[str, Any]) -> None:
+    def _configure(self, peer: Peer, message: dict[str, Any]) -> None:
         self.config = msgspec.convert(message, KeeperConfig)
         self._slots.limit = self.config.memory
         self._persister.configure(self.config)
         self._configured.set()
+        self._greeted = True
+        while self._untold:
+            peer.send(self._untold.popleft())
 
     async def _answer(self, peer: Peer, message: dict[str, Any]) -> None:
         try:

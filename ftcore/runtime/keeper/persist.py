@@ -12,7 +12,6 @@ memory keeps the shard, and the next save tries again.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -96,6 +95,7 @@ class Persister:
         self._written: dict[tuple[int, int], tuple[int, PersistResult]] = {}
         self._last: dict[int, PersistResult] = {}
         self._uncommitted: set[tuple[int, int]] = set()
+        self._retaining: asyncio.Task[None] | None = None
 
     def configure(self, config: KeeperConfig) -> None:
         """Use this storage from now on."""
@@ -105,13 +105,8 @@ class Persister:
 
     # -- shards
 
-    def persist(self, kept: KeptSlot, *, told: bool = True) -> "asyncio.Task[PersistResult]":
-        """Write a slot's shard, after those that wait already; once, however often this is called.
-
-        Args:
-            kept: a slot with a complete shard.
-            told: whether the agent gets a message about the result.
-        """
+    def persist(self, kept: KeptSlot) -> "asyncio.Task[PersistResult]":
+        """Write a slot's complete shard, after those that wait already; once, however often this is called."""
         origin, sequence = kept.origin(), kept.sequence
         assert origin is not None
         key = kept.local_rank, kept.number, sequence
@@ -122,8 +117,7 @@ class Persister:
             kept.pin(queued=1)
             task = self._jobs[key] = asyncio.ensure_future(self._persist(kept, origin, sequence))
             task.add_done_callback(lambda _: self._jobs.pop(key, None))
-            if told:
-                task.add_done_callback(self._tell)
+            task.add_done_callback(self._tell)
         return self._jobs[key]
 
     def failed(self, round_: int, step: int, rank: int, error: str) -> None:
@@ -146,9 +140,13 @@ class Persister:
     async def _persist(self, kept: KeptSlot, origin: ShardOrigin, sequence: int) -> PersistResult:
         loop = asyncio.get_running_loop()
 
+        async def begin() -> dict[str, str]:
+            kept.pin(readers=1, queued=-1)
+            return self._values_of_others(origin)
+
         def write() -> PersistResult:
-            loop.call_soon_threadsafe(lambda: kept.pin(readers=1, queued=-1))
-            return self._write(kept, origin, sequence)
+            others = asyncio.run_coroutine_threadsafe(begin(), loop).result()
+            return self._write(kept, origin, sequence, others)
 
         result = await _in_thread(self._shards, write, lambda why: PersistResult(origin, kept.local_rank, error=why))
         kept.pin(readers=-1)
@@ -164,7 +162,7 @@ class Persister:
             result = task.result()
             self._report({"failed" if result.error else "persisted": result.message()})
 
-    def _write(self, kept: KeptSlot, origin: ShardOrigin, sequence: int) -> PersistResult:
+    def _write(self, kept: KeptSlot, origin: ShardOrigin, sequence: int, others: dict[str, str]) -> PersistResult:
         from ftcore.checkpoint import files
         from ftcore.checkpoint.layout import ShardIndex
         from ftcore.errors import CheckpointError
@@ -180,16 +178,14 @@ class Persister:
                 "storage less often"
             )
         with kept.slot.data() as data:
-            shard = self._with_values_of_others(msgspec.json.decode(index, type=ShardIndex))
+            shard = _with_others(msgspec.json.decode(index, type=ShardIndex), others)
             name = f"{directory}/{file}"
             made = files.write_shard(storage, name, shard, data, unchanged=lambda: kept.holds(sequence))
         seconds = time.monotonic() - began
         return PersistResult(origin, kept.local_rank, file=file, bytes=made.bytes, seconds=seconds)
 
-    def _with_values_of_others(self, shard: "ShardIndex") -> "ShardIndex":
-        """Add the Python values of other ranks of its replica group on this node: storage has one shard of a group."""
-        from ftcore.checkpoint import values
-
+    def _values_of_others(self, shard: ShardOrigin) -> dict[str, str]:
+        """Python values that other ranks of a shard's replica group have staged on this node, by rank."""
         found = {}
         for kept in self._slots.sealed():
             origin, index = kept.origin(), kept.slot.index()
@@ -197,12 +193,7 @@ class Persister:
                 continue
             if (origin.round, origin.step, origin.group) == (shard.round, shard.step, shard.group):
                 found[str(origin.rank)] = msgspec.json.decode(index, type=_ShardValues).values
-        own = values.decode(shard.values) if found else None
-        if not isinstance(own, dict):
-            return shard
-        own["others"] = {**found, **own.get("others", {})}
-        text = values.encode(own, f"the values of rank {shard.rank}")
-        return msgspec.structs.replace(shard, values=text)
+        return found
 
     # -- manifests
 
@@ -278,7 +269,7 @@ class Persister:
         for moment in sorted(self._uncommitted, reverse=True):
             if await self._commit_present(moment):
                 break
-        with contextlib.suppress(AttributeError):
+        if self._retaining is not None:
             await self._retaining
 
     def _by_moment(self) -> list[tuple[tuple[int, int], list[KeptSlot]]]:
@@ -323,6 +314,18 @@ class Persister:
         if self._storage is None:
             self._storage = Storage(config.url, config.bandwidth)
         return self._storage
+
+
+def _with_others(shard: "ShardIndex", others: dict[str, str]) -> "ShardIndex":
+    """Add the Python values of other ranks of the replica group: storage has one shard of a group."""
+    from ftcore.checkpoint import values
+
+    own = values.decode(shard.values) if others else None
+    if not isinstance(own, dict):
+        return shard
+    own["others"] = {**others, **own.get("others", {})}
+    text = values.encode(own, f"the values of rank {shard.rank}")
+    return msgspec.structs.replace(shard, values=text)
 
 
 def _one_of_each_group_first(shards: list[KeptSlot]) -> list[KeptSlot]:

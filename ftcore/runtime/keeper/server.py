@@ -99,6 +99,7 @@ class Keeper:
         self._over = asyncio.Event()
         self._terminated = asyncio.Event()
         self._leaving = False
+        self._agents = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._desk.seat(Peer(control))
 
@@ -141,7 +142,7 @@ class Keeper:
     async def _serve(self, peer: Peer, hello: WorkerHello, kind: str) -> None:
         pid, pidfd = _process_of(peer.channel)
         if pidfd >= 0:
-            self._loop.add_reader(pidfd, peer.close)
+            self._loop.add_reader(pidfd, self._process_ended, pidfd, peer)
         worker = _ConnectedWorker(hello, peer, pid, pidfd)
         try:
             if kind == "orders":
@@ -154,10 +155,12 @@ class Keeper:
                 os.close(pidfd)
                 worker.pidfd = -1
 
+    def _process_ended(self, pidfd: int, peer: Peer) -> None:
+        self._loop.remove_reader(pidfd)  # it stays readable, and a request may still be in progress
+        peer.close()
+
     async def _serve_requests(self, worker: _ConnectedWorker) -> None:
-        config = self._desk.config
-        while config is None:
-            config = await self._desk.configured()
+        config = await self._desk.configured()
         worker.peer.send({"keeper": os.getpid(), "job": config.job, "log": config.log, "url": config.url})
         before = self._workers.get(worker.hello.local_rank)
         fresh = before is not None and before.pid != worker.pid and _runs(before.pidfd)
@@ -274,6 +277,7 @@ class Keeper:
 
     async def _serve_agent(self) -> None:
         self._adopted.clear()
+        self._agents += 1
         outcome = await self._desk.serve()
         if outcome is None:
             self._go(self._outlive())
@@ -284,7 +288,7 @@ class Keeper:
 
     async def _outlive(self) -> None:
         """Save what is held, and wait for the next agent."""
-        linger_s = self._desk.config.linger_s if self._desk.config is not None else 0.0
+        agents, linger_s = self._agents, self._desk.linger_s
         if self._workers:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._workers_ended.wait(), WORKERS_END_S)
@@ -294,7 +298,7 @@ class Keeper:
         await asyncio.wait(events, timeout=linger_s, return_when=asyncio.FIRST_COMPLETED)
         for waiting in events:
             waiting.cancel()
-        if self._desk.empty:
+        if self._desk.empty and agents == self._agents:
             self._over.set()
 
     async def _finish(self, outcome: str) -> None:

@@ -74,6 +74,11 @@ class KeptSlot:
         return self.slot.header().sequence
 
     @property
+    def untouched(self) -> int:
+        """Bytes that were promised to the worker, but not taken from the machine yet."""
+        return max(0, self.slot.size - 512 * os.fstat(self.fd).st_blocks)
+
+    @property
     def pinned(self) -> bool:
         """Whether its shard is being read, or waits for it."""
         return bool(self.readers or self.queued)
@@ -164,7 +169,7 @@ class SlotMemory:
         if rank.pair is not None and fits and all(_is_right(kept.slot.size, size) for kept in rank.pair):
             return rank.pair
         try:
-            self._reserve(rank, local_rank, 2 * size)
+            self._reserve(rank, local_rank, 2 * size, forget=not fits)
             made = self._made(local_rank, rank.numbers, size), self._made(local_rank, rank.numbers + 1, size)
         except (MemoryRefused, OSError) as error:
             if rank.pair is not None and fits:
@@ -253,14 +258,26 @@ class SlotMemory:
             os.close(fd)
             raise
 
-    def _reserve(self, rank: _RankMemory, local_rank: int, need: int) -> None:
-        """Make room for a new pair of slots; old shards are given up only if it would not fit otherwise."""
+    def _reserve(self, rank: _RankMemory, local_rank: int, need: int, *, forget: bool) -> None:
+        """Make room for a new pair of slots; old shards are given up only if it would not fit otherwise.
+
+        Args:
+            rank: the memory of the local rank.
+            local_rank: the local rank.
+            need: bytes of both slots.
+            forget: whether old shards may be given up.
+
+        Raises:
+            MemoryRefused: there is no room.
+        """
         what = f"the two slots of local rank {local_rank} need {need / _GIB:.2f} GiB of staging memory"
         kept = self.newest(local_rank)
-        if not self._problem(need, [slot for slot in rank if slot is not kept]):
+        problem = self._problem(need, [slot for slot in rank if slot is not kept])
+        if not problem:
             return
-        old = [slot for each in self._ranks.values() for slot in each.old]
-        problem = self._problem(need, [*old, *(rank.pair or ())])
+        if forget:
+            old = [slot for each in self._ranks.values() for slot in each.old]
+            problem = self._problem(need, [*old, *(rank.pair or ())])
         if problem:
             raise MemoryRefused(f"{what}; {problem}")
         for each in self._ranks.values():
@@ -272,6 +289,8 @@ class SlotMemory:
         """Return why ``need`` bytes cannot be had, even if slots are given back; empty: they can."""
         back = sum(kept.slot.size for kept in freed if not kept.pinned)
         taken, left = self.size - back, self._available()
+        if left is not None:
+            left = max(0, left - sum(kept.untouched for kept in self))
         if self.limit and taken + need > self.limit:
             return (
                 f"the limit is {self.limit / _GIB:.2f} GiB, of which {taken / _GIB:.2f} GiB are in use: raise the "
