@@ -22,6 +22,8 @@ import torch.distributed as dist
 POLL_S: Final = 0.005
 POLL_S_MAX: Final = 0.1
 _KEY: Final = "ftcore/replicas"
+_PF_EXITING: Final = 4
+"""A flag of the kernel's ``/proc/PID/stat``."""
 
 
 class ReplicaGroups(NamedTuple):
@@ -73,11 +75,12 @@ class ReplicaGroups(NamedTuple):
 
 
 def _is_alive(pid: int) -> bool:
+    """Whether a process lives and is not exiting; its sockets are closed before it is a zombie."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return False
-    return state not in "ZX"
+    return fields[0] not in "ZX" and not int(fields[6]) & _PF_EXITING
 
 
 def numbered(digests: Sequence[str]) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ from ftcore.worker.state.replicas import ReplicaGroups, ReplicaStore
 AGREE_S: Final = 60.0
 """Timeout in seconds of the exchange of digests."""
 
-VALUES_S: Final = 5.0
+VALUES_S: Final = 30.0
 """Timeout in seconds for the Python values of the other ranks of a replica group."""
 
 VALUES_BYTES: Final = 32 << 10

@@ -1,6 +1,7 @@
 """Names and slices of tensors, what cannot be registered, and a script outside of ftrun."""
 
 import itertools
+import os
 import subprocess
 import sys
 import threading
@@ -171,6 +172,18 @@ def test_groups_are_numbered_by_their_first_rank() -> None:
     assert [each.members for each in places] == [(0, 2), (1, 3), (0, 2), (1, 3)]
     assert all(each.stages for each in places)
     assert [each.persists for each in places] == [True, True, False, False]
+
+
+def test_a_process_that_was_killed_stages_nothing() -> None:
+    """A zombie is no living rank; the next rank of the group on the node takes its place."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    groups = replicas.ReplicaGroups(1, (0, 0), (0, 0), (child.pid, 0))
+    assert not groups.stages_now()
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert groups.stages_now()
+    child.communicate()
+    assert groups.stages_now()
 
 
 def test_loaded_values_have_the_types_of_the_current_ones() -> None:

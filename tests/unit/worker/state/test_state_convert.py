@@ -18,7 +18,10 @@ from ftcore.errors import CheckpointError
 from ftcore.worker.state.convert import export_model, import_checkpoint
 from ftcore.worker.state.reader import FtcoreStorageReader
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled", "ignore:.*non-tensor:UserWarning")
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled", "ignore:.*non-tensor:UserWarning"),
+]
 
 
 def small() -> tuple[torch.nn.Module, torch.optim.Optimizer]:

@@ -17,6 +17,8 @@ from ftcore.checkpoint.storage import Storage
 from ftcore.checkpoint.verify import verify
 from ftcore.shm import messages
 
+pytestmark = pytest.mark.timeout(300)  # several processes with torch, one after the other
+
 
 class RealKeeper:
     """The keeper's process, and the agent's side of its control channel."""

@@ -7,6 +7,8 @@ from states import loaded, same, whole
 
 LAYOUTS = [("plain", 1), ("ddp", 2), ("fsdp2", 3), ("hsdp", 4), ("tp", 2), ("2d", 4), ("fsdp1", 2)]
 
+pytestmark = pytest.mark.timeout(300)  # several processes with torch, one after the other
+
 
 @pytest.mark.parametrize(("layout", "size"), LAYOUTS)
 @pytest.mark.parametrize("source", ["memory", "storage"])

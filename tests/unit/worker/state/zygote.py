@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 100.0
+TIMEOUT_S = 250.0
 
 
 def run(order: dict[str, Any]) -> list[int]:
