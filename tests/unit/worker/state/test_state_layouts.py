@@ -11,22 +11,22 @@ pytestmark = pytest.mark.timeout(300)  # several processes with torch, one after
 
 
 @pytest.mark.parametrize(("layout", "size"), LAYOUTS)
-@pytest.mark.parametrize("source", ["memory", "storage"])
-def test_continues_identically(ranks: Ranks, layout: str, size: int, source: str) -> None:
-    """Weights, optimizer, scheduler, generators, values and losses are those of a run without an interruption."""
+def test_continues_identically(ranks: Ranks, layout: str, size: int) -> None:
+    """From memory and from storage, weights, optimizer, scheduler, generators, values and losses are those of a run
+    without an interruption."""
     whole_run = ranks("session", size, layout=layout, until=5)
     ranks.keeper.forget()
     first = ranks("session", size, layout=layout, until=3, env={"FTCORE_CHECKPOINTS": ""})
-    if source == "storage":
+    for source in ("memory", "storage"):
+        resumed = ranks("session", size, layout=layout, until=5, seed=8, resume=(3, source), of=2)
         ranks.keeper.forget()
-    resumed = ranks("session", size, layout=layout, until=5, seed=8, resume=(3, source))
-    for rank in range(size):
-        assert loaded(resumed, rank, "start")["loaded"][0] == 3
-        for field in ("records", "rng"):
-            assert loaded(first, rank, "end")[field] == loaded(resumed, rank, "start")[field]
-        assert loaded(resumed, rank, "end")["losses"] == loaded(whole_run, rank, "end")["losses"][3:]
-    assert same(whole(first, "end"), whole(resumed, "start"))
-    assert same(whole(whole_run, "end"), whole(resumed, "end"))
+        for rank in range(size):
+            assert loaded(resumed, rank, "start")["loaded"][0] == 3
+            for field in ("records", "rng"):
+                assert loaded(first, rank, "end")[field] == loaded(resumed, rank, "start")[field]
+            assert loaded(resumed, rank, "end")["losses"] == loaded(whole_run, rank, "end")["losses"][3:]
+        assert same(whole(first, "end"), whole(resumed, "start"))
+        assert same(whole(whole_run, "end"), whole(resumed, "end"))
 
 
 RESHARDED = [
