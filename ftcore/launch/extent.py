@@ -19,6 +19,8 @@ def extent(store: str, job: str) -> str:
 
 
 async def _extent(store: str, job: str) -> str:
+    # gRPC's poller may still report to the loop of the node, which is closed; nothing here matters to the user.
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
     try:
         async with asyncio.timeout(READ_S), opened(store, job) as log:
             restored = await recall(log)

@@ -13,7 +13,7 @@ from ftcore.logs import default_store_url
 
 _COMMAND = re.compile(
     r"\bftctl (?=(?:jobs|status|events|incidents|explain|replay|export|salvage|whatif|pause|resume|drain|evict|admit"
-    r"|checkpoint|stop)\b)"
+    r"|checkpoints?|stop)\b)"
 )
 
 

@@ -25,8 +25,8 @@ with open(f"{os.environ['RANK']}.json", "w") as file:
     json.dump(dict(env=dict(os.environ), inherited=inherited), file)
 """
 
-OURS = {"FTCORE_AGENT", "FTCORE_PAGE_FD"}
-"""Only ftcore sets these: its tag for the node's processes, and the progress page."""
+OURS = {"FTCORE_AGENT", "FTCORE_PAGE_FD", "FTCORE_KEEPER", "FTCORE_CHECKPOINTS", "FTCORE_ROUND"}
+"""Only ftcore sets these: its tag for the node's processes, the progress page, and what `ftcore.worker.join` needs."""
 
 DIFFERENT = {
     "MASTER_ADDR": "127.0.0.1: a name need not resolve",
