@@ -18,6 +18,7 @@ from ftcore.checkpoint.storage import Storage
 from ftcore.checkpoint.verify import verify
 from ftcore.errors import Refused
 from ftcore.runtime.agent.keeper_link import KeeperLink
+from ftcore.runtime.agent.workers import processes
 from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.keeper.config import KeeperConfig
 from ftcore.shm.staging import needed
@@ -309,5 +310,30 @@ def test_values_of_other_ranks_are_written_with_the_shard_of_their_group(tmp_pat
             await link.commit(1, 5, [written[0]["file"]])
             (file,) = (tmp_path / "saved").glob("*/shard-*")
             assert b'"others"' in file.read_bytes() and b'\\"rank\\": 1' in file.read_bytes()
+
+    run(body())
+
+
+def test_a_supervisor_that_closes_leaves_the_keeper_alone(tmp_path: Path) -> None:
+    """It kills what workers left behind; the keeper outlives the agent, and stays watched until its end."""
+
+    async def body() -> None:
+        reaper = Reaper()
+        (tmp_path / "run").mkdir(mode=0o700)
+        config = KeeperConfig(job="job", log="", node="node", url=str(tmp_path / "saved"))
+        link = KeeperLink(reaper, str(tmp_path / "run" / "k.sock"), config)
+        await link.open()
+        link.configure("log")
+        client = worker(tmp_path)
+        assert await blocking(stage, client, 1, b"x")
+        pid = link.pid
+        client.close()
+        link.close()
+        assert pid in processes.children(os.getpid())
+        assert pid not in processes.descendants(os.getpid(), reaper.watched)
+        os.kill(pid, signal.SIGTERM)
+        await until(lambda: pid not in reaper.watched)
+        assert list((tmp_path / "saved").glob("*/manifest.json"))
+        reaper.close()
 
     run(body())
