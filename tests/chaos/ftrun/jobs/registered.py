@@ -39,10 +39,9 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
 
 job = ft.join()
-job.register(model=model, optimizer=optimizer, scheduler=scheduler)
 half = torch.zeros(8)
-if LAYOUT == "slices":
-    job.register(moments={"m": ft.Slice(half, size=(16,), offset=(8 * (rank % 2),))})
+more = {"moments": {"m": ft.Slice(half, size=(16,), offset=(8 * (rank % 2),))}} if LAYOUT == "slices" else {}
+job.register(model=model, optimizer=optimizer, scheduler=scheduler, **more)
 
 
 def told(name: str, number: int) -> None:
