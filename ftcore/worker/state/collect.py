@@ -171,11 +171,10 @@ class StateCollection:
                 return part.names[id(param)], part.flat_of(param)
         return None
 
-    def expected_bytes(self) -> int:
+    def expected_bytes(self, collected: CollectedState) -> int:
         """Bytes of this rank's data, with the state that optimizers will have after their first step."""
-        assert self.collected is not None
         optimizers = [part.optimizer for part in self.parts.values() if isinstance(part, OptimizerPart)]
-        return self.collected.bytes + sum(expected_bytes(each) for each in optimizers if not each.state)
+        return collected.bytes + sum(expected_bytes(each) for each in optimizers if not each.state)
 
     def copy_early(self, names: set[str]) -> None:
         """From now on copy tensors at the step boundary: they were changed by something else than an optimizer."""

@@ -111,6 +111,29 @@ def is_connected() -> bool:
     return bool(dist.is_available() and dist.is_initialized())
 
 
+class RankLink(NamedTuple):
+    """This rank's place, and how it reaches the others; taken by the training thread.
+
+    What the staging thread exchanges must not depend on when it runs: the process group may have been made or destroyed
+    meanwhile.
+
+    Args:
+        rank: the rank.
+        size: the number of ranks.
+        store: the store of the default process group; None: there is none.
+    """
+
+    rank: int
+    size: int
+    store: Any
+
+
+def link() -> RankLink:
+    """Return this rank's place and the store of the process group as they are now."""
+    store = dist.distributed_c10d._get_default_store() if is_connected() else None
+    return RankLink(*place(), store)
+
+
 class ReplicaStore:
     """Small messages between ranks through the store of the default process group; for the staging thread.
 
@@ -122,61 +145,63 @@ class ReplicaStore:
         self._hurry = hurry
         self._made = 0
 
-    def agree(self, digest: str, timeout_s: float) -> ReplicaGroups | None:
+    def agree(self, here: RankLink, digest: str, timeout_s: float) -> ReplicaGroups | None:
         """Exchange digests; all ranks call it for the same number of times.
 
         Args:
-            digest: of this rank's pieces.
+            here: this rank.
+            digest: of its pieces.
             timeout_s: how long to wait for the other ranks, in seconds.
 
         Returns:
             The groups; None: not all ranks have called it in time.
         """
-        rank, size = place()
+        rank, size, store = here
         if size == 1:
             return alone(0, 1)
-        store, key = _store(), f"{_KEY}/{self._made}"
+        key = f"{_KEY}/{self._made}"
         store.set(f"{key}/{rank}", json.dumps([digest, node_name(), os.getpid()]))
         deadline = time.monotonic() + timeout_s
         if rank == 0:
             keys = [f"{key}/{other}" for other in range(size)]
-            if not self.wait(keys, deadline):
+            if not self._wait(store, keys, deadline):
                 return None
             found = [json.loads(store.get(each)) for each in keys]
             digests, nodes, pids = zip(*found, strict=True)
             store.set(f"{key}/table", json.dumps([numbered(digests), numbered(nodes), pids]))
-        elif not self.wait([f"{key}/table"], deadline):
+        elif not self._wait(store, [f"{key}/table"], deadline):
             return None
         groups, nodes, pids = json.loads(store.get(f"{key}/table"))
         self._made += 1
         return ReplicaGroups(rank, tuple(groups), tuple(nodes), tuple(pids))
 
-    def publish(self, name: str, text: str) -> None:
+    def publish(self, here: RankLink, name: str, text: str) -> None:
         """Leave a text for another rank."""
-        _store().set(f"{_KEY}/{name}", text)
+        here.store.set(f"{_KEY}/{name}", text)
 
-    def collect(self, names: Sequence[str], timeout_s: float) -> dict[str, str]:
+    def collect(self, here: RankLink, names: Sequence[str], timeout_s: float) -> dict[str, str]:
         """Take texts that other ranks publish, and remove them.
 
         Args:
+            here: this rank.
             names: their names.
             timeout_s: how long to wait for them, in seconds.
 
         Returns:
             The texts that came in time.
         """
-        store, found = _store(), {}
+        store, found = here.store, {}
         deadline = time.monotonic() + timeout_s
         for name in names:
             key = f"{_KEY}/{name}"
-            if self.wait([key], deadline):
+            if self._wait(store, [key], deadline):
                 found[name] = store.get(key).decode()
                 store.delete_key(key)
         return found
 
-    def wait(self, keys: list[str], deadline: float) -> bool:
+    def _wait(self, store: Any, keys: list[str], deadline: float) -> bool:
         """Wait for keys; returns whether all exist. Polls: a blocking wait would lock the store for the main thread."""
-        return _poll(lambda: bool(_store().check(keys)), deadline, self._hurry)
+        return _poll(lambda: bool(store.check(keys)), deadline, self._hurry)
 
 
 def _poll(is_done: Callable[[], bool], deadline: float, hurry: threading.Event) -> bool:
@@ -186,7 +211,3 @@ def _poll(is_done: Callable[[], bool], deadline: float, hurry: threading.Event) 
             return False
         pause_s = min(1.5 * pause_s, POLL_S_MAX)
     return True
-
-
-def _store() -> Any:
-    return dist.distributed_c10d._get_default_store()

@@ -21,7 +21,7 @@ import queue
 import sys
 import threading
 import time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import torch
@@ -33,7 +33,7 @@ from ftcore.worker._keeper import KeeperClient, StagingPair
 from ftcore.worker.state import copying, replicas
 from ftcore.worker.state.collect import CollectedState, StateCollection, StateMoment
 from ftcore.worker.state.copying import PendingCopies, StagedData
-from ftcore.worker.state.replicas import ReplicaGroups, ReplicaStore
+from ftcore.worker.state.replicas import RankLink, ReplicaGroups, ReplicaStore
 
 AGREE_S: Final = 60.0
 """Timeout in seconds of the exchange of digests."""
@@ -57,6 +57,13 @@ FLUSH_S: Final = 60.0
 """How long a process that ends waits for its last copy, in seconds."""
 
 
+class Preparation(NamedTuple):
+    """A request for staging memory, before the first save: the registered state, and this rank."""
+
+    collected: CollectedState
+    here: RankLink
+
+
 class StagingJob:
     """One staging.
 
@@ -70,6 +77,7 @@ class StagingJob:
     def __init__(self, moment: StateMoment, after: dict[int, Any], persist: bool, ordered: bool = False) -> None:
         self.moment, self.after, self.persist, self.ordered = moment, after, persist, ordered
         self.versions = moment.collected.versions_of()
+        self.here = replicas.link()
         self.early_copied = threading.Event()
         self.copied = threading.Event()
         self.done = threading.Event()
@@ -89,7 +97,7 @@ class StateStager:
 
     def __init__(self, collection: StateCollection, keeper: KeeperClient, round_: int) -> None:
         self._collection, self._keeper, self._round = collection, keeper, round_
-        self._jobs: queue.SimpleQueue[StagingJob | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[StagingJob | Preparation] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._job: StagingJob | None = None
         self._moment: StateMoment | None = None
@@ -121,7 +129,8 @@ class StateStager:
     def prepare(self) -> None:
         """Request staging memory for the registered state, in the background."""
         self._use_device()
-        self._jobs.put(None)
+        if self._collection.collected is not None:
+            self._jobs.put(Preparation(self._collection.collected, replicas.link()))
 
     def _use_device(self) -> None:
         if self._device < 0 and copying.uses_cuda():
@@ -271,39 +280,37 @@ class StateStager:
     def _run(self) -> None:
         while True:
             job = self._jobs.get()
+            if isinstance(job, Preparation):
+                self._prepare(job)
+                continue
             try:
-                if job is None:
-                    self._prepare()
-                else:
-                    self._stage(job)
-                    job.error = ""
+                self._stage(job)
+                job.error = ""
             except Exception as error:
-                if job is not None:
-                    job.error = f"step {job.moment.step} was not staged: {error}"
-                    self._say(f"{job.error}; training goes on")
+                job.error = f"step {job.moment.step} was not staged: {error}"
+                self._say(f"{job.error}; training goes on")
             finally:
-                if job is not None:
-                    for event in (job.early_copied, job.copied, job.done):
-                        event.set()
-                    with self._changed:
-                        self._changed.notify_all()
+                for event in (job.early_copied, job.copied, job.done):
+                    event.set()
+                with self._changed:
+                    self._changed.notify_all()
 
-    def _prepare(self) -> None:
+    def _prepare(self, job: Preparation) -> None:
         """Agree on replica groups and request memory; what fails here is tried again, and reported, at a save."""
-        collected = self._collection.collected
-        if collected is None or (replicas.place()[1] > 1 and not replicas.is_connected()):
+        collected, here = job
+        if here.size > 1 and here.store is None:
             return
-        with contextlib.suppress(RuntimeError):
-            groups = self._groups_of(collected)
-            expected = self._collection.expected_bytes() if groups.stages else 0
+        with contextlib.suppress(Exception):
+            groups = self._groups_of(collected, here)
+            expected = self._collection.expected_bytes(collected) if groups.stages else 0
             self._slots(collected, groups, expected, INDEX_GROWTH if expected > collected.bytes else 1)
 
-    def _groups_of(self, collected: CollectedState, ordered: bool = False) -> ReplicaGroups:
+    def _groups_of(self, collected: CollectedState, here: RankLink, ordered: bool = False) -> ReplicaGroups:
         if self._groups is not None and (self._digest == collected.digest or ordered):
             return self._groups
-        if not replicas.is_connected():
-            return replicas.alone(*replicas.place())
-        found = self._store.agree(collected.digest, AGREE_S)
+        if here.store is None:
+            return replicas.alone(here.rank, here.size)
+        found = self._store.agree(here, collected.digest, AGREE_S)
         if found is None:
             raise RuntimeError("not all ranks have registered or saved the same kind of state at this step")
         self._groups, self._digest = found, collected.digest
@@ -332,7 +339,7 @@ class StateStager:
 
     def _stage(self, job: StagingJob) -> None:
         collected = job.moment.collected
-        groups = self._groups_of(collected, job.ordered)
+        groups = self._groups_of(collected, job.here, job.ordered)
         has_tensors = groups.stages_now() if job.ordered else groups.stages
         size = collected.bytes if has_tensors else 0
         text = job.moment.encoded({})
@@ -393,10 +400,10 @@ class StateStager:
             return {}
         step = job.moment.step
         if not groups.persists:
-            self._store.publish(f"values/{step}/{groups.rank}", text)
+            self._store.publish(job.here, f"values/{step}/{groups.rank}", text)
             return {}
         names = {f"values/{step}/{rank}": rank for rank in groups.members if rank != groups.rank}
-        found = self._store.collect(list(names), VALUES_S)
+        found = self._store.collect(job.here, list(names), VALUES_S)
         return {names[name]: text for name, text in found.items()}
 
     def _index(self, job: StagingJob, groups: ReplicaGroups, text: str, has_tensors: bool) -> bytes:
