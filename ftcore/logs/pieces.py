@@ -15,7 +15,9 @@ form one chain of digests, so a missing piece, or one of another log, is detecte
 """
 
 import contextlib
+import os
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -112,10 +114,8 @@ class FileArchive:
         try:
             if make:
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            probe = self.path / ".writable"
-            probe.touch(mode=0o600)
-            now = probe.stat().st_mtime  # the clock of the drafts' times, which may be a file server's
-            probe.unlink(missing_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.path, prefix=".writable-") as probe:
+                now = os.fstat(probe.fileno()).st_mtime  # the clock of the drafts' times, which may be a file server's
             for path in self.path.iterdir():
                 with contextlib.suppress(FileNotFoundError):  # renamed to a piece meanwhile
                     if _DRAFT.fullmatch(path.name) and now - path.stat().st_mtime > DRAFT_S:

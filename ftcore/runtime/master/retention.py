@@ -207,13 +207,15 @@ class LogRetention:
         archive = self._archive
         if archive is None or self._last == 0:
             return
+        floor = await self._log.floor()
         try:
-            floor = await self._log.floor()
             await self._extend(archive, floor)
             await self._truncate(archive, floor)
         except (Fenced, Unreachable):
             raise
         except FtcoreError as error:
+            if (await self._log.floor()).seq > floor.seq:
+                return  # a newer master truncated meanwhile; the next attempt continues behind it
             if str(error) != self._archive_error:
                 self._archive_error = str(error)
                 logger.warning("cannot use the log's archive; the log is not truncated", error=str(error))

@@ -5,6 +5,7 @@ end of a run is checked here too: the log verifies, no fact stands in it twice, 
 """
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -143,7 +144,9 @@ class Fleet(Ftrun):
     """
 
     def __init__(self, root: Path, where: Lan, etcd: Etcd, timing: dict[str, float] | None = None) -> None:
-        super().__init__(root, f"etcd://{etcd.endpoints}/test", timing)
+        # Hosts of different tests have the same addresses and share /var/tmp: without a prefix of its own, two tests
+        # that run at once have the same sockets.
+        super().__init__(root, f"etcd://{etcd.endpoints}/test-{os.urandom(4).hex()}", timing)
         self.lan, self.etcd = where, etcd
         self.env = environ({"PYTHONFAULTHANDLER": "", "OMP_NUM_THREADS": "1"} | self._timing(timing))
 

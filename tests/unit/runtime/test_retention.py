@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -255,6 +256,34 @@ def test_two_masters_that_archive_at_once_do_no_harm(tmp_path):
             running.cancel()
             assert (await place.log.floor()).seq >= floor.seq
             assert not any(isinstance(fact, ArchiveFailed) for fact in place.told)
+
+    run(scenario())
+
+
+def test_a_master_that_is_overtaken_while_it_archives_reports_nothing(tmp_path):
+    """Its successor truncates the events that it is about to read: it continues behind them."""
+
+    class Slow(FileArchive):
+        gate = threading.Event()
+
+        def reaches(self, seq: Seq):
+            self.gate.wait(30)
+            return super().reaches(seq)
+
+    async def scenario() -> None:
+        async with Place(tmp_path, "overtaken") as place:
+            slow = Slow(tmp_path, JOB)
+            async with place.retention(slow) as overtaken, place.retention() as newer:
+                await place.write(newer, 20)
+                overtaken.committed(place.state, ())
+                await _snapshots(place, newer, 50, 100, 150)
+                await place.floor_is(100)
+                slow.gate.set()
+                for last in (200, 250):
+                    await _snapshots(place, newer, last)
+                    overtaken.committed(place.state, ())
+                assert await place.whole() == list(range(1, 251))
+                assert not any(isinstance(fact, ArchiveFailed) for fact in place.told)
 
     run(scenario())
 
