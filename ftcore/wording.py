@@ -68,6 +68,7 @@ NAMES_SHOWN = 6
 
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _YEAR_S = 365 * 86400
+_PREFIXES = tuple(enumerate("KMGTP", start=1))
 _COUNT_MAX = 999
 """A larger count is shown in larger units."""
 
@@ -102,6 +103,18 @@ def format_duration(seconds: float) -> str:
     (unit, size), (below, below_size) = _UNITS[place], _UNITS[place + 1]
     rest = whole % size // below_size
     return f"{whole // size}{unit}" + (f" {rest}{below}" if rest else "")
+
+
+def format_bytes(count: int) -> str:
+    """A size as in a policy file, exactly: ``200GiB``, ``1536MiB``, ``1500TB``; a plain number if no unit divides it.
+
+    Args:
+        count: bytes.
+    """
+    units = [(base**power, f"{prefix}{i}B") for base, i in ((1024, "i"), (1000, "")) for power, prefix in _PREFIXES]
+    whole = [(size, unit) for size, unit in units if count >= size and count % size == 0]
+    size, unit = max(whole, default=(1, ""))
+    return f"{count // size}{unit}"
 
 
 def format_elapsed(value: float | None) -> str:

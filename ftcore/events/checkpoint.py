@@ -102,6 +102,7 @@ class CheckpointCommitted:
         where: its location; for a checkpoint of the script, for display only.
         seconds: how long training was paused for it.
         kept: checkpoints that are kept, this one included; 0: not reported.
+        keep_every: the first checkpoint of every so many steps is kept as well; 0: no others.
         own: ftcore wrote it: a round can resume from ``where``. False: the script wrote it and loads it by itself.
     """
 
@@ -111,6 +112,7 @@ class CheckpointCommitted:
     seconds: float = 0.0
     kept: int = 0
     own: bool = False
+    keep_every: int = 0
 
 
 @fact("state.loaded")

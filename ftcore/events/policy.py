@@ -36,6 +36,23 @@ class ChainEntry:
 
 
 @attrs.frozen(kw_only=True)
+class DeclaredCheckpoints:
+    """The policy file's settings for checkpoints; 0: not set.
+
+    Args:
+        kept: how many of the newest checkpoints are kept, the newest included.
+        keep_every: the first checkpoint of every so many steps is kept as well.
+        memory: most bytes of a node for saved state.
+        bandwidth: most bytes per second that a node writes to storage.
+    """
+
+    kept: int = 0
+    keep_every: int = 0
+    memory: int = 0
+    bandwidth: int = 0
+
+
+@attrs.frozen(kw_only=True)
 class Declared:
     """The policy file's declarations about the job.
 
@@ -47,7 +64,7 @@ class Declared:
             them if there are replicas.
         unsupported: declared abilities that this release does not support; they have no effect.
         checkpoint_every: steps between two checkpoints; 0: not declared.
-        checkpoints_kept: checkpoints that are kept, the newest included; 0: not declared.
+        checkpoints: settings for checkpoints.
         health: when nodes are checked: ``auto``, ``always``, ``suspect`` or ``never``.
         check_s: seconds that one stage of a check may take.
     """
@@ -56,7 +73,7 @@ class Declared:
     groups: tuple[tuple[int, ...], ...] = ()
     abilities: tuple[str, ...] = ()
     checkpoint_every: int = 0
-    checkpoints_kept: int = 0
+    checkpoints: DeclaredCheckpoints = attrs.field(factory=DeclaredCheckpoints)
     health: str = "auto"
     check_s: float = 60.0
     unsupported: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ from ftcore.launch.narrator import Narrator
 from ftcore.launch.paths import own_dir, private_dir
 from ftcore.launch.process import handled_signals, signal_code
 from ftcore.logs.stores import opened
+from ftcore.policies.file.job_options import CheckpointOptions
 from ftcore.policies.targets import targets
 from ftcore.ports import BoundaryControl, EventLog, RetainedLog, Supervisor
 from ftcore.runtime.agent.agent import Agent
@@ -41,9 +42,6 @@ from ftcore.runtime.master.alerts import ALERT_FLUSH_S
 
 STOP_REQUEST_S = 5.0
 """How long the node waits for the master to handle a stop request, before it ends by itself."""
-
-CHECKPOINTS_KEPT = 3
-"""Checkpoints that are kept on storage, unless the policy file says otherwise (`checkpoints_kept`)."""
 
 LAST_ALERTS_S = ALERT_FLUSH_S + 1.0
 """How long the node of an ended job waits for the masters that it started, if they may have alerts to send."""
@@ -181,14 +179,10 @@ async def _run_agent(config: NodeConfig, supervise: Supervise, log: EventLog, re
 
 async def _keeper(config: NodeConfig, reaper: Reaper) -> KeeperLink | None:
     """The link to the node's keeper; None if it cannot have one, which only the saves of scripts need."""
-    agent, policy = config.agent, config.agent.submission.policy
+    agent = config.agent
     if not agent.keeper:
         return None
-    kept = policy.declared.checkpoints_kept
-    about = KeeperConfig(
-        job=agent.job, log="", node=agent.node, url=agent.submission.spec.checkpoints, keep=kept or CHECKPOINTS_KEPT
-    )
-    link = KeeperLink(reaper, agent.keeper, about)
+    link = KeeperLink(reaper, agent.keeper, keeper_config(agent))
     try:
         await link.open()
     except OSError as error:
@@ -197,9 +191,24 @@ async def _keeper(config: NodeConfig, reaper: Reaper) -> KeeperLink | None:
     return link
 
 
+def keeper_config(agent: AgentConfig) -> KeeperConfig:
+    """The keeper's part of the job and of its policy file."""
+    declared, spec = agent.submission.policy.declared.checkpoints, agent.submission.spec
+    return KeeperConfig(
+        job=agent.job,
+        log="",
+        node=agent.node,
+        url=spec.checkpoints,
+        keep=declared.kept or CheckpointOptions().kept,
+        keep_every=declared.keep_every,
+        memory=declared.memory,
+        bandwidth=declared.bandwidth,
+    )
+
+
 def _checkpoints(config: NodeConfig, keeper: KeeperLink | None) -> NodeCheckpoints:
-    kept = config.agent.submission.policy.declared.checkpoints_kept or CHECKPOINTS_KEPT
-    checkpoints = NodeCheckpoints(keeper, kept)
+    about = keeper_config(config.agent)
+    checkpoints = NodeCheckpoints(keeper, about.keep, about.keep_every)
     if keeper is not None:
         keeper.events.persisted = checkpoints.on_persisted
         keeper.events.failed = checkpoints.on_failed

@@ -18,6 +18,12 @@ import msgspec
 DURATION_PATTERN = r"([0-9]{1,15}(\.[0-9]{1,9})? ?(ms|s|m|h|d)?|([0-9]{1,9}[dhms]){2,4})"
 """Durations as text in a policy file; the pattern does not check the order of the units."""
 
+SIZE_PATTERN = r"[0-9]{1,18}|[0-9]{1,9}(\.[0-9]{1,9})? ?[KMGTP]i?B"
+"""Sizes as text in a policy file."""
+
+SIZE_MAX = 1 << 60
+"""Largest accepted size in bytes."""
+
 TEXT_CHARS_MAX = 4096
 """Maximum length of a text option in characters; options are stored in the log."""
 
@@ -100,13 +106,22 @@ def span(doc: str, minimum: float = 0, maximum: float | None = None) -> msgspec.
     return msgspec.Meta(description=doc, ge=minimum, le=maximum, extra_json_schema={"pattern": f"^{DURATION_PATTERN}$"})
 
 
+def size(doc: str) -> msgspec.Meta:
+    """Annotate an ``int`` in bytes; policy files may write it as ``500MiB`` or ``1.5TB``.
+
+    Args:
+        doc: description, one sentence.
+    """
+    return msgspec.Meta(description=doc, ge=0, le=SIZE_MAX, extra_json_schema={"pattern": f"^({SIZE_PATTERN})$"})
+
+
 @attrs.frozen(kw_only=True)
 class Option:
     """Description of one option of a policy, for messages and documentation.
 
     Args:
         default: default value, as in JSON.
-        kind: ``int``, ``duration``, ``number``, ``bool``, ``choice``, ``text`` or ``texts``.
+        kind: ``int``, ``duration``, ``size``, ``number``, ``bool``, ``choice``, ``text`` or ``texts``.
         doc: description, one sentence.
         minimum: smallest accepted number.
         maximum: largest accepted number, or None.
@@ -148,10 +163,11 @@ def _described(field: msgspec.structs.FieldInfo) -> Option:
         raise TypeError(f"option {field.name}: invalid default: {error}") from None
     many, inner = get_origin(kind) is tuple, get_args(kind)[0] if get_origin(kind) is tuple else kind
     choices = get_args(inner) if get_origin(inner) is Literal else tuple(inner) if isinstance(inner, EnumMeta) else ()
-    plain = {int: "int", float: "duration" if meta.extra_json_schema else "number", bool: "bool"}.get(kind, "text")
+    as_text = bool(meta.extra_json_schema)
+    plain = {int: "size" if as_text else "int", float: "duration" if as_text else "number", bool: "bool"}
     return Option(
         default=default,
-        kind="texts" if many else "choice" if choices else plain,
+        kind="texts" if many else "choice" if choices else plain.get(kind, "text"),
         doc=meta.description,
         minimum=meta.ge or 0,
         maximum=meta.le,

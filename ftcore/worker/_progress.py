@@ -190,7 +190,7 @@ def saved(step: int, path: str = "", *, seconds: float = 0.0, kept: int = 0) -> 
         path: its location, for display; the first 280 bytes are kept.
         seconds: how long training was paused for it, if known.
         kept: how many checkpoints the script keeps, this one included; a rollback uses no older one. 0:
-            ``checkpoints_kept`` of the policy file, else the last 64.
+            ``job: checkpoints: kept`` of the policy file, else the last 64.
 
     Raises:
         ValueError: a number is below 0 or not finite.

@@ -12,7 +12,9 @@ from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.file.config import KEYS, check, parse
 from ftcore.policies.file.environment import POLICIES, apply_switches
+from ftcore.policies.file.job_options import CHECKPOINTS, LEAST_BYTES
 from ftcore.policies.file.schema import schema
+from ftcore.policies.file.values import SIZES
 from ftcore.policies.file.writing import shown
 from ftcore.policies.file.yaml_nodes import Problems, plain, read_tree
 from ftcore.policies.options import Option, described
@@ -36,6 +38,8 @@ def values(option: Option) -> st.SearchStrategy[Any]:
     match option.kind:
         case "int":
             right = st.integers(int(option.minimum), int(top))
+        case "size":
+            right = st.sampled_from(["200GiB", "1.5 TB", "500MiB", 1 << 30, 0])
         case "duration" | "number":
             right = st.floats(option.minimum, top, allow_nan=False)
         case "bool":
@@ -64,6 +68,7 @@ def entries(draw: st.DrawFn) -> Any:
     return {name: draw(st.fixed_dictionaries({}, optional={**options, **common}))}
 
 
+checkpoints = {key: values(option) for key, option in CHECKPOINTS.items()}
 groups = st.sampled_from([[[0, 1]], [[0, 2], [1, 3]]])
 job = st.fixed_dictionaries(
     {},
@@ -71,7 +76,7 @@ job = st.fixed_dictionaries(
         "replicas": mostly(st.sampled_from(["all", "none"]) | groups),
         "abilities": mostly(st.lists(st.sampled_from(["save", "park", "retry"]), min_size=1, max_size=3, unique=True)),
         "checkpoint_every": mostly(st.integers(1, 50)),
-        "checkpoints_kept": mostly(st.integers(1, 9)),
+        "checkpoints": mostly(st.fixed_dictionaries({}, optional=checkpoints)),
     },
 )
 rules = st.fixed_dictionaries({"rules": st.lists(mostly(st.just({"pattern": "x", "class": "hang"})), max_size=1)})
@@ -135,6 +140,17 @@ def test_any_switches_apply_or_are_refused(text: str) -> None:
         assert str(error).startswith("FTCORE_POLICIES: ")
         return
     assert changed.chain[-1].policy == "stop"
+
+
+@given(
+    st.integers(1 << 20, 1 << 60)
+    | st.builds(lambda n, unit: n * unit, st.integers(1, 999), st.sampled_from(sorted(SIZES.values())))
+)
+def test_a_size_is_written_as_it_is_read(value: int) -> None:
+    """Exactly."""
+    value = max(value, LEAST_BYTES)
+    text = f"version: 1\njob: {{checkpoints: {{memory: {shown(value, 'size')}}}}}\n"
+    assert parse(text, "p").declared.checkpoints.memory == value
 
 
 @given(st.floats(0, 1e9, allow_nan=False))

@@ -16,13 +16,13 @@ reported with a suggestion before the job starts. All errors of a file are repor
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import attrs
 
 from ftcore.errors import UsageError
 from ftcore.events.codec import digest_of
-from ftcore.events.policy import ChainEntry, Declared, PolicyLoaded
+from ftcore.events.policy import ChainEntry, Declared, DeclaredCheckpoints, PolicyLoaded
 from ftcore.faults.extra import Mistake, mistakes
 from ftcore.policies.abilities import usable_abilities
 from ftcore.policies.base import Ability
@@ -30,7 +30,8 @@ from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER, default_entry
 from ftcore.policies.external import NOTHING, External, Offered
 from ftcore.policies.file import presets
 from ftcore.policies.file.config_chain import ChainContext, is_null, mapping, read_chain, read_options
-from ftcore.policies.file.rules import clashes
+from ftcore.policies.file.job_options import CHECKPOINTS, HEALTH, CheckpointOptions
+from ftcore.policies.file.rules import broken_rules, clashes
 from ftcore.policies.file.values import read_option, words
 from ftcore.policies.file.yaml_nodes import (
     MappingNode,
@@ -45,29 +46,10 @@ from ftcore.policies.file.yaml_nodes import (
     read_tree,
     short,
 )
-from ftcore.policies.options import Options, described, says, span
+from ftcore.policies.options import Option, defaults
 from ftcore.policies.traits import Trait, has, having, traits_of
 
 SCHEMA_VERSION = 1
-
-
-class JobOptions(Options):
-    """Options for health checks in the section ``job``."""
-
-    health: Annotated[
-        Literal["auto", "always", "suspect", "never"],
-        says(
-            "when nodes check their devices and links. `suspect`: before the first start, before a new node takes "
-            "part, and before a restart after a fault that may be a node's; `always`: before every start; `never`; "
-            "`auto`: `suspect` on nodes with accelerators, otherwise `never`; default: `auto`"
-        ),
-    ] = "auto"
-    check_s: Annotated[
-        float, span("timeout of one stage of a health check; default: `60s`", minimum=1, maximum=3600)
-    ] = 60.0
-
-
-HEALTH = described(JobOptions)
 
 MEANINGS: Mapping[str, str] = {
     "version": "version of the file format; required",
@@ -77,7 +59,8 @@ MEANINGS: Mapping[str, str] = {
     "job: abilities": "what the script can do: `rollback`, `skip`. The running script itself reports `pause` and "
     "`checkpoint`",
     "job: checkpoint_every": "steps between two checkpoints; used to check the options of rollbacks",
-    "job: checkpoints_kept": "number of checkpoints that are kept, including the newest one",
+    "job: checkpoints": "checkpoints that ftcore writes, as `checkpoints: {kept: 5}`",
+    **{f"job: checkpoints: {key}": option.doc for key, option in CHECKPOINTS.items()},
     **{f"job: {key}": option.doc for key, option in HEALTH.items()},
     "faults": "how faults are classified",
     "faults: rules": "rules of this job, applied before the built-in ones: see [faults](faults.md)",
@@ -91,7 +74,7 @@ MEANINGS: Mapping[str, str] = {
 """The keys of a policy file, without the options of policies, and their descriptions."""
 
 KEYS = tuple(key for key in dict.fromkeys(key.partition(":")[0] for key in MEANINGS))
-JOB_KEYS = tuple(key.removeprefix("job: ") for key in MEANINGS if key.startswith("job: "))
+JOB_KEYS = tuple(key.removeprefix("job: ") for key in MEANINGS if key.startswith("job: ") and key.count(":") == 1)
 FAULT_KEYS = ("rules",)
 ASKS_FOR_REPLICAS = ("mindio",)
 """Presets that depend on replicas: a file that uses one must set ``job: replicas``."""
@@ -305,30 +288,43 @@ def _read_job(node: Node | None, problems: Problems) -> Declared:
         abilities = words(section["abilities"], "job: abilities", _ABILITIES, problems) or ()
     if replicas in ("all", "groups"):
         abilities = (*abilities, str(Ability.REPLICAS))
-    checks = {
-        key: value
-        for key, option in HEALTH.items()
-        if key in section and (value := read_option(section[key], f"job: {key}", option, problems)) is not None
-    }
-    counts = {}
-    for key in ("checkpoint_every", "checkpoints_kept"):
-        value = section.get(key)
-        if value is None:
-            continue
-        if isinstance(value, ScalarNode) and type(value.value) is int and value.value >= 1:
-            counts[key] = value.value
-        else:
-            problems.add(value.line, f"job: {key}: found {found(value)}; expected a whole number from 1")
+    every = section.get("checkpoint_every")
+    steps = every.value if isinstance(every, ScalarNode) and type(every.value) is int else 0
+    if every is not None and steps < 1:
+        problems.add(every.line, f"job: checkpoint_every: found {found(every)}; expected a whole number from 1")
     able = usable_abilities(abilities)
     return Declared(
         replicas=replicas,
         groups=groups,
         abilities=able,
         unsupported=tuple(ability for ability in abilities if ability not in able),
-        checkpoint_every=counts.get("checkpoint_every", 0),
-        checkpoints_kept=counts.get("checkpoints_kept", 0),
-        **checks,
+        checkpoint_every=steps,
+        checkpoints=_read_checkpoints(section.get("checkpoints"), problems),
+        **_given(section, "job", HEALTH, problems),
     )
+
+
+def _read_checkpoints(node: Node | None, problems: Problems) -> DeclaredCheckpoints:
+    where = "job: checkpoints"
+    section = mapping(node, where, tuple(CHECKPOINTS), problems) if node is not None and not is_null(node) else None
+    if section is None:
+        return DeclaredCheckpoints()
+    values = _given(section, where, CHECKPOINTS, problems)
+    for key, text in broken_rules(CheckpointOptions, {**defaults(CHECKPOINTS), **values}, list(section)):
+        problems.add(section[key].line, f"{where}: {text}")
+    return DeclaredCheckpoints(**values)
+
+
+def _given(
+    section: Mapping[str, Node], where: str, options: Mapping[str, Option], problems: Problems
+) -> dict[str, Any]:
+    """The options that a section sets, without those that are invalid."""
+    read = {
+        key: read_option(section[key], f"{where}: {key}", option, problems)
+        for key, option in options.items()
+        if key in section
+    }
+    return {key: value for key, value in read.items() if value is not None}
 
 
 def _read_replicas(node: Node, problems: Problems) -> tuple[str, tuple[tuple[int, ...], ...]]:

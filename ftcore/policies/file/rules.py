@@ -12,7 +12,7 @@ import attrs
 from ftcore.events.policy import ChainEntry, Declared
 from ftcore.policies.options import OptionRule, Options, described, filled
 from ftcore.policies.traits import Trait, having, options_of
-from ftcore.wording import format_duration, plural
+from ftcore.wording import format_bytes, format_duration, plural
 
 SHARED: tuple[OptionRule, ...] = (
     OptionRule(
@@ -61,7 +61,7 @@ def broken_rules(options: type[Options], values: Mapping[str, Any], given: Seque
     ]
 
 
-_SHOWN = {"duration": format_duration, "number": "{:g}".format}
+_SHOWN = {"duration": format_duration, "number": "{:g}".format, "size": format_bytes}
 
 
 @attrs.frozen(kw_only=True)
@@ -101,18 +101,18 @@ def _two_remedies(chain: Sequence[ChainEntry]) -> list[Clash]:
 
 
 def _retention(chain: Sequence[ChainEntry], declared: Declared) -> list[Clash]:
-    """Check that ``job: checkpoints_kept`` keeps a checkpoint to which a rollback can go back."""
-    kept, every = declared.checkpoints_kept, declared.checkpoint_every
+    """Check that ``job: checkpoints: kept`` keeps a checkpoint to which a rollback can go back."""
+    kept, every = declared.checkpoints.kept, declared.checkpoint_every
     found = []
-    for entry in having(chain, Trait.ROLLS_BACK) if kept else ():
+    for entry in having(chain, Trait.ROLLS_BACK) if kept and not declared.checkpoints.keep_every else ():
         if kept < 2:
-            text = "needs a checkpoint from before the fault, but job: checkpoints_kept: 1 keeps only the newest one, "
+            text = "needs a checkpoint from before the fault, but job: checkpoints: kept: 1 keeps only the newest, "
             found.append(Clash(policy=entry.policy, text=text + "which may be newer than the fault; keep 2 or more"))
         elif options_of(entry).back == "steps" and every and every * (kept - 1) < options_of(entry).before:
             before = options_of(entry).before
             needed = -(-before // every) + 1
             back, apart = plural(before, "step"), plural(every, "step")
             text = f"goes back {back}, but {kept} checkpoints, one every {apart}, reach back only "
-            text += f"{plural(every * (kept - 1), 'step')}; set job: checkpoints_kept: {needed}, or reduce `before`"
+            text += f"{plural(every * (kept - 1), 'step')}; set job: checkpoints: kept: {needed}, or reduce `before`"
             found.append(Clash(policy=entry.policy, text=text))
     return found

@@ -15,7 +15,8 @@ from ftcore.faults.rule import ROLES
 from ftcore.faults.taxonomy import FaultClass, Remedy
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.file import presets
-from ftcore.policies.file.config import MEANINGS, SAID_BY_SCRIPT, JobOptions
+from ftcore.policies.file.config import MEANINGS, SAID_BY_SCRIPT
+from ftcore.policies.file.job_options import CheckpointOptions, JobOptions
 
 URI = "http://json-schema.org/draft-07/schema#"
 ID = "urn:ftcore:policy-file:1"
@@ -53,7 +54,7 @@ def _job() -> Any:
         "replicas": _one_of(("none", "all")) | _list(group),
         "abilities": _words(map(str, SAID_BY_SCRIPT)),
         "checkpoint_every": count,
-        "checkpoints_kept": count,
+        "checkpoints": _record("Checkpoints", {}, base=CheckpointOptions) | None,
     }
     return _record("Job", keys, {key: MEANINGS[f"job: {key}"] for key in keys}, base=JobOptions)
 

@@ -5,7 +5,8 @@ There are no implicit conversions: ``yes`` is not a boolean, ``"5"`` not a numbe
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -22,24 +23,34 @@ from ftcore.policies.file.yaml_nodes import (
     short,
 )
 from ftcore.policies.options import TEXT_CHARS_MAX, Option
-from ftcore.wording import format_duration
+from ftcore.wording import format_bytes, format_duration
 
 DURATION_MAX_S = 1e15
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+SIZES = {
+    f"{prefix}{i}B": base**power for i, base in (("i", 1024), ("", 1000)) for power, prefix in enumerate("KMGTP", 1)
+}
 
 _DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?(ms|s|m|h|d)?")
+_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([KMGTP]i?B)")
 _IN_PARTS = re.compile(r"(?=[0-9])(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?")
 
 KINDS: Mapping[str, tuple[Any, str]] = {
     "int": (int, "a whole number"),
     "number": (float, "a number"),
     "duration": (float, "a duration such as 30, 90s, 5m or 1h30m"),
+    "size": (int, "a size such as 500MiB, 200GiB or 1.5TB, or a number of bytes"),
     "bool": (bool, "true or false"),
     "choice": (str, "one of the accepted values"),
     "text": (str, "text"),
     "texts": (list[str], "a list of texts"),
 }
 """By kind of option: its type in a file, and the expected value for messages."""
+
+_SHOWN: Mapping[str, Callable[[float], str]] = {
+    "duration": format_duration,
+    "size": lambda count: format_bytes(int(count)),
+}
 
 
 def read_option(node: Node, where: str, option: Option, problems: Problems) -> Any:
@@ -65,9 +76,9 @@ def read_option(node: Node, where: str, option: Option, problems: Problems) -> A
         expected = f"one of: {', '.join(option.choices)}" if option.kind == "choice" else expected
         problems.add(node.line, f"{where}: found {found(node)}; expected {expected}{hint}")
         return None
-    if option.kind in ("int", "number", "duration"):
+    if option.kind in ("int", "number", "duration", "size"):
         if not option.minimum <= value <= (math.inf if option.maximum is None else option.maximum):
-            show = format_duration if option.kind == "duration" else "{:.12g}".format
+            show = _SHOWN.get(option.kind, "{:.12g}".format)
             upper = f" and at most {show(option.maximum)}" if option.maximum is not None else ""
             problems.add(node.line, f"{where}: found {found(node)}; expected at least {show(option.minimum)}{upper}")
             return None
@@ -118,6 +129,8 @@ def _plain(node: Node, kind: str) -> object:
     value = plain(node)
     if kind == "duration" and isinstance(value, str):
         return duration(value)
+    if kind == "size" and isinstance(value, str):
+        return size(value)
     if kind == "duration" and isinstance(value, int | float) and not 0 <= value <= DURATION_MAX_S:
         return None
     return int(value) if isinstance(value, float) and value.is_integer() else value  # YAML reads 1e9 as a float
@@ -132,3 +145,9 @@ def duration(text: str) -> float | None:
     if parts is None:
         return None
     return sum(float(count) * UNITS[unit] for unit, count in zip("dhms", parts.groups(), strict=True) if count)
+
+
+def size(text: str) -> int | None:
+    """Parse a size to bytes: ``500MiB``, ``200 GiB``, ``1.5TB``; None if it is invalid."""
+    found = _SIZE.fullmatch(text)
+    return int(Fraction(found[1]) * SIZES[found[2]]) if found is not None else None

@@ -11,8 +11,10 @@ from ftcore.policies.abilities import CARRIED_OUT, needs_text
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.file import presets
 from ftcore.policies.file.config import SAID_BY_SCRIPT, SCHEMA_VERSION, preset
+from ftcore.policies.file.job_options import CHECKPOINTS
 from ftcore.policies.options import described
 from ftcore.states.health import MODES
+from ftcore.wording import format_bytes
 
 COLUMNS = 100
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
@@ -48,7 +50,8 @@ def _job() -> Iterator[str]:
     able = ", ".join(ability for ability in SAID_BY_SCRIPT if ability in CARRIED_OUT)
     yield f"#   abilities: [rollback]          # what the script can do: {able}"
     yield "#   checkpoint_every: 100          # steps"
-    yield "#   checkpoints_kept: 3"
+    yield f"#   checkpoints:                   # that ftcore writes; also: {', '.join([*CHECKPOINTS][1:])}"
+    yield f"#     kept: {CHECKPOINTS['kept'].default}"
     yield f"#   health: auto                   # when nodes check their devices and links: {', '.join(MODES)}"
     yield "#   check_s: 60s                   # timeout of one stage of a health check"
 
@@ -79,6 +82,8 @@ def shown(value: Any, kind: str) -> str:
     if kind == "duration":
         unit = next(((name, size) for name, size in _UNITS if value and value % size == 0), ("s", 1))
         return f"{value / unit[1]:.9f}".rstrip("0").rstrip(".") + unit[0]
+    if kind == "size":
+        return format_bytes(value)
     if kind == "texts":
         return f"[{', '.join(shown(text, 'text') for text in value)}]"
     if kind == "number":

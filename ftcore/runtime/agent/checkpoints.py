@@ -70,12 +70,13 @@ class NodeCheckpoints:
 
     Args:
         keeper: the node's keeper; None: it has none.
-        keep: how many checkpoints retention keeps; 0: all.
+        keep: how many of the newest checkpoints retention keeps; 0: all.
+        keep_every: retention also keeps the first checkpoint of every so many steps; 0: no others.
     """
 
-    def __init__(self, keeper: KeeperClientPort | None = None, keep: int = 0) -> None:
+    def __init__(self, keeper: KeeperClientPort | None = None, keep: int = 0, keep_every: int = 0) -> None:
         self._keeper = keeper
-        self._keep = keep
+        self._keep, self._keep_every = keep, keep_every
         self._record: Callable[[Any], None] = lambda fact: None
         self._who: Callable[[], tuple[str, str]] = lambda: ("", "")
         self._held: list[dict[str, Any]] | None = None
@@ -164,6 +165,7 @@ class NodeCheckpoints:
                 step=command.step,
                 where=str(done["path"]),
                 kept=self._keep,
+                keep_every=self._keep_every,
                 own=True,
             )
         )

@@ -17,7 +17,7 @@ class KeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
         node: the node's name.
         url: path or URL of the checkpoints; empty: memory only.
         keep: newest checkpoints that retention keeps.
-        keep_every: retention also keeps checkpoints of steps that are multiples of it; 0: no others.
+        keep_every: retention also keeps the first checkpoint of every so many steps; 0: no others.
         bandwidth: limit for writing to storage in bytes per second; 0: none.
         memory: most bytes of staging memory; 0: what the machine has.
         linger_s: how long the keeper keeps its memory after its agent has died, in seconds.

@@ -293,8 +293,8 @@ class SlotMemory:
             left = max(0, left - sum(kept.untouched for kept in self))
         if self.limit and taken + need > self.limit:
             return (
-                f"the limit is {self.limit / _GIB:.2f} GiB, of which {taken / _GIB:.2f} GiB are in use: raise the "
-                "limit, or split the state over more ranks"
+                f"the limit is {self.limit / _GIB:.2f} GiB, of which {taken / _GIB:.2f} GiB are in use: raise "
+                "`job: checkpoints: memory` in the policy file, or split the state over more ranks"
             )
         if left is not None and need > left + back:
             return (

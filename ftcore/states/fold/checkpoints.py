@@ -1,11 +1,16 @@
 """Handlers of saved state: what keepers hold, what is being written, what a round resumes from."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from ftcore.events import checkpoint, job
 from ftcore.events.checkpoint import HeldShard, Resume
 from ftcore.events.envelope import Event
 from ftcore.states.fold.base import Changes, on
 from ftcore.states.model import HISTORY_MAX, JobState
 from ftcore.states.training import LoadState, NodeMemory, RollbackState, SavedState, SavingState, StoredCheckpoint
+
+T = TypeVar("T")
 
 SAVING_MAX = 8
 """Checkpoints that are written at a time; the oldest one is given up for a newer one."""
@@ -61,8 +66,23 @@ def _checkpoint_committed(
         state.history.offered, state.history.at_commit = 0, False
     training.checkpoints.append(data.step)
     training.checkpoints.sort()
-    kept = data.kept or state.policy.declared.checkpoints_kept or HISTORY_MAX
-    del training.checkpoints[: -min(kept, HISTORY_MAX)]
+    kept = data.kept or state.policy.declared.checkpoints.kept
+    training.checkpoints = _retained(training.checkpoints, lambda step: step, kept, data.keep_every)
+
+
+def _retained(found: list[T], step_of: Callable[[T], int], kept: int, keep_every: int) -> list[T]:
+    """What retention keeps: the newest ones, and the first one of every so many steps.
+
+    Args:
+        found: checkpoints, in ascending order of steps.
+        step_of: returns the step of one.
+        kept: how many of the newest ones; 0: all.
+        keep_every: see ``CheckpointCommitted``.
+    """
+    keep = set(found[-(kept or HISTORY_MAX) :])
+    if keep_every > 0:
+        keep.update({step_of(each) // keep_every: each for each in reversed(found)}.values())
+    return [each for each in found if each in keep][-HISTORY_MAX:]
 
 
 def _store(saved: SavedState, data: checkpoint.CheckpointCommitted) -> bool:
@@ -74,7 +94,7 @@ def _store(saved: SavedState, data: checkpoint.CheckpointCommitted) -> bool:
     others = [each for each in saved.stored if (each.step, each.round) != (data.step, data.round)]
     others.append(StoredCheckpoint(step=data.step, round=data.round, where=data.where))
     others.sort(key=lambda each: (each.step, each.round))
-    saved.stored = others[-min(data.kept or HISTORY_MAX, HISTORY_MAX) :]
+    saved.stored = _retained(others, lambda each: each.step, data.kept, data.keep_every)
     return True
 
 

@@ -27,9 +27,19 @@ def test_the_script_declares_how_many_are_kept() -> None:
 
 def test_else_the_policy_file_declares_it() -> None:
     """The declaration of the script overrides the file's."""
-    text = "version: 1\njob: {checkpoints_kept: 2}\n"
+    text = "version: 1\njob: {checkpoints: {kept: 2}}\n"
     assert kept(JobDriver(policy=parse(text, "file")), 0, 0, 0) == [20, 30]
     assert kept(JobDriver(policy=parse(text, "file")), 3, 3, 3) == [10, 20, 30]
+
+
+def test_those_of_every_so_many_steps_are_kept_too() -> None:
+    """As retention keeps them on storage: the first one of every 30 steps, beside the newest one."""
+    driver = JobDriver()
+    driver.start()
+    for step in range(10, 101, 10):
+        driver.own(CheckpointCommitted(round=1, step=step, where=f"/saved/{step}", kept=1, keep_every=30, own=True))
+    assert driver.state.training.checkpoints == [10, 30, 60, 90, 100]
+    assert [each.step for each in driver.state.training.saved.stored] == [10, 30, 60, 90, 100]
 
 
 def test_abilities_of_the_file_count_whichever_comes_first() -> None:

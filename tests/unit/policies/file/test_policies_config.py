@@ -4,7 +4,8 @@ import pytest
 
 from ftcore.errors import UsageError
 from ftcore.policies.chain import BUILT_IN
-from ftcore.policies.file.config import HEALTH, default_chain, parse, with_max_restarts
+from ftcore.policies.file.config import default_chain, parse, with_max_restarts
+from ftcore.policies.file.job_options import HEALTH
 from ftcore.policies.options import filled
 from ftcore.states.health import MODES
 

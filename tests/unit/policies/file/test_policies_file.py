@@ -6,6 +6,7 @@ import pytest
 
 from ftcore.cli.ctl_types import duration_s
 from ftcore.errors import UsageError
+from ftcore.events.policy import DeclaredCheckpoints
 from ftcore.platforms.options import seconds_of
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER
 from ftcore.policies.external import Offered
@@ -31,14 +32,24 @@ def mistake(text: str) -> str:
     return str(caught.value)
 
 
+def test_settings_of_checkpoints():
+    """All are recorded, sizes in bytes; what is kept of every so many steps is enough for a rollback."""
+    text = "{kept: 5, keep_every: 1000, memory: 1.5 GiB, bandwidth: 2TB}"
+    said = parse(HEAD + f"job: {{checkpoints: {text}}}\n", "p").declared.checkpoints
+    assert said == DeclaredCheckpoints(kept=5, keep_every=1000, memory=3 << 29, bandwidth=2 * 10**12)
+    for nothing in ("", "{}", "~"):
+        assert parse(HEAD + f"job:\n  checkpoints: {nothing}\n", "p").declared.checkpoints == DeclaredCheckpoints()
+    assert parse(HEAD + "preset: falcon\njob: {checkpoints: {kept: 1, keep_every: 50}}\n", "p")
+
+
 def test_the_section_job():
     """Replicas, abilities and checkpoints are recorded; who has replicas has that ability."""
     said = parse(
         HEAD
-        + "job: {replicas: [[0, 2], [1, 3]], abilities: [save, rollback, park], checkpoints_kept: 3, health: always}\n",
+        + "job: {replicas: [[0, 2], [1, 3]], abilities: [save, rollback, park], checkpoint_every: 5, health: always}\n",
         "p",
     ).declared
-    assert (said.replicas, said.groups, said.checkpoints_kept) == ("groups", ((0, 2), (1, 3)), 3)
+    assert (said.replicas, said.groups, said.checkpoint_every) == ("groups", ((0, 2), (1, 3)), 5)
     assert (said.health, said.check_s) == ("always", 60.0)
     assert (said.abilities, said.unsupported) == (("rollback", "replicas"), ("save", "park"))
     assert parse(HEAD + "job: {replicas: none}\n", "p").declared.abilities == ()
@@ -111,8 +122,38 @@ def test_a_policy_may_stand_twice_for_different_faults():
             "p, line 2: job: check_s: found 0; expected at least 1s and at most 1h",
         ),
         (
-            HEAD + "job: {checkpoints_kept: 0}\n",
-            "p, line 2: job: checkpoints_kept: found 0; expected a whole number from 1",
+            HEAD + "job: {checkpoint_every: 0}\n",
+            "p, line 2: job: checkpoint_every: found 0; expected a whole number from 1",
+        ),
+        (
+            HEAD + "job: {checkpoints_kept: 2}\n",
+            "p, line 2: job: unknown key 'checkpoints_kept'; did you mean 'checkpoints'?",
+        ),
+        (HEAD + "job:\n  checkpoints: 3\n", "p, line 3: job: checkpoints: found 3; expected `key: value` lines"),
+        (
+            HEAD + "job:\n  checkpoints:\n    kept: 0\n",
+            "p, line 4: job: checkpoints: kept: found 0; expected at least 1",
+        ),
+        (
+            HEAD + "job:\n  checkpoints:\n    keep_evry: 9\n",
+            "p, line 4: job: checkpoints: unknown key 'keep_evry'; did you mean 'keep_every'?",
+        ),
+        (
+            HEAD + "job:\n  checkpoints:\n    keep_every: 1.5\n",
+            "p, line 4: job: checkpoints: keep_every: found 1.5; expected a whole number",
+        ),
+        (
+            HEAD + "job:\n  checkpoints:\n    memory: 200G\n",
+            "p, line 4: job: checkpoints: memory: found '200G'; expected a size such as 500MiB, 200GiB or 1.5TB, or a "
+            "number of bytes",
+        ),
+        (
+            HEAD + "job:\n  checkpoints:\n    kept: 2\n    bandwidth: 9999PiB\n",
+            "p, line 5: job: checkpoints: bandwidth: found '9999PiB'; expected at least 0 and at most 1024PiB",
+        ),
+        (
+            HEAD + "job:\n  checkpoints:\n    kept: 2\n    memory: 200\n",
+            "p, line 5: job: checkpoints: memory (200) is below 1MiB; write its unit, as 200GiB",
         ),
         (
             HEAD + "faults:\n  rules:\n  - {pattern: x, class: hang}\n  - {pattern: '(', class: hang}\n",
@@ -197,13 +238,13 @@ def test_a_policy_may_stand_twice_for_different_faults():
             "p, line 4: rollback_and_skip: on: loss-spike is also in `on` of recompute_step",
         ),
         (
-            HEAD + "preset: falcon\njob: {checkpoints_kept: 1}\n",
-            "p, line 1: rollback_and_skip: needs a checkpoint from before the fault, but job: checkpoints_kept: 1",
+            HEAD + "preset: falcon\njob: {checkpoints: {kept: 1}}\n",
+            "p, line 1: rollback_and_skip: needs a checkpoint from before the fault, but job: checkpoints: kept: 1",
         ),
         (
-            chain("rollback_and_skip", job="job: {checkpoint_every: 20, checkpoints_kept: 3}\n"),
+            chain("rollback_and_skip", job="job: {checkpoint_every: 20, checkpoints: {kept: 3}}\n"),
             "p, line 4: rollback_and_skip: goes back 100 steps, but 3 checkpoints, one every 20 steps, reach back only "
-            "40 steps; set job: checkpoints_kept: 6, or reduce `before`",
+            "40 steps; set job: checkpoints: kept: 6, or reduce `before`",
         ),
     ],
 )

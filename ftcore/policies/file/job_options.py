@@ -1,0 +1,59 @@
+"""Options of the section ``job`` of a policy file, with their limits and their descriptions."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final, Literal
+
+from ftcore.policies.options import Option, OptionRule, Options, described, number, says, size, span
+
+LEAST_BYTES: Final = 1 << 20
+"""A smaller amount of memory or bandwidth is a number whose unit was forgotten."""
+
+
+class JobOptions(Options):
+    """Options for health checks in the section ``job``."""
+
+    health: Annotated[
+        Literal["auto", "always", "suspect", "never"],
+        says(
+            "when nodes check their devices and links. `suspect`: before the first start, before a new node takes "
+            "part, and before a restart after a fault that may be a node's; `always`: before every start; `never`; "
+            "`auto`: `suspect` on nodes with accelerators, otherwise `never`; default: `auto`"
+        ),
+    ] = "auto"
+    check_s: Annotated[
+        float, span("timeout of one stage of a health check; default: `60s`", minimum=1, maximum=3600)
+    ] = 60.0
+
+
+def _unit_missing(option: str) -> OptionRule:
+    return OptionRule(
+        options=(option,),
+        broken=lambda values: 0 < getattr(values, option) < LEAST_BYTES,
+        text=f"{option} ({{{option}}}) is below 1MiB; write its unit, as 200GiB",
+    )
+
+
+class CheckpointOptions(Options):
+    """Options for checkpoints that ftcore writes, in the section ``job``, below ``checkpoints``."""
+
+    rules: ClassVar[tuple[OptionRule, ...]] = (_unit_missing("memory"), _unit_missing("bandwidth"))
+
+    kept: Annotated[
+        int,
+        number(
+            "how many of the newest checkpoints are kept on storage, the newest one included; default: 3", minimum=1
+        ),
+    ] = 3
+    keep_every: Annotated[
+        int, number("also keep the first checkpoint of every so many steps, as 1000; default: 0, no others")
+    ] = 0
+    memory: Annotated[
+        int, size("most memory of a node for saved state, as `200GiB`; default: 0, what the machine has")
+    ] = 0
+    bandwidth: Annotated[
+        int, size("most bytes per second that a node writes to storage, as `500MiB`; default: 0, no limit")
+    ] = 0
+
+
+HEALTH: Final[Mapping[str, Option]] = described(JobOptions)
+CHECKPOINTS: Final[Mapping[str, Option]] = described(CheckpointOptions)
