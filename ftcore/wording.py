@@ -11,6 +11,7 @@ import datetime
 import math
 import re
 from collections.abc import Callable, Collection
+from fractions import Fraction
 from typing import Any
 
 from ftcore.commands import (
@@ -274,7 +275,7 @@ def is_or_are(several: Collection[str]) -> str:
 def _formed(data: WorldFormed) -> str:
     gone = f", without {name_list(data.gone)}" if data.gone else ""
     joined = f", with {name_list(data.joined)}" if data.joined else ""
-    return f"round {data.round}: {world_size(data)}{joined}{gone}{resume_text(data.resume)}"
+    return f"round {data.round}: {world_size(data)}{joined}{gone}{resume_text(data.resume)}{batch_text(data)}"
 
 
 def resume_text(resume: Resume | None) -> str:
@@ -282,6 +283,21 @@ def resume_text(resume: Resume | None) -> str:
     if resume is None:
         return ""
     return f", resumes from step {resume.step} in {'memory' if resume.source == 'memory' else resume.where}"
+
+
+def batch_text(data: WorldFormed) -> str:
+    """The global batch of a world, after a comma; if the job does not declare it, what another size does to it."""
+    batch = data.batch
+    if batch is not None:
+        each = f"{batch.least} to {batch.most}" if batch.least < batch.most else str(batch.most)
+        scaled = f", learning rate x {batch.lr_scale:.4g}" if batch.lr_scale != 1 else ""
+        return f", global batch {batch.size}: {each} per rank{scaled}"
+    if data.size_before in (0, data.size):
+        return ""
+    return (
+        f", {data.size} instead of {plural(data.size_before, 'rank')}: a script with a fixed batch per rank now trains "
+        f"with {Fraction(data.size, data.size_before)} of its global batch (ftrun --global-batch keeps it)"
+    )
 
 
 def world_size(data: WorldFormed) -> str:

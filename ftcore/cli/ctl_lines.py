@@ -32,6 +32,7 @@ from ftcore.faults.taxonomy import title_of
 from ftcore.wording import (
     NAMES_SHOWN,
     back_off_text,
+    batch_text,
     format_elapsed,
     health_result,
     listed,
@@ -169,7 +170,8 @@ def _rolled_back(data: job.JobRolledBack) -> str:
 def _formed(data: world.WorldFormed) -> str:
     joined = f", joined: {names(data.joined)}" if data.joined else ""
     gone = f", gone: {names(data.gone)}" if data.gone else ""
-    return f"round {data.round}: {world_size(data)}, store {data.store}{joined}{gone}{resume_text(data.resume)}"
+    change = f"{joined}{gone}{resume_text(data.resume)}{batch_text(data)}"
+    return f"round {data.round}: {world_size(data)}, store {data.store}{change}"
 
 
 def _planned(data: world.RoundPlanned) -> str:

@@ -82,6 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ftrun {__version__}")
     _add_job(parser)
     _add_world(parser)
+    _add_batch(parser)
     _add_log(parser)
     _add_running(parser)
     _add_output(parser)
@@ -198,6 +199,25 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
         help="whether a master may run on this node: auto, never (workers only), only (no workers); default: auto",
     )
     _add(group, "--role", default="default", help="role of the workers, the same on all nodes")
+
+
+def _add_batch(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the global batch, for scripts that call `global_batch` of ftcore.worker")
+    _add(group, "--global-batch", type=_whole, metavar="N", help="samples of one optimizer step over all ranks")
+    _add(
+        group,
+        "--micro-batch",
+        type=positive,
+        metavar="N",
+        help="samples of one forward and backward, a divisor of the global batch (default: all samples of the rank)",
+    )
+    _add(
+        group,
+        "--batch-rule",
+        choices=("keep", "divide", "linear-lr", "sqrt-lr"),
+        help="in a smaller world: keep the global batch (default); the same, and form only worlds that divide it; or "
+        "shrink it, and scale the learning rate with it (linear-lr) or with its square root (sqrt-lr)",
+    )
 
 
 def _add_log(parser: argparse.ArgumentParser) -> None:

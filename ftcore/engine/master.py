@@ -227,6 +227,7 @@ _FLAGS = {
     "order_by": "--order-by",
     "role": "--role",
     "cwd": "the directory",
+    "batch": "--global-batch",
 }
 """Fields of a job specification, as named on the command line."""
 
@@ -258,6 +259,7 @@ def _other_times(here: Timing, there: Timing) -> str:
 
 def _shown(value: Any) -> str:
     text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    text = "nothing" if value is None else text
     text = text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."
     return text or "nothing"
 

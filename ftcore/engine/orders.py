@@ -5,7 +5,7 @@ import msgspec
 
 from ftcore.commands import CheckHealth, Command, StartWorkers
 from ftcore.events.checkpoint import Resume
-from ftcore.events.world import Member
+from ftcore.events.world import Member, WorldBatch
 from ftcore.ids import EffectId, Term
 from ftcore.policies.traits import Trait, having, limit
 from ftcore.states.model import ActionState, JobState
@@ -31,6 +31,7 @@ class Slice:
         resume_step: after a rollback: the step to resume from, even if newer checkpoints exist.
         skips: the data to skip.
         resume: the state to load, if the script registered its state; None: ftcore holds none.
+        batch: the global batch; None: the job does not declare it.
     """
 
     group_rank: int
@@ -47,6 +48,7 @@ class Slice:
     resume_step: int | None = None
     skips: tuple[Skip, ...] = ()
     resume: Resume | None = None
+    batch: WorldBatch | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -132,4 +134,5 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
         resume_step=state.training.resume_step,
         skips=tuple(state.training.skips),
         resume=world.resume,
+        batch=world.batch,
     )

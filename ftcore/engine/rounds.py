@@ -35,7 +35,8 @@ from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import ACTIVE, OUTGOING, NodePhase
 from ftcore.states.phases import awaits_outcome, is_acting, is_deferred
 from ftcore.states.resume import resume_of
-from ftcore.states.world import digest, next_size, usable
+from ftcore.states.revisions import SIZE_BEFORE, follows
+from ftcore.states.world import batch_of, digest, next_size, usable
 from ftcore.wording import plural
 
 
@@ -173,7 +174,9 @@ def advance_forming(turn: Turn) -> bool:
     world = coming_world(state, {*state.membership.unchecked, *avoided})
     assert len(world) == count
     resume = resume_of(state, world)
-    before = {member.node for member in state.rounds.world.members} if state.rounds.world is not None else set()
+    last = state.rounds.world
+    before = {member.node for member in last.members} if last is not None else set()
+    size_before = last.size if last is not None and follows(state, SIZE_BEFORE) else 0
     after = {member.node for member in world}
     for first in range(0, len(world), MEMBERS_PER_EVENT):
         chunk = world[first : first + MEMBERS_PER_EVENT]
@@ -188,6 +191,8 @@ def advance_forming(turn: Turn) -> bool:
             gone=tuple(sorted(before - after))[:NAMES_MAX],
             store=state.rounds.stores[plan.round],
             resume=resume,
+            batch=batch_of(spec, world),
+            size_before=size_before,
         ),
         incident=incident,
     )

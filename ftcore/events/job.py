@@ -2,11 +2,34 @@
 
 import attrs
 
+from ftcore.batch import BatchRule
 from ftcore.events.registry import decision, fact
 from ftcore.timing import Timing
 
 OWN_FIELDS = ("argv", "module", "no_python", "role")
 """Fields of a spec in which the nodes of a job with ``own_commands`` may differ."""
+
+
+@attrs.frozen(kw_only=True)
+class BatchSpec:
+    """The global batch that the user wants.
+
+    Args:
+        size: samples of one step over all ranks of the largest world.
+        micro: samples of a micro-batch; 0: each rank computes all of its samples at once.
+        rule: what follows when the world is smaller.
+        slots: ranks of each node, if the permitted numbers of nodes depend on it; otherwise 0.
+    """
+
+    size: int
+    micro: int = 0
+    rule: BatchRule = BatchRule.KEEP
+    slots: int = 0
+
+    def __str__(self) -> str:
+        micro = f" in micro-batches of {self.micro}" if self.micro else ""
+        slots = f", {self.slots} workers per node" if self.slots else ""
+        return f"{self.size}{micro} ({self.rule}{slots})"
 
 
 @attrs.frozen(kw_only=True)
@@ -31,6 +54,7 @@ class JobSpec:
         own_commands: each node has its own command and role, recorded in its ``node.joined``; ``argv``, ``module``,
             ``no_python`` and ``role`` are those of the node that submitted the job.
         checkpoints: directory or URL of the job's checkpoints; empty: they are kept in memory only.
+        batch: the global batch; None: it is the script's own affair.
     """
 
     argv: tuple[str, ...]
@@ -46,6 +70,7 @@ class JobSpec:
     timing: Timing = attrs.field(factory=Timing)
     own_commands: bool = False
     checkpoints: str = ""
+    batch: BatchSpec | None = None
 
     def admits(self, other: "JobSpec") -> bool:
         """Whether a node with the other spec may join this job."""

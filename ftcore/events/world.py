@@ -109,6 +109,25 @@ class WorldMembers:
     members: tuple[Member, ...]
 
 
+@attrs.frozen(kw_only=True)
+class WorldBatch:
+    """The global batch of a world, computed from the job's ``BatchSpec``.
+
+    Args:
+        size: samples of one step over all ranks.
+        micro: samples of a micro-batch; 0: each rank computes all of its samples at once.
+        lr_scale: factor for the learning rate.
+        least: samples of the rank with the fewest.
+        most: samples of the rank with the most.
+    """
+
+    size: int
+    micro: int
+    lr_scale: float
+    least: int
+    most: int
+
+
 @decision("world.formed")
 @attrs.frozen(kw_only=True)
 class WorldFormed:
@@ -123,6 +142,9 @@ class WorldFormed:
         gone: members of the previous world that this one does not have, at most 64.
         store: ``host:port`` of the round's TCPStore.
         resume: what the workers load, if they registered their state; None: nothing is known, or it is not ftcore's.
+        batch: the global batch; None: the job does not declare it.
+        size_before: number of ranks of the previous world of the run; 0: there is none, or an earlier release formed
+            this one.
     """
 
     round: int
@@ -133,6 +155,8 @@ class WorldFormed:
     gone: tuple[str, ...]
     store: str
     resume: Resume | None = None
+    batch: WorldBatch | None = None
+    size_before: int = 0
 
 
 @decision("round.started")

@@ -40,6 +40,7 @@ from ftcore.wording import (
     DONE,
     STAYS_PAUSED,
     back_off_text,
+    batch_text,
     format_elapsed,
     health_result,
     is_or_are,
@@ -138,7 +139,7 @@ class Narrator:
 
     def _formed(self, event: Event, data: WorldFormed) -> str:
         self.formed = True
-        return f"round {data.round}: {plural(data.nodes, 'node')}, {plural(data.size, 'rank')}"
+        return f"round {data.round}: {plural(data.nodes, 'node')}, {plural(data.size, 'rank')}{batch_text(data)}"
 
     def _incident(self, event: Event, data: IncidentOpened) -> str:
         assert event.incident is not None

@@ -14,6 +14,7 @@ or fields that earlier logs lack needs no revision.
 | 5 | a job that was stopped before its first run can begin one; its nodes are not released |
 | 6 | alerts and the reason of a failed job name and advise by the detail of a fault, not only by its class |
 | 7 | workers pause and save at one step boundary, which an order before finds |
+| 8 | ``world.formed`` has the number of ranks of the world before |
 """
 
 from typing import Final
@@ -34,7 +35,9 @@ BY_DETAIL: Final = 6
 
 ONE_BOUNDARY: Final = 7
 
-NEWEST: Final = 7
+SIZE_BEFORE: Final = 8
+
+NEWEST: Final = 8
 """The revision of masters of this ftcore."""
 
 

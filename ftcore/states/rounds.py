@@ -3,7 +3,7 @@
 import attrs
 
 from ftcore.events.checkpoint import Resume
-from ftcore.events.world import Member
+from ftcore.events.world import Member, WorldBatch
 
 
 @attrs.define(kw_only=True)
@@ -16,6 +16,7 @@ class WorldState:
         roles: by member, the rank of its first worker among those of its role, and how many those are; empty: all
             members have the same role.
         resume: what the workers load; None: ftcore holds no state of the job.
+        batch: the global batch; None: the job does not declare it.
     """
 
     round: int
@@ -26,6 +27,7 @@ class WorldState:
     stepped: int = 0
     roles: tuple[tuple[int, int], ...] = ()
     resume: Resume | None = None
+    batch: WorldBatch | None = None
     _seats: dict[str, int] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def seat(self, node: str) -> int | None:

@@ -17,9 +17,10 @@ from typing import Any
 import attrs
 import msgspec
 
+from ftcore.batch import batch_total, rank_batch
 from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
-from ftcore.events.world import Member
+from ftcore.events.world import Member, WorldBatch
 
 
 @attrs.frozen(kw_only=True)
@@ -155,6 +156,20 @@ def impossible(spec: JobSpec) -> str:
     if not usable(spec.nodes_max, spec):
         return f"--node-unit: found {spec.node_unit}; expected a number with a multiple within --nnodes {bounds}"
     return ""
+
+
+def batch_of(spec: JobSpec, members: Sequence[Member]) -> WorldBatch | None:
+    """The global batch of a world; None if the job does not declare it."""
+    if spec.batch is None:
+        return None
+    wanted, ranks = spec.batch, sum(member.slots for member in members)
+    most = usable(spec.nodes_max, spec)
+    total = batch_total(wanted.size, wanted.micro, wanted.rule, len(members), most, ranks)
+    return WorldBatch(
+        **total._asdict(),
+        least=rank_batch(total, ranks - 1, ranks).samples,
+        most=rank_batch(total, 0, ranks).samples,
+    )
 
 
 def digest(members: Iterable[Member]) -> str:

@@ -7,9 +7,21 @@ on request). With ``join`` it registers its state, which ftcore then saves and r
 functions do nothing, so a script runs anywhere.
 """
 
+from ftcore.batch import RankBatch
 from ftcore.worker._boundary import boundary, on_save
 from ftcore.worker._job import TrainingJob, TrainingStep, join
 from ftcore.worker._progress import report, saved, watch
 from ftcore.worker.state.slices import DeclaredSlice as Slice
 
-__all__ = ["Slice", "TrainingJob", "TrainingStep", "boundary", "join", "on_save", "report", "saved", "watch"]
+__all__ = [
+    "RankBatch",
+    "Slice",
+    "TrainingJob",
+    "TrainingStep",
+    "boundary",
+    "join",
+    "on_save",
+    "report",
+    "saved",
+    "watch",
+]

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ftcore.batch import BatchTotal, RankBatch, rank_batch, wrong_sizes
 from ftcore.shm.boundary import STAGES
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
@@ -39,6 +40,9 @@ RESUME_ENV: Final = "FTCORE_RESUME"
 CHECKPOINTS_ENV: Final = "FTCORE_CHECKPOINTS"
 RESUME_STEP_ENV: Final = "FTCORE_RESUME_STEP"
 """After a rollback, the newest step that may be resumed from."""
+
+BATCH_ENV: Final = "FTCORE_BATCH"
+"""The global batch of this world, if ``ftrun`` has one."""
 
 FLUSH_S: Final = 600.0
 """Longest wait in seconds for the last checkpoint."""
@@ -238,6 +242,32 @@ class TrainingJob:
         self._stager.flush()
         for why in self._keeper.written(within_s):
             self._say(f"the last checkpoint was not written: {why}")
+
+    def global_batch(self, size: int, micro: int = 0) -> RankBatch:
+        """Return which samples of each step this rank computes, so that all ranks together compute ``size``.
+
+        It holds for this process: in a later round, possibly with another number of ranks, the script runs again.
+
+        Args:
+            size: samples of one optimizer step over all ranks. ``ftrun --global-batch`` replaces both arguments.
+            micro: samples of one forward and backward, a divisor of ``size``; 0: all samples of the rank.
+
+        Raises:
+            ValueError: the sizes are wrong, or there are more ranks than samples.
+        """
+        text = os.environ.get(BATCH_ENV, "")
+        if text:
+            found = json.loads(text)
+            total = BatchTotal(int(found["size"]), int(found["micro"]), float(found["lr_scale"]))
+        elif why := wrong_sizes(size, micro):
+            raise ValueError(f"global_batch: {why}")
+        else:
+            total = BatchTotal(size, micro, 1.0)
+        rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+        part = rank_batch(total, rank, ranks)
+        if total.size < ranks:
+            raise ValueError(f"global_batch: {total.size} samples cannot be shared by {ranks} ranks")
+        return part
 
     def on_round(self, build: _Build) -> _Build:
         """Call a function that builds what holds a process group, now and in each later round; usable as a decorator.

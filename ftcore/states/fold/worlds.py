@@ -125,7 +125,7 @@ def _world_formed(state: JobState, event: Event, data: world.WorldFormed, change
     assert rounds.world is not None and rounds.world.round == data.round
     rounds.world.size, rounds.world.store = data.size, data.store
     rounds.world.roles = _roles(state, rounds.world.members)
-    rounds.world.resume = data.resume
+    rounds.world.resume, rounds.world.batch = data.resume, data.batch
     rounds.planned = state.training.standstill = None
     resumed(state, data.resume)
     timers.cancel(

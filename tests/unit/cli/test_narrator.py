@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from ftcore.batch import BatchRule
 from ftcore.commands import ReleaseNode
 from ftcore.events.action import ActionOrdered
-from ftcore.events.job import JobSpec
+from ftcore.events.job import BatchSpec, JobSpec
 from ftcore.events.node import NodeQuarantined
 from ftcore.events.worker import RankState, WorkersStood
 from ftcore.ids import JobName, Seq
@@ -44,6 +45,41 @@ def test_a_fault_and_its_recovery():
     assert first == "round 1: 2 nodes, 2 ranks"
     assert told[0].startswith("i1: rank 1 on node1") and told[1].startswith("i1: process_restart: restart 1 of")
     assert told[2] == "round 2: 2 nodes, 2 ranks" and told[3].startswith("i1: resolved by process_restart in ")
+
+
+def test_another_number_of_ranks_changes_the_batch():
+    """Once per change: what it means for a script with a fixed batch per rank; or the batch that the job declares."""
+    for batch, shrunk, grown in (
+        (
+            None,
+            "2 instead of 3 ranks: a script with a fixed batch per rank now trains with 2/3 of its global batch (ftrun "
+            "--global-batch keeps it)",
+            "3 instead of 2 ranks: a script with a fixed batch per rank now trains with 3/2 of its global batch (ftrun "
+            "--global-batch keeps it)",
+        ),
+        (BatchSpec(size=7), "global batch 7: 3 to 4 per rank", "global batch 7: 2 to 3 per rank"),
+        (
+            BatchSpec(size=6, rule=BatchRule.LINEAR_LR),
+            "global batch 4: 2 per rank, learning rate x 0.6667",
+            "global batch 6: 2 per rank",
+        ),
+    ):
+        driver = running(nodes=3, spec=JobSpec(argv=("t.py",), nodes_min=2, nodes_max=3, batch=batch))
+        driver.lose("node1")
+        driver.settle()
+        driver.make_steps(5)
+        driver.fail("node0", exitcode=-9)
+        driver.settle()
+        driver.make_steps(5)
+        driver.join("node1")
+        driver.settle()
+        told = [line for line in lines(driver) if line.startswith("round")]
+        same = "" if batch is None else f", {shrunk}"
+        assert told[1:] == [
+            f"round 2: 2 nodes, 2 ranks, {shrunk}",
+            f"round 3: 2 nodes, 2 ranks{same}",
+            f"round 4: 3 nodes, 3 ranks, {grown}",
+        ]
 
 
 def test_what_can_never_apply_and_what_is_known_is_not_told():

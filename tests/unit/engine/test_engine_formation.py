@@ -1,10 +1,13 @@
 """Worlds from round to round, through the production engine: members, their ranks, and the cost in steps."""
 
+import attrs
 import pytest
 
+from ftcore.batch import BatchRule
 from ftcore.commands import OpenStore
 from ftcore.engine.master import refusal
-from ftcore.events.job import JobSpec
+from ftcore.engine.orders import slice_of
+from ftcore.events.job import BatchSpec, JobSpec
 from ftcore.events.world import WorldMembers
 from ftcore.policies.file.config import parse
 from ftcore.testing.driver import JobDriver
@@ -53,6 +56,27 @@ def test_a_spare_takes_the_place_of_a_lost_node():
     driver.fail("n0", exitcode=-9)
     on(driver)
     assert world(driver) == ["n0", "n3", "n2"], "a restart moves nobody"
+
+
+def test_the_global_batch_of_each_world():
+    """It is recorded, and part of the nodes' orders; only the permitted sizes of worlds are formed."""
+    spec = JobSpec(argv=("t.py",), nodes_min=1, nodes_max=4, batch=BatchSpec(size=48, micro=4, rule=BatchRule.SQRT_LR))
+    for changed, expected in (
+        (spec, [(48, 1.0, 4, 8), (36, 0.75**0.5, 4, 8)]),
+        (attrs.evolve(spec, batch=BatchSpec(size=48, micro=4)), [(48, 1.0, 4, 8), (48, 1.0, 8, 8)]),
+        (attrs.evolve(spec, sizes=(1, 2, 4)), [(48, 1.0, 4, 8), (24, 0.5**0.5, 4, 8)]),
+    ):
+        driver = JobDriver(slots=2, spec=changed)
+        driver.submit()
+        joined(driver, "n0", "n1", "n2", "n3")
+        on(driver)
+        driver.lose("n3")
+        on(driver)
+        formed = [event.data for event in driver.events if event.type == "world.formed"]
+        found = [(data.batch.size, data.batch.lr_scale, data.batch.least, data.batch.most) for data in formed]
+        assert found == expected
+        assert [data.size_before for data in formed] == [0, 8]
+        assert slice_of(driver.state, "n0").batch == formed[-1].batch
 
 
 def test_names_decide_where_nodes_begin():

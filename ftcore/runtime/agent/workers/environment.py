@@ -28,7 +28,10 @@ RESUME = "FTCORE_RESUME"
 ROUND = "FTCORE_ROUND"
 """The round of the worker; set with ``FTCORE_KEEPER``."""
 
-OWN = (RESUME_STEP, SKIP, KEEPER, CHECKPOINTS, RESUME, ROUND)
+BATCH = "FTCORE_BATCH"
+"""The global batch of the job, as JSON: ``{"size", "micro", "lr_scale", ...}``. Not set: ``ftrun`` has none."""
+
+OWN = (RESUME_STEP, SKIP, KEEPER, CHECKPOINTS, RESUME, ROUND, BATCH)
 """Variables of ftcore; a worker inherits none of them."""
 
 
@@ -48,6 +51,8 @@ def own_env(part: Slice, round_: int, keeper: str, checkpoints: str) -> dict[str
             env[RESUME] = msgspec.json.encode(part.resume).decode()
     if part.resume_step is not None:
         env[RESUME_STEP] = str(part.resume_step)
+    if part.batch is not None:
+        env[BATCH] = msgspec.json.encode(part.batch).decode()
     if part.skips:
         env[SKIP] = msgspec.json.encode(part.skips).decode()
     return env

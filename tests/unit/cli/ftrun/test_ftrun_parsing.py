@@ -141,6 +141,15 @@ def test_slots_without_a_gpu(monkeypatch):
             "--local-nodes 3 --nnodes 2:8 --node-sizes 4,8",
             "--local-nodes: found 3; expected a permitted number",
         ),
+        ("--micro-batch 8", "--micro-batch 8 has no meaning without --global-batch"),
+        ("--batch-rule keep", "--batch-rule keep has no meaning without --global-batch"),
+        ("--global-batch 0", "--global-batch: found a global batch of 0"),
+        ("--global-batch 64 --micro-batch 12", "--micro-batch: found a micro-batch of 12; expected a divisor"),
+        ("--global-batch 7 --nnodes 4 --nproc-per-node 2", "--global-batch: found 7 samples; expected at least one"),
+        (
+            "--global-batch 64 --batch-rule divide --nnodes 3 --nproc-per-node 2",
+            "--batch-rule divide: no permitted number of nodes with 2 workers each takes equal parts of 64 samples",
+        ),
     ],
 )
 def test_worlds_that_cannot_be_are_told(flags, words, tmp_path, monkeypatch, capsys):
@@ -165,6 +174,20 @@ def test_labels_and_sizes_are_read():
     assert options.node_labels(parser, "switch=s1, rack=r=2") == {"switch": "s1", "rack": "r=2"}
     assert options.node_sizes(parser, "8,2,4,2") == (2, 4, 8)
     assert (options.node_labels(parser, None), options.node_sizes(parser, "")) == ({}, ())
+
+
+def test_worlds_that_divide_the_batch_are_permitted_sizes(tmp_path, monkeypatch):
+    """Of those that the other flags permit; the other rules permit as many nodes as without a batch."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    common = ("--nnodes", "1:12", "--node-unit", "2", "--nproc-per-node", "2", "--global-batch", "96")
+    parser = options.build_parser()
+    sizes = {}
+    for more in (("--micro-batch", "4", "--batch-rule", "divide"), ("--batch-rule", "divide"), ()):
+        args = parse(*common, *more, "x.py")
+        spec = ftrun_job._spec(parser, args, 2)
+        assert spec.batch is not None and spec.batch.size == 96
+        sizes[more] = spec.sizes
+    assert list(sizes.values()) == [(2, 4, 6, 12), (2, 4, 6, 8, 12), ()]
 
 
 def test_a_node_that_only_leads_hands_on_its_platform(tmp_path, monkeypatch):

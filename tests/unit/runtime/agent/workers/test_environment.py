@@ -6,8 +6,10 @@ import pytest
 
 from ftcore.engine.orders import Slice
 from ftcore.events.checkpoint import Resume
+from ftcore.events.world import WorldBatch
 from ftcore.runtime.agent.workers.environment import own_env, worker_env
 from ftcore.states.training import Skip
+from ftcore.worker import TrainingJob
 
 
 def env(keeper: str = "", **more: object) -> dict[str, str]:
@@ -40,7 +42,28 @@ def test_a_rollback_sets_variables():
 
 def test_without_a_rollback_no_variable_is_set():
     """Variables of an outer job are not passed on."""
-    assert not {"FTCORE_RESUME_STEP", "FTCORE_SKIP", "FTCORE_KEEPER", "FTCORE_RESUME"} & env().keys()
+    own = {"FTCORE_RESUME_STEP", "FTCORE_SKIP", "FTCORE_KEEPER", "FTCORE_RESUME", "FTCORE_BATCH"}
+    assert not own & env().keys()
+
+
+def test_a_global_batch_reaches_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ``world.formed`` names replaces the script's own numbers; without it, they hold for all processes."""
+    told = env(batch=WorldBatch(size=48, micro=8, lr_scale=0.75, least=16, most=16))
+    monkeypatch.setenv("FTCORE_BATCH", told["FTCORE_BATCH"])
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    job = TrainingJob("")
+    assert job.global_batch(64, 4) == (48, 16, 16, (range(16, 24), range(24, 32)), 0.5, 0.75)
+    monkeypatch.delenv("FTCORE_BATCH")
+    assert job.global_batch(7) == (7, 2, 3, (range(3, 5),), 6 / 7, 1.0)
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert job.global_batch(4, 2) == (4, 4, 0, (range(2), range(2, 4)), 0.5, 1.0)
+    with pytest.raises(ValueError, match="found a micro-batch of 3; expected a divisor of the global batch of 4"):
+        job.global_batch(4, 3)
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    with pytest.raises(ValueError, match="4 samples cannot be shared by 5 ranks"):
+        job.global_batch(4)
 
 
 def test_a_keeper_sets_variables() -> None:
