@@ -4,7 +4,7 @@ Used by ``runtime/master`` in production and by ``sim`` in a simulation. ``decid
 this module computes what agents receive once the decisions are durable, and which agents may take part.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -322,9 +322,17 @@ class Leases:
         """Whether a node that was expected at the last check has not connected yet."""
         return bool(self._missing)
 
-    def excuse(self, mono_ns: int) -> None:
-        """Give missing nodes two leases again, because they could not find this master until now."""
+    def excuse(self, mono_ns: int, disconnected: Collection[tuple[str, str]] = ()) -> None:
+        """Give missing nodes two leases again, because they could not find this master until now.
+
+        Args:
+            mono_ns: the current time in monotonic nanoseconds.
+            disconnected: incarnations whose stream has ended and that could not connect again; they get a new lease.
+        """
         self._arrival = mono_ns + self._lease
+        for key in disconnected:
+            if self._heard.pop(key, None) is not None:
+                self._heard[key] = mono_ns
 
     def silent(self, expected: frozenset[tuple[str, str]], mono_ns: int) -> list[tuple[str, str]]:
         """The expected nodes whose lease has expired.

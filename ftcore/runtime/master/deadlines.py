@@ -3,6 +3,9 @@
 A deadline that expires while the log cannot be written, or while this process does not run, is not a missed deadline:
 orders were not sent and answers were not read. So each expiry is checked again when its fact is sequenced, and all
 deadlines are extended after such a period; see ``due`` in ``engine/master.py``.
+
+A new master may not know how much time has passed since the newest event (``Follower.knows_clock``). It then grants
+the deadlines of earlier terms the time that they had left at that event: they may expire late, never early.
 """
 
 import asyncio
@@ -15,7 +18,6 @@ from ftcore.events.deadline import DeadlineExpired
 from ftcore.ids import Nanoseconds, seconds
 from ftcore.ports import Clock
 from ftcore.runtime.master.sequencer import Sequencer
-from ftcore.states.fold import next_deadline
 
 FROZEN_S = 1.0
 """A wait that overruns by this much means that the process was frozen and answers are still unread."""
@@ -28,13 +30,16 @@ class Deadlines:
         sequencer: has the state, and accepts the facts.
         clock: the master's clock.
         lease_s: returns the current lease of nodes, in seconds.
+        trusted: the clock is known to agree with the clock of the deadlines that run.
     """
 
-    def __init__(self, sequencer: Sequencer, clock: Clock, lease_s: Callable[[], float]) -> None:
+    def __init__(self, sequencer: Sequencer, clock: Clock, lease_s: Callable[[], float], *, trusted: bool) -> None:
         self._sequencer = sequencer
         self._clock = clock
         self._lease_s = lease_s
         self._grace_from = clock.now()
+        self._inherited = {} if trusted else dict(sequencer.state.deadlines)
+        self._unknown_ns = self._grace_from - sequencer.state.time
         self._expiring: set[tuple[str, int]] = set()
         self._changed = asyncio.Event()
 
@@ -61,15 +66,17 @@ class Deadlines:
             Seconds until the next deadline; None: nothing to do before the next commit.
         """
         state = self._sequencer.state
-        coming = next_deadline(state)
-        if coming is None or coming in self._expiring or self._sequencer.ahead or state.log.poisoned:
+        if not state.deadlines or self._sequencer.ahead or state.log.poisoned:
             return None
-        left = self._remaining(coming[1])
+        coming = min(state.deadlines.items(), key=lambda timer: (self._extended(*timer), timer))
+        if coming in self._expiring:
+            return None
+        left = self._remaining(*coming)
         if left > 0:
             return left / 1e9 + 0.001
         self._expiring.add(coming)
         expired = own_fact(DeadlineExpired(key=coming[0], due=coming[1]))
-        submitted = self._sequencer.submit(expired, lambda: self._remaining(coming[1]) <= 0)
+        submitted = self._sequencer.submit(expired, lambda: self._remaining(*coming) <= 0)
         submitted.add_done_callback(lambda _: self._expiry_handled(coming))
         return None
 
@@ -77,6 +84,9 @@ class Deadlines:
         self._expiring.discard(deadline)
         self._changed.set()  # a dropped fact causes no commit that would wake `run`
 
-    def _remaining(self, deadline: int) -> int:
+    def _extended(self, key: str, deadline: int) -> int:
+        return deadline + self._unknown_ns if self._inherited.get(key) == deadline else deadline
+
+    def _remaining(self, key: str, deadline: int) -> int:
         since = Nanoseconds(max(self._grace_from, self._sequencer.resumed))
-        return due(deadline, since, self._lease_s()) - self._clock.now()
+        return due(self._extended(key, deadline), since, self._lease_s()) - self._clock.now()

@@ -8,7 +8,7 @@ import asyncio
 
 from ftcore.errors import Truncated
 from ftcore.events.envelope import Event
-from ftcore.ids import Seq, Term
+from ftcore.ids import Seq
 from ftcore.ports import AppendOnlyLog, Host
 from ftcore.runtime.host import THIS_HOST
 from ftcore.runtime.master.alerts import Unsent
@@ -36,8 +36,8 @@ class Follower:
         self.state = JobState()
         self.unsent = Unsent()
         self.caught_up = asyncio.Event()
-        self._ahead: int | None = None
-        self._from_facts: tuple[Term, int] | None = None
+        self._live: tuple[int, int] | None = None
+        self._from_facts: tuple[int, int] | None = None
         self._log = log
         self._saw_run = saw_run
         self._host = host
@@ -46,12 +46,30 @@ class Follower:
     def ahead(self) -> int | None:
         """Nanoseconds by which the log's clock is ahead of this boot's monotonic clock; None: unknown.
 
-        The best estimate is from events that were received live. The fallback is from facts of the current run that
-        were stamped on this boot, by the agent on the same host.
+        Each term has a clock of its own, so only its own events prove it. Events that were received live do
+        (``knows_clock``). Otherwise the clock of the last term that was followed, or the wall clock, is used if it is
+        possible: not before the newest event, and not after the time of any fact that was stamped on this boot, by the
+        agent on the same host. If it is impossible, it is wrong, and the bound from the facts is used. A fact may have
+        waited in the agent's outbox until there was a master, so this bound may be too late by minutes: ``Deadlines``
+        extends the deadlines of earlier terms accordingly.
         """
-        if self._ahead is None and self._from_facts is not None and not has_ended(self.state):
-            return self._from_facts[1]
-        return self._ahead
+        live = self._live[1] if self._live is not None else None
+        if self.knows_clock:
+            return live
+        latest = self._of_newest_term(self._from_facts)
+        if latest is None or has_ended(self.state):
+            return live
+        mono = self._host.mono()
+        likely = live if live is not None else self._host.wall() - mono
+        return likely if self.state.time - mono <= likely <= latest else latest
+
+    @property
+    def knows_clock(self) -> bool:
+        """Whether ``ahead`` was measured with an event of the newest term, when it was appended."""
+        return self._of_newest_term(self._live) is not None
+
+    def _of_newest_term(self, found: tuple[int, int] | None) -> int | None:
+        return found[1] if found is not None and found[0] == self.state.term else None
 
     async def follow(self) -> None:
         """Fold events as they arrive; returns when the job has ended and all its nodes have left.
@@ -71,7 +89,8 @@ class Follower:
                     self._fold(event)
                     if self.caught_up.is_set():
                         ahead = event.time - self._host.mono()  # a lower bound: the event is slightly older
-                        self._ahead = ahead if self._ahead is None else max(self._ahead, ahead)
+                        known = self._of_newest_term(self._live)
+                        self._live = (event.term, ahead if known is None else max(known, ahead))
                     if self._is_over(begun):
                         return
             except Truncated:
@@ -118,7 +137,6 @@ class Follower:
         fold_guarded(self.state, event)
         self.unsent.feed(event)
         if event.at is not None and event.at.boot == self._host.boot != "":
-            ahead = event.time - event.at.mono  # an upper bound: includes the fact's transmission time
-            known = self._from_facts is not None and self._from_facts[0] == event.term
-            best = min(ahead, self._from_facts[1]) if known and self._from_facts is not None else ahead
-            self._from_facts = (event.term, best)
+            ahead = event.time - event.at.mono  # an upper bound: includes the time from the fact to its sequencing
+            known = self._of_newest_term(self._from_facts)
+            self._from_facts = (event.term, ahead if known is None else min(known, ahead))

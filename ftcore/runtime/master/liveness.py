@@ -74,6 +74,11 @@ class Liveness:
         """Seconds since a session's last frame."""
         return (self._clock.mono() - self.leases.last_heard(session.node, session.incarnation)) / 1e9
 
+    def excuse_disconnected(self) -> None:
+        """Extend the leases of nodes without a stream: nobody could connect to this master until now."""
+        alive = ((node.node, node.incarnation) for node in self._state().membership.alive())
+        self.leases.excuse(self._clock.mono(), [life for life in alive if self._agents.of(*life) is None])
+
     def beat(self, session: Session, beat: frames.Beat) -> None:
         """Process a heartbeat."""
         session.take(beat)

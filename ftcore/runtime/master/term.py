@@ -137,7 +137,9 @@ class Term:
         self.operator_commands = OperatorCommands(
             log.job, lambda: self.state, leading, self.admission.durable, self.record
         )
-        self.deadlines = Deadlines(self.sequencer, self.clock, lambda: self.liveness.timing.node_lease_s)
+        self.deadlines = Deadlines(
+            self.sequencer, self.clock, lambda: self.liveness.timing.node_lease_s, trusted=follower.knows_clock
+        )
         self._alerts = Alerts(self.record, parts.send)
         self._policy_runner = PolicyRunner(self.record, parts.ask)
         self._platform_client = None
@@ -338,18 +340,18 @@ class Term:
         """While nodes are awaited, look this master up as they do; extend their leases while the lookup fails."""
         while True:
             await asyncio.sleep(DISCOVERY_S)
-            if self.liveness.leases.awaited and not self._reachable():
+            if not self._reachable():
                 self.excuse_silence()
             elif self.liveness.leases.awaited:
                 try:
                     async with asyncio.timeout(DISCOVERY_S):
                         await self._log.leader()
                 except (FtcoreError, TimeoutError):
-                    self.excuse_silence()
+                    self.liveness.leases.excuse(self.clock.mono())
 
     def excuse_silence(self) -> None:
-        """Extend the leases of nodes: they could not reach this master."""
-        self.liveness.leases.excuse(self.clock.mono())
+        """Extend the leases of all nodes that are not connected: they could not reach this master."""
+        self.liveness.excuse_disconnected()
 
     # -- frames of agents
 

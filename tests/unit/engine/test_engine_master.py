@@ -249,6 +249,20 @@ def test_nodes_that_could_not_find_the_master_get_two_leases_again():
     assert leases.silent(nodes, 160) == [("a", "1")] and not leases.awaited
 
 
+def test_a_node_that_could_not_connect_again_gets_a_new_lease():
+    """A node whose stream broke is not lost while the master's socket is removed; connected nodes get nothing."""
+    leases = Leases(lease_ns=20, look_ns=10)
+    nodes = frozenset({("a", "1"), ("b", "1"), ("c", "1")})
+    for name, _ in sorted(nodes):
+        leases.heard(name, "1", 100)
+    leases.heard("c", "1", 105)
+    leases.excuse(115, disconnected=[("a", "1"), ("unknown", "1")])
+    assert leases.silent(nodes, 115) == []
+    assert leases.silent(nodes, 121) == [("b", "1")]
+    assert leases.silent(nodes, 131) == [("b", "1"), ("c", "1")]
+    assert leases.silent(nodes, 136) == sorted(nodes)
+
+
 def test_time_in_which_the_master_did_not_run_does_not_count():
     """A check that is much too late extends all leases by the gap."""
     leases = Leases(lease_ns=20, look_ns=10)
