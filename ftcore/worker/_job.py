@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 ROUND_ENV: Final = "FTCORE_ROUND"
 """The round of this process."""
 
+LOCAL_RANK_ENV: Final = "FTCORE_LOCAL_RANK"
+"""The rank of this process on its node; LOCAL_RANK may be 0 on all of them."""
+
 RESUME_ENV: Final = "FTCORE_RESUME"
 CHECKPOINTS_ENV: Final = "FTCORE_CHECKPOINTS"
 RESUME_STEP_ENV: Final = "FTCORE_RESUME_STEP"
@@ -144,7 +147,7 @@ class TrainingJob:
         collection.register(objects)
         if self._stager is None:
             round_ = int(os.environ.get(ROUND_ENV, "0"))
-            rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
+            rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", LOCAL_RANK_ENV))
             self._collection, self._keeper = collection, KeeperClient(self._path, rank, local_rank, round_)
             if not self._keeper.connect():
                 self._say(f"saves are not possible now: {self._keeper.problem}")

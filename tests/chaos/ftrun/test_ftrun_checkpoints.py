@@ -87,10 +87,14 @@ def loaded(job: Ftrun) -> list[Any]:
 
 
 def test_a_killed_worker_costs_no_completed_step(undisturbed: tuple[str, set[str]], job: Ftrun) -> None:
-    """The next round resumes from memory, and the weights equal those of an undisturbed run to the last bit."""
+    """The next round resumes from memory, and the weights equal those of an undisturbed run to the last bit.
+
+    So they do if LOCAL_RANK is 0 on all ranks: each has memory of its own.
+    """
     layout, expected = undisturbed
     hold_after(job, 20)
-    run = start(job, layout=layout)
+    flags = (*TWO, "--virtual-local-rank") if layout == "fsdp" else TWO
+    run = start(job, *flags, layout=layout)
     at_step(job, 20)
     kill(job.pids(1)[1])
     go(job)

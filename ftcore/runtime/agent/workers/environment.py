@@ -31,7 +31,11 @@ ROUND = "FTCORE_ROUND"
 BATCH = "FTCORE_BATCH"
 """The global batch of the job, as JSON: ``{"size", "micro", "lr_scale", ...}``. Not set: ``ftrun`` has none."""
 
-OWN = (RESUME_STEP, SKIP, KEEPER, CHECKPOINTS, RESUME, ROUND, BATCH)
+LOCAL_RANK = "FTCORE_LOCAL_RANK"
+"""The worker's rank on the node, for the keeper: with ``--virtual-local-rank``, LOCAL_RANK is 0 on all of them. Set
+with ``FTCORE_KEEPER``."""
+
+OWN = (RESUME_STEP, SKIP, KEEPER, CHECKPOINTS, RESUME, ROUND, LOCAL_RANK, BATCH)
 """Variables of ftcore; a worker inherits none of them."""
 
 
@@ -88,6 +92,8 @@ def worker_env(
     for name in OWN:
         env.pop(name, None)
     env |= own or {}
+    if KEEPER in env:
+        env[LOCAL_RANK] = str(local_rank)
     env.update(
         {
             "LOCAL_RANK": str(local_rank),

@@ -44,7 +44,8 @@ def _child(order: dict[str, Any], rank: int) -> None:
         log = os.open(Path(order["out"]) / f"{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        place = {"RANK": str(rank), "WORLD_SIZE": str(order["ranks"]), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"}
+        place = {"RANK": str(rank), "WORLD_SIZE": str(order["ranks"]), "GROUP_RANK": "0"}
+        place["FTCORE_LOCAL_RANK"] = str(rank)
         os.environ.update(place | order["env"]["all"] | order["env"].get(str(rank), {}))
         import faulthandler
         import importlib

@@ -42,8 +42,8 @@ def test_a_rollback_sets_variables():
 
 def test_without_a_rollback_no_variable_is_set():
     """Variables of an outer job are not passed on."""
-    own = {"FTCORE_RESUME_STEP", "FTCORE_SKIP", "FTCORE_KEEPER", "FTCORE_RESUME", "FTCORE_BATCH"}
-    assert not own & env().keys()
+    outer = {"FTCORE_RESUME_STEP", "FTCORE_SKIP", "FTCORE_KEEPER", "FTCORE_RESUME", "FTCORE_LOCAL_RANK", "FTCORE_BATCH"}
+    assert not outer & env().keys()
 
 
 def test_a_global_batch_reaches_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_a_keeper_sets_variables() -> None:
 
 @pytest.mark.parametrize(("visible", "device"), [({}, "1"), ({"CUDA_VISIBLE_DEVICES": "4, 6"}, "6")])
 def test_virtual_local_rank(visible: dict[str, str], device: str) -> None:
-    """LOCAL_RANK is 0, and the worker sees only the visible device of its rank."""
+    """LOCAL_RANK is 0, and the worker sees only the visible device of its rank; the keeper gets its real one."""
     part = Slice(
         group_rank=0,
         base_rank=0,
@@ -99,5 +99,7 @@ def test_virtual_local_rank(visible: dict[str, str], device: str) -> None:
         restart_count=0,
         max_restarts=3,
     )
-    told = worker_env(visible, part, 1, job="j", role="r", error_file="e", virtual_local_rank=True)
+    own = own_env(part, 1, "/run/k.sock", "")
+    told = worker_env(visible, part, 1, job="j", role="r", error_file="e", virtual_local_rank=True, own=own)
     assert (told["LOCAL_RANK"], told["RANK"], told["CUDA_VISIBLE_DEVICES"]) == ("0", "1", device)
+    assert told["FTCORE_LOCAL_RANK"] == "1"
