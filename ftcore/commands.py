@@ -148,12 +148,14 @@ class PersistShards(msgspec.Struct, frozen=True, tag_field="do", tag="persist_sh
     Args:
         round: the round in which they were staged.
         step: their step.
-        ranks: the global ranks whose shards are written; a node writes those that it holds.
+        ranks: the global ranks whose shards are written.
+        nodes: the node that writes each of them: others may hold a copy. Empty, in older logs: each node that has it.
     """
 
     round: Round
     step: int
     ranks: tuple[int, ...]
+    nodes: tuple[str, ...] = ()
 
 
 class CommitCheckpoint(msgspec.Struct, frozen=True, tag_field="do", tag="commit_checkpoint"):

@@ -35,6 +35,10 @@ class BandwidthLimit:
             if self._bandwidth > 0 and (delay := self._reserved(len(chunk))) > 0:
                 self._sleep(delay)
 
+    def unit(self, most: int) -> int:
+        """Bytes to write at once so that a reader never waits for long: a tenth of a second's, at most ``most``."""
+        return min(most, max(4096, int(self._bandwidth / 10))) if self._bandwidth > 0 else most
+
     def _reserved(self, count: int) -> float:
         """Reserve time for so many bytes; return the seconds until that time is over."""
         with self._lock:

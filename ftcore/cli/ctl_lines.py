@@ -1,6 +1,6 @@
 """One line of text for each type of event, as ``ftctl events`` prints it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -242,10 +242,14 @@ def _progressed(data: job.JobProgressed) -> str:
 
 
 def _held(data: checkpoint.MemoryHeld) -> str:
-    steps = sorted({shard.step for shard in data.shards})
-    ranks = sorted({shard.rank for shard in data.shards})
-    held = f"step {', '.join(map(str, steps))} of rank {spans(tuple(ranks))}" if steps else "nothing"
-    return f"{data.node}: holds {held} in memory"
+    own, copies = ([shard for shard in data.shards if shard.copy is is_copy] for is_copy in (False, True))
+    copied = f", and copies of {_steps_of_ranks(copies)}" if copies else ""
+    return f"{data.node}: holds {_steps_of_ranks(own) if own else 'nothing'} in memory{copied}"
+
+
+def _steps_of_ranks(shards: Sequence[checkpoint.HeldShard]) -> str:
+    steps, ranks = sorted({shard.step for shard in shards}), sorted({shard.rank for shard in shards})
+    return f"step {', '.join(map(str, steps))} of rank {spans(tuple(ranks))}"
 
 
 _LINES: dict[type[Any], Callable[[Any], str]] = {

@@ -9,6 +9,7 @@ from ftcore.ids import Round
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import OUTGOING
 from ftcore.states.resume import HeldState, best_of, held_by, states_of
+from ftcore.states.revisions import NAMED_WRITERS, follows
 from ftcore.states.training import SavingState
 
 COMMIT_S = 60.0
@@ -76,11 +77,12 @@ def order_persist(turn: Turn, incident: IncidentState) -> str:
     if best is None:
         return _why_incomplete(states)
     savers = best.savers
-    ranks = tuple(savers[group][1] for group in sorted(savers))
-    nodes = tuple(dict.fromkeys(savers[group][0] for group in sorted(savers)))
-    command = PersistShards(round=Round(best.round), step=best.step, ranks=ranks)
+    nodes, ranks = zip(*(savers[group] for group in sorted(savers)), strict=True)
+    named = nodes if follows(state, NAMED_WRITERS) else ()
+    command = PersistShards(round=Round(best.round), step=best.step, ranks=ranks, nodes=named)
     deadline_s = incident.plan_in_force().deadline_s or COMMIT_S
-    order(turn, command, nodes, deadline_s, incident=None if incident.kind == "fault" else incident.id)
+    writers = tuple(dict.fromkeys(nodes))
+    order(turn, command, writers, deadline_s, incident=None if incident.kind == "fault" else incident.id)
     return ""
 
 

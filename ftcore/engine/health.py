@@ -21,6 +21,7 @@ from ftcore.events.health import BadGroup, BadLink, HealthJudged, UnhealthyNode
 from ftcore.events.node import NodeQuarantined
 from ftcore.ids import Round
 from ftcore.policies.health import FAULTY, TOGETHER_MIN, HealthAssessment, judge, label_groups, next_groups, pair
+from ftcore.states.buddies import domain_label
 from ftcore.states.faultkey import is_cut
 from ftcore.states.health import Group, HealthState, wanted
 from ftcore.states.membership import NodeState
@@ -60,9 +61,6 @@ DIFFERING_CHARS_MAX = 500
 
 NAMED_TWICE_MAX = 1000
 """An order to more nodes than this does not repeat their names, which its groups have already."""
-
-SWITCH = "switch"
-"""The label by which nodes are grouped for collectives, unless ``--order-by`` names another one."""
 
 
 def check_first(turn: Turn) -> bool | None:
@@ -204,14 +202,10 @@ def _next_groups(state: JobState, check: HealthState) -> tuple[tuple[Group, ...]
     whole = tuple(group for group in groups if all(_lives(state, check, name) for name in group))
     if whole:
         return whole, ""
-    label = _label(state)
+    label = domain_label(state)
     nodes = state.membership.nodes
     living = {name: nodes[name].labels.get(label, "") for name in check.lives if _lives(state, check, name)}
     return label_groups(check.stages, living), label
-
-
-def _label(state: JobState) -> str:
-    return (state.spec.order_by if state.spec is not None else "") or SWITCH
 
 
 def _lives(state: JobState, check: HealthState, name: str) -> bool:
@@ -262,13 +256,13 @@ def _short(text: str) -> str:
 
 
 def _in_common(state: JobState, apart: BadLink) -> str:
-    label = _label(state)
+    label = domain_label(state)
     return f"{label}={state.membership.nodes[apart.nodes[0]].labels.get(label, '')}"
 
 
 def _unmade(state: JobState, check: HealthState) -> str:
     """Why there was no all-reduce among the nodes of a switch."""
-    label = _label(state)
+    label = domain_label(state)
     if not check.stages[-1].groups:
         return "all-reduce: each node was checked by itself"
     nodes = state.membership.nodes

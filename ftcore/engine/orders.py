@@ -13,6 +13,21 @@ from ftcore.states.training import Skip
 
 
 @attrs.frozen(kw_only=True)
+class Buddy:
+    """A node whose keeper holds copies of this node's shards.
+
+    Args:
+        node: its name.
+        address: its host name or address.
+        port: the port of its keeper.
+    """
+
+    node: str
+    address: str
+    port: int
+
+
+@attrs.frozen(kw_only=True)
 class Slice:
     """A node's part of a world.
 
@@ -32,6 +47,8 @@ class Slice:
         skips: the data to skip.
         resume: the state to load, if the script registered its state; None: ftcore holds none.
         batch: the global batch; None: the job does not declare it.
+        buddies: the nodes to which its shards are copied.
+        wards: the nodes of whose shards it holds copies.
     """
 
     group_rank: int
@@ -49,6 +66,8 @@ class Slice:
     skips: tuple[Skip, ...] = ()
     resume: Resume | None = None
     batch: WorldBatch | None = None
+    buddies: tuple[Buddy, ...] = ()
+    wards: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -135,4 +154,11 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
         skips=tuple(state.training.skips),
         resume=world.resume,
         batch=world.batch,
+        buddies=tuple(_buddy(state, world.members[seat].node) for seat in world.buddies_of(group_rank)),
+        wards=tuple(world.members[seat].node for seat in world.wards_of(group_rank)),
     )
+
+
+def _buddy(state: JobState, name: str) -> Buddy:
+    node = state.membership.nodes[name]
+    return Buddy(node=name, address=node.address, port=node.copies_port)

@@ -30,6 +30,7 @@ from ftcore.events.world import MEMBERS_PER_EVENT, RoundPlanned, RoundStarted, W
 from ftcore.ids import Round
 from ftcore.policies.base import PlanKind
 from ftcore.states import timers
+from ftcore.states.buddies import choose_buddies
 from ftcore.states.membership import NodeState
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import ACTIVE, OUTGOING, NodePhase
@@ -173,14 +174,14 @@ def advance_forming(turn: Turn) -> bool:
         return False
     world = coming_world(state, {*state.membership.unchecked, *avoided})
     assert len(world) == count
-    resume = resume_of(state, world)
+    resume, buddies = resume_of(state, world), choose_buddies(state, world)
     last = state.rounds.world
     before = {member.node for member in last.members} if last is not None else set()
     size_before = last.size if last is not None and follows(state, SIZE_BEFORE) else 0
     after = {member.node for member in world}
     for first in range(0, len(world), MEMBERS_PER_EVENT):
-        chunk = world[first : first + MEMBERS_PER_EVENT]
-        turn.emit(WorldMembers(round=plan.round, members=chunk), incident=incident)
+        chunk = slice(first, first + MEMBERS_PER_EVENT)
+        turn.emit(WorldMembers(round=plan.round, members=world[chunk], buddies=buddies[chunk]), incident=incident)
     turn.emit(
         WorldFormed(
             round=plan.round,

@@ -18,6 +18,7 @@ class HeldShard:
         ranks: number of ranks of that round.
         tensors: it has the tensors of its replica group. Other ranks of the group on the same node stage only their own
             Python values, with their random number generators.
+        copy: it was copied from the node that staged it.
     """
 
     rank: int
@@ -27,6 +28,7 @@ class HeldShard:
     groups: int
     ranks: int
     tensors: bool = True
+    copy: bool = False
 
 
 @fact("memory.held")
@@ -40,7 +42,7 @@ class MemoryHeld:
         node: the node's name.
         incarnation: the agent's incarnation.
         log: the identity of the log of these shards; those of another log do not count.
-        shards: the complete shards; empty: none.
+        shards: the complete shards, copies of other nodes' shards included; empty: none.
     """
 
     node: str

@@ -30,6 +30,7 @@ class NodeJoined:
         role: role of its workers, if nodes may differ in it (``JobSpec.own_commands``).
         command: its command, if nodes may differ in it.
         warms: its workers cannot be forked yet; a ``node.warmed`` follows when they can.
+        copies_port: TCP port at which its keeper takes copies of other nodes' shards; 0: it takes none.
     """
 
     node: str
@@ -46,6 +47,7 @@ class NodeJoined:
     role: str = ""
     command: tuple[str, ...] = ()
     warms: bool = False
+    copies_port: int = 0
 
 
 @fact("node.warmed")

@@ -43,13 +43,15 @@ class DeclaredCheckpoints:
         kept: how many of the newest checkpoints are kept, the newest included.
         keep_every: the first checkpoint of every so many steps is kept as well.
         memory: most bytes of a node for saved state.
-        bandwidth: most bytes per second that a node writes to storage.
+        bandwidth: most bytes per second that a node writes to storage, and likewise that it copies to other nodes.
+        copies: copies of each staged shard in the memory of other nodes; here, 0 means none.
     """
 
     kept: int = 0
     keep_every: int = 0
     memory: int = 0
     bandwidth: int = 0
+    copies: int = 1
 
 
 @attrs.frozen(kw_only=True)

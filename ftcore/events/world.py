@@ -103,10 +103,13 @@ class WorldMembers:
     Args:
         round: the round.
         members: in order of base rank, continued from the event before.
+        buddies: by member, the members whose keepers hold copies of its shards, as indexes of the world's members;
+            empty: nothing is copied.
     """
 
     round: int
     members: tuple[Member, ...]
+    buddies: tuple[tuple[int, ...], ...] = ()
 
 
 @attrs.frozen(kw_only=True)

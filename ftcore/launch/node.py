@@ -37,8 +37,9 @@ from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.agent.workers.supervisor import LocalSupervisor, Output
 from ftcore.runtime.agent.workers.warm_start import Started
 from ftcore.runtime.checks.protocol import Context
-from ftcore.runtime.keeper.config import KeeperConfig
+from ftcore.runtime.keeper.config import CopyAccess, KeeperConfig
 from ftcore.runtime.master.alerts import ALERT_FLUSH_S
+from ftcore.runtime.wire.security import Security
 
 STOP_REQUEST_S = 5.0
 """How long the node waits for the master to handle a stop request, before it ends by itself."""
@@ -182,7 +183,10 @@ async def _keeper(config: NodeConfig, reaper: Reaper) -> KeeperLink | None:
     agent = config.agent
     if not agent.keeper:
         return None
-    link = KeeperLink(reaper, agent.keeper, keeper_config(agent))
+    tls = agent.security.tls
+    copied = agent.submission.policy.declared.checkpoints.copies > 0 and agent.submission.spec.nodes_max > 1
+    takes_copies = copied and (tls is None or tls.cert is not None)
+    link = KeeperLink(reaper, agent.keeper, keeper_config(agent), agent.address if takes_copies else "")
     try:
         await link.open()
     except OSError as error:
@@ -203,7 +207,16 @@ def keeper_config(agent: AgentConfig) -> KeeperConfig:
         keep_every=declared.keep_every,
         memory=declared.memory,
         bandwidth=declared.bandwidth,
+        access=_copy_access(agent.security),
     )
+
+
+def _copy_access(security: Security) -> CopyAccess:
+    tls = security.tls
+    if tls is None:
+        return CopyAccess(token=security.token)
+    cert, key = (str(tls.cert), str(tls.key)) if tls.cert is not None and tls.key is not None else ("", "")
+    return CopyAccess(token=security.token, ca=str(tls.ca), cert=cert, key=key, name=tls.name, mutual=tls.mutual)
 
 
 def _checkpoints(config: NodeConfig, keeper: KeeperLink | None) -> NodeCheckpoints:

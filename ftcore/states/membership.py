@@ -24,6 +24,7 @@ class NodeState:
         checked: the round before which it was checked.
         again: another process had this name in this job before.
         role: role of its workers, where nodes may differ in it.
+        copies_port: TCP port at which its keeper takes copies; 0: it takes none.
     """
 
     node: str
@@ -45,6 +46,7 @@ class NodeState:
     checked: int = 0
     again: bool = False
     role: str = ""
+    copies_port: int = 0
 
     @property
     def alive(self) -> bool:

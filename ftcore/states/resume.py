@@ -1,8 +1,9 @@
 """What the workers of a round resume from: the newest state of which one shard of each replica group is held. Pure.
 
-Memory wins over storage at the same step. Shards in memory count if their node is a member of the new world. A rank
-reads from the memory of its node, or receives its whole state from a rank of its replica group. So if the number of
-ranks changes, every node must hold all groups, unless all ranks hold the same state.
+Memory wins over storage at the same step. Shards in memory, and copies of them, count if their node is a member of the
+new world. A rank reads from the memory of its node, or receives its whole state from a rank of its replica group, or a
+whole shard from a node that holds a copy of it. So if the number of ranks changes, every node must hold all groups,
+unless all ranks hold the same state.
 
 A rank that was killed before it staged its random number generators of the last step cannot continue exactly from that
 step. Then the step before is resumed from, if it is complete with all ranks: one step is computed again, on equal data.
@@ -103,13 +104,14 @@ class HeldState:
 
     @property
     def savers(self) -> dict[int, tuple[str, int]]:
-        """Node and rank of the lowest rank with the tensors of each replica group."""
-        found: dict[int, tuple[str, int]] = {}
+        """Node and rank of the lowest rank with the tensors of each replica group; copies only if there is no other."""
+        found: dict[int, tuple[bool, int, str]] = {}
         for node, shards in self.nodes.items():
             for shard in shards:
-                if shard.tensors and (shard.group not in found or shard.rank < found[shard.group][1]):
-                    found[shard.group] = (node, shard.rank)
-        return found
+                place = (shard.copy, shard.rank, node)
+                if shard.tensors and (shard.group not in found or place < found[shard.group]):
+                    found[shard.group] = place
+        return {group: (node, rank) for group, (_, rank, node) in found.items()}
 
     @property
     def exact(self) -> bool:

@@ -1,5 +1,7 @@
 """The newest round, its world and its stores. Data alone."""
 
+from collections.abc import Sequence
+
 import attrs
 
 from ftcore.events.checkpoint import Resume
@@ -17,6 +19,7 @@ class WorldState:
             members have the same role.
         resume: what the workers load; None: ftcore holds no state of the job.
         batch: the global batch; None: the job does not declare it.
+        buddies: by member, the members that hold copies of its shards; empty: nothing is copied.
     """
 
     round: int
@@ -28,13 +31,27 @@ class WorldState:
     roles: tuple[tuple[int, int], ...] = ()
     resume: Resume | None = None
     batch: WorldBatch | None = None
+    buddies: tuple[tuple[int, ...], ...] = ()
     _seats: dict[str, int] = attrs.field(factory=dict, init=False, eq=False, repr=False)
+    _wards: dict[int, list[int]] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def seat(self, node: str) -> int | None:
         """The group rank of a node; None if no incarnation of it is a member."""
         if len(self._seats) != len(self.members):
             self._seats = {member.node: seat for seat, member in enumerate(self.members)}
         return self._seats.get(node)
+
+    def buddies_of(self, seat: int) -> tuple[int, ...]:
+        """The members that hold copies of a member's shards."""
+        return self.buddies[seat] if self.buddies else ()
+
+    def wards_of(self, seat: int) -> Sequence[int]:
+        """The members of whose shards a member holds copies."""
+        if self.buddies and not self._wards:
+            for ward, buddies in enumerate(self.buddies):
+                for buddy in buddies:
+                    self._wards.setdefault(buddy, []).append(ward)
+        return self._wards.get(seat, ())
 
     def has(self, node: str, incarnation: str) -> bool:
         """Whether this incarnation of the node is a member."""

@@ -164,8 +164,9 @@ class JobDriver:
         labels: dict[str, str] | None = None,
         pid: int = 100,
         warms: bool = False,
+        copies_port: int = 0,
     ) -> None:
-        """A node, or a new incarnation of it, joins; default: common slots, no place, no labels, warm."""
+        """A node, or a new incarnation of it, joins; default: common slots, no place, no labels, warm, no copies."""
         self._incarnations[node] = self._incarnations.get(node, 0) + 1
         self._silent.discard(node)
         self.say(
@@ -183,6 +184,7 @@ class JobDriver:
                 accelerators=self.slots,
                 checks=Ability.CHECK in self.abilities,
                 warms=warms,
+                copies_port=copies_port,
             ),
         )
 

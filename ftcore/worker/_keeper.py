@@ -62,14 +62,14 @@ class StagedShard(NamedTuple):
 
 
 class StagingPair:
-    """The two slots of this process.
+    """The slots of this process: two, or more if its shards are copied to other nodes.
 
     Args:
         slots: the slots.
         newest: index of the slot with the newest complete shard; -1: none.
     """
 
-    def __init__(self, slots: tuple[StagingSlot, StagingSlot], newest: int) -> None:
+    def __init__(self, slots: tuple[StagingSlot, ...], newest: int) -> None:
         self.slots = slots
         self.newest = newest
 
@@ -77,9 +77,13 @@ class StagingPair:
         """Return the index of the slot to write: the one that is needed least.
 
         Reading comes before waiting to be read: so a storage that is slower than the saves still gets complete shards.
-        The newest shard is overwritten only if the other one is needed more.
+        The newest shard is overwritten only if the others are needed more. Of several, it is the oldest one.
         """
-        return min((0, 1), key=lambda index: (self.slots[index].pinned, index == self.newest))
+
+        def need(index: int) -> tuple[int, bool, int]:
+            return self.slots[index].pinned, index == self.newest, self.slots[index].header().mono
+
+        return min(range(len(self.slots)), key=need)
 
 
 class KeeperClient:
@@ -130,28 +134,32 @@ class KeeperClient:
             self._changed.notify_all()
             return True
 
-    def slots(self, size: int) -> StagingPair | None:
+    def slots(self, size: int, copied: bool = True) -> StagingPair | None:
         """Return this process's slots; each has at least ``size`` bytes. None: staging is not available.
 
         A thread populates new ones, so that copies are fast: call it some time before the first copy.
         A pair of an earlier call that is too small stays mapped while something refers to it.
+
+        Args:
+            size: the least size.
+            copied: whether the keeper copies the shards to other nodes, because none there has the same state.
         """
         with self._lock:
             if not self.connect():
                 return None
             if self._pair is not None and all(slot.size >= size for slot in self._pair.slots):
                 return self._pair
-            reply, fds = self._ask({"slots": size})
+            reply, fds = self._ask({"slots": size, "copied": copied})
+            mapped: list[StagingSlot] = []
             try:
-                if "slots" not in reply or len(fds) != 2:
+                if "slots" not in reply or len(fds) < 2:
                     return None
-                first = StagingSlot(fds[0])
-                try:
-                    pair = StagingPair((first, StagingSlot(fds[1])), int(reply["newest"]))
-                except BaseException:
-                    first.close()
-                    raise
+                for fd in fds:
+                    mapped.append(StagingSlot(fd))
+                pair = StagingPair(tuple(mapped), int(reply["newest"]))
             except (OSError, ValueError, TypeError) as error:  # no memory to map it, or another version
+                for slot in mapped:
+                    slot.close()
                 self.problem = f"cannot map staging memory: {error}"
                 return None
             finally:

@@ -51,8 +51,20 @@ class CheckpointOptions(Options):
         int, size("most memory of a node for saved state, as `200GiB`; default: 0, what the machine has")
     ] = 0
     bandwidth: Annotated[
-        int, size("most bytes per second that a node writes to storage, as `500MiB`; default: 0, no limit")
+        int,
+        size(
+            "most bytes per second that a node writes to storage, and likewise that it copies to other nodes, as "
+            "`500MiB`; default: 0, no limit"
+        ),
     ] = 0
+    copies: Annotated[
+        int,
+        number(
+            "copies of saved state in the memory of other nodes, where the ranks of no other node have the same state; "
+            "default: 1",
+            maximum=8,
+        ),
+    ] = 1
 
 
 HEALTH: Final[Mapping[str, Option]] = described(JobOptions)

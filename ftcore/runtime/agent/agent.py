@@ -76,13 +76,12 @@ class Agent:
         self._checker = checker
         self._checking: asyncio.Task[None] | None = None
         self._timing = config.submission.spec.timing
-        leads = start_candidate is not None
         self._core = parts.make_core(
             config.node,
             config.slots,
             self._timing,
             able=(*parts.performers, *((CheckHealth,) if checker is not None else ())),
-            lead_delay_s=config.lead_delay_s if leads else None,
+            lead_delay_s=config.lead_delay_s if start_candidate is not None else None,
         )
         inspector = supervisor if isinstance(supervisor, Inspector) else None
         self._progress = ProgressWatch(self._timing, config.slots, inspector, parts.kernel, parts.host)
@@ -150,6 +149,7 @@ class Agent:
             role=spec.role if spec.own_commands else "",
             command=spec.argv if spec.own_commands else (),
             warms=self._warmer is not None,
+            copies_port=self._checkpoints.copies_port,
         )
         self._do(self._core.begin(joined))
         self._checkpoints.report_prepared()
@@ -278,17 +278,8 @@ class Agent:
         """Report lines of a worker's output that match a rule."""
         self._node_info.matched(hit.cls, hit.count)
         if self._core.round == round_:
-            fact = LogMatched(
-                node=self.config.node,
-                incarnation=self._core.incarnation,
-                round=round_,
-                rank=rank,
-                rule=hit.rule,
-                cls=hit.cls,
-                line=hit.line,
-                count=hit.count,
-            )
-            self._record(fact)
+            node, life = self.config.node, self._core.incarnation
+            self._record(LogMatched(node=node, incarnation=life, round=round_, rank=rank, **attrs.asdict(hit)))
 
     def _record(self, data: Any, mono: int | None = None) -> None:
         self._outbox.add(data, at(mono, self._host))
@@ -394,6 +385,7 @@ class Agent:
 
     async def _start(self, action: act.StartRound) -> None:
         try:
+            self._checkpoints.begin_round(action.part)
             launch = self.config.launch(action.round, action.part, self._log_id)
             pids, how = await self._supervisor.start(launch)
         except UsageError as error:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ftcore.commands import CommitCheckpoint, PersistShards, SaveCheckpoint
+from ftcore.engine.orders import Slice
 from ftcore.errors import FtcoreError, Refused
 from ftcore.events.checkpoint import (
     CheckpointCommitted,
@@ -27,6 +28,7 @@ from ftcore.events.checkpoint import (
 )
 from ftcore.ids import Round
 from ftcore.ports import Performed, Performer
+from ftcore.runtime.keeper.config import BuddyAddress, BuddyPlan
 
 REASON_CHARS_MAX = 300
 """Length to which reasons in facts are truncated."""
@@ -45,6 +47,13 @@ class KeeperClientPort(Protocol):
     @property
     def log(self) -> str:
         """The identity of the log of the keeper's memory; empty: it has none yet."""
+
+    @property
+    def copies_port(self) -> int:
+        """The TCP port at which the keeper takes copies of other nodes' shards; 0: it takes none."""
+
+    def copy(self, plan: BuddyPlan) -> None:
+        """Copy shards to and from these nodes from now on."""
 
     def configure(self, log: str) -> None:
         """Name the log of the job; a keeper with the memory of another log is replaced."""
@@ -104,6 +113,17 @@ class NodeCheckpoints:
         if self._keeper is not None:
             self._keeper.configure(log)
 
+    @property
+    def copies_port(self) -> int:
+        """The TCP port at which this node takes copies; 0: it takes none."""
+        return self._keeper.copies_port if self._keeper is not None else 0
+
+    def begin_round(self, part: Slice) -> None:
+        """Copy shards to and from the nodes that this round's world names."""
+        if self._keeper is not None:
+            buddies = tuple(BuddyAddress(node=b.node, address=b.address, port=b.port) for b in part.buddies)
+            self._keeper.copy(BuddyPlan(ranks=part.slots, buddies=buddies, wards=part.wards))
+
     async def prepare(self) -> None:
         """Look up what the keeper holds, for ``report_prepared``."""
         self._held = await self._look()
@@ -144,7 +164,7 @@ class NodeCheckpoints:
             if isinstance(command, CommitCheckpoint):
                 return await self._commit(keeper, command)
             if isinstance(command, PersistShards):
-                return await _persist(keeper, command)
+                return await _persist(keeper, command, self._who()[0])
             if command.boundary:
                 return await self._save(keeper, command, effect)
             return await self._stage(keeper, command)
@@ -176,7 +196,8 @@ class NodeCheckpoints:
         staged = await keeper.stage(command.round)
         held = await keeper.held()
         self._report(held)
-        steps = [shard["step"] for shard in held if shard["round"] == command.round and shard["tensors"]]
+        own = [shard for shard in held if not shard["copy"]]
+        steps = [shard["step"] for shard in own if shard["round"] == command.round and shard["tensors"]]
         if not steps:
             raise Refused(_reasons(staged) or "no worker of this round has staged its state")
         return Performed(max(steps))
@@ -242,9 +263,13 @@ class NodeCheckpoints:
         )
 
 
-async def _persist(keeper: KeeperClientPort, command: PersistShards) -> Performed:
-    mine = {shard["rank"] for shard in await keeper.held() if shard["tensors"]}
-    _, failed = await keeper.persist(command.round, command.step, [rank for rank in command.ranks if rank in mine])
+async def _persist(keeper: KeeperClientPort, command: PersistShards, node: str) -> Performed:
+    if command.nodes:
+        ranks = [rank for rank, writer in zip(command.ranks, command.nodes, strict=True) if writer == node]
+    else:
+        mine = {shard["rank"] for shard in await keeper.held() if shard["tensors"]}
+        ranks = [rank for rank in command.ranks if rank in mine]
+    _, failed = await keeper.persist(command.round, command.step, ranks)
     if failed:
         raise Refused(_reasons(failed))
     return Performed(command.step)

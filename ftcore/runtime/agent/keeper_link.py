@@ -4,6 +4,9 @@ The agent listens on the keeper's socket. At the first connection it starts the 
 the keeper ends, the agent listens again, and the next connection starts another one, with empty memory. A keeper whose
 agent has died still listens: the next agent of the node takes it over, with what it holds.
 
+The agent also has the TCP socket at which its keeper takes copies of other nodes' shards: so its port is known before
+there is a keeper, and the next keeper has the same one.
+
 House rules: the keeper is in a session of its own and survives the agent. Nothing here waits without a limit: a keeper
 that does not answer fails the request.
 """
@@ -24,7 +27,7 @@ from ftcore.errors import Refused
 from ftcore.private import SocketPath
 from ftcore.runtime.agent.workers import processes
 from ftcore.runtime.agent.workers.reaper import Reaper
-from ftcore.runtime.keeper.config import KeeperConfig
+from ftcore.runtime.keeper.config import CONTROL_FD, COPIES, COPIES_FD, LISTENER_FD, BuddyPlan, KeeperConfig
 from ftcore.runtime.keeper.peer import Peer
 from ftcore.shm import messages
 
@@ -72,12 +75,16 @@ class KeeperLink:
         reaper: waits for the keeper.
         path: the keeper's socket.
         config: the keeper's configuration, without the log's identity.
+        address: host name or address of this node, at which its keeper takes copies; empty: it takes none.
     """
 
-    def __init__(self, reaper: Reaper, path: str, config: KeeperConfig) -> None:
+    def __init__(self, reaper: Reaper, path: str, config: KeeperConfig, address: str = "") -> None:
         self._reaper = reaper
         self._place = SocketPath(path)
         self._config = config
+        self._address = address
+        self._copies: socket.socket | None = None
+        self._plan = BuddyPlan()
         self._loop = asyncio.get_running_loop()
         self._listener: socket.socket | None = None
         self._peer: Peer | None = None
@@ -110,6 +117,11 @@ class KeeperLink:
         """Process id of the keeper; 0: none runs."""
         return self._pid if self.alive else 0
 
+    @property
+    def copies_port(self) -> int:
+        """The port at which the keeper takes copies; 0: it takes none."""
+        return int(self._copies.getsockname()[1]) if self._copies is not None else 0
+
     # -- life
 
     async def open(self) -> None:
@@ -120,6 +132,8 @@ class KeeperLink:
         """
         if not await self._adopt():
             self._listen()
+        if self._copies is None and self._address:
+            self._copies = _listening(self._address)
 
     def configure(self, log: str) -> None:
         """Name the log of the job. A keeper with the memory of another log ends, and the next worker starts one."""
@@ -132,7 +146,12 @@ class KeeperLink:
             self._tell({"bye": "replaced"})
             self._lost()
         else:
-            self._tell(msgspec.structs.asdict(self._config))
+            self._tell(msgspec.to_builtins(self._config))
+
+    def copy(self, plan: BuddyPlan) -> None:
+        """See ``checkpoints.KeeperClientPort``."""
+        self._plan = plan
+        self._tell({"copies": msgspec.to_builtins(plan)})
 
     async def bye(self, outcome: str) -> None:
         """End the keeper: it writes what it has to, with this node's agent or without it.
@@ -168,6 +187,9 @@ class KeeperLink:
             self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
+        if self._copies is not None:
+            self._copies.close()
+            self._copies = None
         self._close_errors()
 
     async def _adopt(self) -> bool:
@@ -185,6 +207,7 @@ class KeeperLink:
             channel.close()
             return False
         self._listener = socket.socket(fileno=fds[0])
+        self._copies = socket.socket(fileno=fds[1]) if len(fds) > 1 else None
         self._place.bound()
         self._config = msgspec.structs.replace(self._config, log=str(reply["log"]))
         self._pid, self._child = int(reply["keeper"]), False
@@ -219,7 +242,10 @@ class KeeperLink:
         try:
             argv = [sys.executable, "-P", "-m", "ftcore.runtime.keeper"]
             # It outlives the agent: whoever reads the agent's output to its end must not wait for the keeper.
-            files = {2: theirs_errors, 3: self._listener.fileno(), 4: theirs.fileno()}
+            files = {2: theirs_errors, LISTENER_FD: self._listener.fileno(), CONTROL_FD: theirs.fileno()}
+            if self._copies is not None:
+                argv.append(COPIES)
+                files[COPIES_FD] = self._copies.fileno()
             self._pid = processes.spawn(argv, os.environ, files, null=(0, 1))
         except OSError as error:
             ours.close()
@@ -271,7 +297,8 @@ class KeeperLink:
 
     def _serve(self, peer: Peer) -> None:
         self._peer = peer
-        self._tell(msgspec.structs.asdict(self._config))
+        self._tell(msgspec.to_builtins(self._config))
+        self._tell({"copies": msgspec.to_builtins(self._plan)})
         self._reading = self._loop.create_task(self._read(peer))
 
     def _died(self, pid: int, code: int) -> None:
@@ -369,3 +396,15 @@ class KeeperLink:
             self.events.loaded(message["loaded"])
         elif "note" in message:
             logger.warning("the keeper reports a problem", reason=message["note"])
+
+
+def _listening(address: str) -> socket.socket | None:
+    """Listen at an address of this host, or at all of them if it is none; None: that is impossible."""
+    for host in (address, ""):
+        try:
+            family = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+            return socket.create_server((host, 0), family=family, backlog=BACKLOG)
+        except OSError as error:
+            reason = str(error)
+    logger.warning("this node takes no copies of other nodes' shards: it cannot listen", reason=reason)
+    return None

@@ -12,7 +12,8 @@ answer repeats:
 | ``{"commit": {"round", "step", "files"}}`` | ``{"committed": {"path", "bytes", "seconds"}}`` or ``{"error": text}`` |
 | ``{"drop": {"above", "before"}}`` | ``{"dropped": count}`` |
 
-``{"bye": outcome}`` ends the connection. The keeper reports by itself: ``{"persisted": shard}``, ``{"failed": shard}``,
+``{"copies": BuddyPlan}`` names the nodes to and from which shards are copied from now on. ``{"bye": outcome}`` ends the
+connection. The keeper reports by itself: ``{"persisted": shard}``, ``{"failed": shard}``,
 ``{"loaded": ...}`` and ``{"note": text}``.
 
 House rules: a request never delays another one. What is reported while there is no agent waits for the next one: a
@@ -25,11 +26,12 @@ from typing import Any, Final
 
 import msgspec
 
-from ftcore.runtime.keeper.config import KeeperConfig
+from ftcore.runtime.keeper.config import BuddyPlan, KeeperConfig
+from ftcore.runtime.keeper.copies import NodeCopies
 from ftcore.runtime.keeper.orders import StageOrders
 from ftcore.runtime.keeper.peer import Peer
 from ftcore.runtime.keeper.persist import Persister
-from ftcore.runtime.keeper.slots import SlotMemory
+from ftcore.runtime.keeper.slots import KeptSlot, SlotMemory
 from ftcore.shm import messages
 
 SETTLE_S: Final = 1.0
@@ -46,10 +48,11 @@ class AgentDesk:
         slots: the staging memory.
         orders: orders to workers.
         persister: writes to storage.
+        copies: copies from and to other nodes.
     """
 
-    def __init__(self, slots: SlotMemory, orders: StageOrders, persister: Persister) -> None:
-        self._slots, self._orders, self._persister = slots, orders, persister
+    def __init__(self, slots: SlotMemory, orders: StageOrders, persister: Persister, copies: NodeCopies) -> None:
+        self._slots, self._orders, self._persister, self._copies = slots, orders, persister, copies
         self._configured = asyncio.Event()
         self._left = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,6 +112,8 @@ class AgentDesk:
                     return str(message["bye"])
                 if "id" in message:
                     self._go(self._answer(peer, message))
+                elif "copies" in message:
+                    self._copies.plan(msgspec.convert(message["copies"], BuddyPlan))
                 else:
                     self._configure(peer, message)
         except (ValueError, LookupError, TypeError) as error:  # an agent of another version
@@ -123,6 +128,7 @@ class AgentDesk:
         self.config = msgspec.convert(message, KeeperConfig)
         self._slots.limit = self.config.memory
         self._persister.configure(self.config)
+        self._copies.configure(self.config)
         self._configured.set()
         self._greeted = True
         while self._untold:
@@ -155,11 +161,11 @@ class AgentDesk:
     async def _persist(self, order: dict[str, Any]) -> dict[str, Any]:
         """Write the shards of some ranks; a rank whose shard is not held is a failure."""
         wanted = [int(rank) for rank in order["ranks"]]
-        found = {}
+        found: dict[int, KeptSlot] = {}
         for kept in self._slots.sealed():
             origin = kept.origin()
             if origin is not None and (origin.round, origin.step) == (order["round"], order["step"]) and origin.tensors:
-                found[origin.rank] = kept
+                found.setdefault(origin.rank, kept)  # copies are last
         absent = [
             {"rank": rank, "error": f"step {order['step']} is not in memory any more"}
             for rank in wanted

@@ -278,7 +278,7 @@ class Persister:
         groups: dict[tuple[int, int], set[int]] = {}
         for kept in self._slots.sealed():
             origin = kept.origin()
-            if origin is not None and origin.tensors:
+            if origin is not None and origin.tensors and not kept.is_copy:  # the node that staged it writes it
                 moments.setdefault((origin.round, origin.step), []).append(kept)
                 groups.setdefault((origin.round, origin.step), set()).add(origin.group)
         newest = max(moments, default=(0, 0))[0]

@@ -7,7 +7,7 @@ keeper answers with ``{"keeper": pid, "job", "log", "url"}``. Then:
 
 | request | answer |
 |---|---|
-| ``{"slots": bytes}`` | ``{"slots": [size, size], "newest": 0, 1 or -1}`` and 2 descriptors, or ``{"error": text}`` |
+| ``{"slots": bytes, "copied"}`` | ``{"slots": [size, ...], "newest": index or -1}`` and descriptors, or ``{"error"}`` |
 | ``{"sealed": index, "step", "persist"}`` | nothing |
 | ``{"held": 1}`` | ``{"held": [shard, ...]}`` |
 | ``{"read": {"local_rank", "slot"}}`` | ``{"read": size}`` and 1 descriptor, or ``{"error": text}`` |
@@ -19,9 +19,10 @@ Its connection for orders begins with ``{"hello": "orders", ...}``. The keeper s
 answers ``{"staged": id, "step", "slot"}`` or ``{"staged": id, "error"}``.
 
 The successor of a dead agent begins with ``{"hello": "agent", "job", "node"}``, and gets ``{"keeper": pid, "log"}``
-with the listening socket, or an error. ``agent_desk`` describes the messages of the agent.
+with the listening sockets, or an error. ``agent_desk`` describes the messages of the agent.
 
-In ``sealed``, a slot is its index in the pair; in ``held`` and ``read``, it is the number that ``held`` has.
+In ``sealed``, a slot is its index among those of its rank; in ``held`` and ``read``, it is the number in ``held``.
+``copied``: the rank's shards have no replica on another node, so they are copied to one.
 
 When the agent dies, what it holds is saved to storage (``Persister.save_all``), and the memory is kept for a successor
 for ``linger_s``. After ``bye``, the keeper finishes what it writes, and ends.
@@ -45,6 +46,7 @@ import attrs
 import msgspec
 
 from ftcore.runtime.keeper.agent_desk import AgentDesk
+from ftcore.runtime.keeper.copies import NodeCopies
 from ftcore.runtime.keeper.orders import StageOrders
 from ftcore.runtime.keeper.peer import Peer
 from ftcore.runtime.keeper.persist import Persister
@@ -81,10 +83,12 @@ class Keeper:
     Args:
         listener: the listening socket.
         control: the channel to the agent.
+        copies: the listening TCP socket for other keepers; None: this node takes no copies.
     """
 
-    def __init__(self, listener: socket.socket, control: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, control: socket.socket, copies: socket.socket | None = None) -> None:
         listener.setblocking(False)
+        self._listeners = [listener] if copies is None else [listener, copies]
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._place = Path(listener.getsockname())
@@ -92,7 +96,8 @@ class Keeper:
         self._slots = SlotMemory()
         self._orders = StageOrders()
         self._persister = Persister(self._slots, self._tell)
-        self._desk = AgentDesk(self._slots, self._orders, self._persister)
+        self._copies = NodeCopies(self._slots, self._tell, copies)
+        self._desk = AgentDesk(self._slots, self._orders, self._persister, self._copies)
         self._workers: dict[int, _ConnectedWorker] = {}
         self._workers_ended = asyncio.Event()
         self._adopted = asyncio.Event()
@@ -173,7 +178,8 @@ class Keeper:
                 if message is None:
                     return
                 if "slots" in message:
-                    fresh = self._give_slots(worker, int(message["slots"]), fresh)
+                    copied = bool(message.get("copied", True))
+                    fresh = self._give_slots(worker, int(message["slots"]), fresh=fresh, copied=copied)
                 elif "written" in message:
                     failed = await self._persister.written(worker.hello.round)
                     worker.peer.send({"failed": [result.message() for result in failed]})
@@ -190,11 +196,11 @@ class Keeper:
 
     # -- requests of a worker
 
-    def _give_slots(self, worker: _ConnectedWorker, size: int, fresh: bool) -> bool:
+    def _give_slots(self, worker: _ConnectedWorker, size: int, *, fresh: bool, copied: bool) -> bool:
         """Answer a request for slots; returns whether they still must be new ones."""
         local_rank = worker.hello.local_rank
         try:
-            pair = self._slots.pair(local_rank, size, fresh=fresh)
+            pair = self._copies.pair(local_rank, size, fresh=fresh, copied=copied)
         except MemoryRefused as error:
             worker.peer.send({"error": str(error)})
             return fresh
@@ -227,6 +233,8 @@ class Keeper:
         kept = self._slots.of(worker.hello.local_rank, index)
         origin = kept.origin() if kept is not None else None
         self._slots.tidy((local_rank, each.hello.round) for local_rank, each in self._workers.items())
+        if kept is not None:
+            self._copies.sealed(kept)
         if not persist:
             return
         if kept is None or origin is None or origin.step != step:
@@ -272,7 +280,7 @@ class Keeper:
             self._desk.seat(peer)
             self._adopted.set()
             log = config.log if config is not None else ""
-            peer.send({"keeper": os.getpid(), "log": log}, [self._listener.fileno()])
+            peer.send({"keeper": os.getpid(), "log": log}, [listener.fileno() for listener in self._listeners])
             await self._serve_agent()
 
     async def _serve_agent(self) -> None:
@@ -284,6 +292,7 @@ class Keeper:
         else:
             self._leaving = True
             self._loop.remove_reader(self._listener)
+            self._copies.close()
             self._go(self._finish(outcome))
 
     async def _outlive(self) -> None:

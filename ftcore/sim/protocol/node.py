@@ -6,7 +6,6 @@ from typing import Any
 
 from ftcore.engine import actions as act
 from ftcore.engine.agent import AgentCore
-from ftcore.engine.health import SWITCH
 from ftcore.engine.orders import Order
 from ftcore.errors import FtcoreError
 from ftcore.runtime.agent.agent import Agent
@@ -17,6 +16,7 @@ from ftcore.sim.protocol.hosts import Process, SimHost, SimJournal, SimMachine
 from ftcore.sim.protocol.supervisor import IN_PLACE, SimChecker, SimSupervisor
 from ftcore.sim.protocol.training import NodeWorkers
 from ftcore.states.agent import AgentPhase
+from ftcore.states.buddies import SWITCH
 
 
 class Node(Process):

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import attrs
 
-from ftcore.engine.health import SWITCH
 from ftcore.events.codec import digest_of
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import ChainEntry, Declared, PolicyLoaded
 from ftcore.policies.abilities import OBSERVED
 from ftcore.policies.base import Ability
 from ftcore.policies.chain import BUILT_IN, DEFAULT_ORDER, default_entry
+from ftcore.states.buddies import SWITCH
 from ftcore.timing import Timing
 
 OWN_FAULTS: Final = (

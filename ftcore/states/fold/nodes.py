@@ -84,6 +84,7 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
         labels=data.labels,
         settled=ordinal == data.ordinal or (previous is not None and previous.settled and ordinal == previous.ordinal),
         accelerators=data.accelerators,
+        copies_port=data.copies_port,
         checks=data.checks,
         again=previous is not None and (previous.again or (previous.host, previous.pid) != (data.host, data.pid)),
         role=data.role,

@@ -93,6 +93,7 @@ def _world_members(state: JobState, event: Event, data: world.WorldMembers, chan
     if rounds.world is None or rounds.world.round != data.round:
         rounds.world = WorldState(round=data.round, members=(), size=0, store="")
     rounds.world.members += data.members
+    rounds.world.buddies += data.buddies
     for member in data.members:
         _seat(state, member)
 

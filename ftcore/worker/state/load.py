@@ -4,8 +4,9 @@ The candidates are what the master chose, then older complete checkpoints. For e
 
 1. The ranks that can, open shards: in the memory of their node; of a checkpoint on storage, the first rank of each
    replica group alone.
-2. If each group has a rank whose shards cover its state, these ranks fill their tensors, verified.
-3. They send them to the other ranks of their group (``spread``), and the Python values that those lack.
+2. In memory, ranks of groups without such a rank receive their own shards from nodes that hold copies (``fetch``).
+3. If each group has a rank whose shards cover its state, these ranks fill their tensors, verified.
+4. They send them to the other ranks of their group (``spread``), and the Python values that those lack.
 
 Only when all ranks have succeeded are Python values set. If one fails, all continue with the next candidate together.
 
@@ -25,8 +26,9 @@ from ftcore.checkpoint.directory import by_age, checkpoints
 from ftcore.checkpoint.layout import missing
 from ftcore.checkpoint.storage import Storage
 from ftcore.errors import CheckpointError
+from ftcore.shm.staging import StagingSlot
 from ftcore.worker._keeper import KeeperClient
-from ftcore.worker.state import replicas, rng, spread
+from ftcore.worker.state import fetch, replicas, rng, spread
 from ftcore.worker.state.collect import StateCollection, decoded
 from ftcore.worker.state.parts import LoadTarget, StoredShape
 from ftcore.worker.state.reader import fill, pieces_of
@@ -170,9 +172,12 @@ class StateLoader:
     def _try(self, saved: SavedStep) -> tuple[str, str]:
         """Load a candidate together with all ranks; returns why it failed, and where this rank got it from."""
         opened, why = self._open(saved)
-        statuses = spread.gather(why)
-        providers = {digest: rank for rank, digest in reversed(list(enumerate(self._digests))) if not statuses[rank]}
-        lacking = [rank for rank, digest in enumerate(self._digests) if digest not in providers]
+        statuses, fetched = spread.gather(why), False
+        providers, lacking = self._providers(statuses)
+        if lacking and saved.source == MEMORY and self._size == len(self._digests):
+            opened, why, fetched = self._fetch(saved, lacking, opened, why)
+            statuses = spread.gather(why)
+            providers, lacking = self._providers(statuses)
         if lacking:
             return self._closed(opened, f"{self._named(lacking)}: {statuses[lacking[0]]}"), ""
         if failed := self._failed("" if opened is None else self._read(opened)):
@@ -185,7 +190,23 @@ class StateLoader:
                 return failed, ""
         assert transfer is not None
         self._apply(transfer.values, transfer.own)
-        return "", saved.source if opened is not None else "replica"
+        return "", saved.source if opened is not None and not fetched else "replica"
+
+    def _providers(self, statuses: list[str]) -> tuple[dict[str, int], list[int]]:
+        """By replica group, the first rank that can read its state; and the ranks of groups without one."""
+        providers = {digest: rank for rank, digest in reversed(list(enumerate(self._digests))) if not statuses[rank]}
+        return providers, [rank for rank, digest in enumerate(self._digests) if digest not in providers]
+
+    def _fetch(
+        self, saved: SavedStep, lacking: list[int], opened: _Opened | None, why: str
+    ) -> tuple[_Opened | None, str, bool]:
+        """Transfer copies to ranks that lack their state; returns how this rank can read it, and if it received it."""
+        fetches = fetch.plan(spread.gather(fetch.offered(self._keeper, saved)), lacking)
+        received = fetch.transfer(self._keeper, saved, fetches) if fetches else None
+        if received is None:
+            return opened, why, False
+        opened, why = self._open(saved, received)
+        return opened, why, True
 
     def _failed(self, why: str) -> str:
         """Compare outcomes with all ranks; returns why the first one failed, empty if none did."""
@@ -197,18 +218,23 @@ class StateLoader:
         names = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
         return f"rank{'s' if len(ranks) > 1 else ''} {names}"
 
-    def _open(self, saved: SavedStep) -> tuple[_Opened | None, str]:
-        """Open a candidate's shards; returns why this rank cannot read all that it needs."""
+    def _open(self, saved: SavedStep, received: StagingSlot | None = None) -> tuple[_Opened | None, str]:
+        """Open a candidate's shards; returns why this rank cannot read all that it needs.
+
+        Args:
+            saved: the candidate.
+            received: this rank's own shard, if it was received; closed with the shards.
+        """
         if saved.source == STORAGE and self._rank != self._digests.index(self._digests[self._rank]):
             return None, "another rank of its replica group reads the storage"
         shards: SavedShards | None = None
         try:
             if saved.source == STORAGE:
                 shards = open_stored(saved.where, saved.step, saved.round, self._keeper.job if self._keeper else "")
-            elif self._keeper is None:
+            elif self._keeper is None and received is None:
                 return None, "it has no keeper"
             else:
-                shards = HeldShards(self._keeper, saved, self._rank)
+                shards = HeldShards(self._keeper, saved, self._rank, received)
             text = self._values_for(shards, self._rank)
             values, shapes = decoded(text[0]), shapes_of(shards)
             targets = list(self._targets(values, shapes))

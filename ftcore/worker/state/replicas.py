@@ -69,6 +69,11 @@ class ReplicaGroups(NamedTuple):
         return not any(_is_alive(self.pid_of[rank]) for rank in before if self.pid_of)
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether a rank of the group on another node stages the same tensors."""
+        return len({self.node_of[rank] for rank in self.members}) > 1
+
+    @property
     def persists(self) -> bool:
         """Whether the rank is the first one of its group: its shard is written to storage."""
         return self.rank == self.members[0]

@@ -128,24 +128,31 @@ class SourceShards:
 
 
 class HeldShards(SourceShards):
-    """Shards of a step in the memory of this node's keeper.
+    """Shards of a step in the memory of this node's keeper, and one that was received.
 
     Args:
-        keeper: the connection to it.
+        keeper: the connection to it; None: there is none.
         saved: which step.
         rank: this rank; its own shard is preferred.
+        received: its own shard, received from another node; closed with this object.
 
     Raises:
         CheckpointError: the node does not hold any, or one of them is damaged.
     """
 
-    def __init__(self, keeper: KeeperClient, saved: SavedStep, rank: int) -> None:
-        self._keeper = keeper
+    def __init__(
+        self, keeper: KeeperClient | None, saved: SavedStep, rank: int, received: StagingSlot | None = None
+    ) -> None:
+        self._keeper, self._received = keeper, received
         self._slots: list[tuple[int, int, StagingSlot]] = []
         try:
-            held = [each for each in keeper.held() if (each.step, each.round) == (saved.step, saved.round)]
             sources: list[ShardSource] = []
+            if received is not None:
+                sources.append(SlotSource(received, f"received shard of rank {rank}"))
+            held = keeper.held() if keeper is not None else []
+            held = [each for each in held if (each.step, each.round) == (saved.step, saved.round)]
             for each in sorted(held, key=lambda each: (each.rank != rank, each.rank)):
+                assert keeper is not None
                 slot = keeper.read(each.local_rank, each.slot)
                 if slot is None:
                     raise CheckpointError(keeper.problem or "a shard in memory was overwritten")
@@ -166,8 +173,12 @@ class HeldShards(SourceShards):
     def _release(self) -> None:
         while self._slots:
             local_rank, number, slot = self._slots.pop()
-            self._keeper.done(local_rank, number)
+            if self._keeper is not None:
+                self._keeper.done(local_rank, number)
             slot.close()
+        if self._received is not None:
+            self._received.close()
+            self._received = None
 
 
 class StoredShards:

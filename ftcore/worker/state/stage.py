@@ -321,7 +321,7 @@ class StateStager:
     ) -> StagingPair:
         count = len(groups.members) if groups.persists else 1
         index_bytes = index_growth * len(self._pieces_json(collected)) + count * max(self._values_bytes, VALUES_BYTES)
-        pair = self._keeper.slots(needed(index_bytes, data_bytes))
+        pair = self._keeper.slots(needed(index_bytes, data_bytes), not groups.elsewhere)
         if pair is None:
             raise RuntimeError(self._keeper.problem or "the keeper of this node has no memory")
         if pair is not self._pair:
@@ -407,7 +407,7 @@ class StateStager:
         return {names[name]: text for name, text in found.items()}
 
     def _index(self, job: StagingJob, groups: ReplicaGroups, text: str, has_tensors: bool) -> bytes:
-        """``ShardIndex`` as JSON; the pieces were encoded before. ``tensors`` is for the keeper."""
+        """``ShardIndex`` as JSON; the pieces were encoded before. ``tensors`` and ``elsewhere`` are for the keeper."""
         pieces = self._pieces_json(job.moment.collected) if has_tensors else b"[]"
         return msgspec.json.encode(
             {
@@ -420,6 +420,7 @@ class StateStager:
                 "group": groups.group,
                 "groups": groups.groups,
                 "tensors": has_tensors,
+                "elsewhere": groups.elsewhere,
                 "pieces": msgspec.Raw(pieces),
                 "values": text,
             }

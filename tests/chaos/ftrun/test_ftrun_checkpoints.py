@@ -1,5 +1,7 @@
 """Registered state: it outlives workers, agents, keepers and logs; what is resumed equals an undisturbed run."""
 
+import contextlib
+import json
 import re
 import signal
 from collections.abc import Iterator
@@ -9,6 +11,8 @@ from typing import Any
 import pytest
 from harness import Ftrun, Run, ftrun, kill, wait_until
 from test_ftrun_operator import ask
+
+from ftcore.shm.staging import StagingSlot
 
 STEPS = 60
 TWO = ("--nproc-per-node", "2")
@@ -76,6 +80,24 @@ def kill_with_keeper(job: Ftrun, node: str) -> list[int]:
 
 def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def holders(job: Ftrun, rank: int, step: int) -> list[int]:
+    """The keepers that hold a rank's complete shard of a step."""
+    return [pid for pid in job.processes("ftcore: keeper") if (rank, step) in shards(pid)]
+
+
+def shards(keeper: int) -> set[tuple[int, int]]:
+    """Rank and step of the complete shards that a keeper holds: its memory has no name, but is open for its user."""
+    found = set()
+    for entry in Path(f"/proc/{keeper}/fd").iterdir():
+        with contextlib.suppress(OSError), entry.open("rb") as file:
+            if "ftcore-staging" in str(entry.readlink()):
+                index = (slot := StagingSlot(file.fileno(), writable=False)).index()
+                slot.close()
+                about = json.loads(index or b"{}")
+                found |= {(about["rank"], about["step"])} if about else set()
+    return found
 
 
 def go(job: Ftrun) -> None:
@@ -221,6 +243,30 @@ def test_a_lost_node_gets_the_state_from_another_one(job: Ftrun) -> None:
     second = [each for each in loaded(job) if each.round == 2]
     assert sorted(each.source for each in second) == ["memory", "replica"]
     assert len(weights(run)) == 1
+
+
+def test_a_lost_node_gets_its_own_state_from_a_buddy(tmp_path: Path, job: Ftrun) -> None:
+    """With FSDP no other rank has it: its replacement receives the copy, and the weights equal those without a loss."""
+    three = ("--local-nodes", "3", "--nproc-per-node", "1")
+    options: dict[str, Any] = {"layout": "fsdp", "until": 16, "persist_every": 0}
+    hold_after(job, 10)
+    run = start(job, *three, **options)
+    at_step(job, 10)
+    wait_until(lambda: all(len(holders(job, rank, 10)) == 2 for rank in range(3)), "copies of step 10")
+    assert len(kill_with_keeper(job, "node1")) == 2
+    go(job)
+    job.stepped(2, nodes=3)
+    assert run.end() == 0
+    resume = job.of("world.formed")[-1].data.resume
+    assert (resume.source, resume.step) == ("memory", 10)
+    assert sorted(each.source for each in loaded(job) if each.round == 2) == ["memory", "memory", "replica"]
+    assert [event.data.buddies for event in job.of("world.members")] == [((1,), (2,), (0,))] * 2
+    (resolved,) = job.of("incident.resolved")
+    assert resolved.data.steps_lost == 0
+    with ftrun(tmp_path / "undisturbed") as other:
+        expected = start(other, *three, **options)
+        assert expected.end() == 0
+    assert weights(run) == weights(expected)
 
 
 @pytest.mark.parametrize("layout", ["ddp", "fsdp"])

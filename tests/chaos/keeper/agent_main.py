@@ -1,7 +1,7 @@
 """An agent that only has a keeper, in its own process: carries out the lines of its standard input.
 
-Each line is JSON, ``[method, *arguments]`` of its ``KeeperLink``; each answer, and each report of the keeper, is a line
-on standard output.
+Each line is JSON, ``[method, *arguments]`` of its ``KeeperLink``; each answer, each report of the keeper, and each
+warning of the agent is a line on standard output.
 """
 
 import asyncio
@@ -10,23 +10,32 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from ftcore.errors import FtcoreError
 from ftcore.runtime.agent.keeper_link import KeeperLink
 from ftcore.runtime.agent.workers import processes
 from ftcore.runtime.agent.workers.reaper import Reaper
-from ftcore.runtime.keeper.config import KeeperConfig
+from ftcore.runtime.keeper.config import BuddyPlan, KeeperConfig
 
 
 def say(**message: Any) -> None:
     print(json.dumps(message), flush=True)
 
 
+def warned(logger: Any, method: str, event: Any) -> Any:
+    if method == "warning":
+        say(warning=" ".join(map(str, event.values())))
+    raise structlog.DropEvent
+
+
 async def carry_out(link: KeeperLink, method: str, arguments: list[Any]) -> None:
     try:
         found: Any = getattr(link, method)
-        if method not in ("pid", "alive"):
+        if method == "copy":
+            found = found(msgspec.convert(arguments[0], BuddyPlan))
+        elif method not in ("pid", "alive", "copies_port"):
             found = found(*arguments)
         say(answer=await found if asyncio.iscoroutine(found) else found)
     except FtcoreError as error:
@@ -34,10 +43,12 @@ async def carry_out(link: KeeperLink, method: str, arguments: list[Any]) -> None
 
 
 async def main(root: Path, options: dict[str, Any]) -> None:
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    structlog.configure(processors=[warned])
     processes.become_subreaper()
     reaper = Reaper()
-    link = KeeperLink(reaper, str(root / "run" / "k.sock"), KeeperConfig(job="job", log="", node="node", **options))
+    address = options.pop("address", "")
+    config = msgspec.convert({"job": "job", "log": "", "node": "node", **options}, KeeperConfig)
+    link = KeeperLink(reaper, str(root / "run" / "k.sock"), config, address)
     await link.open()
     link.configure("log")
     link.events.persisted = lambda message: say(persisted=message)

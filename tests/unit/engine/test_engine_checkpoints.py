@@ -8,7 +8,7 @@ import pytest
 
 from ftcore.cli.ctl_lines import summary
 from ftcore.commands import CommitCheckpoint, PersistShards, SaveCheckpoint
-from ftcore.engine.orders import order_for
+from ftcore.engine.orders import Buddy, order_for, slice_of
 from ftcore.engine.turn import Turn, own_fact, sequence
 from ftcore.events.checkpoint import (
     CheckpointCommitted,
@@ -23,13 +23,13 @@ from ftcore.events.job import JobRolledBack, JobSpec
 from ftcore.events.master import MasterElected
 from ftcore.events.node import OrderObeyed, OrderRefused
 from ftcore.events.operator import OperatorCommanded
-from ftcore.events.policy import AbilityDeclared, AlertRaised, ChainEntry
-from ftcore.events.world import Member, WorldFormed
+from ftcore.events.policy import AbilityDeclared, AlertRaised, ChainEntry, DeclaredCheckpoints
+from ftcore.events.world import Member, WorldFormed, WorldMembers
 from ftcore.ids import Nanoseconds
 from ftcore.policies.chain import default_entry
 from ftcore.policies.file.config import default_chain
 from ftcore.replay import verify
-from ftcore.states.resume import resume_of
+from ftcore.states.resume import held_by, resume_of, states_of
 from ftcore.testing.driver import JobDriver
 from ftcore.version import __version__
 
@@ -291,7 +291,9 @@ def test_survivors_write_one_shard_of_each_group_after_a_fault() -> None:
     four = [shard(rank, 5, group=rank % 2, groups=2, ranks=4) for rank in range(4)]
     driver = dying(held={"node0": (four[0],), "node1": (four[2], four[3])})
     orders = open_orders(driver, PersistShards)
-    assert [action.command for action in orders] == [PersistShards(round=1, step=5, ranks=(0, 3))]
+    assert [action.command for action in orders] == [
+        PersistShards(round=1, step=5, ranks=(0, 3), nodes=("node0", "node1"))
+    ]
     assert list(orders[0].waiting) == ["node0", "node1"]
     assert [each.outcome for each in of(driver, IncidentContinued)] == ["saved"]
     persist(driver, "node0", four[0])
@@ -324,3 +326,52 @@ def test_without_a_place_for_checkpoints_survivors_keep_their_state_in_memory() 
     assert open_orders(driver, PersistShards) == []
     driver.settle()
     assert of(driver, WorldFormed)[-1].resume == Resume(step=5, round=1, source="memory")
+
+
+def copying(labels: Sequence[str], **declared: Any) -> JobDriver:
+    """A job whose nodes copy their shards, each with its value of the label ``switch``."""
+    chain = default_chain()
+    options = DeclaredCheckpoints(**declared)
+    policy = attrs.evolve(chain, declared=attrs.evolve(chain.declared, checkpoints=options))
+    driver = JobDriver(len(labels), 1, policy=policy)
+    driver.submit()
+    for number, label in enumerate(labels):
+        driver.join(f"node{number}", labels={"switch": label} if label else {}, copies_port=7000 + number)
+    driver.settle()
+    return driver
+
+
+def test_a_world_records_who_holds_whose_copies() -> None:
+    """On another switch; agents learn it with the order to start, and a new world chooses anew."""
+    driver = copying(["s1", "s1", "s2", "s2"])
+    assert of(driver, WorldMembers)[-1].buddies == ((2,), (3,), (0,), (1,))
+    part = slice_of(driver.state, "node0")
+    assert part.buddies == (Buddy(node="node2", address="127.0.0.1", port=7002),)
+    assert part.wards == ("node2",)
+    driver.join("node2", labels={"switch": "s1"}, copies_port=7009)
+    driver.settle()
+    assert of(driver, WorldMembers)[-1].buddies == ((3,), (0,), (1,), (2,))
+    assert slice_of(driver.state, "node3").buddies[0].port == 7009
+    assert verify(driver.events).mismatches == ()
+
+
+def test_copies_can_be_more_or_none() -> None:
+    """A node without a port takes part in none; a single node has none."""
+    assert of(copying(["", "", ""], copies=2), WorldMembers)[-1].buddies == ((1, 2), (2, 0), (0, 1))
+    assert of(copying(["", ""], copies=0), WorldMembers)[-1].buddies == ()
+    assert of(copying([""]), WorldMembers)[-1].buddies == ()
+    assert of(job(), WorldMembers)[-1].buddies == ()
+
+
+def test_a_copy_stands_in_for_the_shard_of_a_lost_node() -> None:
+    """A world of the same size resumes from it; the node that staged a shard writes it as long as it is there."""
+    driver = job(policies=["dying_checkpoint"])
+    mine, other = shard(0, 9, groups=2), shard(1, 9, groups=2)
+    hold(driver, "node0", mine, attrs.evolve(other, copy=True))
+    assert resume_of(driver.state, world(driver)) == Resume(step=9, round=1, source="memory")
+    (state,) = states_of(held_by(driver.state, [(each.node, each.incarnation) for each in world(driver)]))
+    assert state.savers == {0: ("node0", 0), 1: ("node0", 1)}
+    hold(driver, "node1", other, attrs.evolve(mine, copy=True))
+    (state,) = states_of(held_by(driver.state, [(each.node, each.incarnation) for each in world(driver)]))
+    assert state.savers == {0: ("node0", 0), 1: ("node1", 1)}
+    assert "copies of step 9 of rank 1" in "".join(map(summary, driver.events))

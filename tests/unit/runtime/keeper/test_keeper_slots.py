@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ftcore.runtime.keeper import memory
-from ftcore.runtime.keeper.slots import SLACK, KeptSlot, MemoryRefused, SlotMemory
+from ftcore.runtime.keeper.slots import COPIED_SLOTS, COPY, SLACK, KeptSlot, MemoryRefused, SlotMemory
 from ftcore.shm.staging import FREE, PAGE, QUEUED, READ, needed
 
 SIZE = needed(1000, 4 * PAGE)
@@ -96,7 +96,7 @@ def test_the_limit_counts_what_is_kept(slots: SlotMemory) -> None:
     pair = slots.pair(0, LARGE)
     write(pair[0], 5)
     assert slots.pair(1, LARGE)
-    with pytest.raises(MemoryRefused, match=r"the two slots of local rank 2 need .* the limit is .* are in use: raise"):
+    with pytest.raises(MemoryRefused, match=r"2 slots of local rank 2 need .* the limit is .* are in use: raise"):
         slots.pair(2, LARGE)
     assert slots.pair(0, LARGE) == pair and held(slots) == [(0, 5)]
 
@@ -238,3 +238,69 @@ def test_an_unknown_machine_has_no_limit(tmp_path: Path) -> None:
     """Nothing can be read."""
     assert memory.available(tmp_path / "proc", tmp_path / "cgroup") is None
     assert Path("/proc/meminfo").exists() is (memory.available() is not None)
+
+
+def copied(slots: SlotMemory, step: int, *, node: str = "other", local_rank: int = 0, round_: int = 1) -> KeptSlot:
+    """Take a copy of another node's shard."""
+    kept = slots.incoming(node, local_rank, SIZE)
+    write(kept, step, round_=round_)
+    return kept
+
+
+def test_a_copy_never_overwrites_the_newest_complete_one(slots: SlotMemory) -> None:
+    """There are two slots for each rank of each other node."""
+    first, second = copied(slots, 5), copied(slots, 6)
+    assert first is not second
+    third = slots.incoming("other", 0, SIZE)
+    assert third is first
+    third.slot.begin(1)
+    assert slots.incoming("other", 0, SIZE) is first, "the torn one, not step 6"
+    assert copied(slots, 5, local_rank=1) not in (first, second)
+    assert [(each["step"], each["copy"]) for each in slots.held()] == [(6, True), (5, True)]
+    assert slots.numbered(COPY, second.number) is second
+
+
+def test_a_copy_that_is_read_is_not_overwritten(slots: SlotMemory) -> None:
+    """The next one is refused until then."""
+    first, _ = copied(slots, 5), copied(slots, 6)
+    first.pin(readers=1)
+    with pytest.raises(MemoryRefused, match="being read"):
+        slots.incoming("other", 0, SIZE)
+    first.pin(readers=-1)
+    assert slots.incoming("other", 0, SIZE) is first
+
+
+def test_copies_make_room_for_a_nodes_own_slots(slots: SlotMemory) -> None:
+    """Before its own older shards are given up; and they never take its last room."""
+    slots.limit = 4 * SIZE
+    copied(slots, 5), copied(slots, 6)
+    with pytest.raises(MemoryRefused, match=r"a copy for another node needs .* the limit is"):
+        for local_rank in range(1, 4):
+            copied(slots, 5, local_rank=local_rank)
+    assert slots.pair(0, SIZE, count=COPIED_SLOTS)
+    assert slots.copies == []
+
+
+def test_more_slots_are_added_to_those_that_are_there(slots: SlotMemory) -> None:
+    """With what they hold; a refusal changes nothing."""
+    pair = slots.pair(0, SIZE)
+    write(pair[0], 5)
+    more = slots.pair(0, SIZE, count=COPIED_SLOTS)
+    assert more[:2] == pair and len(more) == COPIED_SLOTS == slots.count(0)
+    assert slots.pair(0, SIZE) == more
+    slots.limit = 5 * SIZE
+    with pytest.raises(MemoryRefused, match=r"4 slots of local rank 1 need"):
+        slots.pair(1, SIZE, count=COPIED_SLOTS)
+    assert len(slots.pair(0, SIZE)) == COPIED_SLOTS
+
+
+def test_copies_of_earlier_rounds_end_when_a_round_has_staged_twice(slots: SlotMemory) -> None:
+    """Until then, they may be part of the newest complete step of the job."""
+    old, new = copied(slots, 5), copied(slots, 9, node="another", round_=2)
+    pair = slots.pair(0, SIZE, count=COPIED_SLOTS)
+    write(pair[0], 8, round_=2)
+    slots.tidy([(0, 2)])
+    assert not old.closed
+    write(pair[1], 9, round_=2)
+    slots.tidy([(0, 2)])
+    assert old.closed and not new.closed
