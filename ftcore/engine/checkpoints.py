@@ -9,7 +9,7 @@ from ftcore.ids import Round
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import OUTGOING
 from ftcore.states.resume import HeldState, best_of, held_by, states_of
-from ftcore.states.revisions import NAMED_WRITERS, follows
+from ftcore.states.revisions import COPIES, follows
 from ftcore.states.training import SavingState
 
 COMMIT_S = 60.0
@@ -78,7 +78,7 @@ def order_persist(turn: Turn, incident: IncidentState) -> str:
         return _why_incomplete(states)
     savers = best.savers
     nodes, ranks = zip(*(savers[group] for group in sorted(savers)), strict=True)
-    named = nodes if follows(state, NAMED_WRITERS) else ()
+    named = nodes if follows(state, COPIES) else ()
     command = PersistShards(round=Round(best.round), step=best.step, ranks=ranks, nodes=named)
     deadline_s = incident.plan_in_force().deadline_s or COMMIT_S
     writers = tuple(dict.fromkeys(nodes))

@@ -1,9 +1,8 @@
 """What the workers of a round resume from: the newest state of which one shard of each replica group is held. Pure.
 
 Memory wins over storage at the same step. Shards in memory, and copies of them, count if their node is a member of the
-new world. A rank reads from the memory of its node, or receives its whole state from a rank of its replica group, or a
-whole shard from a node that holds a copy of it. So if the number of ranks changes, every node must hold all groups,
-unless all ranks hold the same state.
+new world. A rank reads from the memory of its node, or receives its whole state from a rank of its replica group, or
+whole shards from other nodes: its own, or those that overlap its state if the number of ranks has changed.
 
 A rank that was killed before it staged its random number generators of the last step cannot continue exactly from that
 step. Then the step before is resumed from, if it is complete with all ranks: one step is computed again, on equal data.
@@ -16,6 +15,7 @@ import attrs
 from ftcore.events.checkpoint import HeldShard, Resume
 from ftcore.events.world import Member
 from ftcore.states.model import JobState
+from ftcore.states.revisions import COPIES, follows
 from ftcore.states.training import LoadState
 
 TRIES = 2
@@ -38,7 +38,8 @@ def resume_of(state: JobState, world: Sequence[Member]) -> Resume | None:
     """
     held = held_by(state, [(member.node, member.incarnation) for member in world])
     names, size = [member.node for member in world], sum(member.slots for member in world)
-    states = [each for each in states_of(held) if each.is_enough(names, size) and _is_usable(state, each.resume)]
+    whole = HeldState.is_complete if follows(state, COPIES) else lambda each: each.is_enough(names, size)
+    states = [each for each in states_of(held) if whole(each) and _is_usable(state, each.resume)]
     stored = [resume for resume in _on_storage(state) if _is_usable(state, resume)]
     newest = max(stored, key=lambda each: (each.step, each.round), default=None)
     best = best_of(states, size)
@@ -124,10 +125,14 @@ class HeldState:
         """The choice of this state."""
         return Resume(step=self.step, round=self.round, source="memory")
 
+    def is_complete(self) -> bool:
+        """Whether one shard of each replica group is held."""
+        return len(self.savers) == self.first.groups
+
     def is_enough(self, names: Sequence[str], size: int) -> bool:
-        """Whether a world of these nodes, with so many ranks, can resume from it."""
+        """Whether a world of these nodes, with so many ranks, can resume from it, by revisions before ``COPIES``."""
         if self.first.ranks == size or self.first.groups == 1:
-            return len(self.savers) == self.first.groups
+            return self.is_complete()
         return all(_groups(self.nodes.get(name, ())) == self.first.groups for name in names)
 
 

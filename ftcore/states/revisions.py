@@ -15,7 +15,7 @@ or fields that earlier logs lack needs no revision.
 | 6 | alerts and the reason of a failed job name and advise by the detail of a fault, not only by its class |
 | 7 | workers pause and save at one step boundary, which an order before finds |
 | 8 | ``world.formed`` has the number of ranks of the world before |
-| 9 | the order to write shards names the node that writes each of them |
+| 9 | the order to write shards names their writers; another number of ranks can resume from shards on any nodes |
 """
 
 from typing import Final
@@ -38,7 +38,7 @@ ONE_BOUNDARY: Final = 7
 
 SIZE_BEFORE: Final = 8
 
-NAMED_WRITERS: Final = 9
+COPIES: Final = 9
 
 NEWEST: Final = 9
 """The revision of masters of this ftcore."""

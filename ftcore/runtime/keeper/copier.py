@@ -257,7 +257,9 @@ class Copier:
 
     async def _send_to_all(self, buddies: list[_BuddyLink], kept: KeptSlot) -> list[_BuddyLink]:
         """Send a shard; returns the buddies that have it."""
-        sequence = kept.sequence
+        sequence, origin = kept.sequence, kept.origin()
+        if origin is None or (origin.round, origin.step) != self._target:
+            return []  # its worker had no other slot to write
         kept.pin(readers=1)
         try:
             done = await asyncio.gather(*(self._send_to(buddy, kept, sequence) for buddy in buddies))

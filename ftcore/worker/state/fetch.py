@@ -1,25 +1,29 @@
 """Fetches whole shards from the memory of other nodes, over the job's process group.
 
 After the loss of a node, its ranks' shards exist as copies in the memory of other nodes. A rank of such a node sends
-each one to the rank that has taken the place. The number of ranks must be the same.
+each one to the rank that has taken the place. If the number of ranks has changed, each rank receives all shards that
+overlap its new state; which ones these are, it learns from the indexes of all shards.
 
 House rules: ranks agree on all transfers before the first one, and make them in one order. A sender that cannot read a
-shard says so instead. The received shard is held in memory of this process, beyond its own state, until it is loaded.
+shard says so instead. Received shards are held in memory of this process, beyond its own state, until they are loaded.
 """
 
 import contextlib
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 import torch.distributed as dist
 
+from ftcore.checkpoint.layout import Piece, Shape, ShardIndex, overlap
 from ftcore.shm import staging
 from ftcore.shm.staging import StagingSlot
 from ftcore.worker._keeper import KeeperClient
+from ftcore.worker.state import spread
 from ftcore.worker.state.shards import SavedStep
 from ftcore.worker.state.spread import BATCH_BYTES
 
@@ -40,11 +44,13 @@ class ShardFetch(NamedTuple):
     """The transfer of a shard.
 
     Args:
-        rank: the rank that receives its own shard.
+        rank: the rank that receives it.
+        shard: the rank that saved it.
         sender: the rank that sends it.
     """
 
     rank: int
+    shard: int
     sender: int
 
 
@@ -58,35 +64,80 @@ def _is_of(shard: Any, saved: SavedStep) -> bool:
     return (shard.step, shard.round) == (saved.step, saved.round)
 
 
-def plan(offers: Sequence[ShardOffer], lacking: Iterable[int]) -> list[ShardFetch]:
-    """The transfers to ranks that cannot read their state, in order.
+def indexes(keeper: KeeperClient | None, saved: SavedStep, offers: Sequence[ShardOffer]) -> dict[int, ShardIndex]:
+    """The indexes of all shards of a step, by the rank that saved them; all ranks call it."""
+    here, own = dist.get_rank(), {}
+    for shard in offers[here].held:
+        if here == next(rank for rank, offer in enumerate(offers) if shard in offer.held):
+            assert keeper is not None
+            with _opened(keeper, saved, shard) as slot:
+                if slot is not None and (index := slot.index()) is not None:
+                    own[shard] = index
+    found = {shard: index for part in spread.gather(own) for shard, index in part.items()}
+    return {shard: msgspec.json.decode(found[shard], type=ShardIndex) for shard in sorted(found)}
+
+
+def overlapping(
+    wanted: Iterable[Piece], names: Iterable[str], found: Mapping[int, ShardIndex], held: Collection[int]
+) -> list[int]:
+    """The shards that are needed for pieces, by the rank that saved them.
+
+    Args:
+        wanted: the pieces.
+        names: tensors of which at least the shape is needed.
+        found: the indexes of all shards.
+        held: the shards that this rank has.
+    """
+    pieces: dict[str, list[Piece]] = {}
+    for piece in wanted:
+        pieces.setdefault(piece.name, []).append(piece)
+    known: set[tuple[str, Shape, Shape]] = set()
+    needed = []
+    in_order = sorted(found.items(), key=lambda each: (each[0] not in held, each[0]))
+    for shard, index in in_order:
+        new = [piece for piece in index.pieces if (piece.name, piece.offset, piece.shape) not in known]
+        if any(overlap(piece, target) for piece in new for target in pieces.get(piece.name, ())):
+            known |= {(piece.name, piece.offset, piece.shape) for piece in new}
+            needed.append(shard)
+    shown = {piece.name for shard in {*needed, *held} if shard in found for piece in found[shard].pieces}
+    for shard, index in in_order:
+        others = {piece.name for piece in index.pieces} - shown
+        if not others.isdisjoint(names):
+            shown |= others
+            needed.append(shard)
+    return [shard for shard in needed if shard not in held]
+
+
+def plan(offers: Sequence[ShardOffer], wanted: Sequence[Iterable[int]]) -> list[ShardFetch]:
+    """The transfers, in order.
 
     Args:
         offers: what each rank can send.
-        lacking: the ranks that lack their state.
+        wanted: the shards that each rank needs, by the rank that saved them.
     """
     found = []
-    for rank in sorted(lacking):
-        senders = [each for each, offer in enumerate(offers) if offer.ranks == len(offers) and rank in offer.held]
-        if senders:
-            found.append(ShardFetch(rank, senders[rank % len(senders)]))
+    for rank, shards in enumerate(wanted):
+        for shard in shards:
+            senders = [each for each, offer in enumerate(offers) if shard in offer.held]
+            if senders:
+                found.append(ShardFetch(rank, shard, senders[rank % len(senders)]))
     return found
 
 
-def transfer(keeper: KeeperClient | None, saved: SavedStep, fetches: Sequence[ShardFetch]) -> StagingSlot | None:
+def transfer(keeper: KeeperClient | None, saved: SavedStep, fetches: Sequence[ShardFetch]) -> list[StagingSlot]:
     """Send and receive shards; all ranks of the process group call it.
 
     Returns:
-        This rank's own shard; the caller closes it. None: it was not to be received, or was lost meanwhile.
+        The shards that this rank has received; the caller closes them.
     """
-    received, here = None, dist.get_rank()
+    received, here = [], dist.get_rank()
     for fetch in fetches:
         if here == fetch.sender:
             assert keeper is not None
-            with _opened(keeper, saved, fetch.rank) as slot:
+            with _opened(keeper, saved, fetch.shard) as slot:
                 _send(slot, fetch.rank)
-        elif here == fetch.rank:
-            received = _receive(fetch.sender, saved)
+        elif here == fetch.rank and (found := _receive(fetch.sender, saved)) is not None:
+            received.append(found)
     return received
 
 

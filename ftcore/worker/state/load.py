@@ -4,7 +4,7 @@ The candidates are what the master chose, then older complete checkpoints. For e
 
 1. The ranks that can, open shards: in the memory of their node; of a checkpoint on storage, the first rank of each
    replica group alone.
-2. In memory, ranks of groups without such a rank receive their own shards from nodes that hold copies (``fetch``).
+2. In memory, ranks of groups without such a rank receive shards from other nodes (``fetch``).
 3. If each group has a rank whose shards cover its state, these ranks fill their tensors, verified.
 4. They send them to the other ranks of their group (``spread``), and the Python values that those lack.
 
@@ -19,11 +19,11 @@ House rules: state that was overwritten by a candidate that failed is never trai
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ftcore.checkpoint.directory import by_age, checkpoints
-from ftcore.checkpoint.layout import missing
+from ftcore.checkpoint.layout import ShardIndex, missing
 from ftcore.checkpoint.storage import Storage
 from ftcore.errors import CheckpointError
 from ftcore.shm.staging import StagingSlot
@@ -200,13 +200,40 @@ class StateLoader:
     def _fetch(
         self, saved: SavedStep, lacking: list[int], opened: _Opened | None, why: str
     ) -> tuple[_Opened | None, str, bool]:
-        """Transfer copies to ranks that lack their state; returns how this rank can read it, and if it received it."""
-        fetches = fetch.plan(spread.gather(fetch.offered(self._keeper, saved)), lacking)
-        received = fetch.transfer(self._keeper, saved, fetches) if fetches else None
-        if received is None:
+        """Transfer shards to ranks that lack their state; returns how this rank can read it, and if it received any."""
+        offers: list[fetch.ShardOffer] = spread.gather(fetch.offered(self._keeper, saved))
+        values: dict[int, str] = {}
+        if any(offer.ranks == self._size for offer in offers):
+            wanted = [self._group_of(rank, lacking) for rank in range(self._size)]  # one of them has the tensors
+        else:
+            indexes = fetch.indexes(self._keeper, saved, offers)
+            values = {shard: index.values for shard, index in indexes.items()}
+            needed = self._needed(indexes, offers[self._rank]) if self._rank in lacking else []
+            wanted = spread.gather(needed)
+        received = fetch.transfer(self._keeper, saved, fetch.plan(offers, wanted))
+        if not received and not (values and opened is None):
             return opened, why, False
-        opened, why = self._open(saved, received)
-        return opened, why, True
+        opened, why = self._open(saved, received, values)
+        return opened, why, bool(received)
+
+    def _group_of(self, rank: int, among: list[int]) -> list[int]:
+        """The ranks among some that are of a rank's replica group, if it is one of them; itself first."""
+        mates = [each for each in among if self._digests[each] == self._digests[rank]]
+        return sorted(mates, key=lambda each: each != rank) if rank in mates else []
+
+    def _needed(self, indexes: dict[int, ShardIndex], offer: fetch.ShardOffer) -> list[int]:
+        """The shards that this rank needs of a step that another number of ranks saved, and that its node lacks."""
+        if not indexes:
+            return []
+        pieces = [piece for index in indexes.values() for piece in index.pieces]
+        shapes = {piece.name: StoredShape(piece.dtype, piece.size) for piece in pieces}
+        ranks = next(iter(indexes.values())).ranks
+        source = indexes.get(self._rank % ranks) or next(iter(indexes.values()))
+        try:
+            targets = list(self._targets(decoded(source.values), shapes))
+        except CheckpointError:
+            return []  # opening it fails for the same reason
+        return fetch.overlapping(pieces_of(targets), {target.name for target in targets}, indexes, offer.held)
 
     def _failed(self, why: str) -> str:
         """Compare outcomes with all ranks; returns why the first one failed, empty if none did."""
@@ -218,12 +245,15 @@ class StateLoader:
         names = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
         return f"rank{'s' if len(ranks) > 1 else ''} {names}"
 
-    def _open(self, saved: SavedStep, received: StagingSlot | None = None) -> tuple[_Opened | None, str]:
+    def _open(
+        self, saved: SavedStep, received: Sequence[StagingSlot] = (), values_of: Mapping[int, str] | None = None
+    ) -> tuple[_Opened | None, str]:
         """Open a candidate's shards; returns why this rank cannot read all that it needs.
 
         Args:
             saved: the candidate.
-            received: this rank's own shard, if it was received; closed with the shards.
+            received: shards that were received; closed with the others.
+            values_of: Python values of ranks whose shards this rank may not have.
         """
         if saved.source == STORAGE and self._rank != self._digests.index(self._digests[self._rank]):
             return None, "another rank of its replica group reads the storage"
@@ -231,10 +261,10 @@ class StateLoader:
         try:
             if saved.source == STORAGE:
                 shards = open_stored(saved.where, saved.step, saved.round, self._keeper.job if self._keeper else "")
-            elif self._keeper is None and received is None:
+            elif self._keeper is None and not received:
                 return None, "it has no keeper"
             else:
-                shards = HeldShards(self._keeper, saved, self._rank, received)
+                shards = HeldShards(self._keeper, saved, self._rank, received, values_of)
             text = self._values_for(shards, self._rank)
             values, shapes = decoded(text[0]), shapes_of(shards)
             targets = list(self._targets(values, shapes))

@@ -5,7 +5,7 @@ memory is valid.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ftcore.checkpoint import manifest
@@ -128,27 +128,31 @@ class SourceShards:
 
 
 class HeldShards(SourceShards):
-    """Shards of a step in the memory of this node's keeper, and one that was received.
+    """Shards of a step in the memory of this node's keeper, and shards that were received.
 
     Args:
         keeper: the connection to it; None: there is none.
         saved: which step.
         rank: this rank; its own shard is preferred.
-        received: its own shard, received from another node; closed with this object.
+        received: shards received from other nodes; closed with this object.
+        values: Python values of ranks whose shards may not be among them.
 
     Raises:
         CheckpointError: the node does not hold any, or one of them is damaged.
     """
 
     def __init__(
-        self, keeper: KeeperClient | None, saved: SavedStep, rank: int, received: StagingSlot | None = None
+        self,
+        keeper: KeeperClient | None,
+        saved: SavedStep,
+        rank: int,
+        received: Sequence[StagingSlot] = (),
+        values: Mapping[int, str] | None = None,
     ) -> None:
-        self._keeper, self._received = keeper, received
+        self._keeper, self._received, self._values = keeper, list(received), values or {}
         self._slots: list[tuple[int, int, StagingSlot]] = []
         try:
-            sources: list[ShardSource] = []
-            if received is not None:
-                sources.append(SlotSource(received, f"received shard of rank {rank}"))
+            sources: list[ShardSource] = [SlotSource(slot, "received shard") for slot in received]
             held = keeper.held() if keeper is not None else []
             held = [each for each in held if (each.step, each.round) == (saved.step, saved.round)]
             for each in sorted(held, key=lambda each: (each.rank != rank, each.rank)):
@@ -163,6 +167,10 @@ class HeldShards(SourceShards):
             self._release()
             raise
 
+    def values(self, rank: int) -> str | None:
+        """See ``SavedShards``."""
+        return super().values(rank) or self._values.get(rank)
+
     def close(self) -> None:
         """See ``SavedShards``."""
         try:
@@ -176,9 +184,8 @@ class HeldShards(SourceShards):
             if self._keeper is not None:
                 self._keeper.done(local_rank, number)
             slot.close()
-        if self._received is not None:
-            self._received.close()
-            self._received = None
+        while self._received:
+            self._received.pop().close()
 
 
 class StoredShards:

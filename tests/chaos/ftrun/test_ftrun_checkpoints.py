@@ -269,6 +269,30 @@ def test_a_lost_node_gets_its_own_state_from_a_buddy(tmp_path: Path, job: Ftrun)
     assert weights(run) == weights(expected)
 
 
+def test_fewer_nodes_share_the_state_of_a_lost_one(job: Ftrun) -> None:
+    """Each rank receives what overlaps its new part; there is no storage, and no step is lost."""
+    job.drop("policy.yaml", "version: 1\nchain: [process_restart, shrink, stop]\n")
+    hold_after(job, 10)
+    flags = ("--nnodes=2:3", "--nproc-per-node=1", "--policy=policy.yaml")
+    runs = {
+        name: job.start(*flags, f"--node-id={name}", script="registered.py", preload=False, args=("16", "fsdp"))
+        for name in "abc"
+    }
+    at_step(job, 10)
+    wait_until(lambda: all(len(holders(job, rank, 10)) == 2 for rank in range(3)), "copies of step 10")
+    lost = job.of("world.members")[-1].data.members[1].node
+    kill_with_keeper(job, lost)
+    go(job)
+    job.stepped(2, nodes=2)
+    runs.pop(lost).end()
+    assert [run.end() for run in runs.values()] == [0, 0]
+    resume = job.of("world.formed")[-1].data.resume
+    assert (resume.source, resume.step) == ("memory", 10)
+    assert [event.data.buddies for event in job.of("world.members")] == [((1,), (2,), (0,)), ((1,), (0,))]
+    assert job.of("incident.resolved")[-1].data.steps_lost == 0
+    assert len(set.union(*map(weights, runs.values()))) == 1
+
+
 @pytest.mark.parametrize("layout", ["ddp", "fsdp"])
 def test_another_number_of_ranks_resumes(job: Ftrun, layout: str) -> None:
     """Saved by two ranks, loaded by three."""

@@ -30,13 +30,16 @@ from ftcore.policies.chain import default_entry
 from ftcore.policies.file.config import default_chain
 from ftcore.replay import verify
 from ftcore.states.resume import held_by, resume_of, states_of
+from ftcore.states.revisions import NEWEST
 from ftcore.testing.driver import JobDriver
 from ftcore.version import __version__
 
 LOG = "log-1"
 
 
-def job(nodes: int = 2, slots: int = 1, *, url: str = "/checkpoints", policies: Sequence[str] = ()) -> JobDriver:
+def job(
+    nodes: int = 2, slots: int = 1, *, url: str = "/checkpoints", policies: Sequence[str] = (), decides: int = NEWEST
+) -> JobDriver:
     """A job that trains, and whose script registered its state."""
     names = (*policies, "process_restart", "shrink", "stop")
     chain = tuple(ChainEntry(policy=name, options=default_entry(name).options) for name in names)
@@ -45,6 +48,7 @@ def job(nodes: int = 2, slots: int = 1, *, url: str = "/checkpoints", policies: 
         slots,
         spec=JobSpec(argv=("train.py",), nodes_min=1, nodes_max=nodes, checkpoints=url),
         policy=attrs.evolve(default_chain(), chain=chain),
+        decides=decides,
     )
     driver.own(MasterElected(host="host", pid=1, address="unix:master", version=__version__, decides=7, log_id=LOG))
     driver.start()
@@ -146,14 +150,24 @@ def test_a_step_without_the_values_of_all_ranks_counts_as_the_step_before() -> N
     assert resume_of(driver.state, world(driver)) is None
 
 
-def test_another_number_of_ranks_needs_all_groups_on_every_node() -> None:
-    """Then each rank finds all parts of the state on its own node."""
+def test_another_number_of_ranks_needs_all_groups_on_some_nodes() -> None:
+    """Ranks receive what overlaps their new state."""
     driver = job(nodes=3)
-    both = [shard(rank, 9, groups=2, ranks=3) for rank in range(2)]
-    hold(driver, "node0", *both)
-    hold(driver, "node1", *both)
+    hold(driver, "node0", shard(0, 9, groups=2, ranks=3))
+    hold(driver, "node1", shard(1, 9, groups=2, ranks=3))
     assert resume_of(driver.state, world(driver)[:2]) == Resume(step=9, round=1, source="memory")
     assert resume_of(driver.state, (world(driver)[0], world(driver)[2])) is None
+
+
+def test_masters_before_copies_needed_all_groups_on_every_node() -> None:
+    """Their logs still verify."""
+    driver = job(nodes=3, decides=8)
+    both = [shard(rank, 9, groups=2, ranks=3) for rank in range(2)]
+    hold(driver, "node0", *both)
+    hold(driver, "node1", *both[:1])
+    assert resume_of(driver.state, world(driver)[:2]) is None
+    hold(driver, "node1", *both)
+    assert resume_of(driver.state, world(driver)[:2]) == Resume(step=9, round=1, source="memory")
 
 
 def test_one_copy_is_enough_if_all_ranks_hold_the_same_state() -> None:
