@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import msgspec
 import pytest
 import trustme
@@ -94,12 +95,11 @@ def test_a_proof_is_of_one_connection_and_one_side() -> None:
     assert len(proofs) == 6
 
 
-def transfer(*, is_valid: bool = True, sent: bytes = DATA, announced: bytes = DATA) -> tuple[Any, Any, bytes]:
+def transfer(*, is_valid: bool = True) -> tuple[Any, Any, bytes]:
     index, data = bytearray(len(INDEX)), bytearray(len(DATA))
 
     def send(channel: socket.socket) -> None:
-        offer = CopyOffer(local_rank=0, round=1, step=5, index=len(INDEX), data=len(announced))
-        copy_wire.send_copy(channel, offer, INDEX, memoryview(sent), lambda: is_valid, BandwidthLimit(0))
+        copy_wire.send_copy(channel, OFFER, INDEX, memoryview(DATA), lambda: is_valid, BandwidthLimit(0))
 
     def receive(channel: socket.socket) -> CopyOffer:
         offer = copy_wire.receive_offer(channel)
@@ -124,8 +124,17 @@ def test_a_shard_that_was_overwritten_while_it_was_sent_does_not_count() -> None
 
 def test_a_shard_that_was_cut_off_does_not_count() -> None:
     """The sender ends with less than it announced."""
-    _, receiver, _ = transfer(sent=DATA[:1000])
-    assert "CopyOffer" not in receiver
+
+    def send(channel: socket.socket) -> None:
+        copy_wire._send(channel, attrs.asdict(OFFER))
+        copy_wire._answer(channel)
+        channel.sendall(INDEX + DATA[:1000])
+
+    def receive(channel: socket.socket) -> None:
+        copy_wire.receive_offer(channel)
+        copy_wire.receive_copy(channel, memoryview(bytearray(len(INDEX))), memoryview(bytearray(len(DATA))))
+
+    assert both(send, receive) == [None, "the connection has ended"]
 
 
 def test_damage_on_the_way_is_found() -> None:
