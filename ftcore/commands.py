@@ -135,11 +135,14 @@ class SaveCheckpoint(msgspec.Struct, frozen=True, tag_field="do", tag="save_chec
         ranks: global ranks that save; empty: every surviving rank.
         boundary: number of the step boundary at which every rank saves, counted from the start of the round; 0: each
             rank saves where it is, because others are missing.
+        hold: save in memory only, and wait at the boundary for the order to stop. If none follows, the workers go on by
+            themselves.
     """
 
     round: Round
     ranks: tuple[int, ...] = ()
     boundary: int = 0
+    hold: bool = False
 
 
 class PersistShards(msgspec.Struct, frozen=True, tag_field="do", tag="persist_shards"):

@@ -34,7 +34,7 @@ from ftcore.commands import (
     StopWorkers,
 )
 from ftcore.events.action import ActionFailed, ActionOrdered
-from ftcore.events.checkpoint import CheckpointCommitted, CheckpointFailed, Resume, StateLoaded
+from ftcore.events.checkpoint import BatchesSkipped, CheckpointCommitted, CheckpointFailed, Resume, StateLoaded
 from ftcore.events.health import HealthJudged
 from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentContinued, IncidentEscalated
 from ftcore.events.job import DataSkipped, JobRolledBack
@@ -212,7 +212,9 @@ _ORDERS: dict[type[Any], Callable[[Any], str]] = {
     ResumeWorkers: lambda order: f"resume the workers of round {order.round}",
     RetryStep: _retry,
     ParkWorkers: lambda order: f"park the workers of round {order.round}, within {format_elapsed(order.grace_s)}",
-    SaveCheckpoint: lambda order: f"save a checkpoint of round {order.round}{_at(order.boundary)}",
+    SaveCheckpoint: lambda order: (
+        f"{'hold' if order.hold else 'save a checkpoint of'} round {order.round}{_at(order.boundary)}"
+    ),
     PersistShards: lambda order: (
         f"write the state of step {order.step} to storage, from {plural(len(order.ranks), 'rank')}"
     ),
@@ -315,6 +317,11 @@ def ready_nodes(data: DepartureBegun) -> str:
     return f"{name_list(data.ready)} {is_or_are(data.ready)} ready" if data.ready else "no other node is ready"
 
 
+def skipped_text(data: BatchesSkipped) -> str:
+    """What the workers of a node have left out."""
+    return f"{data.node} has skipped {plural(data.batches, 'batch', 'batches')} after step {data.step}"
+
+
 def loaded_text(data: StateLoaded) -> str:
     """What the workers of a node have restored."""
     refused = f"; not usable: {'; '.join(data.refused)}" if data.refused else ""
@@ -344,6 +351,7 @@ _SENTENCES: dict[type[Any], Callable[[Any], str]] = {
     CheckpointCommitted: lambda data: f"the checkpoint of step {data.step} is committed",
     CheckpointFailed: lambda data: f"{data.node} could not write the checkpoint of step {data.step}: {data.reason}",
     StateLoaded: loaded_text,
+    BatchesSkipped: skipped_text,
     JobRolledBack: lambda data: f"training rolls back to the checkpoint of step {data.step}: {data.reason}",
     DataSkipped: lambda data: f"{data.amount} {data.unit} of data after step {data.step} are skipped: {data.reason}",
     AlertRaised: lambda data: f"an alert is raised ({data.severity})",

@@ -76,14 +76,18 @@ def order_persist(turn: Turn, incident: IncidentState) -> str:
     best = best_of([each for each in states if len(each.savers) == each.first.groups], world.size)
     if best is None:
         return _why_incomplete(states)
-    savers = best.savers
-    nodes, ranks = zip(*(savers[group] for group in sorted(savers)), strict=True)
-    named = nodes if follows(state, COPIES) else ()
-    command = PersistShards(round=Round(best.round), step=best.step, ranks=ranks, nodes=named)
     deadline_s = incident.plan_in_force().deadline_s or COMMIT_S
-    writers = tuple(dict.fromkeys(nodes))
-    order(turn, command, writers, deadline_s, incident=None if incident.kind == "fault" else incident.id)
+    persist(turn, best, deadline_s, None if incident.kind == "fault" else incident.id)
     return ""
+
+
+def persist(turn: Turn, held: HeldState, deadline_s: float, incident: str | None) -> None:
+    """Order one shard of each replica group to be written from memory to storage."""
+    savers = held.savers
+    nodes, ranks = zip(*(savers[group] for group in sorted(savers)), strict=True)
+    named = nodes if follows(turn.state, COPIES) else ()
+    command = PersistShards(round=Round(held.round), step=held.step, ranks=ranks, nodes=named)
+    order(turn, command, tuple(dict.fromkeys(nodes)), deadline_s, incident=incident)
 
 
 def _why_incomplete(states: list[HeldState]) -> str:

@@ -12,6 +12,7 @@ from ftcore.engine.checkpoints import advance_commit, warn_of_failed_save
 from ftcore.engine.departure import advance_deferred
 from ftcore.engine.dispatch import NAMES_MAX
 from ftcore.engine.ending import end_given_up, finish
+from ftcore.engine.handover import advance_hold
 from ftcore.engine.health import advance_spares, judge_health
 from ftcore.engine.nan import warn_of_nan
 from ftcore.engine.notice import notice, notice_calm
@@ -134,6 +135,7 @@ ADVANCES: tuple[tuple[Callable[[Turn], bool], phases.JobCondition], ...] = (
     (advance_commit, phases.is_under_way),
     (advance_consult, phases.decides),
     (advance_plan, phases.decides),
+    (advance_hold, phases.decides),
     (advance_deferred, phases.is_running),
     (advance_recovering, phases.plans_rounds),
     (advance_assembling, phases.is_assembling),

@@ -11,14 +11,8 @@ enough standby nodes have joined, passed their health check, and can fork worker
 
 from collections.abc import Collection
 
-from ftcore.engine.dispatch import (
-    NAMES_MAX,
-    next_round,
-    order_park,
-    order_replacements,
-    order_stop,
-    order_store,
-)
+from ftcore.engine.dispatch import NAMES_MAX, order_replacements
+from ftcore.engine.handover import begin_round
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionSuperseded
 from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentEscalated
@@ -30,18 +24,6 @@ from ftcore.states.phases import is_deferred
 from ftcore.states.revisions import READY_FIRST, follows
 from ftcore.states.world import usable
 from ftcore.wording import format_duration, listed
-
-
-def begin_round(turn: Turn, incident: IncidentState) -> None:
-    """Stop or park the workers, and order the store of the plan's round."""
-    state, plan = turn.state, incident.plan_in_force()
-    terms = plan.terms
-    if terms.survivors == "park":
-        order_park(turn, incident)
-    else:
-        order_stop(turn, plan.grace_s, incident.id)
-    if plan.wait_s == 0:
-        order_store(turn, next_round(state), incident.id, (*terms.exclude, *terms.avoid))
 
 
 def defer(turn: Turn, incident: IncidentState) -> bool:

@@ -68,7 +68,9 @@ def order_stop(turn: Turn, grace_s: float, incident: str | None) -> bool:
     names = tuple(node.node for node in state.membership.alive() if _holds_workers(node) and node.node not in ordered)
     if not names:
         return False
-    order(turn, StopWorkers(round=_newest(state), grace_s=grace_s), names, grace_s + STOP_MARGIN_S, incident=incident)
+    order(
+        turn, StopWorkers(round=newest_round(state), grace_s=grace_s), names, grace_s + STOP_MARGIN_S, incident=incident
+    )
     return True
 
 
@@ -78,11 +80,11 @@ def order_park(turn: Turn, incident: IncidentState) -> None:
     holding = [node for node in state.membership.alive() if _holds_workers(node)]
     whole = tuple(node.node for node in holding if node.phase in (NodePhase.RUNNING, NodePhase.PAUSED))
     if whole:
-        command = ParkWorkers(round=_newest(state), grace_s=grace_s)
+        command = ParkWorkers(round=newest_round(state), grace_s=grace_s)
         order(turn, command, whole, grace_s + STOP_MARGIN_S, incident=incident.id)
     rest = tuple(node.node for node in holding if node.node not in whole and node.phase is not NodePhase.PARKED)
     if rest:
-        stop = StopWorkers(round=_newest(state), grace_s=grace_s)
+        stop = StopWorkers(round=newest_round(state), grace_s=grace_s)
         order(turn, stop, rest, grace_s + STOP_MARGIN_S, incident=incident.id)
 
 
@@ -97,7 +99,7 @@ def order_rest_stop(turn: Turn, incident: IncidentState) -> bool:
     if not names:
         return False
     grace_s = incident.plan_in_force().grace_s
-    command = StopWorkers(round=_newest(state), grace_s=grace_s)
+    command = StopWorkers(round=newest_round(state), grace_s=grace_s)
     order(turn, command, names, grace_s + STOP_MARGIN_S, incident=incident.id)
     return True
 
@@ -155,7 +157,7 @@ def _volunteer(node: NodeState, incarnation: str, ordinal: int, slots: int) -> V
 def first_order(state: JobState, command: Command) -> Command:
     """The first order of a plan in place: the command, or the order to find the step boundary for it."""
     together = isinstance(command, PauseWorkers) or (isinstance(command, SaveCheckpoint) and all_workers_alive(state))
-    return FindBoundary(round=_newest(state)) if together and follows(state, ONE_BOUNDARY) else command
+    return FindBoundary(round=newest_round(state)) if together and follows(state, ONE_BOUNDARY) else command
 
 
 def at_boundary(command: Command, boundary: int) -> Command:
@@ -195,7 +197,7 @@ def order_resume(turn: Turn, pausing: Collection[str] | None) -> None:
         or (node.phase is NodePhase.RUNNING and (pausing is None or node.node in pausing))
     )
     if names:
-        order(turn, ResumeWorkers(round=_newest(state)), names, IN_PLACE_DEADLINE_S)
+        order(turn, ResumeWorkers(round=newest_round(state)), names, IN_PLACE_DEADLINE_S)
 
 
 def order_replacements(turn: Turn, incident: IncidentState, *, keep: bool = False) -> bool:
@@ -265,7 +267,8 @@ def next_round(state: JobState) -> Round:
     return Round(state.rounds.world.round + 1 if state.rounds.world is not None else state.rounds.first)
 
 
-def _newest(state: JobState) -> Round:
+def newest_round(state: JobState) -> Round:
+    """The number of the round whose workers may run."""
     # Before the first world of a run, there may be workers of the previous run that were never stopped.
     return Round(state.rounds.world.round if state.rounds.world is not None else state.rounds.first - 1)
 

@@ -140,6 +140,8 @@ def _is_echo(incident: IncidentState, reports: list[Report]) -> bool:
     plan = incident.plan
     if incident.kind == "fault" or plan is None or plan.kind != PlanKind.RESTART or is_deferred(incident):
         return False
+    if plan.hold is not None:
+        return False  # the workers are not being stopped yet
     new = [report for report in reports if report.seq > plan.taken_at]
     return all(report.type == "worker.failed" and report.round <= incident.round for report in new)
 

@@ -5,9 +5,10 @@ Each ``advance_*`` function returns whether it decided anything. Plans that form
 
 from ftcore.commands import ADVISER, AskPolicy, PauseWorkers, SaveCheckpoint, tag_of
 from ftcore.engine.checkpoints import is_committing, order_persist
-from ftcore.engine.departure import begin_round, defer
+from ftcore.engine.departure import defer
 from ftcore.engine.dispatch import at_boundary, first_order, order, order_in_place, order_resume, order_stop, supersede
 from ftcore.engine.ending import finish
+from ftcore.engine.handover import begin_round
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionSuperseded
 from ftcore.events.incident import IncidentContinued, IncidentEscalated, IncidentExhausted, IncidentResolved

@@ -20,6 +20,7 @@ from ftcore.engine.dispatch import (
     release_of,
 )
 from ftcore.engine.ending import finish
+from ftcore.engine.handover import rescue
 from ftcore.engine.health import check_again, check_first, check_needed
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionDone
@@ -82,6 +83,9 @@ def advance_recovering(turn: Turn) -> bool:
         turn.emit(IncidentResolved(policy=plan.policy, outcome="ended"), incident=incident.id)
         finish(turn, JobFinished(outcome=ending.outcome, exit_code=ending.exit_code, reason=plan.reason), incident.id)
         return True
+    rescuing = rescue(turn, incident)
+    if rescuing is not None:
+        return rescuing
     if timers.is_running(state, timers.DiagnosisTimer()):
         return False
     if plan.terms.replace and not plan.effect and order_replacements(turn, incident):

@@ -141,6 +141,26 @@ class StateLoaded:
     refused: tuple[str, ...] = ()
 
 
+@fact("batches.skipped")
+@attrs.frozen(kw_only=True)
+class BatchesSkipped:
+    """The workers of a node have skipped batches of the registered data, as ``data.skipped`` decided.
+
+    Args:
+        node: the node that reports it.
+        incarnation: the agent's incarnation.
+        round: the round of the workers.
+        step: the step after which they were skipped.
+        batches: how many each rank has skipped.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    step: int
+    batches: int
+
+
 @attrs.frozen(kw_only=True)
 class Resume:
     """What the workers of a round load; part of ``world.formed``.

@@ -22,7 +22,7 @@ from ftcore.states.fold.base import WORKERS
 from ftcore.states.health import wanted
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
-from ftcore.states.revisions import BY_DETAIL, READY_FIRST, follows
+from ftcore.states.revisions import BY_DETAIL, HANDOVER, READY_FIRST, follows
 from ftcore.states.worker import WorkerPhase
 from ftcore.states.world import usable
 
@@ -157,6 +157,16 @@ def all_workers_alive(job: JobState) -> bool:
 def registers_state(job: JobState) -> bool:
     """Whether the running script registered its state: ftcore saves it and loads it."""
     return Ability.SAVE in job.abilities.declared.get(WORKERS, ())
+
+
+def script_declares(job: JobState, ability: Ability) -> bool:
+    """Whether an ability is declared for the script's own code, not only because the script registered its state."""
+    return any(ability in names for source, names in job.abilities.declared.items() if source != WORKERS)
+
+
+def hands_over(job: JobState) -> bool:
+    """Whether a plan that stops the workers now first has them save at one step boundary."""
+    return follows(job, HANDOVER) and registers_state(job) and all_workers_alive(job)
 
 
 def any_worker_alive(job: JobState) -> bool:

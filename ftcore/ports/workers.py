@@ -183,8 +183,8 @@ class WorkerBoundary(Protocol):
     def stop_at(self, number: int) -> None:
         """Let it wait at a boundary and at every later one; 0: let it go on."""
 
-    def save_at(self, number: int) -> None:
-        """Let it save at a boundary; 0: nowhere."""
+    def save_at(self, number: int, in_memory: bool = False) -> None:
+        """Let it save at a boundary, on request in memory only; 0: nowhere."""
 
 
 @runtime_checkable

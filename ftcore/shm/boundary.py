@@ -7,7 +7,8 @@ from the start of the process, so all ranks of a round that complete the same st
 |---|---|---|---|
 | 480 | agent | ``stop_at`` | the worker waits at this boundary and at every later one; 0: it does not wait |
 | 481 | agent | ``save_at`` | the worker saves at this boundary; 0: nowhere |
-| 488 | worker | ``able`` | bits: 1 waits and 2 saves at boundaries, 4 stages its state at any time |
+| 482 | agent | ``in_memory`` | 1: it saves there in memory only |
+| 488 | worker | ``able`` | bits: 1 waits, 2 saves at boundaries, 4 stages at any time, 8 goes back, 16 skips batches |
 | 489 | worker | ``reached`` | number of boundaries reached |
 | 490 | worker | ``waits`` | 1: it waits at boundary ``reached`` |
 | 491 | worker | ``saved`` | the boundary of the newest save that is over |
@@ -28,12 +29,14 @@ import attrs
 WAITS: Final = 1
 SAVES: Final = 2
 STAGES: Final = 4
-ABILITIES: Final = {WAITS: "pause", SAVES: "checkpoint", STAGES: "save"}
+GOES_BACK: Final = 8
+SKIPS: Final = 16
+ABILITIES: Final = {WAITS: "pause", SAVES: "checkpoint", STAGES: "save", GOES_BACK: "rollback", SKIPS: "skip"}
 """Abilities of the job (``ftcore.policies.base.Ability``) by bit."""
 
 ERROR_BYTES_MAX: Final = 144
 
-_STOP_AT, _SAVE_AT = 480, 481
+_STOP_AT, _SAVE_AT, _IN_MEMORY = 480, 481, 482
 _ABLE, _REACHED, _WAITS, _SAVED, _FAILED, _ERROR = 488, 489, 490, 491, 492, 493
 _TEXT: Final = 8 * (_ERROR + 1)
 
@@ -96,6 +99,10 @@ class BoundaryWords:
         """Whether the worker has to save at this boundary, and has not yet."""
         return self._words[_SAVE_AT] == number != self._words[_SAVED]
 
+    def must_save_in_memory(self) -> bool:
+        """Whether the save at this boundary need not reach storage."""
+        return self._words[_IN_MEMORY] != 0
+
     def waits(self, waiting: bool) -> None:
         """Publish that the worker begins or ends to wait."""
         self._words[_WAITS] = waiting
@@ -129,8 +136,14 @@ class BoundaryOrders:
         """Let the worker wait at a boundary and at every later one; 0: let it go on."""
         self._words[_STOP_AT] = number
 
-    def save_at(self, number: int) -> None:
-        """Let the worker save at a boundary."""
+    def save_at(self, number: int, in_memory: bool = False) -> None:
+        """Let the worker save at a boundary.
+
+        Args:
+            number: the boundary; 0: nowhere.
+            in_memory: the state need not reach storage.
+        """
+        self._words[_IN_MEMORY] = in_memory
         self._words[_SAVE_AT] = number
 
     def read(self) -> BoundaryState:

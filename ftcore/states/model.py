@@ -57,6 +57,23 @@ class RunEnding:
 
 
 @attrs.define(kw_only=True)
+class HoldState:
+    """Healthy workers that stop at one step boundary and save there in memory, before a plan stops them.
+
+    Args:
+        effect: the order in progress: to find the boundary, or to save there.
+        finds: it is the first of them.
+        boundary: the latest step boundary that a node has answered; 0: none yet.
+        refused: why an order failed: the workers are stopped where they are; empty: none has.
+    """
+
+    effect: str
+    finds: bool
+    boundary: int = 0
+    refused: str = ""
+
+
+@attrs.define(kw_only=True)
 class TakenPlan:
     """The plan of the policy that took the incident.
 
@@ -75,6 +92,8 @@ class TakenPlan:
         finds: that order is to find a step boundary; the plan's command follows it.
         boundary: the latest step boundary that a node has answered; 0: none yet.
         persists: the save in progress ends on storage: at a step boundary, or of shards that survivors have staged.
+        hold: the workers save at one step boundary and wait there, before the plan stops them; None: they do not.
+        rescue: the order to write to storage what only leaving nodes hold; empty: none was given.
         deferred_at: the master's time, in nanoseconds, since which the job trains on until other nodes are ready; None
             unless the incident is deferred.
     """
@@ -93,6 +112,8 @@ class TakenPlan:
     finds: bool = False
     boundary: int = 0
     persists: bool = False
+    hold: HoldState | None = None
+    rescue: str = ""
     deferred_at: int | None = None
 
 

@@ -151,6 +151,21 @@ def best_of(states: Iterable[HeldState], size: int) -> HeldState | None:
     return max(states, key=worth, default=None)
 
 
+def at_risk(state: JobState, staying: Sequence[Member]) -> HeldState | None:
+    """The newest state that is lost from memory if only these nodes stay, and is not on storage; None: none is.
+
+    Args:
+        state: the folded state.
+        staying: the nodes that stay, as they are in the next world.
+    """
+    alive = [(node.node, node.incarnation) for node in state.membership.alive()]
+    states = states_of(held_by(state, alive))
+    usable = [each for each in states if each.is_complete() and _is_usable(state, each.resume)]
+    newest = best_of(usable, sum(member.slots for member in staying))
+    kept = resume_of(state, staying)
+    return newest if newest is not None and (kept is None or kept.step < newest.step) else None
+
+
 def states_of(held: Mapping[str, Sequence[HeldShard]]) -> list[HeldState]:
     """Shards by round and step, from shards by node."""
     found: dict[tuple[int, int], dict[str, list[HeldShard]]] = {}

@@ -16,6 +16,7 @@ or fields that earlier logs lack needs no revision.
 | 7 | workers pause and save at one step boundary, which an order before finds |
 | 8 | ``world.formed`` has the number of ranks of the world before |
 | 9 | the order to write shards names their writers; another number of ranks can resume from shards on any nodes |
+| 10 | a plan that stops healthy workers has them save at one step boundary, if the script registered its state |
 """
 
 from typing import Final
@@ -40,7 +41,9 @@ SIZE_BEFORE: Final = 8
 
 COPIES: Final = 9
 
-NEWEST: Final = 9
+HANDOVER: Final = 10
+
+NEWEST: Final = 10
 """The revision of masters of this ftcore."""
 
 

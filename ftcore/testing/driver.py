@@ -328,7 +328,7 @@ class JobDriver:
         findings = self._findings(node, command) if isinstance(command, CheckHealth) else HEALTHY
         self.say(node, answer(command, effect, found, step=self.step or None, findings=findings))
         action = self.state.orders.open.get(effect)
-        if isinstance(command, SaveCheckpoint) and (action is None or not action.waiting):
+        if isinstance(command, SaveCheckpoint) and not command.hold and (action is None or not action.waiting):
             self.commit()
 
     def _findings(self, node: str, command: CheckHealth) -> Findings:

@@ -32,6 +32,7 @@ class StepBoundary:
         self._number = 0
         self._explicit = False
         self._save: Callable[[int], None] | None = None
+        self._stage: Callable[[int], None] | None = None
         self._mark: Callable[[int], None] | None = None
         if words is not None:
             words.can(WAITS)
@@ -64,6 +65,10 @@ class StepBoundary:
         if self._words is not None:
             self._words.can(SAVES)
 
+    def on_stage(self, stage: Callable[[int], None]) -> None:
+        """Let a function save in memory at a boundary of the script, where no storage is needed."""
+        self._stage = stage
+
     def on_boundary(self, mark: Callable[[int], None]) -> None:
         """Call a function at each boundary of the script, before anything else, with the last completed step."""
         self._mark = mark
@@ -93,10 +98,11 @@ class StepBoundary:
 
     def _save_now(self, words: BoundaryWords, number: int, step: int | None) -> None:
         try:
-            if self._save is None or step is None:
+            save = self._stage if self._stage is not None and words.must_save_in_memory() else self._save
+            if save is None or step is None:
                 # A hook runs in the middle of the script's loop: a scheduler, for example, may not have stepped yet.
                 raise RuntimeError("the script calls `ftcore.worker.boundary` and `on_save` for saves on request")
-            self._save(step)
+            save(step)
         except Exception as error:  # the job decides what follows; training goes on
             print(f"ftcore: the requested checkpoint failed: {type(error).__name__}: {error}", file=sys.stderr)
             words.saved(number, f"{type(error).__name__}: {error}")

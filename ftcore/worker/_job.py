@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ftcore.batch import BatchTotal, RankBatch, rank_batch, wrong_sizes
-from ftcore.shm.boundary import STAGES
+from ftcore.shm.boundary import GOES_BACK, SKIPS, STAGES
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
 from ftcore.worker._progress import progress
@@ -46,6 +46,9 @@ RESUME_STEP_ENV: Final = "FTCORE_RESUME_STEP"
 
 BATCH_ENV: Final = "FTCORE_BATCH"
 """The global batch of this world, if ``ftrun`` has one."""
+
+SKIP_ENV: Final = "FTCORE_SKIP"
+"""What rollbacks of this run skip: after which step, and how many batches."""
 
 FLUSH_S: Final = 600.0
 """Longest wait in seconds for the last checkpoint."""
@@ -131,7 +134,7 @@ class TrainingJob:
             objects: by the name in the checkpoint: modules (plain, DDP, FSDP, tensor parallel), optimizers, schedulers
                 and other objects with ``state_dict`` and ``load_state_dict``, generators, dicts and lists of tensors
                 and Python values. A plain tensor is the same on all ranks; ``Slice`` declares one that is not.
-                ``data`` is also the source of ``step.batch``.
+                ``data`` is also the source of ``step.batch``; after a rollback, ``steps`` skips batches of it.
 
         Raises:
             ValueError: something cannot be saved; the message has its path. Or a name is taken.
@@ -154,10 +157,11 @@ class TrainingJob:
             self._stager = StateStager(collection, self._keeper, round_)
             boundary = step_boundary()
             boundary.on_save(self._save_on_request)
+            boundary.on_stage(self._stage_on_request)
             boundary.on_boundary(self._mark)
             words = progress().boundary_words
             if words is not None:
-                words.can(STAGES)
+                words.can(STAGES | (GOES_BACK if os.environ.get(CHECKPOINTS_ENV) else 0))
         resume = _resume("")
         if resume is None or resume.source != "memory":  # else `load` reads memory that new slots may replace
             self._stager.prepare()
@@ -180,8 +184,7 @@ class TrainingJob:
         loader = StateLoader(self._collection, self._keeper, _resume(where), where, int(limit) if limit else None)
         self.loaded = loader.load()
         if self._keeper is not None:
-            local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-            self._keeper.loaded({**self.loaded._asdict(), "local_ranks": local_ranks})
+            self._keeper.loaded({**self.loaded._asdict(), "local_ranks": _local_ranks()})
         if self.loaded.source:
             progress().resumed_at(self.loaded.step)
             self._mark(self.loaded.step)
@@ -227,7 +230,10 @@ class TrainingJob:
         return self._steps(self.load())
 
     def _steps(self, number: int) -> Iterator[TrainingStep]:
+        skips = _skips() if self._stager is not None and self._data is not None else {}
         while self._until is None or number < self._until:
+            if number in skips:
+                self._skip(number, skips[number])
             number += 1
             step = TrainingStep(self, number)
             yield step
@@ -288,6 +294,9 @@ class TrainingJob:
             raise AttributeError("step.batch needs register(data=...)")
         if self._batches is None:
             self._batches = iter(self._data)
+            words = progress().boundary_words
+            if self._stager is not None and words is not None:
+                words.can(SKIPS)
         try:
             return next(self._batches)
         except StopIteration:
@@ -301,6 +310,13 @@ class TrainingJob:
         if persist or _is_due(number, self._save_every):
             self.save(number, persist)
         step_boundary().reached(number)
+
+    def _skip(self, step: int, batches: int) -> None:
+        """Leave out batches that follow a step; the state of that step was saved before, so a restart does it again."""
+        for _ in range(batches):
+            self.next_batch()
+        if self._keeper is not None:
+            self._keeper.skipped({"step": step, "batches": batches, "local_ranks": _local_ranks()})
 
     def step_failed(self) -> None:
         """Save in memory what was complete before a step that failed; ranks fail when another rank has died."""
@@ -320,6 +336,10 @@ class TrainingJob:
         assert self._stager is not None
         self._stager.save(step, persist=True, wait=True)
 
+    def _stage_on_request(self, step: int) -> None:
+        assert self._stager is not None
+        self._stager.hold(step)
+
     def _say(self, text: str) -> None:
         problem = text.partition(": ")[2]
         if problem != self._said:
@@ -329,6 +349,19 @@ class TrainingJob:
 
 def _is_due(number: int, every: int) -> bool:
     return every > 0 and number % every == 0
+
+
+def _local_ranks() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _skips() -> dict[int, int]:
+    """The batches to skip, by the step after which they are."""
+    found: dict[int, int] = {}
+    for each in json.loads(os.environ.get(SKIP_ENV) or "[]"):
+        if each["unit"] == "batches":
+            found[each["step"]] = found.get(each["step"], 0) + each["amount"]
+    return found
 
 
 def _resume(checkpoints: str) -> "SavedStep | None":

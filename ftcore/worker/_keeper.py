@@ -219,6 +219,16 @@ class KeeperClient:
             if self.connect():
                 self._tell({"loaded": about})
 
+    def skipped(self, about: dict[str, Any]) -> None:
+        """Report batches that were skipped, for the job's log.
+
+        Args:
+            about: ``step``, ``batches``, ``local_ranks``.
+        """
+        with self._lock:
+            if self.connect():
+                self._tell({"skipped": about})
+
     def written(self, within_s: float) -> list[str]:
         """Wait until no shard of this round waits to be written to storage.
 

@@ -19,6 +19,7 @@ from ftcore.policies.situation import (
     any_worker_alive,
     asked_by,
     class_of,
+    hands_over,
     living_ranks,
     lost_nodes,
     registers_state,
@@ -64,6 +65,8 @@ class DyingCheckpoint:
         "passes if ranks are missing and the script saves only together with all ranks (`checkpoint`)",
         "passes a numeric fault: the state is not worth saving",
         "passes a hang, unless `on_hang`",
+        "passes a request to drain or to evict if the script registered its state: it is saved at the step boundary "
+        "where the workers stop",
         "passes if the state was already saved in this incident, or no step was completed since the newest checkpoint",
         "passes when `max_saves` in `window` are spent",
     )
@@ -79,6 +82,8 @@ class DyingCheckpoint:
             return Pass(reason=f"no rank is about to be lost: {incident.fault.cls}")
         if not involuntary and request != "checkpoint" and request not in options.before:
             return Pass(reason=f"no save before {request or incident.fault.cls}: not in `before`")
+        if request in ("drain", "evict") and hands_over(job):
+            return Pass(reason="the script's state is saved at the step boundary where the workers are stopped")
         if class_of(incident) is FaultClass.HANG and not options.on_hang:
             return Pass(reason="blocked ranks cannot save (`on_hang` is off)")
         why_not = _cannot_save(incident, job) or ("" if request == "checkpoint" else _need_not_save(incident, job))

@@ -11,7 +11,7 @@ from ftcore.ids import SECOND, seconds
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import RoundOptions, cooling_s
 from ftcore.policies.options import Options, number, span
-from ftcore.policies.situation import is_alive, largest_world, members
+from ftcore.policies.situation import hands_over, is_alive, largest_world, members
 from ftcore.policies.traits import Trait, declares, having, limit, named, options_of
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import NodePhase
@@ -37,7 +37,7 @@ class GrowOptions(RoundOptions):
         float,
         span(
             "If the script reports its checkpoints, wait for the next one before growing, unless the last one is older "
-            "than this. 0: never wait."
+            "than this. 0: never wait. No effect if the script registered its state."
         ),
     ] = 1800.0
 
@@ -54,7 +54,8 @@ class Grow:
         "within the join window after a shrink, waits neither for `every` nor for a checkpoint, and ignores one fault "
         "per node",
         "passes while less than `reserve` of the restarts of `process_restart` are left: growing may cost a restart",
-        "waits for the next checkpoint if the script reports them, so that few steps are lost",
+        "waits for the next checkpoint if the script reports them, so that few steps are lost; not if the script "
+        "registered its state: then it is saved at the step boundary where the workers stop",
         "does not add nodes that were at fault within `steady`; the time doubles with each further fault of the node",
     )
     kinds: ClassVar[tuple[str, ...]] = ("opportunity",)
@@ -82,7 +83,7 @@ class Grow:
         why, again_s = _restarts_run_out(job, options.reserve)
         if why:
             return Pass(reason=why, again_s=again_s)
-        wait_s = 0.0 if just_shrunk else _until_saved(job, options.checkpoint)
+        wait_s = 0.0 if just_shrunk or hands_over(job) else _until_saved(job, options.checkpoint)
         if wait_s > 0:
             most = format_duration(round(wait_s))
             reason = f"waits for the next checkpoint, at most {most}: a restart now would lose steps"

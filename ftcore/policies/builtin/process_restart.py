@@ -27,6 +27,7 @@ from ftcore.policies.situation import (
     lost_nodes,
     members,
     root_report,
+    script_declares,
     unfit,
     unreadable,
     unreadable_file,
@@ -134,7 +135,9 @@ def _older_checkpoint(incident: IncidentState, job: JobState, options: ProcessRe
     None if a plain restart comes first, no older checkpoint is kept, or the script does not support rollback.
     """
     again = unreadable(incident) and job.evidence.repeat.count >= options.same_fault
-    if not again or incident.kind != "fault" or not job.can(Ability.ROLLBACK) or len(job.training.checkpoints) < 2:
+    if not again or incident.kind != "fault" or not script_declares(job, Ability.ROLLBACK):
+        return None  # of a script that registered its state, `remedy_of` chooses an older one
+    if len(job.training.checkpoints) < 2:
         return None
     return job.training.checkpoints[-2]
 

@@ -13,7 +13,7 @@ from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
 from ftcore.policies.budget import StartOptions, attempts, spent
 from ftcore.policies.options import OptionRule, Options, Text, number, says, span, takes_nothing
-from ftcore.policies.situation import class_of, in_a_row, kind_of
+from ftcore.policies.situation import class_of, in_a_row, kind_of, script_declares
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
 from ftcore.wording import format_duration
@@ -65,7 +65,8 @@ class RollbackAndSkip:
         "takes a numeric fault whose kind is in `on`, if an earlier checkpoint is kept",
         "goes back `before` steps, or to the latest checkpoint before the fault, as `back` says; the n-th rollback in "
         "`again` goes n times as far back and skips n times as much",
-        "passes if steps are not counted from the start of the training, or the script cannot skip data",
+        "passes if steps are not counted from the start of the training, or the script cannot skip data; a script that "
+        "registered its data (`step.batch`) skips batches without code of its own",
         "passes when `max_rollbacks` in `window` are spent",
     )
     kinds: ClassVar[tuple[str, ...]] = ("fault", "warning")
@@ -81,6 +82,8 @@ class RollbackAndSkip:
             return Pass(reason="the step of the fault, counted from the start of the training, is not known")
         if options.skip > 0 and not job.can(Ability.SKIP):
             return Pass(reason="cannot skip data: the job does not declare `skip`; to go back only, set `skip: 0`")
+        if options.skip > 0 and options.skip_unit != "batches" and not script_declares(job, Ability.SKIP):
+            return Pass(reason="registered data is skipped by batches; expected `skip_unit: batches`")
         why = spent(job, self.name, options.max_rollbacks, options.window, "rollbacks")
         if why:
             return Pass(reason=why)

@@ -3,6 +3,7 @@
 | order | carried out by |
 |---|---|
 | ``SaveCheckpoint`` at a step boundary | the workers stage there (``workers/boundary.py``), then the keeper writes it |
+| ``SaveCheckpoint`` that holds the workers | the workers stage there |
 | ``SaveCheckpoint`` elsewhere | the living workers stage what is complete; other ranks are dead |
 | ``PersistShards``, ``CommitCheckpoint`` | the keeper |
 
@@ -19,6 +20,7 @@ from ftcore.commands import CommitCheckpoint, PersistShards, SaveCheckpoint
 from ftcore.engine.orders import Slice
 from ftcore.errors import FtcoreError, Refused
 from ftcore.events.checkpoint import (
+    BatchesSkipped,
     CheckpointCommitted,
     CheckpointFailed,
     HeldShard,
@@ -90,6 +92,7 @@ class NodeCheckpoints:
         self._who: Callable[[], tuple[str, str]] = lambda: ("", "")
         self._held: list[dict[str, Any]] | None = None
         self._loaded: dict[int, dict[int, dict[str, Any]]] = {}
+        self._skipped: dict[tuple[int, int], set[int]] = {}
         self._at_boundaries: Performer | None = None
 
     def attach(self, record: Callable[[Any], None], who: Callable[[], tuple[str, str]]) -> None:
@@ -206,7 +209,7 @@ class NodeCheckpoints:
         if self._at_boundaries is None:
             raise Refused("the workers have no step boundaries")
         done = await self._at_boundaries.perform(command, effect)
-        if keeper.alive:
+        if keeper.alive and not command.hold:
             failed = await keeper.written(command.round)
             if failed:
                 raise Refused(_reasons(failed))
@@ -253,6 +256,18 @@ class NodeCheckpoints:
                 refused=tuple(refused)[:REFUSED_MAX],
             )
         )
+
+    def on_skipped(self, message: Mapping[str, Any]) -> None:
+        """A worker has skipped batches; the node's report follows when all of its workers have."""
+        round_, step = int(message["round"]), int(message["step"])
+        ranks = self._skipped.setdefault((round_, step), set())
+        ranks.add(int(message["local_rank"]))
+        if len(ranks) < int(message["local_ranks"]):
+            return
+        self._skipped = {}
+        node, life = self._who()
+        batches = int(message["batches"])
+        self._record(BatchesSkipped(node=node, incarnation=life, round=Round(round_), step=step, batches=batches))
 
     def _failed(self, round_: int, step: int, reason: str) -> None:
         node, life = self._who()

@@ -470,7 +470,7 @@ class Campaign(MachineWheel):
             self._halt()
         step = self.training.step
         if isinstance(command, SaveCheckpoint):
-            self._save()
+            self._save(in_memory=command.hold)
         for name, incarnation in list(ordered.waiting.items()):
             node = self._nodes[name]
             if not node.alive or node.incarnation != incarnation or effect not in self.state.orders.open:
@@ -479,10 +479,11 @@ class Campaign(MachineWheel):
             if isinstance(command, ReleaseNode) and self.state.phase not in ENDED:
                 self._released(node)
 
-    def _save(self) -> None:
-        """Save a checkpoint of the running workers."""
+    def _save(self, in_memory: bool = False) -> None:
+        """Save the state of the running workers; a checkpoint on storage is reported."""
         self.training.save()
-        self._report_commit(self.training.step)
+        if not in_memory:
+            self._report_commit(self.training.step)
         self._resume_from = "checkpoint"
 
     def _plan_applied(self) -> None:

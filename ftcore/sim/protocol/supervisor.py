@@ -298,7 +298,7 @@ class SimBoundary:
         self._ranks.stop_at = number
         self._ranks.waits &= self._ranks.must_wait
 
-    def save_at(self, number: int) -> None:
+    def save_at(self, number: int, in_memory: bool = False) -> None:
         """See ``ports.WorkerBoundary``."""
         self._ranks.save_at = number
         self._training.save_requested(self._training.gangs[self._ranks.round])

@@ -12,7 +12,7 @@ from ftcore.states.evidence import REPORTS_MAX, TAIL_BYTES_MAX, Report
 from ftcore.states.incident import INCIDENT
 from ftcore.states.job import JOB
 from ftcore.states.membership import NodeState
-from ftcore.states.model import AbilitiesState, ActionState, IncidentState, JobState, TakenPlan
+from ftcore.states.model import AbilitiesState, ActionState, HoldState, IncidentState, JobState, TakenPlan
 from ftcore.states.node import NODE, OUTGOING
 from ftcore.states.phases import is_acting
 from ftcore.states.table import Machine
@@ -180,6 +180,13 @@ def plan_of(state: JobState, effect: str) -> TakenPlan | None:
     """The plan in force, if its own order has this effect."""
     plan = state.incident.plan if state.incident is not None else None
     return plan if plan is not None and plan.effect == effect else None
+
+
+def hold_of(state: JobState, effect: str) -> HoldState | None:
+    """The hold of the plan in force, if its order has this effect."""
+    plan = state.incident.plan if state.incident is not None else None
+    hold = plan.hold if plan is not None else None
+    return hold if hold is not None and hold.effect == effect else None
 
 
 def not_launched(state: JobState, effect: str) -> None:

@@ -26,6 +26,7 @@ from ftcore.states.fold.base import (
     await_others,
     declare_abilities,
     given_up,
+    hold_of,
     not_launched,
     on,
     plan_of,
@@ -398,9 +399,9 @@ def _order_obeyed(state: JobState, event: Event, data: node.OrderObeyed, changes
     if getattr(ordered.command, "round", found.round) < found.round:
         return  # the order was about workers of an older round
     if isinstance(ordered.command, FindBoundary):
-        plan = plan_of(state, data.effect)
-        if plan is not None:
-            plan.boundary = max(plan.boundary, data.boundary)
+        finder = plan_of(state, data.effect) or hold_of(state, data.effect)
+        if finder is not None:
+            finder.boundary = max(finder.boundary, data.boundary)
     trigger = f"order.obeyed/{tag_of(ordered.command)}"
     step_node(state, found, trigger, changes)
     if isinstance(ordered.command, ParkWorkers):
@@ -421,9 +422,9 @@ def _order_refused(state: JobState, event: Event, data: node.OrderRefused, chang
         read(state, ordered, found.node, StageFinding(verdict="unavailable", detail=data.reason))
         return
     step_node(state, found, "order.refused", changes)
-    plan = plan_of(state, data.effect)
-    if plan is not None:
-        plan.refused = plan.refused or f"{data.node}: {data.reason}"
+    refuser = plan_of(state, data.effect) or hold_of(state, data.effect)
+    if refuser is not None:
+        refuser.refused = refuser.refused or f"{data.node}: {data.reason}"
     elif isinstance(ordered.command, ResumeWorkers):
         report(state, event, found.node, round_=data.round, message=data.reason)
 

@@ -9,6 +9,7 @@ from ftcore.commands import (
     PLATFORM,
     AskPolicy,
     CheckHealth,
+    Command,
     CommitCheckpoint,
     DeleteNodes,
     FindBoundary,
@@ -17,6 +18,7 @@ from ftcore.commands import (
     ReleaseNode,
     ReplaceNodes,
     ResumeWorkers,
+    SaveCheckpoint,
     StartWorkers,
     StopWorkers,
 )
@@ -28,6 +30,7 @@ from ftcore.states.fold.base import (
     Changes,
     advised_nothing,
     answered,
+    hold_of,
     not_launched,
     on,
     plan_of,
@@ -39,7 +42,7 @@ from ftcore.states.fold.base import (
 )
 from ftcore.states.fold.checkpoints import resumed
 from ftcore.states.membership import NodeState
-from ftcore.states.model import ActionState, JobState
+from ftcore.states.model import ActionState, HoldState, JobState, TakenPlan
 from ftcore.states.phases import has_ended
 from ftcore.states.rounds import PlannedRound, WorldState
 from ftcore.states.worker import WorkerPhase
@@ -191,6 +194,8 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
         trigger = "action.ordered/start_workers" if isinstance(command, StartWorkers) else "action.ordered/stop_workers"
         for name in waiting:
             _order_node(state, membership.nodes[name], command, trigger, changes)
+        if state.incident is not None and state.incident.plan is not None:
+            state.incident.plan.hold = None
     elif isinstance(command, CheckHealth):
         health.ordered(state, ordered, changes)
     elif isinstance(command, ReleaseNode) and not has_ended(state):
@@ -200,10 +205,7 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
     elif isinstance(command, PLANS_OWN):
         known = state.incident
         if known is not None and known.plan is not None and event.incident == known.id:
-            known.plan.effect, known.plan.refused = data.effect, ""
-            known.plan.finds = isinstance(command, FindBoundary)
-            known.plan.persists = isinstance(command, PersistShards) or getattr(command, "boundary", 0) > 0
-            known.plan.boundary = 0
+            _plans_own(known.plan, data.effect, command)
     elif isinstance(command, CommitCheckpoint):
         for saving in state.training.saved.saving:
             saving.tries += (saving.round, saving.step) == (command.round, command.step)
@@ -212,6 +214,19 @@ def _action_ordered(state: JobState, event: Event, data: action.ActionOrdered, c
     elif isinstance(command, DeleteNodes):
         launched = membership.launched
         membership.launched = {name: order for name, order in launched.items() if name not in command.nodes}
+
+
+def _plans_own(plan: TakenPlan, effect: str, command: Command) -> None:
+    """Record the order of a plan as the one in progress."""
+    finds = isinstance(command, FindBoundary)
+    if plan.kind == "restart" and isinstance(command, FindBoundary | SaveCheckpoint):
+        plan.hold = HoldState(effect=effect, finds=finds)
+        return
+    if plan.kind == "restart" and isinstance(command, PersistShards):
+        plan.rescue = effect
+        return
+    plan.effect, plan.refused, plan.finds, plan.boundary = effect, "", finds, 0
+    plan.persists = isinstance(command, PersistShards) or getattr(command, "boundary", 0) > 0
 
 
 def _order_node(
@@ -229,7 +244,7 @@ def _order_node(
 def _action_failed(state: JobState, event: Event, data: action.ActionFailed, changes: Changes) -> None:
     ordered = state.orders.open.get(data.effect)
     not_launched(state, data.effect)
-    plan = plan_of(state, data.effect)
+    plan = plan_of(state, data.effect) or hold_of(state, data.effect)
     if plan is not None:
         plan.refused = data.reason
     elif ordered is not None and isinstance(ordered.command, AskPolicy):

@@ -180,6 +180,23 @@ class StateStager:
             if job.error:
                 raise RuntimeError(job.error)
 
+    def hold(self, step: int) -> None:
+        """Have the state after a step staged when it returns; a copy of this step is not made again.
+
+        Args:
+            step: the number of the last completed step.
+
+        Raises:
+            ValueError: something cannot be saved.
+            RuntimeError: it could not be staged.
+        """
+        job = self._job
+        if job is not None and job.moment.step == step:
+            job.done.wait()
+            if not job.error:
+                return
+        self.save(step, persist=False, wait=True)
+
     def flush(self) -> None:
         """Wait for the staging in progress."""
         job = self._job

@@ -75,6 +75,17 @@ def test_a_script_that_cannot_skip_is_rolled_back_only_without():
     assert verdict.terms.skip == 0
 
 
+def test_registered_data_is_skipped_by_batches_only():
+    """ftcore knows no tokens of it; a script that declares `skip` itself does."""
+    job, about = spike()
+    job.abilities.declared = {"workers": ("rollback", "skip")}
+    assert isinstance(ask("rollback_and_skip", about, job), Take)
+    verdict = ask("rollback_and_skip", about, job, skip=10**9, skip_unit="tokens")
+    assert verdict == Pass(reason="registered data is skipped by batches; expected `skip_unit: batches`")
+    job.abilities.declared["file"] = ("skip",)
+    assert isinstance(ask("rollback_and_skip", about, job, skip=10**9, skip_unit="tokens"), Take)
+
+
 def test_an_unknown_step_or_another_kind_is_not_rolled_back():
     """Without a step that counts from the start there is no checkpoint before it."""
     job, about = spike(step=None)

@@ -6,7 +6,8 @@ boundary at which a worker of this node can stop. The master sends the latest of
 order. Workers before it go on up to it.
 
 House rules: workers that were stopped by the first order go on after ``AGREE_S`` without a second one: a master that is
-gone must not stop the training; a second order that comes later is refused. A wait for workers ends when one of them
+gone must not stop the training; a second order that comes later is refused. The same holds for workers that were held
+after their save. A wait for workers ends when one of them
 ends, or with the next order: workers that never come to the boundary do not delay an order to resume.
 """
 
@@ -104,7 +105,7 @@ class BoundaryPerformer:
     async def _find(self, command: FindBoundary) -> int:
         if not self._paused_at:
             self._stop_at(1)
-            self._expiry = asyncio.get_running_loop().call_later(AGREE_S, self._expire)
+            self._go_on_later()
             await asyncio.sleep(SETTLE_S)
         try:
             return max((state.stops_at for state in self._living(WAITS)), default=0)
@@ -126,13 +127,15 @@ class BoundaryPerformer:
 
     async def _save(self, command: SaveCheckpoint) -> int:
         number = self._chosen(command)
-        self._save_at(number)
-        self._stop_at(self._paused_at)
+        self._save_at(number, command.hold)
+        self._stop_at(number if command.hold else self._paused_at)
         await self._until(command, SAVES, lambda state: state.saved == number)
         self._save_at(0)
         for local, state in enumerate(self._living(SAVES)):
             if state.error:
                 raise Refused(f"local rank {local} could not save: {state.error}")
+        if command.hold and not self._paused_at:
+            self._go_on_later()
         return number
 
     def _chosen(self, command: PauseWorkers | SaveCheckpoint) -> int:
@@ -175,10 +178,14 @@ class BoundaryPerformer:
             if worker is not None:
                 worker.stop_at(number)
 
-    def _save_at(self, number: int) -> None:
+    def _save_at(self, number: int, in_memory: bool = False) -> None:
         for worker in self._control.boundaries():
             if worker is not None:
-                worker.save_at(number)
+                worker.save_at(number, in_memory)
+
+    def _go_on_later(self) -> None:
+        """Let the workers go on in ``AGREE_S``, unless an order comes before."""
+        self._expiry = asyncio.get_running_loop().call_later(AGREE_S, self._expire)
 
     def _go_on(self) -> None:
         """Let the workers go on, unless they are paused."""

@@ -1,5 +1,8 @@
 """A tiny job over gloo that registers its state: DDP, or FSDP2 with the argument ``fsdp``; trains until a step.
 
+With the argument ``data``, it also registers data whose batches are numbers: each rank writes those it trains on into
+``batches.RANK``, with its step, and reports a loss that is not a number for the batch ``BAD``.
+
 With the argument ``slices``, ranks r and r + 2 also hold the same half of a tensor, as a hand-made optimizer shard.
 
 ``do.RANK``, ``always.RANK`` and ``finish`` as for ``count.py``. It prints the weights at its end, so that a disturbed
@@ -40,7 +43,30 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
 
 job = ft.join()
 half = torch.zeros(8)
+
+
+class Numbers:
+    """Data whose batches are their numbers, from 1."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        while True:
+            self.given += 1
+            yield self.given
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.given = state["given"]
+
+
+BAD = 20
 more = {"moments": {"m": ft.Slice(half, size=(16,), offset=(8 * (rank % 2),))}} if LAYOUT == "slices" else {}
+if LAYOUT == "data":
+    more = {"data": Numbers()}
 job.register(model=model, optimizer=optimizer, scheduler=scheduler, **more)
 
 
@@ -63,7 +89,12 @@ for step in job.steps(until=UNTIL, persist_every=PERSIST_EVERY):
         optimizer.step()
         scheduler.step()
         half += step.number * (1 + rank % 2)
-        step.report(loss=loss.item())
+        bad = False
+        if LAYOUT == "data":
+            bad = step.batch == BAD
+            with (HERE / f"batches.{rank}").open("a") as file:
+                file.write(f"{step.number} {step.batch}\n")
+        step.report(loss=float("nan") if bad else loss.item())
         (HERE / f"new.{rank}").write_text(str(step.number))
         (HERE / f"new.{rank}").replace(HERE / f"step.{rank}")
         time.sleep(0.01)

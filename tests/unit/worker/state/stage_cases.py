@@ -375,7 +375,7 @@ def endless(out: Path) -> None:
 
 
 def requested(out: Path) -> None:
-    """The agent requests a checkpoint at boundary 2."""
+    """The agent requests a save in memory at boundary 1, and a checkpoint at boundary 2."""
     from ftcore.shm import page
     from ftcore.worker import _boundary, _progress
 
@@ -386,17 +386,18 @@ def requested(out: Path) -> None:
     model, optimizer = simple()
     job = job_of(model=model, optimizer=optimizer)
     orders = reader.orders
-    assert set(orders.read().abilities) == {"pause", "checkpoint", "save"}
-    orders.save_at(2)
+    assert set(orders.read().abilities) == {"pause", "checkpoint", "save", "rollback"}
+    orders.save_at(1, in_memory=True)
     for step in job.steps(until=3, save_every=0):
         with step:
             backward(model)
             optimizer.step()
             step.report(loss=1.5)
-        if step.number == 2:
+        if step.number < 3:
             state = orders.read()
-            assert (state.saved, state.error) == (2, "")
+            assert (state.saved, state.error) == (step.number, "")
             assert job._stager._job.done.is_set()
+            orders.save_at(2)
     sample = reader.read()
     assert sample is not None and (sample.step, sample.loss) == (3, 1.5)
 

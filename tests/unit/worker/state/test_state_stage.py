@@ -100,10 +100,10 @@ def test_without_an_optimizer_the_copy_is_made_at_once(ranks: Ranks) -> None:
 
 
 def test_a_requested_save_ends_on_storage(ranks: Ranks) -> None:
-    """At the boundary that the agent chose, all is staged when the boundary is answered."""
+    """At the boundary that the agent chose, all is staged when it is answered; on request, in memory only."""
     ranks("stage_cases:requested")
-    sealed = [ranks.keeper.sealed.get(timeout=10) for _ in range(2)]
-    assert sealed == [(0, 2, True), (0, 3, True)]
+    sealed = [ranks.keeper.sealed.get(timeout=10) for _ in range(3)]
+    assert sealed == [(0, 1, False), (0, 2, True), (0, 3, True)]
 
 
 # -- replica groups

@@ -25,6 +25,7 @@ class Worker:
         self.words, self.orders = BoundaryWords(page), BoundaryOrders(page)
         self.words.can(able)
         self.reached, self.alive, self.error = reached, True, ""
+        self.saved_in_memory = False
         self.words.reach(reached)
 
     @property
@@ -38,6 +39,7 @@ class Worker:
     def step(self) -> None:
         """Complete a step, unless it waits."""
         if self.words.must_save(self.reached):
+            self.saved_in_memory = self.words.must_save_in_memory()
             self.words.saved(self.reached, self.error)
         waits = self.words.must_wait(self.reached)
         self.words.waits(waits)
@@ -233,6 +235,29 @@ def test_a_save_while_paused_keeps_the_pause(soon: None) -> None:
         for worker in node.workers:
             state = worker.orders.read()
             assert (state.saved, state.reached, state.waits) == (found, found, True)
+
+    run(node, scenario)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_held_workers_save_in_memory_and_wait(soon: None, paused: bool) -> None:
+    """Without an order to stop they go on, unless the job is paused; the next save is one to storage again."""
+    node = Node(Worker(3), Worker(4))
+
+    async def scenario() -> None:
+        found = await node.find()
+        if paused:
+            await node.pause(found)
+            await node.find()
+        await node.perform(SaveCheckpoint(round=ONE, boundary=found, hold=True))
+        states = [worker.orders.read() for worker in node.workers]
+        assert {(state.saved, state.reached) for state in states} == {(found, found)}
+        assert all(worker.stops and worker.saved_in_memory for worker in node.workers)
+        await asyncio.sleep(0.4)
+        assert [worker.stops for worker in node.workers] == [paused] * 2
+        if not paused:
+            await node.save(await node.find())
+            assert not any(worker.saved_in_memory for worker in node.workers)
 
     run(node, scenario)
 
