@@ -226,6 +226,7 @@ def _checkpoints(config: NodeConfig, keeper: KeeperLink | None) -> NodeCheckpoin
         keeper.events.persisted = checkpoints.on_persisted
         keeper.events.failed = checkpoints.on_failed
         keeper.events.loaded = checkpoints.on_loaded
+        keeper.events.replicas = checkpoints.on_replicas
     return checkpoints
 
 

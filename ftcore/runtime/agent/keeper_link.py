@@ -66,6 +66,7 @@ class KeeperEvents:
         self.persisted: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.failed: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.loaded: Callable[[Mapping[str, Any]], None] = lambda message: None
+        self.replicas: Callable[[Mapping[str, Any]], None] = lambda message: None
 
 
 class KeeperLink:
@@ -394,6 +395,8 @@ class KeeperLink:
             self.events.failed(message["failed"])
         elif "loaded" in message:
             self.events.loaded(message["loaded"])
+        elif "replicas" in message:
+            self.events.replicas(message["replicas"])
         elif "note" in message:
             logger.warning("the keeper reports a problem", reason=message["note"])
 
