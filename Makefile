@@ -25,7 +25,7 @@ help:  ## print this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | while IFS=$$'\t' read -r name text; do \
 	    printf '  make %-10s %s\n' "$$name" "$$text"; done
 
-demo: ## train a small GPT with five faults, and compare the result with an undisturbed run
+demo: ## train a small GPT with five faults and a pause, and compare the result with an undisturbed run
 	@began=$$SECONDS; $(MAKE) --no-print-directory env; ready=$$SECONDS; code=0; \
 	$(BIN)/python examples/demo/demo.py || code=$$?; \
 	echo "make demo: environment $$((ready - began)) s, demo $$((SECONDS - ready)) s"; exit $$code

@@ -10,7 +10,7 @@ House rules: pure. ``ftctl replay --verify`` compares reasons of policies, so th
 import datetime
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -320,6 +320,23 @@ def ready_nodes(data: DepartureBegun) -> str:
 def skipped_text(data: BatchesSkipped) -> str:
     """What the workers of a node have left out."""
     return f"{data.node} has skipped {plural(data.batches, 'batch', 'batches')} after step {data.step}"
+
+
+def groups_text(groups: Sequence[Sequence[int]]) -> str:
+    """Replica groups in one line: ``[0,4] [1,5]``; the first ones of many."""
+    ranks = sum(map(len, groups))
+    if len(groups) == 1 and ranks > 1:
+        return f"all {ranks} ranks hold the same state"
+    if len(groups) == ranks:
+        return "each rank holds a part of its own"
+    shown = [f"[{_ranks_text(group)}]" for group in groups[:NAMES_SHOWN]]
+    more = f" and {len(groups) - NAMES_SHOWN} more" if len(groups) > NAMES_SHOWN else ""
+    return f"{' '.join(shown)}{more}"
+
+
+def _ranks_text(group: Sequence[int]) -> str:
+    shown = list(map(str, group))
+    return ",".join(shown if len(shown) <= NAMES_SHOWN else [*shown[: NAMES_SHOWN - 1], "...", shown[-1]])
 
 
 def loaded_text(data: StateLoaded) -> str:

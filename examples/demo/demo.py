@@ -2,8 +2,10 @@
 
 1. Train without faults; record the final loss and the digest of the weights.
 2. Train again with faults: SIGKILL of a worker, an exception in a worker, a segfault in a worker, SIGKILL of the agent
-   of a node, SIGKILL of the master.
-3. Print the incidents from the event log, verify that a replay reproduces every decision, and compare the weights.
+   of a node, SIGKILL of the master. After each fault of a rank, the other one saves the last step (a dying checkpoint).
+   Between the faults, pause the training and resume it.
+3. Print the incidents and the checkpoints, verify that a replay of the event log reproduces every decision, and compare
+   the weights.
 
 Exit code 0 only if all of that succeeds.
 """
@@ -24,7 +26,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 NODES = 2
-STEP = re.compile(r"step (\d+)/(\d+) loss ([\d.]+)")
+STEP = re.compile(r"step (\d+)/\d+ loss")
 
 
 class Run:
@@ -40,7 +42,7 @@ class Run:
     def __init__(self, job: str, home: Path, steps: int, faults: dict[int, Callable[["Run"], str]]) -> None:
         self.job, self.steps, self.faults = job, steps, dict(faults)
         self.out, self.store = home / job, f"sqlite://{home / 'log'}"
-        self.reached = 0
+        self.reached = self.computed = 0
         self.out.mkdir(parents=True)
         self.orders = self.out / "faults"
         self.orders.mkdir()
@@ -58,7 +60,8 @@ class Run:
             "--faults",
             str(self.orders),
         ]
-        command = [str(BIN / "ftrun"), "--local-nodes", str(NODES), "--job", self.job, *script]
+        flags = ["--local-nodes", str(NODES), "--job", self.job, "--checkpoints", str(self.out / "checkpoints")]
+        command = [str(BIN / "ftrun"), *flags, *script]
         process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert process.stdout is not None
         try:
@@ -88,7 +91,7 @@ class Run:
         found = STEP.search(line)
         if not found:
             return
-        self.reached = int(found[1])
+        self.reached, self.computed = int(found[1]), self.computed + 1
         for step in [step for step in self.faults if step <= self.reached]:
             print(f"demo: {self.faults.pop(step)(self)}", flush=True)
 
@@ -127,6 +130,14 @@ def kill_master(run: Run) -> str:
     return f"SIGKILL to the master (pid {pid}): the training must not be interrupted"
 
 
+def pause(run: Run) -> str:
+    paused = run.ftctl("pause", "--why", "inspection")
+    resumed = run.ftctl("resume")
+    if paused or resumed:
+        sys.exit("demo: the training could not be paused")
+    return "paused and resumed; no process was restarted"
+
+
 def planned(kind: str, rank: int) -> Callable[[Run], str]:
     def plan(run: Run) -> str:
         step = run.reached + 3  # the ranks may be a step ahead of what was printed
@@ -157,20 +168,23 @@ def run_demo(home: Path, steps: int, *, kept: bool) -> int:
     calm_s = calm.go()
     print(f"demo: that took {calm_s:.0f} s\n\ndemo: 2. the same with faults:", flush=True)
     plan: dict[int, Callable[[Run], str]] = {
-        steps * 1 // 6: kill_worker,
-        steps * 2 // 6: planned("exception", 0),
-        steps * 3 // 6: planned("segfault", 1),
-        steps * 4 // 6: kill_node,
-        steps * 5 // 6: kill_master,
+        steps * 1 // 7: kill_worker,
+        steps * 2 // 7: planned("exception", 0),
+        steps * 3 // 7: pause,
+        steps * 4 // 7: planned("segfault", 1),
+        steps * 5 // 7: kill_node,
+        steps * 6 // 7: kill_master,
     }
     stormy = Run("stormy", home, steps, plan)
     stormy_s = stormy.go()
     print(f"demo: that took {stormy_s:.0f} s", flush=True)
     stormy.ftctl("incidents")
+    stormy.ftctl("checkpoints")
     verified = stormy.ftctl("replay", "--verify") == 0
     ends = [(run.out / "result.txt").read_text().split() for run in (calm, stormy)]
     equal = ends[0] == ends[1]
-    print(f"\ndemo: final loss {float.fromhex(ends[0][0]):.6f} without faults,")
+    print(f"\ndemo: of {steps} steps, {stormy.computed - steps} were computed again after a fault")
+    print(f"demo: final loss {float.fromhex(ends[0][0]):.6f} without faults,")
     verdict = "equal to the last bit" if equal else "DIFFERENT"
     print(f"demo: final loss {float.fromhex(ends[1][0]):.6f} with five faults: {verdict}")
     print(f"demo: weights {ends[0][1][:16]} and {ends[1][1][:16]}: {'equal' if equal else 'DIFFERENT'}")

@@ -1,7 +1,7 @@
-"""A small GPT trained on the Python standard library's own sources: a plain torchrun script.
+"""A small GPT trained on the Python standard library's own sources.
 
-It does not use ftcore. Like every long training it saves a checkpoint every few steps (written beside the old one, then
-renamed) and starts from the newest one.
+It registers its model and optimizer, and has no checkpoint code: ftcore saves their state in memory after each step,
+and restores it after a fault.
 
 Every number depends only on the seed and the step: the batch is drawn from (seed, step, rank), there is no dropout, and
 each rank computes on one thread. With two ranks the gradient sum has two terms, and their order does not matter. So an
@@ -20,6 +20,8 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  (everybody calls it F)
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+import ftcore.worker as ft
 
 CONTEXT, WIDTH, LAYERS, HEADS, VOCABULARY = 64, 256, 4, 4, 256
 BATCH = 4
@@ -95,9 +97,8 @@ def in_bytes(values: Tensor) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="directory for the checkpoint and the result")
+    parser.add_argument("--out", type=Path, required=True, help="directory for the result")
     parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--save-every", type=int, default=10)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--faults", type=Path, help="directory with the demo's planned faults")
     args = parser.parse_args()
@@ -109,27 +110,21 @@ def main() -> None:
     text = corpus()
     model = DistributedDataParallel(GPT())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    checkpoint, done = args.out / "checkpoint.pt", 0
-    if checkpoint.exists():
-        saved = torch.load(checkpoint)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        done = saved["step"]
-    began = time.monotonic()
-    for step in range(done + 1, args.steps + 1):
-        if args.faults is not None:
-            cause_fault(args.faults, step, rank)
-        loss = model(*batch_of(text, args.seed, step, rank))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if rank == 0:
-            pace = (time.monotonic() - began) / (step - done)
-            print(f"step {step}/{args.steps} loss {loss.item():.4f} {pace:.2f} s/step", flush=True)
-            if step % args.save_every == 0 or step == args.steps:
-                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-                torch.save(state, args.out / "checkpoint.new")
-                (args.out / "checkpoint.new").replace(checkpoint)
+    job = ft.join()
+    job.register(model=model, optimizer=optimizer)
+    for step in job.steps(until=args.steps):
+        with step:
+            began = time.monotonic()
+            loss = model(*batch_of(text, args.seed, step.number, rank))
+            if args.faults is not None:
+                cause_fault(args.faults, step.number, rank)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step.report(loss=loss.item())
+            if rank == 0:
+                seconds = time.monotonic() - began
+                print(f"step {step.number}/{args.steps} loss {loss.item():.4f} {seconds:.2f} s", flush=True)
     if rank == 0:
         with torch.no_grad():
             final = sum(model.module(*batch_of(text, -1, i, 0)).item() for i in range(8)) / 8

@@ -1,4 +1,4 @@
-"""``ftctl checkpoints``: the checkpoints in a storage, and whether they can be loaded."""
+"""``ftctl checkpoints``: the checkpoints in a storage, whether they can be loaded, and their conversion."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,8 @@ from ftcore.checkpoint.files import parse_directory
 from ftcore.checkpoint.problems import CheckpointProblem, ProblemKind
 from ftcore.checkpoint.storage import Storage
 from ftcore.checkpoint.verify import verify
-from ftcore.cli.ctl_output import console, print_json, say, table
+from ftcore.cli.ctl_convert import convert
+from ftcore.cli.ctl_output import console, print_json, say, size_text, table
 from ftcore.cli.ctl_store import current_state, opened
 from ftcore.errors import CheckpointError, NotFound, Unreachable, UsageError
 from ftcore.states.model import JobState
@@ -23,17 +24,19 @@ if TYPE_CHECKING:
 DAMAGED = 1
 """Exit code if a checkpoint cannot be loaded."""
 
-_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
-
 
 async def run(args: argparse.Namespace) -> int:
-    """List or verify checkpoints.
+    """List, verify or convert checkpoints.
 
     Raises:
         UsageError: the job has no place for checkpoints, or ftcore does not know this kind of storage.
         NotFound: there is no such directory or checkpoint.
         Unreachable: the storage cannot be read.
+        CheckpointError: a checkpoint cannot be converted.
     """
+    if args.action == "convert":
+        return await convert(args)
+    _refuse_of_convert(args)
     if args.action == "list" and args.directory is not None:
         raise UsageError(f"PATH {args.directory}: only verify takes a PATH; expected: ftctl checkpoints --path URL")
     named = args.path or (args.directory if args.action == "verify" else None)
@@ -44,6 +47,13 @@ async def run(args: argparse.Namespace) -> int:
         return _list(args, state)
     except CheckpointError as error:
         raise Unreachable(str(error)) from error
+
+
+def _refuse_of_convert(args: argparse.Namespace) -> None:
+    given = {"--step": args.step, "--model": args.model, "--file-size": args.file_size, "TARGET": args.target}
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(f"{option} {value}: only ftctl checkpoints convert takes it")
 
 
 async def _job_state(args: argparse.Namespace) -> JobState:
@@ -175,7 +185,7 @@ def _row(each: FoundCheckpoint) -> "list[str | Text]":
         printable(each.job) or "-",
         Text(each.problem or "complete", style=style),
         str(len(each.shards)),
-        _size(each.bytes),
+        size_text(each.bytes),
         "-" if each.age_s is None else format_duration(int(each.age_s)),
         each.directory,
         printable(each.why) or "-",
@@ -263,13 +273,3 @@ def _storage(url: str) -> Storage:
 def _must_exist(storage: Storage) -> None:
     if not storage.exists(""):
         raise NotFound(f"no checkpoints in {storage.url}: it does not exist")
-
-
-def _size(count: int) -> str:
-    """A size, as ``812 B`` or ``3.5 GiB``."""
-    if count < 1024:
-        return f"{count} B"
-    power = 1
-    while power < len(_UNITS) and count >= 1023.95 * 1024**power:
-        power += 1
-    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"

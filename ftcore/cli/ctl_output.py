@@ -20,6 +20,8 @@ STYLES = {"bad": "31", "good": "32", "warn": "33", "quiet": "2", "strong": "1", 
 
 _RICH = {"bad": "red", "good": "green", "warn": "yellow", "quiet": "dim", "strong": "bold"}
 
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+
 PIPE_COLUMNS = 200
 """Width of tables if stdout is not a terminal."""
 
@@ -43,6 +45,16 @@ def written(path: Path | None, instead: str) -> str:
     """
     where = "standard output" if path is None else str(path)
     return f"{where}; {instead} of that name was overwritten" if instead else where
+
+
+def size_text(count: int) -> str:
+    """A size, as ``812 B`` or ``3.5 GiB``."""
+    if count < 1024:
+        return f"{count} B"
+    power = 1
+    while power < len(_UNITS) and count >= 1023.95 * 1024**power:
+        power += 1
+    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}"
 
 
 def wants_colour() -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from ftcore.cli.ctl_futures import add_futures
 from ftcore.cli.ctl_policy_parser import add_policy
-from ftcore.cli.ctl_types import BOUND_HELP, bound, duration_over_0, position, positive
+from ftcore.cli.ctl_types import BOUND_HELP, bound, duration_over_0, position, positive, whole
 from ftcore.faults.detectors.loss import LIMIT
 
 _EXIT_CODES = """exit codes: 0 done; 1 verify found a mismatch, the log is damaged, a request was not carried out, or
@@ -161,25 +161,55 @@ def _add_checkpoints(commands: Any) -> None:
         commands,
         "checkpoints",
         "List the checkpoints of a job, in memory and on storage: step, size, age, state and shards. Or verify them: "
-        "every byte is read and compared with its checksum.",
+        "every byte is read and compared with its checksum. Or convert: export the model of a checkpoint as "
+        "safetensors files, as transformers opens them, or import a checkpoint of torch (a file of torch.save, a "
+        "directory of torch.distributed.checkpoint) that a job then resumes from. Nothing that exists is overwritten.",
         "ftctl checkpoints --job demo\n"
         "ftctl checkpoints --path /data/checkpoints\n"
         "ftctl checkpoints --path s3://bucket/demo --format json | jq '.[] | select(.complete) | .step'\n"
         "ftctl checkpoints verify /data/checkpoints/step-000000012-r3\n"
-        "ftctl checkpoints --path /data/checkpoints verify",
+        "ftctl checkpoints --path /data/checkpoints verify\n"
+        "ftctl checkpoints convert /data/checkpoints /models/demo\n"
+        "ftctl checkpoints convert s3://bucket/demo/step-000000012-r3 /models/demo-12 --model ema\n"
+        "ftctl checkpoints convert last.pt /data/checkpoints --step 1200 --job demo",
     )
     checkpoints.add_argument(
-        "action", nargs="?", choices=("list", "verify"), default="list", metavar="list|verify", help="default: list"
+        "action",
+        nargs="?",
+        choices=("list", "verify", "convert"),
+        default="list",
+        metavar="list|verify|convert",
+        help="default: list",
     )
     checkpoints.add_argument(
         "directory",
         nargs="?",
         metavar="PATH",
-        help="verify only: a checkpoint, or a directory of checkpoints; default: all checkpoints of --path that are "
-        "not unfinished. Exit code 1 if one cannot be loaded",
+        help="verify: a checkpoint, or a directory of checkpoints; default: all checkpoints of --path that are "
+        "not unfinished. Exit code 1 if one cannot be loaded. convert: the source: a checkpoint, a directory of "
+        "checkpoints, of which the newest is taken, or a checkpoint of torch",
+    )
+    checkpoints.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="convert: the directory to make for a model, or the directory or URL of checkpoints for an import. --job "
+        "names the job that is to load it; default: any",
     )
     checkpoints.add_argument(
         "--path", metavar="URL", help="directory or URL with the checkpoints; default: that of the job"
+    )
+    checkpoints.add_argument(
+        "--model", metavar="NAME", help="convert: the name under which the script registered the model; default: model"
+    )
+    checkpoints.add_argument(
+        "--file-size", type=positive, metavar="GB", help="convert: largest size of a file of the model; default: 5"
+    )
+    checkpoints.add_argument(
+        "--step",
+        type=whole,
+        metavar="N",
+        help="convert: last completed step of an import; default: the number `step` in it, else 0",
     )
 
 

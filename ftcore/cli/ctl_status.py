@@ -13,7 +13,16 @@ from ftcore.launch.hints import hinted
 from ftcore.logs import default_store_url, open_store
 from ftcore.replay.status import JobStatus, status_of
 from ftcore.states.phases import has_ended
-from ftcore.wording import about, deferred_departure, format_elapsed, listed, plural, printable, reason_suffix
+from ftcore.wording import (
+    about,
+    deferred_departure,
+    format_elapsed,
+    groups_text,
+    listed,
+    plural,
+    printable,
+    reason_suffix,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,6 +150,8 @@ async def status(args: argparse.Namespace) -> int:
         facts.add_row("checkpoint", f"of step {job.checkpoint}")
     if job.run:
         facts.add_row("abilities", _abilities(job))
+    if (replicas := _replicas(job)) is not None:
+        facts.add_row("replicas", replicas)
     facts.add_row("incidents", f"{job.incident_count}, open: {job.incident or 'none'}")
     if job.master is not None:
         life = "" if leader is None else ", alive" if leader.alive else ", ended" if has_ended(state) else ", not alive"
@@ -238,6 +249,16 @@ def _requests(job: JobStatus) -> list[tuple[str, str]]:
     if quarantined:
         rows.append(("quarantined", listed(quarantined, NODES_SHOWN)))
     return rows
+
+
+def _replicas(job: JobStatus) -> str | None:
+    """Which ranks hold the same state: as they registered it, else as it is declared."""
+    if job.found_replicas is not None:
+        return f"{groups_text(job.found_replicas)}, as registered by the script"
+    if job.replicas is None:
+        return None
+    declared = job.replicas if isinstance(job.replicas, str) else groups_text(job.replicas)
+    return f"{declared}, as declared by the policy file"
 
 
 def _abilities(job: JobStatus) -> str:

@@ -1,13 +1,14 @@
-"""Checkpoints: orders their manifests, writes what survivors have staged, and warns of failed saves. Pure."""
+"""Checkpoints: orders their manifests, writes what survivors have staged, warns of failed saves. Pure."""
 
 from ftcore.commands import CommitCheckpoint, PersistShards
 from ftcore.engine.dispatch import members, order
 from ftcore.engine.turn import Turn
-from ftcore.events.checkpoint import CheckpointFailed
+from ftcore.events.checkpoint import CheckpointFailed, ReplicasFound
 from ftcore.events.policy import AlertRaised
 from ftcore.ids import Round
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import OUTGOING
+from ftcore.states.replicas import contradiction
 from ftcore.states.resume import HeldState, best_of, held_by, states_of
 from ftcore.states.revisions import COPIES, follows
 from ftcore.states.training import SavingState
@@ -59,6 +60,21 @@ def warn_of_failed_save(turn: Turn) -> None:
             title=f"{turn.state.job}: the checkpoint of step {data.step} was not written",
             text=f"{data.node}: {data.reason}. Training goes on, and the copies in memory stay. The next checkpoint is "
             "written again.",
+        )
+    )
+
+
+def warn_of_false_replicas(turn: Turn) -> None:
+    """Raise an alert when the ranks registered other replicas than the policy file declares, once in a run."""
+    data = turn.fact.data
+    if not isinstance(data, ReplicasFound) or turn.state.training.saved.contradicted != turn.fact.seq:
+        return
+    turn.emit(
+        AlertRaised(
+            severity="warning",
+            title=f"{turn.state.job}: the replicas of the policy file are wrong",
+            text=f"{contradiction(turn.state, data.groups)}. Training goes on, and what the script registered counts. "
+            "Correct the policy file.",
         )
     )
 

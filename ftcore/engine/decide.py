@@ -8,7 +8,7 @@ the folded state alone, so a new master continues exactly where its predecessor 
 from collections.abc import Callable
 
 from ftcore.commands import ReleaseNode
-from ftcore.engine.checkpoints import advance_commit, warn_of_failed_save
+from ftcore.engine.checkpoints import advance_commit, warn_of_failed_save, warn_of_false_replicas
 from ftcore.engine.departure import advance_deferred
 from ftcore.engine.dispatch import NAMES_MAX
 from ftcore.engine.ending import end_given_up, finish
@@ -68,6 +68,7 @@ def decide(turn: Turn) -> None:
     judge_standstill(turn)
     warn_of_nan(turn)
     warn_of_failed_save(turn)
+    warn_of_false_replicas(turn)
     notice(turn, turn.fact.seq)
     _advance(turn)
 

@@ -161,6 +161,24 @@ class BatchesSkipped:
     batches: int
 
 
+@fact("replicas.found")
+@attrs.frozen(kw_only=True)
+class ReplicasFound:
+    """The ranks of a round have registered their state, and know which of them hold the same.
+
+    Args:
+        node: the node that reports it: that of rank 0.
+        incarnation: the agent's incarnation.
+        round: the round of the workers.
+        groups: the replica groups, in ascending order of their first rank; each rank is in one of them.
+    """
+
+    node: str
+    incarnation: str
+    round: int
+    groups: tuple[tuple[int, ...], ...]
+
+
 @attrs.frozen(kw_only=True)
 class Resume:
     """What the workers of a round load; part of ``world.formed``.

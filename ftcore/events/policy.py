@@ -59,8 +59,8 @@ class Declared:
     """The policy file's declarations about the job.
 
     Args:
-        replicas: which ranks hold the same state: ``all``, ``none``, those of each of the ``groups``; empty: not
-            declared.
+        replicas: which ranks hold the same state: ``all``, ``none``, those of each of the ``groups``, or ``layout``:
+            it follows from ``data_parallel`` and ``optimizer_shard``; empty: not declared.
         groups: groups of global ranks that hold the same state.
         abilities: declared abilities of the script that the release that read the file supports; ``replicas`` is one of
             them if there are replicas.
@@ -69,6 +69,8 @@ class Declared:
         checkpoints: settings for checkpoints.
         health: when nodes are checked: ``auto``, ``always``, ``suspect`` or ``never``.
         check_s: seconds that one stage of a check may take.
+        data_parallel: ranks over which the batch is split; 0: not declared.
+        optimizer_shard: data-parallel ranks over which parameters or the optimizer's state are split; 0: not declared.
     """
 
     replicas: str = ""
@@ -79,6 +81,8 @@ class Declared:
     health: str = "auto"
     check_s: float = 60.0
     unsupported: tuple[str, ...] = ()
+    data_parallel: int = 0
+    optimizer_shard: int = 0
 
 
 @fact("policy.loaded")

@@ -80,7 +80,7 @@ def submitted(
         max_restarts=max_restarts,
         grace_s=grace_s,
         switches=os.environ.get(VARIABLE, ""),
-        ranks=spec.nodes_max * slots,
+        ranks=spec.nodes_max * slots if launch or spec.nodes_max == 1 else None,  # other nodes may have more workers
         abilities=abilities_of(platform),
     )
     return submission(spec, loaded, command=command, versions=versions, user=whoami(), launch=launch)

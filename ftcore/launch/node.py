@@ -227,6 +227,7 @@ def _checkpoints(config: NodeConfig, keeper: KeeperLink | None) -> NodeCheckpoin
         keeper.events.failed = checkpoints.on_failed
         keeper.events.loaded = checkpoints.on_loaded
         keeper.events.skipped = checkpoints.on_skipped
+        keeper.events.replicas = checkpoints.on_replicas
     return checkpoints
 
 

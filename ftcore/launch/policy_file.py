@@ -20,7 +20,7 @@ def policy_in_force(
     *,
     max_restarts: int | None,
     switches: str,
-    ranks: int,
+    ranks: int | None,
     abilities: Sequence[str] = (),
     grace_s: int | None = None,
 ) -> PolicyLoaded:
@@ -30,7 +30,7 @@ def policy_in_force(
         path: the policy file; None: the default chain.
         max_restarts: ``--max-restarts``, if given.
         switches: value of ``FTCORE_POLICIES``.
-        ranks: the size of the largest world of the job.
+        ranks: the size of the largest world of the job; None: not known.
         abilities: abilities of its platform.
         grace_s: ``--shutdown-timeout``, if given.
 

@@ -7,6 +7,7 @@ import attrs
 from ftcore.policies.abilities import OBSERVED
 from ftcore.states.model import JobState, OperatorRequest
 from ftcore.states.phases import has_ended, is_assembling, is_deferred, is_open, is_paused
+from ftcore.states.replicas import declared_groups, found_groups
 from ftcore.wording import timestamp_fields
 
 
@@ -115,7 +116,9 @@ class JobStatus:
         time: time of that event, nanoseconds since the epoch; None if the log is empty.
         exit_code, reason: of the run's end; None before.
         replicas: which ranks hold the same state, from the policy file: ``all``, ``none``, or groups of global ranks;
-            None if the file does not say.
+            None if the file does not say, or the groups do not fit the newest world.
+        found_replicas: the replica groups that follow from what the ranks of the newest world registered; None if they
+            have not reported them.
         nan_since: the first step of the current NaN or infinite loss; None if the loss is finite or not known.
         paused: training waits at a step boundary, or will wait again after the open incident.
         held: no recovery begins until an operator resumes the job.
@@ -156,6 +159,7 @@ class JobStatus:
     nodes: tuple[NodeStatus, ...]
     standstill: StandstillInfo | None = None
     leaving: tuple[str, ...] = ()
+    found_replicas: tuple[tuple[int, ...], ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; groups of replicas are in ``replica_groups``."""
@@ -203,7 +207,7 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         time=state.time if state.seq else None,
         exit_code=state.ending.exit_code if state.ending is not None else None,
         reason=state.reason() or None,
-        replicas=declared.groups or declared.replicas or None,
+        replicas=_declared_replicas(state),
         nan_since=training.nan.since if training.nan is not None else None,
         paused=is_paused(state) or state.requests.paused_for is not None,
         held=state.requests.held,
@@ -215,7 +219,15 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         nodes=_nodes(state),
         standstill=_standstill(state) if not open_now or deferred else None,
         leaving=incident.plan_in_force().terms.exclude if incident is not None and deferred else (),
+        found_replicas=found_groups(state) or None,
     )
+
+
+def _declared_replicas(state: JobState) -> str | tuple[tuple[int, ...], ...] | None:
+    declared, world = state.policy.declared, state.rounds.world
+    if declared.replicas != "layout":
+        return declared.groups or declared.replicas or None
+    return (declared_groups(declared, world.size) or None) if world is not None else None
 
 
 def _nodes(state: JobState) -> tuple[NodeStatus, ...]:

@@ -98,6 +98,19 @@ class StoredCheckpoint:
 
 
 @attrs.frozen(kw_only=True)
+class FoundReplicas:
+    """The replica groups that follow from what the ranks registered.
+
+    Args:
+        round: the round of the ranks.
+        groups: the groups, in ascending order of their first rank.
+    """
+
+    round: int
+    groups: tuple[tuple[int, ...], ...]
+
+
+@attrs.frozen(kw_only=True)
 class RollbackState:
     """A rollback: what earlier rounds saved after the step is not resumed from.
 
@@ -139,6 +152,8 @@ class SavedState:
         load: what the newest round loads; None: nothing, or a step was completed after it.
         unusable: what rounds began from repeatedly without completing a step.
         failed: seq of the fact that a checkpoint could not be written; 0: none, or one was written since.
+        replicas: the newest replica groups that ranks reported; None: none in this run.
+        contradicted: seq of the first fact in this run that contradicts the policy file's replicas; 0: none does.
     """
 
     memory: dict[str, NodeMemory] = attrs.field(factory=dict)
@@ -148,6 +163,8 @@ class SavedState:
     load: LoadState | None = None
     unusable: list[LoadState] = attrs.field(factory=list)
     failed: int = 0
+    replicas: FoundReplicas | None = None
+    contradicted: int = 0
 
     def is_abandoned(self, step: int, round_: int) -> bool:
         """Whether what this round saved of this step was left behind by a rollback."""

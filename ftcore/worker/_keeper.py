@@ -229,6 +229,12 @@ class KeeperClient:
             if self.connect():
                 self._tell({"skipped": about})
 
+    def replicas(self, groups: list[list[int]]) -> None:
+        """Report the replica groups of this round, as lists of global ranks, for the job's log."""
+        with self._lock:
+            if self.connect():
+                self._tell({"replicas": groups})
+
     def written(self, within_s: float) -> list[str]:
         """Wait until no shard of this round waits to be written to storage.
 

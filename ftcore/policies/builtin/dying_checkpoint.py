@@ -26,6 +26,7 @@ from ftcore.policies.situation import (
 )
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
+from ftcore.states.replicas import Groups, contradiction, declared_groups, found_groups
 from ftcore.states.revisions import ONE_BOUNDARY, follows
 from ftcore.wording import plural
 
@@ -115,20 +116,31 @@ def _cannot_save(incident: IncidentState, job: JobState) -> str:
         return "ranks are missing, and the script can save only together with all ranks"
     if not all_workers_alive(job) and not job.can(Ability.REPLICAS):
         return "ranks are missing, and the job does not declare that other ranks hold the same state (`replicas`)"
-    if len(_savers(job)) < len(job.policy.declared.groups):
+    if len(_savers(job)) < len(_groups(job)):
         return "a replica group has no live rank: its state is lost"
     return ""
 
 
 def _savers(job: JobState) -> tuple[int, ...]:
     """The first live rank of each replica group; empty if the job declares no groups."""
-    groups = job.policy.declared.groups
+    groups = _groups(job)
     if not groups:
         return ()
     alive = living_ranks(job)
     return tuple(
         rank for group in groups if (rank := next((rank for rank in group if rank in alive), None)) is not None
     )
+
+
+def _groups(job: JobState) -> Groups:
+    """The replica groups that the job declares; what its ranks registered counts if that is different."""
+    declared, world = job.policy.declared, job.rounds.world
+    found = found_groups(job)
+    if found and contradiction(job, found):
+        return found
+    if declared.replicas == "layout" and world is not None:
+        return declared_groups(declared, world.size)
+    return declared.groups
 
 
 def _need_not_save(incident: IncidentState, job: JobState) -> str:

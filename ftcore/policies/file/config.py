@@ -31,6 +31,7 @@ from ftcore.policies.external import NOTHING, External, Offered
 from ftcore.policies.file import presets
 from ftcore.policies.file.config_chain import ChainContext, is_null, mapping, read_chain, read_options
 from ftcore.policies.file.job_options import CHECKPOINTS, HEALTH, CheckpointOptions
+from ftcore.policies.file.replicas import read_replicas
 from ftcore.policies.file.rules import broken_rules, clashes
 from ftcore.policies.file.values import read_option, words
 from ftcore.policies.file.yaml_nodes import (
@@ -55,7 +56,12 @@ MEANINGS: Mapping[str, str] = {
     "version": "version of the file format; required",
     "preset": "a chain that is part of ftcore; default without `preset` and `chain`: `default`",
     "job": "properties of the job that ftcore cannot detect",
-    "job: replicas": "which ranks hold the same state: `none`, `all`, or groups of global ranks, as `[[0, 4], [1, 5]]`",
+    "job: replicas": "which ranks hold the same state: `none`, `all`, groups of global ranks, as `[[0, 4], [1, 5]]`, "
+    "or the sizes from which the groups follow",
+    "job: replicas: data_parallel": "number of ranks over which the batch is split; ranks that differ in nothing else "
+    "are `ranks / data_parallel` apart",
+    "job: replicas: optimizer_shard": "number of data-parallel ranks over which parameters or the optimizer's state "
+    "are split; with 4 of 8 ranks, 0 and 4 hold the same state. A divisor of `data_parallel`, at most half of it",
     "job: abilities": "what the script can do: `rollback`, `skip`. The running script itself reports `pause` and "
     "`checkpoint`",
     "job: checkpoint_every": "steps between two checkpoints; used to check the options of rollbacks",
@@ -79,7 +85,6 @@ FAULT_KEYS = ("rules",)
 ASKS_FOR_REPLICAS = ("mindio",)
 """Presets that depend on replicas: a file that uses one must set ``job: replicas``."""
 
-RANKS_MAX = 1 << 20
 SAID_BY_SCRIPT = (
     Ability.PAUSE,
     Ability.RETRY,
@@ -282,20 +287,19 @@ def _read_job(node: Node | None, problems: Problems) -> Declared:
     section = mapping(node, "job", JOB_KEYS, problems) if node is not None and not is_null(node) else None
     if section is None:
         return Declared()
-    replicas, groups = _read_replicas(section["replicas"], problems) if "replicas" in section else ("", ())
+    replicas = read_replicas(section["replicas"], problems) if "replicas" in section else Declared()
     abilities: tuple[str, ...] = ()
     if "abilities" in section:
         abilities = words(section["abilities"], "job: abilities", _ABILITIES, problems) or ()
-    if replicas in ("all", "groups"):
+    if replicas.replicas not in ("", "none"):
         abilities = (*abilities, str(Ability.REPLICAS))
     every = section.get("checkpoint_every")
     steps = every.value if isinstance(every, ScalarNode) and type(every.value) is int else 0
     if every is not None and steps < 1:
         problems.add(every.line, f"job: checkpoint_every: found {found(every)}; expected a whole number from 1")
     able = usable_abilities(abilities)
-    return Declared(
-        replicas=replicas,
-        groups=groups,
+    return attrs.evolve(
+        replicas,
         abilities=able,
         unsupported=tuple(ability for ability in abilities if ability not in able),
         checkpoint_every=steps,
@@ -325,39 +329,6 @@ def _given(
         if key in section
     }
     return {key: value for key, value in read.items() if value is not None}
-
-
-def _read_replicas(node: Node, problems: Problems) -> tuple[str, tuple[tuple[int, ...], ...]]:
-    """``none``, ``all``, or groups of ranks that hold the same state."""
-    if isinstance(node, ScalarNode) and node.value in ("none", "all"):
-        return str(node.value), ()
-    where = "job: replicas"
-    if not isinstance(node, SequenceNode) or not node.items:
-        problems.add(
-            node.line, f"{where}: found {found(node)}; expected none, all or groups of ranks: [[0, 4], [1, 5]]"
-        )
-        return "", ()
-    groups: list[tuple[int, ...]] = []
-    first: dict[int, int] = {}
-    before = len(problems)
-    for item in node.items:
-        ranks = plain(item)
-        if not isinstance(ranks, list) or not all(type(r) is int and 0 <= r < RANKS_MAX for r in ranks):
-            problems.add(item.line, f"{where}: found {short(ranks)}; expected a group of global ranks, as [0, 4]")
-            continue
-        if len(ranks) < 2:
-            problems.add(item.line, f"{where}: found {ranks}; expected at least two ranks that hold the same state")
-        for rank in ranks:
-            if rank in first:
-                problems.add(item.line, f"{where}: rank {rank} occurs twice, first in line {first[rank]}")
-            first.setdefault(rank, item.line)
-        groups.append(tuple(ranks))
-    if len(problems) > before:
-        return "", ()
-    missing = next((rank for rank in range(len(first)) if rank not in first), None)
-    if missing is not None:
-        problems.add(node.line, f"{where}: rank {missing} is in no group; expected every rank in a group")
-    return "groups", tuple(groups)
 
 
 def _read_faults(node: Node | None, problems: Problems) -> tuple[dict[str, Any], ...]:

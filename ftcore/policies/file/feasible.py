@@ -12,7 +12,7 @@ from ftcore.policies.base import Ability
 from ftcore.policies.chain import needs_of
 from ftcore.policies.file.config import SAID_BY_SCRIPT
 from ftcore.policies.traits import Trait, has, options_of
-from ftcore.wording import plural
+from ftcore.states.replicas import misfit
 
 
 def needs(entry: ChainEntry) -> tuple[Ability, ...]:
@@ -59,7 +59,8 @@ def check_abilities(
         assumed: abilities from ``--assume``.
     """
     declared, given = tuple(abilities), tuple(assumed)
-    lines = _replicas_exist(loaded, ranks)
+    unfit = misfit(loaded.declared, ranks) if ranks is not None else ""
+    lines = [unfit] if unfit else []
     for entry in loaded.chain:
         lack = missing(entry, loaded, (*declared, *OBSERVED), given) if entry.required else ()
         if lack:
@@ -101,18 +102,6 @@ def unable(loaded: PolicyLoaded, abilities: Iterable[str] = (), assumed: Iterabl
         f"skipped: {', '.join(skipped)}: the job does not declare {', '.join(names)}{release}; to see what they "
         f"would change: --assume {','.join(dict.fromkeys((*given, *names)))}"
     )
-
-
-def _replicas_exist(loaded: PolicyLoaded, ranks: int | None) -> list[str]:
-    declared = loaded.declared
-    if ranks is None:
-        return []
-    if declared.replicas == "all" and ranks < 2:
-        return ["job: replicas: all: a job with one rank has no replicas; expected none"]
-    named = sum(len(group) for group in declared.groups)
-    if declared.groups and named != ranks:
-        return [f"job: replicas: the groups have {plural(named, 'rank')}, the job has {ranks}; name every rank once"]
-    return []
 
 
 def _advice(ability: Ability) -> str:

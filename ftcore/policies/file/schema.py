@@ -17,6 +17,8 @@ from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.file import presets
 from ftcore.policies.file.config import MEANINGS, SAID_BY_SCRIPT
 from ftcore.policies.file.job_options import CheckpointOptions, JobOptions
+from ftcore.policies.file.replicas import LAYOUT_KEYS
+from ftcore.states.replicas import WHERE
 
 URI = "http://json-schema.org/draft-07/schema#"
 ID = "urn:ftcore:policy-file:1"
@@ -51,12 +53,18 @@ def _job() -> Any:
     group = _list(Annotated[int, Meta(ge=0)], least=2, unique=True)
     count = Annotated[int, Meta(ge=1)]
     keys = {
-        "replicas": _one_of(("none", "all")) | _list(group),
+        "replicas": _one_of(("none", "all")) | _list(group) | _layout(),
         "abilities": _words(map(str, SAID_BY_SCRIPT)),
         "checkpoint_every": count,
         "checkpoints": _record("Checkpoints", {}, base=CheckpointOptions) | None,
     }
     return _record("Job", keys, {key: MEANINGS[f"job: {key}"] for key in keys}, base=JobOptions)
+
+
+def _layout() -> Any:
+    size = Annotated[int, Meta(ge=1)]
+    meanings = {key: MEANINGS[f"{WHERE}: {key}"] for key in LAYOUT_KEYS}
+    return _record("Layout", dict.fromkeys(LAYOUT_KEYS, size), meanings, required=LAYOUT_KEYS)
 
 
 def _faults() -> Any:

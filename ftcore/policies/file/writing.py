@@ -46,7 +46,8 @@ def commented(name: str) -> str:
 def _job() -> Iterator[str]:
     yield from _comment("Properties of the job that ftcore cannot detect:", 0)
     yield "# job:"
-    yield "#   replicas: all                  # which ranks hold the same state: all, none or [[0, 4], [1, 5]]"
+    yield "#   replicas: all                  # which ranks hold the same state: all, none or [[0, 4], [1, 5]], or"
+    yield "#                                  # {data_parallel: 8, optimizer_shard: 4}"
     able = ", ".join(ability for ability in SAID_BY_SCRIPT if ability in CARRIED_OUT)
     yield f"#   abilities: [rollback]          # what the script can do: {able}"
     yield "#   checkpoint_every: 100          # steps"

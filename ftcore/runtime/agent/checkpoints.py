@@ -25,6 +25,7 @@ from ftcore.events.checkpoint import (
     CheckpointFailed,
     HeldShard,
     MemoryHeld,
+    ReplicasFound,
     ShardPersisted,
     StateLoaded,
 )
@@ -268,6 +269,12 @@ class NodeCheckpoints:
         node, life = self._who()
         batches = int(message["batches"])
         self._record(BatchesSkipped(node=node, incarnation=life, round=Round(round_), step=step, batches=batches))
+
+    def on_replicas(self, message: Mapping[str, Any]) -> None:
+        """The ranks know which of them hold the same state; rank 0, which is on this node, reports it."""
+        node, life = self._who()
+        groups = tuple(tuple(int(rank) for rank in group) for group in message["groups"])
+        self._record(ReplicasFound(node=node, incarnation=life, round=Round(int(message["round"])), groups=groups))
 
     def _failed(self, round_: int, step: int, reason: str) -> None:
         node, life = self._who()

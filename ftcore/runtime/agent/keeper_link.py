@@ -67,6 +67,7 @@ class KeeperEvents:
         self.failed: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.loaded: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.skipped: Callable[[Mapping[str, Any]], None] = lambda message: None
+        self.replicas: Callable[[Mapping[str, Any]], None] = lambda message: None
 
 
 class KeeperLink:
@@ -397,6 +398,8 @@ class KeeperLink:
             self.events.loaded(message["loaded"])
         elif "skipped" in message:
             self.events.skipped(message["skipped"])
+        elif "replicas" in message:
+            self.events.replicas(message["replicas"])
         elif "note" in message:
             logger.warning("the keeper reports a problem", reason=message["note"])
 

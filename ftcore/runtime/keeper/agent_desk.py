@@ -14,7 +14,7 @@ answer repeats:
 
 ``{"copies": BuddyPlan}`` names the nodes to and from which shards are copied from now on. ``{"bye": outcome}`` ends the
 connection. The keeper reports by itself: ``{"persisted": shard}``, ``{"failed": shard}``, ``{"loaded": ...}``,
-``{"skipped": ...}`` and ``{"note": text}``.
+``{"skipped": ...}``, ``{"replicas": {"round", "groups"}}`` and ``{"note": text}``.
 
 House rules: a request never delays another one. What is reported while there is no agent waits for the next one: a
 checkpoint may be complete with it.

@@ -12,7 +12,7 @@ keeper answers with ``{"keeper": pid, "job", "log", "url"}``. Then:
 | ``{"held": 1}`` | ``{"held": [shard, ...]}`` |
 | ``{"read": {"local_rank", "slot"}}`` | ``{"read": size}`` and 1 descriptor, or ``{"error": text}`` |
 | ``{"done": {"local_rank", "slot"}}`` | nothing |
-| ``{"loaded": ...}``, ``{"skipped": ...}`` | nothing; the agent gets it |
+| ``{"loaded": ...}``, ``{"skipped": ...}``, ``{"replicas": ...}`` | nothing; the agent gets it |
 | ``{"written": 1}`` | ``{"failed": [...]}``, when no shard of its round waits to be written |
 
 Its connection for orders begins with ``{"hello": "orders", ...}``. The keeper sends ``{"stage": id}``, and the worker
@@ -220,6 +220,8 @@ class Keeper:
         elif kind := next((kind for kind in ("loaded", "skipped") if kind in message), ""):
             about = {"local_rank": worker.hello.local_rank, "round": worker.hello.round}
             self._tell({kind: {**message[kind], **about}})
+        elif "replicas" in message:
+            self._tell({"replicas": {"groups": message["replicas"], "round": worker.hello.round}})
         elif "done" in message:
             kept = self._named(message["done"])
             if kept in worker.reading:

@@ -299,6 +299,9 @@ class SlotMemory:
     def tidy(self, running: Iterable[tuple[int, int]] = ()) -> None:
         """Close slots that are not needed any more.
 
+        Those of a local rank without a worker are needed if they hold a shard of the present round: its worker has
+        ended, and others, which still seal shards, may follow.
+
         Args:
             running: local rank and round of the workers that run.
         """
@@ -313,7 +316,7 @@ class SlotMemory:
             both = rank.pair is not None and len(_sealed(rank.pair)) >= SLOTS
             newest = None if both else max(_sealed(rank.old), key=_age, default=None)
             rank.old = _without(rank.old, [kept for kept in rank.old if kept is not newest])
-            if settled and local_rank not in now:
+            if settled and local_rank not in now and not _is_of(rank, min(now.values())):
                 rank.old = _without(rank.old, rank.old)
                 if rank.pair is not None and not any(kept.pinned for kept in rank.pair):
                     _without(list(rank.pair), list(rank.pair))
@@ -403,6 +406,11 @@ class SlotMemory:
                 "over more ranks"
             )
         return ""
+
+
+def _is_of(slots: Iterable[KeptSlot], round_: int) -> bool:
+    """Whether a shard is of this round, or a later one."""
+    return any((origin := kept.origin()) is not None and origin.round >= round_ for kept in slots)
 
 
 def _is_right(size: int, needed: int) -> bool:

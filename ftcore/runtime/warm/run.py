@@ -42,7 +42,8 @@ def run(body: protocol.WorkerBody) -> None:
     Args:
         body: the launch; its ``env`` is the environment of the preload here.
     """
-    faulthandler.enable(file=sys.__stderr__ or 2, all_threads=True)
+    # the crashed thread alone: a fault is classified by the last lines, and stacks of several threads look like a hang
+    faulthandler.enable(file=sys.__stderr__ or 2, all_threads=False)
     stacks.listen(body["stacks"])
     _threads(body["env"])
     hooks = importlib.import_module(body["hooks"]) if body["hooks"] else None

@@ -168,6 +168,12 @@ def given_up(state: JobState, found: NodeState) -> bool:
 WORKERS = "workers"
 """The source of the abilities that running workers report."""
 
+FILE = "file"
+"""The source of the abilities that the policy file declares."""
+
+REGISTERED = "registered"
+"""The source of the abilities that follow from the state that the script registered."""
+
 
 def declare_abilities(abilities: AbilitiesState, source: str, names: tuple[str, ...]) -> None:
     """Replace the abilities of a source; passes of policies that lacked a changed one are recorded anew."""

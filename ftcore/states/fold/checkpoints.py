@@ -6,9 +6,21 @@ from typing import TypeVar
 from ftcore.events import checkpoint, job
 from ftcore.events.checkpoint import HeldShard, Resume
 from ftcore.events.envelope import Event
-from ftcore.states.fold.base import Changes, on
+from ftcore.states.fold.base import FILE, REGISTERED, Changes, declare_abilities, on
 from ftcore.states.model import HISTORY_MAX, JobState
-from ftcore.states.training import LoadState, NodeMemory, RollbackState, SavedState, SavingState, StoredCheckpoint
+from ftcore.states.replicas import contradiction
+from ftcore.states.training import (
+    FoundReplicas,
+    LoadState,
+    NodeMemory,
+    RollbackState,
+    SavedState,
+    SavingState,
+    StoredCheckpoint,
+)
+
+REPLICAS = "replicas"
+"""The ability of a job that holds every part of its state on two ranks."""
 
 T = TypeVar("T")
 
@@ -96,6 +108,20 @@ def _store(saved: SavedState, data: checkpoint.CheckpointCommitted) -> bool:
     others.sort(key=lambda each: (each.step, each.round))
     saved.stored = _retained(others, lambda each: each.step, data.kept, data.keep_every)
     return True
+
+
+@on(checkpoint.ReplicasFound)
+def _replicas_found(state: JobState, event: Event, data: checkpoint.ReplicasFound, changes: Changes) -> None:
+    saved, world = state.training.saved, state.rounds.world
+    if world is None or data.round != world.round or state.membership.current(data.node, data.incarnation) is None:
+        return
+    saved.replicas = FoundReplicas(round=data.round, groups=data.groups)
+    if contradiction(state, data.groups):
+        saved.contradicted = saved.contradicted or event.seq
+        names = tuple(name for name in state.abilities.declared.get(FILE, ()) if name != REPLICAS)
+        declare_abilities(state.abilities, FILE, names)
+    redundant = state.policy.declared.replicas != "none" and all(len(group) > 1 for group in data.groups)
+    declare_abilities(state.abilities, REGISTERED, (REPLICAS,) if redundant else ())
 
 
 @on(job.JobRolledBack)

@@ -4,7 +4,7 @@ from ftcore.events import deadline, job, master, operator, policy
 from ftcore.events.envelope import Event
 from ftcore.states import timers
 from ftcore.states.evidence import EvidenceState
-from ftcore.states.fold.base import Changes, await_others, declare_abilities, on, progress, step_job
+from ftcore.states.fold.base import FILE, Changes, await_others, declare_abilities, on, progress, step_job
 from ftcore.states.model import (
     AbilitiesState,
     Contradicted,
@@ -48,7 +48,7 @@ def _job_submitted(state: JobState, event: Event, data: job.JobSubmitted, change
     state.evidence = EvidenceState(node_faults=state.evidence.node_faults)
     state.training = _training_of_next_run(state.training)
     # The policy is loaded before the run is submitted.
-    state.abilities = AbilitiesState(declared={"file": state.abilities.declared.get("file", ())})
+    state.abilities = AbilitiesState(declared={FILE: state.abilities.declared.get(FILE, ())})
 
 
 def _training_of_next_run(before: TrainingState) -> TrainingState:
@@ -114,7 +114,7 @@ def _job_unparked(state: JobState, event: Event, data: job.JobUnparked, changes:
 @on(policy.PolicyLoaded)
 def _policy_loaded(state: JobState, event: Event, data: policy.PolicyLoaded, changes: Changes) -> None:
     state.policy = PolicyState(source=data.source, chain=data.chain, rules=data.rules, declared=data.declared)
-    state.abilities.declared["file"] = data.declared.abilities
+    state.abilities.declared[FILE] = data.declared.abilities
     state.abilities.lacking = {}
 
 

@@ -1,55 +1,34 @@
-"""Imports checkpoints of torch, and exports models: without a job, on one process.
+"""Imports checkpoints of torch: without a job, on one process.
 
 House rules: nothing that could execute code is unpickled: a file of ``torch.save`` is loaded with ``weights_only``, the
 metadata of ``torch.distributed.checkpoint`` with the classes of its format alone. At most ``SHARD_BYTES`` of data, or
 one tensor, are in memory.
 """
 
+import contextlib
 import io
-import json
 import pickle
+import re
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from ftcore.checkpoint.layout import ITEM_BYTES, Piece, overlap
+from ftcore.checkpoint.layout import Piece
 from ftcore.checkpoint.storage import Storage
 from ftcore.errors import CheckpointError
-from ftcore.worker.state.collect import decoded
+from ftcore.worker.state.export import Progress, no_progress
 from ftcore.worker.state.layouts import dtype_name
-from ftcore.worker.state.reader import open_directory, tensor_of
-from ftcore.worker.state.shards import StoredShards
 from ftcore.worker.state.trees import TreePath, text_of
 from ftcore.worker.state.writer import NewCheckpoint, encoded, records_of
 
 SHARD_BYTES: Final = 1 << 30
-
-_EXPORTED: Final = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "uint16": "U16",
-    "int16": "I16",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "uint32": "U32",
-    "int32": "I32",
-    "float32": "F32",
-    "uint64": "U64",
-    "int64": "I64",
-    "float64": "F64",
-    "complex64": "C64",
-}
-"""Types of the safetensors format."""
 
 _METADATA: Final = "torch.distributed.checkpoint.metadata"
 _SAFE_NAMES: Final = {
@@ -66,7 +45,27 @@ _SAFE_NAMES: Final = {
 """What metadata may have, besides dtypes; exact names, because a dotted name could reach any module."""
 
 
-def import_checkpoint(src: str, dst: str, *, step: int | None = None, job: str = "") -> str:
+class ImportedCheckpoint(NamedTuple):
+    """What was imported.
+
+    Args:
+        directory: the directory of the checkpoint, below that of the checkpoints.
+        step: its step.
+        objects: the names of what a script must register to load it.
+        tensors: the number of tensors.
+        bytes: bytes of the tensors.
+    """
+
+    directory: str
+    step: int
+    objects: list[str]
+    tensors: int
+    bytes: int
+
+
+def import_checkpoint(
+    src: str, dst: str, *, step: int | None = None, job: str = "", progress: Progress = no_progress
+) -> ImportedCheckpoint:
     """Convert a checkpoint of torch into one of ftcore.
 
     Args:
@@ -75,12 +74,11 @@ def import_checkpoint(src: str, dst: str, *, step: int | None = None, job: str =
         dst: directory or URL of the checkpoints.
         step: the number of the last completed step; None: the number ``step`` in the checkpoint, else 0.
         job: the name of the job that is to load it; empty: any.
-
-    Returns:
-        The directory of the checkpoint, below ``dst``.
+        progress: called after each tensor.
 
     Raises:
-        CheckpointError: it cannot be read, has objects that are not plain data, or cannot be written.
+        CheckpointError: it cannot be read, has objects that are not plain data, there is a checkpoint of this step, or
+            it cannot be written.
     """
     if not Path(src).exists():
         raise CheckpointError(f"{src} does not exist; expected a file of torch.save, or a directory of dcp.save")
@@ -90,16 +88,45 @@ def import_checkpoint(src: str, dst: str, *, step: int | None = None, job: str =
         raise CheckpointError(f"{src}: expected a number of at least 0 as its step; found {found!r}")
     bins = list(_bins(source.tensors))
     made = NewCheckpoint(Storage(dst), job, uuid.uuid4().hex, found, 0, max(1, len(bins)))
+    if made.storage.exists(made.directory):
+        raise CheckpointError(f"{made.storage.where(made.directory)} exists; name another step, or another directory")
+    total = sum(piece.bytes for piece in source.tensors.values())
     try:
-        text = encoded(records_of(source.leaves, source.tensors))
-        names = [
-            made.write(number, [(source.tensors[path], source.read(path)) for path in paths], "" if number else text)
-            for number, paths in enumerate(bins or [[]])
-        ]
+        records = records_of(source.leaves, source.tensors)
+        _write(made, source, bins, encoded(records), lambda done: progress(done, total))
     except ValueError as error:
         raise CheckpointError(f"{src} cannot be imported: {error}") from error
-    made.commit(names)
-    return made.directory
+    objects = sorted(name for name in records if name != "step")
+    return ImportedCheckpoint(made.directory, found, objects, len(source.tensors), total)
+
+
+def _write(
+    made: NewCheckpoint,
+    source: "_TorchFile | _DcpDirectory",
+    bins: list[list[TreePath]],
+    text: str,
+    progress: Callable[[int], None],
+) -> None:
+    """Write the shards, and the manifest last; what is not complete is removed."""
+    done = 0
+
+    def read(path: TreePath) -> Any:
+        nonlocal done
+        data = source.read(path)
+        done += source.tensors[path].bytes
+        progress(done)
+        return data
+
+    try:
+        names = [
+            made.write(number, [(source.tensors[path], read(path)) for path in paths], "" if number else text)
+            for number, paths in enumerate(bins or [[]])
+        ]
+        made.commit(names)
+    except BaseException:
+        with contextlib.suppress(CheckpointError):
+            made.storage.remove(made.directory)
+        raise
 
 
 def _bins(tensors: dict[TreePath, Piece]) -> Iterator[list[TreePath]]:
@@ -116,6 +143,20 @@ def _bins(tensors: dict[TreePath, Piece]) -> Iterator[list[TreePath]]:
         yield found
 
 
+def _why_not(path: str, error: Exception) -> str:
+    """Why a file is not loaded, and what to do if it has objects of classes."""
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    refused = re.search(r"GLOBAL (\S+)", str(error))
+    if refused is None:
+        return "it is not a file of torch.save, or it is damaged"
+    return (
+        f"it has an object of {refused[1]}, whose loading may run code. If you trust the file: load it in Python with "
+        f"torch.load({path!r}, weights_only=False), keep tensors, numbers, text, lists and dicts, and save these with "
+        "torch.save"
+    )
+
+
 class _TorchFile:
     """A file of ``torch.save``; tensors are read from the file when they are used."""
 
@@ -125,8 +166,8 @@ class _TorchFile:
                 loaded = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
             except RuntimeError:  # a file of the format before torch 1.6
                 loaded = torch.load(path, weights_only=True, map_location="cpu")
-        except (pickle.UnpicklingError, RuntimeError, OSError, EOFError) as error:
-            raise CheckpointError(f"{path} cannot be imported: {str(error).splitlines()[0]}") from error
+        except Exception as error:  # of the unpickler, on a file of another kind: any
+            raise CheckpointError(f"{path} cannot be imported: {_why_not(path, error)}") from error
         if not isinstance(loaded, dict):
             raise CheckpointError(f"{path} cannot be imported: expected a dict, found a {type(loaded).__name__}")
         if loaded and all(isinstance(value, torch.Tensor) for value in loaded.values()):
@@ -202,6 +243,11 @@ class _DcpDirectory:
                 else:
                     plain[name] = None
             self._load(plain)
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"{path} cannot be imported: it has no .metadata; expected a directory of dcp.save, or a file of "
+                "torch.save"
+            ) from error
         except (pickle.UnpicklingError, OSError, EOFError, AttributeError, dcp.CheckpointException) as error:
             raise CheckpointError(f"{path} cannot be imported: {error}") from error
         self.leaves = [(where, plain[name]) for where, name in self._names.items() if name in plain]
@@ -221,67 +267,3 @@ class _DcpDirectory:
         except dcp.CheckpointException as error:
             raise CheckpointError(f"{self._path} cannot be imported: {error}") from error
         return found[self._names[path]]
-
-
-def export_model(src: str, dst: str, name: str = "model") -> None:
-    """Write the tensors of one model as one safetensors file, which ``safetensors.torch.load_file`` opens.
-
-    Args:
-        src: the directory of a checkpoint.
-        dst: the file; an existing one is replaced.
-        name: the name under which the model was registered.
-
-    Raises:
-        CheckpointError: the checkpoint cannot be used, has no such model, or the file cannot be written.
-    """
-    shards = open_directory(src)
-    try:
-        prefix = f"{name}/"
-        stored = {each.removeprefix(prefix): each for each in sorted(shards.pieces) if each.startswith(prefix)}
-        text = shards.any_values()
-        tied = decoded(text).get("tied", {}) if text else {}
-        stored |= {k.removeprefix(prefix): v for k, v in tied.items() if k.startswith(prefix) and v in shards.pieces}
-        if not stored:
-            raise CheckpointError(f"{src} has no tensors of {name!r}")
-        base, _, file = str(Path(dst).absolute()).rpartition("/")
-        Storage(base).write(file, _safetensors(shards, stored))
-    finally:
-        shards.close()
-
-
-def _safetensors(shards: StoredShards, stored: dict[str, str]) -> Iterator[bytes | memoryview]:
-    """The content of a safetensors file, one tensor at a time, those with the largest elements first."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    order = sorted(stored, key=lambda each: -ITEM_BYTES[shards.pieces[stored[each]][0].dtype])
-    at = 0
-    for name in order:
-        first = shards.pieces[stored[name]][0]
-        whole = Piece(first.name, first.dtype, first.size, (0,) * len(first.size), first.size)
-        if first.dtype not in _EXPORTED:
-            raise CheckpointError(f"{first.name} cannot be exported: the safetensors format has no {first.dtype}")
-        offsets = [at, at + whole.bytes]
-        header[name] = {"dtype": _EXPORTED[first.dtype], "shape": list(first.size), "data_offsets": offsets}
-        at += whole.bytes
-    text = json.dumps(header).encode()
-    text = text.ljust(-(-len(text) // 8) * 8)
-    yield len(text).to_bytes(8, "little") + text
-    for name in order:
-        yield _whole(shards, shards.pieces[stored[name]])
-
-
-def _whole(shards: StoredShards, pieces: list[Piece]) -> memoryview:
-    """The data of a tensor, from all of its slices."""
-    if len(pieces) == 1:
-        return shards.read(pieces[0])
-    size = pieces[0].size
-    whole = Piece(pieces[0].name, pieces[0].dtype, size, (0,) * len(size), size)
-    memory = memoryview(bytearray(whole.bytes))
-    target = tensor_of(whole, memory)
-    for piece in pieces:
-        box = overlap(piece, whole)
-        if box is not None:
-            part = target
-            for dimension, (offset, length) in enumerate(zip(box.target, box.shape, strict=True)):
-                part = part.narrow(dimension, offset, length)
-            part.copy_(tensor_of(piece, shards.read(piece)))
-    return memory

@@ -164,7 +164,7 @@ class StateLoader:
             self._say(str(error))
             return []
         job = self._keeper.job if self._keeper is not None else ""
-        newest = reversed(by_age([each for each in found if not job or each.job == job]))
+        newest = reversed(by_age([each for each in found if not job or each.job in ("", job)]))
         return [SavedStep(each.step, each.round, STORAGE, self._where) for each in newest]
 
     # -- one candidate

@@ -56,6 +56,10 @@ class ReplicaGroups(NamedTuple):
         """The ranks of the rank's group."""
         return tuple(rank for rank, group in enumerate(self.group_of) if group == self.group)
 
+    def table(self) -> list[list[int]]:
+        """The ranks of each group, in ascending order."""
+        return [[rank for rank, of in enumerate(self.group_of) if of == group] for group in range(self.groups)]
+
     @property
     def stages(self) -> bool:
         """Whether the rank is the first one of its group on its node: it stages the tensors."""

@@ -194,7 +194,7 @@ class StoredShards:
     Args:
         storage: where.
         directory: the directory of the checkpoint.
-        job: the job that it must be of; empty: of any.
+        job: the job that it must be of, unless it was imported for any; empty: of any.
 
     Raises:
         CheckpointError: it is not complete, damaged, of a newer version, or of another job.
@@ -203,7 +203,7 @@ class StoredShards:
     def __init__(self, storage: Storage, directory: str, job: str = "") -> None:
         self._storage, self._directory = storage, directory
         self._manifest = manifest.read(storage, directory)
-        if job and self._manifest.job != job:
+        if job and self._manifest.job not in ("", job):
             where = storage.where(directory)
             raise CheckpointError(f"{where} is a checkpoint of job {self._manifest.job!r}, not of {job!r}", "foreign")
         self.ranks = self._manifest.ranks

@@ -331,6 +331,8 @@ class StateStager:
         if found is None:
             raise RuntimeError("not all ranks have registered or saved the same kind of state at this step")
         self._groups, self._digest = found, collected.digest
+        if found.rank == 0 and here.size > 1:
+            self._keeper.replicas(found.table())
         return found
 
     def _slots(

@@ -22,7 +22,7 @@ NODES = ("--local-nodes", "2", "--nproc-per-node", "1")
 def start(job: Ftrun, *argv: str, layout: str = "ddp", until: int = STEPS, persist_every: int = 10) -> Run:
     """Start the script that registers its state, with a directory for checkpoints."""
     flags = argv or TWO
-    if "--checkpoints" not in flags:
+    if not any(flag.startswith("--checkpoints") for flag in flags):
         flags = (*flags, "--checkpoints", "saved")
     return job.start(*flags, script="registered.py", preload=False, args=(str(until), layout, str(persist_every)))
 
@@ -316,19 +316,43 @@ def test_a_checkpoint_on_request_is_on_storage_when_it_is_answered(job: Ftrun) -
     assert len(job.of("world.formed")) == 1
 
 
+def saved_by_survivors(job: Ftrun, step: int) -> tuple[int, ...]:
+    """The ranks that wrote a dying checkpoint, by replica group."""
+    job.wait("checkpoint.committed", step=step)
+    commands = [e.data.command for e in job.of("action.ordered") if e.data.effect.startswith("persist_shards")]
+    assert commands[-1].step == step
+    saved = {e.data.shard.group: e.data.shard.rank for e in job.of("shard.persisted") if e.data.shard.step == step}
+    assert [saved[group] for group in sorted(saved)] == list(commands[-1].ranks)
+    return tuple(commands[-1].ranks)
+
+
 def test_survivors_of_a_lost_node_save_one_shard_of_each_group(job: Ftrun) -> None:
-    """Ranks 0 and 2, and 1 and 3 hold the same state: without rank 1 and its memory, ranks 0 and 3 save."""
+    """Data parallel 8, optimizer shard 4: without rank 1 and its memory, 0, 5, 2 and 3 save the last step, and the
+    same command resumes behind it. So it is if rank 0 dies with the master. Ranks 0 and 1 have nodes of their own."""
+    (job.cwd / "policy.yaml").write_text("version: 1\njob: {replicas: {data_parallel: 8, optimizer_shard: 4}}\n")
+
+    def begin(rank: int) -> Run:
+        width = (1, 1, 6)[rank]
+        flags = (f"--node-rank={rank}", f"--node-id=node{rank}", f"--nproc-per-node={width}", "--policy=policy.yaml")
+        return start(job, "--nnodes=3", *flags, "--checkpoints=saved", layout="slices:4", until=10, persist_every=0)
+
     hold_after(job, 5)
-    run = start(job, "--local-nodes", "4", "--nproc-per-node", "1", layout="slices", until=20, persist_every=0)
+    runs = [begin(rank) for rank in range(3)]
     at_step(job, 5)
-    assert len(kill_with_keeper(job, "node1")) == 2
-    go(job)
-    job.stepped(2, nodes=4)
-    assert run.end() == 0
-    (ordered,) = [e.data.command for e in job.of("action.ordered") if e.data.effect.startswith("persist_shards")]
-    assert (ordered.step, ordered.ranks) == (5, (0, 3))
-    saved = [(e.data.shard.rank, e.data.shard.group) for e in job.of("shard.persisted") if e.data.shard.step == 5]
-    assert sorted(saved) == [(0, 0), (3, 1)]
-    assert next(e.data.step for e in job.of("checkpoint.committed")) == 5
-    assert job.of("world.formed")[-1].data.resume.step == 5
-    assert len(weights(run)) == 1
+    status = job.ftctl("status", "--job", "job").stdout
+    assert "[0,4] [1,5] [2,6] [3,7], as registered by the script" in status, status
+    for number, (lost, step, savers) in enumerate([("node1", 5, (0, 5, 2, 3)), ("node0", 8, (4, 1, 2, 3))]):
+        at_step(job, step)
+        wait_until(lambda step=step: all(job.step(rank) == step for rank in range(8)), f"all ranks to end step {step}")
+        if lost == "node0":
+            kill(job.master())
+        assert len(kill_with_keeper(job, lost)) == 2
+        assert saved_by_survivors(job, step) == savers
+        job.drop("limit", "8" if lost == "node1" else "100")
+        runs.append(begin(int(lost[-1])))
+        job.stepped(number + 2, nodes=3)
+        assert job.of("world.formed")[-1].data.resume.step == step
+    assert [run.end() for run in runs] == [-9, -9, 0, 0, 0]
+    assert len(set().union(*map(weights, runs))) == 1
+    assert not [e for e in job.of("alert.raised") if "replicas" in e.data.title]
+    assert job.ftctl("--job", "job", "checkpoints", "verify").returncode == 0

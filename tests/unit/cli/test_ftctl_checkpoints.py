@@ -11,7 +11,7 @@ import pytest
 from stored_checkpoints import write_checkpoint, write_shards
 
 from ftcore.checkpoint.storage import Storage
-from ftcore.cli.ctl_checkpoints import _size
+from ftcore.cli.ctl_output import size_text
 from ftcore.cli.ftctl import main
 
 
@@ -185,4 +185,4 @@ def test_a_long_verification_is_interrupted(root: Path) -> None:
 )
 def test_sizes_are_readable(count: int, text: str) -> None:
     """In the unit that fits."""
-    assert _size(count) == text
+    assert size_text(count) == text

@@ -15,6 +15,7 @@ from ftcore.events.checkpoint import (
     CheckpointFailed,
     HeldShard,
     MemoryHeld,
+    ReplicasFound,
     Resume,
     ShardPersisted,
 )
@@ -23,12 +24,13 @@ from ftcore.events.job import JobRolledBack, JobSpec
 from ftcore.events.master import MasterElected
 from ftcore.events.node import OrderObeyed, OrderRefused
 from ftcore.events.operator import OperatorCommanded
-from ftcore.events.policy import AbilityDeclared, AlertRaised, ChainEntry, DeclaredCheckpoints
+from ftcore.events.policy import AbilityDeclared, AlertRaised, ChainEntry, Declared, DeclaredCheckpoints
 from ftcore.events.world import Member, WorldFormed, WorldMembers
 from ftcore.ids import Nanoseconds
 from ftcore.policies.chain import default_entry
-from ftcore.policies.file.config import default_chain
+from ftcore.policies.file.config import default_chain, parse
 from ftcore.replay import verify
+from ftcore.replay.status import status_of
 from ftcore.states.resume import held_by, resume_of, states_of
 from ftcore.states.revisions import NEWEST
 from ftcore.testing.driver import JobDriver
@@ -38,7 +40,13 @@ LOG = "log-1"
 
 
 def job(
-    nodes: int = 2, slots: int = 1, *, url: str = "/checkpoints", policies: Sequence[str] = (), decides: int = NEWEST
+    nodes: int = 2,
+    slots: int = 1,
+    *,
+    url: str = "/checkpoints",
+    policies: Sequence[str] = (),
+    declared: Declared | None = None,
+    decides: int = NEWEST,
 ) -> JobDriver:
     """A job that trains, and whose script registered its state."""
     names = (*policies, "process_restart", "shrink", "stop")
@@ -47,7 +55,7 @@ def job(
         nodes,
         slots,
         spec=JobSpec(argv=("train.py",), nodes_min=1, nodes_max=nodes, checkpoints=url),
-        policy=attrs.evolve(default_chain(), chain=chain),
+        policy=attrs.evolve(default_chain(), chain=chain, declared=declared or Declared()),
         decides=decides,
     )
     driver.own(MasterElected(host="host", pid=1, address="unix:master", version=__version__, decides=7, log_id=LOG))
@@ -389,3 +397,66 @@ def test_a_copy_stands_in_for_the_shard_of_a_lost_node() -> None:
     (state,) = states_of(held_by(driver.state, [(each.node, each.incarnation) for each in world(driver)]))
     assert state.savers == {0: ("node0", 0), 1: ("node1", 1)}
     assert "copies of step 9 of rank 1" in "".join(map(summary, driver.events))
+
+
+def found(driver: JobDriver, *groups: tuple[int, ...], round_: int = 1) -> None:
+    """Rank 0 reports which ranks registered the same state."""
+    life = driver.state.membership.nodes["node0"].incarnation
+    driver.say("node0", ReplicasFound(node="node0", incarnation=life, round=round_, groups=groups))
+
+
+def test_registered_replicas_are_known_while_their_round_is_the_newest() -> None:
+    """They give the ability if every rank has a replica; those of an earlier round do not count."""
+    driver = job(nodes=4)
+    found(driver, (0, 2), (1, 3))
+    assert status_of(driver.state).found_replicas == ((0, 2), (1, 3))
+    assert driver.state.can("replicas")
+    found(driver, (0, 1, 2, 3), round_=7)
+    assert status_of(driver.state).found_replicas == ((0, 2), (1, 3))
+    found(driver, (0, 2), (1,), (3,))
+    assert not driver.state.can("replicas")
+    driver.fail("node1")
+    driver.settle()
+    assert status_of(driver.state).found_replicas is None
+    assert not of(driver, AlertRaised) and verify(driver.events).mismatches == ()
+
+
+@pytest.mark.parametrize(
+    ("declared", "registered", "wrong"),
+    [
+        ("all", [(0, 1, 2, 3)], ""),
+        ("all", [(0, 2), (1, 3)], "ranks 0, 1, 2, 3 do not hold the same state; the script registered: [0,2] [1,3]"),
+        ("[[0, 2], [1, 3]]", [(0, 1, 2, 3)], ""),
+        (
+            "[[0, 1], [2, 3]]",
+            [(0, 2), (1, 3)],
+            "ranks 0, 1 do not hold the same state; the script registered: [0,2] [1,3]",
+        ),
+        ("{data_parallel: 4, optimizer_shard: 2}", [(0, 2), (1, 3)], ""),
+        ("{data_parallel: 4, optimizer_shard: 2}", [(0,), (1,), (2,), (3,)], "each rank holds a part of its own"),
+        ("[[0, 1], [2, 3], [4, 5]]", [(0, 1, 2, 3)], "the groups have 6 ranks, the job has 4"),
+        ("{data_parallel: 3, optimizer_shard: 1}", [(0, 1, 2, 3)], "data_parallel: 3 does not divide the 4 ranks"),
+        ("none", [(0, 1, 2, 3)], ""),
+    ],
+)
+def test_declared_replicas_that_the_script_contradicts_are_refused(
+    declared: str, registered: list[tuple[int, ...]], wrong: str
+) -> None:
+    """With one alert; what the script registered counts. Replicas beyond the declared ones are no contradiction."""
+    said = parse(f"version: 1\njob: {{replicas: {declared}}}\n", "p")
+    driver = job(nodes=4, declared=said.declared)
+    found(driver, *registered)
+    found(driver, *registered)
+    alerts = of(driver, AlertRaised)
+    assert [wrong in alert.text for alert in alerts] == ([True] if wrong else [])
+    assert driver.state.can("replicas") is (declared != "none" and all(len(group) > 1 for group in registered))
+    assert verify(driver.events).mismatches == ()
+
+
+def test_the_savers_of_a_layout_are_the_first_living_ranks_of_each_shard() -> None:
+    """Ranks 0 and 4, 1 and 5, 2 and 6, 3 and 7 hold the same state; without rank 1, rank 5 saves."""
+    said = parse("version: 1\njob: {replicas: {data_parallel: 8, optimizer_shard: 4}}\n", "p")
+    driver = job(nodes=8, policies=("dying_checkpoint",), declared=said.declared)
+    driver.lose("node1")
+    (action,) = open_orders(driver, SaveCheckpoint)
+    assert action.command.ranks == (0, 5, 2, 3)

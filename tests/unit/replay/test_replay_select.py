@@ -96,7 +96,14 @@ def test_the_status_of_an_empty_log():
 
 
 @pytest.mark.parametrize(
-    ("said", "told"), [("all", "all"), ("none", "none"), ("[[0, 2], [1, 3]]", ((0, 2), (1, 3))), (None, None)]
+    ("said", "told"),
+    [
+        ("all", "all"),
+        ("none", "none"),
+        ("[[0, 2], [1, 3]]", ((0, 2), (1, 3))),
+        ("{data_parallel: 2, optimizer_shard: 1}", ((0, 1),)),
+        (None, None),
+    ],
 )
 def test_the_status_has_the_replicas_that_the_file_declares(said: str | None, told: object) -> None:
     """As they were declared; nothing, if the file says nothing."""

@@ -3,7 +3,7 @@
 With the argument ``data``, it also registers data whose batches are numbers: each rank writes those it trains on into
 ``batches.RANK``, with its step, and reports a loss that is not a number for the batch ``BAD``.
 
-With the argument ``slices``, ranks r and r + 2 also hold the same half of a tensor, as a hand-made optimizer shard.
+With the argument ``slices:N``, ranks r and r + N also hold the same slice of a tensor, as a hand-made optimizer shard.
 
 ``do.RANK``, ``always.RANK`` and ``finish`` as for ``count.py``. It prints the weights at its end, so that a disturbed
 run can be compared with an undisturbed one.
@@ -21,7 +21,8 @@ import torch.distributed as dist
 import ftcore.worker as ft
 
 HERE = Path.cwd()
-UNTIL, LAYOUT = int(sys.argv[1]), sys.argv[2]
+UNTIL = int(sys.argv[1])
+LAYOUT, _, SHARDS = sys.argv[2].partition(":")
 PERSIST_EVERY = int(sys.argv[3]) if len(sys.argv) > 3 else 0
 
 dist.init_process_group("gloo")
@@ -42,7 +43,6 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
 
 job = ft.join()
-half = torch.zeros(8)
 
 
 class Numbers:
@@ -64,7 +64,9 @@ class Numbers:
 
 
 BAD = 20
-more = {"moments": {"m": ft.Slice(half, size=(16,), offset=(8 * (rank % 2),))}} if LAYOUT == "slices" else {}
+shards = int(SHARDS or 1)
+part, shard = torch.zeros(8), rank % shards
+more = {"moments": {"m": ft.Slice(part, size=(8 * shards,), offset=(8 * shard,))}} if LAYOUT == "slices" else {}
 if LAYOUT == "data":
     more = {"data": Numbers()}
 job.register(model=model, optimizer=optimizer, scheduler=scheduler, **more)
@@ -88,7 +90,7 @@ for step in job.steps(until=UNTIL, persist_every=PERSIST_EVERY):
         loss.backward()
         optimizer.step()
         scheduler.step()
-        half += step.number * (1 + rank % 2)
+        part += step.number * (1 + shard)
         bad = False
         if LAYOUT == "data":
             bad = step.batch == BAD
@@ -101,6 +103,6 @@ for step in job.steps(until=UNTIL, persist_every=PERSIST_EVERY):
 
 full = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in net.parameters()]
 digest = hashlib.sha256(b"".join(p.detach().contiguous().numpy().tobytes() for p in full)).hexdigest()[:16]
-assert LAYOUT != "slices" or half.tolist() == [(1 + rank % 2) * UNTIL * (UNTIL + 1) / 2] * 8, half
+assert LAYOUT != "slices" or part.tolist() == [(1 + shard) * UNTIL * (UNTIL + 1) / 2] * 8, part
 print(f"rank {rank} ends with {digest}", flush=True)
 dist.destroy_process_group()

@@ -149,6 +149,11 @@ def test_skipping_data_needs_a_script_that_skips():
     ("replicas", "ranks", "message"),
     [
         ("all", 1, "job: replicas: all: a job with one rank has no replicas; expected none"),
+        (
+            "{data_parallel: 4, optimizer_shard: 2}",
+            6,
+            "job: replicas: data_parallel: 4 does not divide the 6 ranks of the job; expected a divisor of 6",
+        ),
         ("[[0, 1], [2, 3]]", 8, "job: replicas: the groups have 4 ranks, the job has 8; name every rank once"),
     ],
 )

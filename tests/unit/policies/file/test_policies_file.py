@@ -54,6 +54,9 @@ def test_the_section_job():
     assert (said.abilities, said.unsupported) == (("rollback", "replicas"), ("save", "park"))
     assert parse(HEAD + "job: {replicas: none}\n", "p").declared.abilities == ()
     assert parse(HEAD + "job: {replicas: all}\n", "p").declared.abilities == ("replicas",)
+    layout = parse(HEAD + "job: {replicas: {data_parallel: 8, optimizer_shard: 4}}\n", "p").declared
+    assert (layout.replicas, layout.data_parallel, layout.optimizer_shard) == ("layout", 8, 4)
+    assert layout.abilities == ("replicas",)
 
 
 def test_rules_of_the_job_are_recorded_unchanged():
@@ -91,7 +94,26 @@ def test_a_policy_may_stand_twice_for_different_faults():
         (HEAD + "job: {replica: all}\n", "p, line 2: job: unknown key 'replica'; did you mean 'replicas'?"),
         (
             HEAD + "job: {replicas: some}\n",
-            "p, line 2: job: replicas: found 'some'; expected none, all or groups of ranks: [[0, 4], [1, 5]]",
+            "p, line 2: job: replicas: found 'some'; expected none, all, groups of ranks: [[0, 4], [1, 5]], "
+            "or {data_parallel: 8, optimizer_shard: 4}",
+        ),
+        (
+            HEAD + "job: {replicas: {data_parallel: 2, optimizer_shard: 2}}\n",
+            "p, line 2: job: replicas: data_parallel: 2 with optimizer_shard: 2 leaves each shard on one rank: there "
+            "are no replicas, so no dying checkpoint without that rank; expected an optimizer_shard of at most half of "
+            "data_parallel, or replicas: none",
+        ),
+        (
+            HEAD + "job: {replicas: {data_parallel: 8, optimizer_shard: 3}}\n",
+            "p, line 2: job: replicas: optimizer_shard: 3 does not divide data_parallel: 8; expected a divisor of 8",
+        ),
+        (
+            HEAD + "job: {replicas: {data_parallel: 8}}\n",
+            "p, line 2: job: replicas: optimizer_shard is missing; expected none, all, groups of ranks",
+        ),
+        (
+            HEAD + "job: {replicas: {data_parallel: 8, optimizer_shard: true}}\n",
+            "p, line 2: job: replicas: optimizer_shard: found true; expected a number of ranks",
         ),
         (
             HEAD + "job: {replicas: [[0]]}\n",

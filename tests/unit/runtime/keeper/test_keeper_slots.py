@@ -154,6 +154,15 @@ def test_ranks_that_are_gone_keep_their_shards_until_the_others_have_saved_twice
     assert slots.size == 2 * SIZE
 
 
+def test_the_slots_of_a_worker_that_has_died_stay_while_others_of_its_round_seal(slots: SlotMemory) -> None:
+    """Survivors that stage their state for a dying checkpoint do not cost that of the dead rank."""
+    for local_rank in (0, 1):
+        for step, kept in enumerate(slots.pair(local_rank, SIZE), 7):
+            write(kept, step, round_=2, rank=local_rank)
+    slots.tidy([(1, 2)])
+    assert held(slots) == [(0, 7), (0, 8), (1, 7), (1, 8)]
+
+
 def test_an_index_of_something_else_is_no_shard(slots: SlotMemory) -> None:
     """JSON of another kind, or no JSON."""
     pair = slots.pair(0, SIZE)
