@@ -175,6 +175,20 @@ class CommitCheckpoint(msgspec.Struct, frozen=True, tag_field="do", tag="commit_
     files: tuple[str, ...]
 
 
+class PaceSaves(msgspec.Struct, frozen=True, tag_field="do", tag="pace_saves"):
+    """Let workers that leave it to the master save to storage at these steps from now on.
+
+    Args:
+        round: the round of the workers.
+        every: they save after each step that is a multiple of this.
+        since: the first step at which they may; before it, they save nothing.
+    """
+
+    round: Round
+    every: int
+    since: int
+
+
 class ReplaceNodes(msgspec.Struct, frozen=True, tag_field="do", tag="replace_nodes"):
     """For the platform: replace nodes.
 
@@ -248,6 +262,7 @@ Command: TypeAlias = (
     | SaveCheckpoint
     | PersistShards
     | CommitCheckpoint
+    | PaceSaves
     | ReplaceNodes
     | DeleteNodes
     | CheckHealth

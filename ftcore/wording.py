@@ -22,6 +22,7 @@ from ftcore.commands import (
     DeleteNodes,
     FindBoundary,
     OpenStore,
+    PaceSaves,
     ParkWorkers,
     PauseWorkers,
     PersistShards,
@@ -218,6 +219,7 @@ _ORDERS: dict[type[Any], Callable[[Any], str]] = {
     PersistShards: lambda order: (
         f"write the state of step {order.step} to storage, from {plural(len(order.ranks), 'rank')}"
     ),
+    PaceSaves: lambda order: f"save to storage every {plural(order.every, 'step')} from step {order.since} on",
     CommitCheckpoint: lambda order: f"complete the checkpoint of step {order.step}",
     ReplaceNodes: _replace,
     DeleteNodes: lambda order: f"delete {name_list(order.nodes)}",
@@ -259,7 +261,7 @@ def about(node: str, reason: str) -> str:
 def _ordered(data: ActionOrdered) -> str:
     """Empty for the orders of every restart: the table of phases shows them."""
     command = data.command
-    if isinstance(command, StartWorkers | StopWorkers | OpenStore | AskPolicy | CommitCheckpoint):
+    if isinstance(command, StartWorkers | StopWorkers | OpenStore | AskPolicy | CommitCheckpoint | PaceSaves):
         return ""
     if isinstance(command, ReplaceNodes | DeleteNodes):
         return f"the platform is asked to {order_text(command)}"

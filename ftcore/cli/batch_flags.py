@@ -9,18 +9,18 @@ import argparse
 import attrs
 
 from ftcore.batch import BatchRule, dividing_sizes, wrong_sizes
+from ftcore.cli import options
 from ftcore.events.job import BatchSpec, JobSpec
 from ftcore.states.world import impossible, usable
 
 
-def with_batch(parser: argparse.ArgumentParser, args: argparse.Namespace, spec: JobSpec, slots: int) -> JobSpec:
+def with_batch(parser: argparse.ArgumentParser, args: argparse.Namespace, spec: JobSpec) -> JobSpec:
     """The job with its global batch, and the world sizes that its rule permits; exits with code 2 if there are none.
 
     Args:
         parser: reports errors.
         args: the command line.
         spec: the job without a global batch.
-        slots: workers per node.
     """
     if args.global_batch is None:
         for flag, value in (("--micro-batch", args.micro_batch), ("--batch-rule", args.batch_rule)):
@@ -30,6 +30,7 @@ def with_batch(parser: argparse.ArgumentParser, args: argparse.Namespace, spec: 
     size, micro = args.global_batch, args.micro_batch or 0
     if why := wrong_sizes(size, micro):
         parser.error(f"--micro-batch: {why}" if micro else f"--global-batch: {why}")
+    slots = options.slots(parser, args.nproc_per_node)
     ranks = spec.nodes_max * slots
     if size < ranks:
         parser.error(f"--global-batch: found {size} samples; expected at least one for each of {ranks} ranks")

@@ -33,6 +33,7 @@ from ftcore.wording import (
     NAMES_SHOWN,
     back_off_text,
     batch_text,
+    format_duration,
     format_elapsed,
     groups_text,
     health_result,
@@ -176,6 +177,16 @@ def _formed(data: world.WorldFormed) -> str:
     return f"round {data.round}: {world_size(data)}, store {data.store}{change}"
 
 
+def _interval(data: checkpoint.IntervalChosen) -> str:
+    cost = "not measured yet" if data.cost_s is None else format_elapsed(data.cost_s)
+    failures = plural(data.failures, "failure") if data.failures else "assumed, no failure yet"
+    within = f"{format_duration(round(data.least_s))} to {format_duration(round(data.most_s))}"
+    return (
+        f"every {plural(data.steps, 'step')} ({format_elapsed(data.interval_s)}): a save takes {cost}; mean time "
+        f"between failures {format_duration(round(data.mtbf_s))} ({failures}); permitted {within}"
+    )
+
+
 def _planned(data: world.RoundPlanned) -> str:
     wait = f" in {format_elapsed(data.wait_s)}" if data.wait_s else ""
     return f"round {data.round}{wait}: waits for {plural(data.want, 'node')}"
@@ -273,6 +284,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     incident.IncidentExhausted: lambda data: data.reason,
     incident.IncidentContinued: sentence,
     checkpoint.MemoryHeld: _held,
+    checkpoint.IntervalChosen: _interval,
     checkpoint.ShardPersisted: lambda data: (
         f"{data.node}: step {data.shard.step}, rank {data.shard.rank}, {data.bytes >> 20} MiB in "
         f"{format_elapsed(data.seconds)}: {data.file}"

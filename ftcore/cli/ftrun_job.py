@@ -297,8 +297,8 @@ def _store(args: argparse.Namespace) -> str:
 
 def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeConfig:
     """The configuration of this node. The token file is made last, so a refusal leaves no file behind."""
+    spec = _spec(parser, args)
     slots = options.slots(parser, args.nproc_per_node)
-    spec = _spec(parser, args, slots)
     local = args.local_place >= 0
     alone = spec.nodes_max == 1 and not local
     address = reachable(args.local_addr) or address_in(args.store, alone=alone or local)
@@ -387,7 +387,7 @@ def _security(args: argparse.Namespace, address: str) -> Security:
     return security_in_force(args.store, args.job, here if leads else "", "ftrun" if args.local_parent < 0 else "")
 
 
-def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace, slots: int) -> JobSpec:
+def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace) -> JobSpec:
     """The job's spec, refused if no world can satisfy it."""
     if args.standalone and args.nnodes not in (None, "1", "1:1"):
         parser.error(f"--standalone means one node, but --nnodes is {args.nnodes}; remove one of them")
@@ -411,7 +411,7 @@ def _spec(parser: argparse.ArgumentParser, args: argparse.Namespace, slots: int)
         timing=_timing(parser, args.join_window, args.shutdown_timeout).for_nodes(nodes_max),
         checkpoints=_checkpoints(args.checkpoints),
     )
-    spec = with_batch(parser, args, spec, slots)
+    spec = with_batch(parser, args, spec)
     if why := impossible(spec):
         raise UsageError(why)
     if args.local_nodes is not None and not usable(args.local_nodes, spec):

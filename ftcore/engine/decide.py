@@ -28,6 +28,7 @@ from ftcore.engine.rounds import (
     advance_starting,
     advance_verifying,
 )
+from ftcore.engine.save_interval import advance_interval
 from ftcore.engine.standstill import judge_standstill
 from ftcore.engine.turn import Turn
 from ftcore.events.action import ActionFailed
@@ -148,6 +149,7 @@ ADVANCES: tuple[tuple[Callable[[Turn], bool], phases.JobCondition], ...] = (
     (advance_outgoing, phases.is_under_way),
     (advance_release, phases.has_ended),
     (advance_actions, phases.decides),
+    (advance_interval, phases.is_running),
     (_advance_calm, phases.is_up),
 )
 """Called in this order, each only in the phases of its condition; after a decision, from the start again."""

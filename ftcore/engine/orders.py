@@ -49,6 +49,7 @@ class Slice:
         batch: the global batch; None: the job does not declare it.
         buddies: the nodes to which its shards are copied.
         wards: the nodes of whose shards it holds copies.
+        persist_every: steps between two saves to storage, for workers that leave it to the master; 0: not chosen yet.
     """
 
     group_rank: int
@@ -68,6 +69,7 @@ class Slice:
     batch: WorldBatch | None = None
     buddies: tuple[Buddy, ...] = ()
     wards: tuple[str, ...] = ()
+    persist_every: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -156,6 +158,7 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
         batch=world.batch,
         buddies=tuple(_buddy(state, world.members[seat].node) for seat in world.buddies_of(group_rank)),
         wards=tuple(world.members[seat].node for seat in world.wards_of(group_rank)),
+        persist_every=world.persist_every,
     )
 
 

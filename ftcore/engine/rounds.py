@@ -198,6 +198,7 @@ def advance_forming(turn: Turn) -> bool:
             resume=resume,
             batch=batch_of(spec, world),
             size_before=size_before,
+            persist_every=chosen.steps if (chosen := state.training.saved.pace.chosen) is not None else 0,
         ),
         incident=incident,
     )

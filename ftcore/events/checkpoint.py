@@ -2,7 +2,7 @@
 
 import attrs
 
-from ftcore.events.registry import fact
+from ftcore.events.registry import decision, fact
 
 
 @attrs.frozen(kw_only=True)
@@ -63,6 +63,7 @@ class ShardPersisted:
         file: its file in the checkpoint's directory.
         bytes: size of the file.
         seconds: time that the write took.
+        staged_s: time that the copy to memory took before, in seconds.
     """
 
     node: str
@@ -71,6 +72,7 @@ class ShardPersisted:
     file: str
     bytes: int
     seconds: float
+    staged_s: float = 0.0
 
 
 @fact("checkpoint.failed")
@@ -115,6 +117,36 @@ class CheckpointCommitted:
     kept: int = 0
     own: bool = False
     keep_every: int = 0
+
+
+@decision("interval.chosen")
+@attrs.frozen(kw_only=True)
+class IntervalChosen:
+    """The interval between two saves to storage, for workers that leave it to the master.
+
+    Args:
+        steps: the workers save after each step that is a multiple of this.
+        interval_s: the interval in seconds.
+        bound: what limits it: ``min`` or ``max`` (the policy file), ``cost`` (a save takes as long), or empty: nothing.
+        step_s: seconds per step.
+        cost_s: seconds that a save takes, staging and writing; None: none was measured yet.
+        mtbf_s: the job's mean time between failures in seconds.
+        failures: failures that it was computed from; 0: it is an assumption.
+        trained_s: seconds trained so far.
+        least_s: the shortest interval that the policy file permits.
+        most_s: the longest interval that the policy file permits.
+    """
+
+    steps: int
+    interval_s: float
+    bound: str
+    step_s: float
+    cost_s: float | None
+    mtbf_s: float
+    failures: int
+    trained_s: float
+    least_s: float
+    most_s: float
 
 
 @fact("state.loaded")

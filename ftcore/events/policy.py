@@ -45,6 +45,8 @@ class DeclaredCheckpoints:
         memory: most bytes of a node for saved state.
         bandwidth: most bytes per second that a node writes to storage, and likewise that it copies to other nodes.
         copies: copies of each staged shard in the memory of other nodes; here, 0 means none.
+        min_interval: least seconds between two saves to storage, where the master chooses.
+        max_interval: most seconds between them.
     """
 
     kept: int = 0
@@ -52,6 +54,8 @@ class DeclaredCheckpoints:
     memory: int = 0
     bandwidth: int = 0
     copies: int = 1
+    min_interval: float = 0.0
+    max_interval: float = 0.0
 
 
 @attrs.frozen(kw_only=True)

@@ -148,6 +148,7 @@ class WorldFormed:
         batch: the global batch; None: the job does not declare it.
         size_before: number of ranks of the previous world of the run; 0: there is none, or an earlier release formed
             this one.
+        persist_every: steps between two saves to storage, for workers that leave it to the master; 0: not chosen yet.
     """
 
     round: int
@@ -160,6 +161,7 @@ class WorldFormed:
     resume: Resume | None = None
     batch: WorldBatch | None = None
     size_before: int = 0
+    persist_every: int = 0
 
 
 @decision("round.started")

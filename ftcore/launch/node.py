@@ -8,10 +8,12 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import structlog
 
+from ftcore.commands import PaceSaves
 from ftcore.errors import FtcoreError
 from ftcore.faults.extra import extra_rules
 from ftcore.faults.scan import Hit
@@ -25,7 +27,7 @@ from ftcore.launch.process import handled_signals, signal_code
 from ftcore.logs.stores import opened
 from ftcore.policies.file.job_options import CheckpointOptions
 from ftcore.policies.targets import targets
-from ftcore.ports import BoundaryControl, EventLog, RetainedLog, Supervisor
+from ftcore.ports import BoundaryControl, EventLog, Performer, RetainedLog, Supervisor
 from ftcore.runtime.agent.agent import Agent
 from ftcore.runtime.agent.checkpoints import NodeCheckpoints
 from ftcore.runtime.agent.config import LEAVE_MARGIN_S, AgentConfig, AgentParts, Outcome
@@ -33,6 +35,7 @@ from ftcore.runtime.agent.health import HealthCheck, accelerators
 from ftcore.runtime.agent.keeper_link import KeeperLink
 from ftcore.runtime.agent.workers import processes
 from ftcore.runtime.agent.workers.boundary import BoundaryPerformer, performers_of
+from ftcore.runtime.agent.workers.pace import SavePacer
 from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.agent.workers.supervisor import LocalSupervisor, Output
 from ftcore.runtime.agent.workers.warm_start import Started
@@ -162,7 +165,9 @@ async def _run_agent(config: NodeConfig, supervise: Supervise, log: EventLog, re
             supervisor,
             candidates.start if config.leads else None,
             _checker(config, reaper),
-            parts=AgentParts(performers=checkpoints.performers(performers_of(at_boundaries)), checkpoints=checkpoints),
+            parts=AgentParts(
+                performers=checkpoints.performers(_performers(supervisor, at_boundaries)), checkpoints=checkpoints
+            ),
         )
         leaving = Leaving(agent, at_boundaries)
         _handle_signals(agent, candidates, handled_signals(config.signals), leaving, alone=config.alone)
@@ -233,6 +238,13 @@ def _checkpoints(config: NodeConfig, keeper: KeeperLink | None) -> NodeCheckpoin
 
 def _at_boundaries(supervisor: Supervisor) -> BoundaryPerformer | None:
     return BoundaryPerformer(supervisor, supervisor.progress) if isinstance(supervisor, BoundaryControl) else None
+
+
+def _performers(supervisor: Supervisor, at_boundaries: BoundaryPerformer | None) -> dict[type[Any], Performer]:
+    found = performers_of(at_boundaries)
+    if isinstance(supervisor, LocalSupervisor):
+        found[PaceSaves] = SavePacer(supervisor.boundaries, supervisor.progress)
+    return found
 
 
 def _narrator(config: NodeConfig, log: RetainedLog) -> Narrator:

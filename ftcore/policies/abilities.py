@@ -22,6 +22,7 @@ DECLARED_BY: dict[Ability, str] = {
     A.PARK: "a script that can keep its state from one round to the next",
     A.SAVE: "a script that can save a checkpoint when told",
     A.CHECKPOINT: "a script that saves on request (`ftcore.worker.on_save`)",
+    A.INTERVAL: "a script that leaves the interval of saves to ftcore (`persist_every='auto'`)",
     A.ROLLBACK: "a script that can resume from an older checkpoint",
     A.SKIP: "a script that can skip data",
     A.REPLICAS: "a job that holds every part of its state on two ranks",
@@ -31,7 +32,7 @@ DECLARED_BY: dict[Ability, str] = {
 LACKS = "needs "
 """Prefix of the reason of a policy that is skipped because the job lacks an ability."""
 
-OBSERVED: tuple[Ability, ...] = (A.PAUSE, A.CHECKPOINT, A.SAVE)
+OBSERVED: tuple[Ability, ...] = (A.PAUSE, A.CHECKPOINT, A.SAVE, A.INTERVAL)
 """Abilities that the running workers report themselves (``workers.stepped``); no file declares them."""
 
 CARRIED_OUT: tuple[Ability, ...] = (A.REPLACE, A.CHECK, A.ROLLBACK, A.SKIP, A.REPLICAS)

@@ -47,6 +47,8 @@ class Ability(StrEnum):
     """Workers can save a checkpoint on request, also when other ranks are lost."""
     CHECKPOINT = "checkpoint"
     """Workers can save a checkpoint on request at a step boundary of all ranks: enough for `save` while all run."""
+    INTERVAL = "interval"
+    """Workers save to storage after the steps that the master names."""
     ROLLBACK = "rollback"
     """The script can resume from the checkpoint of a given step."""
     SKIP = "skip"

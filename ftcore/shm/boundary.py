@@ -8,7 +8,8 @@ from the start of the process, so all ranks of a round that complete the same st
 | 480 | agent | ``stop_at`` | the worker waits at this boundary and at every later one; 0: it does not wait |
 | 481 | agent | ``save_at`` | the worker saves at this boundary; 0: nowhere |
 | 482 | agent | ``in_memory`` | 1: it saves there in memory only |
-| 488 | worker | ``able`` | bits: 1 waits, 2 saves at boundaries, 4 stages at any time, 8 goes back, 16 skips batches |
+| 483 | agent | ``pace`` | steps between two saves to storage, times 2^40, plus the first such step; 0: none |
+| 488 | worker | ``able`` | bits, see ``ABILITIES`` |
 | 489 | worker | ``reached`` | number of boundaries reached |
 | 490 | worker | ``waits`` | 1: it waits at boundary ``reached`` |
 | 491 | worker | ``saved`` | the boundary of the newest save that is over |
@@ -31,14 +32,24 @@ SAVES: Final = 2
 STAGES: Final = 4
 GOES_BACK: Final = 8
 SKIPS: Final = 16
-ABILITIES: Final = {WAITS: "pause", SAVES: "checkpoint", STAGES: "save", GOES_BACK: "rollback", SKIPS: "skip"}
+PACED: Final = 32
+ABILITIES: Final = {
+    WAITS: "pause",
+    SAVES: "checkpoint",
+    STAGES: "save",
+    GOES_BACK: "rollback",
+    SKIPS: "skip",
+    PACED: "interval",
+}
 """Abilities of the job (``ftcore.policies.base.Ability``) by bit."""
 
 ERROR_BYTES_MAX: Final = 144
 
-_STOP_AT, _SAVE_AT, _IN_MEMORY = 480, 481, 482
+_STOP_AT, _SAVE_AT, _IN_MEMORY, _PACE = 480, 481, 482, 483
 _ABLE, _REACHED, _WAITS, _SAVED, _FAILED, _ERROR = 488, 489, 490, 491, 492, 493
 _TEXT: Final = 8 * (_ERROR + 1)
+_SINCE_BITS: Final = 40
+_EVERY_MAX: Final = 1 << 22
 
 
 @attrs.frozen
@@ -103,6 +114,20 @@ class BoundaryWords:
         """Whether the save at this boundary need not reach storage."""
         return self._words[_IN_MEMORY] != 0
 
+    def must_persist(self, step: int, every: int) -> bool:
+        """Whether the worker has to save to storage after this step.
+
+        Args:
+            step: the number of the completed step.
+            every: steps between two saves until the agent names another number; 0: none.
+        """
+        pace = self._words[_PACE]
+        if pace:
+            every = pace >> _SINCE_BITS
+            if step < pace & ((1 << _SINCE_BITS) - 1):
+                return False
+        return every > 0 and step % every == 0
+
     def waits(self, waiting: bool) -> None:
         """Publish that the worker begins or ends to wait."""
         self._words[_WAITS] = waiting
@@ -145,6 +170,10 @@ class BoundaryOrders:
         """
         self._words[_IN_MEMORY] = in_memory
         self._words[_SAVE_AT] = number
+
+    def pace(self, every: int, since: int) -> None:
+        """Let the worker save to storage after each step that is a multiple of ``every``, from step ``since`` on."""
+        self._words[_PACE] = min(every, _EVERY_MAX) << _SINCE_BITS | since
 
     def read(self) -> BoundaryState:
         """Return where the worker is."""

@@ -116,7 +116,7 @@ NODE = Machine(
         Ignored("workers.stepped", LIVING, "progress, not a change of state"),
         *(
             Ignored(f"order.obeyed/{tag}", LIVING, _IN_PLACE)
-            for tag in ("find_boundary", "retry_step", "save_checkpoint")
+            for tag in ("find_boundary", "retry_step", "save_checkpoint", "pace_saves")
         ),
         Ignored("order.obeyed/pause_workers", tuple(p for p in LIVING if p is not N.RUNNING), _OVERTAKEN),
         Ignored("order.obeyed/resume_workers", tuple(p for p in LIVING if p is not N.PAUSED), _OVERTAKEN),
@@ -147,6 +147,7 @@ NODE = Machine(
                 "order.obeyed/retry_step",
                 "order.obeyed/save_checkpoint",
                 "order.obeyed/find_boundary",
+                "order.obeyed/pace_saves",
                 "node.quarantined",
             )
         ),

@@ -20,6 +20,7 @@ class WorldState:
         resume: what the workers load; None: ftcore holds no state of the job.
         batch: the global batch; None: the job does not declare it.
         buddies: by member, the members that hold copies of its shards; empty: nothing is copied.
+        persist_every: steps between two saves to storage when it was formed; 0: not chosen then.
     """
 
     round: int
@@ -32,6 +33,7 @@ class WorldState:
     resume: Resume | None = None
     batch: WorldBatch | None = None
     buddies: tuple[tuple[int, ...], ...] = ()
+    persist_every: int = 0
     _seats: dict[str, int] = attrs.field(factory=dict, init=False, eq=False, repr=False)
     _wards: dict[int, list[int]] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 

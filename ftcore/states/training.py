@@ -2,7 +2,7 @@
 
 import attrs
 
-from ftcore.events.checkpoint import HeldShard
+from ftcore.events.checkpoint import HeldShard, IntervalChosen
 
 
 @attrs.frozen(kw_only=True)
@@ -72,6 +72,7 @@ class SavingState:
         files: the shards on storage, by replica group.
         nodes: the nodes that wrote them, in order.
         tries: how often its manifest was ordered.
+        seconds: by node, how long staging and writing took.
     """
 
     round: int
@@ -80,6 +81,7 @@ class SavingState:
     files: dict[int, str] = attrs.field(factory=dict)
     nodes: list[str] = attrs.field(factory=list)
     tries: int = 0
+    seconds: dict[str, float] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -140,6 +142,40 @@ class LoadState:
     rounds: int = 1
 
 
+STEPS_MIN = 5
+"""Steps from which the time of a step is known well enough: samples do not begin and end with a step."""
+
+
+@attrs.define(kw_only=True)
+class SavePace:
+    """What the interval between two saves to storage is chosen from.
+
+    Args:
+        cost_s: seconds that a save takes on the slowest node, staging and writing; None: none was measured.
+        trained_s: seconds trained up to the newest interruption.
+        since: the master's time since which the job trains; 0: it does not.
+        failures: failures so far.
+        steps: steps between samples of progress, those of older samples with less weight.
+        seconds: the time that they took, weighted likewise.
+        sample: step and time of the newest progress since the training began or an incident was opened; None: none.
+        chosen: the newest choice; None: none.
+    """
+
+    cost_s: float | None = None
+    trained_s: float = 0.0
+    since: int = 0
+    failures: int = 0
+    steps: float = 0.0
+    seconds: float = 0.0
+    sample: tuple[int, int] | None = None
+    chosen: IntervalChosen | None = None
+
+    @property
+    def step_s(self) -> float:
+        """Seconds per step; 0: not known well enough."""
+        return self.seconds / self.steps if self.steps >= STEPS_MIN else 0.0
+
+
 @attrs.define(kw_only=True)
 class SavedState:
     """State that ftcore saved: what a round can resume from.
@@ -154,6 +190,7 @@ class SavedState:
         failed: seq of the fact that a checkpoint could not be written; 0: none, or one was written since.
         replicas: the newest replica groups that ranks reported; None: none in this run.
         contradicted: seq of the first fact in this run that contradicts the policy file's replicas; 0: none does.
+        pace: what the interval between two saves to storage is chosen from.
     """
 
     memory: dict[str, NodeMemory] = attrs.field(factory=dict)
@@ -165,6 +202,7 @@ class SavedState:
     failed: int = 0
     replicas: FoundReplicas | None = None
     contradicted: int = 0
+    pace: SavePace = attrs.field(factory=SavePace)
 
     def is_abandoned(self, step: int, round_: int) -> bool:
         """Whether what this round saved of this step was left behind by a rollback."""

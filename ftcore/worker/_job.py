@@ -19,15 +19,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from ftcore.batch import BatchTotal, RankBatch, rank_batch, wrong_sizes
-from ftcore.shm.boundary import GOES_BACK, SKIPS, STAGES
+from ftcore.shm.boundary import GOES_BACK, PACED, SKIPS, STAGES
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
 from ftcore.worker._progress import progress
 
 if TYPE_CHECKING:
+    from ftcore.shm.boundary import BoundaryWords
     from ftcore.worker.state.collect import StateCollection
     from ftcore.worker.state.load import LoadedState
     from ftcore.worker.state.shards import SavedStep
@@ -49,6 +50,9 @@ BATCH_ENV: Final = "FTCORE_BATCH"
 
 SKIP_ENV: Final = "FTCORE_SKIP"
 """What rollbacks of this run skip: after which step, and how many batches."""
+
+PERSIST_EVERY_ENV: Final = "FTCORE_PERSIST_EVERY"
+"""Steps between two saves to storage, if the master has chosen before this round."""
 
 FLUSH_S: Final = 600.0
 """Longest wait in seconds for the last checkpoint."""
@@ -120,6 +124,7 @@ class TrainingJob:
         self._data: Any = None
         self._batches: Iterator[Any] | None = None
         self._save_every = self._persist_every = 0
+        self._pace: BoundaryWords | None = None
         self._until: int | None = None
         self._said = ""
         self.loaded: LoadedState | None = None
@@ -209,7 +214,9 @@ class TrainingJob:
             except Exception as error:
                 self._say(f"step {step} was not saved: {error}; training goes on")
 
-    def steps(self, until: int | None = None, *, save_every: int = 1, persist_every: int = 0) -> Iterator[TrainingStep]:
+    def steps(
+        self, until: int | None = None, *, save_every: int = 1, persist_every: int | Literal["auto"] = "auto"
+    ) -> Iterator[TrainingStep]:
         """Restore the state, and yield the steps that remain.
 
         At the end of each step the job may pause, and save on request. The last step is saved to storage.
@@ -218,16 +225,34 @@ class TrainingJob:
             until: the number of the last step; None: no last step.
             save_every: save in memory after every so many steps; 0: only on request. A copy that takes longer than a
                 forward and backward delays the optimizer's step.
-            persist_every: save to storage after every so many steps; 0: only the last step, and on request.
+            persist_every: save to storage after every so many steps; 0: only the last step, and on request. ``auto``:
+                the master chooses the number from the time that a save takes and the job's failures.
 
         Raises:
-            ValueError: a number is below 0.
+            ValueError: a number is below 0, or ``persist_every`` is another text.
             CheckpointError: see ``load``.
         """
-        if save_every < 0 or persist_every < 0 or (until is not None and until < 0):
-            raise ValueError(f"expected numbers of at least 0; found {until}, {save_every}, {persist_every}")
-        self._save_every, self._persist_every, self._until = save_every, persist_every, until
+        chosen: Any = 0 if persist_every == "auto" else persist_every
+        if not isinstance(chosen, int) or min(save_every, chosen, until or 0) < 0:
+            found = f"{until}, {save_every}, {persist_every}"
+            raise ValueError(f"expected numbers of at least 0, or 'auto' for persist_every; found {found}")
+        self._save_every, self._persist_every, self._until = save_every, chosen, until
+        if persist_every == "auto":
+            self._leave_interval()
         return self._steps(self.load())
+
+    def _leave_interval(self) -> None:
+        """Leave the interval of saves to storage to the master, if there is a storage."""
+        words = progress().boundary_words
+        if self._stager is None or words is None or not os.environ.get(CHECKPOINTS_ENV):
+            return
+        self._persist_every, self._pace = int(os.environ.get(PERSIST_EVERY_ENV, "0")), words
+        words.can(PACED)
+
+    def _must_persist(self, number: int) -> bool:
+        if self._pace is not None:
+            return self._pace.must_persist(number, self._persist_every)
+        return _is_due(number, self._persist_every)
 
     def _steps(self, number: int) -> Iterator[TrainingStep]:
         skips = _skips() if self._stager is not None and self._data is not None else {}
@@ -306,7 +331,7 @@ class TrainingJob:
     def end_step(self, number: int, loss: float | None, grad_norm: float | None) -> None:
         """Report a completed step, save it if it is time, and reach its boundary."""
         progress().report(number, loss, grad_norm)
-        persist = number == self._until or _is_due(number, self._persist_every)
+        persist = number == self._until or self._must_persist(number)
         if persist or _is_due(number, self._save_every):
             self.save(number, persist)
         step_boundary().reached(number)

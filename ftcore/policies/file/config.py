@@ -100,6 +100,7 @@ _ABILITIES: Mapping[str, str] = {
     **dict.fromkeys(map(str, SAID_BY_SCRIPT), ""),
     str(Ability.REPLICAS): "set which ranks hold the same state: `replicas: all`",
     str(Ability.CHECKPOINT): "the running script reports it (`ftcore.worker.on_save`)",
+    str(Ability.INTERVAL): "the running script reports it (`persist_every='auto'`)",
     str(Ability.REPLACE): "only the platform can declare it",
     str(Ability.CHECK): "only the agents can declare it",
 }

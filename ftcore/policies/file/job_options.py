@@ -36,7 +36,15 @@ def _unit_missing(option: str) -> OptionRule:
 class CheckpointOptions(Options):
     """Options for checkpoints that ftcore writes, in the section ``job``, below ``checkpoints``."""
 
-    rules: ClassVar[tuple[OptionRule, ...]] = (_unit_missing("memory"), _unit_missing("bandwidth"))
+    rules: ClassVar[tuple[OptionRule, ...]] = (
+        _unit_missing("memory"),
+        _unit_missing("bandwidth"),
+        OptionRule(
+            options=("min_interval", "max_interval"),
+            broken=lambda values: values.min_interval > values.max_interval,
+            text="min_interval ({min_interval}) is longer than max_interval ({max_interval})",
+        ),
+    )
 
     kept: Annotated[
         int,
@@ -65,6 +73,18 @@ class CheckpointOptions(Options):
             maximum=8,
         ),
     ] = 1
+    min_interval: Annotated[
+        float,
+        span(
+            "shortest time between two saves to storage, where the script leaves it to ftcore; default: `1m`", minimum=1
+        ),
+    ] = 60.0
+    max_interval: Annotated[
+        float,
+        span(
+            "longest time between two saves to storage, where the script leaves it to ftcore; default: `1h`", minimum=1
+        ),
+    ] = 3600.0
 
 
 HEALTH: Final[Mapping[str, Option]] = described(JobOptions)

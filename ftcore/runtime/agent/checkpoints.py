@@ -228,6 +228,7 @@ class NodeCheckpoints:
             file=str(message["file"]),
             bytes=int(message["bytes"]),
             seconds=round(float(message["seconds"]), 3),
+            staged_s=round(float(message.get("staged_s", 0.0)), 4),
         )
         self._record(persisted)
 

@@ -52,6 +52,7 @@ class ShardOrigin(msgspec.Struct, frozen=True):
         tensors: whether the shard has the state of its replica group. Other ranks of the group stage only their
             Python values. None: the index does not say it; then a shard without data has none.
         elsewhere: ranks of its replica group on other nodes stage the same.
+        staged_s: seconds that the copy of its tensors took.
     """
 
     round: int
@@ -62,6 +63,7 @@ class ShardOrigin(msgspec.Struct, frozen=True):
     groups: int
     tensors: bool | None = None
     elsewhere: bool = False
+    staged_s: float = 0.0
 
 
 @attrs.define(eq=False)

@@ -6,6 +6,7 @@ from typing import TypeVar
 from ftcore.events import checkpoint, job
 from ftcore.events.checkpoint import HeldShard, Resume
 from ftcore.events.envelope import Event
+from ftcore.states.fold import pace
 from ftcore.states.fold.base import FILE, REGISTERED, Changes, declare_abilities, on
 from ftcore.states.model import HISTORY_MAX, JobState
 from ftcore.states.replicas import contradiction
@@ -49,6 +50,7 @@ def _shard_persisted(state: JobState, event: Event, data: checkpoint.ShardPersis
     saving.files.setdefault(shard.group, data.file)
     if data.node not in saving.nodes:
         saving.nodes.append(data.node)
+    saving.seconds[data.node] = saving.seconds.get(data.node, 0.0) + data.staged_s + data.seconds
 
 
 def _is_stored(saved: SavedState, shard: HeldShard) -> bool:
@@ -67,8 +69,11 @@ def _checkpoint_committed(
 ) -> None:
     training, world = state.training, state.rounds.world
     if data.own:
+        written = [each for each in training.saved.saving if (each.round, each.step) == (data.round, data.step)]
         if not _store(training.saved, data):
             return
+        for saving in written:
+            pace.saved(state, saving)
     elif world is None or data.round != world.round:
         return
     if data.step in training.checkpoints:

@@ -8,6 +8,7 @@ from ftcore.ids import seconds
 from ftcore.states import timers
 from ftcore.states.evidence import Repeat
 from ftcore.states.faultkey import fault_key, is_of_no_node, is_same
+from ftcore.states.fold import pace
 from ftcore.states.fold.base import (
     Changes,
     advised,
@@ -20,7 +21,7 @@ from ftcore.states.fold.base import (
 from ftcore.states.incident import INCIDENT
 from ftcore.states.model import HISTORY_MAX, IncidentState, JobState, RunEnding, TakenPlan
 from ftcore.states.node import NodePhase
-from ftcore.states.phases import is_deferred
+from ftcore.states.phases import is_deferred, is_running
 
 ATTEMPTS_MAX = 1024
 """Attempts kept per policy; a policy file with a larger budget is refused."""
@@ -44,8 +45,10 @@ def _incident_opened(state: JobState, event: Event, data: incident.IncidentOpene
         progress=state.training.step,
         absolute=state.training.step_absolute,
     )
+    state.training.saved.pace.sample = None
     if data.kind != "fault":
         return  # requests, warnings and opportunities do not count as faults
+    pace.failed(state, event.time)
     _count_culprit(state, event, state.incident, data.fault)
     repeat = state.evidence.repeat
     repeat.before = (repeat.key, repeat.count)
@@ -97,6 +100,8 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
             repeat.before = (repeat.key, repeat.count)  # the fault of the new round counts as a further repeat
         if data.kind == "fault" and data.fault.root != open_incident.fault.root:
             _recount_culprit(state, event, open_incident, data.fault)
+        if data.kind == "fault" and open_incident.kind != "fault":
+            pace.failed(state, event.time)
         open_incident.kind = data.kind
         if state.rounds.world is not None:
             open_incident.round = state.rounds.world.round
@@ -223,6 +228,8 @@ def _incident_resolved(state: JobState, event: Event, data: incident.IncidentRes
     step_incident(state, "incident.resolved", changes)
     where = f"/{_where_to(state)}" if data.outcome == "released" else ""
     step_job(state, f"incident.resolved{where}", changes)
+    if is_running(state):
+        pace.training_began(state, event.time)
     _forget_outcome(state)
     _close(state)
     state.history.streak = 0

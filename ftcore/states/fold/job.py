@@ -4,6 +4,7 @@ from ftcore.events import deadline, job, master, operator, policy
 from ftcore.events.envelope import Event
 from ftcore.states import timers
 from ftcore.states.evidence import EvidenceState
+from ftcore.states.fold import pace
 from ftcore.states.fold.base import FILE, Changes, await_others, declare_abilities, on, progress, step_job
 from ftcore.states.model import (
     AbilitiesState,
@@ -59,7 +60,7 @@ def _training_of_next_run(before: TrainingState) -> TrainingState:
         skips=before.skips,
         tolerated=before.tolerated,
         longest_gap_s=before.longest_gap_s,
-        saved=SavedState(stored=before.saved.stored, rollbacks=before.saved.rollbacks),
+        saved=SavedState(stored=before.saved.stored, rollbacks=before.saved.rollbacks, pace=before.saved.pace),
     )
 
 
@@ -68,6 +69,7 @@ def _job_progressed(state: JobState, event: Event, data: job.JobProgressed, chan
     if state.rounds.world is not None and data.round == state.rounds.world.round:
         training = state.training
         progress(state, data.round, data.step, training.step_absolute)
+        pace.stepped(state, data.step, event.time)
         if data.loss is not None and training.nan is not None and data.step > training.nan.since:
             training.nan = None
 
@@ -75,6 +77,7 @@ def _job_progressed(state: JobState, event: Event, data: job.JobProgressed, chan
 @on(job.JobFinished)
 def _job_finished(state: JobState, event: Event, data: job.JobFinished, changes: Changes) -> None:
     step_job(state, f"job.finished/{data.outcome}", changes)
+    pace.training_ended(state, event.time)
     state.stuck = None
     state.ending = EndState(outcome=data.outcome, exit_code=data.exit_code, reason=data.reason)
     timers.cancel_all(state)

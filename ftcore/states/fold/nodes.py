@@ -6,6 +6,7 @@ from ftcore.commands import (
     PLATFORM,
     CheckHealth,
     FindBoundary,
+    PaceSaves,
     ParkWorkers,
     PauseWorkers,
     ResumeWorkers,
@@ -50,10 +51,10 @@ from ftcore.states.rounds import WorldState
 from ftcore.states.training import NanState, Standstill
 from ftcore.states.worker import WORKER
 
-_UNTIL_FINISHED = (FindBoundary, ParkWorkers, PauseWorkers, ResumeWorkers)
+_UNTIL_FINISHED = (FindBoundary, ParkWorkers, PauseWorkers, ResumeWorkers, PaceSaves)
 """Orders that need no answer from a node whose workers have finished."""
 
-_ROUND_ORDERS = (StartWorkers, StopWorkers, ParkWorkers, *IN_PLACE)
+_ROUND_ORDERS = (StartWorkers, StopWorkers, ParkWorkers, PaceSaves, *IN_PLACE)
 """Orders that count as answered once the node's workers of their round are stopped."""
 
 

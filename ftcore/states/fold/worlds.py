@@ -25,7 +25,7 @@ from ftcore.commands import (
 from ftcore.events import action, world
 from ftcore.events.envelope import Event
 from ftcore.states import timers
-from ftcore.states.fold import health
+from ftcore.states.fold import health, pace
 from ftcore.states.fold.base import (
     Changes,
     advised_nothing,
@@ -78,6 +78,7 @@ def _store_failed(state: JobState, event: Event, data: world.StoreFailed, change
 @on(world.RoundPlanned)
 def _round_planned(state: JobState, event: Event, data: world.RoundPlanned, changes: Changes) -> None:
     step_job(state, "round.planned", changes)
+    pace.training_ended(state, event.time)
     state.rounds.newest = data.round
     timers.cancel(state, timers.JoinTimer())
     state.rounds.planned = PlannedRound(round=data.round, want=data.want)
@@ -130,6 +131,7 @@ def _world_formed(state: JobState, event: Event, data: world.WorldFormed, change
     rounds.world.size, rounds.world.store = data.size, data.store
     rounds.world.roles = _roles(state, rounds.world.members)
     rounds.world.resume, rounds.world.batch = data.resume, data.batch
+    rounds.world.persist_every = data.persist_every
     rounds.planned = state.training.standstill = None
     resumed(state, data.resume)
     timers.cancel(
@@ -158,6 +160,7 @@ def _roles(state: JobState, members: Sequence[world.Member]) -> tuple[tuple[int,
 @on(world.RoundStarted)
 def _round_started(state: JobState, event: Event, data: world.RoundStarted, changes: Changes) -> None:
     step_job(state, "round.started", changes)
+    pace.training_began(state, event.time)
     if state.rounds.world is not None:
         state.rounds.world.started = True
     open_incident = step_incident(state, "round.started", changes)

@@ -368,13 +368,16 @@ class StateStager:
         slot = pair.slots[job.slot]
         if self._sealed[1] == job.slot:
             self._sealed = (-1, -1, False)
+        began = time.monotonic()
         view = slot.begin(size)
         if has_tensors:
             self._copy(job, self._data(job.slot, view))
         job.copied.set()
+        staged_s = time.monotonic() - began
         if others := self._other_values(job, groups, text):
             text = job.moment.encoded(others)
-        slot.seal(self._index(job, groups, text, has_tensors), job.moment.step, self._round, job.moment.mono)
+        index = self._index(job, groups, text, has_tensors, staged_s)
+        slot.seal(index, job.moment.step, self._round, job.moment.mono)
         if not self._keeper.sealed(job.slot, job.moment.step, job.persist and groups.persists):
             raise RuntimeError(self._keeper.problem or "the keeper of this node has ended")
         self._sealed = (job.moment.step, job.slot, has_tensors)
@@ -425,8 +428,8 @@ class StateStager:
         found = self._store.collect(job.here, list(names), VALUES_S)
         return {names[name]: text for name, text in found.items()}
 
-    def _index(self, job: StagingJob, groups: ReplicaGroups, text: str, has_tensors: bool) -> bytes:
-        """``ShardIndex`` as JSON; the pieces were encoded before. ``tensors`` and ``elsewhere`` are for the keeper."""
+    def _index(self, job: StagingJob, groups: ReplicaGroups, text: str, has_tensors: bool, staged_s: float) -> bytes:
+        """``ShardIndex`` as JSON; the pieces were encoded before. ``tensors`` and what follows is for the keeper."""
         pieces = self._pieces_json(job.moment.collected) if has_tensors else b"[]"
         return msgspec.json.encode(
             {
@@ -440,6 +443,7 @@ class StateStager:
                 "groups": groups.groups,
                 "tensors": has_tensors,
                 "elsewhere": groups.elsewhere,
+                "staged_s": round(staged_s, 6),
                 "pieces": msgspec.Raw(pieces),
                 "values": text,
             }

@@ -52,6 +52,7 @@ def test_a_smaller_world_keeps_the_loss_curve(tmp_path: Path) -> None:
             for node in "abcd"
         }
         until(job, 6)
+        job.stepped(1, nodes=4)
         kill_with_keeper(job, "d")
         runs["d"].end()
         until(job, 12)

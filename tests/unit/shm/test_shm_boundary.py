@@ -67,6 +67,16 @@ def test_a_worker_saves_at_one_boundary(words: BoundaryWords, reader: page.PageR
     assert (reader.orders.read().saved, reader.orders.read().error) == (3, "")
 
 
+def test_a_worker_saves_to_storage_at_multiples(words: BoundaryWords, reader: page.PageReader) -> None:
+    """By its own number of steps, until the agent names another one, which begins at a later step."""
+    assert not words.must_persist(10, 0)
+    assert [step for step in range(1, 13) if words.must_persist(step, 5)] == [5, 10]
+    reader.orders.pace(4, 8)
+    assert [step for step in range(1, 17) if words.must_persist(step, 5)] == [8, 12, 16]
+    reader.orders.pace(10**12, 3 * 10**11)
+    assert not words.must_persist(10**11, 5)
+
+
 def test_the_first_boundary_at_which_a_worker_can_stop(words: BoundaryWords, reader: page.PageReader) -> None:
     """The one at which it waits, or the one after the last that it has reached."""
     assert reader.orders.read().stops_at == 1

@@ -35,7 +35,10 @@ LOCAL_RANK = "FTCORE_LOCAL_RANK"
 """The worker's rank on the node, for the keeper: with ``--virtual-local-rank``, LOCAL_RANK is 0 on all of them. Set
 with ``FTCORE_KEEPER``."""
 
-OWN = (RESUME_STEP, SKIP, KEEPER, CHECKPOINTS, RESUME, ROUND, LOCAL_RANK, BATCH)
+PERSIST_EVERY = "FTCORE_PERSIST_EVERY"
+"""Steps between two saves to storage, for a script that leaves it to ftcore. Not set: not chosen yet."""
+
+OWN = (RESUME_STEP, SKIP, KEEPER, CHECKPOINTS, RESUME, ROUND, LOCAL_RANK, BATCH, PERSIST_EVERY)
 """Variables of ftcore; a worker inherits none of them."""
 
 
@@ -55,6 +58,8 @@ def own_env(part: Slice, round_: int, keeper: str, checkpoints: str) -> dict[str
             env[RESUME] = msgspec.json.encode(part.resume).decode()
     if part.resume_step is not None:
         env[RESUME_STEP] = str(part.resume_step)
+    if part.persist_every:
+        env[PERSIST_EVERY] = str(part.persist_every)
     if part.batch is not None:
         env[BATCH] = msgspec.json.encode(part.batch).decode()
     if part.skips:

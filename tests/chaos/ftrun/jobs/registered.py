@@ -23,7 +23,7 @@ import ftcore.worker as ft
 HERE = Path.cwd()
 UNTIL = int(sys.argv[1])
 LAYOUT, _, SHARDS = sys.argv[2].partition(":")
-PERSIST_EVERY = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+PERSIST_EVERY = sys.argv[3] if len(sys.argv) > 3 else "0"
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -81,7 +81,7 @@ def told(name: str, number: int) -> None:
         exec(code, {"os": os, "sys": sys, "time": time, "step": number})
 
 
-for step in job.steps(until=UNTIL, persist_every=PERSIST_EVERY):
+for step in job.steps(until=UNTIL, persist_every="auto" if PERSIST_EVERY == "auto" else int(PERSIST_EVERY)):
     with step:
         told("do", step.number)
         told("always", step.number)

@@ -184,7 +184,7 @@ def test_worlds_that_divide_the_batch_are_permitted_sizes(tmp_path, monkeypatch)
     sizes = {}
     for more in (("--micro-batch", "4", "--batch-rule", "divide"), ("--batch-rule", "divide"), ()):
         args = parse(*common, *more, "x.py")
-        spec = ftrun_job._spec(parser, args, 2)
+        spec = ftrun_job._spec(parser, args)
         assert spec.batch is not None and spec.batch.size == 96
         sizes[more] = spec.sizes
     assert list(sizes.values()) == [(2, 4, 6, 12), (2, 4, 6, 8, 12), ()]

@@ -37,6 +37,8 @@ def test_settings_of_checkpoints():
     text = "{kept: 5, keep_every: 1000, memory: 1.5 GiB, bandwidth: 2TB}"
     said = parse(HEAD + f"job: {{checkpoints: {text}}}\n", "p").declared.checkpoints
     assert said == DeclaredCheckpoints(kept=5, keep_every=1000, memory=3 << 29, bandwidth=2 * 10**12)
+    limits = parse(HEAD + "job: {checkpoints: {min_interval: 30s, max_interval: 2h}}\n", "p").declared.checkpoints
+    assert limits == DeclaredCheckpoints(min_interval=30.0, max_interval=7200.0)
     for nothing in ("", "{}", "~"):
         assert parse(HEAD + f"job:\n  checkpoints: {nothing}\n", "p").declared.checkpoints == DeclaredCheckpoints()
     assert parse(HEAD + "preset: falcon\njob: {checkpoints: {kept: 1, keep_every: 50}}\n", "p")
@@ -176,6 +178,10 @@ def test_a_policy_may_stand_twice_for_different_faults():
         (
             HEAD + "job:\n  checkpoints:\n    kept: 2\n    memory: 200\n",
             "p, line 5: job: checkpoints: memory (200) is below 1MiB; write its unit, as 200GiB",
+        ),
+        (
+            HEAD + "job:\n  checkpoints:\n    max_interval: 30s\n",
+            "p, line 4: job: checkpoints: min_interval (1m) is longer than max_interval (30s)",
         ),
         (
             HEAD + "faults:\n  rules:\n  - {pattern: x, class: hang}\n  - {pattern: '(', class: hang}\n",

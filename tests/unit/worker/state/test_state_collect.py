@@ -234,5 +234,5 @@ except ValueError as error:
         "built",
         "[(1, 10, 10), (2, 20, 20), (3, 10, 10), (4, 20, 20), (5, 10, 10)] []",
         "raised",
-        "expected numbers of at least 0; found -1, 1, 0",
+        "expected numbers of at least 0, or 'auto' for persist_every; found -1, 1, auto",
     ]

@@ -43,12 +43,14 @@ def test_a_rollback_sets_variables():
 def test_without_a_rollback_no_variable_is_set():
     """Variables of an outer job are not passed on."""
     outer = {"FTCORE_RESUME_STEP", "FTCORE_SKIP", "FTCORE_KEEPER", "FTCORE_RESUME", "FTCORE_LOCAL_RANK", "FTCORE_BATCH"}
+    outer |= {"FTCORE_PERSIST_EVERY"}
     assert not outer & env().keys()
 
 
 def test_a_global_batch_reaches_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ``world.formed`` names replaces the script's own numbers; without it, they hold for all processes."""
-    told = env(batch=WorldBatch(size=48, micro=8, lr_scale=0.75, least=16, most=16))
+    told = env(batch=WorldBatch(size=48, micro=8, lr_scale=0.75, least=16, most=16), persist_every=7)
+    assert told["FTCORE_PERSIST_EVERY"] == "7"
     monkeypatch.setenv("FTCORE_BATCH", told["FTCORE_BATCH"])
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
