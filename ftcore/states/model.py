@@ -75,6 +75,7 @@ class TakenPlan:
         finds: that order is to find a step boundary; the plan's command follows it.
         boundary: the latest step boundary that a node has answered; 0: none yet.
         persists: the save in progress ends on storage: at a step boundary, or of shards that survivors have staged.
+        saved_step: the newest step that a node had completed at the end of that save; None: not known.
         deferred_at: the master's time, in nanoseconds, since which the job trains on until other nodes are ready; None
             unless the incident is deferred.
     """
@@ -93,6 +94,7 @@ class TakenPlan:
     finds: bool = False
     boundary: int = 0
     persists: bool = False
+    saved_step: int | None = None
     deferred_at: int | None = None
 
 
