@@ -20,18 +20,46 @@ COMMIT_TRIES = 3
 """How often a manifest is ordered."""
 
 
-def is_committing(state: JobState) -> bool:
-    """Whether an order to write a manifest is in progress."""
-    return any(isinstance(ordered.command, CommitCheckpoint) for ordered in state.orders.open.values())
+def awaits_manifest(state: JobState, step: int | None = None) -> bool:
+    """Whether the manifest of a checkpoint is being written, or will be, that is newer than all complete ones.
+
+    Storage that is slower than the saves always writes one: so nothing waits for the manifests of later saves.
+
+    Args:
+        state: the folded state.
+        step: the newest step that is waited for; None: that of the newest checkpoint.
+    """
+    saved = state.training.saved
+    ready = [each for each in saved.saving if _is_ready(each) and (step is None or each.step <= step)]
+    stored = max((each.step for each in saved.stored), default=-1)
+    open_ = {(each.round, each.step) for each in _commits(state)}
+    awaited = ready if step is not None else ready[-1:]
+    return any(
+        each.step > stored and ((each.round, each.step) in open_ or _can_commit(state, each)) for each in awaited
+    )
+
+
+def _commits(state: JobState) -> list[CommitCheckpoint]:
+    commands = (ordered.command for ordered in state.orders.open.values())
+    return [command for command in commands if isinstance(command, CommitCheckpoint)]
+
+
+def _is_ready(saving: SavingState) -> bool:
+    return len(saving.files) >= saving.groups
+
+
+def _can_commit(state: JobState, saving: SavingState) -> bool:
+    return saving.tries < COMMIT_TRIES and bool(_committer(state, saving))
 
 
 def advance_commit(turn: Turn) -> bool:
-    """Order the manifest of a checkpoint whose shards are all on storage."""
+    """Order the manifest of the newest checkpoint whose shards are all on storage."""
     state = turn.state
-    if is_committing(state):
+    if _commits(state):
         return False
-    for saving in state.training.saved.saving:
-        if len(saving.files) < saving.groups or saving.tries >= COMMIT_TRIES:
+    limit = _rollback_step(state)
+    for saving in reversed(state.training.saved.saving):
+        if not _is_ready(saving) or saving.tries >= COMMIT_TRIES or (limit is not None and saving.step > limit):
             continue
         node = _committer(state, saving)
         if node:
@@ -40,6 +68,12 @@ def advance_commit(turn: Turn) -> bool:
             order(turn, command, (node,), COMMIT_S)
             return True
     return False
+
+
+def _rollback_step(state: JobState) -> int | None:
+    """The step of a rollback in progress; retention must not remove it for newer steps, which are left behind."""
+    plan = state.incident.plan if state.incident is not None else None
+    return plan.terms.rollback_to if plan is not None else None
 
 
 def _committer(state: JobState, saving: SavingState) -> str:

@@ -14,7 +14,7 @@ and the next round resumes from what was saved before.
 from collections.abc import Collection
 
 from ftcore.commands import FindBoundary, SaveCheckpoint
-from ftcore.engine.checkpoints import is_committing, persist
+from ftcore.engine.checkpoints import awaits_manifest, persist
 from ftcore.engine.dispatch import (
     FIND_DEADLINE_S,
     coming_world,
@@ -94,7 +94,7 @@ def rescue(turn: Turn, incident: IncidentState) -> bool | None:
     if not follows(state, HANDOVER) or state.spec is None or not state.spec.checkpoints:
         return None
     if plan.rescue:
-        return False if plan.rescue in state.orders.open or is_committing(state) else None
+        return False if plan.rescue in state.orders.open or awaits_manifest(state) else None
     out = [name for name in plan.terms.exclude if name in state.membership.nodes]
     if not any(state.membership.nodes[name].alive for name in out):
         return None

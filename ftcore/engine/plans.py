@@ -4,7 +4,7 @@ Each ``advance_*`` function returns whether it decided anything. Plans that form
 """
 
 from ftcore.commands import ADVISER, AskPolicy, PauseWorkers, SaveCheckpoint, tag_of
-from ftcore.engine.checkpoints import is_committing, order_persist
+from ftcore.engine.checkpoints import awaits_manifest, order_persist
 from ftcore.engine.departure import defer
 from ftcore.engine.dispatch import at_boundary, first_order, order, order_in_place, order_resume, order_stop, supersede
 from ftcore.engine.ending import finish
@@ -140,8 +140,6 @@ def advance_plan(turn: Turn) -> bool:
         return False
     policy, terms = plan.policy, plan.terms
     assert terms.command is not None
-    if is_committing(state):
-        return False
     if plan.finds:
         if isinstance(terms.command, SaveCheckpoint) and not all_workers_alive(state):
             reason = "a node was lost before all ranks could stop at one step boundary"
@@ -158,6 +156,8 @@ def advance_plan(turn: Turn) -> bool:
             turn.emit(IncidentEscalated(policy=policy, reason=why_not), incident=incident.id)
         if why_not or plan.effect in state.orders.open:
             return True
+    if plan.saved_step is not None and awaits_manifest(state, plan.saved_step):
+        return False
     done = _FULFILLED[tag_of(terms.command)]
     turn.emit(PlanApplied(policy=policy, then=terms.then), incident=incident.id)
     if terms.then == "continue":

@@ -4,7 +4,7 @@ Each ``advance_*`` function returns whether it decided anything.
 """
 
 from ftcore.commands import ReleaseNode, StartWorkers, StopWorkers
-from ftcore.engine.checkpoints import is_committing
+from ftcore.engine.checkpoints import awaits_manifest
 from ftcore.engine.dispatch import (
     NAMES_MAX,
     coming_world,
@@ -295,7 +295,7 @@ def advance_finished(turn: Turn) -> bool:
     state, incident = turn.state, turn.state.incident
     if (incident is not None and not is_deferred(incident)) or state.rounds.world is None:
         return False
-    if state.membership.count(NodePhase.FINISHED) < len(state.rounds.world.members) or is_committing(state):
+    if state.membership.count(NodePhase.FINISHED) < len(state.rounds.world.members) or awaits_manifest(state):
         return False
     for member in state.rounds.world.members:
         node = state.membership.current(member.node, member.incarnation)

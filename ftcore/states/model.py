@@ -94,6 +94,7 @@ class TakenPlan:
         persists: the save in progress ends on storage: at a step boundary, or of shards that survivors have staged.
         hold: the workers save at one step boundary and wait there, before the plan stops them; None: they do not.
         rescue: the order to write to storage what only leaving nodes hold; empty: none was given.
+        saved_step: the newest step that a node had completed at the end of that save; None: not known.
         deferred_at: the master's time, in nanoseconds, since which the job trains on until other nodes are ready; None
             unless the incident is deferred.
     """
@@ -114,6 +115,7 @@ class TakenPlan:
     persists: bool = False
     hold: HoldState | None = None
     rescue: str = ""
+    saved_step: int | None = None
     deferred_at: int | None = None
 
 

@@ -187,6 +187,7 @@ class SavedState:
         rollbacks: rollbacks, oldest first.
         load: what the newest round loads; None: nothing, or a step was completed after it.
         unusable: what rounds began from repeatedly without completing a step.
+        refused: what ranks could not load, for example because it is damaged.
         failed: seq of the fact that a checkpoint could not be written; 0: none, or one was written since.
         replicas: the newest replica groups that ranks reported; None: none in this run.
         contradicted: seq of the first fact in this run that contradicts the policy file's replicas; 0: none does.
@@ -199,6 +200,7 @@ class SavedState:
     rollbacks: list[RollbackState] = attrs.field(factory=list)
     load: LoadState | None = None
     unusable: list[LoadState] = attrs.field(factory=list)
+    refused: list[LoadState] = attrs.field(factory=list)
     failed: int = 0
     replicas: FoundReplicas | None = None
     contradicted: int = 0
@@ -209,8 +211,9 @@ class SavedState:
         return any(round_ < back.round and step > back.step for back in self.rollbacks)
 
     def is_unusable(self, step: int, round_: int, source: str) -> bool:
-        """Whether rounds that began from it have failed repeatedly before their first step."""
-        return any((each.step, each.round, each.source) == (step, round_, source) for each in self.unusable)
+        """Whether rounds that began from it have failed repeatedly before their first step, or could not load it."""
+        given_up = (*self.unusable, *self.refused)
+        return any((each.step, each.round, each.source) == (step, round_, source) for each in given_up)
 
 
 @attrs.define(kw_only=True)

@@ -15,18 +15,21 @@ from ftcore.commands import PLATFORM, ReplaceNodes
 from ftcore.engine import agent as core
 from ftcore.engine import departure, dispatch, orders, plans, rounds
 from ftcore.engine import standstill as watch
+from ftcore.events.checkpoint import StateLoaded
 from ftcore.events.incident import IncidentResolved
 from ftcore.events.node import OrderObeyed
 from ftcore.events.policy import PolicyConsidered
 from ftcore.faults import standstill
 from ftcore.policies import budget
 from ftcore.policies.builtin import process_restart
+from ftcore.runtime.agent.checkpoints import NodeCheckpoints
 from ftcore.runtime.agent.link import outbox
 from ftcore.runtime.master import agents, deadlines, retention, sequencer, term
 from ftcore.shm.boundary import BoundaryState
 from ftcore.sim.protocol import checkers, node, supervisor
-from ftcore.sim.protocol.options import DEPARTURE, SOON, SPIKE, draw
+from ftcore.sim.protocol.options import DEPARTURE, SHARDED, SOON, SPIKE, draw
 from ftcore.sim.protocol.simulation import run_protocol
+from ftcore.states import resume, training
 from ftcore.states.fold import base, incidents
 
 SEEDS_MAX = 500
@@ -82,6 +85,26 @@ REQUESTS: Focus = {
     "total": 10_000,
 }
 
+REGISTERED: Focus = {
+    "spec": attrs.evolve(SPEC, checkpoints="simulated"),
+    "layout": SHARDED,
+    "slots": 2,
+    "faults": ("worker_kill",),
+    "every_s": 5.0,
+    "safety_s": 60.0,
+    "step_s": 0.5,
+    "total": 10_000,
+    "checkpoint_every": 5,
+}
+LOSSES: Focus = {**REGISTERED, "faults": ("host_crash", "keeper_kill")}
+DAMAGE: Focus = {**REGISTERED, "faults": ("worker_kill", "shard_damaged"), "every_s": 3.0, "step_s": 2.0}
+SPIKING = next(o for o in map(draw, count()) if any(e.policy == "rollback_and_skip" for e in o.policy.chain[:1]))
+REGISTERED_SPIKES: Focus = {
+    **REGISTERED,
+    "policy": SPIKING.policy,
+    "abilities": SPIKING.abilities,
+    "faults": (SPIKE, SPIKE, "worker_kill"),
+}
 planted: list[Any] = []
 
 
@@ -320,6 +343,41 @@ def the_first_answer_is_the_boundary_of_all(monkeypatch: pytest.MonkeyPatch) -> 
         return (lambda: setattr(plan, "boundary", known)) if known else None
 
     fold_differently(monkeypatch, OrderObeyed, keep)
+
+
+@plant("ResumesFromWhatIsHeld", LOSSES)
+def a_state_without_a_replica_group_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resume.HeldState, "is_complete", lambda self: True)
+
+
+@plant("ResumesFromWhatIsHeld", REGISTERED_SPIKES)
+def a_rollback_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training.SavedState, "is_abandoned", lambda self, step, round_: False)
+
+
+@plant("ResumesFromWhatIsHeld", DAMAGE)
+def what_ranks_could_not_load_is_offered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(base.handlers, StateLoaded, lambda *args: None)
+
+
+@plant("ResumesFromWhatIsHeld", LOSSES)
+def the_oldest_checkpoint_on_storage_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_storage = resume._on_storage
+    monkeypatch.setattr(resume, "_on_storage", lambda state: list(on_storage(state))[:1])
+
+
+@plant("AKilledWorkerCostsAStep", REGISTERED)
+def memory_is_not_reported_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def say_nothing(self: Any) -> None:
+        return
+
+    monkeypatch.setattr(NodeCheckpoints, "report_held", say_nothing)
+
+
+@plant("AKilledWorkerCostsAStep", REGISTERED)
+def only_every_third_step_is_resumed_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = resume.HeldState.is_complete
+    monkeypatch.setattr(resume.HeldState, "is_complete", lambda self: self.step % 3 == 0 and whole(self))
 
 
 @plant("Liveness")

@@ -6,9 +6,11 @@
 | ``SaveCheckpoint`` that holds the workers | the workers stage there |
 | ``SaveCheckpoint`` elsewhere | the living workers stage what is complete; other ranks are dead |
 | ``PersistShards``, ``CommitCheckpoint`` | the keeper |
+| ``ParkWorkers`` | the workers; what they have staged is reported as after a stop |
 
 House rules: a keeper that does not answer delays no order to the workers, and fails the order alone. What the keeper
-reports is a fact at once: the master combines the facts of all nodes.
+reports is a fact at once: the master combines the facts of all nodes. What it reports before the agent has joined, for
+example what it wrote while there was no agent, waits for ``node.joined``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ftcore.commands import CommitCheckpoint, PersistShards, SaveCheckpoint
+from ftcore.commands import CommitCheckpoint, ParkWorkers, PersistShards, SaveCheckpoint
 from ftcore.engine.orders import Slice
 from ftcore.errors import FtcoreError, Refused
 from ftcore.events.checkpoint import (
@@ -94,7 +96,8 @@ class NodeCheckpoints:
         self._held: list[dict[str, Any]] | None = None
         self._loaded: dict[int, dict[int, dict[str, Any]]] = {}
         self._skipped: dict[tuple[int, int], set[int]] = {}
-        self._at_boundaries: Performer | None = None
+        self._of_workers: Mapping[type[Any], Performer] = {}
+        self._early: list[Callable[[], None]] | None = []
 
     def attach(self, record: Callable[[Any], None], who: Callable[[], tuple[str, str]]) -> None:
         """Report facts of the keeper from now on.
@@ -109,8 +112,9 @@ class NodeCheckpoints:
         """The performers of orders, with those of this object if there is a keeper."""
         if self._keeper is None:
             return dict(others)
-        self._at_boundaries = others.get(SaveCheckpoint)
-        return {**others, **dict.fromkeys((SaveCheckpoint, PersistShards, CommitCheckpoint), self)}
+        self._of_workers = others
+        parks = (ParkWorkers,) if ParkWorkers in others else ()
+        return {**others, **dict.fromkeys((SaveCheckpoint, PersistShards, CommitCheckpoint, *parks), self)}
 
     def welcomed(self, log: str) -> None:
         """A master has named the log of the job."""
@@ -129,7 +133,8 @@ class NodeCheckpoints:
             self._keeper.copy(BuddyPlan(ranks=part.slots, buddies=buddies, wards=part.wards))
 
     async def prepare(self) -> None:
-        """Look up what the keeper holds, for ``report_prepared``."""
+        """Look up what the keeper holds, for ``report_prepared``; from now on, reports of the keeper wait for that."""
+        self._early = [] if self._early is None else self._early
         self._held = await self._look()
 
     def report_prepared(self) -> None:
@@ -137,6 +142,16 @@ class NodeCheckpoints:
         if self._held is not None:
             self._report(self._held)
         self._held = None
+        early, self._early = self._early or [], None
+        for report in early:
+            report()
+
+    def _joined(self, report: Callable[[], None]) -> None:
+        """Report something once the agent has joined."""
+        if self._early is None:
+            report()
+        else:
+            self._early.append(report)
 
     async def report_held(self) -> None:
         """Report what the keeper holds; nothing if there is no keeper."""
@@ -169,6 +184,8 @@ class NodeCheckpoints:
                 return await self._commit(keeper, command)
             if isinstance(command, PersistShards):
                 return await _persist(keeper, command, self._who()[0])
+            if isinstance(command, ParkWorkers):
+                return await self._park(command, effect)
             if command.boundary:
                 return await self._save(keeper, command, effect)
             return await self._stage(keeper, command)
@@ -207,19 +224,32 @@ class NodeCheckpoints:
         return Performed(max(steps))
 
     async def _save(self, keeper: KeeperClientPort, command: SaveCheckpoint, effect: str) -> Performed:
-        if self._at_boundaries is None:
+        if SaveCheckpoint not in self._of_workers:
             raise Refused("the workers have no step boundaries")
-        done = await self._at_boundaries.perform(command, effect)
+        done = await self._of_workers[SaveCheckpoint].perform(command, effect)
         if keeper.alive and not command.hold:
             failed = await keeper.written(command.round)
             if failed:
                 raise Refused(_reasons(failed))
         return done
 
+    async def _park(self, command: ParkWorkers, effect: str) -> Performed:
+        done = await self._of_workers[ParkWorkers].perform(command, effect)
+        await self.report_held()
+        return done
+
     # -- what the keeper reports
 
     def on_persisted(self, message: Mapping[str, Any]) -> None:
         """A shard is on storage."""
+        self._joined(lambda: self._persisted(message))
+
+    def on_failed(self, message: Mapping[str, Any]) -> None:
+        """A shard could not be written."""
+        error = f"rank {message['rank']}: {message['error']}"
+        self._joined(lambda: self._failed(int(message["round"]), int(message["step"]), error))
+
+    def _persisted(self, message: Mapping[str, Any]) -> None:
         node, life = self._who()
         persisted = ShardPersisted(
             node=node,
@@ -231,10 +261,6 @@ class NodeCheckpoints:
             staged_s=round(float(message.get("staged_s", 0.0)), 4),
         )
         self._record(persisted)
-
-    def on_failed(self, message: Mapping[str, Any]) -> None:
-        """A shard could not be written."""
-        self._failed(int(message["round"]), int(message["step"]), f"rank {message['rank']}: {message['error']}")
 
     def on_loaded(self, message: Mapping[str, Any]) -> None:
         """A worker has restored its state; the node's report follows when all of its workers have."""

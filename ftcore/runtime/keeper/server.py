@@ -218,6 +218,9 @@ class Keeper:
         elif "read" in message:
             self._open_shard(worker, self._named(message["read"]))
         elif kind := next((kind for kind in ("loaded", "skipped") if kind in message), ""):
+            loaded = message.get("loaded")
+            if loaded and loaded["source"]:  # else the next save would overwrite what all ranks have just loaded
+                self._slots.drop(int(loaded["step"]), worker.hello.round)
             about = {"local_rank": worker.hello.local_rank, "round": worker.hello.round}
             self._tell({kind: {**message[kind], **about}})
         elif "replicas" in message:

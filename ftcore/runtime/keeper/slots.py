@@ -288,11 +288,15 @@ class SlotMemory:
         return found
 
     def drop(self, above: int, before: int) -> int:
-        """Forget the shards of rounds before ``before`` with a step above ``above``; return their number."""
+        """Forget the shards of rounds before ``before`` with a step above ``above``; return their number.
+
+        Those that are being read, or wait for it, stay.
+        """
         count = 0
         for kept in self.sealed():
             origin = kept.origin()
-            if origin is not None and origin.round < before and origin.step > above:
+            newer = origin is not None and origin.round < before and origin.step > above
+            if newer and not kept.pinned:
                 kept.forget()
                 count += 1
         self.tidy()

@@ -38,57 +38,16 @@ from ftcore.events.registry import Kind
 from ftcore.events.worker import StandstillJudged
 from ftcore.faults.standstill import HANG
 from ftcore.runtime.agent.workers.boundary import AGREE_S
+from ftcore.sim.protocol.checker import Checker
 from ftcore.sim.protocol.clock import ns
 from ftcore.sim.protocol.environment import Environment
+from ftcore.sim.protocol.saved_checkers import AKilledWorkerCostsAStep, ResumesFromWhatIsHeld
 from ftcore.sim.protocol.training import Gang, NodeWorkers
 from ftcore.states.fold import fold
 from ftcore.states.model import JobState, to_json
 
 LATE_S = 1.0
 """Allowed delay between an event in the world and the master's decision, in seconds."""
-
-
-class Violation(Exception):
-    """An invariant was violated."""
-
-
-class Checker:
-    """Base class: receives all occurrences; a subclass overrides the methods that it needs.
-
-    Args:
-        sim: the environment.
-    """
-
-    def __init__(self, sim: Environment) -> None:
-        self.sim = sim
-
-    def fail(self, text: str) -> None:
-        """Raise ``Violation`` with the name of the checker."""
-        raise Violation(f"{type(self).__name__}: {text}")
-
-    def appended(self, event: Event) -> None:
-        """An event is durable; the simulation's ``oracle`` includes its whole group."""
-
-    def acknowledged(self, node: str, incarnation: str, n: int, bodies: list[bytes]) -> None:
-        """An agent received the acknowledgement of these facts."""
-
-    def obeyed(self, node: str, incarnation: str, order: Order, actions: act.Actions) -> None:
-        """An agent received an order and takes these actions."""
-
-    def stepped(self, gang: Gang) -> None:
-        """A round completed a step."""
-
-    def stopping(self, ranks: NodeWorkers) -> None:
-        """An agent is about to stop running workers."""
-
-    def decided(self, group: Sequence[Event]) -> None:
-        """A master has made the decisions for a fact."""
-
-    def committed(self, address: str, state: JobState) -> None:
-        """A master learned that a batch is durable; its state includes exactly that batch."""
-
-    def ended(self) -> None:
-        """The simulation has ended."""
 
 
 class AcknowledgedFactsStand(Checker):
@@ -225,6 +184,8 @@ class ResumesFromWhatWasSaved(Checker):
 
     def stepped(self, gang: Gang) -> None:
         """Each round began at a checkpoint of the current lineage."""
+        if self.sim.saved is not None:
+            return  # see ``ResumesFromWhatIsHeld``
         for round_, step in self.sim.training.resumed[self._seen :]:
             if step not in self.sim.training.checkpoints:
                 self.fail(f"round {round_} resumes from step {step}; saved are {self.sim.training.checkpoints[-5:]}")
@@ -246,6 +207,8 @@ class NothingIsReadTwiceUnsaid(Checker):
 
     def stepped(self, gang: Gang) -> None:
         """No round repeats steps before the newest checkpoint."""
+        if self.sim.saved is not None:
+            return  # see ``AKilledWorkerCostsAStep``
         if gang.step <= self._floor and self._floor in self.sim.training.checkpoints:
             self.fail(f"round {gang.round} repeats step {gang.step}, although step {self._floor} was saved")
         if gang.step in self.sim.training.checkpoints:
@@ -422,6 +385,8 @@ ALL = (
     HealthyStandstillsAreLeftAlone,
     DeparturesWait,
     RanksStopTogether,
+    ResumesFromWhatIsHeld,
+    AKilledWorkerCostsAStep,
 )
 
 

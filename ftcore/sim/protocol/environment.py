@@ -20,6 +20,7 @@ from ftcore.sim.protocol.hosts import Process, SimMachine
 from ftcore.sim.protocol.log import SimArchive, SimLog, Written
 from ftcore.sim.protocol.network import Network
 from ftcore.sim.protocol.options import SimOptions
+from ftcore.sim.protocol.saved_state import LoadedRound, SimSavedState
 from ftcore.sim.protocol.store import Store
 from ftcore.sim.protocol.training import Gang, JobTraining, NodeWorkers
 from ftcore.sim.protocol.transport import SimTransport, Switchboard
@@ -70,6 +71,17 @@ class Environment(ABC):
             poison=self.chance.randint(1, 30) if "poison" in options.faults else 0,
             stepped=self.stepped,
         )
+        self.saved: SimSavedState | None = None
+        if options.layout:
+            self.training.state = self.saved = SimSavedState(
+                self.clock,
+                random.Random(f"state {options.seed}"),  # a separate stream, as for the job's shape
+                layout=options.layout,
+                step_s=options.step_s,
+                every=options.checkpoint_every if options.spec.checkpoints else 0,
+                trace=self.trace,
+                loaded=self.loaded,
+            )
         self.board = Switchboard(self.net, self.chance, options.twice, self.sent, self.heard)
         self.conditions = Conditions(self.clock, self.chance, self.training, options.faults)
         self._warming = random.Random(f"warm {options.seed}")  # a separate stream, as for the job's shape
@@ -149,6 +161,10 @@ class Environment(ABC):
     @abstractmethod
     def stepped(self, gang: Gang) -> None:
         """A round has completed a step."""
+
+    @abstractmethod
+    def loaded(self, gang: Gang, done: LoadedRound) -> None:
+        """A round has loaded its registered state, or could not."""
 
     @abstractmethod
     def sent(self, process: Process, frame: bytes) -> None:

@@ -43,6 +43,7 @@ class SimMachine:
         self.stalls = False
         self.processes: list[Process] = []
         self.disk: dict[str, list[bytes]] = {}
+        self.lost_with_it: list[Work] = []
 
     @property
     def frozen(self) -> bool:
@@ -50,10 +51,13 @@ class SimMachine:
         return any(process.frozen for process in self.processes)
 
     def crash(self) -> None:
-        """Crash; the disk's contents are lost."""
+        """Crash; the contents of disk and memory are lost."""
         self.up = False
         self.boots += 1
         self.disk.clear()
+        for lose in self.lost_with_it:
+            lose()
+        self.lost_with_it.clear()
         for process in list(self.processes):
             process.kill()
 

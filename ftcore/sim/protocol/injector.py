@@ -81,6 +81,7 @@ class FaultInjector:
             "operator_stop": people.stop,
             "operator": people.operate,
             "departure": people.send_away,
+            **(sim.saved.faults() if sim.saved is not None else {}),
         }
         self._pauses = random.Random(f"pauses {self.options.seed}")  # a stream of its own
         self._drawn = [name for name in self.options.faults if name in self._kinds]
@@ -101,6 +102,8 @@ class FaultInjector:
         sim.store.slow, sim.store.ambiguous, sim.store.full, sim.archive.broken = 1.0, 0.0, False, False
         sim.training.poison = 0
         sim.bad_switches.clear()
+        if sim.saved is not None and not sim.options.storage_stays:
+            sim.saved.repair()
         for host in sim.hosts:
             host.up, host.bad, host.disk_full, host.stalls = True, False, False, False
 

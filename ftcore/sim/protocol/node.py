@@ -9,10 +9,12 @@ from ftcore.engine.agent import AgentCore
 from ftcore.engine.orders import Order
 from ftcore.errors import FtcoreError
 from ftcore.runtime.agent.agent import Agent
+from ftcore.runtime.agent.checkpoints import NodeCheckpoints
 from ftcore.runtime.agent.config import AgentConfig, AgentParts
 from ftcore.runtime.wire.frames import submission
 from ftcore.sim.protocol.environment import Environment
 from ftcore.sim.protocol.hosts import Process, SimHost, SimJournal, SimMachine
+from ftcore.sim.protocol.keepers import KEPT, SimKeeperClient
 from ftcore.sim.protocol.supervisor import IN_PLACE, SimChecker, SimSupervisor
 from ftcore.sim.protocol.training import NodeWorkers
 from ftcore.states.agent import AgentPhase
@@ -42,6 +44,9 @@ class Node(Process):
         self.agent: Agent | None = None
         self.core: AgentCore | None = None
         self.supervisor = SimSupervisor(sim, self, lambda ranks: sim.stopping(self.life, ranks))
+        self.keeper: SimKeeperClient | None = None
+        if sim.saved is not None:
+            self.keeper = sim.saved.client(self, lambda: self.ranks)
         self._ended = ended
         self.run(self._run_agent())
 
@@ -76,13 +81,19 @@ class Node(Process):
             labels={SWITCH: self.host.switch} if self.host.switch else {},
             security=sim.security,
             lead_delay_s=options.lead_delay_s,
+            keeper="simulated" if self.keeper is not None else "",
         )
+        checkpoints = NodeCheckpoints(self.keeper, KEPT)
+        if self.keeper is not None:
+            self.keeper.begin(checkpoints)
+        await checkpoints.prepare()
         parts = AgentParts(
             host=SimHost(self, sim.chance),
             kernel=self.supervisor,
             journal=lambda path: SimJournal(self, str(path), sim.conditions.disk_ns),
-            performers=dict.fromkeys(IN_PLACE, self.supervisor) if options.capable else {},
+            performers=checkpoints.performers(dict.fromkeys(IN_PLACE, self.supervisor) if options.capable else {}),
             make_core=self._make_core,
+            checkpoints=checkpoints,
         )
         checker = SimChecker(sim, self.host) if options.capable else None
         log, transport = sim.log_of(self), sim.transport_of(self)
@@ -95,6 +106,8 @@ class Node(Process):
         else:
             self.outcome = outcome.outcome
         await self.supervisor.close()
+        if self.keeper is not None:
+            self.keeper.bye()
         sim.trace(f"{self.node} ends: {self.outcome}")
 
     def _make_core(self, *args: Any, **options: Any) -> AgentCore:
@@ -114,6 +127,8 @@ class Node(Process):
         """End its workers and break its streams."""
         if self.ranks is not None:
             self.sim.training.stop(self.ranks)
+        if self.keeper is not None:
+            self.keeper.died()
         self.sim.net.cut(self)
         self._ended(self)
 

@@ -68,6 +68,20 @@ DEPARTURE: Final = "departure"
 ADVICE: Final = "advice"
 """An external policy that always passes."""
 
+KEEPER_FAULTS: Final = (
+    "keeper_kill",
+    "keeper_hang",
+    "storage_slow",
+    "storage_full",
+    "storage_gone",
+    "shard_damaged",
+)
+"""Faults of keepers and storage, in jobs whose script registered its state. None may stop healthy training."""
+
+REPLICATED, SHARDED, HYBRID = "replicated", "sharded", "hybrid"
+LAYOUTS: Final = (REPLICATED, SHARDED, HYBRID)
+"""Every rank holds the whole state, or an own part of it, or the part of its place on its node."""
+
 SPIKE: Final = "loss_spike"
 """The loss spikes; training continues, and may be rolled back."""
 
@@ -117,6 +131,8 @@ class SimOptions:
         pauses: healthy workers sometimes stand still.
         keeps_log: masters archive and truncate the log.
         token: the job's token; empty: none.
+        layout: how the script that registered its state spreads it over the ranks; empty: it saves by itself.
+        storage_stays: keepers and storage are not repaired after the first phase.
     """
 
     seed: int
@@ -146,6 +162,8 @@ class SimOptions:
     pauses: bool = False
     keeps_log: bool = False
     token: str = ""
+    layout: str = ""
+    storage_stays: bool = False
 
     @property
     def platform(self) -> bool:
@@ -161,7 +179,7 @@ class SimOptions:
     @property
     def harmless(self) -> bool:
         """Whether only faults of ftcore are enabled: then healthy training must never stop."""
-        return set(self.faults) <= set(OWN_FAULTS)
+        return set(self.faults) <= {*OWN_FAULTS, *KEEPER_FAULTS}
 
 
 def draw(seed: int, nodes: int | None = None) -> SimOptions:
@@ -208,7 +226,7 @@ def draw(seed: int, nodes: int | None = None) -> SimOptions:
         keeps_log=shape.random() < 0.5,
         token="secret" if shape.random() < 0.3 else "",
     )
-    return _with_departures(_with_pauses(_with_spikes(_with_others(options))))
+    return _with_state(_with_departures(_with_pauses(_with_spikes(_with_others(options)))))
 
 
 def _spec(chance: random.Random, shape: random.Random, nodes: int | None, switches: int) -> JobSpec:
@@ -304,6 +322,23 @@ def _with_spikes(options: SimOptions) -> SimOptions:
         options,
         policy=attrs.evolve(options.policy, chain=(entry, *chain)),
         abilities=(*options.abilities, declared),
+    )
+
+
+def _with_state(options: SimOptions) -> SimOptions:
+    """Let the scripts of some jobs register their state; then keepers and the storage may fail, too."""
+    chance = random.Random(f"registered {options.seed}")  # a separate stream, as for the shape
+    if chance.random() < 0.6:
+        return options
+    share = chance.choice((0.0, 0.2, 0.5))
+    faults = tuple(name for name in KEEPER_FAULTS if chance.random() < share)
+    url = "simulated" if chance.random() < 0.8 else ""
+    return attrs.evolve(
+        options,
+        spec=attrs.evolve(options.spec, checkpoints=url),
+        layout=chance.choice(LAYOUTS),
+        faults=(*options.faults, *faults),
+        storage_stays=chance.random() < 0.3,
     )
 
 

@@ -24,7 +24,8 @@ from ftcore.events.codec import decode_fact
 from ftcore.events.envelope import Event
 from ftcore.events.registry import Kind
 from ftcore.runtime.wire import frames
-from ftcore.sim.protocol.checkers import ALL, Checker, ReplayAgrees, Violation, hooks
+from ftcore.sim.protocol.checker import Checker, Violation
+from ftcore.sim.protocol.checkers import ALL, ReplayAgrees, hooks
 from ftcore.sim.protocol.clock import ns
 from ftcore.sim.protocol.environment import Environment
 from ftcore.sim.protocol.hosts import Process, SimMachine
@@ -35,6 +36,7 @@ from ftcore.sim.protocol.node import Node
 from ftcore.sim.protocol.options import SimOptions, draw
 from ftcore.sim.protocol.people import People
 from ftcore.sim.protocol.platform import PlatformWorld
+from ftcore.sim.protocol.saved_state import LoadedRound
 from ftcore.sim.protocol.training import Gang, NodeWorkers
 from ftcore.states.job import ENDED, JobPhase
 from ftcore.states.model import JobState
@@ -137,6 +139,15 @@ class Simulation(Environment):
         self._report(Checker.stepped, gang)
         if self._healed_at >= 0 and gang.round == self.oracle.rounds.newest:
             self._steps_on += 1
+
+    def loaded(self, gang: Gang, done: LoadedRound) -> None:
+        """See ``Environment``."""
+        self._catch_up()
+        self._report(Checker.loaded, gang, done)
+        if done.failed:
+            self.training.give_up(gang)
+        else:
+            self.training.begin(gang, done.step)
 
     # -- reports to checkers
 

@@ -28,9 +28,9 @@ from ftcore.ports import Launch, Performed, Progress, Signs, WorkerExit
 from ftcore.runtime.agent.telemetry.samples import Usage, Wait
 from ftcore.runtime.agent.telemetry.sockets import Connection
 from ftcore.runtime.agent.workers.boundary import BoundaryPerformer
-from ftcore.runtime.agent.workers.environment import RESUME_STEP
+from ftcore.runtime.agent.workers.environment import RESUME, RESUME_STEP
 from ftcore.runtime.checks.protocol import CheckReport
-from ftcore.shm.boundary import SAVES, WAITS, BoundaryState
+from ftcore.shm.boundary import SAVES, STAGES, WAITS, BoundaryState
 from ftcore.sim.protocol.environment import Environment
 from ftcore.sim.protocol.hosts import Process, SimMachine
 from ftcore.sim.protocol.standing import WAITS_FOR_OTHERS
@@ -60,7 +60,9 @@ class SimSupervisor:
         self.ranks: NodeWorkers | None = None
         self.pid = PID
         self._ends: asyncio.Queue[WorkerExit] = asyncio.Queue()
-        self._abilities = BoundaryState(WAITS | SAVES).abilities if sim.options.capable else ()
+        stages = STAGES if sim.saved is not None else 0
+        able = (WAITS | SAVES if sim.options.capable else 0) | stages
+        self._abilities = BoundaryState(able).abilities
         self._at_boundaries = BoundaryPerformer(self, self.progress)
 
     # -- ports.Supervisor
@@ -82,6 +84,7 @@ class SimSupervisor:
         self.pid += BETWEEN_STARTS
         ranks = NodeWorkers(self._process, launch.round, place, self._exited, [True] * place.slots)
         self.ranks = ranks
+        ranks.resume = env.get(RESUME, "")
         resume_step = env.get(RESUME_STEP)
         sim.training.join(ranks, int(resume_step) if resume_step is not None else None)
         conditions.started(ranks)

@@ -2,13 +2,13 @@
 
 This is the ground truth with which checkers compare the log. As with collectives, a round completes steps only while
 all its ranks run and reach each other; otherwise they wait, and time out. Workers resume from the newest checkpoint, or
-from the step in their environment.
+from the step in their environment; those that registered their state load it (``saved_state.py``).
 """
 
 import itertools
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -54,6 +54,7 @@ class NodeWorkers:
         round: their round.
         part: the node's place.
         exited: called with each exit that the agent did not cause.
+        resume: what they must load, as their environment says; empty: nothing.
         alive: whether each runs, by local rank.
         stop_at: the step boundary from which on they wait; 0: none.
         waits: they wait at the boundary behind their last step; otherwise they have begun the next one.
@@ -76,6 +77,7 @@ class NodeWorkers:
     save_at: int = 0
     saved: int = 0
     parked: bool = False
+    resume: str = ""
     standing: Standing | None = None
     findings: list[FindingNote] = attrs.field(factory=list)
     saves: list[CheckpointNote] = attrs.field(factory=list)
@@ -174,6 +176,19 @@ class Gang:
     done: bool = False
 
 
+class RegisteredState(Protocol):
+    """The state of a script that registered it; see ``saved_state.SimSavedState``."""
+
+    def stage(self, gang: Gang) -> None:
+        """A round has completed a step."""
+
+    def save(self, gang: Gang) -> None:
+        """A round saves at a step boundary."""
+
+    def load(self, gang: Gang, directed: int | None) -> None:
+        """A round loads its state; the owner continues with ``JobTraining.begin``."""
+
+
 class JobTraining:
     """The whole job's training.
 
@@ -187,6 +202,9 @@ class JobTraining:
         give_up_s: timeout of a collective in seconds, which ends its process.
         poison: a step at which a rank always fails; 0: none.
         stepped: called after each step of a round.
+
+    Attributes:
+        state: the registered state; None: the script saves and loads by itself.
     """
 
     def __init__(
@@ -210,6 +228,7 @@ class JobTraining:
         self.resumed: list[tuple[int, int]] = []
         self.best = 0
         self._stepped = stepped
+        self.state: RegisteredState | None = None
 
     # -- start
 
@@ -218,10 +237,23 @@ class JobTraining:
         gang = self.gangs.setdefault(ranks.round, Gang(ranks.round, ranks.part.nodes))
         gang.members[ranks.part.group_rank] = ranks
         if len(gang.members) == gang.nodes and gang.step < 0:
-            gang.step = directed if directed is not None else max(self.checkpoints)
-            self.resumed.append((gang.round, gang.step))
+            if self.state is not None:
+                self.state.load(gang, directed)
+            else:
+                self.begin(gang, directed if directed is not None else max(self.checkpoints))
         if len(gang.members) == 1:
             self._tick_later(gang)
+
+    def begin(self, gang: Gang, step: int) -> None:
+        """Let a round begin behind a step."""
+        gang.step = step
+        self.resumed.append((gang.round, step))
+
+    def give_up(self, gang: Gang) -> None:
+        """End the workers of a round, which cannot load their state."""
+        for ranks in list(gang.members.values()):
+            for local_rank in range(ranks.part.slots):
+                self.end(ranks, local_rank, 1)
 
     def roll_back(self, step: int) -> None:
         """Discard checkpoints of later steps."""
@@ -258,7 +290,7 @@ class JobTraining:
     def ill(self, gang: Gang) -> str:
         """Why the round may legitimately be judged to hang; empty: it completes steps, or will by itself."""
         members = list(gang.members.values())
-        if len(members) < gang.nodes:
+        if len(members) < gang.nodes or gang.step < 0:
             return "not whole"
         hosts = [ranks.process.host.name for ranks in members]
         cut = not all(self.net.connected(*pair) for pair in itertools.combinations(hosts, 2))
@@ -266,7 +298,7 @@ class JobTraining:
 
     def _moves(self, gang: Gang) -> bool:
         members = list(gang.members.values())
-        if len(members) < gang.nodes or not all(ranks.whole for ranks in members):
+        if len(members) < gang.nodes or gang.step < 0 or not all(ranks.whole for ranks in members):
             return False
         first, *rest = (ranks.process.host.name for ranks in members)
         return all(self.net.connected(first, other) for other in rest)
@@ -284,7 +316,9 @@ class JobTraining:
             ranks.complete(gang.step, self.clock.now)
         self.best = max(self.best, gang.step)
         self._stepped(gang)
-        if gang.step % self.every == 0:
+        if self.state is not None:
+            self.state.stage(gang)
+        elif gang.step % self.every == 0:
             self.save(gang)
         self.save_requested(gang)
         if gang.step >= self.total:
@@ -302,6 +336,9 @@ class JobTraining:
 
     def save(self, gang: Gang) -> None:
         """Save a checkpoint of the last completed step."""
+        if self.state is not None:
+            self.state.save(gang)
+            return
         if gang.step not in self.checkpoints:
             self.checkpoints.append(gang.step)
         gang.members[0].note_save(gang.step)
@@ -315,7 +352,7 @@ class JobTraining:
         now = self.clock.now
         if gang.stalled_since < 0:
             gang.stalled_since = now
-        patience = self.give_up_ns if len(gang.members) == gang.nodes else MEETING_NS
+        patience = self.give_up_ns if len(gang.members) == gang.nodes and gang.step >= 0 else MEETING_NS
         if now - gang.stalled_since < patience:
             return
         for ranks in list(gang.members.values()):

@@ -142,6 +142,18 @@ def _job_rolled_back(state: JobState, event: Event, data: job.JobRolledBack, cha
     saved.saving = [each for each in saved.saving if each.step <= data.step]
 
 
+@on(checkpoint.StateLoaded)
+def _state_loaded(state: JobState, event: Event, data: checkpoint.StateLoaded, changes: Changes) -> None:
+    """What ranks could not load is not offered again: it is the first of the candidates that they refused."""
+    saved, world = state.training.saved, state.rounds.world
+    if not data.refused or world is None or world.round != data.round or world.resume is None:
+        return
+    refused = world.resume
+    if not saved.is_unusable(refused.step, refused.round, refused.source):
+        load = LoadState(step=refused.step, round=refused.round, source=refused.source)
+        saved.refused = [*saved.refused, load][-SAVING_MAX:]
+
+
 def resumed(state: JobState, resume: Resume | None) -> None:
     """Record what the workers of a new round load; what two rounds in a row began from in vain is not used again."""
     saved = state.training.saved

@@ -395,14 +395,16 @@ def _order_obeyed(state: JobState, event: Event, data: node.OrderObeyed, changes
         return
     found, ordered = answer
     del ordered.waiting[found.node]
+    plan = plan_of(state, data.effect)
+    if plan is not None and plan.persists and data.step is not None:
+        plan.saved_step = max(plan.saved_step or 0, data.step)
     if isinstance(ordered.command, OF_KEEPER):
         return  # it is about no worker
     if getattr(ordered.command, "round", found.round) < found.round:
         return  # the order was about workers of an older round
-    if isinstance(ordered.command, FindBoundary):
-        finder = plan_of(state, data.effect) or hold_of(state, data.effect)
-        if finder is not None:
-            finder.boundary = max(finder.boundary, data.boundary)
+    finder = plan or hold_of(state, data.effect)
+    if isinstance(ordered.command, FindBoundary) and finder is not None:
+        finder.boundary = max(finder.boundary, data.boundary)
     trigger = f"order.obeyed/{tag_of(ordered.command)}"
     step_node(state, found, trigger, changes)
     if isinstance(ordered.command, ParkWorkers):

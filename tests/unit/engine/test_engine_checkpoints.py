@@ -8,6 +8,7 @@ import pytest
 
 from ftcore.cli.ctl_lines import summary
 from ftcore.commands import CommitCheckpoint, PersistShards, SaveCheckpoint
+from ftcore.engine.checkpoints import awaits_manifest
 from ftcore.engine.orders import Buddy, order_for, slice_of
 from ftcore.engine.turn import Turn, own_fact, sequence
 from ftcore.events.checkpoint import (
@@ -18,6 +19,7 @@ from ftcore.events.checkpoint import (
     ReplicasFound,
     Resume,
     ShardPersisted,
+    StateLoaded,
 )
 from ftcore.events.incident import IncidentContinued, IncidentEscalated
 from ftcore.events.job import JobRolledBack, JobSpec
@@ -280,6 +282,60 @@ def test_a_job_ends_only_after_its_last_checkpoint() -> None:
     committed(driver, 9)
     answer(driver, CommitCheckpoint, "node0")
     assert driver.state.phase == "succeeded"
+
+
+def test_the_newest_manifest_is_ordered_first_and_alone_delays_the_end() -> None:
+    """Storage that is slower than the saves always has an older one to write; the end of a job does not wait for it."""
+    driver = job()
+    for step in (7, 8, 9):
+        persist(driver, "node0", shard(0, step))
+    (first,) = open_orders(driver, CommitCheckpoint)
+    assert first.command.step == 7
+    committed(driver, 7)
+    answer(driver, CommitCheckpoint, "node0")
+    (second,) = open_orders(driver, CommitCheckpoint)
+    assert second.command.step == 9
+    driver.finish()
+    assert driver.state.phase == "running"
+    committed(driver, 9)
+    answer(driver, CommitCheckpoint, "node0")
+    assert driver.state.phase == "succeeded"
+    assert verify(driver.events).mismatches == ()
+
+
+def test_a_plan_waits_for_no_manifest_of_a_later_save() -> None:
+    """Only for one up to the step that its own save ended with, unless a newer one is complete."""
+    driver = job()
+    for step in (7, 8, 9):
+        persist(driver, "node0", shard(0, step))
+    assert awaits_manifest(driver.state, 7) and awaits_manifest(driver.state)
+    assert not awaits_manifest(driver.state, 6)
+    committed(driver, 9)
+    assert not awaits_manifest(driver.state, 7) and not awaits_manifest(driver.state)
+
+
+def test_what_ranks_could_not_load_is_not_offered_again() -> None:
+    """The state that the round was to resume from is the first of those that were refused."""
+    driver = job()
+    committed(driver, 5)
+    committed(driver, 9)
+    for expected, refused in ((9, ("step 9: damaged",)), (5, ())):
+        rounds = len(of(driver, WorldFormed))
+        driver.fail("node1", exitcode=-11)
+        driver.settle(step=False)
+        while len(of(driver, WorldFormed)) == rounds:
+            assert driver.wait()
+            driver.settle(step=False)
+        formed = of(driver, WorldFormed)[-1]
+        assert formed.resume is not None and formed.resume.step == expected
+        life = driver.state.membership.nodes["node0"].incarnation
+        loaded = StateLoaded(
+            node="node0", incarnation=life, round=formed.round, step=5, source="storage", seconds=0.1, refused=refused
+        )
+        for _ in range(2):
+            driver.say("node0", loaded)
+    assert len(driver.state.training.saved.refused) == 1 and not driver.state.training.saved.unusable
+    assert verify(driver.events).mismatches == ()
 
 
 def test_failed_saves_raise_one_alert_until_one_succeeds() -> None:

@@ -186,6 +186,23 @@ def test_a_killed_keeper_is_replaced_at_the_next_save(tmp_path: Path) -> None:
     run(body())
 
 
+def test_a_save_does_not_overwrite_what_was_loaded(tmp_path: Path) -> None:
+    """If ranks go on from an older step than the newest in memory, that one is overwritten first."""
+
+    async def body() -> None:
+        async with agent(tmp_path) as link:
+            before = worker(tmp_path)
+            assert await blocking(stage, before, 8, b"x") and await blocking(stage, before, 9, b"x")
+            before.close()
+            after = worker(tmp_path, round_=2)
+            loaded = {"step": 8, "source": "memory", "seconds": 0.1, "refused": [], "local_ranks": 1}
+            await blocking(after.loaded, loaded)
+            assert await blocking(stage, after, 10, b"y")
+            assert steps(await link.held()) == [8, 10]
+
+    run(body())
+
+
 def test_the_successor_of_a_dead_agent_takes_the_keeper_over(tmp_path: Path) -> None:
     """With what it holds; meanwhile the keeper writes it."""
 
