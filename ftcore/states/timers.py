@@ -235,6 +235,11 @@ def due(state: JobState, timer: Timer) -> int | None:
     return state.deadlines.get(timer.key)
 
 
+def all_due(state: JobState) -> dict[str, int]:
+    """Return when each running timer expires, in nanoseconds of the master's clock, by key."""
+    return dict(state.deadlines)
+
+
 def expire(state: JobState, key: str, due_at: int) -> Timer | None:
     """Stop a timer whose expiry is a fact.
 

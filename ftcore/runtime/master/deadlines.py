@@ -18,6 +18,7 @@ from ftcore.events.deadline import DeadlineExpired
 from ftcore.ids import Nanoseconds, seconds
 from ftcore.ports import Clock
 from ftcore.runtime.master.sequencer import Sequencer
+from ftcore.states import timers
 
 FROZEN_S = 1.0
 """A wait that overruns by this much means that the process was frozen and answers are still unread."""
@@ -38,7 +39,7 @@ class Deadlines:
         self._clock = clock
         self._lease_s = lease_s
         self._grace_from = clock.now()
-        self._inherited = {} if trusted else dict(sequencer.state.deadlines)
+        self._inherited = {} if trusted else timers.all_due(sequencer.state)
         self._unknown_ns = self._grace_from - sequencer.state.time
         self._expiring: set[tuple[str, int]] = set()
         self._changed = asyncio.Event()
@@ -66,9 +67,10 @@ class Deadlines:
             Seconds until the next deadline; None: nothing to do before the next commit.
         """
         state = self._sequencer.state
-        if not state.deadlines or self._sequencer.ahead or state.log.poisoned:
+        running = timers.all_due(state)
+        if not running or self._sequencer.ahead or state.log.poisoned:
             return None
-        coming = min(state.deadlines.items(), key=lambda timer: (self._extended(*timer), timer))
+        coming = min(running.items(), key=lambda timer: (self._extended(*timer), timer))
         if coming in self._expiring:
             return None
         left = self._remaining(*coming)
