@@ -9,7 +9,7 @@ from ftcore.events.world import Member, WorldBatch
 from ftcore.ids import EffectId, Term
 from ftcore.policies.traits import Trait, having, limit
 from ftcore.states.model import ActionState, JobState
-from ftcore.states.training import Skip
+from ftcore.states.training import RollbackState, Skip
 
 
 @attrs.frozen(kw_only=True)
@@ -49,6 +49,7 @@ class Slice:
         batch: the global batch; None: the job does not declare it.
         buddies: the nodes to which its shards are copied.
         wards: the nodes of whose shards it holds copies.
+        rollbacks: what earlier rounds saved and these rollbacks left behind is not loaded, even if nothing else is.
     """
 
     group_rank: int
@@ -68,6 +69,7 @@ class Slice:
     batch: WorldBatch | None = None
     buddies: tuple[Buddy, ...] = ()
     wards: tuple[str, ...] = ()
+    rollbacks: tuple[RollbackState, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -156,6 +158,7 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
         batch=world.batch,
         buddies=tuple(_buddy(state, world.members[seat].node) for seat in world.buddies_of(group_rank)),
         wards=tuple(world.members[seat].node for seat in world.wards_of(group_rank)),
+        rollbacks=tuple(state.training.saved.rollbacks),
     )
 
 

@@ -23,6 +23,8 @@ from ftcore.events.checkpoint import (
     BatchesSkipped,
     CheckpointCommitted,
     CheckpointFailed,
+    CheckpointFound,
+    CheckpointOnStorage,
     HeldShard,
     MemoryHeld,
     ShardPersisted,
@@ -31,6 +33,7 @@ from ftcore.events.checkpoint import (
 from ftcore.ids import Round
 from ftcore.ports import Performed, Performer
 from ftcore.runtime.keeper.config import BuddyAddress, BuddyPlan
+from ftcore.runtime.keeper.search import FoundOnStorage
 
 REASON_CHARS_MAX = 300
 """Length to which reasons in facts are truncated."""
@@ -88,7 +91,10 @@ class NodeCheckpoints:
     def __init__(self, keeper: KeeperClientPort | None = None, keep: int = 0, keep_every: int = 0) -> None:
         self._keeper = keeper
         self._keep, self._keep_every = keep, keep_every
-        self._record: Callable[[Any], None] = lambda fact: None
+        self._record_now: Callable[[Any], None] = lambda fact: None
+        self._is_welcomed = False
+        self._waiting: list[Any] = []
+        self._found: list[FoundOnStorage] = []
         self._who: Callable[[], tuple[str, str]] = lambda: ("", "")
         self._held: list[dict[str, Any]] | None = None
         self._loaded: dict[int, dict[int, dict[str, Any]]] = {}
@@ -102,7 +108,7 @@ class NodeCheckpoints:
             record: records a fact.
             who: returns the node and the incarnation of the agent.
         """
-        self._record, self._who = record, who
+        self._record_now, self._who = record, who
 
     def performers(self, others: Mapping[type[Any], Performer]) -> dict[type[Any], Performer]:
         """The performers of orders, with those of this object if there is a keeper."""
@@ -112,9 +118,31 @@ class NodeCheckpoints:
         return {**others, **dict.fromkeys((SaveCheckpoint, PersistShards, CommitCheckpoint), self)}
 
     def welcomed(self, log: str) -> None:
-        """A master has named the log of the job."""
-        if self._keeper is not None:
-            self._keeper.configure(log)
+        """A master has named the log of the job: what the keeper and the storage have of this log is reported."""
+        if self._keeper is None:
+            return
+        is_same = self._keeper.log in ("", log)
+        self._keeper.configure(log)
+        self._is_welcomed = True
+        waiting, self._waiting = self._waiting, []
+        for fact in waiting if is_same else ():
+            self._record_now(fact)
+        found = tuple(
+            CheckpointOnStorage(round=each.round, step=each.step, where=each.where)
+            for each in self._found
+            if each.log == log
+        )
+        self._found = []
+        if found:
+            node, life = self._who()
+            self._record_now(CheckpointFound(node=node, incarnation=life, checkpoints=found))
+
+    def _record(self, fact: Any) -> None:
+        """Record a fact of the keeper, once it is known that it belongs to the job's log."""
+        if self._is_welcomed:
+            self._record_now(fact)
+        else:
+            self._waiting.append(fact)
 
     @property
     def copies_port(self) -> int:
@@ -130,6 +158,10 @@ class NodeCheckpoints:
     async def prepare(self) -> None:
         """Look up what the keeper holds, for ``report_prepared``."""
         self._held = await self._look()
+
+    def found(self, checkpoints: Sequence[FoundOnStorage]) -> None:
+        """Report these checkpoints on storage, if they are of the job's log."""
+        self._found = list(checkpoints)
 
     def report_prepared(self) -> None:
         """Report what ``prepare`` found, right behind ``node.joined``: the next world depends on it."""
@@ -155,7 +187,7 @@ class NodeCheckpoints:
         assert self._keeper is not None
         node, life = self._who()
         held = tuple(map(_shard, shards))
-        self._record(MemoryHeld(node=node, incarnation=life, log=self._keeper.log, shards=held))
+        self._record_now(MemoryHeld(node=node, incarnation=life, log=self._keeper.log, shards=held))
 
     # -- orders
 
@@ -182,16 +214,7 @@ class NodeCheckpoints:
         except FtcoreError as error:
             self._failed(command.round, command.step, f"its manifest: {error}")
             raise
-        self._record(
-            CheckpointCommitted(
-                round=command.round,
-                step=command.step,
-                where=str(done["path"]),
-                kept=self._keep,
-                keep_every=self._keep_every,
-                own=True,
-            )
-        )
+        self._committed(command.round, command.step, str(done["path"]))
         return Performed()
 
     async def _stage(self, keeper: KeeperClientPort, command: SaveCheckpoint) -> Performed:
@@ -215,6 +238,12 @@ class NodeCheckpoints:
                 raise Refused(_reasons(failed))
         return done
 
+    def _committed(self, round_: int, step: int, where: str) -> None:
+        kept, keep_every = self._keep, self._keep_every
+        self._record(
+            CheckpointCommitted(round=round_, step=step, where=where, kept=kept, keep_every=keep_every, own=True)
+        )
+
     # -- what the keeper reports
 
     def on_persisted(self, message: Mapping[str, Any]) -> None:
@@ -229,6 +258,10 @@ class NodeCheckpoints:
             seconds=round(float(message["seconds"]), 3),
         )
         self._record(persisted)
+
+    def on_committed(self, message: Mapping[str, Any]) -> None:
+        """The keeper has committed a checkpoint without an agent."""
+        self._committed(int(message["round"]), int(message["step"]), str(message["path"]))
 
     def on_failed(self, message: Mapping[str, Any]) -> None:
         """A shard could not be written."""

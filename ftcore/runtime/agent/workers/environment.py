@@ -25,6 +25,10 @@ CHECKPOINTS = "FTCORE_CHECKPOINTS"
 RESUME = "FTCORE_RESUME"
 """The state that the script must load, as JSON: ``{"step", "round", "source", "where"}``. Not set: none is known."""
 
+ROLLBACKS = "FTCORE_ROLLBACKS"
+"""The rollbacks of the job, as a JSON list of ``{"round", "step"}``: later steps of rounds before that one are not
+loaded. Not set: there was none."""
+
 ROUND = "FTCORE_ROUND"
 """The round of the worker; set with ``FTCORE_KEEPER``."""
 
@@ -35,7 +39,7 @@ LOCAL_RANK = "FTCORE_LOCAL_RANK"
 """The worker's rank on the node, for the keeper: with ``--virtual-local-rank``, LOCAL_RANK is 0 on all of them. Set
 with ``FTCORE_KEEPER``."""
 
-OWN = (RESUME_STEP, SKIP, KEEPER, CHECKPOINTS, RESUME, ROUND, LOCAL_RANK, BATCH)
+OWN = (RESUME_STEP, SKIP, KEEPER, CHECKPOINTS, RESUME, ROLLBACKS, ROUND, LOCAL_RANK, BATCH)
 """Variables of ftcore; a worker inherits none of them."""
 
 
@@ -53,6 +57,8 @@ def own_env(part: Slice, round_: int, keeper: str, checkpoints: str) -> dict[str
         env |= {KEEPER: keeper, CHECKPOINTS: checkpoints, ROUND: str(round_)}
         if part.resume is not None:
             env[RESUME] = msgspec.json.encode(part.resume).decode()
+        if part.rollbacks:
+            env[ROLLBACKS] = msgspec.json.encode(part.rollbacks).decode()
     if part.resume_step is not None:
         env[RESUME_STEP] = str(part.resume_step)
     if part.batch is not None:
