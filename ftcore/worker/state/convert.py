@@ -23,8 +23,9 @@ from ftcore.checkpoint.layout import ITEM_BYTES, Piece, overlap
 from ftcore.checkpoint.storage import Storage
 from ftcore.errors import CheckpointError
 from ftcore.worker.state.collect import decoded
+from ftcore.worker.state.filling import tensor_of
 from ftcore.worker.state.layouts import dtype_name
-from ftcore.worker.state.reader import open_directory, tensor_of
+from ftcore.worker.state.reader import open_directory
 from ftcore.worker.state.shards import StoredShards
 from ftcore.worker.state.trees import TreePath, text_of
 from ftcore.worker.state.writer import NewCheckpoint, encoded, records_of

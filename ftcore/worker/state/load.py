@@ -32,8 +32,8 @@ from ftcore.shm.staging import StagingSlot
 from ftcore.worker._keeper import KeeperClient
 from ftcore.worker.state import fetch, replicas, rng, spread
 from ftcore.worker.state.collect import StateCollection, decoded
+from ftcore.worker.state.filling import fill, pieces_of
 from ftcore.worker.state.parts import LoadTarget, StoredShape
-from ftcore.worker.state.reader import fill, pieces_of
 from ftcore.worker.state.shards import HeldShards, SavedShards, SavedStep, open_stored, shapes_of
 
 MEMORY = "memory"
