@@ -51,6 +51,11 @@ class SocketPath:
         """Whether the path still is this process's socket."""
         return self._inode is not None and self._found() == self._inode
 
+    @property
+    def missing(self) -> bool:
+        """Whether nothing has the path."""
+        return self._found() is None
+
     def remove(self) -> None:
         """Remove the socket if it is this process's."""
         if self.is_ours():

@@ -35,7 +35,14 @@ from ftcore.commands import (
     StopWorkers,
 )
 from ftcore.events.action import ActionFailed, ActionOrdered
-from ftcore.events.checkpoint import BatchesSkipped, CheckpointCommitted, CheckpointFailed, Resume, StateLoaded
+from ftcore.events.checkpoint import (
+    BatchesSkipped,
+    CheckpointCommitted,
+    CheckpointFailed,
+    CheckpointFound,
+    Resume,
+    StateLoaded,
+)
 from ftcore.events.health import HealthJudged
 from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentContinued, IncidentEscalated
 from ftcore.events.job import DataSkipped, JobRolledBack
@@ -368,6 +375,9 @@ _SENTENCES: dict[type[Any], Callable[[Any], str]] = {
     HealthChecked: lambda data: f"{data.node} is {data.verdict}{reason_suffix(data.detail)}",
     NodeQuarantined: lambda data: f"{data.node} is quarantined: {about(data.node, data.reason)}",
     CheckpointCommitted: lambda data: f"the checkpoint of step {data.step} is committed",
+    CheckpointFound: lambda data: (
+        f"{data.node} has found checkpoints on storage, the newest one of step {data.checkpoints[0].step}"
+    ),
     CheckpointFailed: lambda data: f"{data.node} could not write the checkpoint of step {data.step}: {data.reason}",
     StateLoaded: loaded_text,
     BatchesSkipped: skipped_text,

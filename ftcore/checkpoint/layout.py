@@ -85,6 +85,8 @@ class ShardIndex(msgspec.Struct, frozen=True, kw_only=True):
         groups: the number of replica groups.
         pieces: its pieces, in order of their data.
         values: the rank's Python values, as ``values.encode`` wrote them.
+        tensors: whether it has the state of its replica group, which may be without a tensor. Other ranks of the
+            group stage only their Python values.
     """
 
     job: str
@@ -97,6 +99,7 @@ class ShardIndex(msgspec.Struct, frozen=True, kw_only=True):
     groups: int
     pieces: tuple[Piece, ...]
     values: str = "{}"
+    tensors: bool = True
 
 
 def placed(pieces: Iterable[Piece]) -> tuple[tuple[Piece, ...], int]:

@@ -41,7 +41,7 @@ def to_remove(
     complete = [each for each in mine if each.complete]
     if not complete:
         return []
-    live = _live(complete)
+    live = newest_first(complete)
     kept = {each.directory for each in live[: max(keep_last, 1)]} | set(tagged)
     if keep_every > 0:
         kept |= {each.directory for each in _milestones(live, keep_every)}
@@ -55,14 +55,17 @@ def to_remove(
     return [each.directory for each in mine if each.directory in useless - kept]
 
 
-def _live(complete: list[FoundCheckpoint]) -> list[FoundCheckpoint]:
+def newest_first(complete: Iterable[FoundCheckpoint]) -> list[FoundCheckpoint]:
     """The checkpoints that no rollback made useless, from the newest to the oldest one.
 
     Within a log, a checkpoint is useless if one of a later round has no higher step.
+
+    Args:
+        complete: complete checkpoints of one job.
     """
     found: list[FoundCheckpoint] = []
     lowest: dict[str, int] = {}
-    for each in reversed(complete):
+    for each in reversed(by_age(list(complete))):
         if each.step < lowest.get(each.log, each.step + 1):
             lowest[each.log] = each.step
             found.append(each)

@@ -293,6 +293,9 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     checkpoint.StateLoaded: loaded_text,
     checkpoint.BatchesSkipped: skipped_text,
     checkpoint.ReplicasFound: lambda data: f"round {data.round}: {groups_text(data.groups)}",
+    checkpoint.CheckpointFound: lambda data: (
+        f"{data.node}: on storage: " + listed([f"step {each.step} of round {each.round}" for each in data.checkpoints])
+    ),
     checkpoint.CheckpointCommitted: lambda data: f"step {data.step} of round {data.round}{reason_suffix(data.where)}",
     job.JobRolledBack: _rolled_back,
     job.DataSkipped: lambda data: f"{data.amount} {data.unit} after step {data.step}: {data.reason}",

@@ -9,7 +9,7 @@ from ftcore.events.world import Member, WorldBatch
 from ftcore.ids import EffectId, Term
 from ftcore.policies.traits import Trait, having, limit
 from ftcore.states.model import ActionState, JobState
-from ftcore.states.training import Skip
+from ftcore.states.training import RollbackState, Skip
 
 
 @attrs.frozen(kw_only=True)
@@ -50,6 +50,7 @@ class Slice:
         buddies: the nodes to which its shards are copied.
         wards: the nodes of whose shards it holds copies.
         persist_every: steps between two saves to storage, for workers that leave it to the master; 0: not chosen yet.
+        rollbacks: what earlier rounds saved and these rollbacks left behind is not loaded, even if nothing else is.
     """
 
     group_rank: int
@@ -70,6 +71,7 @@ class Slice:
     buddies: tuple[Buddy, ...] = ()
     wards: tuple[str, ...] = ()
     persist_every: int = 0
+    rollbacks: tuple[RollbackState, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -159,6 +161,7 @@ def _slice(state: JobState, group_rank: int, member: Member) -> Slice:
         buddies=tuple(_buddy(state, world.members[seat].node) for seat in world.buddies_of(group_rank)),
         wards=tuple(world.members[seat].node for seat in world.wards_of(group_rank)),
         persist_every=world.persist_every,
+        rollbacks=tuple(state.training.saved.rollbacks),
     )
 
 

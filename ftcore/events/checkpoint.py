@@ -149,6 +149,39 @@ class IntervalChosen:
     most_s: float
 
 
+@attrs.frozen(kw_only=True)
+class CheckpointOnStorage:
+    """A complete checkpoint of ftcore on storage.
+
+    Args:
+        round: the round that saved it.
+        step: its step.
+        where: its location.
+    """
+
+    round: int
+    step: int
+    where: str
+
+
+@fact("checkpoint.found")
+@attrs.frozen(kw_only=True)
+class CheckpointFound:
+    """An agent that found no living master has found checkpoints of this log on storage.
+
+    A keeper may have committed them after its agent had ended, so that no ``checkpoint.committed`` reported them.
+
+    Args:
+        node: the node's name.
+        incarnation: the agent's incarnation.
+        checkpoints: the newest ones that no rollback made useless, the newest first.
+    """
+
+    node: str
+    incarnation: str
+    checkpoints: tuple[CheckpointOnStorage, ...]
+
+
 @fact("state.loaded")
 @attrs.frozen(kw_only=True)
 class StateLoaded:

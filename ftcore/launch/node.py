@@ -33,6 +33,7 @@ from ftcore.runtime.agent.checkpoints import NodeCheckpoints
 from ftcore.runtime.agent.config import LEAVE_MARGIN_S, AgentConfig, AgentParts, Outcome
 from ftcore.runtime.agent.health import HealthCheck, accelerators
 from ftcore.runtime.agent.keeper_link import KeeperLink
+from ftcore.runtime.agent.search import search
 from ftcore.runtime.agent.workers import processes
 from ftcore.runtime.agent.workers.boundary import BoundaryPerformer, performers_of
 from ftcore.runtime.agent.workers.pace import SavePacer
@@ -148,9 +149,11 @@ async def _run_agent(config: NodeConfig, supervise: Supervise, log: EventLog, re
         reaper,
         lambda reason: agent.cannot_lead(reason) if agent is not None else None,
     )
+    is_first = False
     if config.leads and config.agent.lead_delay_s == 0:
         leader = await log.leader()
         if leader is None or not leader.alive:
+            is_first = True
             candidates.start(0)
     supervisor = supervise(config, reaper, lambda: agent)
     keeper = await _keeper(config, reaper)
@@ -158,6 +161,9 @@ async def _run_agent(config: NodeConfig, supervise: Supervise, log: EventLog, re
     try:
         at_boundaries = _at_boundaries(supervisor)
         checkpoints = _checkpoints(config, keeper)
+        url = config.agent.submission.spec.checkpoints
+        if is_first and keeper is not None and url:
+            checkpoints.found(await search(reaper, url, config.agent.job))
         await checkpoints.prepare()
         agent = Agent(
             config.agent,
@@ -233,6 +239,7 @@ def _checkpoints(config: NodeConfig, keeper: KeeperLink | None) -> NodeCheckpoin
         keeper.events.loaded = checkpoints.on_loaded
         keeper.events.skipped = checkpoints.on_skipped
         keeper.events.replicas = checkpoints.on_replicas
+        keeper.events.committed = checkpoints.on_committed
     return checkpoints
 
 

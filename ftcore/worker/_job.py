@@ -41,6 +41,7 @@ LOCAL_RANK_ENV: Final = "FTCORE_LOCAL_RANK"
 """The rank of this process on its node; LOCAL_RANK may be 0 on all of them."""
 
 RESUME_ENV: Final = "FTCORE_RESUME"
+ROLLBACKS_ENV: Final = "FTCORE_ROLLBACKS"
 CHECKPOINTS_ENV: Final = "FTCORE_CHECKPOINTS"
 RESUME_STEP_ENV: Final = "FTCORE_RESUME_STEP"
 """After a rollback, the newest step that may be resumed from."""
@@ -182,11 +183,12 @@ class TrainingJob:
         """
         if self._collection is None:
             return 0
-        from ftcore.worker.state.load import StateLoader
+        from ftcore.worker.state.load import ResumeChoice, StateLoader
 
         where = os.environ.get(CHECKPOINTS_ENV, "")
         limit = os.environ.get(RESUME_STEP_ENV, "")
-        loader = StateLoader(self._collection, self._keeper, _resume(where), where, int(limit) if limit else None)
+        choice = ResumeChoice(_resume(where), where, int(limit) if limit else None, _rollbacks())
+        loader = StateLoader(self._collection, self._keeper, choice)
         self.loaded = loader.load()
         if self._keeper is not None:
             self._keeper.loaded({**self.loaded._asdict(), "local_ranks": _local_ranks()})
@@ -398,6 +400,11 @@ def _resume(checkpoints: str) -> "SavedStep | None":
     found = json.loads(text)
     where = found.get("where") or checkpoints if found["source"] == "storage" else ""
     return SavedStep(int(found["step"]), int(found["round"]), found["source"], where)
+
+
+def _rollbacks() -> tuple[tuple[int, int], ...]:
+    found = json.loads(os.environ.get(ROLLBACKS_ENV, "[]"))
+    return tuple((int(each["round"]), int(each["step"])) for each in found)
 
 
 _of_process: TrainingJob | None = None

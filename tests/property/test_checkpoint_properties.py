@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -62,7 +63,17 @@ def test_retention_never_removes_what_is_needed(
             assert each.problem not in (ProblemKind.NEWER, ProblemKind.UNREADABLE, ProblemKind.FOREIGN)
 
 
-@given(checkpoints, st.integers(1, 4), st.integers(0, 20))
+def in_time(found: list[FoundCheckpoint]) -> list[FoundCheckpoint]:
+    """The same checkpoints, each changed no earlier than those before it in its log."""
+    made = []
+    for log in sorted({each.log for each in found}):
+        mine = sorted((each for each in found if each.log == log), key=lambda each: (each.round, each.step))
+        times = sorted(each.modified for each in mine)
+        made += [msgspec.structs.replace(each, modified=time) for each, time in zip(mine, times, strict=True)]
+    return made
+
+
+@given(checkpoints.map(in_time), st.integers(1, 4), st.integers(0, 20))
 def test_retention_is_stable(found: list[FoundCheckpoint], keep_last: int, keep_every: int) -> None:
     """After it, there is nothing more to remove; and the newest one is the same, in whatever order they are listed."""
     removed = to_remove(found, keep_last, keep_every, job="demo")

@@ -25,6 +25,8 @@ from ftcore.events.checkpoint import (
     BatchesSkipped,
     CheckpointCommitted,
     CheckpointFailed,
+    CheckpointFound,
+    CheckpointOnStorage,
     HeldShard,
     MemoryHeld,
     ReplicasFound,
@@ -34,6 +36,7 @@ from ftcore.events.checkpoint import (
 from ftcore.ids import Round
 from ftcore.ports import Performed, Performer
 from ftcore.runtime.keeper.config import BuddyAddress, BuddyPlan
+from ftcore.runtime.keeper.search import FoundOnStorage
 
 REASON_CHARS_MAX = 300
 """Length to which reasons in facts are truncated."""
@@ -92,12 +95,14 @@ class NodeCheckpoints:
         self._keeper = keeper
         self._keep, self._keep_every = keep, keep_every
         self._record: Callable[[Any], None] = lambda fact: None
+        self._reports: list[Callable[[], None]] = []
+        self._has_joined = self._is_welcomed = False
+        self._found: list[FoundOnStorage] = []
         self._who: Callable[[], tuple[str, str]] = lambda: ("", "")
         self._held: list[dict[str, Any]] | None = None
         self._loaded: dict[int, dict[int, dict[str, Any]]] = {}
         self._skipped: dict[tuple[int, int], set[int]] = {}
         self._of_workers: Mapping[type[Any], Performer] = {}
-        self._early: list[Callable[[], None]] | None = []
 
     def attach(self, record: Callable[[Any], None], who: Callable[[], tuple[str, str]]) -> None:
         """Report facts of the keeper from now on.
@@ -117,9 +122,37 @@ class NodeCheckpoints:
         return {**others, **dict.fromkeys((SaveCheckpoint, PersistShards, CommitCheckpoint, *parks), self)}
 
     def welcomed(self, log: str) -> None:
-        """A master has named the log of the job."""
-        if self._keeper is not None:
-            self._keeper.configure(log)
+        """A master has named the log of the job: what the keeper and the storage have of this log is reported."""
+        if self._keeper is None:
+            return
+        if self._keeper.log not in ("", log):
+            self._reports = []  # about a log that was replaced
+        self._keeper.configure(log)
+        self._is_welcomed = True
+        found = tuple(
+            CheckpointOnStorage(round=each.round, step=each.step, where=each.where)
+            for each in self._found
+            if each.log == log
+        )
+        self._found = []
+        if found:
+            self._report(lambda: self._on_storage(found))
+        self._report_waiting()
+
+    def _on_storage(self, found: tuple[CheckpointOnStorage, ...]) -> None:
+        node, life = self._who()
+        self._record(CheckpointFound(node=node, incarnation=life, checkpoints=found))
+
+    def _report(self, report: Callable[[], None]) -> None:
+        """Report something of the keeper once the agent has joined, and it is known that it is of the job's log."""
+        self._reports.append(report)
+        self._report_waiting()
+
+    def _report_waiting(self) -> None:
+        if self._has_joined and self._is_welcomed:
+            reports, self._reports = self._reports, []
+            for report in reports:
+                report()
 
     @property
     def copies_port(self) -> int:
@@ -134,30 +167,26 @@ class NodeCheckpoints:
 
     async def prepare(self) -> None:
         """Look up what the keeper holds, for ``report_prepared``; from now on, reports of the keeper wait for that."""
-        self._early = [] if self._early is None else self._early
+        self._has_joined = False
         self._held = await self._look()
+
+    def found(self, checkpoints: Sequence[FoundOnStorage]) -> None:
+        """Report these checkpoints on storage, if they are of the job's log."""
+        self._found = list(checkpoints)
 
     def report_prepared(self) -> None:
         """Report what ``prepare`` found, right behind ``node.joined``: the next world depends on it."""
         if self._held is not None:
-            self._report(self._held)
+            self._report_memory(self._held)
         self._held = None
-        early, self._early = self._early or [], None
-        for report in early:
-            report()
-
-    def _joined(self, report: Callable[[], None]) -> None:
-        """Report something once the agent has joined."""
-        if self._early is None:
-            report()
-        else:
-            self._early.append(report)
+        self._has_joined = True
+        self._report_waiting()
 
     async def report_held(self) -> None:
         """Report what the keeper holds; nothing if there is no keeper."""
         found = await self._look()
         if found is not None:
-            self._report(found)
+            self._report_memory(found)
 
     async def _look(self) -> list[dict[str, Any]] | None:
         if self._keeper is None or not self._keeper.alive:
@@ -167,7 +196,7 @@ class NodeCheckpoints:
         except FtcoreError:
             return []  # it has just ended, and its memory is lost
 
-    def _report(self, shards: Sequence[Mapping[str, Any]]) -> None:
+    def _report_memory(self, shards: Sequence[Mapping[str, Any]]) -> None:
         assert self._keeper is not None
         node, life = self._who()
         held = tuple(map(_shard, shards))
@@ -200,23 +229,14 @@ class NodeCheckpoints:
         except FtcoreError as error:
             self._failed(command.round, command.step, f"its manifest: {error}")
             raise
-        self._record(
-            CheckpointCommitted(
-                round=command.round,
-                step=command.step,
-                where=str(done["path"]),
-                kept=self._keep,
-                keep_every=self._keep_every,
-                own=True,
-            )
-        )
+        self._committed(command.round, command.step, str(done["path"]))
         return Performed()
 
     async def _stage(self, keeper: KeeperClientPort, command: SaveCheckpoint) -> Performed:
         """Let the living workers stage; what those that have ended have staged before counts as well."""
         staged = await keeper.stage(command.round)
         held = await keeper.held()
-        self._report(held)
+        self._report_memory(held)
         own = [shard for shard in held if not shard["copy"]]
         steps = [shard["step"] for shard in own if shard["round"] == command.round and shard["tensors"]]
         if not steps:
@@ -238,16 +258,39 @@ class NodeCheckpoints:
         await self.report_held()
         return done
 
+    def _committed(self, round_: int, step: int, where: str) -> None:
+        kept, keep_every = self._keep, self._keep_every
+        self._record(
+            CheckpointCommitted(round=round_, step=step, where=where, kept=kept, keep_every=keep_every, own=True)
+        )
+
     # -- what the keeper reports
 
     def on_persisted(self, message: Mapping[str, Any]) -> None:
         """A shard is on storage."""
-        self._joined(lambda: self._persisted(message))
+        self._report(lambda: self._persisted(message))
 
     def on_failed(self, message: Mapping[str, Any]) -> None:
         """A shard could not be written."""
         error = f"rank {message['rank']}: {message['error']}"
-        self._joined(lambda: self._failed(int(message["round"]), int(message["step"]), error))
+        self._report(lambda: self._failed(int(message["round"]), int(message["step"]), error))
+
+    def on_committed(self, message: Mapping[str, Any]) -> None:
+        """The keeper has committed a checkpoint without an agent."""
+        step, where = int(message["step"]), str(message["path"])
+        self._report(lambda: self._committed(int(message["round"]), step, where))
+
+    def on_loaded(self, message: Mapping[str, Any]) -> None:
+        """A worker has restored its state; the node's report follows when all of its workers have."""
+        self._report(lambda: self._loaded_by(message))
+
+    def on_skipped(self, message: Mapping[str, Any]) -> None:
+        """A worker has skipped batches; the node's report follows when all of its workers have."""
+        self._report(lambda: self._skipped_by(message))
+
+    def on_replicas(self, message: Mapping[str, Any]) -> None:
+        """The ranks know which of them hold the same state; rank 0, which is on this node, reports it."""
+        self._report(lambda: self._replicas(message))
 
     def _persisted(self, message: Mapping[str, Any]) -> None:
         node, life = self._who()
@@ -262,8 +305,7 @@ class NodeCheckpoints:
         )
         self._record(persisted)
 
-    def on_loaded(self, message: Mapping[str, Any]) -> None:
-        """A worker has restored its state; the node's report follows when all of its workers have."""
+    def _loaded_by(self, message: Mapping[str, Any]) -> None:
         round_, local_ranks = int(message["round"]), int(message["local_ranks"])
         ranks = self._loaded.setdefault(round_, {})
         ranks[int(message["local_rank"])] = dict(message)
@@ -285,8 +327,7 @@ class NodeCheckpoints:
             )
         )
 
-    def on_skipped(self, message: Mapping[str, Any]) -> None:
-        """A worker has skipped batches; the node's report follows when all of its workers have."""
+    def _skipped_by(self, message: Mapping[str, Any]) -> None:
         round_, step = int(message["round"]), int(message["step"])
         ranks = self._skipped.setdefault((round_, step), set())
         ranks.add(int(message["local_rank"]))
@@ -297,8 +338,7 @@ class NodeCheckpoints:
         batches = int(message["batches"])
         self._record(BatchesSkipped(node=node, incarnation=life, round=Round(round_), step=step, batches=batches))
 
-    def on_replicas(self, message: Mapping[str, Any]) -> None:
-        """The ranks know which of them hold the same state; rank 0, which is on this node, reports it."""
+    def _replicas(self, message: Mapping[str, Any]) -> None:
         node, life = self._who()
         groups = tuple(tuple(int(rank) for rank in group) for group in message["groups"])
         self._record(ReplicasFound(node=node, incarnation=life, round=Round(int(message["round"])), groups=groups))

@@ -28,6 +28,7 @@ from ftcore.private import SocketPath
 from ftcore.runtime.agent.workers import processes
 from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.keeper.config import CONTROL_FD, COPIES, COPIES_FD, LISTENER_FD, BuddyPlan, KeeperConfig
+from ftcore.runtime.keeper.listener import BACKLOG, KEEP_S, listen
 from ftcore.runtime.keeper.peer import Peer
 from ftcore.shm import messages
 
@@ -52,7 +53,6 @@ RETRY_S_MAX: Final = 60.0
 with ``RETRY_S`` and doubles."""
 
 HEALTHY_S: Final = 10.0
-BACKLOG: Final = 128
 ERROR_BYTES: Final = 8192
 """Bytes of a keeper's error output that are kept."""
 
@@ -68,6 +68,7 @@ class KeeperEvents:
         self.loaded: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.skipped: Callable[[Mapping[str, Any]], None] = lambda message: None
         self.replicas: Callable[[Mapping[str, Any]], None] = lambda message: None
+        self.committed: Callable[[Mapping[str, Any]], None] = lambda message: None
 
 
 class KeeperLink:
@@ -97,6 +98,8 @@ class KeeperLink:
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._number = 0
         self._reading: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._warned = ""
         self._closed = False
         self._errors = -1
         self._printed = bytearray()
@@ -133,9 +136,11 @@ class KeeperLink:
             OSError: the socket cannot be made.
         """
         if not await self._adopt():
-            self._listen()
+            self._listener = listen(self._place)
+            self._loop.add_reader(self._listener, self._start)
         if self._copies is None and self._address:
             self._copies = _listening(self._address)
+        self._keeping = self._loop.create_task(self._keep_socket())
 
     def configure(self, log: str) -> None:
         """Name the log of the job. A keeper with the memory of another log ends, and the next worker starts one."""
@@ -178,6 +183,8 @@ class KeeperLink:
     def close(self) -> None:
         """Release the socket. A keeper that runs is not ended, and stays watched: the supervisor must not kill it."""
         self._closed = True
+        if self._keeping is not None:
+            self._keeping.cancel()
         if self._reading is not None:
             self._reading.cancel()
         if self._peer is not None:
@@ -217,22 +224,27 @@ class KeeperLink:
         logger.info("took over the keeper of this node", pid=self._pid)
         return True
 
-    def _listen(self) -> None:
-        if self._listener is None:
-            self._place.prepare()
-            with contextlib.suppress(FileNotFoundError):
-                self._place.path.unlink()
-            listener = messages.new_socket()
-            try:
-                listener.bind(str(self._place.path))
-                listener.listen(BACKLOG)
-                listener.setblocking(False)
-            except BaseException:
-                listener.close()
-                raise
-            self._listener = listener
-            self._place.bound()
-        self._loop.add_reader(self._listener, self._start)
+    async def _keep_socket(self) -> None:
+        """Make the socket again if it was removed; a keeper that runs does it by itself."""
+        while True:
+            await asyncio.sleep(KEEP_S)
+            if self._peer is None and self._place.missing:
+                self._listen_again()
+
+    def _listen_again(self) -> None:
+        before = self._listener
+        assert before is not None
+        try:
+            self._listener = listen(self._place)
+        except OSError as error:
+            if str(error) != self._warned:
+                self._warned = str(error)
+                logger.warning("the keeper's socket was removed and cannot be made again", reason=error.strerror)
+            return
+        if self._loop.remove_reader(before):
+            self._loop.add_reader(self._listener, self._start)
+        before.close()
+        logger.warning("the keeper's socket was removed and has been made again", path=str(self._place.path))
 
     def _start(self) -> None:
         """Start a keeper, which accepts the connection that waits."""
@@ -295,6 +307,8 @@ class KeeperLink:
 
     def _start_again(self) -> None:
         if self._listener is not None and not self._closed and self._peer is None:
+            if not self._place.is_ours():
+                self._listen_again()  # the keeper had to make a new one, which has ended with it
             self._loop.add_reader(self._listener, self._start)
 
     def _serve(self, peer: Peer) -> None:
@@ -400,6 +414,8 @@ class KeeperLink:
             self.events.skipped(message["skipped"])
         elif "replicas" in message:
             self.events.replicas(message["replicas"])
+        elif "committed" in message:
+            self.events.committed(message["committed"])
         elif "note" in message:
             logger.warning("the keeper reports a problem", reason=message["note"])
 

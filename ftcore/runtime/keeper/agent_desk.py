@@ -15,6 +15,8 @@ answer repeats:
 ``{"copies": BuddyPlan}`` names the nodes to and from which shards are copied from now on. ``{"bye": outcome}`` ends the
 connection. The keeper reports by itself: ``{"persisted": shard}``, ``{"failed": shard}``, ``{"loaded": ...}``,
 ``{"skipped": ...}``, ``{"replicas": {"round", "groups"}}`` and ``{"note": text}``.
+``{"committed": {"round", "step", "path"}}`` is a checkpoint that no agent has
+ordered; the shards of one are not reported as well.
 
 House rules: a request never delays another one. What is reported while there is no agent waits for the next one: a
 checkpoint may be complete with it.
@@ -131,8 +133,11 @@ class AgentDesk:
         self._copies.configure(self.config)
         self._configured.set()
         self._greeted = True
+        committed = [_moment(told["committed"]) for told in self._untold if "committed" in told]
         while self._untold:
-            peer.send(self._untold.popleft())
+            told = self._untold.popleft()
+            if "persisted" not in told or _moment(told["persisted"]) not in committed:
+                peer.send(told)
 
     async def _answer(self, peer: Peer, message: dict[str, Any]) -> None:
         try:
@@ -179,3 +184,7 @@ class AgentDesk:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _moment(about: dict[str, Any]) -> tuple[int, int]:
+    return about["round"], about["step"]

@@ -299,9 +299,12 @@ class Persister:
             )
 
         answer: dict[str, Any] = await _in_thread(self._manifests, commit, lambda why: {"error": why})
-        if "committed" in answer:
-            self._uncommitted = {each for each in self._uncommitted if each > moment}
-        return "committed" in answer
+        if "committed" not in answer:
+            return False
+        self._uncommitted = {each for each in self._uncommitted if each > moment}
+        self._report({"committed": {"round": round_, "step": step, "path": answer["committed"]["path"]}})
+        self._retaining = asyncio.ensure_future(self._retain())
+        return True
 
     def _opened(self) -> "Storage":
         """The storage; opened in the thread that needs it first, because that may import its library."""

@@ -1,6 +1,7 @@
 """Serves a node's workers and its agent: messages of ``ftcore.shm.messages`` on one Unix socket.
 
-The agent listens on the socket, and starts the keeper at the first connection.
+The agent listens on the socket, and starts the keeper at the first connection. If the socket is removed, the one of the
+two that accepts makes it again.
 
 A worker's connection for requests begins with ``{"hello": "worker", "rank", "local_rank", "round", "pid"}``, which the
 keeper answers with ``{"keeper": pid, "job", "log", "url"}``. Then:
@@ -39,14 +40,15 @@ import signal
 import socket
 import struct
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any, Final
 
 import attrs
 import msgspec
 
+from ftcore.private import SocketPath
 from ftcore.runtime.keeper.agent_desk import AgentDesk
 from ftcore.runtime.keeper.copies import NodeCopies
+from ftcore.runtime.keeper.listener import KEEP_S, listen
 from ftcore.runtime.keeper.orders import StageOrders
 from ftcore.runtime.keeper.peer import Peer
 from ftcore.runtime.keeper.persist import Persister
@@ -91,8 +93,9 @@ class Keeper:
         self._listeners = [listener] if copies is None else [listener, copies]
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self._place = Path(listener.getsockname())
-        self._inode = _inode(self._place)
+        self._place = SocketPath(listener.getsockname())
+        self._place.bound()
+        self._is_own_socket = False
         self._slots = SlotMemory()
         self._orders = StageOrders()
         self._persister = Persister(self._slots, self._tell)
@@ -113,14 +116,36 @@ class Keeper:
         self._loop.add_signal_handler(signal.SIGTERM, self._terminate)
         self._loop.add_reader(self._listener, self._accept)
         self._go(self._serve_agent())
+        self._go(self._keep_socket())
         await self._over.wait()
         self._loop.remove_reader(self._listener)
-        if not self._leaving and self._inode is not None and _inode(self._place) == self._inode:  # no agent removes it
-            with contextlib.suppress(OSError):
-                self._place.unlink()
+        if self._is_own_socket or not self._leaving:  # else the agent removes it, or uses it again
+            self._place.remove()
         self._slots.close()
 
     # -- connections
+
+    async def _keep_socket(self) -> None:
+        """Make the socket again if it was removed."""
+        told = False
+        while True:
+            await asyncio.sleep(KEEP_S)
+            if self._leaving:
+                return
+            if not self._place.missing:
+                continue
+            try:
+                made = listen(self._place)
+            except OSError as error:
+                if not told:
+                    self._tell({"note": f"its socket was removed and cannot be made again: {error.strerror}"})
+                told = True
+                continue
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener, self._is_own_socket, told = made, True, False
+            self._loop.add_reader(made, self._accept)
+            self._tell({"note": "its socket was removed, and has been made again"})
 
     def _accept(self) -> None:
         try:
@@ -347,10 +372,3 @@ def _runs(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return not poll.poll(0)
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None

@@ -49,8 +49,7 @@ class ShardOrigin(msgspec.Struct, frozen=True):
     """The part of a shard's index that the keeper needs; see ``layout.ShardIndex``.
 
     Args:
-        tensors: whether the shard has the state of its replica group. Other ranks of the group stage only their
-            Python values. None: the index does not say it; then a shard without data has none.
+        tensors: whether the shard has the state of its replica group, not only the Python values of a rank.
         elsewhere: ranks of its replica group on other nodes stage the same.
         staged_s: seconds that the copy of its tensors took.
     """
@@ -61,7 +60,7 @@ class ShardOrigin(msgspec.Struct, frozen=True):
     ranks: int
     group: int
     groups: int
-    tensors: bool | None = None
+    tensors: bool = True
     elsewhere: bool = False
     staged_s: float = 0.0
 
@@ -114,8 +113,6 @@ class KeptSlot:
             if index is not None:
                 with contextlib.suppress(msgspec.DecodeError):
                     origin = msgspec.json.decode(index, type=ShardOrigin)
-            if origin is not None and origin.tensors is None:
-                origin = msgspec.structs.replace(origin, tensors=head.data_bytes > 0)
             self._known = (head.sequence, origin)
         return self._known[1]
 

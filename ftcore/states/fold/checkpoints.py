@@ -18,6 +18,7 @@ from ftcore.states.training import (
     SavedState,
     SavingState,
     StoredCheckpoint,
+    TrainingState,
 )
 
 REPLICAS = "replicas"
@@ -70,7 +71,7 @@ def _checkpoint_committed(
     training, world = state.training, state.rounds.world
     if data.own:
         written = [each for each in training.saved.saving if (each.round, each.step) == (data.round, data.step)]
-        if not _store(training.saved, data):
+        if not _store(training, data):
             return
         for saving in written:
             pace.saved(state, saving)
@@ -102,16 +103,14 @@ def _retained(found: list[T], step_of: Callable[[T], int], kept: int, keep_every
     return [each for each in found if each in keep][-HISTORY_MAX:]
 
 
-def _store(saved: SavedState, data: checkpoint.CheckpointCommitted) -> bool:
-    """Record a checkpoint of ftcore; false if it is abandoned."""
-    saved.saving = [each for each in saved.saving if (each.round, each.step) != (data.round, data.step)]
+def _store(training: TrainingState, data: checkpoint.CheckpointCommitted) -> bool:
+    """Record a checkpoint of ftcore; false if it is abandoned, or was replaced by a later round."""
+    saved = training.saved
     saved.failed = 0
-    if saved.is_abandoned(data.step, data.round):
+    found = StoredCheckpoint(step=data.step, round=data.round, where=data.where)
+    if not _add(training, found):
         return False
-    others = [each for each in saved.stored if (each.step, each.round) != (data.step, data.round)]
-    others.append(StoredCheckpoint(step=data.step, round=data.round, where=data.where))
-    others.sort(key=lambda each: (each.step, each.round))
-    saved.stored = _retained(others, lambda each: each.step, data.kept, data.keep_every)
+    saved.stored = _retained(saved.stored, lambda each: each.step, data.kept, data.keep_every)
     return True
 
 
@@ -129,6 +128,33 @@ def _replicas_found(state: JobState, event: Event, data: checkpoint.ReplicasFoun
     declare_abilities(state.abilities, REGISTERED, (REPLICAS,) if redundant else ())
 
 
+def _add(training: TrainingState, found: StoredCheckpoint) -> bool:
+    """Add a checkpoint to those on storage, as ``checkpoint/retention.py`` would keep it; false if it would not."""
+    saved = training.saved
+    saved.saving = [each for each in saved.saving if (each.round, each.step) != (found.round, found.step)]
+    if saved.is_abandoned(found.step, found.round):
+        return False
+    if any(each.round > found.round and each.step <= found.step for each in saved.stored):
+        return False  # a later round has gone on from an earlier step
+    useless = [each for each in saved.stored if each.round < found.round and each.step >= found.step]
+    gone = {each.step for each in useless}
+    training.checkpoints = [step for step in training.checkpoints if step not in gone]
+    kept = (
+        each for each in saved.stored if each not in useless and (each.step, each.round) != (found.step, found.round)
+    )
+    saved.stored = sorted([*kept, found], key=lambda each: (each.step, each.round))
+    return True
+
+
+@on(checkpoint.CheckpointFound)
+def _checkpoint_found(state: JobState, event: Event, data: checkpoint.CheckpointFound, changes: Changes) -> None:
+    training = state.training
+    for each in reversed(data.checkpoints):
+        if _add(training, StoredCheckpoint(step=each.step, round=each.round, where=each.where)):
+            training.checkpoints = sorted({*training.checkpoints, each.step})[-HISTORY_MAX:]
+    training.saved.stored = training.saved.stored[-HISTORY_MAX:]
+
+
 @on(job.JobRolledBack)
 def _job_rolled_back(state: JobState, event: Event, data: job.JobRolledBack, changes: Changes) -> None:
     training, saved = state.training, state.training.saved
@@ -137,7 +163,8 @@ def _job_rolled_back(state: JobState, event: Event, data: job.JobRolledBack, cha
     training.skips = [skip for skip in training.skips if skip.step <= data.step]
     training.step = training.resume_step = data.step
     following = state.rounds.world.round + 1 if state.rounds.world is not None else state.rounds.first
-    saved.rollbacks = [*saved.rollbacks, RollbackState(round=following, step=data.step)][-HISTORY_MAX:]
+    earlier = [back for back in saved.rollbacks if back.step < data.step]  # the others add nothing to this one
+    saved.rollbacks = [*earlier, RollbackState(round=following, step=data.step)][-HISTORY_MAX:]
     saved.stored = [each for each in saved.stored if each.step <= data.step]
     saved.saving = [each for each in saved.saving if each.step <= data.step]
 

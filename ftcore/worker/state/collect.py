@@ -25,7 +25,9 @@ from ftcore.worker.state.parts import FoundTensor, ModulePart, StatePart, ValueP
 
 RESERVED: Final = frozenset({"rng"})
 EARLY_BYTES_MAX: Final = 64 << 20
-"""Most bytes that are copied at each step boundary. More is copied by ``save`` alone, which waits for it."""
+"""Most bytes that are copied at each step boundary. More is copied by ``save`` alone, which waits for it.
+
+Versions could not replace the copy: batch normalisation writes its running statistics without counting it."""
 
 
 class StateEntry(NamedTuple):

@@ -29,9 +29,10 @@ BATCH: Final = 256
 _PORTABLE: Final = 1
 """``cudaHostRegisterPortable``: pinned for all devices of the process."""
 
-_memmove = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
+memmove = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
     ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
 )
+"""Copies bytes, without the interpreter lock: address to write, address to read, number of bytes."""
 
 
 class CopyPlan(NamedTuple):
@@ -68,7 +69,7 @@ class StagedData:
                 continue
             if source.device.type != "cpu":
                 plan.queued.append((self._tensor(piece), source))
-            elif piece.bytes >= SMALL_BYTES and _is_plain(source):
+            elif piece.bytes >= SMALL_BYTES and is_plain(source):
                 plan.moves.append((self.address + piece.at, int(source.data_ptr()), piece.bytes))
             else:
                 small.append(self._tensor(piece))
@@ -109,7 +110,7 @@ class PendingCopies:
         for to, begin, left in plan.moves:
             while left:
                 count = min(left, CHUNK_BYTES)
-                _memmove(to, begin, count)
+                memmove(to, begin, count)
                 to, begin, left = to + count, begin + count, left - count
 
     def _queue(self, target: Any, source: Any) -> None:
@@ -167,5 +168,6 @@ def unpin(view: memoryview, device: int) -> None:
         torch.cuda.cudart().cudaHostUnregister(torch.frombuffer(view, dtype=torch.uint8).data_ptr())
 
 
-def _is_plain(source: Any) -> bool:
+def is_plain(source: Any) -> bool:
+    """Whether a tensor's bytes are those of its elements, in order."""
     return bool(source.is_contiguous() and not source.is_conj() and not source.is_neg())

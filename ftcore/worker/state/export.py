@@ -20,7 +20,8 @@ from ftcore.checkpoint.layout import ITEM_BYTES, Piece, overlap
 from ftcore.checkpoint.storage import Storage
 from ftcore.errors import CheckpointError
 from ftcore.worker.state.collect import decoded
-from ftcore.worker.state.reader import open_directory, tensor_of
+from ftcore.worker.state.filling import tensor_of
+from ftcore.worker.state.reader import open_directory
 from ftcore.worker.state.shards import StoredShards
 
 FILE_BYTES: Final = 5_000_000_000

@@ -1,6 +1,7 @@
 """Restores the registered state, on all ranks from the same step.
 
-The candidates are what the master chose, then older complete checkpoints. For each, ranks agree before and after:
+The candidates are what the master chose, then older complete checkpoints, without those that a rollback left behind.
+For each, ranks agree before and after:
 
 1. The ranks that can, open shards: in the memory of their node; of a checkpoint on storage, the first rank of each
    replica group alone.
@@ -22,16 +23,17 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ftcore.checkpoint.directory import by_age, checkpoints
+from ftcore.checkpoint.directory import checkpoints
 from ftcore.checkpoint.layout import ShardIndex, missing
+from ftcore.checkpoint.retention import newest_first
 from ftcore.checkpoint.storage import Storage
 from ftcore.errors import CheckpointError
 from ftcore.shm.staging import StagingSlot
 from ftcore.worker._keeper import KeeperClient
 from ftcore.worker.state import fetch, replicas, rng, spread
 from ftcore.worker.state.collect import StateCollection, decoded
+from ftcore.worker.state.filling import fill, pieces_of
 from ftcore.worker.state.parts import LoadTarget, StoredShape
-from ftcore.worker.state.reader import fill, pieces_of
 from ftcore.worker.state.shards import HeldShards, SavedShards, SavedStep, open_stored, shapes_of
 
 MEMORY = "memory"
@@ -52,6 +54,27 @@ class LoadedState(NamedTuple):
     source: str
     seconds: float
     refused: tuple[str, ...]
+
+
+class ResumeChoice(NamedTuple):
+    """What the master says about the state to load.
+
+    Args:
+        saved: what it chose; None: it knows of nothing.
+        checkpoints: where checkpoints are; empty: nowhere.
+        limit: newer steps are not used; None: no limit.
+        rollbacks: the first round after each rollback, and the step that it went back to: what earlier rounds saved of
+            later steps is not used.
+    """
+
+    saved: SavedStep | None
+    checkpoints: str
+    limit: int | None = None
+    rollbacks: tuple[tuple[int, int], ...] = ()
+
+    def is_abandoned(self, step: int, round_: int) -> bool:
+        """Whether a rollback left behind what this round saved of this step."""
+        return any(round_ < back_round and step > back_step for back_round, back_step in self.rollbacks)
 
 
 class _Opened(NamedTuple):
@@ -86,21 +109,11 @@ class StateLoader:
     Args:
         collection: the registered state.
         keeper: the connection to the node's keeper; None: there is none.
-        resume: what the master chose; None: it knows of nothing.
-        checkpoints_at: where checkpoints are; empty: nowhere.
-        limit: newer steps are not used; None: no limit.
+        choice: what the master says.
     """
 
-    def __init__(
-        self,
-        collection: StateCollection,
-        keeper: KeeperClient | None,
-        resume: SavedStep | None,
-        checkpoints_at: str,
-        limit: int | None = None,
-    ) -> None:
-        self._collection, self._keeper = collection, keeper
-        self._resume, self._where, self._limit = resume, checkpoints_at, limit
+    def __init__(self, collection: StateCollection, keeper: KeeperClient | None, choice: ResumeChoice) -> None:
+        self._collection, self._keeper, self._choice = collection, keeper, choice
         self._rank, self._size = replicas.place()
         self._seat = self._rank if replicas.is_connected() else 0
         """This rank's place among those that load together: without a process group, it loads alone."""
@@ -142,30 +155,36 @@ class StateLoader:
         """What may be loaded, best first; rank 0 decides. Errors of the storage leave it out."""
         if self._seat:
             return []
-        found = [self._resume] if self._resume is not None else []
-        limit = self._limit
-        if self._resume is not None and self._keeper is not None:
-            limit = self._resume.step - 1
-            held = {(each.step, each.round) for each in self._keeper.held() if each.step <= limit}
-            found += [SavedStep(step, round_, MEMORY) for step, round_ in sorted(held, reverse=True)]
-        if self._where:
-            found += self._stored()
-        if limit is not None:
-            found = [each for each in found if each.step <= limit or each is self._resume]
-        if self._resume is None:
-            return found
-        return found[:1] + sorted(found[1:], key=lambda each: (each.step, each.source == MEMORY), reverse=True)
+        chosen, where, limit, _ = self._choice
+        found = self._stored() if where else []
+        if chosen is None:
+            return [each for each in found if limit is None or each.step <= limit]
+        found += self._held()
+        older = [each for each in found if each.step < chosen.step]
+        return [chosen, *sorted(older, key=lambda each: (each.step, each.round, each.source == MEMORY), reverse=True)]
+
+    def _held(self) -> list[SavedStep]:
+        held = {(each.step, each.round) for each in self._keeper.held()} if self._keeper is not None else set()
+        return [SavedStep(*each, MEMORY) for each in held if not self._choice.is_abandoned(*each)]
 
     def _stored(self) -> list[SavedStep]:
-        """Complete checkpoints of the job, the newest first."""
+        """Complete checkpoints of the job that no rollback left behind, the newest first.
+
+        The master knows the rollbacks of its own log. Those of a lost log show in its checkpoints.
+        """
+        where = self._choice.checkpoints
         try:
-            found = [each for each in checkpoints(Storage(self._where)) if each.complete]
+            found = [each for each in checkpoints(Storage(where)) if each.complete]
         except CheckpointError as error:
             self._say(str(error))
             return []
-        job = self._keeper.job if self._keeper is not None else ""
-        newest = reversed(by_age([each for each in found if not job or each.job in ("", job)]))
-        return [SavedStep(each.step, each.round, STORAGE, self._where) for each in newest]
+        job, log = (self._keeper.job, self._keeper.log) if self._keeper is not None else ("", "")
+        live = newest_first([each for each in found if not job or each.job in ("", job)])
+        return [
+            SavedStep(each.step, each.round, STORAGE, where)
+            for each in live
+            if (log and each.log != log) or not self._choice.is_abandoned(each.step, each.round)
+        ]
 
     # -- one candidate
 

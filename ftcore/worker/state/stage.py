@@ -266,7 +266,10 @@ class StateStager:
             if step == self._moment.step and (is_complete or not self._must_stage_now()):
                 return step, slot
             if self._moment.early is None:
-                raise RuntimeError("forward and backward change too much state to copy it at each step")
+                raise RuntimeError(
+                    f"step {self._moment.step} was not saved, and forward and backward change more state than is "
+                    "copied at each step (64 MiB)"
+                )
             job = self._job = StagingJob(self._moment, self._after, persist=False, ordered=True)
         self._jobs.put(job)
         if not job.done.wait(STAGE_S):
@@ -429,7 +432,7 @@ class StateStager:
         return {names[name]: text for name, text in found.items()}
 
     def _index(self, job: StagingJob, groups: ReplicaGroups, text: str, has_tensors: bool, staged_s: float) -> bytes:
-        """``ShardIndex`` as JSON; the pieces were encoded before. ``tensors`` and what follows is for the keeper."""
+        """``ShardIndex`` as JSON; the pieces were encoded before. ``elsewhere`` is for the keeper."""
         pieces = self._pieces_json(job.moment.collected) if has_tensors else b"[]"
         return msgspec.json.encode(
             {

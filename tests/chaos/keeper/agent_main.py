@@ -53,6 +53,7 @@ async def main(root: Path, options: dict[str, Any]) -> None:
     link.configure("log")
     link.events.persisted = lambda message: say(persisted=message)
     link.events.failed = lambda message: say(failed=message)
+    link.events.committed = lambda message: say(committed=message)
     link.events.loaded = lambda message: say(loaded=message)
     say(ready=True)
     lines = asyncio.StreamReader()

@@ -14,6 +14,8 @@ from ftcore.engine.turn import Turn, own_fact, sequence
 from ftcore.events.checkpoint import (
     CheckpointCommitted,
     CheckpointFailed,
+    CheckpointFound,
+    CheckpointOnStorage,
     HeldShard,
     MemoryHeld,
     ReplicasFound,
@@ -212,6 +214,39 @@ def test_what_a_rollback_left_behind_is_not_resumed_from() -> None:
     assert driver.state.training.saved.saving == []
     hold(driver, "node0", shard(0, 7, round_=2))
     assert resume_of(driver.state, world(driver)) == Resume(step=7, round=2, source="memory")
+
+
+def test_workers_get_the_rollbacks_of_the_job() -> None:
+    """So that none of them falls back to what a rollback left behind; one that a later one contains is left out."""
+    driver = job()
+    for step in (8, 6, 3, 5):
+        turn_back(driver, step)
+    rollbacks = slice_of(driver.state, "node0").rollbacks
+    assert [(back.round, back.step) for back in rollbacks] == [(2, 3), (2, 5)]
+
+
+def test_what_a_later_round_has_replaced_is_not_resumed_from() -> None:
+    """Retention removes it: a later round went on from an earlier step, because it could not be loaded."""
+    driver = job()
+    for step in (5, 9):
+        committed(driver, step)
+    committed(driver, 7, round_=2)
+    assert driver.state.training.checkpoints == [5, 7]
+    assert [(each.step, each.round) for each in driver.state.training.saved.stored] == [(5, 1), (7, 2)]
+    committed(driver, 9)
+    assert resume_of(driver.state, world(driver)) == Resume(step=7, round=2, source="storage", where="/checkpoints/7")
+
+
+def test_checkpoints_that_an_agent_found_on_storage_are_resumed_from() -> None:
+    """Those that a keeper committed without an agent; not those that a rollback left behind."""
+    driver = job()
+    committed(driver, 5)
+    turn_back(driver, 7)
+    stored = [CheckpointOnStorage(round=1, step=step, where=f"/checkpoints/{step}") for step in (9, 7, 5)]
+    life = driver.state.membership.nodes["node0"].incarnation
+    driver.own(CheckpointFound(node="node0", incarnation=life, checkpoints=tuple(stored)))
+    assert resume_of(driver.state, world(driver)) == Resume(step=7, round=1, source="storage", where="/checkpoints/7")
+    assert driver.state.training.checkpoints == [5, 7]
 
 
 def turn_back(driver: JobDriver, step: int) -> None:

@@ -25,6 +25,10 @@ CHECKPOINTS = "FTCORE_CHECKPOINTS"
 RESUME = "FTCORE_RESUME"
 """The state that the script must load, as JSON: ``{"step", "round", "source", "where"}``. Not set: none is known."""
 
+ROLLBACKS = "FTCORE_ROLLBACKS"
+"""The rollbacks of the job, as a JSON list of ``{"round", "step"}``: later steps of rounds before that one are not
+loaded. Not set: there was none."""
+
 ROUND = "FTCORE_ROUND"
 """The round of the worker; set with ``FTCORE_KEEPER``."""
 
@@ -38,7 +42,7 @@ with ``FTCORE_KEEPER``."""
 PERSIST_EVERY = "FTCORE_PERSIST_EVERY"
 """Steps between two saves to storage, for a script that leaves it to ftcore. Not set: not chosen yet."""
 
-OWN = (RESUME_STEP, SKIP, KEEPER, CHECKPOINTS, RESUME, ROUND, LOCAL_RANK, BATCH, PERSIST_EVERY)
+OWN = (RESUME_STEP, SKIP, KEEPER, CHECKPOINTS, RESUME, ROLLBACKS, ROUND, LOCAL_RANK, BATCH, PERSIST_EVERY)
 """Variables of ftcore; a worker inherits none of them."""
 
 
@@ -56,6 +60,8 @@ def own_env(part: Slice, round_: int, keeper: str, checkpoints: str) -> dict[str
         env |= {KEEPER: keeper, CHECKPOINTS: checkpoints, ROUND: str(round_)}
         if part.resume is not None:
             env[RESUME] = msgspec.json.encode(part.resume).decode()
+        if part.rollbacks:
+            env[ROLLBACKS] = msgspec.json.encode(part.rollbacks).decode()
     if part.resume_step is not None:
         env[RESUME_STEP] = str(part.resume_step)
     if part.persist_every:

@@ -105,9 +105,11 @@ def stage(
     ranks: int = 1,
     groups: int = 1,
     persist: bool = False,
+    tensors: bool = True,
 ) -> bool:
     """Write a shard as a worker does; returns whether the keeper has it."""
     index, count = index_of(step, rank, data, ranks, groups)
+    index = msgspec.structs.replace(index, tensors=tensors)
     pair = client.slots(needed(4096, count))
     if pair is None:
         return False
@@ -321,12 +323,59 @@ def test_values_of_other_ranks_are_written_with_the_shard_of_their_group(tmp_pat
         async with agent(tmp_path) as link:
             clients = [worker(tmp_path, rank) for rank in range(2)]
             assert await blocking(lambda: stage(clients[0], 5, b"tensors", ranks=2))
-            assert await blocking(lambda: stage(clients[1], 5, b"", rank=1, ranks=2))
+            assert await blocking(lambda: stage(clients[1], 5, b"", rank=1, ranks=2, tensors=False))
             written, failed = await link.persist(1, 5, [0])
             assert not failed
             await link.commit(1, 5, [written[0]["file"]])
             (file,) = (tmp_path / "saved").glob("*/shard-*")
             assert b'"others"' in file.read_bytes() and b'\\"rank\\": 1' in file.read_bytes()
+
+    run(body())
+
+
+def test_a_removed_socket_is_made_again(tmp_path: Path) -> None:
+    """Before there is a keeper, while it runs, and after it was killed; at the end it is removed."""
+    place = tmp_path / "run" / "k.sock"
+
+    def remove() -> None:
+        place.unlink()
+        place.parent.rmdir()
+
+    async def body() -> None:
+        async with agent(tmp_path) as link:
+            remove()
+            await until(place.exists)
+            first = worker(tmp_path)
+            assert await blocking(stage, first, 5, b"x")
+            pid = link.pid
+            remove()
+            await until(place.exists)
+            second = worker(tmp_path, 1)
+            assert [each.step for each in await blocking(second.held)] == [5]
+            assert link.pid == pid
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: not link.alive)
+            assert await blocking(lambda: stage(second, 6, b"y", rank=1))
+            assert link.pid not in (0, pid)
+            remove()
+            await until(place.exists)
+        assert not place.exists()
+
+    run(body())
+
+
+def test_state_without_a_tensor_is_a_checkpoint_too(tmp_path: Path) -> None:
+    """The index says that a shard is the state of its group, not the size of its data."""
+
+    async def body() -> None:
+        async with agent(tmp_path) as link:
+            client = worker(tmp_path)
+            assert await blocking(stage, client, 5, b"")
+            assert [each["tensors"] for each in await link.held()] == [True]
+            written, failed = await link.persist(1, 5, [0])
+            assert not failed
+            await link.commit(1, 5, [written[0]["file"]])
+        assert verify(Storage(str(tmp_path / "saved")), "step-000000005-r1") == []
 
     run(body())
 

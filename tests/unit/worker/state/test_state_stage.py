@@ -287,6 +287,22 @@ def test_a_rollback_loads_nothing_newer(ranks: Ranks) -> None:
     assert loaded(resumed, 0, "start")["loaded"][0] == 2
 
 
+def test_what_a_rollback_left_behind_is_never_loaded(ranks: Ranks) -> None:
+    """Neither instead of a damaged checkpoint, nor from memory, nor if the master knows of no saved state."""
+    ranks("session", layout="plain", persist_every=1, durable=True)
+    ranks.keeper.forget()
+    back = {"FTCORE_ROLLBACKS": '[{"round": 2, "step": 1}]'}
+    url, ranks.keeper.url = ranks.keeper.url, ""
+    ranks("session", layout="plain", until=2)
+    ranks.keeper.url = url
+    instead = ranks("session", layout="plain", env=back, resume=(9, "storage"), until=2)
+    assert loaded(instead, 0, "start")["loaded"][:2] == (2, "memory")
+    ranks.keeper.forget()
+    for resume in ((9, "storage"), None):
+        instead = ranks("session", layout="plain", env=back, resume=resume, until=1)
+        assert loaded(instead, 0, "start")["loaded"][:2] == (1, "storage")
+
+
 def test_another_job_is_not_loaded(ranks: Ranks) -> None:
     """A checkpoint of another job in the same directory is passed over."""
     ranks("foreign", 2, kind="dcp", job="other")

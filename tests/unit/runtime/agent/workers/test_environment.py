@@ -8,7 +8,7 @@ from ftcore.engine.orders import Slice
 from ftcore.events.checkpoint import Resume
 from ftcore.events.world import WorldBatch
 from ftcore.runtime.agent.workers.environment import own_env, worker_env
-from ftcore.states.training import Skip
+from ftcore.states.training import RollbackState, Skip
 from ftcore.worker import TrainingJob
 
 
@@ -77,6 +77,9 @@ def test_a_keeper_sets_variables() -> None:
         "s3://bucket/c",
         "3",
     )
+    assert "FTCORE_ROLLBACKS" not in told
+    after = env("/run/k.sock", rollbacks=(RollbackState(round=2, step=5),))
+    assert json.loads(after["FTCORE_ROLLBACKS"]) == [{"round": 2, "step": 5}]
     assert json.loads(told["FTCORE_RESUME"]) == {
         "step": 7,
         "round": 2,
