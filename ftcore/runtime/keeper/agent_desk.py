@@ -15,8 +15,8 @@ answer repeats:
 ``{"copies": BuddyPlan}`` names the nodes to and from which shards are copied from now on. ``{"bye": outcome}`` ends the
 connection. The keeper reports by itself: ``{"persisted": shard}``, ``{"failed": shard}``, ``{"loaded": ...}``,
 ``{"skipped": ...}``, ``{"replicas": {"round", "groups"}}`` and ``{"note": text}``.
-``{"committed": {"round", "step", "path"}}`` is a checkpoint that no agent has
-ordered; the shards of one are not reported as well.
+``{"committed": {"round", "step", "path"}}`` is a checkpoint that no agent has ordered; the shards of one are not
+reported as well.
 
 House rules: a request never delays another one. What is reported while there is no agent waits for the next one: a
 checkpoint may be complete with it.
