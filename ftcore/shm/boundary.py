@@ -162,14 +162,17 @@ class BoundaryOrders:
         self._words[_STOP_AT] = number
 
     def save_at(self, number: int, in_memory: bool = False) -> None:
-        """Let the worker save at a boundary.
+        """Let the worker save at a boundary. One that waits there saves again, if it has saved there before.
 
         Args:
             number: the boundary; 0: nowhere.
             in_memory: the state need not reach storage.
         """
-        self._words[_IN_MEMORY] = in_memory
-        self._words[_SAVE_AT] = number
+        words = self._words
+        if words[_WAITS] and words[_REACHED] == number == words[_SAVED]:
+            words[_SAVED] = 0  # the save before may have failed, or not be on storage
+        words[_IN_MEMORY] = in_memory
+        words[_SAVE_AT] = number
 
     def pace(self, every: int, since: int) -> None:
         """Let the worker save to storage after each step that is a multiple of ``every``, from step ``since`` on."""

@@ -239,6 +239,27 @@ def test_a_save_while_paused_keeps_the_pause(soon: None) -> None:
     run(node, scenario)
 
 
+def test_a_paused_worker_saves_again_when_it_is_asked_again() -> None:
+    """The save before failed, or was in memory alone."""
+    worker = Worker(3)
+    node = Node(worker)
+
+    async def scenario() -> None:
+        number = await node.find()
+        await node.pause(number)
+        worker.error = "disk full"
+        with pytest.raises(Refused, match="disk full"):
+            await node.save(number)
+        worker.error = ""
+        await node.perform(SaveCheckpoint(round=ONE, boundary=number, hold=True))
+        assert worker.saved_in_memory
+        await node.save(number)
+        assert not worker.saved_in_memory
+        assert worker.stop_at == number
+
+    run(node, scenario)
+
+
 @pytest.mark.parametrize("paused", [False, True])
 def test_held_workers_save_in_memory_and_wait(soon: None, paused: bool) -> None:
     """Without an order to stop they go on, unless the job is paused; the next save is one to storage again."""
