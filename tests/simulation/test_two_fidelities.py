@@ -79,6 +79,7 @@ def by_protocol(trace: Sequence[TraceFault], abilities: dict[str, tuple[str, ...
         switches=0,
         watched="",
         counted=False,
+        layout="",
         abilities=tuple(abilities.items()),
         step_s=2.0,
         total=1_000_000,

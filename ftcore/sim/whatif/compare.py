@@ -20,7 +20,8 @@ Nothing is simulated or random. The recorded chain, compared with its own log, g
 rounds after the chains part, the same fault is assumed to recur, and budgets are counted separately for the other
 chain. The job has the abilities declared in the log and the other file (``policies/abilities.py``), and those assumed.
 External policies are not run: one that answered in the same incident repeats its answer, others are assumed to pass and
-are listed.
+are listed. An ability that was declared during an incident, while an external policy was asked, counts from its
+beginning.
 """
 
 from collections.abc import Iterator

@@ -35,7 +35,11 @@ def test_a_signal_ends_the_job_after_workers_saved(tmp_path: Path, flags: list[s
 def test_nohup_is_respected(tmp_path: Path, flags: list[str]) -> None:
     """A job that was started under nohup outlives the terminal: ftrun, agents, masters and workers."""
     with ftrun(tmp_path) as job:
-        run = job.start(*flags, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited; no code runs after the fork
+        try:
+            run = job.start(*flags)
+        finally:
+            signal.signal(signal.SIGHUP, before)
         job.stepped(1, nodes=2 if flags is LOCAL else 1)
         everybody = [*job.processes("ftcore.cli"), *job.pids(1)]
         for pid in everybody:
