@@ -108,11 +108,13 @@ REGISTERED_SPIKES: Focus = {
 planted: list[Any] = []
 
 
-def plant(checker: str, focus: Focus | None = None) -> Callable[[Mutation], Mutation]:
-    """Declare a mutation and the checker that has to find it."""
+def plant(checker: str, focus: Focus | None = None, *, long: bool = False) -> Callable[[Mutation], Mutation]:
+    """Declare a mutation and the checker that has to find it; ``long``: it takes many schedules."""
 
     def register(mutation: Mutation) -> Mutation:
-        planted.append(pytest.param(mutation, checker, focus or {}, id=f"{checker}-{mutation.__name__}"))
+        marks = pytest.mark.long if long else ()
+        name = f"{checker}-{mutation.__name__}"
+        planted.append(pytest.param(mutation, checker, focus or {}, id=name, marks=marks))
         return mutation
 
     return register
@@ -239,7 +241,7 @@ def a_round_resumes_from_the_last_step_seen(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
-@plant("NothingIsReadTwiceUnsaid", SPIKES)
+@plant("NothingIsReadTwiceUnsaid", SPIKES, long=True)
 def a_rollback_is_repeated_by_every_later_round(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(state: Any) -> Callable[[], None]:
         kept = state.training.resume_step
@@ -355,7 +357,7 @@ def a_rollback_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training.SavedState, "is_abandoned", lambda self, step, round_: False)
 
 
-@plant("ResumesFromWhatIsHeld", DAMAGE)
+@plant("ResumesFromWhatIsHeld", DAMAGE, long=True)
 def what_ranks_could_not_load_is_offered_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(base.handlers, StateLoaded, lambda *args: None)
 

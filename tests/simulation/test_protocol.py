@@ -15,7 +15,7 @@ from ftcore.sim.protocol.simulation import Result, Simulation, run_protocol
 SEEDS = Path(__file__).with_name("seeds.txt")
 PAST = [int(line.split()[0]) for line in SEEDS.read_text().splitlines() if line and not line.startswith("#")]
 CHUNK = 50
-CHUNKS = 6
+CHUNKS = 4
 
 
 def well(seed: int, **how: int) -> Result:

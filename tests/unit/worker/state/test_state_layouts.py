@@ -30,17 +30,17 @@ def test_continues_identically(ranks: Ranks, layout: str, size: int) -> None:
 
 
 RESHARDED = [
-    (("plain", 1), ("fsdp2", 2), "adamw"),
+    pytest.param(("plain", 1), ("fsdp2", 2), "adamw", marks=pytest.mark.long),
     (("ddp", 2), ("fsdp2", 3), "adam"),
-    (("fsdp2", 3), ("ddp", 4), "sgd"),
+    pytest.param(("fsdp2", 3), ("ddp", 4), "sgd", marks=pytest.mark.long),
     (("fsdp2", 4), ("fsdp2", 3), "adamw"),
-    (("fsdp2", 3), ("fsdp2", 4), "adam"),
-    (("fsdp2", 2), ("plain", 1), "adamw"),
+    pytest.param(("fsdp2", 3), ("fsdp2", 4), "adam", marks=pytest.mark.long),
+    pytest.param(("fsdp2", 2), ("plain", 1), "adamw", marks=pytest.mark.long),
     (("ddp", 1), ("hsdp", 4), "adamw"),
-    (("hsdp", 4), ("fsdp2", 2), "sgd"),
+    pytest.param(("hsdp", 4), ("fsdp2", 2), "sgd", marks=pytest.mark.long),
     (("2d", 4), ("fsdp1", 3), "adamw"),
-    (("fsdp1", 3), ("2d", 4), "adam"),
-    (("fsdp1", 2), ("fsdp1", 4), "adamw"),
+    pytest.param(("fsdp1", 3), ("2d", 4), "adam", marks=pytest.mark.long),
+    pytest.param(("fsdp1", 2), ("fsdp1", 4), "adamw", marks=pytest.mark.long),
     (("tp", 2), ("ddp", 2), "adamw"),
 ]
 
