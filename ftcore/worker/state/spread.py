@@ -6,6 +6,8 @@ bytes, small ones together, so that any dtype and any backend will do.
 House rules: no rank holds more than ``BATCH_BYTES``, or one tensor, beyond its own state.
 """
 
+import ctypes
+import pickle
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -21,9 +23,33 @@ def gather(value: Any) -> list[Any]:
     """Return the values of all ranks, by rank; of this one alone without a process group."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return [value]
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
+    device, size = _device_of(None), dist.get_world_size()
+    data = _encoded(value).to(device)
+    lengths = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(size)]
+    dist.all_gather(lengths, torch.tensor([data.numel()], dtype=torch.int64, device=device))
+    counts = [int(length.item()) for length in lengths]
+    padded = torch.nn.functional.pad(data, (0, max(counts) - data.numel()))
+    found = [torch.empty_like(padded) for _ in range(size)]
+    dist.all_gather(found, padded)
+    return [_decoded(each[:count]) for each, count in zip(found, counts, strict=True)]
+
+
+def _encoded(value: Any) -> Any:
+    """A value as bytes. Torch's own collectives of objects need numpy, which not every installation has."""
+    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+
+
+def _decoded(data: Any) -> Any:
+    """The value of ``_encoded``, from another rank of this job."""
+    whole = data.cpu().contiguous()
+    return pickle.loads(ctypes.string_at(whole.data_ptr(), whole.numel()))
+
+
+def _device_of(group: Any) -> Any:
+    """The device of a process group's tensors."""
+    backend = str(dist.get_backend(group))
+    uses_cuda = "nccl" in backend and "gloo" not in backend
+    return torch.device("cuda", torch.cuda.current_device()) if uses_cuda else torch.device("cpu")
 
 
 class SpreadGroup:
@@ -37,15 +63,17 @@ class SpreadGroup:
         self._sender = ranks[0]
         self._sends = dist.get_rank() == self._sender
         self._group = dist.new_group(sorted(ranks), use_local_synchronization=True)
-        backend = str(dist.get_backend(self._group))
-        uses_cuda = "nccl" in backend and "gloo" not in backend
-        self._device = torch.device("cuda", torch.cuda.current_device()) if uses_cuda else torch.device("cpu")
+        self._device = _device_of(self._group)
 
     def object(self, value: Any = None) -> Any:
         """Send a Python value; returns it on the receivers."""
-        found = [value]
-        dist.broadcast_object_list(found, src=self._sender, group=self._group, device=self._device)
-        return found[0]
+        data = _encoded(value).to(self._device) if self._sends else None
+        length = torch.tensor([0 if data is None else data.numel()], dtype=torch.int64, device=self._device)
+        dist.broadcast(length, src=self._sender, group=self._group)
+        if data is None:
+            data = torch.empty(int(length.item()), dtype=torch.uint8, device=self._device)
+        dist.broadcast(data, src=self._sender, group=self._group)
+        return value if self._sends else _decoded(data)
 
     def boxes(self, boxes: Sequence[TensorBox]) -> None:
         """Send the data of boxes, or fill them: in the same order on all ranks."""
