@@ -51,7 +51,7 @@ _DIGITS: Final = 8
 _DIRECTORY: Final = re.compile(r"step-(\d{9,})-r(\d+)")
 _SHARD: Final = re.compile(r"shard-(\d{5,})-of-(\d{5,})\.safetensors")
 
-_STORED: Final = {
+SAFETENSORS_TYPES: Final = {
     "bool": "BOOL",
     "uint8": "U8",
     "int8": "I8",
@@ -67,10 +67,11 @@ _STORED: Final = {
     "uint64": "U64",
     "int64": "I64",
     "float64": "F64",
-    "complex64": "F32",
-    "complex128": "F64",
 }
-"""Type in the file, by type of ``layout.ITEM_BYTES``; the safetensors format has no complex types."""
+"""Types of the safetensors format, by type of ``layout.ITEM_BYTES``."""
+
+_STORED: Final = {**SAFETENSORS_TYPES, "complex64": "F32", "complex128": "F64"}
+"""Type in a shard. Complex numbers are pairs: the format has no type for complex128."""
 
 
 class ShardFile(msgspec.Struct, frozen=True):

@@ -8,13 +8,15 @@ House rules: names, shapes and offsets are those of the whole model, never of a 
 load a checkpoint. Python values are JSON (``values``): loading never executes code.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
 Shape: TypeAlias = tuple[int, ...]
+
+_Item = TypeVar("_Item")
 
 ITEM_BYTES: Final = {
     "bool": 1,
@@ -167,3 +169,17 @@ def missing(wanted: Sequence[Piece], held: Iterable[Piece]) -> tuple[str, ...]:
         if found is None or sum(prod(box.shape) for box in common if box is not None) < prod(piece.shape):
             gaps[piece.name] = None
     return tuple(gaps)
+
+
+def grouped(items: Iterable[_Item], size_of: Callable[[_Item], int], limit: int) -> Iterator[list[_Item]]:
+    """Yield items in groups of at most ``limit`` bytes, in their order; a larger one is a group of its own."""
+    group: list[_Item] = []
+    size = 0
+    for item in items:
+        if group and size + size_of(item) > limit:
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += size_of(item)
+    if group:
+        yield group

@@ -1,9 +1,9 @@
 """Buddies: the nodes whose keepers hold copies of a node's staged shards. Pure.
 
-The members stand in a ring, sorted by failure domain. The first copy goes as many places further as the largest domain
-has members, so it is in another domain wherever an even spread allows that; every member holds equally many copies. The
-failure domain is the value of the label that orders ranks, else of ``switch``; a node without it shares one with the
-nodes of its host.
+The members form a ring, sorted by failure domain. The holder of the first copy is as many places away as the largest
+domain has members, so it is in another domain wherever an even spread allows that; every member holds equally many
+copies. The failure domain is the value of the label that orders ranks, else of ``switch``; a node without it shares one
+with the nodes of its host.
 
 House rules: the choice is recorded in ``world.members``; the fold never repeats it.
 """

@@ -177,7 +177,7 @@ def receive_greeting(channel: socket.socket, me: CopyOwner, is_ward: Callable[[s
         The sender's node.
 
     Raises:
-        CopyFailed: no copy is taken from this sender; it was told.
+        CopyFailed: the sender is refused; it has received the reason.
     """
     hello = _receive(channel)
     if hello.get("protocol") != PROTOCOL:

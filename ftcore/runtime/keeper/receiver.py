@@ -4,7 +4,7 @@ Each connection is served by a thread. A copy is written beside the newest compl
 when its checksum was compared. A sender that dies or stops leaves nothing that counts.
 
 House rules: the slots belong to the event loop; a thread asks it for one, and gives it back. Nothing is reported here:
-the sender is told why its copy is not taken, and reports it once.
+the sender receives the reason of a refusal, and reports it once.
 """
 
 import asyncio

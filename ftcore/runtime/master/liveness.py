@@ -75,7 +75,7 @@ class Liveness:
         return (self._clock.mono() - self.leases.last_heard(session.node, session.incarnation)) / 1e9
 
     def excuse_disconnected(self) -> None:
-        """Extend the leases of nodes without a stream: nobody could connect to this master until now."""
+        """Extend the leases of nodes without a stream: until now, no node could connect to this master."""
         alive = ((node.node, node.incarnation) for node in self._state().membership.alive())
         self.leases.excuse(self._clock.mono(), [life for life in alive if self._agents.of(*life) is None])
 

@@ -11,7 +11,7 @@ import pickle
 import re
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from ftcore.checkpoint.layout import Piece
+from ftcore.checkpoint.layout import Piece, grouped
 from ftcore.checkpoint.storage import Storage
 from ftcore.errors import CheckpointError
 from ftcore.worker.state.export import Progress, no_progress
@@ -86,7 +86,7 @@ def import_checkpoint(
     found = step if step is not None else next((v for path, v in source.leaves if path == ("step",)), 0)
     if not isinstance(found, int) or found < 0:
         raise CheckpointError(f"{src}: expected a number of at least 0 as its step; found {found!r}")
-    bins = list(_bins(source.tensors))
+    bins = list(grouped(source.tensors, lambda path: source.tensors[path].bytes, SHARD_BYTES))
     made = NewCheckpoint(Storage(dst), job, uuid.uuid4().hex, found, 0, max(1, len(bins)))
     if made.storage.exists(made.directory):
         raise CheckpointError(f"{made.storage.where(made.directory)} exists; name another step, or another directory")
@@ -127,20 +127,6 @@ def _write(
         with contextlib.suppress(CheckpointError):
             made.storage.remove(made.directory)
         raise
-
-
-def _bins(tensors: dict[TreePath, Piece]) -> Iterator[list[TreePath]]:
-    """Group tensors so that a group fits into memory."""
-    found: list[TreePath] = []
-    size = 0
-    for path, piece in tensors.items():
-        if found and size + piece.bytes > SHARD_BYTES:
-            yield found
-            found, size = [], 0
-        found.append(path)
-        size += piece.bytes
-    if found:
-        yield found
 
 
 def _why_not(path: str, error: Exception) -> str:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ftcore.checkpoint.files import parse_directory
-from ftcore.checkpoint.layout import ITEM_BYTES, Piece, overlap
+from ftcore.checkpoint.files import SAFETENSORS_TYPES, parse_directory
+from ftcore.checkpoint.layout import ITEM_BYTES, Piece, grouped, overlap
 from ftcore.checkpoint.storage import Storage
 from ftcore.errors import CheckpointError
 from ftcore.worker.state.collect import decoded
@@ -33,25 +33,7 @@ CONFIG: Final = "config"
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done, and with their total."""
 
-_TYPES: Final = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "uint16": "U16",
-    "int16": "I16",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "uint32": "U32",
-    "int32": "I32",
-    "float32": "F32",
-    "uint64": "U64",
-    "int64": "I64",
-    "float64": "F64",
-    "complex64": "C64",
-}
-"""Types of the safetensors format."""
+_TYPES: Final = {**SAFETENSORS_TYPES, "complex64": "C64"}
 
 
 class ExportedModel(NamedTuple):
@@ -149,7 +131,7 @@ class _Export:
             for alias, stored in values.get("tied", {}).items()
             if alias.startswith(prefix) and stored.startswith(prefix)
         }
-        groups = list(_grouped(self._wholes, file_bytes))
+        groups = list(grouped(self._wholes, lambda name: self._wholes[name].bytes, file_bytes))
         self._files = dict(zip(_file_names(len(groups)), groups, strict=True))
         total = sum(each.bytes for each in self._wholes.values())
         step, _ = parse_directory(src.rstrip("/").rpartition("/")[2]) or (0, 0)
@@ -193,19 +175,6 @@ class _Export:
 
 def _whole_piece(piece: Piece) -> Piece:
     return Piece(piece.name, piece.dtype, piece.size, (0,) * len(piece.size), piece.size)
-
-
-def _grouped(wholes: dict[str, Piece], file_bytes: int) -> Iterator[list[str]]:
-    """Names of the tensors of each file."""
-    found: list[str] = []
-    size = 0
-    for name, whole in wholes.items():
-        if found and size + whole.bytes > file_bytes:
-            yield found
-            found, size = [], 0
-        found.append(name)
-        size += whole.bytes
-    yield found
 
 
 def _file_names(count: int) -> list[str]:

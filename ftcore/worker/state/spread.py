@@ -8,12 +8,13 @@ House rules: no rank holds more than ``BATCH_BYTES``, or one tensor, beyond its 
 
 import ctypes
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
+from ftcore.checkpoint.layout import grouped
 from ftcore.worker.state.layouts import TensorBox, write
 
 BATCH_BYTES: Final = 16 << 20
@@ -78,7 +79,7 @@ class SpreadGroup:
     def boxes(self, boxes: Sequence[TensorBox]) -> None:
         """Send the data of boxes, or fill them: in the same order on all ranks."""
         with torch.no_grad():
-            for batch in _batches(boxes):
+            for batch in grouped(filter(_size, boxes), _size, BATCH_BYTES):
                 data = self._packed(batch) if self._sends else self._empty(batch)
                 dist.broadcast(data, src=self._sender, group=self._group)
                 if not self._sends:
@@ -101,22 +102,6 @@ def _size(box: TensorBox) -> int:
 
 def _bytes_of(data: Any) -> Any:
     return data.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _batches(boxes: Sequence[TensorBox]) -> Iterator[list[TensorBox]]:
-    batch: list[TensorBox] = []
-    size = 0
-    for box in boxes:
-        count = _size(box)
-        if not count:
-            continue
-        if batch and size + count > BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(box)
-        size += count
-    if batch:
-        yield batch
 
 
 def _unpack(batch: list[TensorBox], data: Any) -> None:
