@@ -152,13 +152,14 @@ class PersistShards(msgspec.Struct, frozen=True, tag_field="do", tag="persist_sh
         round: the round in which they were staged.
         step: their step.
         ranks: the global ranks whose shards are written.
-        nodes: the node that writes each of them: others may hold a copy. Empty, in older logs: each node that has it.
+        writers: by node, those that it writes: others may hold copies. Empty in an agent's order, whose ``ranks`` are
+            its own, and in older logs: each node writes what it has.
     """
 
     round: Round
     step: int
     ranks: tuple[int, ...]
-    nodes: tuple[str, ...] = ()
+    writers: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 class CommitCheckpoint(msgspec.Struct, frozen=True, tag_field="do", tag="commit_checkpoint"):

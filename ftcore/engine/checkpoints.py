@@ -31,11 +31,13 @@ def awaits_manifest(state: JobState, step: int | None = None) -> bool:
     """
     saved = state.training.saved
     ready = [each for each in saved.saving if _is_ready(each) and (step is None or each.step <= step)]
-    stored = max((each.step for each in saved.stored), default=-1)
+    stored = max(((each.round, each.step) for each in saved.stored), default=(-1, -1))
     open_ = {(each.round, each.step) for each in _commits(state)}
-    awaited = ready if step is not None else ready[-1:]
+    awaited = ready if step is not None else sorted(ready, key=lambda each: (each.round, each.step))[-1:]
     return any(
-        each.step > stored and ((each.round, each.step) in open_ or _can_commit(state, each)) for each in awaited
+        moment > stored and (moment in open_ or _can_commit(state, each))
+        for each in awaited
+        for moment in [(each.round, each.step)]
     )
 
 
@@ -49,7 +51,11 @@ def _is_ready(saving: SavingState) -> bool:
 
 
 def _can_commit(state: JobState, saving: SavingState) -> bool:
-    return saving.tries < COMMIT_TRIES and bool(_committer(state, saving))
+    """Whether its manifest may be ordered: during a rollback, not that of a step which the rollback leaves behind."""
+    plan = state.incident.plan if state.incident is not None else None
+    limit = plan.terms.rollback_to if plan is not None else None
+    is_left = limit is not None and saving.step > limit  # retention would remove the rollback's target for it
+    return saving.tries < COMMIT_TRIES and not is_left and bool(_committer(state, saving))
 
 
 def advance_commit(turn: Turn) -> bool:
@@ -57,23 +63,13 @@ def advance_commit(turn: Turn) -> bool:
     state = turn.state
     if _commits(state):
         return False
-    limit = _rollback_step(state)
     for saving in reversed(state.training.saved.saving):
-        if not _is_ready(saving) or saving.tries >= COMMIT_TRIES or (limit is not None and saving.step > limit):
-            continue
-        node = _committer(state, saving)
-        if node:
+        if _is_ready(saving) and _can_commit(state, saving):
             files = tuple(saving.files[group] for group in sorted(saving.files))
             command = CommitCheckpoint(round=Round(saving.round), step=saving.step, files=files)
-            order(turn, command, (node,), COMMIT_S)
+            order(turn, command, (_committer(state, saving),), COMMIT_S)
             return True
     return False
-
-
-def _rollback_step(state: JobState) -> int | None:
-    """The step of a rollback in progress; retention must not remove it for newer steps, which are left behind."""
-    plan = state.incident.plan if state.incident is not None else None
-    return plan.terms.rollback_to if plan is not None else None
 
 
 def _committer(state: JobState, saving: SavingState) -> str:
@@ -134,10 +130,13 @@ def order_persist(turn: Turn, incident: IncidentState) -> str:
 def persist(turn: Turn, held: HeldState, deadline_s: float, incident: str | None) -> None:
     """Order one shard of each replica group to be written from memory to storage."""
     savers = held.savers
-    nodes, ranks = zip(*(savers[group] for group in sorted(savers)), strict=True)
-    named = nodes if follows(turn.state, COPIES) else ()
-    command = PersistShards(round=Round(held.round), step=held.step, ranks=ranks, nodes=named)
-    order(turn, command, tuple(dict.fromkeys(nodes)), deadline_s, incident=incident)
+    ranks_of: dict[str, tuple[int, ...]] = {}
+    for node, rank in (savers[group] for group in sorted(savers)):
+        ranks_of[node] = (*ranks_of.get(node, ()), rank)
+    ranks = tuple(savers[group][1] for group in sorted(savers))
+    writers = tuple(ranks_of.items()) if follows(turn.state, COPIES) else ()
+    command = PersistShards(round=Round(held.round), step=held.step, ranks=ranks, writers=writers)
+    order(turn, command, tuple(ranks_of), deadline_s, incident=incident)
 
 
 def _why_incomplete(states: list[HeldState]) -> str:

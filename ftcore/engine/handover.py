@@ -45,8 +45,8 @@ RESCUE_S = 300.0
 def begin_round(turn: Turn, incident: IncidentState) -> None:
     """Hold the workers at a step boundary, or stop them at once if they cannot hand their state over there."""
     state, terms = turn.state, incident.plan_in_force().terms
-    goes_back = terms.rollback_to is not None or terms.survivors != "stop"
-    if incident.kind == "fault" or goes_back or not hands_over(state):
+    goes_on = terms.rollback_to is None and terms.survivors == "stop"
+    if incident.kind == "fault" or not goes_on or not hands_over(state):
         _stop_round(turn, incident)
         return
     names = tuple(node.node for node in members(state))
@@ -92,6 +92,8 @@ def rescue(turn: Turn, incident: IncidentState) -> bool | None:
     """
     state, plan = turn.state, incident.plan_in_force()
     if not follows(state, HANDOVER) or state.spec is None or not state.spec.checkpoints:
+        return None
+    if plan.terms.rollback_to is not None:  # what the nodes hold is newer, and is left behind
         return None
     if plan.rescue:
         return False if plan.rescue in state.orders.open or awaits_manifest(state) else None

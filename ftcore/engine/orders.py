@@ -3,7 +3,7 @@
 import attrs
 import msgspec
 
-from ftcore.commands import CheckHealth, Command, StartWorkers
+from ftcore.commands import CheckHealth, Command, PersistShards, StartWorkers
 from ftcore.events.checkpoint import Resume
 from ftcore.events.world import Member, WorldBatch
 from ftcore.ids import EffectId, Term
@@ -94,7 +94,11 @@ class Order:
 def order_for(state: JobState, action: ActionState, node: str) -> Order:
     """The order for one node of an action."""
     part = slice_of(state, node) if isinstance(action.command, StartWorkers) else None
-    command = _own_check(action.command, node) if isinstance(action.command, CheckHealth) else action.command
+    command = action.command
+    if isinstance(command, CheckHealth):
+        command = _own_check(command, node)
+    elif isinstance(command, PersistShards):
+        command = _own_shards(command, node)
     return Order(effect=EffectId(action.effect), term=Term(state.term), command=command, slice=part)
 
 
@@ -125,6 +129,13 @@ def _check_orders(state: JobState, action: ActionState, command: CheckHealth) ->
 def _own_check(command: CheckHealth, node: str) -> CheckHealth:
     """The check with only the node's own groups, because a node does not need those of ten thousand others."""
     return msgspec.structs.replace(command, groups=tuple(group for group in command.groups if node in group))
+
+
+def _own_shards(command: PersistShards, node: str) -> PersistShards:
+    """The order with only the node's own ranks, for the same reason."""
+    if not command.writers:
+        return command
+    return msgspec.structs.replace(command, ranks=dict(command.writers).get(node, ()), writers=())
 
 
 def slice_of(state: JobState, node: str) -> Slice:

@@ -89,7 +89,13 @@ class Declared:
     optimizer_shard: int = 0
 
 
-@fact("policy.loaded")
+def _checkpoints_as_group(fields: dict[str, Any]) -> dict[str, Any]:
+    declared = dict(fields.get("declared", {}))
+    kept = declared.pop("checkpoints_kept", 0)
+    return {**fields, "declared": {**declared, "checkpoints": {"kept": kept}}}
+
+
+@fact("policy.loaded", version=2, upcasters={1: _checkpoints_as_group})
 @attrs.frozen(kw_only=True)
 class PolicyLoaded:
     """A policy chain takes effect.

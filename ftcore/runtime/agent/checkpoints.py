@@ -212,7 +212,7 @@ class NodeCheckpoints:
             if isinstance(command, CommitCheckpoint):
                 return await self._commit(keeper, command)
             if isinstance(command, PersistShards):
-                return await _persist(keeper, command, self._who()[0])
+                return await _persist(keeper, command)
             if isinstance(command, ParkWorkers):
                 return await self._park(command, effect)
             if command.boundary:
@@ -352,13 +352,8 @@ class NodeCheckpoints:
         )
 
 
-async def _persist(keeper: KeeperClientPort, command: PersistShards, node: str) -> Performed:
-    if command.nodes:
-        ranks = [rank for rank, writer in zip(command.ranks, command.nodes, strict=True) if writer == node]
-    else:
-        mine = {shard["rank"] for shard in await keeper.held() if shard["tensors"]}
-        ranks = [rank for rank in command.ranks if rank in mine]
-    _, failed = await keeper.persist(command.round, command.step, ranks)
+async def _persist(keeper: KeeperClientPort, command: PersistShards) -> Performed:
+    _, failed = await keeper.persist(command.round, command.step, command.ranks)
     if failed:
         raise Refused(_reasons(failed))
     return Performed(command.step)

@@ -15,20 +15,14 @@ from typing import Any, Final
 import attrs
 
 from ftcore.errors import Refused
+from ftcore.policies.file.job_options import CheckpointOptions
 from ftcore.runtime.agent.checkpoints import NodeCheckpoints
-from ftcore.runtime.keeper.config import BuddyPlan
+from ftcore.runtime.agent.keeper_link import ANSWER_S, STAGE_S, STORAGE_S
+from ftcore.runtime.keeper.config import LINGER_S, BuddyPlan
 from ftcore.sim.protocol.clock import Scheduler, Work, ns
 from ftcore.sim.protocol.hosts import Process, settle
 
-ANSWER_S: Final = 5.0
-STAGE_S: Final = 30.0
-STORAGE_S: Final = 3600.0
-"""Timeouts of requests in seconds, as in ``runtime/agent/keeper_link.py``."""
-
-LINGER_S: Final = 600.0
-"""How long a keeper stays without an agent, in seconds."""
-
-KEPT: Final = 3
+KEPT: Final = CheckpointOptions().kept
 """Checkpoints that retention keeps."""
 
 Moment = tuple[int, int]
@@ -130,6 +124,7 @@ class SimKeeper:
         clock: virtual time.
         chance: random generator of delays.
         storage: the storage.
+        stores: the job has a storage; False: nothing is written.
 
     Attributes:
         slots: the slots by local rank.
@@ -138,8 +133,8 @@ class SimKeeper:
         log: the identity of the log of its memory.
     """
 
-    def __init__(self, clock: Scheduler, chance: random.Random, storage: SimStorage) -> None:
-        self._clock, self._chance, self._storage = clock, chance, storage
+    def __init__(self, clock: Scheduler, chance: random.Random, storage: SimStorage, *, stores: bool) -> None:
+        self._clock, self._chance, self._storage, self._stores = clock, chance, storage, stores
         self.slots: dict[int, tuple[Slot, Slot]] = {}
         self.alive, self.hung = True, False
         self.log = ""
@@ -236,6 +231,8 @@ class SimKeeper:
 
     def persist(self, slot: Slot) -> None:
         """Write a complete shard, after those that wait."""
+        if not self._stores:
+            return
         assert slot.shard is not None
         entry = (slot, slot.shard, slot.sequence)
         if all(other[0] is not slot or other[2] != slot.sequence for other in self._queue):

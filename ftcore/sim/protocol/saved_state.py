@@ -104,7 +104,7 @@ class SimSavedState:
         """The keeper of a node for its workers, which start one if necessary."""
         client = self._clients[process]
         if client.keeper is None and process.alive and not process.frozen and client.log:
-            keeper = SimKeeper(self._clock, self._chance, self.storage)
+            keeper = SimKeeper(self._clock, self._chance, self.storage, stores=self.every > 0)
             self._keepers[_place(process)] = keeper
             process.host.lost_with_it.append(keeper.kill)
             client.serve(keeper)
@@ -159,14 +159,14 @@ class SimSavedState:
         if persist:
             keeper.request(lambda: keeper.persist(slot) if slot.sequence == sequence else None)
 
-    def save(self, gang: Gang) -> None:
-        """All ranks wait at a step boundary until their state is staged and on its way to storage."""
+    def save(self, gang: Gang, *, in_memory: bool) -> None:
+        """All ranks wait at a step boundary until their state is staged, and on its way to storage if it is to be."""
         for _, ranks in sorted(gang.members.items()):
             keeper = self._keeper(ranks.process)
             for local_rank, shard in enumerate(self._shards(gang, ranks)):
                 slot = _slot_of(keeper, local_rank, shard.moment)
                 if keeper is not None and slot is not None:
-                    self._seal(keeper, slot, persist=self._writes(gang, shard))
+                    self._seal(keeper, slot, persist=not in_memory and self._writes(gang, shard))
 
     def _stage_now(self, ranks: NodeWorkers | None, round_: int) -> list[dict[str, object]]:
         """Living workers stage the step that they have completed, at any moment; not while it is being changed."""

@@ -303,7 +303,7 @@ class SimBoundary:
 
     def save_at(self, number: int, in_memory: bool = False) -> None:
         """See ``ports.WorkerBoundary``."""
-        self._ranks.save_at = number
+        self._ranks.save_at, self._ranks.in_memory = number, in_memory
         self._training.save_requested(self._training.gangs[self._ranks.round])
 
 

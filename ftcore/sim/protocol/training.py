@@ -59,6 +59,7 @@ class NodeWorkers:
         stop_at: the step boundary from which on they wait; 0: none.
         waits: they wait at the boundary behind their last step; otherwise they have begun the next one.
         save_at: the step boundary at which they save; 0: none.
+        in_memory: they save there in memory only.
         saved: the step boundary of their newest save on request.
         parked: they wait for the next round.
         findings, saves: findings and checkpoints on their progress pages.
@@ -75,6 +76,7 @@ class NodeWorkers:
     stop_at: int = 0
     waits: bool = False
     save_at: int = 0
+    in_memory: bool = False
     saved: int = 0
     parked: bool = False
     resume: str = ""
@@ -182,7 +184,7 @@ class RegisteredState(Protocol):
     def stage(self, gang: Gang) -> None:
         """A round has completed a step."""
 
-    def save(self, gang: Gang) -> None:
+    def save(self, gang: Gang, *, in_memory: bool) -> None:
         """A round saves at a step boundary."""
 
     def load(self, gang: Gang, directed: int | None) -> None:
@@ -330,14 +332,14 @@ class JobTraining:
         """Save if all workers are at the step boundary at which they were ordered to."""
         members = gang.members.values()
         if all(ranks.save_at == ranks.steps != ranks.saved for ranks in members):
-            self.save(gang)
+            self.save(gang, in_memory=any(ranks.in_memory for ranks in members))
             for ranks in members:
                 ranks.saved = ranks.save_at
 
-    def save(self, gang: Gang) -> None:
-        """Save a checkpoint of the last completed step."""
+    def save(self, gang: Gang, *, in_memory: bool = False) -> None:
+        """Save a checkpoint of the last completed step; with ``in_memory``, not to storage, if the state allows it."""
         if self.state is not None:
-            self.state.save(gang)
+            self.state.save(gang, in_memory=in_memory)
             return
         if gang.step not in self.checkpoints:
             self.checkpoints.append(gang.step)

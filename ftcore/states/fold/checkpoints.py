@@ -29,6 +29,9 @@ T = TypeVar("T")
 SAVING_MAX = 8
 """Checkpoints that are written at a time; the oldest one is given up for a newer one."""
 
+GIVEN_UP_MAX = HISTORY_MAX
+"""States that are remembered as refused by ranks, and as begun from in vain."""
+
 
 @on(checkpoint.MemoryHeld)
 def _memory_held(state: JobState, event: Event, data: checkpoint.MemoryHeld, changes: Changes) -> None:
@@ -48,9 +51,11 @@ def _shard_persisted(state: JobState, event: Event, data: checkpoint.ShardPersis
         saving = SavingState(round=shard.round, step=shard.step, groups=shard.groups)
         saved.saving.append(saving)
         del saved.saving[:-SAVING_MAX]
-    saving.files.setdefault(shard.group, data.file)
     if data.node not in saving.nodes:
         saving.nodes.append(data.node)
+    if shard.group in saving.files:
+        return
+    saving.files[shard.group] = data.file
     saving.seconds[data.node] = saving.seconds.get(data.node, 0.0) + data.staged_s + data.seconds
 
 
@@ -178,7 +183,7 @@ def _state_loaded(state: JobState, event: Event, data: checkpoint.StateLoaded, c
     refused = world.resume
     if not saved.is_unusable(refused.step, refused.round, refused.source):
         load = LoadState(step=refused.step, round=refused.round, source=refused.source)
-        saved.refused = [*saved.refused, load][-SAVING_MAX:]
+        saved.refused = [*saved.refused, load][-GIVEN_UP_MAX:]
 
 
 def resumed(state: JobState, resume: Resume | None) -> None:
@@ -189,7 +194,7 @@ def resumed(state: JobState, resume: Resume | None) -> None:
         load.rounds += 1
         return
     if load is not None and load.rounds > 1:
-        saved.unusable = [*saved.unusable, load][-SAVING_MAX:]
+        saved.unusable = [*saved.unusable, load][-GIVEN_UP_MAX:]
     saved.load = None if resume is None else LoadState(step=resume.step, round=resume.round, source=resume.source)
 
 

@@ -62,7 +62,8 @@ def job(
         policy=attrs.evolve(default_chain(), chain=chain, declared=declared or Declared()),
         decides=decides,
     )
-    driver.own(MasterElected(host="host", pid=1, address="unix:master", version=__version__, decides=7, log_id=LOG))
+    elected = MasterElected(host="host", pid=1, address="unix:m", version=__version__, decides=decides, log_id=LOG)
+    driver.own(elected)
     driver.start()
     driver.own(AbilityDeclared(source="workers", abilities=("pause", "checkpoint", "save")))
     return driver
@@ -405,7 +406,7 @@ def test_survivors_write_one_shard_of_each_group_after_a_fault() -> None:
     driver = dying(held={"node0": (four[0],), "node1": (four[2], four[3])})
     orders = open_orders(driver, PersistShards)
     assert [action.command for action in orders] == [
-        PersistShards(round=1, step=5, ranks=(0, 3), nodes=("node0", "node1"))
+        PersistShards(round=1, step=5, ranks=(0, 3), writers=(("node0", (0,)), ("node1", (3,))))
     ]
     assert list(orders[0].waiting) == ["node0", "node1"]
     assert [each.outcome for each in of(driver, IncidentContinued)] == ["saved"]

@@ -25,13 +25,14 @@ from ftcore.events.world import WorldFormed
 from ftcore.policies.chain import default_entry
 from ftcore.policies.file.config import default_chain
 from ftcore.replay import verify
+from ftcore.states.revisions import HANDOVER
 from ftcore.testing.driver import JobDriver
 from ftcore.version import __version__
 
 LOG = "log-1"
 
 
-def job(nodes: int = 2, *, registers: bool = True, decides: int = 10) -> JobDriver:
+def job(nodes: int = 2, *, registers: bool = True, decides: int = HANDOVER) -> JobDriver:
     """A job that trains, may grow and shrink, and whose script registered its state; its cool-down is over."""
     names = ("dying_checkpoint", "process_restart", "shrink", "grow", "stop")
     chain = tuple(ChainEntry(policy=name, options=default_entry(name).options) for name in names)
@@ -158,7 +159,7 @@ def test_the_next_master_goes_on_with_the_hold() -> None:
 @pytest.mark.parametrize("why", ["plain script", "older master"])
 def test_other_jobs_are_stopped_without_a_hold(why: str) -> None:
     """Of a script that did not register its state, or with a master of an earlier release."""
-    driver = job(registers=why != "plain script", decides=10 if why == "plain script" else 9)
+    driver = job(registers=why != "plain script", decides=HANDOVER if why == "plain script" else HANDOVER - 1)
     driver.command("drain", "node1")
     driver.settle()
     saves = [data.command for data in of(driver, ActionOrdered) if isinstance(data.command, SaveCheckpoint)]
@@ -187,8 +188,10 @@ def test_what_only_a_leaving_node_holds_is_written_before_it_leaves() -> None:
     """Each rank holds a part of its own: the checkpoint is complete before the node is released."""
     driver = job(3)
     leave(driver, steps={"node0": 9, "node1": 9, "node2": 9})
-    nodes = ("node0", "node1", "node2")
-    assert ordered(driver, PersistShards) == [PersistShards(round=1, step=9, ranks=(0, 1, 2), nodes=nodes)]
+    writers = tuple((f"node{rank}", (rank,)) for rank in range(3))
+    assert ordered(driver, PersistShards) == [PersistShards(round=1, step=9, ranks=(0, 1, 2), writers=writers)]
+    (action,) = (each for each in driver.state.orders.open.values() if isinstance(each.command, PersistShards))
+    assert order_for(driver.state, action, "node1").command == PersistShards(round=1, step=9, ranks=(1,))
     for rank in range(3):
         persist(driver, f"node{rank}", rank, 9)
         answer(driver, PersistShards, f"node{rank}")
@@ -198,6 +201,22 @@ def test_what_only_a_leaving_node_holds_is_written_before_it_leaves() -> None:
     formed = of(driver, WorldFormed)[-1]
     assert (formed.nodes, formed.resume.step, formed.resume.source) == (2, 9, "storage")
     assert verify(driver.events).mismatches == ()
+
+
+def test_a_rollback_writes_nothing_of_what_it_leaves_behind() -> None:
+    """The plan takes a node out and goes back: the next round is formed at once, from the older checkpoint."""
+    driver = job(3)
+    driver.own(CheckpointCommitted(round=1, step=5, where="/checkpoints/5", own=True))
+    driver.command("drain", "node2")
+    while not ordered(driver, StopWorkers):
+        driver._obey_once()
+    plan = driver.state.incident.plan_in_force()
+    plan.terms = attrs.evolve(plan.terms, rollback_to=5)
+    for rank in range(3):
+        hold(driver, f"node{rank}", rank, 9, groups=3, ranks=3)
+    driver.settle()
+    assert not any(isinstance(data.command, PersistShards) for data in of(driver, ActionOrdered))
+    assert (of(driver, WorldFormed)[-1].nodes, of(driver, WorldFormed)[-1].resume.step) == (2, 5)
 
 
 @pytest.mark.parametrize("why", ["refused", "late", "older"])
