@@ -44,7 +44,7 @@ class LocalFiles:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
         return count
 
     def read(self, name: str, at: int, size: int) -> bytes:
@@ -104,13 +104,13 @@ class LocalFiles:
         """Remove a file."""
         path = self._root / name
         path.unlink()
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
     def remove_directory(self, directory: str) -> None:
         """Remove a directory with its files."""
         path = self._root / directory
         shutil.rmtree(path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
 
 def _make_durable_directory(path: Path) -> None:
@@ -121,10 +121,10 @@ def _make_durable_directory(path: Path) -> None:
         path = path.parent
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
-        _sync_directory(each.parent)
+        sync_directory(each.parent)
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     """Make the names in a directory durable, where its file system can do that."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ftcore.checkpoint.directory import by_age, checkpoints
+from ftcore.checkpoint.directory import checkpoints, newest
 from ftcore.checkpoint.files import parse_directory
 from ftcore.checkpoint.storage import Storage
 from ftcore.cli.ctl_output import print_json, say, size_text
-from ftcore.errors import UsageError
+from ftcore.errors import CheckpointError, NotFound, UsageError
+from ftcore.ids import JobName
 from ftcore.wording import listed, plural, printable
 
 PROGRESS_S: Final = 2.0
@@ -42,7 +43,7 @@ async def convert(args: argparse.Namespace) -> int:
         raise UsageError(
             "checkpoints convert needs torch, which this Python does not have; install it: pip install torch"
         )
-    ours = _checkpoint_in(args.directory)
+    ours = _checkpoint_in(args.directory, args.job or "")
     given = {"--step": args.step, "--model": args.model, "--file-size": args.file_size}
     if ours:
         _refuse({"--step": given["--step"]}, f"{args.directory} is a checkpoint of ftcore: its model is exported")
@@ -58,16 +59,28 @@ def _refuse(given: dict[str, Any], why: str) -> None:
             raise UsageError(f"{option} has no effect here: {why}")
 
 
-def _checkpoint_in(source: str) -> str:
-    """The directory of a checkpoint of ftcore: the source, or the newest complete one in it; empty: there is none."""
+def _checkpoint_in(source: str, job: str) -> str:
+    """The directory of a checkpoint of ftcore: the source, or the newest complete one in it; empty: it is of torch.
+
+    Raises:
+        NotFound: there are checkpoints of ftcore, but no complete one of the job; or it is a URL without one.
+    """
     source = source.rstrip("/") or "/"
     if parse_directory(source.rpartition("/")[2]) is not None:
         return source
     if Path(source).is_file():
         return ""
-    storage = Storage(source)
-    found = by_age([each for each in checkpoints(storage) if each.complete])
-    return storage.where(found[-1].directory) if found else ""
+    try:
+        storage = Storage(source)
+    except CheckpointError as error:
+        raise UsageError(str(error)) from error
+    found = newest(storage, JobName(job) if job else None)
+    if found is not None:
+        return storage.where(found.directory)
+    if "://" in source or checkpoints(storage):
+        of_job = f" of job {job}" if job else ""
+        raise NotFound(f"no complete checkpoint{of_job} in {source}; one of torch is imported from a local path")
+    return ""
 
 
 class _ShownProgress:

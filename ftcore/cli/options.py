@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from ftcore.batch import BatchRule
 from ftcore.cli.torchrun_flags import Treatment, having
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
 from ftcore.version import __version__
@@ -214,7 +215,7 @@ def _add_batch(parser: argparse.ArgumentParser) -> None:
     _add(
         group,
         "--batch-rule",
-        choices=("keep", "divide", "linear-lr", "sqrt-lr"),
+        choices=[rule.value for rule in BatchRule],
         help="in a smaller world: keep the global batch (default); the same, and form only worlds that divide it; or "
         "shrink it, and scale the learning rate with it (linear-lr) or with its square root (sqrt-lr)",
     )

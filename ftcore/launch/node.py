@@ -231,8 +231,8 @@ def _copy_access(security: Security) -> CopyAccess:
 
 
 def _checkpoints(config: NodeConfig, keeper: KeeperLink | None) -> NodeCheckpoints:
-    about = keeper_config(config.agent)
-    checkpoints = NodeCheckpoints(keeper, about.keep, about.keep_every)
+    declared = config.agent.submission.policy.declared.checkpoints
+    checkpoints = NodeCheckpoints(keeper, declared.kept or CheckpointOptions().kept, declared.keep_every)
     if keeper is not None:
         keeper.events.persisted = checkpoints.on_persisted
         keeper.events.failed = checkpoints.on_failed

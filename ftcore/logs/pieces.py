@@ -114,7 +114,7 @@ class FileArchive:
         try:
             if make:
                 self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self.path, prefix=".writable-") as probe:
+            with tempfile.TemporaryFile(dir=self.path) as probe:
                 now = os.fstat(probe.fileno()).st_mtime  # the clock of the drafts' times, which may be a file server's
             for path in self.path.iterdir():
                 with contextlib.suppress(FileNotFoundError):  # renamed to a piece meanwhile

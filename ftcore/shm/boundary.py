@@ -12,7 +12,7 @@ from the start of the process, so all ranks of a round that complete the same st
 | 488 | worker | ``able`` | bits, see ``ABILITIES`` |
 | 489 | worker | ``reached`` | number of boundaries reached |
 | 490 | worker | ``waits`` | 1: it waits at boundary ``reached`` |
-| 491 | worker | ``saved`` | the boundary of the newest save that is over |
+| 491 | worker | ``saved`` | the boundary of the newest save that is over; see below |
 | 492 | worker | ``failed`` | 1: that save failed |
 | 493 | worker | ``error`` | length of the error's text, which follows in up to 144 bytes |
 
@@ -20,7 +20,9 @@ A worker first publishes ``reached`` and then reads ``stop_at``. An agent first 
 ``reached``. So the boundary at which a worker stops is at most ``reached + 1`` as the agent reads it, or ``reached`` if
 it waits there.
 
-House rules: this module accesses memory only. A word has one writer.
+An agent that orders a save from a worker which waits, and has saved there before, first sets ``saved`` to 0.
+
+House rules: this module accesses memory only. A word has one writer, but for that.
 """
 
 from typing import Final
@@ -169,9 +171,10 @@ class BoundaryOrders:
             in_memory: the state need not reach storage.
         """
         words = self._words
+        words[_SAVE_AT] = 0
+        words[_IN_MEMORY] = in_memory
         if words[_WAITS] and words[_REACHED] == number == words[_SAVED]:
             words[_SAVED] = 0  # the save before may have failed, or not be on storage
-        words[_IN_MEMORY] = in_memory
         words[_SAVE_AT] = number
 
     def pace(self, every: int, since: int) -> None:

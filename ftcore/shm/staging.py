@@ -1,7 +1,8 @@
-"""Staging memory: one memfd that holds one shard of a checkpoint; written by a worker, kept by the node's keeper.
+"""Staging memory: one memfd that holds one shard of a checkpoint, kept by the node's keeper.
 
-The keeper creates the memfd, with a fixed size, and keeps it: the data outlives the worker. Each rank has two of them,
-its *slots*: while one is written, the other holds the shard before.
+The keeper creates the memfd, with a fixed size, and keeps it: the data outlives the worker. Each rank has two or more,
+its *slots*: while one is written, another holds the shard before. The writer is a worker, or for a copy of another
+node's shard the keeper that receives it.
 
 | word (8 bytes each) | written by | field | meaning |
 |---|---|---|---|

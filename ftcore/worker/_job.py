@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from ftcore.batch import BatchTotal, RankBatch, rank_batch, wrong_sizes
+from ftcore.batch import BatchRule, BatchTotal, RankBatch, batch_total, rank_batch, wrong_sizes
 from ftcore.shm.boundary import GOES_BACK, PACED, SKIPS, STAGES
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._keeper import KEEPER_ENV, KeeperClient
@@ -292,18 +292,17 @@ class TrainingJob:
             ValueError: the sizes are wrong, or there are more ranks than samples.
         """
         text = os.environ.get(BATCH_ENV, "")
+        rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
         if text:
             found = json.loads(text)
             total = BatchTotal(int(found["size"]), int(found["micro"]), float(found["lr_scale"]))
         elif why := wrong_sizes(size, micro):
             raise ValueError(f"global_batch: {why}")
         else:
-            total = BatchTotal(size, micro, 1.0)
-        rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        part = rank_batch(total, rank, ranks)
+            total = batch_total(size, micro, BatchRule.KEEP, 1, 1, ranks)
         if total.size < ranks:
             raise ValueError(f"global_batch: {total.size} samples cannot be shared by {ranks} ranks")
-        return part
+        return rank_batch(total, rank, ranks)
 
     def on_round(self, build: _Build) -> _Build:
         """Call a function that builds what holds a process group, now and in each later round; usable as a decorator.

@@ -92,7 +92,7 @@ class KeeperLink:
         self._listener: socket.socket | None = None
         self._peer: Peer | None = None
         self._pid = 0
-        self._child = False
+        self._pidfd = -1
         self._ended = asyncio.Event()
         self._ended.set()
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -138,8 +138,7 @@ class KeeperLink:
         if not await self._adopt():
             self._listener = listen(self._place)
             self._loop.add_reader(self._listener, self._start)
-        if self._copies is None and self._address:
-            self._copies = _listening(self._address)
+            self._copies = _listening(self._address) if self._address else None
         self._keeping = self._loop.create_task(self._keep_socket())
 
     def configure(self, log: str) -> None:
@@ -173,11 +172,8 @@ class KeeperLink:
         processes.kill(self._pid, signal.SIGCONT)  # a stopped one would stay, with its memory
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_S):
-                if self._child:
-                    await self._ended.wait()
-                elif self._reading is not None:
-                    await asyncio.wait({self._reading})
-        if not self._ended.is_set() and self._child:
+                await self._ended.wait()
+        if not self._ended.is_set():
             logger.warning("the keeper is still writing checkpoints; it ends by itself", pid=self._pid)
 
     def close(self) -> None:
@@ -200,6 +196,7 @@ class KeeperLink:
             self._copies.close()
             self._copies = None
         self._close_errors()
+        self._close_pidfd()
 
     async def _adopt(self) -> bool:
         channel = messages.new_socket()
@@ -219,10 +216,30 @@ class KeeperLink:
         self._copies = socket.socket(fileno=fds[1]) if len(fds) > 1 else None
         self._place.bound()
         self._config = msgspec.structs.replace(self._config, log=str(reply["log"]))
-        self._pid, self._child = int(reply["keeper"]), False
+        self._pid = int(reply["keeper"])
+        self._watch_adopted()
         self._serve(Peer(channel))
         logger.info("took over the keeper of this node", pid=self._pid)
         return True
+
+    def _watch_adopted(self) -> None:
+        """Notice the end of a keeper that is no child of this process."""
+        try:
+            self._pidfd = os.pidfd_open(self._pid)
+        except OSError:  # it is in another process namespace: its end is not waited for
+            return
+        self._ended.clear()
+        self._loop.add_reader(self._pidfd, self._adopted_ended)
+
+    def _adopted_ended(self) -> None:
+        self._close_pidfd()
+        self._ended.set()
+
+    def _close_pidfd(self) -> None:
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
 
     async def _keep_socket(self) -> None:
         """Make the socket again if it was removed; a keeper that runs does it by itself."""
@@ -250,35 +267,45 @@ class KeeperLink:
         """Start a keeper, which accepts the connection that waits."""
         assert self._listener is not None
         self._loop.remove_reader(self._listener)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        errors, theirs_errors = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._started_at = self._loop.time()
         try:
-            argv = [sys.executable, "-P", "-m", "ftcore.runtime.keeper"]
-            # It outlives the agent: whoever reads the agent's output to its end must not wait for the keeper.
-            files = {2: theirs_errors, LISTENER_FD: self._listener.fileno(), CONTROL_FD: theirs.fileno()}
-            if self._copies is not None:
-                argv.append(COPIES)
-                files[COPIES_FD] = self._copies.fileno()
-            self._pid = processes.spawn(argv, os.environ, files, null=(0, 1))
+            ours, errors, pid = self._spawn(self._listener)
         except OSError as error:
-            ours.close()
-            os.close(errors)
             logger.error("cannot start the keeper; state is not saved in memory", reason=error.strerror)
             self._start_later()
             return
-        finally:
-            theirs.close()
-            os.close(theirs_errors)
         self._close_errors()
         self._printed.clear()
         self._errors = errors
         self._loop.add_reader(errors, self._read_errors)
-        self._child = True
+        self._close_pidfd()
+        self._pid = pid
         self._ended.clear()
-        pid = self._pid
         self._reaper.watch(pid, lambda code, _mono: self._died(pid, code))
         self._serve(Peer(ours))
+
+    def _spawn(self, listener: socket.socket) -> tuple[socket.socket, int, int]:
+        """Start the process; returns the channel to it, its error output and its process id.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as on_error:
+            ours, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            theirs.enter_context(channel)
+            on_error.enter_context(ours)
+            errors, printed = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            theirs.callback(os.close, printed)
+            on_error.callback(os.close, errors)
+            argv = [sys.executable, "-P", "-m", "ftcore.runtime.keeper"]
+            # It outlives the agent: whoever reads the agent's output to its end must not wait for the keeper.
+            files = {2: printed, LISTENER_FD: listener.fileno(), CONTROL_FD: channel.fileno()}
+            if self._copies is not None:
+                argv.append(COPIES)
+                files[COPIES_FD] = self._copies.fileno()
+            pid = processes.spawn(argv, os.environ, files, null=(0, 1))
+            on_error.pop_all()
+        return ours, errors, pid
 
     def _start_later(self) -> None:
         """Let the next worker that needs a keeper start one, after a pause if the last ones did not live long."""

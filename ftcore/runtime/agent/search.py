@@ -40,13 +40,14 @@ async def search(reaper: Reaper, url: str, job: str, within_s: float = SEARCH_S)
         os.close(theirs)
         theirs = -1
         text = await asyncio.wait_for(answer.read(), within_s)
+        pid = 0  # it has closed its output, and ends
         return msgspec.json.decode(text, type=list[FoundOnStorage])
-    except (OSError, msgspec.DecodeError, TimeoutError) as error:
-        if isinstance(error, TimeoutError):
-            processes.kill(pid, signal.SIGKILL)
+    except (OSError, msgspec.DecodeError, TimeoutError):
         logger.warning("checkpoints on storage cannot be looked up; those of the log are used", place=url)
         return []
     finally:
         if theirs >= 0:
             os.close(theirs)
+        if pid:
+            processes.kill(pid, signal.SIGKILL)
         transport.close()

@@ -10,7 +10,6 @@ answer repeats:
 | ``{"persist": {"round", "step", "ranks"}}`` | ``{"persisted": [shard, ...], "failed": [{"rank", "error"}, ...]}`` |
 | ``{"written": round}`` | ``{"failed": [{"rank", "error"}, ...]}``, when no shard of the round waits to be written |
 | ``{"commit": {"round", "step", "files"}}`` | ``{"committed": {"path", "bytes", "seconds"}}`` or ``{"error": text}`` |
-| ``{"drop": {"above", "before"}}`` | ``{"dropped": count}`` |
 
 ``{"copies": BuddyPlan}`` names the nodes to and from which shards are copied from now on. ``{"bye": outcome}`` ends the
 connection. The keeper reports by itself: ``{"persisted": shard}``, ``{"failed": shard}``, ``{"loaded": ...}``,
@@ -159,8 +158,6 @@ class AgentDesk:
         if "commit" in message:
             order = message["commit"]
             return await self._persister.commit(int(order["round"]), int(order["step"]), list(order["files"]))
-        if "drop" in message:
-            return {"dropped": self._slots.drop(int(message["drop"]["above"]), int(message["drop"]["before"]))}
         raise LookupError("unknown request")
 
     async def _persist(self, order: dict[str, Any]) -> dict[str, Any]:

@@ -146,10 +146,18 @@ class Copier:
         self._plan = plan
         self._buddies = [known.get(address, _BuddyLink(address)) for address in plan.buddies[:BUDDIES_MAX]]
         if not self._buddies:
+            self._target = None
             self._release(2)
         elif self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._stopped)
         self._changed.set()
+
+    def _stopped(self, task: "asyncio.Task[None]") -> None:
+        """Report an error of ours; the next plan begins again."""
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._report({"note": f"shards are not copied any more in this round: {type(error).__name__}: {error}"})
 
     def close(self) -> None:
         """Copy no more; what is being sent is given up."""

@@ -13,7 +13,7 @@
 proves itself first. A message is a length (4 bytes, big-endian) and JSON. ``index`` and ``data`` are numbers of bytes.
 With certificates, TLS carries all of it.
 
-House rules: blocking calls, for threads; the socket has a timeout, so no wait is unlimited. Whatever the other side
+House rules: blocking calls, for threads; the socket has a timeout for each wait. Whatever the other side
 does wrong raises ``CopyFailed``.
 """
 

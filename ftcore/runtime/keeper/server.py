@@ -133,6 +133,8 @@ class Keeper:
             if self._leaving:
                 return
             if not self._place.missing:
+                if self._desk.empty and not self._place.is_ours():
+                    self._terminated.set()  # the next agent has made its own: none can take this keeper over
                 continue
             try:
                 made = listen(self._place)

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from ftcore.checkpoint.layout import Piece, grouped
-from ftcore.checkpoint.storage import Storage
+from ftcore.checkpoint.storage import MANIFEST, Storage
 from ftcore.errors import CheckpointError
 from ftcore.worker.state.export import Progress, no_progress
 from ftcore.worker.state.layouts import dtype_name
@@ -89,7 +89,10 @@ def import_checkpoint(
     bins = list(grouped(source.tensors, lambda path: source.tensors[path].bytes, SHARD_BYTES))
     made = NewCheckpoint(Storage(dst), job, uuid.uuid4().hex, found, 0, max(1, len(bins)))
     if made.storage.exists(made.directory):
-        raise CheckpointError(f"{made.storage.where(made.directory)} exists; name another step, or another directory")
+        where = made.storage.where(made.directory)
+        if made.storage.exists(f"{made.directory}/{MANIFEST}"):
+            raise CheckpointError(f"{where} exists; name another step, or another directory")
+        raise CheckpointError(f"{where} is unfinished: a conversion was cut off, or is in progress; remove it first")
     total = sum(piece.bytes for piece in source.tensors.values())
     try:
         records = records_of(source.leaves, source.tensors)

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from ftcore.checkpoint.files import SAFETENSORS_TYPES, parse_directory
 from ftcore.checkpoint.layout import ITEM_BYTES, Piece, grouped, overlap
+from ftcore.checkpoint.local_files import sync_directory
 from ftcore.checkpoint.storage import Storage
 from ftcore.errors import CheckpointError
 from ftcore.worker.state.collect import decoded
@@ -85,21 +86,13 @@ def export_model(
         made = _Export(src, shards, name, file_bytes)
         made.write(Storage(str(part)), progress)
         part.rename(target)
-        _sync(target.parent)
+        sync_directory(target.parent)
         return made.result
     except OSError as error:
         raise CheckpointError(f"cannot write {dst}: {error.strerror}") from error
     finally:
         shards.close()
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class _Export:
@@ -122,15 +115,21 @@ class _Export:
         for stored in sorted(shards.pieces):
             if stored.startswith(prefix):
                 self._wholes[stored.removeprefix(prefix)] = _whole_piece(shards.pieces[stored][0])
+        tied: dict[str, str] = {}
+        first: dict[str, str] = {}
+        for alias, stored in values.get("tied", {}).items():
+            if not alias.startswith(prefix):
+                continue
+            own = stored.removeprefix(prefix)
+            if not stored.startswith(prefix):  # it was stored as a part of another object
+                own = first.setdefault(stored, alias.removeprefix(prefix))
+                self._wholes[own] = _whole_piece(shards.pieces[stored][0])
+            if own != alias.removeprefix(prefix):
+                tied[alias.removeprefix(prefix)] = own
         if not self._wholes:
             names = sorted({each.partition("/")[0] for each in shards.pieces})
             raise CheckpointError(f"{src} has no tensors of {name!r}; it has: {', '.join(names) or 'none'}")
         self._config = _config_of(values["objects"])
-        tied = {
-            alias.removeprefix(prefix): stored.removeprefix(prefix)
-            for alias, stored in values.get("tied", {}).items()
-            if alias.startswith(prefix) and stored.startswith(prefix)
-        }
         groups = list(grouped(self._wholes, lambda name: self._wholes[name].bytes, file_bytes))
         self._files = dict(zip(_file_names(len(groups)), groups, strict=True))
         total = sum(each.bytes for each in self._wholes.values())

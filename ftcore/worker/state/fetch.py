@@ -66,9 +66,9 @@ def _is_of(shard: Any, saved: SavedStep) -> bool:
 
 def indexes(keeper: KeeperClient | None, saved: SavedStep, offers: Sequence[ShardOffer]) -> dict[int, ShardIndex]:
     """The indexes of all shards of a step, by the rank that saved them; all ranks call it."""
-    here, own = dist.get_rank(), {}
+    here, own, holders = dist.get_rank(), {}, _holders(offers)
     for shard in offers[here].held:
-        if here == next(rank for rank, offer in enumerate(offers) if shard in offer.held):
+        if here == holders[shard][shard % len(holders[shard])]:  # spread: all ranks take part with as many bytes
             assert keeper is not None
             with _opened(keeper, saved, shard) as slot:
                 if slot is not None and (index := slot.index()) is not None:
@@ -115,12 +115,20 @@ def plan(offers: Sequence[ShardOffer], wanted: Sequence[Iterable[int]]) -> list[
         offers: what each rank can send.
         wanted: the shards that each rank needs, by the rank that saved them.
     """
-    found = []
+    found, holders = [], _holders(offers)
     for rank, shards in enumerate(wanted):
         for shard in shards:
-            senders = [each for each, offer in enumerate(offers) if shard in offer.held]
-            if senders:
-                found.append(ShardFetch(rank, shard, senders[rank % len(senders)]))
+            if shard in holders:
+                found.append(ShardFetch(rank, shard, holders[shard][rank % len(holders[shard])]))
+    return found
+
+
+def _holders(offers: Sequence[ShardOffer]) -> dict[int, list[int]]:
+    """The ranks that can send each shard."""
+    found: dict[int, list[int]] = {}
+    for rank, offer in enumerate(offers):
+        for shard in offer.held:
+            found.setdefault(shard, []).append(rank)
     return found
 
 
@@ -156,29 +164,29 @@ def _opened(keeper: KeeperClient, saved: SavedStep, rank: int) -> Iterator[Stagi
 def _send(slot: StagingSlot | None, rank: int) -> None:
     index = slot.index() if slot is not None else None
     if slot is None or index is None:
-        dist.send_object_list([None], dst=rank, device=_device())
+        spread.send_object(None, rank)
         return
     head = slot.header()
     with slot.data() as data:
-        dist.send_object_list([(index, len(data))], dst=rank, device=_device())
+        spread.send_object((index, len(data)), rank)
         for at in range(0, len(data), BATCH_BYTES):
-            dist.send(_tensor(data[at : at + BATCH_BYTES]).to(_device()), dst=rank)
-    dist.send_object_list([slot.header() == head], dst=rank, device=_device())
+            dist.send(_tensor(data[at : at + BATCH_BYTES]).to(spread.device_of()), dst=rank)
+    spread.send_object(slot.header() == head, rank)
 
 
 def _receive(sender: int, saved: SavedStep) -> StagingSlot | None:
-    about: Any = _object_from(sender)
+    about: Any = spread.receive_object(sender)
     if about is None:
         return None
     index, size = about
     slot = _memory(staging.needed(len(index), size))
     data = slot.begin(size) if slot is not None else None
     for at in range(0, size, BATCH_BYTES):  # without memory as well: the sender must not wait
-        found = torch.empty(min(BATCH_BYTES, size - at), dtype=torch.uint8, device=_device())
+        found = torch.empty(min(BATCH_BYTES, size - at), dtype=torch.uint8, device=spread.device_of())
         dist.recv(found, src=sender)
         if data is not None:
             _tensor(data[at : at + len(found)]).copy_(found)
-    is_valid = _object_from(sender)
+    is_valid = spread.receive_object(sender)
     if data is None or slot is None:
         return None
     data.release()
@@ -199,20 +207,8 @@ def _memory(size: int) -> StagingSlot | None:
     return None
 
 
-def _object_from(sender: int) -> Any:
-    found: list[Any] = [None]
-    dist.recv_object_list(found, src=sender, device=_device())
-    return found[0]
-
-
 def _tensor(data: memoryview) -> Any:
     """The memory as a tensor, without a copy."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is sent is read-only memory
         return torch.frombuffer(data, dtype=torch.uint8)
-
-
-def _device() -> Any:
-    backend = str(dist.get_backend())
-    uses_cuda = "nccl" in backend and "gloo" not in backend
-    return torch.device("cuda", torch.cuda.current_device()) if uses_cuda else torch.device("cpu")

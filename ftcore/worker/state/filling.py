@@ -3,8 +3,9 @@
 A slice is copied from where it was read, which is staging memory or the buffer of this slice: large ones by several
 threads, so that the pages of memory that is new are made by several processors.
 
-House rules: bytes are verified before they are copied. At most one slice of a file is in memory. Python values are not
-read here. ``torch.distributed.checkpoint`` is not imported: that takes a third of a second in each new process.
+House rules: bytes of storage are verified before they are copied; memory is checked when the shards are closed. At
+most one slice of a file is in memory. Python values are not read here. ``torch.distributed.checkpoint`` is not
+imported: that takes a third of a second in each new process.
 """
 
 import os

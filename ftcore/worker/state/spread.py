@@ -24,7 +24,7 @@ def gather(value: Any) -> list[Any]:
     """Return the values of all ranks, by rank; of this one alone without a process group."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return [value]
-    device, size = _device_of(None), dist.get_world_size()
+    device, size = device_of(), dist.get_world_size()
     data = _encoded(value).to(device)
     lengths = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(size)]
     dist.all_gather(lengths, torch.tensor([data.numel()], dtype=torch.int64, device=device))
@@ -46,11 +46,27 @@ def _decoded(data: Any) -> Any:
     return pickle.loads(ctypes.string_at(whole.data_ptr(), whole.numel()))
 
 
-def _device_of(group: Any) -> Any:
+def device_of(group: Any = None) -> Any:
     """The device of a process group's tensors."""
     backend = str(dist.get_backend(group))
     uses_cuda = "nccl" in backend and "gloo" not in backend
     return torch.device("cuda", torch.cuda.current_device()) if uses_cuda else torch.device("cpu")
+
+
+def send_object(value: Any, rank: int) -> None:
+    """Send a Python value to a rank of the job's process group, which calls ``receive_object``."""
+    data = _encoded(value).to(device_of())
+    dist.send(torch.tensor([data.numel()], dtype=torch.int64, device=data.device), dst=rank)
+    dist.send(data, dst=rank)
+
+
+def receive_object(rank: int) -> Any:
+    """Receive the value that a rank sends."""
+    length = torch.zeros(1, dtype=torch.int64, device=device_of())
+    dist.recv(length, src=rank)
+    data = torch.empty(int(length.item()), dtype=torch.uint8, device=length.device)
+    dist.recv(data, src=rank)
+    return _decoded(data)
 
 
 class SpreadGroup:
@@ -64,7 +80,7 @@ class SpreadGroup:
         self._sender = ranks[0]
         self._sends = dist.get_rank() == self._sender
         self._group = dist.new_group(sorted(ranks), use_local_synchronization=True)
-        self._device = _device_of(self._group)
+        self._device = device_of(self._group)
 
     def object(self, value: Any = None) -> Any:
         """Send a Python value; returns it on the receivers."""

@@ -105,7 +105,7 @@ def test_saves_that_are_faster_than_their_copies_never_queue(nodes: TwoNodes) ->
         worker.ask("stage", step, SIZE)
     until(lambda: 8 in nodes.copies())
     before, last = nodes.copies()
-    assert before in (1, 2, 4) and last == 8
+    assert before < last == 8
     assert {each["step"] for each in nodes.agents["a"].ask("held")} >= {before, 7, 8}
 
 

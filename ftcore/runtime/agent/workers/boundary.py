@@ -185,6 +185,7 @@ class BoundaryPerformer:
 
     def _go_on_later(self) -> None:
         """Let the workers go on in ``AGREE_S``, unless an order comes before."""
+        self._end_find()
         self._expiry = asyncio.get_running_loop().call_later(AGREE_S, self._expire)
 
     def _go_on(self) -> None:

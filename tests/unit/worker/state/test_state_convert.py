@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from conftest import Ranks
+from rank_processes import Ranks
 from safetensors import safe_open
 from safetensors.torch import load_file
 from states import loaded, same, whole
@@ -18,6 +18,8 @@ from ftcore.checkpoint.storage import Storage
 from ftcore.checkpoint.verify import verify
 from ftcore.cli.ftctl import main
 from ftcore.errors import CheckpointError
+from ftcore.worker.state import export
+from ftcore.worker.state.collect import decoded
 from ftcore.worker.state.convert import import_checkpoint
 from ftcore.worker.state.export import FILE_BYTES, export_model
 from ftcore.worker.state.reader import FtcoreStorageReader
@@ -80,6 +82,19 @@ def test_a_model_is_exported(ranks: Ranks, tmp_path: Path, file_bytes: int) -> N
         assert one.metadata() == {"format": "pt", "head.weight": "token.weight"}
 
 
+def test_tensors_that_were_stored_with_another_object_are_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model and its encoder share weights, which are stored as the encoder's: once in the export, and tied."""
+    tied = {"model/a.weight": "encoder/weight", "model/b.weight": "encoder/weight"}
+    monkeypatch.setattr(export, "decoded", lambda text: {**decoded(text), "tied": tied})
+    state = {"encoder": {"weight": torch.arange(4.0)}, "model": {"bias": torch.ones(2)}}
+    dcp.save(state, storage_writer=FtcoreStorageWriter(str(tmp_path / "saved"), step=4))
+    made = export_model(str(tmp_path / "saved" / "step-000000004-r0"), str(tmp_path / "out"))
+    assert same(opened(tmp_path / "out"), {"a.weight": torch.arange(4.0), "bias": torch.ones(2)})
+    assert made.tied == {"b.weight": "a.weight"}
+
+
 def test_the_command_exports_the_newest_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With what is registered as ``config``; nothing is overwritten, and of a failure nothing is left."""
     model, _ = small()
@@ -121,6 +136,11 @@ def test_the_command_imports_for_a_job(tmp_path: Path, capsys: pytest.CaptureFix
     assert verify(Storage(str(tmp_path / "new")), "step-000000007-r0") == []
     code, _, err = ftctl(capsys, tmp_path / "x.pt", tmp_path / "new")
     assert code == 1 and "step-000000007-r0 exists; name another step" in err
+    code, _, err = ftctl(capsys, tmp_path / "new", tmp_path / "out", "--job", "other")
+    assert code == 4 and "no complete checkpoint of job other in" in err
+    (tmp_path / "new" / "step-000000007-r0" / "manifest.json").unlink()
+    code, _, err = ftctl(capsys, tmp_path / "x.pt", tmp_path / "new")
+    assert code == 1 and "step-000000007-r0 is unfinished: a conversion was cut off" in err
     code, text, _ = ftctl(capsys, tmp_path / "x.pt", tmp_path / "new", "--step", 8)
     assert code == 0 and "a job that registers model, optimizer goes on after step 8: ftrun --checkpoints" in text
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Ranks, until
+from rank_processes import Ranks, until
 from states import loaded, same, whole
 
 from ftcore.checkpoint.storage import Storage

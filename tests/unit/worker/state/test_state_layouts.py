@@ -2,7 +2,7 @@
 if it had not been interrupted."""
 
 import pytest
-from conftest import Ranks
+from rank_processes import Ranks
 from states import loaded, same, whole
 
 LAYOUTS = [("plain", 1), ("ddp", 2), ("fsdp2", 3), ("hsdp", 4), ("tp", 2), ("2d", 4), ("fsdp1", 2)]

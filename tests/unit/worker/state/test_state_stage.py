@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Ranks, until
 from keeper_double import KeeperDouble
+from rank_processes import Ranks, until
 from states import equal, loaded, same, whole
 
 from ftcore.checkpoint.manifest import read

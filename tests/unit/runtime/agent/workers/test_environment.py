@@ -63,6 +63,9 @@ def test_a_global_batch_reaches_the_script(monkeypatch: pytest.MonkeyPatch) -> N
     assert job.global_batch(4, 2) == (4, 4, 0, (range(2), range(2, 4)), 0.5, 1.0)
     with pytest.raises(ValueError, match="found a micro-batch of 3; expected a divisor of the global batch of 4"):
         job.global_batch(4, 3)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    assert job.global_batch(240, micro=80).samples == 40, "each rank has a part, with smaller micro-batches if needed"
     monkeypatch.setenv("WORLD_SIZE", "5")
     with pytest.raises(ValueError, match="4 samples cannot be shared by 5 ranks"):
         job.global_batch(4)
