@@ -69,6 +69,9 @@ DONE = {
 }
 """By command of an operator, the result once it is carried out."""
 
+WAITS_FOR_END = "training waits at a step boundary, and goes on by itself; continue at once with: ftctl resume"
+"""What follows when a policy has paused the training for a disruption."""
+
 STAYS_PAUSED = "the job stays paused"
 """What follows if a request during a pause is dropped."""
 
@@ -117,11 +120,13 @@ def format_duration(seconds: float) -> str:
 def format_bytes(count: int) -> str:
     """A size as in a policy file, exactly: ``200GiB``, ``1536MiB``, ``1500TB``; a plain number if no unit divides it.
 
+    Not more than nine digits come before a unit, as policy files permit.
+
     Args:
         count: bytes.
     """
     units = [(base**power, f"{prefix}{i}B") for base, i in ((1024, "i"), (1000, "")) for power, prefix in _PREFIXES]
-    whole = [(size, unit) for size, unit in units if count >= size and count % size == 0]
+    whole = [(size, unit) for size, unit in units if count % size == 0 and 0 < count // size < 10**9]
     size, unit = max(whole, default=(1, ""))
     return f"{count // size}{unit}"
 

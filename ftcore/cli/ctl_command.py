@@ -30,6 +30,7 @@ _PHRASES = {"checkpoint": "save a checkpoint of the job"}
 _AT_ONCE = {
     "held": "the job has no step to pause at now, so it is held: the current recovery continues, and no other one "
     "begins until: ftctl resume",
+    "kept": "the job is paused for a disruption; when that is over, it stays paused until: ftctl resume",
     "let go": "the job is no longer held: recoveries may begin",
     "admitted": DONE["admit"],
     "resumed": "the nodes stop their workers and begin a new run, from the last checkpoint",

@@ -342,6 +342,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     worker.WorkersWentOn: sentence,
     worker.StandstillJudged: lambda e: f"{e.verdict} ({e.cause}): {e.message}{stacks_suffix(e)}",
     worker.FaultObserved: _observed,
+    worker.DisruptionEnded: lambda data: f"{data.node}: {data.kind}{reason_suffix(data.message)}",
     retention.ArchiveExtended: lambda data: f"events up to {data.floor} are moved to {data.archive}",
     retention.ArchiveFailed: lambda data: f"no events are removed from the log: {data.error}",
     retention.SpaceRanLow: lambda data: f"{sentence(data)}{_usage(data)}",

@@ -235,10 +235,11 @@ def _requests(job: JobStatus) -> list[tuple[str, str]]:
     rows = []
     if job.held:
         rows.append(("held", "no recovery begins until the job is resumed"))
+    by = f", paused by {job.paused_for.who}{reason_suffix(job.paused_for.why)}" if job.paused_for is not None else ""
     if job.paused and job.state != "paused":
-        rows.append(("paused", "training will wait again after the incident, unless the job is resumed"))
+        rows.append(("paused", f"training will wait again after the incident, unless the job is resumed{by}"))
     elif job.paused:
-        rows.append(("paused", "training waits at a step boundary"))
+        rows.append(("paused", f"training waits at a step boundary{by}"))
     if job.request is not None:
         request = job.request
         node = f" {request.node}" if request.node else ""

@@ -3,7 +3,7 @@
 from ftcore.commands import CommitCheckpoint, PersistShards
 from ftcore.engine.dispatch import members, order
 from ftcore.engine.turn import Turn
-from ftcore.events.checkpoint import CheckpointFailed, ReplicasFound
+from ftcore.events.checkpoint import CheckpointFailed, ReplicasFound, Resume
 from ftcore.events.policy import AlertRaised
 from ftcore.ids import Round
 from ftcore.states.model import IncidentState, JobState
@@ -15,6 +15,9 @@ from ftcore.states.training import SavingState
 
 COMMIT_S = 60.0
 """Timeout in seconds of the order to write a manifest."""
+
+AGAIN = "The node tries again; so does the next checkpoint."
+"""What follows if the storage refused a shard."""
 
 COMMIT_TRIES = 3
 """How often a manifest is ordered."""
@@ -38,6 +41,19 @@ def awaits_manifest(state: JobState, step: int | None = None) -> bool:
         moment > stored and (moment in open_ or _can_commit(state, each))
         for each in awaited
         for moment in [(each.round, each.step)]
+    )
+
+
+def awaits_newer(state: JobState, resume: Resume | None) -> bool:
+    """Whether a manifest is being written, or will be, of a later step than a round would resume from."""
+    saved, step = state.training.saved, resume.step if resume is not None else 0
+    open_ = {(each.round, each.step) for each in _commits(state)}
+    return any(
+        _is_ready(each)
+        and each.step > step
+        and not saved.is_overtaken(each.step, each.round)
+        and ((each.round, each.step) in open_ or _can_commit(state, each))
+        for each in saved.saving
     )
 
 
@@ -88,8 +104,8 @@ def warn_of_failed_save(turn: Turn) -> None:
         AlertRaised(
             severity="warning",
             title=f"{turn.state.job}: the checkpoint of step {data.step} was not written",
-            text=f"{data.node}: {data.reason}. Training goes on, and the copies in memory stay. The next checkpoint is "
-            "written again.",
+            text=f"{data.node}: {data.reason}. Training goes on, and the copies in memory stay. "
+            + (AGAIN if data.away else "The next checkpoint is written again."),
         )
     )
 

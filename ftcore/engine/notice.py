@@ -2,7 +2,8 @@
 
 There are four kinds, the most severe first. A *fault* interrupts the training. A *request* comes from an operator. A
 *warning* is a problem that the training survives by itself. An *opportunity* is a chance to train on more nodes. The
-last three are dropped if no policy takes them, and a fault takes precedence over them.
+last three are dropped if no policy takes them, and a fault takes precedence over them. Disruptions open warnings and
+requests (``disruptions.py``).
 """
 
 from functools import lru_cache
@@ -11,6 +12,7 @@ from itertools import islice
 import msgspec
 
 from ftcore.engine.dispatch import order_release
+from ftcore.engine.disruptions import next_incident
 from ftcore.engine.ranks import Ranks
 from ftcore.engine.turn import Turn
 from ftcore.errors import UsageError
@@ -73,10 +75,12 @@ def _notice_stricter(turn: Turn) -> None:
 
 
 def notice_calm(turn: Turn) -> None:
-    """Open the pending request or an opportunity, when there is no other incident."""
+    """Open the pending request, what a disruption calls for, or an opportunity, when there is no other incident."""
     state = turn.state
     if state.requests.pending is not None:
         _open_request(turn, state.requests.pending)
+    elif (found := next_incident(state)) is not None:
+        _open_or_amend(turn, *found)
     elif state.history.offered == 0 and is_running(state) and (count := _spare(state)):
         _open_or_amend(turn, "opportunity", _offer(turn, count))
 

@@ -22,6 +22,7 @@ ABOUT_NODES = ("drain", "evict", "admit")
 
 HELD = "held"
 LET_GO = "let go"
+KEPT = "kept"
 TAKEN_BACK = "taken back"
 ADMITTED = "admitted"
 RESUMED = "resumed"
@@ -118,7 +119,7 @@ def _judge_pause(state: JobState, command: str) -> ImmediateAnswer | None:
     paused = is_paused(state) or state.requests.paused_for is not None
     if command == "pause" and state.requests.held:
         return ImmediateAnswer("the job is already held: no recovery begins until it is resumed", fulfilled=True)
-    if command == "pause" and is_paused(state):
+    if command == "pause" and is_paused(state) and state.awaited() is None:
         return ImmediateAnswer("the job is already paused", fulfilled=True)
     waits = state.requests.pending is not None and state.requests.pending.command == "pause"
     if command == "resume" and not (paused or state.requests.held or waits or is_stuck(state)):
@@ -129,7 +130,8 @@ def _judge_pause(state: JobState, command: str) -> ImmediateAnswer | None:
 def immediate_effect(command: str, before: tuple[bool, str], state: JobState) -> str:
     """The effect of a request as soon as it is recorded: one of the constants above.
 
-    ``resumed`` is for a job that has ended and whose log was contradicted.
+    ``kept`` is for a job that a policy has paused; ``resumed`` is for a job that has ended and whose log was
+    contradicted.
 
     Args:
         command: the request.
@@ -143,6 +145,8 @@ def immediate_effect(command: str, before: tuple[bool, str], state: JobState) ->
         return RESUMED
     if command == "pause" and state.requests.held:
         return HELD
+    if command == "pause" and is_paused(state):
+        return KEPT
     if command == "resume" and held and not state.requests.held:
         return LET_GO
     if command == "resume" and waited == "pause" and state.requests.pending is None:

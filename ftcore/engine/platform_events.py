@@ -3,15 +3,20 @@
 Platforms report late, repeatedly and in any order: a report may be about an earlier node of the same name.
 """
 
+from typing import TypeAlias
+
+from ftcore.engine.dispatch import newest_round
 from ftcore.events.node import NodeLost
-from ftcore.events.worker import FaultObserved
+from ftcore.events.worker import MAINTENANCE, DisruptionEnded, FaultObserved
 from ftcore.policies.external import one_line
-from ftcore.ports import NodeEnded, NodeWarned
+from ftcore.ports import MaintenanceAnnounced, MaintenanceOver, NodeEnded, NodeWarned
 from ftcore.states.model import JobState
 from ftcore.states.phases import has_ended
 
+NodeReport: TypeAlias = NodeEnded | NodeWarned | MaintenanceAnnounced | MaintenanceOver
 
-def fact_from(state: JobState, report: NodeEnded | NodeWarned) -> NodeLost | FaultObserved | None:
+
+def fact_from(state: JobState, report: NodeReport) -> NodeLost | FaultObserved | DisruptionEnded | None:
     """The fact that follows from a platform's report; None if it is not about a current member.
 
     Args:
@@ -27,14 +32,21 @@ def fact_from(state: JobState, report: NodeEnded | NodeWarned) -> NodeLost | Fau
     if isinstance(report, NodeEnded):
         reason = f"{one_line(report.reason, 300)}, reported by the platform"
         return NodeLost(node=node.node, incarnation=node.incarnation, reason=reason)
-    if state.rounds.world is None or has_ended(state):
+    if has_ended(state) or (state.rounds.world is None and isinstance(report, NodeWarned)):
+        return None
+    lasts = any((each.kind, each.node) == (MAINTENANCE, node.node) for each in state.evidence.disruptions.values())
+    reason = one_line(report.reason, 500)
+    if isinstance(report, MaintenanceOver):
+        ended = DisruptionEnded(node=node.node, incarnation=node.incarnation, kind=MAINTENANCE, message=reason)
+        return ended if lasts else None
+    if isinstance(report, MaintenanceAnnounced) and lasts:
         return None
     return FaultObserved(
         node=node.node,
         incarnation=node.incarnation,
-        round=state.rounds.world.round,
+        round=newest_round(state),
         source="platform",
-        kind="preemption-notice",
-        message=one_line(report.reason, 500),
+        kind="preemption-notice" if isinstance(report, NodeWarned) else MAINTENANCE,
+        message=reason,
         values={"within_s": report.within_s},
     )

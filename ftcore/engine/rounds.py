@@ -4,7 +4,7 @@ Each ``advance_*`` function returns whether it decided anything.
 """
 
 from ftcore.commands import ReleaseNode, StartWorkers, StopWorkers
-from ftcore.engine.checkpoints import awaits_manifest
+from ftcore.engine.checkpoints import awaits_manifest, awaits_newer
 from ftcore.engine.dispatch import (
     NAMES_MAX,
     coming_world,
@@ -37,7 +37,7 @@ from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import ACTIVE, OUTGOING, NodePhase
 from ftcore.states.phases import awaits_outcome, is_acting, is_deferred
 from ftcore.states.resume import resume_of
-from ftcore.states.revisions import SIZE_BEFORE, follows
+from ftcore.states.revisions import NEWER_FIRST, SIZE_BEFORE, follows
 from ftcore.states.world import batch_of, digest, next_size, usable
 from ftcore.wording import plural
 
@@ -179,6 +179,8 @@ def advance_forming(turn: Turn) -> bool:
     world = coming_world(state, {*state.membership.unchecked, *avoided})
     assert len(world) == count
     resume, buddies = resume_of(state, world), choose_buddies(state, world)
+    if follows(state, NEWER_FIRST) and awaits_newer(state, resume):
+        return False
     last = state.rounds.world
     before = {member.node for member in last.members} if last is not None else set()
     size_before = last.size if last is not None and follows(state, SIZE_BEFORE) else 0

@@ -86,6 +86,7 @@ class CheckpointFailed:
         round: the round.
         step: the step.
         reason: why.
+        away: the storage refused it or did not answer; the node tries again until a newer state replaces this one.
     """
 
     node: str
@@ -93,6 +94,7 @@ class CheckpointFailed:
     round: int
     step: int
     reason: str
+    away: bool = False
 
 
 @fact("checkpoint.committed")

@@ -194,6 +194,13 @@ NAN_STEPS = 10
 ADVISORY = ("straggler", *CURVES, "preemption-notice")
 """Kinds of ``fault.observed`` that do not interrupt the training: if no policy takes them, they are dropped."""
 
+MAINTENANCE = "maintenance-notice"
+"""Kind of ``fault.observed``: the platform will pause or slow the node's machine, until ``disruption.ended``."""
+STORAGE_AWAY = "storage-away"
+"""The storage refuses checkpoints (``checkpoint.failed``), until one is written."""
+DISRUPTIVE = (MAINTENANCE, STORAGE_AWAY)
+"""Kinds of disruptions, which last until a fact ends them."""
+
 
 @fact("fault.observed")
 @attrs.frozen(kw_only=True)
@@ -207,8 +214,8 @@ class FaultObserved:
         source: the observer: ``worker``, ``detector``, ``log``, ``kernel``, ``health``, ``platform``, ``storage``
             or ``agent``.
         kind: ``uce``, ``collective``, ``hang``, ``straggler``, ``loss-spike``, ``loss-nan``, ``loss-nan-lasting``,
-            ``loss-divergence``, ``norm``, ``norm-spike``, ``norm-nan``, ``norm-divergence`` or ``preemption-notice``;
-            empty: see the message.
+            ``loss-divergence``, ``norm``, ``norm-spike``, ``norm-nan``, ``norm-divergence``, ``preemption-notice`` or
+            ``maintenance-notice``; empty: see the message.
         rank: the affected global rank; -1: the whole node.
         message: the observer's message.
         step: the last step completed before it.
@@ -228,6 +235,24 @@ class FaultObserved:
     absolute: bool = False
     values: dict[str, float] = attrs.field(factory=dict)
     last: tuple[StepTimes, ...] = ()
+
+
+@fact("disruption.ended")
+@attrs.frozen(kw_only=True)
+class DisruptionEnded:
+    """What ``fault.observed`` reported as a disruption is over.
+
+    Args:
+        node: the node that it was about.
+        incarnation: the agent's incarnation.
+        kind: ``maintenance-notice``.
+        message: the observer's message.
+    """
+
+    node: str
+    incarnation: str
+    kind: str
+    message: str = ""
 
 
 KERNEL_RANK = -1

@@ -136,6 +136,30 @@ SLOW = ClassFacts(
 )
 """Facts of ``hang: straggler``."""
 
+MAINTAINED = ClassFacts(
+    "The platform works on a node's machine, and the node continues afterwards.",
+    "none",
+    False,
+    "look at the platform's announcement; step_pause in the policy file pauses the training meanwhile",
+    "a live migration; an update of firmware or of the host",
+    Severity.NOTICE,
+    Remedy.WAIT,
+    title="maintenance",
+)
+"""Facts of ``signal-preemption: maintenance-notice``."""
+
+AWAY = ClassFacts(
+    "The storage refuses checkpoints; the copies in memory stay, and are written once it is back.",
+    "none",
+    False,
+    "free space or check the mount that the message names",
+    "a full disk or quota; a disconnected network file system; an object store that does not answer",
+    Severity.NOTICE,
+    Remedy.WAIT,
+    title="storage away",
+)
+"""Facts of ``storage: storage-away``."""
+
 KILLED = ClassFacts(
     "A process was killed by SIGKILL, which does not name its sender.",
     "process",
@@ -315,6 +339,8 @@ DETAILS: dict[tuple[str, str], ClassFacts] = {
     LINK_CUT: CUT,
     (F.HANG, "straggler"): SLOW,
     (F.SIGNAL_PREEMPTION, "sigkill"): KILLED,
+    (F.SIGNAL_PREEMPTION, "maintenance-notice"): MAINTAINED,
+    (F.STORAGE, "storage-away"): AWAY,
     **{
         (F.SIGNAL_PREEMPTION, name): attrs.evolve(CLASSES[F.SIGNAL_PREEMPTION], title="external signal")
         for name in ("sigterm", "sigint", "sighup")

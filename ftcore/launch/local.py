@@ -28,6 +28,8 @@ from ftcore.ports import (
     EventLog,
     LaunchRequest,
     LeaderElection,
+    MaintenanceAnnounced,
+    MaintenanceOver,
     NodeEnded,
     NodeWarned,
     Occupant,
@@ -109,6 +111,7 @@ class LocalNodes:
         self._settling: set[int] = set()
         self._preempted: set[int] = set()
         self._ended_nodes: list[NodeEnded] = []
+        self._maintenance: dict[str, MaintenanceAnnounced | MaintenanceOver] = {}
         self._born: dict[int, float] = {}
         self._short_lives: dict[int, int] = {}
         self._codes: list[int] = []
@@ -147,7 +150,7 @@ class LocalNodes:
             async with Narrator(log, job=self._job, store=elsewhere(self._store)) as narrator:
                 self._narrator = narrator
                 narrator.on_admitted = self._admitted
-                preempting = self._loop.create_task(self._preempt_in_time())
+                preempting = self._loop.create_task(self._disturb_in_time())
                 self._start_due()
                 await self._all_ended.wait()
                 return narrator.finished
@@ -269,19 +272,37 @@ class LocalNodes:
 
     def happened(self) -> list[PlatformEvent]:
         """See ``NodeLauncher``."""
-        return list(self._ended_nodes)
+        return [*self._ended_nodes, *self._maintenance.values()]
 
     def _end(self, pid: int, born: float) -> None:
         if pid in self._alive and self._born.get(pid) == born:
             processes.kill(pid, signal.SIGKILL)
 
-    async def _preempt_in_time(self) -> None:
-        """Start the preemptions of the options; their times count from the first world."""
-        if self._machines.options.preempt:
+    async def _disturb_in_time(self) -> None:
+        """Start the preemptions and the maintenance of the options; their times count from the first world."""
+        options = self._machines.options
+        if options.preempt or options.maintain:
             while not self._narrator.formed:  # noqa: ASYNC110  (the narrator reads it from the log)
                 await asyncio.sleep(0.1)
-        for node, after_s in self._machines.options.preempt:
+        for node, after_s in options.preempt:
             self._loop.call_later(after_s, self._preempt, node)
+        for node, after_s, length_s in options.maintain:
+            self._loop.call_later(after_s, self._maintain, node, length_s)
+
+    def _maintain(self, node: str, length_s: float) -> None:
+        """Announce maintenance of a machine, and its end later; the node runs on."""
+        pid = self._machines.find(Occupant(node=node))
+        if pid not in self._alive:
+            logger.warning("no such node runs; no maintenance is announced", node=node)
+            return
+        reason = f"the machine of {node} is maintained for {length_s:g} s"
+        self._announce(MaintenanceAnnounced(node=node, reason=reason, pid=pid))
+        over = MaintenanceOver(node=node, reason=f"the machine of {node} is back", pid=pid)
+        self._loop.call_later(length_s, self._announce, over)
+
+    def _announce(self, event: MaintenanceAnnounced | MaintenanceOver) -> None:
+        self._maintenance[event.node] = event
+        self._server.publish(event)
 
     def _preempt(self, node: str) -> None:
         """Preempt a machine: notice and SIGTERM now, SIGKILL after the grace period."""

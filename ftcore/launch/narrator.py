@@ -39,6 +39,7 @@ from ftcore.runtime import tasks
 from ftcore.wording import (
     DONE,
     STAYS_PAUSED,
+    WAITS_FOR_END,
     back_off_text,
     batch_text,
     format_elapsed,
@@ -182,10 +183,12 @@ class Narrator:
     def _resolved(self, event: Event, data: IncidentResolved) -> str:
         if data.outcome == "ended":
             return ""
-        opened, _ = self._opened.get(event.incident or "", (event.time, ""))
+        opened, kind = self._opened.get(event.incident or "", (event.time, ""))
         took = (event.time - opened) / 1e9
         self._paused = data.outcome == "paused" or (self._paused and data.outcome != "resumed")
         fulfilled = DONE.get(_FULFILLED.get(data.outcome, ""))
+        if data.outcome == "paused" and kind == "warning":
+            return WAITS_FOR_END
         lost = f", {plural(data.steps_lost, 'step')} lost" if data.steps_lost else ""
         return fulfilled or f"resolved by {data.policy} in {took:.2f} s{lost}"
 

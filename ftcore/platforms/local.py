@@ -20,7 +20,16 @@ from ftcore.errors import Refused, Unreachable, UsageError
 from ftcore.platforms.adapters import PlatformAdapter
 from ftcore.platforms.options import parse
 from ftcore.policies.base import Ability
-from ftcore.ports import CapacityChanged, LaunchRequest, NodeEnded, NodeWarned, Occupant, PlatformEvent
+from ftcore.ports import (
+    CapacityChanged,
+    LaunchRequest,
+    MaintenanceAnnounced,
+    MaintenanceOver,
+    NodeEnded,
+    NodeWarned,
+    Occupant,
+    PlatformEvent,
+)
 from ftcore.private import SocketPath
 
 LINE_BYTES_MAX = 64 << 10
@@ -101,6 +110,16 @@ class Warned(msgspec.Struct, frozen=True, tag_field="is", tag="warned"):
     pid: int
 
 
+class Maintained(msgspec.Struct, frozen=True, tag_field="is", tag="maintained"):
+    """As ``MaintenanceAnnounced``, or with ``over`` as ``MaintenanceOver``."""
+
+    node: str
+    reason: str
+    within_s: float
+    pid: int
+    over: bool
+
+
 class Free(msgspec.Struct, frozen=True, tag_field="is", tag="free"):
     """As ``CapacityChanged``."""
 
@@ -110,7 +129,7 @@ class Free(msgspec.Struct, frozen=True, tag_field="is", tag="free"):
 _encode = msgspec.json.Encoder().encode
 _question = msgspec.json.Decoder(Question).decode
 _answer = msgspec.json.Decoder(PlatformReply).decode
-_decode_event = msgspec.json.Decoder(Ended | Warned | Free).decode
+_decode_event = msgspec.json.Decoder(Ended | Warned | Maintained | Free).decode
 
 
 class LocalPlatform:
@@ -159,15 +178,7 @@ class LocalPlatform:
         async with self._connected() as (reader, writer):
             await _send(writer, WatchCall())
             while line := await _line(reader):
-                message = _decode_event(line)
-                if isinstance(message, Ended):
-                    yield NodeEnded(node=message.node, reason=message.reason, pid=message.pid)
-                elif isinstance(message, Warned):
-                    yield NodeWarned(
-                        node=message.node, reason=message.reason, within_s=message.within_s, pid=message.pid
-                    )
-                else:
-                    yield CapacityChanged(free=message.free)
+                yield _from_message(_decode_event(line))
         raise Unreachable("ftrun --local-nodes has closed the connection")
 
     async def close(self) -> None:
@@ -327,17 +338,35 @@ class LocalServer:
         self._watchers.add(queue)
         try:
             while True:
-                event = await queue.get()
-                if isinstance(event, NodeEnded):
-                    message: Any = Ended(node=event.node, reason=event.reason, pid=event.pid)
-                elif isinstance(event, NodeWarned):
-                    within_s = event.within_s
-                    message = Warned(node=event.node, reason=event.reason, within_s=within_s, pid=event.pid)
-                else:
-                    message = Free(free=event.free)
-                await _send(writer, message)
+                await _send(writer, _to_message(await queue.get()))
         finally:
             self._watchers.discard(queue)
+
+
+def _to_message(event: PlatformEvent) -> Ended | Warned | Maintained | Free:
+    if isinstance(event, CapacityChanged):
+        return Free(free=event.free)
+    node, reason, pid = event.node, event.reason, event.pid
+    if isinstance(event, NodeEnded):
+        return Ended(node=node, reason=reason, pid=pid)
+    if isinstance(event, NodeWarned):
+        return Warned(node=node, reason=reason, within_s=event.within_s, pid=pid)
+    over = isinstance(event, MaintenanceOver)
+    within_s = event.within_s if isinstance(event, MaintenanceAnnounced) else 0.0
+    return Maintained(node=node, reason=reason, within_s=within_s, pid=pid, over=over)
+
+
+def _from_message(message: Ended | Warned | Maintained | Free) -> PlatformEvent:
+    if isinstance(message, Free):
+        return CapacityChanged(free=message.free)
+    node, reason, pid = message.node, message.reason, message.pid
+    if isinstance(message, Ended):
+        return NodeEnded(node=node, reason=reason, pid=pid)
+    if isinstance(message, Warned):
+        return NodeWarned(node=node, reason=reason, within_s=message.within_s, pid=pid)
+    if message.over:
+        return MaintenanceOver(node=node, reason=reason, pid=pid)
+    return MaintenanceAnnounced(node=node, reason=reason, within_s=message.within_s, pid=pid)
 
 
 async def _send(writer: asyncio.StreamWriter, message: msgspec.Struct) -> None:

@@ -8,6 +8,7 @@
 | ``fill`` | ``yes``: a place whose agent ended is filled at once; ``no``: only when the master requests it | ``yes`` |
 | ``preempt`` | ``NODE@TIME``, comma-separated: preempt that node this long after the first round began | none |
 | ``grace`` | time between the notice of a preemption and the end of the node | 10 s |
+| ``maintain`` | ``NODE@TIME/LENGTH``, comma-separated: announce maintenance of that node, and its end later | none |
 
 Durations are seconds, or have a unit: ``500ms``, ``30s``, ``5m``, ``1h``, ``1d``.
 """
@@ -35,6 +36,8 @@ class LocalOptions:
         fill: fill places without a request.
         preempt: names of nodes and the seconds after the first world at which the notice is sent.
         grace_s: seconds between notice and end.
+        maintain: names of nodes, the seconds after the first world at which maintenance is announced, and its length
+            in seconds.
     """
 
     path: str = ""
@@ -44,6 +47,7 @@ class LocalOptions:
     fill: bool = True
     preempt: tuple[tuple[str, float], ...] = ()
     grace_s: float = 10.0
+    maintain: tuple[tuple[str, float, float], ...] = ()
 
     @property
     def ever_free(self) -> bool:
@@ -108,6 +112,17 @@ def _preempt(text: str) -> tuple[tuple[str, float], ...]:
     return tuple(found)
 
 
+def _maintain(text: str) -> tuple[tuple[str, float, float], ...]:
+    found = []
+    for part in text.split(","):
+        node, _, times = part.partition("@")
+        when, slash, length = times.partition("/")
+        if not node or not slash:
+            raise ValueError(text)
+        found.append((node, seconds_of(when), seconds_of(length)))
+    return tuple(found)
+
+
 _READERS: dict[str, tuple[Callable[[str], dict[str, Any]], str]] = {
     "capacity": (lambda text: {"capacity": _count(text)}, "a number of machines"),
     "delay": (lambda text: {"delay_s": seconds_of(text)}, "a time such as 5s"),
@@ -115,4 +130,5 @@ _READERS: dict[str, tuple[Callable[[str], dict[str, Any]], str]] = {
     "fill": (lambda text: {"fill": _switch(text)}, "yes or no"),
     "preempt": (lambda text: {"preempt": _preempt(text)}, "NODE@TIME, comma-separated, such as node1@30s"),
     "grace": (lambda text: {"grace_s": seconds_of(text)}, "a time such as 10s"),
+    "maintain": (lambda text: {"maintain": _maintain(text)}, "NODE@TIME/LENGTH, comma-separated, such as node1@30s/1m"),
 }

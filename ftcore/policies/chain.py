@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from ftcore.events.policy import ChainEntry, PolicyAnswered, Terms
+from ftcore.events.worker import DISRUPTIVE
 from ftcore.policies.abilities import lacking, not_covered
 from ftcore.policies.base import Ability, Ask, Pass, PlanKind, Policy, Take, Verdict
 from ftcore.policies.builtin.alert import Alert
@@ -168,6 +169,7 @@ def handles(kinds: Sequence[str], incident: IncidentState, job: JobState) -> boo
         incident.kind in kinds
         or (incident.kind == "request" and incident.fault.detail in kinds)
         or ("interrupted" in kinds and interrupted(incident, job))
+        or ("disruption" in kinds and incident.kind == "warning" and incident.fault.detail in DISRUPTIVE)
     )
 
 

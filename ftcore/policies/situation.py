@@ -16,13 +16,14 @@ from ftcore.policies.base import Ability
 from ftcore.policies.budget import faults_of
 from ftcore.policies.options import number, says
 from ftcore.policies.traits import Trait, having, options_of
+from ftcore.states.disruption import DisruptionState
 from ftcore.states.evidence import Report
 from ftcore.states.faultkey import is_cut
 from ftcore.states.fold.base import WORKERS
 from ftcore.states.health import wanted
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
-from ftcore.states.revisions import BY_DETAIL, HANDOVER, READY_FIRST, follows
+from ftcore.states.revisions import BY_DETAIL, DISRUPTIONS, HANDOVER, READY_FIRST, follows
 from ftcore.states.worker import WorkerPhase
 from ftcore.states.world import usable
 
@@ -56,10 +57,16 @@ def asked_by(incident: IncidentState, job: JobState) -> str:
     """Who made the request, and why, in one line."""
     requests = job.requests
     request = requests.stop if incident.fault.detail == "stop" and requests.stop is not None else requests.pending
-    if request is None:
+    if request is None or (follows(job, DISRUPTIONS) and request.seq != incident.fault.root):
         return incident.fault.summary
     why = f": {request.why}" if request.why else ""
     return f"{request.who} asked for it{why}"
+
+
+def disruption(incident: IncidentState, job: JobState) -> DisruptionState | None:
+    """The disruption that an incident is about; None if it is about none, or about one that is over."""
+    found = job.evidence.disruptions.values()
+    return next((each for each in found if each.seq == incident.fault.root), None)
 
 
 def reports(incident: IncidentState, job: JobState) -> list[Report]:

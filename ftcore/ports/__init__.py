@@ -25,6 +25,8 @@ from ftcore.ports.log import (
 from ftcore.ports.platform import (
     CapacityChanged,
     LaunchRequest,
+    MaintenanceAnnounced,
+    MaintenanceOver,
     NodeEnded,
     NodeWarned,
     Occupant,
@@ -69,6 +71,8 @@ __all__ = [
     "Leadership",
     "Listener",
     "LogStore",
+    "MaintenanceAnnounced",
+    "MaintenanceOver",
     "NodeEnded",
     "NodeWarned",
     "Occupant",

@@ -77,6 +77,41 @@ class NodeWarned:
 
 
 @attrs.frozen(kw_only=True)
+class MaintenanceAnnounced:
+    """The platform will work on a node's machine, and the node continues afterwards, as in a live migration.
+
+    Until ``MaintenanceOver``, policies may pause the training. Announce it shortly before it begins. Reports about the
+    maintenance of one node arrive in order, and a new watcher gets the last one.
+
+    Args:
+        node: its name.
+        reason: what is done, in a few words.
+        within_s: seconds until it begins.
+        pid: as in ``NodeEnded``.
+    """
+
+    node: str
+    reason: str
+    within_s: float = 0.0
+    pid: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class MaintenanceOver:
+    """The maintenance of a node's machine is over, or was cancelled.
+
+    Args:
+        node: its name.
+        reason: how it ended, in a few words; may be empty.
+        pid: as in ``NodeEnded``.
+    """
+
+    node: str
+    reason: str = ""
+    pid: int = 0
+
+
+@attrs.frozen(kw_only=True)
 class CapacityChanged:
     """The number of nodes that can be launched has changed.
 
@@ -87,7 +122,7 @@ class CapacityChanged:
     free: int | None
 
 
-PlatformEvent: TypeAlias = NodeEnded | NodeWarned | CapacityChanged
+PlatformEvent: TypeAlias = NodeEnded | NodeWarned | MaintenanceAnnounced | MaintenanceOver | CapacityChanged
 
 
 class Platform(Protocol):

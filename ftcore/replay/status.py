@@ -121,6 +121,7 @@ class JobStatus:
             have not reported them.
         nan_since: the first step of the current NaN or infinite loss; None if the loss is finite or not known.
         paused: training waits at a step boundary, or will wait again after the open incident.
+        paused_for: who paused it: an operator, or a policy until the end of the disruption in ``why``.
         held: no recovery begins until an operator resumes the job.
         request: the operator's request that waits or is being carried out, if any.
         quarantined: nodes that may not join until an operator admits them, and why.
@@ -150,6 +151,7 @@ class JobStatus:
     replicas: str | tuple[tuple[int, ...], ...] | None
     nan_since: int | None
     paused: bool
+    paused_for: RequestInfo | None
     held: bool
     request: RequestInfo | None
     quarantined: dict[str, str]
@@ -210,6 +212,7 @@ def status_of(state: JobState, job: str = "") -> JobStatus:
         replicas=_declared_replicas(state),
         nan_since=training.nan.since if training.nan is not None else None,
         paused=is_paused(state) or state.requests.paused_for is not None,
+        paused_for=_request_info(state.requests.paused_for),
         held=state.requests.held,
         request=None if has_ended(state) else _request_info(state.requests.stop or state.requests.pending),
         quarantined=dict(state.membership.quarantined),

@@ -6,6 +6,7 @@ The renderers read the rows, not the views: this needs no package, and the views
 from collections.abc import Sequence
 
 from ftcore.states.agent import AGENT, WORK
+from ftcore.states.disruption import DISRUPTION
 from ftcore.states.incident import INCIDENT
 from ftcore.states.job import JOB
 from ftcore.states.master import MASTER
@@ -13,7 +14,7 @@ from ftcore.states.node import NODE
 from ftcore.states.table import Machine
 from ftcore.states.worker import WORKER
 
-MACHINES = (JOB, MASTER, AGENT, WORK, NODE, WORKER, INCIDENT)
+MACHINES = (JOB, MASTER, AGENT, WORK, NODE, WORKER, INCIDENT, DISRUPTION)
 """All machines."""
 
 LABEL_LINES = 4

@@ -2,6 +2,8 @@
 
 import attrs
 
+from ftcore.states.disruption import DisruptionState
+
 HITS_MAX = 32
 """Lines of output that matched a rule, kept as evidence for the next fault."""
 
@@ -73,9 +75,11 @@ class EvidenceState:
         hits: lines of output that matched a rule, newest last: evidence for the next fault.
         node_faults: times of the newest faults by the node at fault.
         repeat: how often the same fault came in a row.
+        disruptions: observations that last until a fact ends them, by kind, with the node if it is about one.
     """
 
     reports: list[Report] = attrs.field(factory=list)
     hits: list[Report] = attrs.field(factory=list)
     node_faults: dict[str, list[int]] = attrs.field(factory=dict)
     repeat: Repeat = attrs.field(factory=Repeat)
+    disruptions: dict[str, DisruptionState] = attrs.field(factory=dict)

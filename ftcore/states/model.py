@@ -20,6 +20,7 @@ from ftcore.events.codec import digest_of
 from ftcore.events.incident import Fault
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import ChainEntry, Declared, PolicyAnswered, Terms
+from ftcore.states.disruption import DisruptionPhase, DisruptionState
 from ftcore.states.evidence import EvidenceState
 from ftcore.states.health import HealthState
 from ftcore.states.incident import IncidentPhase
@@ -179,7 +180,12 @@ class ActionState:
 
 @attrs.frozen(kw_only=True)
 class OperatorRequest:
-    """A request of an operator: ``stop``, ``pause``, ``resume``, ``drain``, ``evict`` or ``checkpoint``."""
+    """A request: ``stop``, ``pause``, ``resume``, ``drain``, ``evict`` or ``checkpoint``.
+
+    Args:
+        seq: the fact that it follows from.
+        who: the operator, or the policy that pauses the job for a disruption.
+    """
 
     seq: int
     command: str
@@ -227,13 +233,16 @@ class RequestsState:
     Args:
         stop: the request to stop this run.
         pending: the newest other request that is not answered yet.
-        paused_for: the request that the job is paused for; until an operator resumes it.
+        paused_for: the request that the job is paused for, until it is resumed; that of a policy has the ``seq`` of the
+            disruption whose end the policy awaits.
+        resume: the request to resume a job that a policy paused, because what it awaited is over or lasts too long.
         held: an operator allows no recovery to begin: incidents stay open and the chain is not asked.
     """
 
     stop: OperatorRequest | None = None
     pending: OperatorRequest | None = None
     paused_for: OperatorRequest | None = None
+    resume: OperatorRequest | None = None
     held: bool = False
 
 
@@ -373,6 +382,12 @@ class JobState:
     orders: OrdersState = attrs.field(factory=OrdersState)
     deadlines: dict[str, int] = attrs.field(factory=dict)
     health: HealthState | None = None
+
+    def awaited(self) -> DisruptionState | None:
+        """The disruption whose end the job is paused for; None if it is not paused, or for an operator."""
+        pause, found = self.requests.paused_for, self.evidence.disruptions.values()
+        awaited = (each for each in found if each.phase is DisruptionPhase.AWAITED)
+        return next((each for each in awaited if pause is not None and each.seq == pause.seq), None)
 
     def reason(self) -> str:
         """Why the job is stuck, or why its run ended; empty for a job that is neither."""

@@ -17,6 +17,8 @@ or fields that earlier logs lack needs no revision.
 | 8 | ``world.formed`` has the number of ranks of the world before |
 | 9 | the order to write shards names their writers; another number of ranks can resume from shards on any nodes |
 | 10 | a plan that stops healthy workers has them save at one step boundary, if the script registered its state |
+| 11 | disruptions, as storage that refuses checkpoints, open warnings; a job is paused again after a node was drained |
+| 12 | a round waits for a manifest that is being written, of a later step than it would resume from |
 """
 
 from typing import Final
@@ -43,7 +45,11 @@ COPIES: Final = 9
 
 HANDOVER: Final = 10
 
-NEWEST: Final = 10
+DISRUPTIONS: Final = 11
+
+NEWER_FIRST: Final = 12
+
+NEWEST: Final = 12
 """The revision of masters of this ftcore."""
 
 

@@ -149,6 +149,21 @@ class OfferTimer(Timer):
 
 
 @attrs.frozen
+class DisruptionTimer(Timer):
+    """The training is paused until a disruption ends."""
+
+    kind = "disruption"
+    expiry = "the disruption is no longer awaited: its node is drained, or training goes on"
+    phases = tuple(phase for phase in LIVING if phase is not P.ASSEMBLING)
+    disruption: str
+
+    @property
+    def key(self) -> str:
+        """The key in events and snapshots."""
+        return f"{self.kind}/{self.disruption}"
+
+
+@attrs.frozen
 class UnknownTimer(Timer):
     """A timer that only a newer ftcore defines."""
 
@@ -174,6 +189,7 @@ TIMERS: tuple[type[Timer], ...] = (
     ActionTimer,
     DepartureTimer,
     OfferTimer,
+    DisruptionTimer,
 )
 """All kinds except ``UnknownTimer``."""
 
@@ -189,6 +205,8 @@ def parse(key: str) -> Timer:
     timer: Timer | None = None
     if kind == ActionTimer.kind:
         timer = ActionTimer(rest)
+    elif kind == DisruptionTimer.kind:
+        timer = DisruptionTimer(rest)
     elif kind in _OF_ROUND and rest.isdecimal() and len(rest) < 20:
         timer = _OF_ROUND[kind](int(rest))
     else:

@@ -210,6 +210,11 @@ class SavedState:
         """Whether what this round saved of this step was left behind by a rollback."""
         return any(round_ < back.round and step > back.step for back in self.rollbacks)
 
+    def is_overtaken(self, step: int, round_: int) -> bool:
+        """Whether a rollback left it behind, or a later round has saved after it had resumed from an earlier step."""
+        later = any(each.round > round_ and each.step <= step for each in self.stored)
+        return later or self.is_abandoned(step, round_)
+
     def is_unusable(self, step: int, round_: int, source: str) -> bool:
         """Whether rounds that began from it have failed repeatedly before their first step, or could not load it."""
         given_up = (*self.unusable, *self.refused)

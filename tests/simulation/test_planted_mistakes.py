@@ -13,7 +13,7 @@ import pytest
 
 from ftcore.commands import PLATFORM, ReplaceNodes
 from ftcore.engine import agent as core
-from ftcore.engine import departure, dispatch, orders, plans, rounds
+from ftcore.engine import departure, dispatch, disruptions, orders, plans, rounds
 from ftcore.engine import standstill as watch
 from ftcore.events.checkpoint import StateLoaded
 from ftcore.events.incident import IncidentResolved
@@ -27,10 +27,11 @@ from ftcore.runtime.agent.link import outbox
 from ftcore.runtime.master import agents, deadlines, retention, sequencer, term
 from ftcore.shm.boundary import BoundaryState
 from ftcore.sim.protocol import checkers, node, supervisor
-from ftcore.sim.protocol.options import DEPARTURE, SHARDED, SOON, SPIKE, draw
+from ftcore.sim.protocol.options import DEPARTURE, MAINTENANCE, SHARDED, SOON, SPIKE, draw
 from ftcore.sim.protocol.simulation import run_protocol
 from ftcore.states import resume, training
 from ftcore.states.fold import base, incidents
+from ftcore.states.fold import disruptions as folded_disruptions
 
 SEEDS_MAX = 500
 """Number of seeds in which a planted mistake must be found."""
@@ -104,6 +105,18 @@ REGISTERED_SPIKES: Focus = {
     "policy": SPIKING.policy,
     "abilities": SPIKING.abilities,
     "faults": (SPIKE, SPIKE, "worker_kill"),
+}
+MAINTAINED = next(options for options in map(draw, count()) if MAINTENANCE in options.faults)
+PAUSED: Focus = {
+    "policy": MAINTAINED.policy,
+    "abilities": MAINTAINED.abilities,
+    "watched": "processes",
+    "capable": True,
+    "faults": (MAINTENANCE, MAINTENANCE, "worker_kill", "master_kill"),
+    "every_s": 8.0,
+    "safety_s": 60.0,
+    "step_s": 0.5,
+    "total": 10_000,
 }
 planted: list[Any] = []
 
@@ -403,6 +416,16 @@ def an_agent_forgets_what_it_has_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 @plant("Liveness")
 def orders_are_not_repeated_to_agents_that_call_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "unanswered", lambda state, node, incarnation: [])
+
+
+@plant("Liveness", PAUSED)
+def the_end_of_a_disruption_resumes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folded_disruptions, "_release", lambda *about: None)
+
+
+@plant("Liveness", PAUSED)
+def a_job_that_a_policy_paused_is_never_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disruptions, "is_paused", lambda state: False)
 
 
 @pytest.mark.parametrize(("mutation", "checker", "focus"), planted)

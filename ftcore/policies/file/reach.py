@@ -7,7 +7,7 @@ from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.chain import kinds_of
 from ftcore.policies.traits import Trait, has
 
-TROUBLES = ("fault", "warning")
+TROUBLES = ("fault", "warning", "disruption")
 """Kinds of incidents of every class but ``request``; all other ``kinds`` of a policy are requests."""
 
 

@@ -273,7 +273,8 @@ class NodeCheckpoints:
     def on_failed(self, message: Mapping[str, Any]) -> None:
         """A shard could not be written."""
         error = f"rank {message['rank']}: {message['error']}"
-        self._report(lambda: self._failed(int(message["round"]), int(message["step"]), error))
+        away = bool(message.get("away"))
+        self._report(lambda: self._failed(int(message["round"]), int(message["step"]), error, away=away))
 
     def on_committed(self, message: Mapping[str, Any]) -> None:
         """The keeper has committed a checkpoint without an agent."""
@@ -343,11 +344,16 @@ class NodeCheckpoints:
         groups = tuple(tuple(int(rank) for rank in group) for group in message["groups"])
         self._record(ReplicasFound(node=node, incarnation=life, round=Round(int(message["round"])), groups=groups))
 
-    def _failed(self, round_: int, step: int, reason: str) -> None:
+    def _failed(self, round_: int, step: int, reason: str, *, away: bool = False) -> None:
         node, life = self._who()
         self._record(
             CheckpointFailed(
-                node=node, incarnation=life, round=Round(round_), step=step, reason=reason[:REASON_CHARS_MAX]
+                node=node,
+                incarnation=life,
+                round=Round(round_),
+                step=step,
+                reason=reason[:REASON_CHARS_MAX],
+                away=away,
             )
         )
 

@@ -7,8 +7,11 @@ dropped.
 If there is no agent to order a manifest, the keeper writes it, once all replica groups are in the directory. So the
 last of several nodes makes the checkpoint.
 
-House rules: whatever the storage does is a result, never an exception in the event loop. Nothing is retried here: the
-memory keeps the shard, and the next save tries again.
+If the storage fails, the memory keeps the shard, and the keeper writes it again after a pause. If newer steps replace
+it meanwhile, the keeper waits until one of them stays: the training is paused then, or its steps take long.
+
+House rules: whatever the storage does is a result, never an exception in the event loop. Only the first failure of a
+rank is reported until a write succeeds.
 """
 
 import asyncio
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from ftcore.checkpoint.layout import ShardIndex
     from ftcore.checkpoint.storage import Storage
 
+PAUSES_S: Final = (2.0, 60.0)
+"""First and longest pause before a shard is written again; doubled each time."""
+
 MEMORY_ONLY: Final = "this job has no path for checkpoints: shards stay in memory"
 
 T = TypeVar("T")
@@ -43,6 +49,7 @@ class PersistResult:
         bytes: size of the file.
         seconds: how long it took.
         error: why it failed; empty: it is on storage.
+        away: the storage failed, and the memory still has the shard.
     """
 
     shard: ShardOrigin
@@ -51,6 +58,7 @@ class PersistResult:
     bytes: int = 0
     seconds: float = 0.0
     error: str = ""
+    away: bool = False
 
     @property
     def moment(self) -> tuple[int, int]:
@@ -60,7 +68,8 @@ class PersistResult:
     def message(self) -> dict[str, Any]:
         """Return the fields of the message to the agent."""
         if self.error:
-            return {"round": self.shard.round, "step": self.shard.step, "rank": self.shard.rank, "error": self.error}
+            about = {"round": self.shard.round, "step": self.shard.step, "rank": self.shard.rank}
+            return {**about, "error": self.error, "away": self.away}
         about = msgspec.structs.asdict(self.shard)
         del about["tensors"]
         return {
@@ -70,6 +79,12 @@ class PersistResult:
             "bytes": self.bytes,
             "seconds": self.seconds,
         }
+
+
+@attrs.frozen
+class _NextTry:
+    timer: asyncio.TimerHandle
+    pause_s: float
 
 
 class _ShardValues(msgspec.Struct, frozen=True):
@@ -94,6 +109,7 @@ class Persister:
         self._jobs: dict[tuple[int, int, int], asyncio.Task[PersistResult]] = {}
         self._written: dict[tuple[int, int], tuple[int, PersistResult]] = {}
         self._last: dict[int, PersistResult] = {}
+        self._again: dict[int, _NextTry] = {}
         self._uncommitted: set[tuple[int, int]] = set()
         self._retaining: asyncio.Task[None] | None = None
 
@@ -117,7 +133,7 @@ class Persister:
             kept.pin(queued=1)
             task = self._jobs[key] = asyncio.ensure_future(self._persist(kept, origin, sequence))
             task.add_done_callback(lambda _: self._jobs.pop(key, None))
-            task.add_done_callback(self._tell)
+            task.add_done_callback(lambda ended: self._tell(ended, kept, sequence))
         return self._jobs[key]
 
     def failed(self, round_: int, step: int, rank: int, error: str) -> None:
@@ -148,7 +164,11 @@ class Persister:
             others = asyncio.run_coroutine_threadsafe(begin(), loop).result()
             return self._write(kept, origin, sequence, others)
 
-        result = await _in_thread(self._shards, write, lambda why: PersistResult(origin, kept.local_rank, error=why))
+        def failed(why: str) -> PersistResult:
+            away = self._config is not None and bool(self._config.url) and kept.holds(sequence)
+            return PersistResult(origin, kept.local_rank, error=why, away=away)
+
+        result = await _in_thread(self._shards, write, failed)
         kept.pin(readers=-1)
         self._last[origin.rank] = result
         if not result.error:
@@ -157,10 +177,36 @@ class Persister:
         self._slots.tidy()
         return result
 
-    def _tell(self, task: "asyncio.Task[PersistResult]") -> None:
-        if not task.cancelled():
-            result = task.result()
-            self._report({"failed" if result.error else "persisted": result.message()})
+    def _tell(self, task: "asyncio.Task[PersistResult]", kept: KeptSlot, sequence: int) -> None:
+        if task.cancelled():
+            return
+        result, rank = task.result(), kept.local_rank
+        if not result.error:
+            if again := self._again.pop(rank, None):
+                again.timer.cancel()
+            self._report({"persisted": result.message()})
+            return
+        known = rank in self._again
+        if result.away or known:
+            self._write_later(kept, sequence)
+        if not known:
+            self._report({"failed": result.message()})
+
+    def _write_later(self, kept: KeptSlot, sequence: int) -> None:
+        before, pause_s = self._again.get(kept.local_rank), PAUSES_S[0]
+        if before is not None:
+            before.timer.cancel()
+            pause_s = min(2 * before.pause_s, PAUSES_S[1])
+        timer = asyncio.get_running_loop().call_later(pause_s, self._write_again, kept, sequence)
+        self._again[kept.local_rank] = _NextTry(timer, pause_s)
+
+    def _write_again(self, kept: KeptSlot, sequence: int) -> None:
+        """Write a shard again, or wait for a newer one that stays."""
+        if kept.holds(sequence):
+            self.persist(kept)
+        else:
+            newest = self._slots.newest(kept.local_rank) or kept
+            self._write_later(newest, newest.sequence)
 
     def _write(self, kept: KeptSlot, origin: ShardOrigin, sequence: int, others: dict[str, str]) -> PersistResult:
         from ftcore.checkpoint import files

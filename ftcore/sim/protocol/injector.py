@@ -14,7 +14,7 @@ from ftcore.sim.protocol.environment import Environment
 from ftcore.sim.protocol.hosts import Process
 from ftcore.sim.protocol.master import MasterProcess
 from ftcore.sim.protocol.node import Node
-from ftcore.sim.protocol.options import SPIKE
+from ftcore.sim.protocol.options import MAINTENANCE, SPIKE
 from ftcore.sim.protocol.people import People
 from ftcore.sim.protocol.platform import PlatformWorld
 from ftcore.sim.protocol.standing import hang, pause
@@ -77,6 +77,7 @@ class FaultInjector:
             "bad_host": self._bad_host,
             "bad_switch": self._bad_switch,
             "preemption": self._preemption,
+            MAINTENANCE: self._maintenance,
             SPIKE: self._loss_spike,
             "operator_stop": people.stop,
             "operator": people.operate,
@@ -327,6 +328,14 @@ class FaultInjector:
         if self.chance.random() < 0.8:  # else the preemption is withdrawn
             node.preempted(within_s)
         return self.harm(f"{node.name} within {within_s:g} s")
+
+    def _maintenance(self) -> str:
+        node = self._node()
+        if node is None:
+            return ""
+        length_s = self.chance.choice((0.5, 10.0, 60.0))
+        self._platform.maintain(node, length_s)
+        return self.harm(f"{node.name} for {length_s:g} s")
 
     def _loss_spike(self) -> str:
         """Let the loss spike on all ranks, which compute the same loss."""

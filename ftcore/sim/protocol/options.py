@@ -65,6 +65,9 @@ PLATFORM: Final = "platform"
 DEPARTURE: Final = "departure"
 """A training node is drained or evicted; jobs with this fault can launch nodes."""
 
+MAINTENANCE: Final = "maintenance"
+"""The platform announces maintenance of a node, and its end; chains of jobs with this fault pause the training."""
+
 ADVICE: Final = "advice"
 """An external policy that always passes."""
 
@@ -226,7 +229,7 @@ def draw(seed: int, nodes: int | None = None) -> SimOptions:
         keeps_log=shape.random() < 0.5,
         token="secret" if shape.random() < 0.3 else "",
     )
-    return _with_state(_with_departures(_with_pauses(_with_spikes(_with_others(options)))))
+    return _with_maintenance(_with_state(_with_departures(_with_pauses(_with_spikes(_with_others(options))))))
 
 
 def _spec(chance: random.Random, shape: random.Random, nodes: int | None, switches: int) -> JobSpec:
@@ -322,6 +325,25 @@ def _with_spikes(options: SimOptions) -> SimOptions:
         options,
         policy=attrs.evolve(options.policy, chain=(entry, *chain)),
         abilities=(*options.abilities, declared),
+    )
+
+
+def _with_maintenance(options: SimOptions) -> SimOptions:
+    """Let the platform of some jobs announce maintenance of nodes."""
+    chance = random.Random(f"maintenance {options.seed}")  # a separate stream, as for the shape
+    if chance.random() < 0.8 or options.harmless:
+        return options
+    entry = _entry("step_pause")
+    entry.options.update(on=["maintenance-notice", "storage-away"], patience=chance.choice((5.0, 30.0, 120.0)))
+    chain = tuple(other for other in options.policy.chain if other.policy != "step_pause")
+    platform = ("platform", (str(Ability.REPLACE), str(Ability.CHECK)))
+    return attrs.evolve(
+        options,
+        faults=(*options.faults, MAINTENANCE),
+        policy=attrs.evolve(options.policy, chain=(entry, *chain)),
+        abilities=(platform, *(given for given in options.abilities if given[0] != PLATFORM)),
+        watched=options.watched or chance.choice(("names", "processes")),
+        capable=True,
     )
 
 

@@ -9,7 +9,16 @@ import random
 from collections.abc import AsyncIterator
 
 from ftcore.errors import Refused, Unreachable
-from ftcore.ports import CapacityChanged, LaunchRequest, NodeEnded, NodeWarned, Occupant, PlatformEvent
+from ftcore.ports import (
+    CapacityChanged,
+    LaunchRequest,
+    MaintenanceAnnounced,
+    MaintenanceOver,
+    NodeEnded,
+    NodeWarned,
+    Occupant,
+    PlatformEvent,
+)
 from ftcore.sim.protocol.clock import ns
 from ftcore.sim.protocol.environment import Environment
 from ftcore.sim.protocol.hosts import Process, SimMachine
@@ -46,6 +55,7 @@ class PlatformWorld:
         self._delivery_chance = random.Random(f"told {sim.options.seed}")  # a separate stream, as for the job's shape
         self._watchers: list[SimPlatform] = []
         self._past_ends: list[NodeEnded] = []
+        self._maintenance: dict[int, MaintenanceAnnounced | MaintenanceOver] = {}
         self._free = -1
 
     def begin(self) -> None:
@@ -91,13 +101,29 @@ class PlatformWorld:
         if not self.sim.options.platform:
             return
         news: list[PlatformEvent] = [CapacityChanged(free=self._free if self.sim.options.counted else None)]
-        for event in (*news, *self._past_ends):
+        for event in (*news, *self._past_ends, *self._maintenance.values()):
             self._deliver(watcher, event)
 
     def warn(self, node: Node, within_s: float) -> None:
         """Announce the end of a node."""
         if self.sim.options.watched:
             self._broadcast(NodeWarned(node=node.node, reason="preempted", within_s=within_s, pid=self._pid(node)))
+
+    def maintain(self, node: Node, length_s: float) -> None:
+        """Announce maintenance of a node, and its end later."""
+        if not self.sim.options.watched:
+            return
+        name, pid = node.node, self._pid(node)
+        announced = MaintenanceAnnounced(node=name, reason="simulated", pid=pid)
+
+        def report(event: MaintenanceAnnounced | MaintenanceOver) -> None:
+            if self._maintenance.get(node.pid) in (None, announced):  # else another one was announced meanwhile
+                self._maintenance[node.pid] = event
+                self._broadcast(event)
+
+        self._maintenance.pop(node.pid, None)
+        report(announced)
+        self.sim.clock.after(ns(length_s), lambda: report(MaintenanceOver(node=name, pid=pid)))
 
     def _pid(self, node: Node) -> int:
         return node.pid if self.sim.options.watched == "processes" else 0
@@ -117,9 +143,12 @@ class PlatformWorld:
             self.sim.clock.after(ns(delay), lambda: watcher.deliver(self._as_of_now(event)))
 
     def _as_of_now(self, event: PlatformEvent) -> PlatformEvent:
-        """Replace a capacity by the current one: the last reported capacity must be right."""
+        """Replace a capacity, and a report about maintenance, by the current one: the last report must be right."""
         if isinstance(event, CapacityChanged) and event.free is not None:
             return CapacityChanged(free=self._free)
+        if isinstance(event, MaintenanceAnnounced | MaintenanceOver):
+            known = reversed(self._maintenance.values())
+            return next((found for found in known if (found.node, found.pid) == (event.node, event.pid)), event)
         return event
 
     def _count(self) -> None:

@@ -291,9 +291,10 @@ class Simulation(Environment):
         return f"the job is {state.phase} in round {state.rounds.newest}{incident}; agents: {agents or 'none'};"
 
     def _resume_job(self) -> None:
-        """Resume a paused or stuck job periodically."""
-        state = self.oracle
-        if state.phase == "paused" or state.requests.held or state.phase is JobPhase.STUCK:
+        """Resume a stuck job, and one that an operator has paused, periodically."""
+        state, pause = self.oracle, self.oracle.requests.paused_for
+        by_policy = state.requests.resume is not None or (pause is not None and pause.who == "step_pause")
+        if (state.phase == "paused" and not by_policy) or state.requests.held or state.phase is JobPhase.STUCK:
             self.people.command("resume")
         self.clock.after(ns(15.0), self._resume_job)
 

@@ -6,7 +6,8 @@ from typing import TypeVar
 from ftcore.events import checkpoint, job
 from ftcore.events.checkpoint import HeldShard, Resume
 from ftcore.events.envelope import Event
-from ftcore.states.fold import pace
+from ftcore.events.worker import STORAGE_AWAY
+from ftcore.states.fold import disruptions, pace
 from ftcore.states.fold.base import FILE, REGISTERED, Changes, declare_abilities, on
 from ftcore.states.model import HISTORY_MAX, JobState
 from ftcore.states.replicas import contradiction
@@ -67,6 +68,8 @@ def _is_stored(saved: SavedState, shard: HeldShard) -> bool:
 def _checkpoint_failed(state: JobState, event: Event, data: checkpoint.CheckpointFailed, changes: Changes) -> None:
     saved = state.training.saved
     saved.failed = saved.failed or event.seq
+    if data.away and state.membership.current(data.node, data.incarnation) is not None:
+        disruptions.begin(state, event, STORAGE_AWAY, data.node, data.reason)
 
 
 @on(checkpoint.CheckpointCommitted)
@@ -75,6 +78,7 @@ def _checkpoint_committed(
 ) -> None:
     training, world = state.training, state.rounds.world
     if data.own:
+        disruptions.end(state, event, STORAGE_AWAY, "", "checkpoint.committed", changes)
         written = [each for each in training.saved.saving if (each.round, each.step) == (data.round, data.step)]
         if not _store(training, data):
             return
@@ -137,10 +141,8 @@ def _add(training: TrainingState, found: StoredCheckpoint) -> bool:
     """Add a checkpoint to those on storage, as ``checkpoint/retention.py`` would keep it; false if it would not."""
     saved = training.saved
     saved.saving = [each for each in saved.saving if (each.round, each.step) != (found.round, found.step)]
-    if saved.is_abandoned(found.step, found.round):
+    if saved.is_overtaken(found.step, found.round):
         return False
-    if any(each.round > found.round and each.step <= found.step for each in saved.stored):
-        return False  # a later round has gone on from an earlier step
     useless = [each for each in saved.stored if each.round < found.round and each.step >= found.step]
     gone = {each.step for each in useless}
     training.checkpoints = [step for step in training.checkpoints if step not in gone]

@@ -1,6 +1,6 @@
 """Handlers of incidents and verdicts."""
 
-from ftcore.commands import AskPolicy, RetryStep
+from ftcore.commands import AskPolicy, ResumeWorkers, RetryStep
 from ftcore.events import incident, policy
 from ftcore.events.envelope import Event
 from ftcore.events.policy import Terms
@@ -8,7 +8,7 @@ from ftcore.ids import seconds
 from ftcore.states import timers
 from ftcore.states.evidence import Repeat
 from ftcore.states.faultkey import fault_key, is_of_no_node, is_same
-from ftcore.states.fold import pace
+from ftcore.states.fold import disruptions, pace
 from ftcore.states.fold.base import (
     Changes,
     advised,
@@ -21,7 +21,8 @@ from ftcore.states.fold.base import (
 from ftcore.states.incident import INCIDENT
 from ftcore.states.model import HISTORY_MAX, IncidentState, JobState, RunEnding, TakenPlan
 from ftcore.states.node import NodePhase
-from ftcore.states.phases import is_deferred, is_running
+from ftcore.states.phases import is_deferred, is_paused, is_running
+from ftcore.states.revisions import DISRUPTIONS, follows
 
 ATTEMPTS_MAX = 1024
 """Attempts kept per policy; a policy file with a larger budget is refused."""
@@ -46,6 +47,7 @@ def _incident_opened(state: JobState, event: Event, data: incident.IncidentOpene
         absolute=state.training.step_absolute,
     )
     state.training.saved.pace.sample = None
+    disruptions.step_root(state, data.fault.root, "incident.opened", changes)
     if data.kind != "fault":
         return  # requests, warnings and opportunities do not count as faults
     pace.failed(state, event.time)
@@ -102,6 +104,7 @@ def _incident_rediagnosed(state: JobState, event: Event, data: incident.Incident
             _recount_culprit(state, event, open_incident, data.fault)
         if data.kind == "fault" and open_incident.kind != "fault":
             pace.failed(state, event.time)
+            disruptions.step_root(state, open_incident.fault.root, "incident.rediagnosed/fault", changes)
         open_incident.kind = data.kind
         if state.rounds.world is not None:
             open_incident.round = state.rounds.world.round
@@ -193,6 +196,12 @@ def _plan_applied(state: JobState, event: Event, data: policy.PlanApplied, chang
     request = state.requests.pending
     if data.then == "pause" and request is not None and request.seq == open_incident.fault.root:
         state.requests.paused_for = request  # a newer request may have replaced the pause
+        state.requests.resume = None
+    elif data.then == "pause" and follows(state, DISRUPTIONS):
+        patience_s = open_incident.plan.terms.patience_s if open_incident.plan is not None else None
+        disruptions.paused(state, event, data.policy, patience_s, changes)
+    elif isinstance(command, ResumeWorkers):
+        disruptions.resumed(state, "plan.applied/resume", changes)
     if data.then == "verify":
         step_incident(state, "plan.applied/verify", changes)
         _expect_steps(state, event, open_incident)
@@ -204,7 +213,9 @@ def _plan_applied(state: JobState, event: Event, data: policy.PlanApplied, chang
 def _where_to(state: JobState) -> str:
     """``paused`` or ``on``: the phase of the job after an incident that ended without a new round."""
     known = state.incident
-    pausing = known is not None and (known.kind, known.fault.detail) == ("request", "pause")
+    pausing = known is not None and (
+        (known.kind, known.fault.detail) == ("request", "pause") or disruptions.is_asked(state, known.fault.root)
+    )
     paused = state.requests.paused_for is not None or (state.membership.count(NodePhase.PAUSED) and not pausing)
     return "paused" if paused else "on"
 
@@ -257,8 +268,11 @@ def _close(state: JobState) -> None:
             requests.pending = None
         if known.kind != "opportunity":
             state.history.offered = 0
-        if known.kind == "fault" and requests.pending is None:
-            requests.pending = requests.paused_for  # pause the job again after the fault
+        goes_on = known.kind == "fault" or (not is_paused(state) and follows(state, DISRUPTIONS))
+        if goes_on and requests.pending is None:
+            requests.pending = requests.paused_for  # pause the job again in its new round
+        if requests.resume is not None and known.fault.root == requests.resume.seq:
+            requests.resume = None
     state.incident = None
     state.evidence.reports = []
 

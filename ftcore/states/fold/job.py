@@ -4,7 +4,7 @@ from ftcore.events import deadline, job, master, operator, policy
 from ftcore.events.envelope import Event
 from ftcore.states import timers
 from ftcore.states.evidence import EvidenceState
-from ftcore.states.fold import pace
+from ftcore.states.fold import disruptions, pace
 from ftcore.states.fold.base import FILE, Changes, await_others, declare_abilities, on, progress, step_job
 from ftcore.states.model import (
     AbilitiesState,
@@ -19,7 +19,7 @@ from ftcore.states.model import (
     StuckState,
 )
 from ftcore.states.node import NodePhase
-from ftcore.states.phases import has_ended, is_deferred, is_stuck, is_under_way, is_up
+from ftcore.states.phases import has_ended, is_deferred, is_paused, is_stuck, is_under_way, is_up
 from ftcore.states.revisions import FIRST_RUN_ANEW, RUN_ANEW, follows
 from ftcore.states.training import SavedState, Skip, TrainingState
 
@@ -130,8 +130,11 @@ def _master_elected(state: JobState, event: Event, data: master.MasterElected, c
 
 @on(deadline.DeadlineExpired)
 def _deadline_expired(state: JobState, event: Event, data: deadline.DeadlineExpired, changes: Changes) -> None:
-    if timers.expire(state, data.key, data.due) == timers.OfferTimer():
+    timer = timers.expire(state, data.key, data.due)
+    if timer == timers.OfferTimer():
         state.history.offered = 0
+    elif isinstance(timer, timers.DisruptionTimer):
+        disruptions.expired(state, event, timer.disruption, changes)
 
 
 def _is_unanswered_pause(state: JobState) -> bool:
@@ -166,10 +169,13 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
         requests.held = False
     elif data.command == "pause" and (not is_up(state) or is_deferred(state.incident)):
         requests.held = True  # until `resume`, no recovery begins and no node leaves
+    elif data.command == "pause" and is_paused(state) and state.awaited() is not None:
+        requests.paused_for = request  # a policy has paused the job; from now on only `resume` ends that
     else:
         requests.pending = request
     if data.command == "resume":
-        requests.paused_for = None
+        requests.paused_for = requests.resume = None
+        disruptions.resumed(state, "operator.commanded/resume", changes)
 
 
 @on(policy.AbilityDeclared)

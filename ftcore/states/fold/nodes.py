@@ -17,8 +17,9 @@ from ftcore.commands import (
 from ftcore.events import node, worker
 from ftcore.events.envelope import Event
 from ftcore.events.node import LOST
-from ftcore.events.worker import ADVISORY, CURVES, LASTING_NAN
+from ftcore.events.worker import ADVISORY, CURVES, LASTING_NAN, MAINTENANCE
 from ftcore.states.evidence import HITS_MAX, Report
+from ftcore.states.fold import disruptions
 from ftcore.states.fold.base import (
     WORKERS,
     Changes,
@@ -65,7 +66,7 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
     if older is not None and older.alive:
         if _in_world(state, older):
             report(state, event, older.node, message="its agent came back in a new incarnation")
-        _end_node(state, older, "node.joined/again", changes)
+        _end_node(state, event, older, "node.joined/again", changes)
     ordinal = _place(state, data)
     membership.ordinals[data.node] = ordinal
     membership.places[ordinal] = data.node
@@ -132,7 +133,7 @@ def _in_world(state: JobState, found: NodeState) -> bool:
     return state.rounds.world is not None and state.rounds.world.has(found.node, found.incarnation)
 
 
-def _end_node(state: JobState, found: NodeState, trigger: str, changes: Changes) -> None:
+def _end_node(state: JobState, event: Event, found: NodeState, trigger: str, changes: Changes) -> None:
     membership, rounds = state.membership, state.rounds
     alive = found.alive
     step_node(state, found, trigger, changes)
@@ -140,6 +141,7 @@ def _end_node(state: JobState, found: NodeState, trigger: str, changes: Changes)
         membership.vacate(found.ordinal)
         membership.unchecked.pop(found.node, None)
         membership.cold.pop(found.node, None)
+        disruptions.end(state, event, MAINTENANCE, found.node, trigger, changes)
     step_workers(found, trigger, changes)
     for ordered in state.orders.open.values():
         if ordered.waiting.get(found.node) == found.incarnation:
@@ -156,7 +158,7 @@ def _node_left(state: JobState, event: Event, data: node.NodeLeft, changes: Chan
     if found is not None and found.incarnation == data.incarnation:
         if found.alive and _in_world(state, found) and not given_up(state, found):
             report(state, event, found.node, message=data.reason, kind=LOST if data.lost else "")
-        _end_node(state, found, "node.left", changes)
+        _end_node(state, event, found, "node.left", changes)
 
 
 @on(node.NodeGaveUp)
@@ -173,7 +175,7 @@ def _node_lost(state: JobState, event: Event, data: node.NodeLost, changes: Chan
                 report(state, event, found.node, message=data.reason, step=data.step, absolute=data.absolute)
             if data.step is not None:
                 progress(state, state.rounds.world.round, data.step, data.absolute)
-        _end_node(state, found, "node.lost", changes)
+        _end_node(state, event, found, "node.lost", changes)
 
 
 @on(worker.WorkersStarted)
@@ -271,6 +273,9 @@ def _workers_unstartable(state: JobState, event: Event, data: worker.WorkersUnst
 
 @on(worker.FaultObserved)
 def _fault_observed(state: JobState, event: Event, data: worker.FaultObserved, changes: Changes) -> None:
+    if data.kind == MAINTENANCE and state.membership.current(data.node, data.incarnation) is not None:
+        disruptions.begin(state, event, data.kind, data.node, data.message)
+        return
     found = reporter(state, data)
     if found is None or not _in_world(state, found):
         return

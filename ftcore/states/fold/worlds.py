@@ -132,7 +132,7 @@ def _world_formed(state: JobState, event: Event, data: world.WorldFormed, change
     rounds.world.roles = _roles(state, rounds.world.members)
     rounds.world.resume, rounds.world.batch = data.resume, data.batch
     rounds.world.persist_every = data.persist_every
-    rounds.planned = state.training.standstill = None
+    rounds.planned = state.training.standstill = state.requests.resume = None
     resumed(state, data.resume)
     timers.cancel(
         state, timers.BackoffTimer(data.round), timers.WindowTimer(data.round), timers.ReturnTimer(data.round)

@@ -298,6 +298,34 @@ def test_the_manifest_is_ordered_once_all_groups_are_on_storage() -> None:
     assert verify(driver.events).mismatches == ()
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_a_round_waits_for_a_manifest_that_is_being_written(written: bool) -> None:
+    """Its step is later than all else that the round could resume from; if it fails, an older state is used."""
+    driver = job()
+    committed(driver, 4)
+    persist(driver, "node0", shard(0, 9, groups=2))
+    persist(driver, "node1", shard(1, 9, groups=2))
+    (action,) = open_orders(driver, CommitCheckpoint)
+    driver.fail("node1")
+    for _ in range(20):
+        for open_ in list(driver.state.orders.open.values()):
+            if not isinstance(open_.command, CommitCheckpoint):
+                for node in list(open_.waiting):
+                    driver.obey(node, order_for(driver.state, open_, node))
+    assert driver.state.phase == "forming" and of(driver, WorldFormed)[-1].round == 1
+    node = next(iter(action.waiting))
+    if written:
+        committed(driver, 9)
+        answer(driver, CommitCheckpoint, node)
+    else:
+        while open_orders(driver, CommitCheckpoint):
+            (action,) = open_orders(driver, CommitCheckpoint)
+            answer(driver, CommitCheckpoint, next(iter(action.waiting)), refused="disk full")
+    driver.settle()
+    assert of(driver, WorldFormed)[-1].resume.step == (9 if written else 4)
+    assert verify(driver.events).mismatches == ()
+
+
 def test_a_committed_checkpoint_ends_its_saving() -> None:
     """It counts for policies too, and the same shards written again change nothing."""
     driver = job()

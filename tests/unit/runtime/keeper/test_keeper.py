@@ -262,7 +262,7 @@ def test_too_little_memory_is_refused_with_the_numbers(tmp_path: Path) -> None:
 
 
 def test_storage_that_cannot_be_written_keeps_the_memory(tmp_path: Path) -> None:
-    """The failure is reported, and the next save tries again."""
+    """The failure is reported once; the keeper writes again what is in memory, and so does the next save."""
 
     async def body() -> None:
         (tmp_path / "saved").write_text("a file")
@@ -273,12 +273,35 @@ def test_storage_that_cannot_be_written_keeps_the_memory(tmp_path: Path) -> None
             client = worker(tmp_path)
             assert await blocking(lambda: stage(client, 1, b"x", persist=True))
             await until(lambda: bool(failed))
-            assert failed[0]["step"] == 1 and failed[0]["error"]
-            (tmp_path / "saved").unlink()
+            assert failed[0]["step"] == 1 and failed[0]["error"] and failed[0]["away"]
             assert await blocking(lambda: stage(client, 2, b"y", persist=True))
-            assert await blocking(client.written, PATIENCE_S) == []
+            assert len(await blocking(client.written, PATIENCE_S)) == 1
+            (tmp_path / "saved").unlink()
             await until(lambda: bool(persisted))
             assert persisted[0]["step"] == 2 and steps(await link.held()) == [1, 2]
+            assert await blocking(lambda: stage(client, 3, b"z", persist=True))
+            assert await blocking(client.written, PATIENCE_S) == [] and len(failed) == 1
+
+    run(body())
+
+
+def test_what_replaces_an_unwritten_state_is_written_once_it_stays(tmp_path: Path) -> None:
+    """The training saved newer steps in memory, and was paused: all ranks have the last one."""
+
+    async def body() -> None:
+        (tmp_path / "saved").write_text("a file")
+        async with agent(tmp_path) as link:
+            failed: list[Any] = []
+            persisted: list[Any] = []
+            link.events.failed, link.events.persisted = failed.append, persisted.append
+            client = worker(tmp_path)
+            assert await blocking(lambda: stage(client, 1, b"x", persist=True))
+            await until(lambda: bool(failed))
+            for step in (2, 3, 4):
+                assert await blocking(stage, client, step, b"x")
+            (tmp_path / "saved").unlink()
+            await until(lambda: bool(persisted))
+            assert [each["step"] for each in persisted] == [4]
 
     run(body())
 

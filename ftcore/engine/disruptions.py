@@ -1,0 +1,71 @@
+"""Faults of disruptions, and of requests that follow from them. Pure.
+
+A disruption opens a warning, so that a policy may pause the training until it ends (``step_pause``). If it lasts longer
+than the policy waits, a node under maintenance is drained, and an outage of the storage opens a second warning. If the
+job is still paused after that, it is resumed.
+"""
+
+from ftcore.events.incident import Fault
+from ftcore.events.worker import MAINTENANCE, STORAGE_AWAY
+from ftcore.faults.taxonomy import FaultClass
+from ftcore.states.disruption import DisruptionPhase, DisruptionState
+from ftcore.states.model import JobState
+from ftcore.states.phases import is_paused
+from ftcore.states.revisions import DISRUPTIONS, follows
+
+_CLASSES = {MAINTENANCE: FaultClass.SIGNAL_PREEMPTION, STORAGE_AWAY: FaultClass.STORAGE}
+
+
+def next_incident(state: JobState) -> tuple[str, Fault] | None:
+    """The kind and the fault of the next incident that a disruption calls for; None if none does."""
+    if not follows(state, DISRUPTIONS):
+        return None
+    for found in state.evidence.disruptions.values():
+        if not _concerns(state, found):
+            continue
+        if found.phase is DisruptionPhase.NEW:
+            return "warning", _fault(found)
+        if found.phase is DisruptionPhase.EXPIRED:
+            return ("request", _drain(found)) if found.kind == MAINTENANCE else ("warning", _fault(found))
+    resume = state.requests.resume
+    if resume is not None and is_paused(state):
+        return "request", _request("resume", "", resume.seq, resume.why)
+    return None
+
+
+def _concerns(state: JobState, found: DisruptionState) -> bool:
+    """Whether it disturbs the training: maintenance of a node in standby does not.
+
+    What the workers can do is known once each node has completed a step of the round.
+    """
+    world = state.rounds.world
+    if world is None or world.stepped < len(world.members):
+        return False
+    return found.kind != MAINTENANCE or world.seat(found.node) is not None
+
+
+def _fault(found: DisruptionState) -> Fault:
+    subject = f"{found.node}: maintenance" if found.kind == MAINTENANCE else f"{found.node} cannot write checkpoints"
+    return Fault(
+        cls=str(_CLASSES[found.kind]),
+        detail=found.kind,
+        nodes=(found.node,) if found.kind == MAINTENANCE else (),
+        ranks=(),
+        root=found.seq,
+        summary=f"{subject}: {found.message}" if found.message else subject,
+    )
+
+
+def _drain(found: DisruptionState) -> Fault:
+    return _request("drain", found.node, found.seq, f"{found.subject} lasts too long: it is to be drained")
+
+
+def _request(command: str, node: str, root: int, summary: str) -> Fault:
+    return Fault(
+        cls=str(FaultClass.REQUEST),
+        detail=command,
+        nodes=(node,) if node else (),
+        ranks=(),
+        root=root,
+        summary=summary,
+    )
