@@ -294,12 +294,15 @@ class DeparturesWait(Checker):
         self._launched: dict[str, str] = {}
         self._cold: set[str] = set()
         self._waits = ""
+        self._replaces = False
 
     def appended(self, event: Event) -> None:
         """No worker is stopped while a departure waits; it begins when replacements are ready, launched once."""
         data, incident = event.data, str(event.incident)
         if isinstance(data, NodeJoined | NodeWarmed):
             (self._cold.add if isinstance(data, NodeJoined) and data.warms else self._cold.discard)(data.node)
+        elif isinstance(data, PolicyConsidered) and data.verdict == "take":
+            self._replaces = data.terms is not None and bool(data.terms.replace)
         elif isinstance(data, DepartureDeferred):
             self._waits = incident
         elif isinstance(data, DepartureBegun):
@@ -315,8 +318,7 @@ class DeparturesWait(Checker):
 
     def _begins(self, data: DepartureBegun) -> None:
         self._waits = ""
-        known = self.sim.oracle.incident
-        if known is not None and known.plan_in_force().terms.replace and not data.ready:
+        if self._replaces and not data.ready:
             self.fail(f"{data.nodes} leave, but no replacement is ready")
         if cold := self._cold.intersection(data.ready):
             self.fail(f"{data.nodes} leave for {cold}, which cannot start workers yet")
