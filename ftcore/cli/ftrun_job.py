@@ -31,14 +31,14 @@ from ftcore.launch.candidacy import Candidacy, archive_dir
 from ftcore.launch.environ import worker_base_env
 from ftcore.launch.extent import extent
 from ftcore.launch.hints import completed, elsewhere
-from ftcore.launch.job import base_timing, narrates, submitted
+from ftcore.launch.job import base_timing, narrates, possible_abilities, submitted
 from ftcore.launch.local import LocalNodes
 from ftcore.launch.node import NodeConfig, guarded, run_node
 from ftcore.launch.process import end_process, patient_stderr
 from ftcore.launch.security import security_in_force
 from ftcore.logs import check_job_name, default_store_url
 from ftcore.logs.stores import check_store_url
-from ftcore.platforms import LOCAL, abilities_of, check_url
+from ftcore.platforms import LOCAL, check_url
 from ftcore.platforms.machines import Place
 from ftcore.platforms.options import parse as parse_local
 from ftcore.policies.file.feasible import skipped_policies
@@ -113,7 +113,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
             parser.error(f"--local-nodes: found {args.local_nodes}; expected at least 1")
         config = _config(parser, args)  # reports a wrong flag once, before any agent starts
         _print_job(args)
-        _print_policy_notes(config.agent.submission, abilities_of(args.platform))
+        _print_policy_notes(config.agent.submission, args.platform)
         name, given_options = args.node_id or LOCAL_NODE, parse_local(args.platform)
         node_names = [f"{name}{number}" for number in range(args.local_nodes)]
         if unknown := [node for node, _ in given_options.preempt if node not in node_names]:
@@ -140,7 +140,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
     if args.local_parent < 0:
         _print_job(args)
         _check_file_limit(config.agent.slots)
-        _print_policy_notes(config.agent.submission, abilities_of(args.platform))
+        _print_policy_notes(config.agent.submission, args.platform)
         _print_missing_nodes(args, config.agent.submission.spec)
     return asyncio.run(run_node(config))
 
@@ -223,10 +223,11 @@ def _ftctl(args: argparse.Namespace) -> str:
     return f"ftctl --store {shlex.quote(store)}" if store else "ftctl"
 
 
-def _print_policy_notes(submission: Submission, abilities: Sequence[str]) -> None:
+def _print_policy_notes(submission: Submission, platform: str) -> None:
     """Print notes about the policy file, and its policies that are skipped because abilities are missing."""
     for note in notes(submission.policy):
         print(f"ftrun: {submission.policy.source}: {note}", file=sys.stderr)
+    abilities = possible_abilities(submission.spec, platform)
     skipped = skipped_policies(submission.policy, abilities) if submission.policy.text else []
     if skipped:
         print(

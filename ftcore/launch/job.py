@@ -10,6 +10,7 @@ from ftcore.errors import UsageError
 from ftcore.events.job import JobSpec
 from ftcore.launch.policy_file import policy_in_force
 from ftcore.platforms import abilities_of
+from ftcore.policies.abilities import OF_REGISTERED
 from ftcore.policies.file.environment import VARIABLE
 from ftcore.runtime.wire.client import whoami
 from ftcore.runtime.wire.frames import Submission, submission
@@ -81,6 +82,16 @@ def submitted(
         grace_s=grace_s,
         switches=os.environ.get(VARIABLE, ""),
         ranks=spec.nodes_max * slots if launch or spec.nodes_max == 1 else None,  # other nodes may have more workers
-        abilities=abilities_of(platform),
+        abilities=possible_abilities(spec, platform),
     )
     return submission(spec, loaded, command=command, versions=versions, user=whoami(), launch=launch)
+
+
+def possible_abilities(spec: JobSpec, platform: str) -> tuple[str, ...]:
+    """Abilities that a job may turn out to have without declaring them in its policy file.
+
+    Args:
+        spec: the job.
+        platform: URL of the platform that launches nodes; empty if there is none.
+    """
+    return (*abilities_of(platform), *(map(str, OF_REGISTERED) if spec.checkpoints else ()))

@@ -35,6 +35,10 @@ LACKS = "needs "
 OBSERVED: tuple[Ability, ...] = (A.PAUSE, A.CHECKPOINT, A.SAVE, A.INTERVAL)
 """Abilities that the running workers report themselves (``workers.stepped``); no file declares them."""
 
+OF_REGISTERED: tuple[Ability, ...] = (A.ROLLBACK, A.SKIP)
+"""Abilities that a script has without declaring them if it registered its state and data; that shows only when it runs.
+A job with a place for checkpoints may have them."""
+
 CARRIED_OUT: tuple[Ability, ...] = (A.REPLACE, A.CHECK, A.ROLLBACK, A.SKIP, A.REPLICAS)
 """Abilities that this release implements and that a file or a platform declares."""
 

@@ -7,7 +7,7 @@ or one marked optional, is skipped, and its verdict in the log says why.
 from collections.abc import Iterable, Mapping
 
 from ftcore.events.policy import ChainEntry, PolicyLoaded
-from ftcore.policies.abilities import CARRIED_OUT, DECLARED_BY, OBSERVED, not_covered, usable_abilities
+from ftcore.policies.abilities import CARRIED_OUT, DECLARED_BY, OBSERVED, OF_REGISTERED, not_covered, usable_abilities
 from ftcore.policies.base import Ability
 from ftcore.policies.chain import needs_of
 from ftcore.policies.file.config import SAID_BY_SCRIPT
@@ -109,6 +109,8 @@ def _advice(ability: Ability) -> str:
         advice = "this release does not implement it yet"
     elif ability in SAID_BY_SCRIPT:
         advice = f"if the script can, declare it with `job: abilities: [{ability}]`"
+        if ability in OF_REGISTERED:
+            advice += "; if it registers its state, start the job with `--checkpoints` instead"
     elif ability is Ability.REPLICAS:
         advice = "set which ranks hold the same state with `job: replicas`"
     else:

@@ -3,6 +3,7 @@
 import pytest
 
 from ftcore.errors import UsageError
+from ftcore.policies.abilities import OF_REGISTERED
 from ftcore.policies.file.config import default_chain, parse
 from ftcore.policies.file.environment import POLICIES, apply_switches, read_switches, switched_on
 from ftcore.policies.file.feasible import check_abilities, skipped_policies
@@ -109,6 +110,7 @@ def test_a_named_policy_is_refused_and_an_optional_one_is_skipped():
     [line] = check_abilities(parse("version: 1\nchain: [rollback_and_skip: {skip: 0}, stop]\n", "p"))
     assert "`job: abilities: [rollback]`" in line
     declared = parse("version: 1\njob: {replicas: all, abilities: [park]}\nchain: [hot_swap, stop]\n", "p")
+    assert check_abilities(parse("version: 1\nchain: [rollback_and_skip, stop]\n", "p"), OF_REGISTERED) == []
     [line] = check_abilities(declared)
     assert "this release does not implement it yet" in line
     able = parse("version: 1\njob: {abilities: [rollback]}\nchain: [rollback_and_skip: {skip: 0}, stop]\n", "p")
