@@ -21,12 +21,13 @@ SAVES = Path(__file__).with_name("scripts") / "saves.py"
 LIMIT_S = 900.0
 
 
-def run(gib: float, steps: int, batch: int, threads: int) -> list[dict[str, Any]]:
+def run(gib: float, steps: int, batch: int, threads: int, ways: str = "all") -> list[dict[str, Any]]:
     """Run the script under ftrun; return the lines that it wrote."""
     with tempfile.TemporaryDirectory(prefix="saves-", dir=Path.home()) as root:
         out = Path(root) / "out.jsonl"
         env = os.environ | {"XDG_STATE_HOME": root, "OMP_NUM_THREADS": str(threads), "OUT": str(out)}
-        argv = (sys.executable, "-m", "ftcore.cli.ftrun", "--standalone", str(SAVES), str(gib), str(steps), str(batch))
+        argv = (sys.executable, "-m", "ftcore.cli.ftrun", "--standalone", str(SAVES))
+        argv = (*argv, str(gib), str(steps), str(batch), ways)
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         if done.returncode:
             raise SystemExit(done.stderr)
@@ -71,6 +72,11 @@ def main() -> int:
         found = run(gib, args.steps, batch=64, threads=1)
         plain_s = next(line["step_s"] for line in found if line["way"] == "nothing")
         parts.append(f"{gib:g} GiB of state, one core free, a step of {plain_s:.2f} s:\n\n" + table(head, rows(found)))
+        for batch, threads, cores in ((1, 1, "one core free"), (64, 2, "no core free"), (1, 2, "no core free")):
+            found = run(gib, args.steps, batch, threads, "ftcore")
+            plain_s = next(line["step_s"] for line in found if line["way"] == "nothing")
+            short = tuple(row[:4] for row in rows(found))
+            parts.append(f"{gib:g} GiB, {cores}, a step of {plain_s:.2f} s:\n\n" + table(head[:4], short))
     command = " ".join(["python benchmarks/checkpoints.py", *sys.argv[1:]])
     write("Saving and restoring state", command, "\n\n".join(parts))
     return 0

@@ -1,7 +1,7 @@
 """Trains a stack of linear layers with AdamW, saves in several ways, ends by SIGKILL, and restores in several ways.
 
-Usage: saves.py GIB STEPS BATCH. It appends JSON lines to the file in ``OUT``: what a step took with each way of saving
-at every step, how long each call took, and, in the second round, how long restoring took.
+Usage: saves.py GIB STEPS BATCH all|ftcore. It appends JSON lines to the file in ``OUT``: what a step took with each way
+of saving at every step, how long each call took, and, in the second round, how long restoring took.
 """
 
 import json
@@ -20,7 +20,7 @@ import torch.distributed.checkpoint as dcp
 
 import ftcore.worker as ft
 
-GIB, STEPS, BATCH = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+GIB, STEPS, BATCH, WAYS = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 WIDTH = 2048
 OUT, FILES = Path(os.environ["OUT"]), Path(os.environ["OUT"]).with_suffix(".files")
 
@@ -97,6 +97,8 @@ del buffer, source
 measured("nothing", lambda step: None, STEPS)
 measured("ftcore, memory", lambda step: job.save(step, persist=False), STEPS)
 measured("nothing, again", lambda step: None, STEPS)
+if WAYS == "ftcore":
+    sys.exit()
 measured("torch.save", lambda step: torch.save(state(), FILES / "torch.pt"), 2)
 measured("dcp.save", lambda step: dcp.save(state(), checkpoint_id=FILES / "dcp"), 2)
 measured("dcp.async_save", save_async, 3)
