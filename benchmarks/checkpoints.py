@@ -26,8 +26,8 @@ def run(gib: float, steps: int, batch: int, threads: int, ways: str = "all") -> 
     with tempfile.TemporaryDirectory(prefix="saves-", dir=Path.home()) as root:
         out = Path(root) / "out.jsonl"
         env = os.environ | {"XDG_STATE_HOME": root, "OMP_NUM_THREADS": str(threads), "OUT": str(out)}
-        argv = (sys.executable, "-m", "ftcore.cli.ftrun", "--standalone", str(SAVES))
-        argv = (*argv, str(gib), str(steps), str(batch), ways)
+        about = (str(gib), str(steps), str(batch), ways)
+        argv = (sys.executable, "-m", "ftcore.cli.ftrun", "--standalone", str(SAVES), *about)
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         if done.returncode:
             raise SystemExit(done.stderr)

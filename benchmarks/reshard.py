@@ -1,6 +1,6 @@
 """Restoring sharded state with another number of ranks: from ftcore's files, and with torch.distributed.checkpoint.
 
-Four ranks train with FSDP2 and AdamW (``scripts/reshard.py``) and save with both; then three ranks restore, several
+Four ranks train with FSDP2 and AdamW (``scripts/sharded.py``) and save with both; then three ranks restore, several
 times. All ranks are on one machine, and the files are in its page cache.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from results import spread, table, write
 
-SCRIPT = Path(__file__).with_name("scripts") / "reshard.py"
+SCRIPT = Path(__file__).with_name("scripts") / "sharded.py"
 LIMIT_S = 900.0
 SAVERS, LOADERS = 4, 3
 

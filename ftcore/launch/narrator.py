@@ -90,6 +90,8 @@ class Narrator:
         self._diagnosis = ""
         self._stood = (0, 0.0)
         self._paused = False
+        self._roots: dict[str, int] = {}
+        self._awaited = 0
         self.finished: JobFinished | None = None
         self.formed = False
         self.released: set[str] = set()
@@ -147,6 +149,7 @@ class Narrator:
         stood_seq, stood_s = self._stood
         opened = event.time - seconds(stood_s) if event.cause == stood_seq else event.time
         self._opened[event.incident] = (opened, data.kind)
+        self._roots[event.incident] = data.fault.root
         self._diagnosis = data.fault.summary
         if data.fault.root == self._request_seq:
             return ""  # the request itself was printed
@@ -188,6 +191,7 @@ class Narrator:
         self._paused = data.outcome == "paused" or (self._paused and data.outcome != "resumed")
         fulfilled = DONE.get(_FULFILLED.get(data.outcome, ""))
         if data.outcome == "paused" and kind == "warning":
+            self._awaited = self._roots.get(event.incident or "", 0)
             return WAITS_FOR_END
         lost = f", {plural(data.steps_lost, 'step')} lost" if data.steps_lost else ""
         return fulfilled or f"resolved by {data.policy} in {took:.2f} s{lost}"
@@ -196,6 +200,8 @@ class Narrator:
         _, kind = self._opened.get(event.incident or "", (0, ""))
         if kind in ("fault", ""):
             return ""
+        if self._awaited and self._roots.get(event.incident or "") == self._awaited:
+            return "no policy takes it"  # the disruption lasted too long; the job is resumed next
         if self._paused:
             return f"no policy takes it; the {kind} is dropped, {STAYS_PAUSED}"
         return "no policy takes it; training goes on unchanged"

@@ -243,3 +243,24 @@ def test_a_quarantined_node_is_named_once():
     release = ReleaseNode(outcome="released", exit_code=5, reason="quarantined: node1: node1: no frame")
     ordered = ActionOrdered(effect="release_node.1.2", command=release, nodes=("node1",))
     assert sentence(ordered) == "node1 is released: quarantined: node1: no frame"
+
+
+def test_a_pause_for_a_disruption_and_its_end():
+    """Why training waits, that it goes on by itself, and what follows if it lasts too long."""
+    driver = running("- step_pause: {on: [maintenance-notice], patience: 3s}\n", abilities=("pause",))
+    driver.observe("node1", "maintenance-notice", message="live migration")
+    driver.settle(step=False)
+    while any(key.startswith("disruption") for key in driver.state.deadlines):
+        driver.wait()
+    driver.settle(step=False)
+    assert driver.state.phase == "running"
+    assert lines(driver)[1:] == [
+        "i1: warning: node1: maintenance: live migration",
+        "i1: step_pause: training waits until the maintenance of node1 is over, at most 3s",
+        "i1: training waits at a step boundary, and goes on by itself; continue at once with: ftctl --job j resume",
+        "i2: the maintenance of node1 lasts too long: it is to be drained",
+        "i2: no policy takes it",
+        "i3: the maintenance of node1 lasts too long",
+        "i3: step_pause: the maintenance of node1 lasts too long",
+        "i3: training goes on",
+    ]

@@ -1,6 +1,6 @@
 """Saves sharded state with one number of ranks, or restores it with another, in two ways: ftcore and DCP.
 
-Usage: reshard.py GIB FILES save|load. Rank 0 appends a JSON line for each way of restoring to the file in ``OUT``: the
+Usage: sharded.py GIB FILES save|load. Rank 0 appends a JSON line for each way of restoring to the file in ``OUT``: the
 longest time that a rank took, and by how much the memory of a rank grew meanwhile, as a share of its own state.
 """
 
@@ -77,6 +77,6 @@ if MODE == "save":
 else:
     train()  # the state that is restored into exists: neither way has to make it
     timed("ftcore, storage", job.load)
-    assert job.loaded.source == "storage", job.loaded
+    assert job.loaded is not None and job.loaded.source == "storage", job.loaded
     timed("dcp.load", load_dcp)
 dist.destroy_process_group()
