@@ -319,7 +319,7 @@ def _raise(error: Exception, verb: str, path: str) -> NoReturn:
     number = error.errno if isinstance(error, OSError) else None
     why = (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
     if number in _FULL:
-        raise StorageFull(f"cannot {verb} {path}: {why}; free space there, the next save tries again") from error
+        raise StorageFull(f"cannot {verb} {path}: {why}; free space there") from error
     if isinstance(error, FileNotFoundError) and verb == "read":
         raise CheckpointError(f"{path}: no such file", ProblemKind.MISSING) from error
     if isinstance(error, NotADirectoryError) and verb == "read":
