@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
+from ftcore.events.checkpoint import CheckpointFailed
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import ChainEntry, PolicyConsidered, PolicyLoaded
 from ftcore.faults.taxonomy import FaultClass
@@ -47,6 +48,16 @@ def _observed(kind: str, **values: float) -> Cause:
     return lambda job: job.observe(VICTIM, kind, values=values)
 
 
+def _away(job: JobDriver) -> None:
+    found = job.state.membership.nodes[VICTIM]
+    job.say(
+        VICTIM,
+        CheckpointFailed(
+            node=VICTIM, incarnation=found.incarnation, round=found.round, step=job.step, reason="full", away=True
+        ),
+    )
+
+
 def _requested(command: str, node: str = "") -> Cause:
     return lambda job: job.command(command, node)
 
@@ -64,10 +75,14 @@ CASES: dict[FaultClass, dict[str, Cause]] = {
     F.CONFIG_ENV: {"a worker lacks a module": _fails("ModuleNotFoundError: No module named 'x'")},
     F.OOM_GPU: {"a worker runs out of device memory": _fails("torch.OutOfMemoryError: CUDA out of memory.")},
     F.OOM_HOST: {"the kernel kills a worker for lack of memory": _fails(exitcode=-9, tail=_KILLED_FOR_MEMORY)},
-    F.STORAGE: {"a worker finds the disk full": _fails("OSError: [Errno 28] No space left on device")},
+    F.STORAGE: {
+        "a worker finds the disk full": _fails("OSError: [Errno 28] No space left on device"),
+        "the storage refuses a checkpoint": _away,
+    },
     F.SIGNAL_PREEMPTION: {
         "a worker is ended by SIGKILL": _fails(exitcode=-9),
         "a node is about to be preempted": _observed("preemption-notice"),
+        "maintenance of a node is announced": _observed("maintenance-notice"),
     },
     F.NETWORK_RENDEZVOUS: {
         "a worker finds too few others": _fails("Timed out after 901 seconds waiting for clients. 6/8 clients joined.")

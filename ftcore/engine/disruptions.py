@@ -6,14 +6,13 @@ job is still paused after that, it is resumed.
 """
 
 from ftcore.events.incident import Fault
-from ftcore.events.worker import MAINTENANCE, STORAGE_AWAY
+from ftcore.events.worker import MAINTENANCE
+from ftcore.faults.taxonomy import DISRUPTIONS as CLASSES
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.states.disruption import DisruptionPhase, DisruptionState
 from ftcore.states.model import JobState
 from ftcore.states.phases import is_paused
 from ftcore.states.revisions import DISRUPTIONS, follows
-
-_CLASSES = {MAINTENANCE: FaultClass.SIGNAL_PREEMPTION, STORAGE_AWAY: FaultClass.STORAGE}
 
 
 def next_incident(state: JobState) -> tuple[str, Fault] | None:
@@ -47,7 +46,7 @@ def _concerns(state: JobState, found: DisruptionState) -> bool:
 def _fault(found: DisruptionState) -> Fault:
     subject = f"{found.node}: maintenance" if found.kind == MAINTENANCE else f"{found.node} cannot write checkpoints"
     return Fault(
-        cls=str(_CLASSES[found.kind]),
+        cls=str(CLASSES[found.kind]),
         detail=found.kind,
         nodes=(found.node,) if found.kind == MAINTENANCE else (),
         ranks=(),

@@ -335,6 +335,9 @@ CLASSES: dict[FaultClass, ClassFacts] = {
 """Every class has an entry, held by a test."""
 
 
+DISRUPTIONS = {"maintenance-notice": F.SIGNAL_PREEMPTION, "storage-away": F.STORAGE}
+"""The classes of disruptions, by kind."""
+
 DETAILS: dict[tuple[str, str], ClassFacts] = {
     LINK_CUT: CUT,
     (F.HANG, "straggler"): SLOW,

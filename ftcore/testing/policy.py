@@ -272,7 +272,8 @@ def _observed(job: JobDriver) -> None:
     job.commit(50)
     job.commit()
     job.make_steps(100)
-    for kind in ("uce", "collective", "hang", "straggler", "loss-spike", "loss-nan", "norm-spike", "preemption-notice"):
+    kinds = ("uce", "collective", "hang", "straggler", "loss-spike", "loss-nan", "norm-spike")
+    for kind in (*kinds, "preemption-notice", "maintenance-notice"):
         if job.state.phase == "running":
             job.observe(_member(job), kind, values={"factor": 2.0, "steps": 50.0, "lag_s": 1.0})
             _calm_down(job)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from ftcore.events.policy import ChainEntry
-from ftcore.faults.taxonomy import FaultClass
+from ftcore.faults.taxonomy import DISRUPTIONS, FaultClass
 from ftcore.policies.chain import kinds_of
 from ftcore.policies.traits import Trait, has
 
 TROUBLES = ("fault", "warning", "disruption")
-"""Kinds of incidents of every class but ``request``; all other ``kinds`` of a policy are requests."""
+"""Kinds of incidents of all or some classes but ``request``; all other ``kinds`` of a policy are requests."""
 
 
 def asked(chain: Sequence[ChainEntry], cls: str) -> list[int]:
@@ -34,6 +34,7 @@ def why_not(entry: ChainEntry, cls: str) -> str:
         return f"limited by `faults` to: {', '.join(entry.faults)}"
     kinds = kinds_of(entry)
     requests = [kind for kind in kinds if kind not in TROUBLES]
-    if not (requests if cls == FaultClass.REQUEST else len(kinds) > len(requests)):
+    troubles = [kind for kind in kinds if kind in TROUBLES and (kind != "disruption" or cls in DISRUPTIONS.values())]
+    if not (requests if cls == FaultClass.REQUEST else troubles):
         return f"handles only: {', '.join(kinds)}"
     return ""
