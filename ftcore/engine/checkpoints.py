@@ -45,16 +45,17 @@ def awaits_manifest(state: JobState, step: int | None = None) -> bool:
 
 
 def awaits_newer(state: JobState, resume: Resume | None) -> bool:
-    """Whether a manifest is being written, or will be, of a later step than a round would resume from."""
+    """Whether a manifest is being written, or will be, of a later step than a round would resume from.
+
+    Only the newest one is awaited: the storage may be away.
+    """
     saved, step = state.training.saved, resume.step if resume is not None else 0
-    open_ = {(each.round, each.step) for each in _commits(state)}
-    return any(
-        _is_ready(each)
-        and each.step > step
-        and not saved.is_overtaken(each.step, each.round)
-        and ((each.round, each.step) in open_ or _can_commit(state, each))
-        for each in saved.saving
-    )
+    ready = [each for each in saved.saving if _is_ready(each) and not saved.is_overtaken(each.step, each.round)]
+    newest = max(ready, key=lambda each: (each.round, each.step), default=None)
+    if newest is None or newest.step <= step:
+        return False
+    is_open = (newest.round, newest.step) in {(each.round, each.step) for each in _commits(state)}
+    return is_open or _can_commit(state, newest)
 
 
 def _commits(state: JobState) -> list[CommitCheckpoint]:

@@ -31,7 +31,7 @@ from ftcore.states.faultkey import is_cut
 from ftcore.states.membership import NodeState
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import HOLDING, OUTGOING, NodePhase
-from ftcore.states.revisions import ONE_BOUNDARY, follows
+from ftcore.states.revisions import DISRUPTIONS, ONE_BOUNDARY, follows
 from ftcore.states.world import Volunteer, form_world
 
 NAMES_MAX = 64
@@ -245,11 +245,16 @@ def order_release(turn: Turn, names: tuple[str, ...], reason: str, incident: str
 def supersede(turn: Turn, incident: IncidentState) -> None:
     """Supersede the orders of earlier plans, except orders to stop.
 
-    The launch of a replacement for a node that was still training is kept as well, unless the job ends.
+    The launch of a replacement for a node that was still training is kept as well, unless the job ends, and so is the
+    order to resume after a pause that failed, unless the workers are stopped.
     """
     passing = (AskPolicy, StartWorkers, ParkWorkers, CheckHealth, ReplaceNodes, *IN_PLACE)
-    goes_on = incident.plan is None or incident.plan.kind != PlanKind.END
+    kind = incident.plan.kind if incident.plan is not None else ""
+    goes_on = kind != PlanKind.END
+    resumes = kind in (PlanKind.IN_PLACE, PlanKind.TELL) and follows(turn.state, DISRUPTIONS)
     for ordered in list(turn.state.orders.open.values()):
+        if resumes and isinstance(ordered.command, ResumeWorkers):
+            continue
         if isinstance(ordered.command, passing) and not (goes_on and getattr(ordered.command, "keep", False)):
             turn.emit(ActionSuperseded(effect=ordered.effect, reason=f"incident {incident.id}"), incident=incident.id)
 

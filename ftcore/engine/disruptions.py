@@ -11,7 +11,7 @@ from ftcore.faults.taxonomy import DISRUPTIONS as CLASSES
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.states.disruption import DisruptionPhase, DisruptionState
 from ftcore.states.model import JobState
-from ftcore.states.phases import is_paused
+from ftcore.states.node import NodePhase
 from ftcore.states.revisions import DISRUPTIONS, follows
 
 
@@ -20,27 +20,26 @@ def next_incident(state: JobState) -> tuple[str, Fault] | None:
     if not follows(state, DISRUPTIONS):
         return None
     for found in state.evidence.disruptions.values():
-        if not _concerns(state, found):
-            continue
-        if found.phase is DisruptionPhase.NEW:
+        if found.phase is DisruptionPhase.NEW and _is_known(state) and _concerns(state, found):
             return "warning", _fault(found)
-        if found.phase is DisruptionPhase.EXPIRED:
+        if found.phase is DisruptionPhase.EXPIRED and _concerns(state, found):
             return ("request", _drain(found)) if found.kind == MAINTENANCE else ("warning", _fault(found))
     resume = state.requests.resume
-    if resume is not None and is_paused(state):
+    if resume is not None and state.membership.count(NodePhase.PAUSED):
         return "request", _request("resume", "", resume.seq, resume.why)
     return None
 
 
 def _concerns(state: JobState, found: DisruptionState) -> bool:
-    """Whether it disturbs the training: maintenance of a node in standby does not.
-
-    What the workers can do is known once each node has completed a step of the round.
-    """
+    """Whether it disturbs the training: maintenance of a node in standby does not."""
     world = state.rounds.world
-    if world is None or world.stepped < len(world.members):
-        return False
-    return found.kind != MAINTENANCE or world.seat(found.node) is not None
+    return found.kind != MAINTENANCE or (world is not None and world.seat(found.node) is not None)
+
+
+def _is_known(state: JobState) -> bool:
+    """Whether it is known what the workers can do: each node has completed a step of the round."""
+    world = state.rounds.world
+    return world is not None and world.stepped >= len(world.members)
 
 
 def _fault(found: DisruptionState) -> Fault:

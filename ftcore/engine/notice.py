@@ -18,7 +18,7 @@ from ftcore.engine.turn import Turn
 from ftcore.errors import UsageError
 from ftcore.events.incident import Fault, IncidentOpened, IncidentRediagnosed, IncidentResolved
 from ftcore.events.node import NodeQuarantined
-from ftcore.events.worker import ADVISORY
+from ftcore.events.worker import ADVISORY, DISRUPTIVE
 from ftcore.faults.correlate import correlate
 from ftcore.faults.extra import extra_rules
 from ftcore.faults.rule import Rule
@@ -110,7 +110,8 @@ def _notice_reports(turn: Turn) -> None:
         if opens_faults(state) and (kind == "fault" or is_up(state)):
             _open_or_amend(turn, kind, _read(state))
         return
-    trains = incident.kind == "warning" or is_deferred(incident)
+    pauses = incident.fault.detail in DISRUPTIVE  # its plan pauses the workers: a warning waits until it comes again
+    trains = (incident.kind == "warning" and not pauses) or is_deferred(incident)
     if _kind_of_plan(incident) != PlanKind.END and (kind == "fault" or trains) and not _is_echo(incident, reports):
         _open_or_amend(turn, kind, _read(state))
 

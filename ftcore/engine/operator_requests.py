@@ -11,7 +11,7 @@ import attrs
 from ftcore.engine.dispatch import NAMES_MAX
 from ftcore.states.model import Contradicted, JobState
 from ftcore.states.node import OUTGOING, NodePhase
-from ftcore.states.phases import has_ended, is_deferred, is_paused, is_stuck
+from ftcore.states.phases import has_ended, is_deferred, is_paused, is_stuck, is_up
 from ftcore.wording import listed
 
 REQUESTS = ("pause", "resume", "drain", "evict", "admit", "checkpoint", "stop")
@@ -122,7 +122,8 @@ def _judge_pause(state: JobState, command: str) -> ImmediateAnswer | None:
     if command == "pause" and is_paused(state) and state.awaited() is None:
         return ImmediateAnswer("the job is already paused", fulfilled=True)
     waits = state.requests.pending is not None and state.requests.pending.command == "pause"
-    if command == "resume" and not (paused or state.requests.held or waits or is_stuck(state)):
+    still = state.membership.count(NodePhase.PAUSED) > 0 and is_up(state)
+    if command == "resume" and not (paused or still or state.requests.held or waits or is_stuck(state)):
         return ImmediateAnswer(f"the job is {state.phase}: it is not paused, held or stuck", fulfilled=True)
     return None
 

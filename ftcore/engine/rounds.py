@@ -120,6 +120,10 @@ def _plan_round(turn: Turn, incident: IncidentState) -> bool:
     assert state.spec is not None
     timing = state.spec.timing
     if terms.rollback_to is not None:
+        if terms.rollback_to not in state.training.checkpoints and follows(state, NEWER_FIRST):
+            reason = f"the checkpoint of step {terms.rollback_to} was removed for a newer one meanwhile"
+            turn.emit(IncidentEscalated(policy=plan.policy, reason=reason), incident=incident.id)
+            return True
         rolled = JobRolledBack(step=terms.rollback_to, before=incident.progress, reason=plan.reason)
         turn.emit(rolled, incident=incident.id)
         if terms.skip:

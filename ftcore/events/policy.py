@@ -35,6 +35,10 @@ class ChainEntry:
         return not self.faults or cls in self.faults
 
 
+CHECKPOINTS_KEPT = 3
+"""Checkpoints that are kept if the policy file does not say it."""
+
+
 @attrs.frozen(kw_only=True)
 class DeclaredCheckpoints:
     """The policy file's settings for checkpoints; 0: not set.

@@ -121,7 +121,8 @@ class Policy(Protocol):
     If the job lacks one of ``needs``, the chain does not ask the policy and records a pass with the reason. If
     ``kinds`` has neither the incident's kind (``fault``, ``warning``, ``request``, ``opportunity``) nor, for a request,
     the requested operation, the chain skips the policy without a record. ``interrupted`` matches an incident of any
-    kind after a plan stopped the workers and failed, ``disruption`` a warning about a disruption.
+    kind after a plan stopped the workers and failed, ``disruption`` a warning about a disruption (policies of
+    ftcore alone).
 
     ``conditions`` say when the policy takes an incident and when it passes; ``ftctl policy explain`` prints them.
     """

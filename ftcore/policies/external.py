@@ -22,8 +22,7 @@ from ftcore.faults.extra import extra_rules
 from ftcore.policies.base import Ability, Pass, PlanKind, Policy, Take
 from ftcore.policies.chain import BUILT_IN
 from ftcore.policies.options import Option, Options, described, filled
-from ftcore.policies.situation import disruption
-from ftcore.states.model import IncidentState, JobState, to_json
+from ftcore.states.model import JobState, to_json
 from ftcore.states.world import usable
 from ftcore.wording import format_duration, plural
 
@@ -418,20 +417,16 @@ def _check_command(terms: Terms, job: JobState) -> str:
     if job.rounds.world is None or command.round != job.rounds.world.round:
         newest = job.rounds.world.round if job.rounds.world is not None else "none"
         return f"terms.command: for round {command.round}, but the newest round is {newest}"
-    incident = job.incident
-    if terms.then == "pause" and (incident is None or not _asks_to_pause(incident, job)):
-        return "terms.then: pause without a request to pause, and without a disruption"
+    if terms.then == "pause" and (
+        job.requests.pending is None or job.incident is None or job.incident.kind != "request"
+    ):
+        return "terms.then: pause without a request to pause"
     ranks = command.ranks if isinstance(command, RetryStep | SaveCheckpoint) else ()
     if any(not 0 <= rank < job.rounds.world.size for rank in ranks):
         return f"terms.command: ranks {_shown(ranks)}, expected ranks from 0 to {job.rounds.world.size - 1}"
     if isinstance(command, RetryStep) and command.restore not in ("nothing", "replica", "snapshot"):
         return f"terms.command.restore: {_shown(command.restore)}, expected nothing, replica or snapshot"
     return "terms.command.step: below 0" if isinstance(command, RetryStep) and command.step < 0 else ""
-
-
-def _asks_to_pause(incident: IncidentState, job: JobState) -> bool:
-    requested = incident.kind == "request" and job.requests.pending is not None
-    return requested or disruption(incident, job) is not None
 
 
 def _check_alert(terms: Terms) -> str:

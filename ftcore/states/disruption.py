@@ -31,7 +31,7 @@ class DisruptionPhase(StrEnum):
 
 C = DisruptionPhase
 _LASTS = tuple(phase for phase in C if phase is not C.ENDED)
-_ENDS = ("disruption.ended", "checkpoint.committed", "node.left", "node.lost", "node.joined/again")
+_ENDS = ("disruption.ended", "shard.persisted", "checkpoint.committed", "node.left", "node.lost", "node.joined/again")
 _RESUMES = ("operator.commanded/resume", "plan.applied/resume")
 
 DISRUPTION = Machine(
@@ -70,6 +70,8 @@ class DisruptionState:
         message: the observer's message.
         phase: the phase of its machine.
         policy: the policy that paused the training for it; empty: none.
+        unwritten: by node that could not write to the storage, the round and step of the newest state that it has not
+            written.
     """
 
     seq: int
@@ -78,6 +80,7 @@ class DisruptionState:
     message: str
     phase: DisruptionPhase = DisruptionPhase.NEW
     policy: str = ""
+    unwritten: dict[str, tuple[int, int]] = attrs.field(factory=dict)
 
     @property
     def subject(self) -> str:

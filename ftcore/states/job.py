@@ -25,7 +25,7 @@ class JobPhase(StrEnum):
     RUNNING = "running"
     """The workers of every member run."""
     PAUSED = "paused"
-    """Every worker waits at a step boundary, as an operator requested."""
+    """Every worker waits at a step boundary: an operator requested it, or a policy waits for a disruption to end."""
     RECOVERING = "recovering"
     """An incident is open; its plan has not led to a new round or a step yet."""
     STUCK = "stuck"

@@ -70,7 +70,7 @@ is_running = JobCondition(
     "Opportunities open an incident, deferred departures begin, and the run succeeds when every worker has exited.",
     (P.RUNNING,),
 )
-is_paused = JobCondition("is_paused", "Training waits for an operator's `resume`.", (P.PAUSED,))
+is_paused = JobCondition("is_paused", "Training waits for `resume`, or for the end of a disruption.", (P.PAUSED,))
 is_up = JobCondition(
     "is_up", "Requests and warnings open an incident; `pause` pauses the workers.", (P.RUNNING, P.PAUSED)
 )

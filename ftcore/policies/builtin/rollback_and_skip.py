@@ -7,7 +7,8 @@ Almazrouei et al., 2023). If a spike recurs after a rollback, the next rollback 
 
 from typing import Annotated, ClassVar, Literal
 
-from ftcore.events.policy import Terms
+from ftcore.commands import CommitCheckpoint
+from ftcore.events.policy import CHECKPOINTS_KEPT, Terms
 from ftcore.events.worker import CURVES
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.policies.base import Ability, Pass, PlanKind, Take, Verdict
@@ -16,6 +17,7 @@ from ftcore.policies.options import OptionRule, Options, Text, number, says, spa
 from ftcore.policies.situation import class_of, in_a_row, kind_of, script_declares
 from ftcore.policies.traits import Trait, declares
 from ftcore.states.model import IncidentState, JobState
+from ftcore.states.revisions import NEWER_FIRST, follows
 from ftcore.wording import format_duration
 
 
@@ -89,7 +91,7 @@ class RollbackAndSkip:
             return Pass(reason=why)
         times = max(attempts(job, self.name, options.again) + 1, in_a_row(incident, job))
         latest = step - (options.before * times if options.back == "steps" else 0)
-        target = max((kept for kept in job.training.checkpoints if kept <= latest), default=None)
+        target = max((kept for kept in _staying(job) if kept <= latest), default=None)
         if target is None:
             return Pass(reason=_nothing_kept(job, latest))
         skip = _amount(options, times, step - target)
@@ -107,6 +109,14 @@ class RollbackAndSkip:
         )
 
 
+def _staying(job: JobState) -> list[int]:
+    """The checkpoints that stay; a manifest that is being written removes the oldest one, if there are as many."""
+    found = job.training.checkpoints
+    kept = job.policy.declared.checkpoints.kept or CHECKPOINTS_KEPT
+    commits = any(isinstance(ordered.command, CommitCheckpoint) for ordered in job.orders.open.values())
+    return found[1:] if commits and len(found) >= kept and follows(job, NEWER_FIRST) else found
+
+
 def _amount(options: RollbackAndSkipOptions, times: int, back: int) -> int:
     """How much to skip: ``skip`` times the rollback's number, but at least the batches up to the fault."""
     amount = int(options.skip) * times
@@ -114,9 +124,9 @@ def _amount(options: RollbackAndSkipOptions, times: int, back: int) -> int:
 
 
 def _nothing_kept(job: JobState, latest: int) -> str:
-    if not job.training.checkpoints:
+    if not _staying(job):
         return "no checkpoint is known to be kept"
     return (
-        f"no checkpoint at or before step {latest} is kept, the oldest is of step {min(job.training.checkpoints)}: "
+        f"no checkpoint at or before step {latest} is kept, the oldest is of step {min(_staying(job))}: "
         "keep more checkpoints, or reduce `before`"
     )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Literal
 
+from ftcore.events.policy import CHECKPOINTS_KEPT
 from ftcore.policies.options import Option, OptionRule, Options, described, number, says, size, span
 
 LEAST_BYTES: Final = 1 << 20
@@ -51,7 +52,7 @@ class CheckpointOptions(Options):
         number(
             "how many of the newest checkpoints are kept on storage, the newest one included; default: 3", minimum=1
         ),
-    ] = 3
+    ] = CHECKPOINTS_KEPT
     keep_every: Annotated[
         int, number("also keep the first checkpoint of every so many steps, as 1000; default: 0, no others")
     ] = 0

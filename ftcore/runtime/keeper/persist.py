@@ -165,7 +165,8 @@ class Persister:
             return self._write(kept, origin, sequence, others)
 
         def failed(why: str) -> PersistResult:
-            away = self._config is not None and bool(self._config.url) and kept.holds(sequence)
+            lasts = not kept.closed and kept.holds(sequence) and not kept.is_copy  # a copy's own node writes it again
+            away = self._config is not None and bool(self._config.url) and lasts
             return PersistResult(origin, kept.local_rank, error=why, away=away)
 
         result = await _in_thread(self._shards, write, failed)
@@ -181,6 +182,9 @@ class Persister:
         if task.cancelled():
             return
         result, rank = task.result(), kept.local_rank
+        if kept.is_copy:
+            self._report({"failed" if result.error else "persisted": result.message()})
+            return
         if not result.error:
             if again := self._again.pop(rank, None):
                 again.timer.cancel()
@@ -201,12 +205,13 @@ class Persister:
         self._again[kept.local_rank] = _NextTry(timer, pause_s)
 
     def _write_again(self, kept: KeptSlot, sequence: int) -> None:
-        """Write a shard again, or wait for a newer one that stays."""
-        if kept.holds(sequence):
+        """Write a shard again, or wait for a newer one that stays; there is none after the memory was given up."""
+        if not kept.closed and kept.holds(sequence):
             self.persist(kept)
-        else:
-            newest = self._slots.newest(kept.local_rank) or kept
+        elif (newest := self._slots.newest(kept.local_rank)) is not None:
             self._write_later(newest, newest.sequence)
+        else:
+            del self._again[kept.local_rank]
 
     def _write(self, kept: KeptSlot, origin: ShardOrigin, sequence: int, others: dict[str, str]) -> PersistResult:
         from ftcore.checkpoint import files

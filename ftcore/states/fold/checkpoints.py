@@ -6,7 +6,6 @@ from typing import TypeVar
 from ftcore.events import checkpoint, job
 from ftcore.events.checkpoint import HeldShard, Resume
 from ftcore.events.envelope import Event
-from ftcore.events.worker import STORAGE_AWAY
 from ftcore.states.fold import disruptions, pace
 from ftcore.states.fold.base import FILE, REGISTERED, Changes, declare_abilities, on
 from ftcore.states.model import HISTORY_MAX, JobState
@@ -45,6 +44,7 @@ def _memory_held(state: JobState, event: Event, data: checkpoint.MemoryHeld, cha
 @on(checkpoint.ShardPersisted)
 def _shard_persisted(state: JobState, event: Event, data: checkpoint.ShardPersisted, changes: Changes) -> None:
     saved, shard = state.training.saved, data.shard
+    disruptions.written(state, event, "shard.persisted", changes, data.node, (shard.round, shard.step))
     if saved.is_abandoned(shard.step, shard.round) or _is_stored(saved, shard):
         return
     saving = next((each for each in saved.saving if (each.round, each.step) == (shard.round, shard.step)), None)
@@ -69,7 +69,7 @@ def _checkpoint_failed(state: JobState, event: Event, data: checkpoint.Checkpoin
     saved = state.training.saved
     saved.failed = saved.failed or event.seq
     if data.away and state.membership.current(data.node, data.incarnation) is not None:
-        disruptions.begin(state, event, STORAGE_AWAY, data.node, data.reason)
+        disruptions.refused(state, event, data)
 
 
 @on(checkpoint.CheckpointCommitted)
@@ -78,7 +78,7 @@ def _checkpoint_committed(
 ) -> None:
     training, world = state.training, state.rounds.world
     if data.own:
-        disruptions.end(state, event, STORAGE_AWAY, "", "checkpoint.committed", changes)
+        disruptions.written(state, event, "checkpoint.committed", changes, moment=(data.round, data.step))
         written = [each for each in training.saved.saving if (each.round, each.step) == (data.round, data.step)]
         if not _store(training, data):
             return

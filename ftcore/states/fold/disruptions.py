@@ -1,8 +1,9 @@
 """Handlers of disruptions: observations that last until a fact ends them, and pauses of the training for them."""
 
 from ftcore.events import worker
+from ftcore.events.checkpoint import CheckpointFailed
 from ftcore.events.envelope import Event
-from ftcore.events.worker import STORAGE_AWAY
+from ftcore.events.worker import DISRUPTIVE, STORAGE_AWAY
 from ftcore.states import timers
 from ftcore.states.disruption import DISRUPTION, DisruptionPhase, DisruptionState
 from ftcore.states.fold.base import Changes, on, step
@@ -14,11 +15,39 @@ def key_of(kind: str, node: str) -> str:
     return kind if kind == STORAGE_AWAY else f"{kind}/{node}"
 
 
-def begin(state: JobState, event: Event, kind: str, node: str, message: str) -> None:
+def begin(state: JobState, event: Event, kind: str, node: str, message: str) -> DisruptionState:
     """Note a disruption; one that is known already stays as it is."""
-    key = key_of(kind, node)
-    if key not in state.evidence.disruptions:
-        state.evidence.disruptions[key] = DisruptionState(seq=event.seq, kind=kind, node=node, message=message)
+    new = DisruptionState(seq=event.seq, kind=kind, node=node, message=message)
+    return state.evidence.disruptions.setdefault(key_of(kind, node), new)
+
+
+def refused(state: JobState, event: Event, data: CheckpointFailed) -> None:
+    """The storage has refused a node's shard."""
+    found = begin(state, event, STORAGE_AWAY, data.node, data.reason)
+    found.unwritten[data.node] = max(found.unwritten.get(data.node, (0, 0)), (data.round, data.step))
+
+
+def written(
+    state: JobState, event: Event, trigger: str, changes: Changes, node: str = "", moment: tuple[int, int] | None = None
+) -> None:
+    """The storage is no longer away for nodes that have written again, or have ended.
+
+    Args:
+        state: the folded state; changed.
+        event: the event.
+        trigger: what it is for the machine.
+        changes: changes of machines; appended to.
+        node: the node; empty: all of them.
+        moment: round and step of what was written; None: the node has ended.
+    """
+    found = state.evidence.disruptions.get(STORAGE_AWAY)
+    if found is None:
+        return
+    for name, lacking in list(found.unwritten.items()):
+        if node in ("", name) and (moment is None or moment >= lacking):
+            del found.unwritten[name]
+    if not found.unwritten:
+        end(state, event, STORAGE_AWAY, "", trigger, changes)
 
 
 @on(worker.DisruptionEnded)
@@ -60,6 +89,26 @@ def is_asked(state: JobState, root: int) -> bool:
     return any(each.seq == root and each.phase is DisruptionPhase.ASKED for each in found)
 
 
+def keep_paused(state: JobState, request: OperatorRequest) -> None:
+    """The job is paused for a request; if it is an operator's, only ``resume`` ends it."""
+    state.requests.paused_for, state.requests.resume = request, None
+    if state.awaited() is None:
+        for key in state.evidence.disruptions:
+            timers.cancel(state, timers.DisruptionTimer(key))
+
+
+def is_about_disruption(state: JobState) -> bool:
+    """Whether the open incident is to pause the workers for a disruption, or to resume them after it."""
+    known, requests = state.incident, state.requests
+    if known is None:
+        return False
+    if known.kind == "warning":
+        return known.fault.detail in DISRUPTIVE
+    policies = [each.seq for each in state.evidence.disruptions.values()]
+    own = (*policies, requests.resume.seq) if requests.resume is not None else policies
+    return known.kind == "request" and known.fault.detail in ("pause", "resume") and known.fault.root in own
+
+
 def paused(state: JobState, event: Event, policy: str, patience_s: float | None, changes: Changes) -> None:
     """The workers wait at a step boundary for the disruption of the open incident, unless it is over."""
     assert state.incident is not None
@@ -70,7 +119,8 @@ def paused(state: JobState, event: Event, policy: str, patience_s: float | None,
             found.policy = policy
             requests.paused_for = requests.paused_for or _pause_for(found)
             requests.resume = None
-            if patience_s is not None and not timers.is_running(state, timers.DisruptionTimer(key)):
+            is_policys = state.awaited() is not None
+            if is_policys and patience_s is not None and not timers.is_running(state, timers.DisruptionTimer(key)):
                 timers.start(state, timers.DisruptionTimer(key), event.time, patience_s)
             return
     if requests.paused_for is None and requests.resume is None:
@@ -79,6 +129,7 @@ def paused(state: JobState, event: Event, policy: str, patience_s: float | None,
 
 def resumed(state: JobState, trigger: str, changes: Changes) -> None:
     """The training goes on, whatever it was paused for."""
+    state.requests.resume = None
     for key, found in state.evidence.disruptions.items():
         _step(found, key, trigger, changes)
         timers.cancel(state, timers.DisruptionTimer(key))

@@ -195,8 +195,7 @@ def _plan_applied(state: JobState, event: Event, data: policy.PlanApplied, chang
         return
     request = state.requests.pending
     if data.then == "pause" and request is not None and request.seq == open_incident.fault.root:
-        state.requests.paused_for = request  # a newer request may have replaced the pause
-        state.requests.resume = None
+        disruptions.keep_paused(state, request)  # a newer request may have replaced the pause
     elif data.then == "pause" and follows(state, DISRUPTIONS):
         patience_s = open_incident.plan.terms.patience_s if open_incident.plan is not None else None
         disruptions.paused(state, event, data.policy, patience_s, changes)
@@ -214,9 +213,11 @@ def _where_to(state: JobState) -> str:
     """``paused`` or ``on``: the phase of the job after an incident that ended without a new round."""
     known = state.incident
     pausing = known is not None and (
-        (known.kind, known.fault.detail) == ("request", "pause") or disruptions.is_asked(state, known.fault.root)
+        (known.kind, known.fault.detail) == ("request", "pause")
+        or (bool(known.tried) and disruptions.is_asked(state, known.fault.root))
     )
-    paused = state.requests.paused_for is not None or (state.membership.count(NodePhase.PAUSED) and not pausing)
+    requests, waits = state.requests, state.membership.count(NodePhase.PAUSED) > 0
+    paused = requests.paused_for is not None or (waits and (not pausing or requests.resume is not None))
     return "paused" if paused else "on"
 
 

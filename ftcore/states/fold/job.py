@@ -20,7 +20,7 @@ from ftcore.states.model import (
 )
 from ftcore.states.node import NodePhase
 from ftcore.states.phases import has_ended, is_deferred, is_paused, is_stuck, is_under_way, is_up
-from ftcore.states.revisions import FIRST_RUN_ANEW, RUN_ANEW, follows
+from ftcore.states.revisions import DISRUPTIONS, FIRST_RUN_ANEW, RUN_ANEW, follows
 from ftcore.states.training import SavedState, Skip, TrainingState
 
 
@@ -167,10 +167,14 @@ def _operator_commanded(state: JobState, event: Event, data: operator.OperatorCo
         requests.pending = requests.paused_for = None  # the pause was withdrawn before it was answered
     elif data.command == "resume" and (requests.held or is_stuck(state)):
         requests.held = False
+        if follows(state, DISRUPTIONS) and (requests.paused_for is not None or requests.resume is not None):
+            requests.pending = request  # the workers of a paused job go on, too
+    elif data.command == "pause" and disruptions.is_about_disruption(state):
+        requests.pending = request
     elif data.command == "pause" and (not is_up(state) or is_deferred(state.incident)):
         requests.held = True  # until `resume`, no recovery begins and no node leaves
     elif data.command == "pause" and is_paused(state) and state.awaited() is not None:
-        requests.paused_for = request  # a policy has paused the job; from now on only `resume` ends that
+        disruptions.keep_paused(state, request)  # a policy has paused it
     else:
         requests.pending = request
     if data.command == "resume":

@@ -142,6 +142,7 @@ def _end_node(state: JobState, event: Event, found: NodeState, trigger: str, cha
         membership.unchecked.pop(found.node, None)
         membership.cold.pop(found.node, None)
         disruptions.end(state, event, MAINTENANCE, found.node, trigger, changes)
+        disruptions.written(state, event, trigger, changes, found.node)
     step_workers(found, trigger, changes)
     for ordered in state.orders.open.values():
         if ordered.waiting.get(found.node) == found.incarnation:
@@ -433,7 +434,7 @@ def _order_refused(state: JobState, event: Event, data: node.OrderRefused, chang
     refuser = plan_of(state, data.effect) or hold_of(state, data.effect)
     if refuser is not None:
         refuser.refused = refuser.refused or f"{data.node}: {data.reason}"
-    elif isinstance(ordered.command, ResumeWorkers):
+    if isinstance(ordered.command, ResumeWorkers) and (refuser is None or disruptions.is_about_disruption(state)):
         report(state, event, found.node, round_=data.round, message=data.reason)
 
 

@@ -25,7 +25,7 @@ from ftcore.commands import (
 from ftcore.events import action, world
 from ftcore.events.envelope import Event
 from ftcore.states import timers
-from ftcore.states.fold import health, pace
+from ftcore.states.fold import disruptions, health, pace
 from ftcore.states.fold.base import (
     Changes,
     advised_nothing,
@@ -250,6 +250,10 @@ def _action_failed(state: JobState, event: Event, data: action.ActionFailed, cha
     plan = plan_of(state, data.effect) or hold_of(state, data.effect)
     if plan is not None:
         plan.refused = data.reason
+        resumes = ordered is not None and isinstance(ordered.command, ResumeWorkers)
+        if ordered is not None and resumes and disruptions.is_about_disruption(state):
+            for name in ordered.waiting:  # no operator would notice it
+                report(state, event, name, message=data.reason)
     elif ordered is not None and isinstance(ordered.command, AskPolicy):
         advised_nothing(state, ordered, f"was asked and did not answer: {data.reason}")
     elif ordered is not None and isinstance(ordered.command, CheckHealth):

@@ -85,6 +85,7 @@ def test_a_node_is_drained_at_a_step_boundary(job: Ftrun, layout: str) -> None:
 
 SKIPPING = """
 version: 1
+job: {checkpoints: {kept: 20}}
 chain:
 - rollback_and_skip: {on: [loss-nan], before: 5, skip: 10}
 - process_restart

@@ -580,3 +580,24 @@ def test_the_savers_of_a_layout_are_the_first_living_ranks_of_each_shard() -> No
     driver.lose("node1")
     (action,) = open_orders(driver, SaveCheckpoint)
     assert action.command.ranks == (0, 5, 2, 3)
+
+
+def test_a_rollback_whose_checkpoint_was_removed_meanwhile_fails() -> None:
+    """The next policy restarts from what there is; else the training would begin from nothing."""
+    driver = job(policies=("rollback_and_skip",))
+    driver.state.policy.chain[0].options.update(before=5, skip=0)
+    driver.own(AbilityDeclared(source="workers", abilities=("pause", "checkpoint", "save", "rollback", "skip")))
+    driver.step = 20
+    for step in (5, 10):
+        committed(driver, step)
+    driver.observe("node1", "loss-nan")
+    assert driver.state.incident.plan.terms.rollback_to == 10
+    life = driver.state.membership.nodes["node0"].incarnation
+    driver.say("node0", MemoryHeld(node="node0", incarnation=life, log=LOG, shards=()))
+    driver.own(CheckpointCommitted(round=1, step=25, where="/checkpoints/25", kept=1, own=True))
+    driver.settle()
+    assert driver.wait()  # the back-off
+    driver.settle()
+    assert [each.policy for each in of(driver, IncidentEscalated)] == ["rollback_and_skip"]
+    assert not of(driver, JobRolledBack) and of(driver, WorldFormed)[-1].resume.step == 25
+    assert verify(driver.events).mismatches == ()

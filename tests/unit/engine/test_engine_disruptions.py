@@ -5,10 +5,10 @@ from typing import Any
 import attrs
 import pytest
 
-from ftcore.commands import ResumeWorkers
+from ftcore.commands import FindBoundary, PauseWorkers, ResumeWorkers
 from ftcore.engine.operator_requests import judge
 from ftcore.engine.platform_events import fact_from
-from ftcore.events.checkpoint import CheckpointCommitted, CheckpointFailed
+from ftcore.events.checkpoint import CheckpointCommitted, CheckpointFailed, HeldShard, ShardPersisted
 from ftcore.events.incident import IncidentOpened, IncidentResolved
 from ftcore.events.job import JobSpec
 from ftcore.events.node import OrderRefused
@@ -27,10 +27,14 @@ PATIENCE_S = 300.0
 NODE1 = "maintenance-notice/node1"
 
 
-def job(*, on: tuple[str, ...] = ("maintenance-notice", "storage-away"), decides: int = NEWEST) -> JobDriver:
+def job(
+    *,
+    on: tuple[str, ...] = ("maintenance-notice", "storage-away"),
+    decides: int = NEWEST,
+    names: tuple[str, ...] = ("process_restart", "shrink", "stop"),
+) -> JobDriver:
     """A job of three nodes that trains; it may shrink to two."""
     options = {**default_entry("step_pause").options, "on": list(on), "patience": PATIENCE_S}
-    names = ("process_restart", "shrink", "stop")
     chain = (
         ChainEntry(policy="step_pause", options=options),
         *(ChainEntry(policy=name, options=default_entry(name).options) for name in names),
@@ -60,15 +64,28 @@ def is_over(driver: JobDriver, node: str = "node1") -> None:
     driver.settle(step=False)
 
 
-def fail_to_write(driver: JobDriver, *, away: bool = True) -> None:
-    life = driver.state.membership.nodes["node0"].incarnation
-    driver.own(CheckpointFailed(node="node0", incarnation=life, round=1, step=9, reason="disk full", away=away))
+def fail_to_write(driver: JobDriver, node: str = "node0", *, away: bool = True) -> None:
+    life = driver.state.membership.nodes[node].incarnation
+    driver.own(CheckpointFailed(node=node, incarnation=life, round=1, step=9, reason="disk full", away=away))
     driver.settle(step=False)
 
 
-def write(driver: JobDriver) -> None:
-    driver.own(CheckpointCommitted(round=driver.state.rounds.newest, step=9, where="/c", kept=3, own=True))
+def write(driver: JobDriver, step: int = 9) -> None:
+    driver.own(CheckpointCommitted(round=driver.state.rounds.newest, step=step, where="/c", kept=3, own=True))
     driver.settle(step=False)
+
+
+def write_shard(driver: JobDriver, node: str, step: int = 9) -> None:
+    life = driver.state.membership.nodes[node].incarnation
+    shard = HeldShard(rank=0, round=1, step=step, group=0, groups=3, ranks=3)
+    driver.own(ShardPersisted(node=node, incarnation=life, shard=shard, file="shard", bytes=1, seconds=0.1))
+    driver.settle(step=False)
+
+
+def until_ordered(driver: JobDriver, kind: type) -> None:
+    """Let nodes answer until an order of a kind is open."""
+    while not any(isinstance(action.command, kind) for action in driver.state.orders.open.values()):
+        assert driver._obey_once()
 
 
 def expire(driver: JobDriver, kind: str) -> None:
@@ -348,4 +365,111 @@ def test_logs_of_earlier_masters_open_no_incident() -> None:
     driver.settle()
     assert driver.state.phase == "running" and not of(driver, IncidentOpened)
     assert driver.state.evidence.disruptions[NODE1].phase is DisruptionPhase.NEW
+    check(driver)
+
+
+@pytest.mark.parametrize("at", [FindBoundary, PauseWorkers])
+@pytest.mark.parametrize("kind", ["loss-spike", "straggler", "preemption-notice"])
+def test_another_warning_does_not_take_over_the_pausing(at: type, kind: str) -> None:
+    """The workers are paused, and resumed after the disruption; a warning that still holds comes again."""
+    driver = job()
+    driver.own(fact_from(driver.state, MaintenanceAnnounced(node="node1", reason="live migration")))
+    until_ordered(driver, at)
+    driver.observe("node2", kind, values={"factor": 2.0, "steps": 50.0, "lag_s": 1.0})
+    driver.settle(step=False)
+    assert driver.state.phase == "paused" and phases(driver) == {NODE1: "awaited"}
+    is_over(driver)
+    assert driver.state.phase == "running"
+    check(driver)
+
+
+def test_an_operator_pauses_while_the_workers_are_being_paused() -> None:
+    """The job stays paused after the disruption, and one ``resume`` ends that."""
+    driver = job()
+    driver.own(fact_from(driver.state, MaintenanceAnnounced(node="node1", reason="live migration")))
+    until_ordered(driver, PauseWorkers)
+    driver.command("pause", who="ann@login1")
+    driver.settle(step=False)
+    assert driver.state.phase == "paused" and driver.state.requests.paused_for.who == "ann@login1"
+    is_over(driver)
+    assert driver.state.phase == "paused" and not driver.state.requests.held
+    driver.command("resume")
+    driver.settle(step=False)
+    assert driver.state.phase == "running"
+    check(driver)
+
+
+@pytest.mark.parametrize("how", ["refused", "late"])
+def test_workers_that_are_not_resumed_are_started_again(how: str) -> None:
+    """Nobody would notice that the job stays paused, so it counts as a fault."""
+    driver = job()
+    announce(driver)
+    if how == "refused":
+        driver.refuses = {"node2": ("resume_workers",)}
+    else:
+        driver.silence("node2")
+    is_over(driver)
+    while driver.state.phase != "running" or driver.state.rounds.newest == 1:
+        driver.settle()
+        driver._silent.clear()
+        assert driver.state.phase == "running" or driver.wait()
+    assert not driver.state.membership.count("paused")
+    check(driver)
+
+
+@pytest.mark.parametrize("first", ["operator", "policy"])
+def test_patience_drains_no_node_while_an_operator_keeps_the_job_paused(first: str) -> None:
+    """Only ``resume`` ends that pause."""
+    driver = job()
+    for who in ("operator", "policy") if first == "operator" else ("policy", "operator"):
+        if who == "operator":
+            driver.command("pause", who="ann@login1")
+            driver.settle(step=False)
+        else:
+            announce(driver)
+    assert driver.state.phase == "paused"
+    assert not [key for key in driver.state.deadlines if key.startswith("disruption")]
+    driver.command("resume")
+    driver.settle(step=False)
+    assert driver.state.phase == "running" and driver.state.rounds.newest == 1
+    check(driver)
+
+
+def test_the_storage_is_back_when_every_node_has_written_again() -> None:
+    """What was refused, or something newer; an older checkpoint shows nothing."""
+    driver = job()
+    fail_to_write(driver, "node0")
+    fail_to_write(driver, "node2")
+    write(driver, 8)
+    write_shard(driver, "node0", 8)
+    write_shard(driver, "node1")
+    write_shard(driver, "node0")
+    assert driver.state.phase == "paused"
+    write_shard(driver, "node2", 12)
+    assert driver.state.phase == "running"
+    check(driver)
+
+
+def test_a_node_that_is_lost_is_not_waited_for_to_write() -> None:
+    """The storage of the others is well."""
+    driver = job()
+    fail_to_write(driver, "node2")
+    assert driver.state.phase == "paused"
+    driver.lose("node2")
+    driver.settle()
+    driver.settle(step=False)
+    assert driver.state.phase == "running" and not driver.state.evidence.disruptions
+    check(driver)
+
+
+def test_the_next_policy_leaves_no_node_paused() -> None:
+    """Its own order does not take the place of the one that resumes the nodes which had paused already."""
+    driver = job(names=("dying_checkpoint", "process_restart", "stop"))
+    driver.refuses = {"node2": ("pause_workers", "save_checkpoint")}
+    announce(driver)
+    assert {each.policy for each in of(driver, PolicyConsidered) if each.verdict == "take"} == {
+        "step_pause",
+        "dying_checkpoint",
+    }
+    assert driver.state.phase == "running" and not driver.state.membership.count("paused")
     check(driver)

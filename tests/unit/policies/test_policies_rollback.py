@@ -2,7 +2,9 @@
 
 from policy_cases import ago, ask, incident, running
 
+from ftcore.commands import CommitCheckpoint
 from ftcore.policies.base import Pass, PlanKind, Take
+from ftcore.states.model import ActionState
 
 ROLLBACK = ("rollback", "skip")
 
@@ -63,6 +65,18 @@ def test_without_a_checkpoint_from_before_it_there_is_no_way_back():
     )
     job, about = spike(checkpoints=())
     assert ask("rollback_and_skip", about, job) == Pass(reason="no checkpoint is known to be kept")
+
+
+def test_a_checkpoint_that_is_about_to_be_removed_is_not_gone_back_to():
+    """The manifest of a newer one is being written; retention removes the oldest then, if there are as many."""
+    job, about = spike(checkpoints=(300, 400, 440))
+    commit = CommitCheckpoint(round=1, step=460, files=("shard",))
+    job.orders.open["commit"] = ActionState(effect="commit", command=commit, waiting={"node0": "1"}, ordered=0)
+    verdict = ask("rollback_and_skip", about, job)
+    assert isinstance(verdict, Pass) and "the oldest is of step 400" in verdict.reason
+    job.training.checkpoints = [300, 400]
+    verdict = ask("rollback_and_skip", about, job)
+    assert isinstance(verdict, Take) and verdict.terms.rollback_to == 300
 
 
 def test_a_script_that_cannot_skip_is_rolled_back_only_without():

@@ -154,7 +154,7 @@ def test_a_parked_worker_that_is_killed_is_replaced(root: Node) -> None:
 
 def test_a_stopped_warm_process_is_restarted(root: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hanging warm process is killed and restarted; the launch continues."""
-    monkeypatch.setattr("ftcore.runtime.agent.workers.warm_link.PARK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("ftcore.runtime.agent.workers.warm_link.PARK_TIMEOUT_S", 1.0)
 
     async def scene() -> None:
         os.kill(root.supervisor._warm.pid, signal.SIGSTOP)
