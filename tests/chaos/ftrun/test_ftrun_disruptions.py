@@ -96,7 +96,7 @@ def test_the_training_waits_for_the_storage(job: Ftrun) -> None:
     written = [event.data.step for event in job.of("checkpoint.committed")]
     bring_back(job)
     back = job.wait("checkpoint.committed", paused.seq)
-    job.wait("incident.resolved", back.seq, outcome="resumed")
+    job.wait("incident.resolved", paused.seq, outcome="resumed")
     assert max(written) < back.data.step <= waits
     assert sum(event.data.away for event in job.of("checkpoint.failed")) <= 2, "further tries are not recorded"
     check_one_round(job)
