@@ -18,7 +18,7 @@ import msgspec
 DURATION_PATTERN = r"([0-9]{1,15}(\.[0-9]{1,9})? ?(ms|s|m|h|d)?|([0-9]{1,9}[dhms]){2,4})"
 """Durations as text in a policy file; the pattern does not check the order of the units."""
 
-SIZE_PATTERN = r"[0-9]{1,18}|[0-9]{1,9}(\.[0-9]{1,9})? ?[KMGTP]i?B"
+SIZE_PATTERN = r"[0-9]{1,19}|[0-9]{1,9}(\.[0-9]{1,9})? ?[KMGTP]i?B"
 """Sizes as text in a policy file."""
 
 SIZE_MAX = 1 << 60

@@ -17,7 +17,7 @@ from ftcore.policies.file.schema import schema
 from ftcore.policies.file.values import SIZES
 from ftcore.policies.file.writing import shown
 from ftcore.policies.file.yaml_nodes import Problems, plain, read_tree
-from ftcore.policies.options import Option, described
+from ftcore.policies.options import SIZE_MAX, Option, described
 
 VALIDATOR = jsonschema.Draft7Validator(schema())
 
@@ -143,7 +143,7 @@ def test_any_switches_apply_or_are_refused(text: str) -> None:
 
 
 @given(
-    st.integers(1 << 20, 1 << 60)
+    st.integers(1 << 20, SIZE_MAX)
     | st.builds(lambda n, unit: n * unit, st.integers(1, 999), st.sampled_from(sorted(SIZES.values())))
 )
 def test_a_size_is_written_as_it_is_read(value: int) -> None:

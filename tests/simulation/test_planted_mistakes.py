@@ -13,7 +13,7 @@ import pytest
 
 from ftcore.commands import PLATFORM, ReplaceNodes
 from ftcore.engine import agent as core
-from ftcore.engine import departure, dispatch, disruptions, orders, plans, rounds
+from ftcore.engine import departure, dispatch, notice, orders, plans, rounds
 from ftcore.engine import standstill as watch
 from ftcore.events.checkpoint import StateLoaded
 from ftcore.events.incident import IncidentResolved
@@ -425,7 +425,13 @@ def the_end_of_a_disruption_resumes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 @plant("Liveness", PAUSED)
 def a_job_that_a_policy_paused_is_never_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disruptions, "is_paused", lambda state: False)
+    found = notice.next_incident
+
+    def mutated(state: Any) -> Any:
+        coming = found(state)
+        return None if coming is not None and coming[1].detail == "resume" else coming
+
+    monkeypatch.setattr(notice, "next_incident", mutated)
 
 
 @pytest.mark.parametrize(("mutation", "checker", "focus"), planted)
