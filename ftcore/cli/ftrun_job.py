@@ -116,8 +116,11 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         _print_policy_notes(config.agent.submission, args.platform)
         name, given_options = args.node_id or LOCAL_NODE, parse_local(args.platform)
         node_names = [f"{name}{number}" for number in range(args.local_nodes)]
-        if unknown := [node for node, _ in given_options.preempt if node not in node_names]:
-            parser.error(f"--platform: preempt={unknown[0]}@...: no such node; expected one of {', '.join(node_names)}")
+        named = [("preempt", node) for node, _ in given_options.preempt]
+        named += [("maintain", node) for node, *_ in given_options.maintain]
+        for option, node in named:
+            if node not in node_names:
+                parser.error(f"--platform: {option}={node}@...: no such node; expected one of {', '.join(node_names)}")
         socket_path = paths.platform_socket(args.store)
         agent_args = agent_argv(args, given, f"local://{socket_path}")
         nodes = LocalNodes(

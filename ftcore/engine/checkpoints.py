@@ -47,7 +47,7 @@ def awaits_manifest(state: JobState, step: int | None = None) -> bool:
 def awaits_newer(state: JobState, resume: Resume | None) -> bool:
     """Whether a manifest is being written, or will be, of a later step than a round would resume from.
 
-    Only the newest one is awaited: the storage may be away.
+    Only the newest one is awaited: the storage may be unavailable.
     """
     saved, step = state.training.saved, resume.step if resume is not None else 0
     ready = [each for each in saved.saving if _is_ready(each) and not saved.is_overtaken(each.step, each.round)]

@@ -26,7 +26,7 @@ def next_incident(state: JobState) -> tuple[str, Fault] | None:
             return ("request", _drain(found)) if found.kind == MAINTENANCE else ("warning", _fault(found))
     resume = state.requests.resume
     if resume is not None and state.membership.count(NodePhase.PAUSED):
-        return "request", _request("resume", "", resume.seq, resume.why)
+        return "request", request_fault("resume", "", resume.seq, resume.why)
     return None
 
 
@@ -55,10 +55,18 @@ def _fault(found: DisruptionState) -> Fault:
 
 
 def _drain(found: DisruptionState) -> Fault:
-    return _request("drain", found.node, found.seq, f"{found.subject} lasts too long: it is to be drained")
+    return request_fault("drain", found.node, found.seq, f"{found.subject} lasts too long: it is to be drained")
 
 
-def _request(command: str, node: str, root: int, summary: str) -> Fault:
+def request_fault(command: str, node: str, root: int, summary: str) -> Fault:
+    """The fault of a request, of an operator or after a disruption.
+
+    Args:
+        command: the requested operation.
+        node: the node that it is about; empty: none.
+        root: seq of the fact that it follows from.
+        summary: one line of text.
+    """
     return Fault(
         cls=str(FaultClass.REQUEST),
         detail=command,

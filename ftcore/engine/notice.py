@@ -12,7 +12,7 @@ from itertools import islice
 import msgspec
 
 from ftcore.engine.dispatch import order_release
-from ftcore.engine.disruptions import next_incident
+from ftcore.engine.disruptions import next_incident, request_fault
 from ftcore.engine.ranks import Ranks
 from ftcore.engine.turn import Turn
 from ftcore.errors import UsageError
@@ -159,14 +159,7 @@ def _is_of_run(state: JobState, report: Report) -> bool:
 def _request_fault(request: OperatorRequest) -> Fault:
     what = {"stop": "the end of the run", "checkpoint": "a checkpoint"}.get(request.command)
     what = what or f"`{request.command}{f' {request.node}' if request.node else ''}`"
-    return Fault(
-        cls=str(FaultClass.REQUEST),
-        detail=request.command,
-        nodes=(request.node,) if request.node else (),
-        ranks=(),
-        root=request.seq,
-        summary=f"{request.who} asked for {what}",
-    )
+    return request_fault(request.command, request.node, request.seq, f"{request.who} asked for {what}")
 
 
 def _spare(state: JobState) -> int:

@@ -47,7 +47,7 @@ class StepPause:
     conditions: ClassVar[tuple[str, ...]] = (
         "takes a request to pause or to resume",
         "takes a disruption whose kind is in `on`: training goes on when it is over; after `patience`, a node under "
-        "maintenance is drained, and if no policy drains it, or the storage is away, training goes on as well",
+        "maintenance is drained, and if no policy drains it, or the storage is unavailable, training goes on as well",
         "passes everything else",
         "passes while no world is formed",
     )

@@ -298,7 +298,7 @@ class KeeperLink:
             theirs.callback(os.close, printed)
             on_error.callback(os.close, errors)
             argv = [sys.executable, "-P", "-m", "ftcore.runtime.keeper"]
-            # It outlives the agent: whoever reads the agent's output to its end must not wait for the keeper.
+            # It outlives the agent: a reader of the agent's output must not wait for the keeper.
             files = {2: printed, LISTENER_FD: listener.fileno(), CONTROL_FD: channel.fileno()}
             if self._copies is not None:
                 argv.append(COPIES)

@@ -14,7 +14,11 @@ SCRIPT = str(Path(__file__))
     [
         (
             ("--local-nodes", "2", "--platform", "local:?preempt=node7@20s"),
-            "no such node; expected one of node0",
+            "preempt=node7@...: no such node; expected one of node0",
+        ),
+        (
+            ("--local-nodes", "2", "--platform", "local:?maintain=node7@20s/1m"),
+            "maintain=node7@...: no such node; expected one of node0",
         ),
         (("--order-by", "switch=s1"), "expected the name of one label, such as switch"),
         (("--leave-within", "3s"), "expected more than 4 s"),
