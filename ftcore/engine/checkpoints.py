@@ -6,12 +6,13 @@ from ftcore.engine.turn import Turn
 from ftcore.events.checkpoint import CheckpointFailed, ReplicasFound, Resume
 from ftcore.events.policy import AlertRaised
 from ftcore.ids import Round
+from ftcore.states import timers
 from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import OUTGOING
 from ftcore.states.replicas import contradiction
 from ftcore.states.resume import HeldState, best_of, held_by, states_of
-from ftcore.states.revisions import COPIES, follows
-from ftcore.states.training import SavingState
+from ftcore.states.revisions import COPIES, MANIFEST_AGAIN, follows
+from ftcore.states.training import SavingState, StoredCheckpoint
 
 COMMIT_S = 60.0
 """Timeout in seconds of the order to write a manifest."""
@@ -20,7 +21,7 @@ AGAIN = "The node tries again; so does the next checkpoint."
 """What follows if the storage refused a shard."""
 
 COMMIT_TRIES = 3
-"""How often a manifest is ordered."""
+"""How many orders of a manifest a round, a node that is to leave and the end of the job wait for."""
 
 
 def awaits_manifest(state: JobState, step: int | None = None) -> bool:
@@ -35,13 +36,8 @@ def awaits_manifest(state: JobState, step: int | None = None) -> bool:
     saved = state.training.saved
     ready = [each for each in saved.saving if _is_ready(each) and (step is None or each.step <= step)]
     stored = max(((each.round, each.step) for each in saved.stored), default=(-1, -1))
-    open_ = {(each.round, each.step) for each in _commits(state)}
-    awaited = ready if step is not None else sorted(ready, key=lambda each: (each.round, each.step))[-1:]
-    return any(
-        moment > stored and (moment in open_ or _can_commit(state, each))
-        for each in awaited
-        for moment in [(each.round, each.step)]
-    )
+    awaited = ready if step is not None else sorted(ready, key=_moment)[-1:]
+    return any(_moment(each) > stored and _may_succeed(state, each) for each in awaited)
 
 
 def awaits_newer(state: JobState, resume: Resume | None) -> bool:
@@ -51,11 +47,8 @@ def awaits_newer(state: JobState, resume: Resume | None) -> bool:
     """
     saved, step = state.training.saved, resume.step if resume is not None else 0
     ready = [each for each in saved.saving if _is_ready(each) and not saved.is_overtaken(each.step, each.round)]
-    newest = max(ready, key=lambda each: (each.round, each.step), default=None)
-    if newest is None or newest.step <= step:
-        return False
-    is_open = (newest.round, newest.step) in {(each.round, each.step) for each in _commits(state)}
-    return is_open or _can_commit(state, newest)
+    newest = max(ready, key=_moment, default=None)
+    return newest is not None and newest.step > step and _may_succeed(state, newest)
 
 
 def _commits(state: JobState) -> list[CommitCheckpoint]:
@@ -67,12 +60,32 @@ def _is_ready(saving: SavingState) -> bool:
     return len(saving.files) >= saving.groups
 
 
+def _moment(saving: SavingState | StoredCheckpoint) -> tuple[int, int]:
+    return saving.round, saving.step
+
+
+def _may_succeed(state: JobState, saving: SavingState) -> bool:
+    """Whether one of the orders that are waited for is open, or will be given."""
+    is_open = _moment(saving) in {(each.round, each.step) for each in _commits(state)}
+    return saving.tries <= COMMIT_TRIES if is_open else saving.tries < COMMIT_TRIES and _is_wanted(state, saving)
+
+
 def _can_commit(state: JobState, saving: SavingState) -> bool:
-    """Whether its manifest may be ordered: during a rollback, not that of a step which the rollback leaves behind."""
-    plan = state.incident.plan if state.incident is not None else None
+    """Whether its manifest may be ordered now; beyond the first tries, only the newest one: a later one replaces it."""
+    is_new = follows(state, MANIFEST_AGAIN) and all(
+        _moment(each) <= _moment(saving) for each in state.training.saved.stored
+    )
+    waits = saving.tries > 0 and timers.is_running(state, timers.ManifestTimer())
+    return (saving.tries < COMMIT_TRIES or is_new) and not waits and _is_wanted(state, saving)
+
+
+def _is_wanted(state: JobState, saving: SavingState) -> bool:
+    """Whether its manifest can be ordered, and is of use: not that of a step which a rollback leaves behind."""
+    saved, plan = state.training.saved, state.incident.plan if state.incident is not None else None
     limit = plan.terms.rollback_to if plan is not None else None
     is_left = limit is not None and saving.step > limit  # retention would remove the rollback's target for it
-    return saving.tries < COMMIT_TRIES and not is_left and bool(_committer(state, saving))
+    is_replaced = follows(state, MANIFEST_AGAIN) and saved.is_overtaken(saving.step, saving.round)
+    return not is_left and not is_replaced and bool(_committer(state, saving))
 
 
 def advance_commit(turn: Turn) -> bool:

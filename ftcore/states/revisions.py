@@ -19,6 +19,7 @@ or fields that earlier logs lack needs no revision.
 | 10 | a plan that stops healthy workers has them save at one step boundary, if the script registered its state |
 | 11 | disruptions, as storage that refuses checkpoints, open warnings; a job is paused again after a node was drained |
 | 12 | a round waits for a manifest that is being written, of a later step than it would resume from |
+| 13 | a manifest that was not written is ordered again after a delay, without limit, unless a later round has saved |
 """
 
 from typing import Final
@@ -49,7 +50,9 @@ DISRUPTIONS: Final = 11
 
 NEWER_FIRST: Final = 12
 
-NEWEST: Final = 12
+MANIFEST_AGAIN: Final = 13
+
+NEWEST: Final = 13
 """The revision of masters of this ftcore."""
 
 

@@ -164,6 +164,15 @@ class DisruptionTimer(Timer):
 
 
 @attrs.frozen
+class ManifestTimer(Timer):
+    """A manifest could not be written."""
+
+    kind = "manifest"
+    expiry = "manifests that could not be written are ordered again"
+    phases = tuple(phase for phase in LIVING if phase is not P.ASSEMBLING)
+
+
+@attrs.frozen
 class UnknownTimer(Timer):
     """A timer that only a newer ftcore defines."""
 
@@ -190,11 +199,12 @@ TIMERS: tuple[type[Timer], ...] = (
     DepartureTimer,
     OfferTimer,
     DisruptionTimer,
+    ManifestTimer,
 )
 """All kinds except ``UnknownTimer``."""
 
 _PLAIN: dict[str, Timer] = {
-    timer.kind: timer for timer in (JoinTimer(), DepartureTimer(), DiagnosisTimer(), OfferTimer())
+    timer.kind: timer for timer in (JoinTimer(), DepartureTimer(), DiagnosisTimer(), OfferTimer(), ManifestTimer())
 }
 _OF_ROUND: dict[str, type[_RoundTimer]] = {kind.kind: kind for kind in TIMERS if issubclass(kind, _RoundTimer)}
 

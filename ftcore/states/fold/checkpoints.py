@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from ftcore.commands import CommitCheckpoint
 from ftcore.events import checkpoint, job
 from ftcore.events.checkpoint import HeldShard, Resume
 from ftcore.events.envelope import Event
+from ftcore.states import timers
 from ftcore.states.fold import disruptions, pace
 from ftcore.states.fold.base import FILE, REGISTERED, Changes, declare_abilities, on
 from ftcore.states.model import HISTORY_MAX, JobState
 from ftcore.states.replicas import contradiction
+from ftcore.states.revisions import MANIFEST_AGAIN, follows
 from ftcore.states.training import (
     FoundReplicas,
     LoadState,
@@ -28,6 +31,9 @@ T = TypeVar("T")
 
 SAVING_MAX = 8
 """Checkpoints that are written at a time; the oldest one is given up for a newer one."""
+
+MANIFEST_DELAY_S, MANIFEST_DELAY_MAX_S = 2.0, 60.0
+"""Delay in seconds before a manifest that could not be written is ordered again, doubled up to the second figure."""
 
 GIVEN_UP_MAX = HISTORY_MAX
 """States that are remembered as refused by ranks, and as begun from in vain."""
@@ -121,6 +127,14 @@ def _store(training: TrainingState, data: checkpoint.CheckpointCommitted) -> boo
         return False
     saved.stored = _retained(saved.stored, lambda each: each.step, data.kept, data.keep_every)
     return True
+
+
+def not_committed(state: JobState, event: Event, command: CommitCheckpoint) -> None:
+    """Record that a manifest could not be written: its order is repeated, each time after a longer delay."""
+    for saving in state.training.saved.saving:
+        if (saving.round, saving.step) == (command.round, command.step) and follows(state, MANIFEST_AGAIN):
+            delay_s = min(MANIFEST_DELAY_MAX_S, MANIFEST_DELAY_S * 2 ** min(saving.tries - 1, 10))
+            timers.start(state, timers.ManifestTimer(), event.time, delay_s)
 
 
 @on(checkpoint.ReplicasFound)

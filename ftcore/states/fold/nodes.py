@@ -5,6 +5,7 @@ from ftcore.commands import (
     OF_KEEPER,
     PLATFORM,
     CheckHealth,
+    CommitCheckpoint,
     FindBoundary,
     PaceSaves,
     ParkWorkers,
@@ -40,6 +41,7 @@ from ftcore.states.fold.base import (
     step_node,
     step_workers,
 )
+from ftcore.states.fold.checkpoints import not_committed
 from ftcore.states.fold.health import read
 from ftcore.states.health import StageFinding, wanted
 from ftcore.states.job import JobPhase
@@ -431,6 +433,8 @@ def _order_refused(state: JobState, event: Event, data: node.OrderRefused, chang
         read(state, ordered, found.node, StageFinding(verdict="unavailable", detail=data.reason))
         return
     step_node(state, found, "order.refused", changes)
+    if isinstance(ordered.command, CommitCheckpoint):
+        not_committed(state, event, ordered.command)
     refuser = plan_of(state, data.effect) or hold_of(state, data.effect)
     if refuser is not None:
         refuser.refused = refuser.refused or f"{data.node}: {data.reason}"

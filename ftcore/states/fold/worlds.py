@@ -40,7 +40,7 @@ from ftcore.states.fold.base import (
     step_job,
     step_node,
 )
-from ftcore.states.fold.checkpoints import resumed
+from ftcore.states.fold.checkpoints import not_committed, resumed
 from ftcore.states.membership import NodeState
 from ftcore.states.model import ActionState, HoldState, JobState, TakenPlan
 from ftcore.states.phases import has_ended
@@ -263,6 +263,8 @@ def _action_failed(state: JobState, event: Event, data: action.ActionFailed, cha
             report(state, event, name, round_=ordered.command.round, message=data.reason)
         if isinstance(ordered.command, OpenStore):
             state.rounds.store_nodes.pop(ordered.command.round, None)
+    elif ordered is not None and isinstance(ordered.command, CommitCheckpoint):
+        not_committed(state, event, ordered.command)
     _action_closed(state, event, data, changes)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ftcore.cli.ctl_lines import summary
 from ftcore.commands import CommitCheckpoint, PersistShards, SaveCheckpoint
-from ftcore.engine.checkpoints import awaits_manifest
+from ftcore.engine.checkpoints import COMMIT_TRIES, awaits_manifest
 from ftcore.engine.orders import Buddy, order_for, slice_of
 from ftcore.engine.turn import Turn, own_fact, sequence
 from ftcore.events.checkpoint import (
@@ -281,8 +281,22 @@ def test_state_that_two_rounds_could_not_use_is_given_up_for_an_older_one() -> N
     assert verify(driver.events).mismatches == ()
 
 
+def refuse(driver: JobDriver) -> None:
+    """The node that is to write the manifest cannot."""
+    (action,) = open_orders(driver, CommitCheckpoint)
+    answer(driver, CommitCheckpoint, next(iter(action.waiting)), "disk full")
+
+
+def again_after(driver: JobDriver) -> float:
+    """Wait for the manifest's next order; returns the seconds until then."""
+    began = driver.now
+    while not open_orders(driver, CommitCheckpoint):
+        assert driver.wait()
+    return round((driver.now - began) / 1e9)
+
+
 def test_the_manifest_is_ordered_once_all_groups_are_on_storage() -> None:
-    """From a node that wrote a shard; after three refusals it is given up."""
+    """From a node that wrote a shard; if it is refused, again after 2 s, 4 s and so on, up to a minute."""
     driver = job()
     persist(driver, "node1", shard(1, 9, groups=2))
     assert open_orders(driver, CommitCheckpoint) == []
@@ -290,11 +304,9 @@ def test_the_manifest_is_ordered_once_all_groups_are_on_storage() -> None:
     (action,) = open_orders(driver, CommitCheckpoint)
     assert action.command == CommitCheckpoint(round=1, step=9, files=("shard-0", "shard-1"))
     assert list(action.waiting) == ["node1"]
-    for _ in range(3):
-        assert len(open_orders(driver, CommitCheckpoint)) == 1
-        (action,) = open_orders(driver, CommitCheckpoint)
-        answer(driver, CommitCheckpoint, next(iter(action.waiting)), "disk full")
-    assert open_orders(driver, CommitCheckpoint) == []
+    for delay_s in (2, 4, 8, 16, 32, 60, 60):
+        refuse(driver)
+        assert again_after(driver) == delay_s
     assert verify(driver.events).mismatches == ()
 
 
@@ -318,9 +330,9 @@ def test_a_round_waits_for_a_manifest_that_is_being_written(written: bool) -> No
         committed(driver, 9)
         answer(driver, CommitCheckpoint, node)
     else:
-        while open_orders(driver, CommitCheckpoint):
-            (action,) = open_orders(driver, CommitCheckpoint)
-            answer(driver, CommitCheckpoint, next(iter(action.waiting)), refused="disk full")
+        for _ in range(COMMIT_TRIES):
+            again_after(driver)
+            refuse(driver)
     driver.settle()
     assert of(driver, WorldFormed)[-1].resume.step == (9 if written else 4)
     assert verify(driver.events).mismatches == ()
@@ -363,6 +375,38 @@ def test_the_newest_manifest_is_ordered_first_and_alone_delays_the_end() -> None
     assert driver.state.phase == "running"
     committed(driver, 9)
     answer(driver, CommitCheckpoint, "node0")
+    assert driver.state.phase == "succeeded"
+    assert verify(driver.events).mismatches == ()
+
+
+def test_a_refused_manifest_that_a_newer_one_replaced_is_given_up() -> None:
+    """Its files may be gone, and nothing would begin from it."""
+    driver = job()
+    persist(driver, "node0", shard(0, 7))
+    for _ in range(4):
+        refuse(driver)
+        again_after(driver)
+    persist(driver, "node0", shard(0, 9))
+    refuse(driver)
+    again_after(driver)
+    committed(driver, 9)
+    answer(driver, CommitCheckpoint, "node0")
+    for _ in range(20):
+        driver.wait()
+        assert open_orders(driver, CommitCheckpoint) == []
+    assert verify(driver.events).mismatches == ()
+
+
+def test_the_end_waits_for_three_tries_of_the_last_manifest() -> None:
+    """The storage may never return."""
+    driver = job()
+    persist(driver, "node0", shard(0, 9))
+    driver.finish()
+    for _ in range(2):
+        refuse(driver)
+        assert driver.state.phase == "running"
+        again_after(driver)
+    refuse(driver)
     assert driver.state.phase == "succeeded"
     assert verify(driver.events).mismatches == ()
 

@@ -27,6 +27,7 @@ KEYS: dict[str, Timer] = {
     "action/r3.start/1": timers.ActionTimer("r3.start/1"),
     "departure": timers.DepartureTimer(),
     "offer": timers.OfferTimer(),
+    "manifest": timers.ManifestTimer(),
     "disruption/maintenance-notice/node1": timers.DisruptionTimer("maintenance-notice/node1"),
 }
 """A key of every kind, as in released logs: entries are only added, never changed."""
@@ -78,7 +79,13 @@ def test_timers_of_a_plan_end_with_it():
     for timer in KEYS.values():
         timers.start(state, timer, 0, 1.0)
     timers.cancel_of_plan(state)
-    assert [*state.deadlines] == ["join", "action/r3.start/1", "offer", "disruption/maintenance-notice/node1"]
+    assert [*state.deadlines] == [
+        "join",
+        "action/r3.start/1",
+        "offer",
+        "manifest",
+        "disruption/maintenance-notice/node1",
+    ]
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: f"{path.parent.name}/{path.stem}")
