@@ -157,7 +157,8 @@ class TrainingJob:
         if self._stager is None:
             round_ = int(os.environ.get(ROUND_ENV, "0"))
             rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", LOCAL_RANK_ENV))
-            self._collection, self._keeper = collection, KeeperClient(self._path, rank, local_rank, round_)
+            self._collection = collection
+            self._keeper = KeeperClient(self._path, rank, local_rank, round_, _local_ranks())
             if not self._keeper.connect():
                 self._say(f"saves are not possible now: {self._keeper.problem}")
             self._stager = StateStager(collection, self._keeper, round_)

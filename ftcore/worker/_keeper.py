@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from ftcore.shm import messages, prefault
@@ -62,28 +63,42 @@ class StagedShard(NamedTuple):
 
 
 class StagingPair:
-    """The slots of this process: two, or more if its shards are copied to other nodes.
+    """The slots of this process: two and a spare one, or more if its shards are copied to other nodes.
 
     Args:
         slots: the slots.
         newest: index of the slot with the newest complete shard; -1: none.
+        spare: how many of them, at the end, are written only while others are being read.
     """
 
-    def __init__(self, slots: tuple[StagingSlot, ...], newest: int) -> None:
+    def __init__(self, slots: tuple[StagingSlot, ...], newest: int, spare: int) -> None:
         self.slots = slots
         self.newest = newest
+        self.regular = slots[: len(slots) - spare]
 
-    def choose(self) -> int:
+    def choose(self, available: Callable[[], int | None] = lambda: None) -> int:
         """Return the index of the slot to write: the one that is needed least.
 
         Reading comes before waiting to be read: so a storage that is slower than the saves still gets complete shards.
-        The newest shard is overwritten only if the others are needed more. Of several, it is the oldest one.
+        The newest shard is overwritten only if the others are needed more. Of several, it is the oldest one; last, a
+        spare one that was never written, because it takes memory.
+
+        Args:
+            available: returns the memory that can be taken, in bytes; None: not known.
         """
 
-        def need(index: int) -> tuple[int, bool, int]:
-            return self.slots[index].pinned, index == self.newest, self.slots[index].header().mono
+        def need(index: int) -> tuple[int, bool, bool, int]:
+            head = self.slots[index].header()
+            return self.slots[index].pinned, index == self.newest, not head.sequence, head.mono
 
-        return min(range(len(self.slots)), key=need)
+        best, *others = sorted(range(len(self.slots)), key=need)
+        if self._is_untouched(best) and others and (left := available()) is not None and left < self.slots[best].size:
+            return others[0]
+        return best
+
+    def _is_untouched(self, index: int) -> bool:
+        """Whether it is a spare slot without memory."""
+        return index >= len(self.regular) and not self.slots[index].header().sequence
 
 
 class KeeperClient:
@@ -94,11 +109,13 @@ class KeeperClient:
         rank: the global rank of this process.
         local_rank: its local rank.
         round_: its round.
+        local_ranks: number of local ranks of the node.
     """
 
-    def __init__(self, path: str, rank: int, local_rank: int, round_: int) -> None:
+    def __init__(self, path: str, rank: int, local_rank: int, round_: int, local_ranks: int = 1) -> None:
         self._path = path
         self._self = {"rank": rank, "local_rank": local_rank, "round": round_, "pid": os.getpid()}
+        self._self["local_ranks"] = local_ranks
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._requests: socket.socket | None = None
@@ -137,8 +154,8 @@ class KeeperClient:
     def slots(self, size: int, copied: bool = True) -> StagingPair | None:
         """Return this process's slots; each has at least ``size`` bytes. None: staging is not available.
 
-        A thread populates new ones, so that copies are fast: call it some time before the first copy.
-        A pair of an earlier call that is too small stays mapped while something refers to it.
+        A thread populates new ones, except a spare one, so that copies are fast: call it some time before the first
+        copy. A pair of an earlier call that is too small stays mapped while something refers to it.
 
         Args:
             size: the least size.
@@ -156,7 +173,7 @@ class KeeperClient:
                     return None
                 for fd in fds:
                     mapped.append(StagingSlot(fd))
-                pair = StagingPair(tuple(mapped), int(reply["newest"]))
+                pair = StagingPair(tuple(mapped), int(reply["newest"]), int(reply.get("spare", 0)))
             except (OSError, ValueError, TypeError) as error:  # no memory to map it, or another version
                 for slot in mapped:
                     slot.close()
@@ -165,7 +182,7 @@ class KeeperClient:
             finally:
                 messages.close_all(fds)
             self._pair = pair
-            threading.Thread(target=_populate, args=pair.slots, name="ftcore-prefault", daemon=True).start()
+            threading.Thread(target=_populate, args=pair.regular, name="ftcore-prefault", daemon=True).start()
             return pair
 
     def sealed(self, slot: int, step: int, persist: bool) -> bool:

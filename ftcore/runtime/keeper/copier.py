@@ -30,7 +30,7 @@ from ftcore.checkpoint.bandwidth import BandwidthLimit
 from ftcore.runtime.keeper import copy_wire
 from ftcore.runtime.keeper.config import BuddyAddress, BuddyPlan, KeeperConfig
 from ftcore.runtime.keeper.copy_wire import CopyFailed, CopyOffer, CopyOwner
-from ftcore.runtime.keeper.slots import SLOTS, KeptSlot, SlotMemory
+from ftcore.runtime.keeper.slots import COPIED_SLOTS, KeptSlot, SlotMemory
 
 RETRY_S: Final = 1.0
 RETRY_S_MAX: Final = 60.0
@@ -257,8 +257,8 @@ class Copier:
             for kept in self._staying[0]:
                 kept.pin(queued=-1)
             self._staying = (self._staying[1], [])
-        few = [kept for kept in self._staying[0] if self._slots.count(kept.local_rank) <= SLOTS]
-        for kept in few:  # its worker needs both slots
+        few = [kept for kept in self._staying[0] if self._slots.count(kept.local_rank) < COPIED_SLOTS]
+        for kept in few:  # its worker needs them
             kept.pin(queued=-1)
             self._staying[0].remove(kept)
         self._slots.tidy()

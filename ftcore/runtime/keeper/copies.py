@@ -7,7 +7,7 @@ from typing import Any
 from ftcore.runtime.keeper.config import BuddyPlan, KeeperConfig
 from ftcore.runtime.keeper.copier import Copier
 from ftcore.runtime.keeper.receiver import CopyReceiver
-from ftcore.runtime.keeper.slots import COPIED_SLOTS, SLOTS, KeptSlot, MemoryRefused, SlotMemory
+from ftcore.runtime.keeper.slots import COPIED_SLOTS, SLOTS, SPARE, KeptSlot, MemoryRefused, SlotMemory
 
 
 class NodeCopies:
@@ -40,8 +40,15 @@ class NodeCopies:
         """A worker has sealed a shard."""
         self._copier.sealed(kept)
 
-    def pair(self, local_rank: int, size: int, *, fresh: bool, copied: bool) -> tuple[KeptSlot, ...]:
+    def pair(self, local_rank: int, size: int, *, fresh: bool, copied: bool, others: int = 0) -> tuple[KeptSlot, ...]:
         """Return the slots of a local rank, more of them if its shards are copied; see ``SlotMemory.pair``.
+
+        Args:
+            local_rank: the local rank.
+            size: the least size of each, in bytes.
+            fresh: make new ones.
+            copied: its shards are copied to other nodes.
+            others: number of other local ranks that have no slots yet; a spare one leaves memory for them.
 
         Raises:
             MemoryRefused: there is no memory for ``SLOTS`` of them.
@@ -56,7 +63,10 @@ class NodeCopies:
                         f"{error}; with {SLOTS}, copies that take longer than the time between two saves are of no use"
                     )
                     self._report({"note": why})
-        return self._slots.pair(local_rank, size, fresh=fresh)
+        try:
+            return self._slots.pair(local_rank, size, fresh=fresh, count=SLOTS + SPARE, leave=SLOTS * others * size)
+        except MemoryRefused:
+            return self._slots.pair(local_rank, size, fresh=fresh)
 
     def close(self) -> None:
         """Send and take no more copies."""

@@ -3,12 +3,12 @@
 The agent listens on the socket, and starts the keeper at the first connection. If the socket is removed, the one of the
 two that accepts makes it again.
 
-A worker's connection for requests begins with ``{"hello": "worker", "rank", "local_rank", "round", "pid"}``, which the
-keeper answers with ``{"keeper": pid, "job", "log", "url"}``. Then:
+A worker's connection for requests begins with ``{"hello": "worker", "rank", "local_rank", "local_ranks", "round",
+"pid"}``, which the keeper answers with ``{"keeper": pid, "job", "log", "url"}``. Then:
 
 | request | answer |
 |---|---|
-| ``{"slots": bytes, "copied"}`` | ``{"slots": [size, ...], "newest": index or -1}`` and descriptors, or ``{"error"}`` |
+| ``{"slots": bytes, "copied"}`` | ``{"slots": [size, ...], "newest", "spare"}`` and descriptors, or ``{"error"}`` |
 | ``{"sealed": index, "step", "persist"}`` | nothing |
 | ``{"held": 1}`` | ``{"held": [shard, ...]}`` |
 | ``{"read": {"local_rank", "slot"}}`` | ``{"read": size}`` and 1 descriptor, or ``{"error": text}`` |
@@ -52,7 +52,7 @@ from ftcore.runtime.keeper.listener import KEEP_S, listen
 from ftcore.runtime.keeper.orders import StageOrders
 from ftcore.runtime.keeper.peer import Peer
 from ftcore.runtime.keeper.persist import Persister
-from ftcore.runtime.keeper.slots import KeptSlot, MemoryRefused, SlotMemory
+from ftcore.runtime.keeper.slots import SLOTS, SPARE, KeptSlot, MemoryRefused, SlotMemory
 from ftcore.shm import messages
 
 WORKERS_END_S: Final = 2.0
@@ -68,6 +68,7 @@ class WorkerHello(msgspec.Struct, frozen=True):
     rank: int
     local_rank: int
     round: int
+    local_ranks: int = 1
 
 
 @attrs.define(eq=False)
@@ -227,13 +228,15 @@ class Keeper:
         """Answer a request for slots; returns whether they still must be new ones."""
         local_rank = worker.hello.local_rank
         try:
-            pair = self._copies.pair(local_rank, size, fresh=fresh, copied=copied)
+            others = {each for each in range(worker.hello.local_ranks) if not self._slots.count(each)} - {local_rank}
+            pair = self._copies.pair(local_rank, size, fresh=fresh, copied=copied, others=len(others))
         except MemoryRefused as error:
             worker.peer.send({"error": str(error)})
             return fresh
         newest = self._slots.newest(local_rank)
         index = pair.index(newest) if newest is not None and newest in pair else -1
-        reply = {"slots": [kept.slot.size for kept in pair], "newest": index}
+        spare = SPARE if len(pair) == SLOTS + SPARE else 0
+        reply = {"slots": [kept.slot.size for kept in pair], "newest": index, "spare": spare}
         worker.peer.send(reply, [kept.fd for kept in pair])
         return False
 

@@ -1,7 +1,9 @@
 """The staging memory of a node: the slots of each local rank, copies of other nodes' shards, and what they hold.
 
-A local rank has two slots, or more if its shards are copied to other nodes (``COPIED_SLOTS``). Of each rank of another
-node there are two slots as well: a new copy is written into the one that does not have the newest complete shard.
+A local rank has two slots, and a spare one that takes memory when it is first written: while a shard is written to
+storage, two others take turns, so that a rank that is killed in a copy leaves a recent shard. Without memory for it,
+there is no spare one. A rank whose shards are copied to other nodes has ``COPIED_SLOTS``. Of each rank of another node
+there are two slots: a new copy is written into the one that does not have the newest complete shard.
 
 A worker that needs larger slots, or that takes the place of one that still runs, gets new ones. The newest shard of
 the old ones is kept until both new ones are sealed. Slots of local ranks that no longer exist are kept until all
@@ -22,15 +24,17 @@ from typing import Any, Final
 import attrs
 import msgspec
 
-from ftcore.runtime.keeper import memory
-from ftcore.shm import staging
+from ftcore.shm import memory, staging
 from ftcore.shm.staging import FREE, QUEUED, READ, StagingSlot
 
 SLACK: Final = 64 << 20
 """A slot that is larger than needed by this many bytes, and twice as large, is replaced."""
 
 SLOTS: Final = 2
-"""Slots of a rank."""
+"""Least slots of a rank."""
+
+SPARE: Final = 1
+"""Slots more that are written only while others are being read; the last ones."""
 
 COPIED_SLOTS: Final = 4
 """Slots of a rank whose shards are copied: the shard that is copied and the one before it stay until the next one."""
@@ -179,7 +183,9 @@ class SlotMemory:
         """Bytes of all slots."""
         return sum(kept.slot.size for kept in self)
 
-    def pair(self, local_rank: int, size: int, *, fresh: bool = False, count: int = SLOTS) -> tuple[KeptSlot, ...]:
+    def pair(
+        self, local_rank: int, size: int, *, fresh: bool = False, count: int = SLOTS, leave: int = 0
+    ) -> tuple[KeptSlot, ...]:
         """Return the slots of a local rank.
 
         Args:
@@ -187,6 +193,7 @@ class SlotMemory:
             size: the least size of each, in bytes.
             fresh: make new ones, because another process may still write the present ones.
             count: their least number.
+            leave: bytes that must remain for others.
 
         Raises:
             MemoryRefused: they cannot be made; the text says why.
@@ -202,7 +209,7 @@ class SlotMemory:
         made: list[KeptSlot] = []
         try:
             what = f"{missing} slots of local rank {local_rank} need {missing * size / _GIB:.2f} GiB of staging memory"
-            self._reserve(rank, local_rank, missing * size, what, forget=not fits, staying=staying)
+            self._reserve(rank, local_rank, missing * size + leave, what, forget=not fits, staying=staying)
             for number in range(rank.numbers, rank.numbers + missing):
                 made.append(self._made(local_rank, number, size))
         except (MemoryRefused, OSError) as error:

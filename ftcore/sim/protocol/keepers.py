@@ -1,9 +1,9 @@
 """Simulated keepers: the staged state of ranks, in memory that outlives workers and agent, and on shared storage.
 
-Each node has one keeper, with two slots per local rank. It survives the workers and the agent, and is lost with the
-host. A worker that needs one starts it, as long as the agent lives. Requests, reports and limits are those of
-``runtime/keeper``; a keeper writes one shard at a time. Not simulated: manifests that a keeper writes without an agent,
-and copies of shards on other nodes.
+Each node has one keeper, with two slots per local rank and a spare one. It survives the workers and the agent, and is
+lost with the host. A worker that needs one starts it, as long as the agent lives. Requests, reports and limits are
+those of ``runtime/keeper``; a keeper writes one shard at a time. Not simulated: manifests that a keeper writes without
+an agent, and copies of shards on other nodes.
 """
 
 import asyncio
@@ -135,7 +135,7 @@ class SimKeeper:
 
     def __init__(self, clock: Scheduler, chance: random.Random, storage: SimStorage, *, stores: bool) -> None:
         self._clock, self._chance, self._storage, self._stores = clock, chance, storage, stores
-        self.slots: dict[int, tuple[Slot, Slot]] = {}
+        self.slots: dict[int, tuple[Slot, ...]] = {}
         self.alive, self.hung = True, False
         self.log = ""
         self.client: SimKeeperClient | None = None
@@ -215,9 +215,18 @@ class SimKeeper:
 
     def begin(self, shard: SimShard) -> Slot:
         """Begin to stage a shard, over the one that is needed least."""
-        pair = self.slots.setdefault(shard.local_rank, (Slot(), Slot()))
+        pair = self.slots.setdefault(shard.local_rank, (Slot(), Slot(), Slot()))
         newest = max(pair, key=lambda slot: slot.shard.moment if slot.shard is not None and slot.sealed else (-1, -1))
-        slot = min(pair, key=lambda each: (each.pin, each is newest))
+
+        def need(each: Slot) -> tuple[int, bool, bool, Moment]:
+            return (
+                each.pin,
+                each is newest,
+                not each.sequence,
+                each.shard.moment if each.shard is not None else (-1, -1),
+            )
+
+        slot = min(pair, key=need)
         slot.shard, slot.sealed, slot.damaged, slot.sequence = shard, False, False, slot.sequence + 1
         return slot
 

@@ -27,6 +27,7 @@ import msgspec
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ftcore.shm import memory
 from ftcore.shm.staging import StagingSlot, needed
 from ftcore.worker._hooks import when_imported
 from ftcore.worker._keeper import KeeperClient, StagingPair
@@ -351,7 +352,7 @@ class StateStager:
                 copying.unpin(slot.view, self._device)
             self._pair, self._staged, self._pinned = pair, {}, []
         if not self._pinned and self._device >= 0:
-            self._pinned = [slot for slot in pair.slots if copying.pin(slot.view, self._device)]
+            self._pinned = [slot for slot in pair.regular if copying.pin(slot.view, self._device)]
         return pair
 
     def _pieces_json(self, collected: CollectedState) -> bytes:
@@ -367,7 +368,7 @@ class StateStager:
         text = job.moment.encoded({})
         self._values_bytes = max(self._values_bytes, len(text))
         pair = self._slots(collected, groups, size)
-        job.slot = pair.choose()
+        job.slot = pair.choose(memory.available)
         slot = pair.slots[job.slot]
         if self._sealed[1] == job.slot:
             self._sealed = (-1, -1, False)

@@ -21,7 +21,7 @@ from ftcore.runtime.agent.keeper_link import KeeperLink
 from ftcore.runtime.agent.workers import processes
 from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.keeper.config import KeeperConfig
-from ftcore.shm.staging import needed
+from ftcore.shm.staging import QUEUED, needed
 from ftcore.worker._keeper import KeeperClient, StagingPair
 
 PATIENCE_S = 30.0
@@ -165,6 +165,26 @@ def test_a_torn_shard_does_not_count(tmp_path: Path) -> None:
             assert slot is not None and bytes(slot.data()[:10]) == b"\2" * 10
             second.done(shard.local_rank, shard.slot)
             assert steps(await link.held()) == [2]
+
+    run(body())
+
+
+def test_a_spare_slot_is_first_written_only_with_memory_for_it(tmp_path: Path) -> None:
+    """Otherwise a slot that waits to be written to storage, or the newest shard, gives way."""
+
+    async def body() -> None:
+        async with agent(tmp_path) as link:
+            client = worker(tmp_path)
+            for step in (1, 2):
+                assert await blocking(stage, client, step, bytes([step]) * 10)
+            pair = await blocking(client.slots, 1)
+            assert isinstance(pair, StagingPair) and len(pair.slots) == 3 and len(pair.regular) == 2
+            pair.slots[0].pin(QUEUED)
+            assert pair.newest == 1 and pair.choose() == 2 == pair.choose(lambda: 1 << 40)
+            assert pair.choose(lambda: 0) == 1
+            pair.slots[2].begin(1)
+            assert pair.choose(lambda: 0) == 2
+            assert steps(await link.held()) == [1, 2]
 
     run(body())
 

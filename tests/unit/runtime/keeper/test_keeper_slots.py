@@ -1,13 +1,15 @@
 """Which staging memory the keeper has, keeps and gives back."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ftcore.runtime.keeper import memory
+from ftcore.runtime.keeper.copies import NodeCopies
 from ftcore.runtime.keeper.slots import COPIED_SLOTS, COPY, SLACK, KeptSlot, MemoryRefused, SlotMemory
+from ftcore.shm import memory
 from ftcore.shm.staging import FREE, PAGE, QUEUED, READ, needed
 
 SIZE = needed(1000, 4 * PAGE)
@@ -301,6 +303,23 @@ def test_more_slots_are_added_to_those_that_are_there(slots: SlotMemory) -> None
     with pytest.raises(MemoryRefused, match=r"4 slots of local rank 1 need"):
         slots.pair(1, SIZE, count=COPIED_SLOTS)
     assert len(slots.pair(0, SIZE)) == COPIED_SLOTS
+
+
+def test_a_spare_slot_leaves_memory_for_the_other_ranks(slots: SlotMemory) -> None:
+    """It is wanted, not needed: without memory for it there are two."""
+
+    async def body() -> None:
+        copies = NodeCopies(slots, lambda message: None, None)
+        slots.limit = 5 * SIZE
+        assert len(copies.pair(0, SIZE, fresh=False, copied=False, others=1)) == 3
+        assert len(copies.pair(1, SIZE, fresh=False, copied=False)) == 2
+        slots.limit = 6 * SIZE
+        assert len(copies.pair(1, SIZE, fresh=False, copied=False)) == 3
+        slots.limit = 10 * SIZE
+        assert len(copies.pair(2, SIZE, fresh=False, copied=False, others=1)) == 2
+        copies.close()
+
+    asyncio.run(body())
 
 
 def test_copies_of_earlier_rounds_end_when_a_round_has_staged_twice(slots: SlotMemory) -> None:
