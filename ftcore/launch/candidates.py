@@ -1,8 +1,9 @@
-"""Candidates for the master role that a node starts: separate processes, which outlive it."""
+"""Candidates for the master role that a node starts: separate processes, which outlive it unless it is released."""
 
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +52,12 @@ class CandidateProcesses:
         self._living.add(pid)
         self._none_left.clear()
         self._reaper.watch(pid, lambda code, mono: self._ended(pid, code, log_bytes))
+
+    def end(self) -> None:
+        """Have the candidates resign and end: the node is released, and its host may be cut off or go down."""
+        for pid in self._living:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
 
     async def ended(self, timeout_s: float) -> None:
         """Wait until every candidate of this node has ended, for at most ``timeout_s`` seconds."""

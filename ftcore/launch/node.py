@@ -51,6 +51,9 @@ STOP_REQUEST_S = 5.0
 LAST_ALERTS_S = ALERT_FLUSH_S + 1.0
 """How long the node of an ended job waits for the masters that it started, if they may have alerts to send."""
 
+RESIGN_S = 2.0
+"""How long a released node waits for the end of its candidates."""
+
 logger = structlog.get_logger()
 
 JOB_ENDED = ("succeeded", "failed", "stopped")
@@ -179,6 +182,9 @@ async def _run_agent(config: NodeConfig, supervise: Supervise, log: EventLog, re
         _handle_signals(agent, candidates, handled_signals(config.signals), leaving, alone=config.alone)
         async with _narrator(config, log) if config.narrates else contextlib.nullcontext():
             outcome = await agent.run()
+            if outcome.outcome == "released":
+                candidates.end()
+                await candidates.ended(RESIGN_S)
             if outcome.outcome in JOB_ENDED and targets(config.agent.submission.policy.chain):
                 await candidates.ended(LAST_ALERTS_S)
             return outcome

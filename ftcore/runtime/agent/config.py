@@ -114,8 +114,8 @@ class Outcome:
 
     Args:
         exit_code: exit code of ``ftrun``.
-        outcome: ``succeeded``, ``failed`` or ``stopped``; if the job continues without this node, ``left``, or
-            ``lost`` if the launcher of its workers died.
+        outcome: ``succeeded``, ``failed`` or ``stopped``; if the job continues without this node, ``released``,
+            ``left``, or ``lost`` if the launcher of its workers died.
         reason: the reason, one sentence.
     """
 
