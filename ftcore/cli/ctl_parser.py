@@ -4,9 +4,11 @@ import argparse
 import difflib
 import os
 import re
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ftcore.cli.ctl_futures import add_futures
+from ftcore.cli.ctl_installed import add_installed
 from ftcore.cli.ctl_policy_parser import add_policy
 from ftcore.cli.ctl_types import BOUND_HELP, bound, duration_over_0, position, positive, whole
 from ftcore.faults.detectors.loss import LIMIT
@@ -37,11 +39,12 @@ class CtlParser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"found {value!r}; {hint}")
 
 
-def build_parser(version: str) -> CtlParser:
+def build_parser(version: str, argv: Sequence[str] | None = None) -> CtlParser:
     """The parser of ``ftctl`` with all its commands.
 
     Args:
         version: what ``--version`` prints.
+        argv: the arguments, to add commands of installed packages; None: ftcore's own commands alone.
     """
     parser = CtlParser(
         prog="ftctl",
@@ -61,6 +64,8 @@ def build_parser(version: str) -> CtlParser:
     add_policy(commands, _command)
     _add_commands(commands)
     _add_alert(commands)
+    if argv is not None:
+        add_installed(commands, argv, complete="_ARGCOMPLETE" in os.environ)
     return parser
 
 

@@ -109,7 +109,7 @@ class _CheckedStdout:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    parser = build_parser(__version__)
+    parser = build_parser(__version__, sys.argv[1:] if argv is None else argv)
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
@@ -121,7 +121,8 @@ def _run(argv: Sequence[str] | None) -> int:
     configure("error")  # no warnings, for example of an old etcd server: the running job reports them
     try:
         with _interruptible():
-            code: int = asyncio.run(_command(args.command)(args))
+            command: Command = getattr(args, "installed", None) or _command(args.command)
+            code: int = asyncio.run(command(args))
     except FtcoreError as error:
         print(f"ftctl: {hinted(str(error), args)}", file=sys.stderr)
         return error.exit_code

@@ -12,6 +12,8 @@ import os
 import sys
 
 from ftcore.cli import options
+from ftcore.cli.launcher_flags import launcher_flags
+from ftcore.errors import FtcoreError
 from ftcore.launch.environ import worker_base_env
 from ftcore.runtime.agent.workers import warm_start
 
@@ -25,6 +27,8 @@ def run() -> None:
 
         argcomplete.autocomplete(parser)
     args = parser.parse_args(given)
+    if args.local_nodes is None and not args.standalone and args.local_parent < 0:
+        args, given = _with_launcher_flags(parser, args, given)
     if args.role != "master" and importlib.util.find_spec("torch") is None:
         sys.exit(_without_torch())
     warm = _begin(parser, args)
@@ -32,6 +36,29 @@ def run() -> None:
     from ftcore.cli import ftrun_job
 
     ftrun_job.run(parser, args, given, warm)
+
+
+def _with_launcher_flags(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[str]
+) -> tuple[argparse.Namespace, list[str]]:
+    """The arguments, and the command line, with what a scheduler's environment says; what the user says wins."""
+    try:
+        found = launcher_flags()
+    except FtcoreError as error:
+        parser.exit(error.exit_code, f"ftrun: {error}\n")
+    if found is None:
+        return args, given
+    own = {name: value for name, value in found.flags.items() if f"PET_{_dest(name).upper()}" not in os.environ}
+    given = [*(f"--{name}={value}" for name, value in own.items()), *given]
+    args = parser.parse_args(given)
+    shown = [f"--{name} {value}" for name, value in own.items() if str(getattr(args, _dest(name))) == value]
+    if args.node_rank in (None, 0) and shown:
+        print(f"ftrun: from {found.launcher}: {' '.join(shown)}", file=sys.stderr)
+    return args, given
+
+
+def _dest(name: str) -> str:
+    return name.replace("-", "_")
 
 
 def _without_torch() -> int:
