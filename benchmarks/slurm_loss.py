@@ -86,9 +86,10 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=3)
-    times = parser.parse_args().times
-    rows = []
-    for loss in LOSSES:
+    parser.add_argument("--loss", choices=LOSSES, help="measure this loss alone")
+    args = parser.parse_args()
+    times, rows = args.times, []
+    for loss in [args.loss] if args.loss else LOSSES:
         medians = {}
         for launcher in LAUNCHERS:
             found = [trial(launcher, loss) for _ in range(times)]
@@ -99,7 +100,8 @@ def main() -> None:
             print(*rows[-1], file=sys.stderr)
     body = time.strftime("%Y-%m-%d. ") + f"{NODES} nodes and a free one, SlurmdTimeout 10 s, cred_expire 10 s.\n\n"
     body += table(("power lost by", "launcher", "until all ranks step again", "ratio"), rows)
-    write("Loss of a node under Slurm", f"python benchmarks/slurm_loss.py --times {times}", body)
+    alone = f" --loss '{args.loss}'" if args.loss else ""
+    write("Loss of a node under Slurm", f"python benchmarks/slurm_loss.py --times {times}{alone}", body)
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ async def _deputy(args: argparse.Namespace) -> int:
         requeues=args.requeues,
         directory=_directory(args) / job_name(env),
     )
-    return await Deputy(ending, env["SLURMD_NODENAME"], args.lead, owns_log=args.owns_log).run()
+    return await Deputy(ending, int(env["SLURM_NODEID"]), args.lead, owns_log=args.owns_log).run()
 
 
 def _directory(args: argparse.Namespace) -> Path:

@@ -1,8 +1,8 @@
 """On each node, beside the agent: ends the job in order if the host of the batch script is lost.
 
 With ``--no-kill``, a job lives on without its batch script: nothing would stop it before the time limit, and nothing
-requeue it. Slurm requeues it when it is asked to. The first node that Slurm leaves to the job acts, the next one if
-that does not:
+requeue it. Slurm requeues it when it is asked to. The first nodes look often, later ones rarely: a controller must not
+serve a thousand of them. Who sees the loss twice acts:
 
 | the log | then |
 |---|---|
@@ -20,9 +20,10 @@ from ftcore_slurm import control
 from ftcore_slurm.ending import JobEnding, say
 
 POLL_S: Final = 10.0
+"""Seconds between two looks of the first nodes; the others' intervals grow by half of it with each place."""
 
 LOOKS: Final = 2
-"""In a row, before the first node acts; each further node waits for so many more."""
+"""In a row, before a deputy acts."""
 
 ENDED: Final = ("succeeded", "failed", "stopped")
 
@@ -32,13 +33,14 @@ class Deputy:
 
     Args:
         ending: how the job ends.
-        node: Slurm's name of this node.
+        place: the node's place in the step, from 0.
         lead_s: seconds before the time limit at which the job is stopped.
         owns_log: the job's log is on the host of the batch script.
     """
 
-    def __init__(self, ending: JobEnding, node: str, lead_s: float, *, owns_log: bool) -> None:
-        self._ending, self._node, self._lead_s, self._owns_log = ending, node, lead_s, owns_log
+    def __init__(self, ending: JobEnding, place: int, lead_s: float, *, owns_log: bool) -> None:
+        self._ending, self._lead_s, self._owns_log = ending, lead_s, owns_log
+        self._poll_s = POLL_S * (1 + max(0, place - 1) / 2)
         self._missed = 0
 
     async def run(self) -> int:
@@ -50,12 +52,11 @@ class Deputy:
                 batch_host = batch_host or (await control.incarnation_of(self._ending.number))[1]
                 is_lost = bool(nodes) and batch_host not in nodes
                 self._missed = self._missed + 1 if is_lost else 0
-                place = nodes.index(self._node) if self._node in nodes else len(nodes)
-                if is_lost and self._missed >= LOOKS * (1 + place):
+                if self._missed >= LOOKS:
                     await self._act(batch_host)
             except FtcoreError:
                 pass  # the controller is away: nothing can be asked for
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(self._poll_s)
 
     async def _act(self, lost: str) -> None:
         why = f"the host of its batch script, {lost}, is lost"

@@ -47,7 +47,7 @@ class BatchScript:
                 "#!/bin/bash",
                 *(f"#SBATCH {line}" for line in lines),
                 "",
-                f"# {self.nodes} nodes train, others are spares: with --no-kill, the loss of a node does not end the job.",
+                f"# {self.nodes} nodes train, others are spares: --no-kill, so that the loss of a node ends nothing.",
                 "# --signal: before the time limit it saves, stops and is requeued.",
                 "trap '' USR1  # until ftctl handles it",
                 f"exec {shlex.join(run)}",
