@@ -97,13 +97,16 @@ class JobEnding:
         return any(not but or stop.get("why") != but for stop in stops)
 
     async def requeue(self, why: str, status: Mapping[str, Any], within_s: float, *, last_resort: bool) -> bool:
-        """Requeue the job; returns whether Slurm has accepted it: then it ends this process.
+        """Requeue the job; returns whether Slurm has accepted it: then it ends this process; False: it refuses.
 
         Args:
             why: the reason, for the job's output.
             status: what is known of the run that has ended.
             within_s: how long a controller that does not answer is asked again.
             last_resort: it counts among ``requeues``.
+
+        Raises:
+            Unreachable: the controller has not answered in time.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + within_s
@@ -117,10 +120,9 @@ class JobEnding:
                 await control.ask("scontrol", "requeue", self.number)
                 say(f"requeued: {why}")
                 return True
-            except Unreachable as error:
+            except Unreachable:
                 if loop.time() > until:
-                    say(f"not requeued: {error}")
-                    return False
+                    raise
             except Refused as error:
                 say(f"Slurm does not requeue it: {error}")
                 return False

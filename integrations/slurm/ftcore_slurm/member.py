@@ -62,12 +62,11 @@ class EtcdMember:
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_secret(self.password_file)
-        secured = self._directory / "etcd.secured"
-        if not secured.exists():  # the first time, before it has a password, for this host alone
+        if not self._has_password:  # the first time, before it has a password, for this host alone
             await self._begin("127.0.0.1")
             await self._answers("127.0.0.1")
             await self._secure()
-            secured.touch()
+            (self._directory / "etcd.secured").touch()
             await self._end()
         await self._begin(str(self._address))
         await self._answers(str(self._address))
@@ -104,15 +103,27 @@ class EtcdMember:
             if self._process.returncode is not None or loop.time() - begun > START_S:
                 await self._end()
                 raise Refused(f"etcd on {address} does not answer; see {self._directory / 'etcd.log'}")
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(1.0):
-                    _, writer = await asyncio.open_connection(address, self._ports[0])
-                writer.close()
+            if await self._serves(address):
                 return
             if not told and loop.time() - begun > SLOW_S:
                 told = True
                 say(f"etcd does not answer yet: another host may still hold {self._directory / 'etcd'}")
             await asyncio.sleep(0.2)
+
+    async def _serves(self, address: str) -> bool:
+        """Whether it reads its data: it has been elected, even if by itself alone."""
+        user = {"ETCDCTL_USER": f"root:{self.password_file.read_text().strip()}"} if self._has_password else {}
+        where = f"--endpoints=http://{_in_url(address)}:{self._ports[0]}"
+        argv = (self._etcdctl, where, "--command-timeout=5s", "get", "ftcore-answers")
+        try:
+            await ask(*argv, env=dict(os.environ) | user)
+        except (Refused, Unreachable) as error:
+            return "user name is empty" in str(error)  # it was cut off before it had noted that it has a password
+        return True
+
+    @property
+    def _has_password(self) -> bool:
+        return (self._directory / "etcd.secured").exists()
 
     async def _secure(self) -> None:
         """Set the password of ``root``, and require it."""

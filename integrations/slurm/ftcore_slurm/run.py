@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import attrs
 
-from ftcore.errors import FtcoreError, UsageError
+from ftcore.errors import FtcoreError, Unreachable, UsageError
 from ftcore_slurm import control
 from ftcore_slurm.drains import NodeDrains
 from ftcore_slurm.ending import JobEnding, say
@@ -144,9 +144,12 @@ class BatchRun:
         if why:
             for number in (signal.SIGUSR1, signal.SIGTERM):
                 loop.remove_signal_handler(number)
-            if await self._ending.requeue(why, status, self._options.lead_s, last_resort=not self._why):
-                await asyncio.sleep(KILLED_S)
-        return int(status["exit_code"]) if status.get("exit_code") is not None else code or 1
+            try:
+                if await self._ending.requeue(why, status, self._options.lead_s, last_resort=not self._why):
+                    await asyncio.sleep(KILLED_S)
+            except Unreachable as error:
+                say(f"not requeued: {error}")
+        return int(status["exit_code"]) if status.get("exit_code") is not None else code
 
     # -- parts
 
@@ -241,9 +244,12 @@ class BatchRun:
         """Why the job is to be requeued; empty: it is not."""
         if status.get("state") == "succeeded":
             return ""
+        if not status and not self._why:
+            say("not requeued: the log says nothing of this run")
+            return ""
         if not self._why:
             return await self._ending.last_resort(status)
-        if await self._ending.was_told_to_stop(but=self._why):
+        if status and await self._ending.was_told_to_stop(but=self._why):
             say("not requeued: an operator has stopped it")
             return ""
         if status and not status.get("step"):
