@@ -273,7 +273,7 @@ def test_a_run_refuses_what_it_cannot_do(text, changes, message, file):
             {},
             "ftrun: policy.yaml: pod_replacement cannot be carried out: it needs",
         ),
-        ([], {"FTCORE_PLATFORM": "slurm:"}, "ftrun: 'slurm:' is not the URL of a platform: known are local:"),
+        ([], {"FTCORE_PLATFORM": "lsf:"}, "ftrun: 'lsf:' is not the URL of a platform: known are local:"),
         ([], {"FTCORE_POLICIES": "UCE:1"}, "ftrun: FTCORE_POLICIES: UCE needs replicas"),
         ([], {"FTCORE_POLICIES": "UCE"}, "ftrun: FTCORE_POLICIES: found 'UCE'; expected"),
     ],

@@ -36,7 +36,7 @@ def test_options_are_read() -> None:
         ("local:?capacity", "OPTION=VALUE"),
         ("local://host", "no host"),
         ("lokal:", "did you mean local"),
-        ("slurm", "known are local:"),
+        ("lsf", "known are local:"),
     ],
 )
 def test_wrong_options_are_refused(url: str, said: str) -> None:
