@@ -63,10 +63,9 @@ class NodeCopies:
                         f"{error}; with {SLOTS}, copies that take longer than the time between two saves are of no use"
                     )
                     self._report({"note": why})
-        try:
-            return self._slots.pair(local_rank, size, fresh=fresh, count=SLOTS + SPARE, leave=SLOTS * others * size)
-        except MemoryRefused:
-            return self._slots.pair(local_rank, size, fresh=fresh)
+        self._slots.pair(local_rank, size, fresh=fresh)
+        # A call of its own: no shard is given up for a spare slot.
+        return self._slots.pair(local_rank, size, count=SLOTS + SPARE, leave=SLOTS * others * size)
 
     def close(self) -> None:
         """Send and take no more copies."""

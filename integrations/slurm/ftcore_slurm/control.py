@@ -35,13 +35,11 @@ class NodeView:
     Args:
         name: its name.
         state: long form of ``sinfo``'s state, as ``allocated``, ``down``, ``drained``, without flags.
-        answers: its slurmd answers the controller.
         reason: why it is down or drained; empty: none is given.
     """
 
     name: str
     state: str
-    answers: bool
     reason: str = ""
 
 
@@ -135,7 +133,7 @@ def _view(line: str) -> NodeView | None:
     if not bar:
         return None
     base = state.rstrip("*~#!%$@^-+").lower()
-    return NodeView(name.strip(), base, "*" not in state, "" if reason.strip() in ("none", "") else reason.strip())
+    return NodeView(name.strip(), base, "" if reason.strip() in ("none", "") else reason.strip())
 
 
 async def drain(node: str, reason: str) -> None:

@@ -139,7 +139,7 @@ class EtcdMember:
                 await ask(*base, "auth", "enable")
                 return
             except (Refused, Unreachable) as error:
-                if "authentication is not enabled" not in str(error) and "user name is empty" in str(error):
+                if "user name is empty" in str(error):
                     return  # it had been enabled
                 if attempt == 9:
                     raise

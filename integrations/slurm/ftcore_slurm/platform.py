@@ -84,7 +84,7 @@ class SlurmPlatform:
             await control.ask(*self._step(host, "ftcore-probe", ["true"]), timeout_s=PROBE_S, env=clean_env(os.environ))
         except Unreachable:
             raise dead from None
-        steps = await control.ask("squeue", "--noheader", "--steps", "--jobs", self._url.job, "--format=%j")
+        steps = await control.ask("squeue", "--all", "--noheader", "--steps", "--jobs", self._url.job, "--format=%j")
         if step in steps.split():
             return
         node = f"{host}.{step[-8:]}"

@@ -322,6 +322,21 @@ def test_a_spare_slot_leaves_memory_for_the_other_ranks(slots: SlotMemory) -> No
     asyncio.run(body())
 
 
+def test_no_shard_is_given_up_for_a_spare_slot(slots: SlotMemory) -> None:
+    """Old ones and copies stay, if two new slots fit beside them."""
+
+    async def body() -> None:
+        copies = NodeCopies(slots, lambda message: None, None)
+        copied(slots, 5)
+        write(slots.pair(0, SIZE)[0], 6)
+        slots.limit = slots.size + 2 * LARGE - SIZE
+        assert len(copies.pair(0, LARGE, fresh=False, copied=False)) == 2
+        assert sorted(held(slots)) == [(COPY, 5), (0, 6)]
+        copies.close()
+
+    asyncio.run(body())
+
+
 def test_copies_of_earlier_rounds_end_when_a_round_has_staged_twice(slots: SlotMemory) -> None:
     """Until then, they may be part of the newest complete step of the job."""
     old, new = copied(slots, 5), copied(slots, 9, node="another", round_=2)
