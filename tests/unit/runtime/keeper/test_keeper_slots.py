@@ -329,7 +329,7 @@ def test_no_shard_is_given_up_for_a_spare_slot(slots: SlotMemory) -> None:
         copies = NodeCopies(slots, lambda message: None, None)
         copied(slots, 5)
         write(slots.pair(0, SIZE)[0], 6)
-        slots.limit = slots.size + 2 * LARGE - SIZE
+        slots.limit = 3 * LARGE
         assert len(copies.pair(0, LARGE, fresh=False, copied=False)) == 2
         assert sorted(held(slots)) == [(COPY, 5), (0, 6)]
         copies.close()
