@@ -106,8 +106,10 @@ class Member:
             self._process = None
 
     def freeze(self) -> None:
+        """Stop all its threads; it may answer until the last one has stopped."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
         assert self._process is not None
