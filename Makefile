@@ -39,7 +39,7 @@ check: dev ## lint, format, types, import contracts, reference pages, tests
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m pytest -p no:cacheprovider -q -n $(PYTEST_JOBS) --dist worksteal $(if $(PYTEST_ARGS),$(PYTEST_ARGS),tests)
-	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -p no:cacheprovider -q -n 2 integrations) # whole clusters: not beside the others
+	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -p no:cacheprovider -q -n 3 --dist worksteal integrations) # whole clusters: not beside the others
 
 long: dev etcd ## run the long tests, and record the date in benchmarks/RESULTS.md
 	FTCORE_REQUIRE_ETCD=1 FTCORE_REQUIRE_HOSTS=1 FTCORE_REQUIRE_SLURM=1 $(BIN)/python benchmarks/long_tests.py
