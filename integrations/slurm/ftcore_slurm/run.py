@@ -226,8 +226,7 @@ class BatchRun:
         flags += [f"--dir={self._options.directory}", *(["--owns-log"] if owns_log else [])]
         argv = [control.beside_python("ftctl"), "slurm", "deputy", *flags]
         # Not by way of this host: a step whose output it does not take any more ends late, and Slurm drains its nodes.
-        output = [f"--output={self._directory}/deputy.log", "--open-mode=append"]
-        process = await self._step("--overlap", "--quiet", *output, "--job-name=deputy", *argv)
+        process = await self._step("--overlap", "--quiet", "--output=/dev/null", "--job-name=deputy", *argv)
         try:
             await process.wait()
         finally:

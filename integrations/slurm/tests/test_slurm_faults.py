@@ -63,6 +63,28 @@ def test_a_requeued_job_is_kept_off_a_quarantined_node(tmp_path: Path) -> None:
         assert job.end() == "COMPLETED", job.output()
 
 
+def test_the_batch_host_is_lost_and_the_log_is_elsewhere(tmp_path: Path) -> None:
+    """Training goes on with a spare, without a batch script; after its end, a deputy ends Slurm's job."""
+    with slurm(tmp_path) as cluster:
+        url = f"http://{cluster.controller.address}:2379"
+        listen = ["--listen-client-urls", url, "--advertise-client-urls", url]
+        with (tmp_path / "etcd.out").open("wb") as out:
+            cluster.controller.spawn(["etcd", "--data-dir", str(tmp_path / "etcd"), *listen], stdout=out, stderr=out)
+        env = [f"FTCORE_STORE=etcd://{cluster.controller.address}:2379"]
+        job = Submitted(cluster, tmp_path / "job", ["--nodes", "2", "--spares", "1"], [COUNT], env)
+        job.trains(2)
+        host = cluster.lan[cluster.field(job.number, "BatchHost")]
+        host.power_off()
+        job.trains(2)
+        until(lambda: host.name not in cluster.field(job.number, "NodeList"), "Slurm to take the node away")
+        job.trains(2)
+        assert job.state == "RUNNING"
+        (job.place / "finish").touch()
+        until(lambda: job.state == "CANCELLED", f"the end of Slurm's job: {job.output()}")
+        told = (job.place / "state" / job.name / "deputy.log").read_text()
+        assert "the job has ended: succeeded" in told
+
+
 @pytest.mark.long
 def test_members_of_an_array_reach_their_time_limit(tmp_path: Path) -> None:
     """Each is a job of its own, with a log of its own; each is stopped in time, requeued, and goes on."""
