@@ -67,6 +67,38 @@ class _Member(Protocol):
     def slots(self) -> int: ...
 
 
+class StepPaces:
+    """Step times of nodes whose agents measure none: from the steps completed between two looks at the master."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[int, int, float]] = {}
+        self._found: dict[str, float] = {}
+
+    def filled(self, master: ObservedMaster, now_s: float) -> ObservedMaster:
+        """The same nodes, with a time of a step where it is known.
+
+        Args:
+            master: the newest look.
+            now_s: monotonic seconds at which it was taken.
+        """
+        living = {node.node for node in master.nodes}
+        self._before = {node: last for node, last in self._before.items() if node in living}
+        self._found = {node: step_s for node, step_s in self._found.items() if node in living}
+        return attrs.evolve(master, nodes=tuple(self._fill(node, now_s) for node in master.nodes))
+
+    def _fill(self, node: ObservedNode, now_s: float) -> ObservedNode:
+        if node.step_s is not None or node.step is None:
+            return node
+        round_, step, at_s = self._before.get(node.node, (0, 0, 0.0))
+        if round_ != node.round or step > node.step:
+            self._found.pop(node.node, None)
+            self._before[node.node] = (node.round, node.step, now_s)
+        elif node.step > step:
+            self._found[node.node] = (now_s - at_s) / (node.step - step)
+            self._before[node.node] = (node.round, node.step, now_s)
+        return attrs.evolve(node, step_s=self._found.get(node.node))
+
+
 def rank_groups(state: JobState, master: ObservedMaster, most: int) -> list[RankGroup]:
     """The nodes of the newest world, in groups of equal size but the last.
 

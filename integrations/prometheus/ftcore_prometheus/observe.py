@@ -7,6 +7,7 @@ reason is logged once and it is tried again, since the port may be that of a pre
 import asyncio
 import contextlib
 import threading
+import time
 from typing import Final
 
 import structlog
@@ -19,7 +20,7 @@ from ftcore_prometheus.adapter import EndpointUrl
 from ftcore_prometheus.endpoint import Certificates, Endpoint
 from ftcore_prometheus.families import JobMetrics
 from ftcore_prometheus.figures import JobFigures
-from ftcore_prometheus.live import LogView
+from ftcore_prometheus.live import LogView, StepPaces
 
 LOOK_EVERY_S: Final = 5.0
 """Pause between two looks at the master's memory: Prometheus scrapes no more often, as a rule."""
@@ -39,7 +40,7 @@ class JobObserver:
 
     def __init__(self, observed: Observed, groups: int) -> None:
         self._observed, self._groups = observed, groups
-        self._figures = JobFigures()
+        self._figures, self._times = JobFigures(), StepPaces()
         self._lock = threading.Lock()
         self._master: ObservedMaster | None = None
         self._end = 0
@@ -55,7 +56,8 @@ class JobObserver:
     async def look(self) -> None:
         """Ask the master and the log, again and again."""
         while True:
-            self._master = await self._observed.look()
+            found = await self._observed.look()
+            self._master = self._times.filled(found, time.monotonic()) if found is not None else None
             with contextlib.suppress(FtcoreError, OSError):
                 self._end = await self._observed.last_seq()
             await asyncio.sleep(LOOK_EVERY_S)
