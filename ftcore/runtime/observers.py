@@ -10,6 +10,7 @@ packages' metadata; only the package of a given URL is loaded.
 """
 
 import asyncio
+import contextlib
 import difflib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib.metadata import entry_points
@@ -99,6 +100,17 @@ class Observed:
         self.lost = ""
         self._log, self._transport, self._over = log, transport, over
 
+    @property
+    def ending(self) -> bool:
+        """Whether the observer shall end, once it has read the log to its end."""
+        return self._over.is_set()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for that long, or until the observer shall end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._over.wait()
+
     async def events(self) -> AsyncIterator[Event]:
         """Yield every event of the log from the first one, and new ones as they are appended.
 
@@ -119,7 +131,9 @@ class Observed:
                 if not self.lost:
                     logger.warning("the event log cannot be read, trying again", job=self.job, error=str(error))
                 self.lost = str(error) or type(error).__name__
-                await asyncio.sleep(pause_s)
+                await self.pause(pause_s)
+                if self.ending:
+                    return
                 pause_s = min(2 * pause_s, RETRY_S[1])
 
     async def _until_over(self, after: Seq) -> AsyncIterator[Event]:
