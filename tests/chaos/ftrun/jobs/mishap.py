@@ -1,11 +1,12 @@
-"""What a training script of the tests does once, in the middle of a step: it is killed, stopped, or raises.
+"""What a training script of the tests does once, in the middle of a step: it is killed, stopped, raises, or waits.
 
-``MISHAP`` is ``KIND:STEP:RANK``. ``record`` writes down every step with its loss, and ``compare`` the steps that ftcore
+``MISHAP`` is ``KIND:STEP:RANK``, and KIND ``kill``, ``stop``, ``exception`` or ``hold`` (until there is a file ``go``). ``record`` writes down every step with its loss, and ``compare`` the steps that ftcore
 counted beside the framework's own.
 """
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from ftcore.worker._progress import progress
@@ -30,6 +31,10 @@ def happen(step: int) -> None:
     happened.write_text(KIND)
     if KIND == "exception":
         raise Mishap(f"at step {step}")
+    if KIND == "hold":
+        while not Path("go").exists():
+            time.sleep(0.01)
+        return
     os.kill(os.getpid(), signal.SIGKILL if KIND == "kill" else signal.SIGSTOP)
 
 
@@ -39,6 +44,13 @@ def record(step: int, loss: float) -> None:
         file.write(f"{step} {float(loss).hex()}\n")
 
 
-def compare(step: int) -> None:
-    """Print the framework's own step and the one that ftcore counted."""
-    print(f"rank {RANK} framework {step} counted {progress()._step}", flush=True)
+def compare(step: int, here: int) -> None:
+    """Print the script's own step and the steps that this process made, and what ftcore counted of both.
+
+    Args:
+        step: the script's own number of the last step.
+        here: steps of this process.
+    """
+    counted = progress()
+    number = counted._step if counted._absolute else step
+    print(f"rank {RANK} own {step} {here} counted {number} {counted._steps}", flush=True)
