@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from ftcore.runtime.agent.agent import Agent
     from ftcore.runtime.agent.config import AgentConfig, Outcome
+    from ftcore.runtime.agent.workers.pages import WorkerPage
     from ftcore.runtime.agent.workers.supervisor import LocalSupervisor, Output
     from ftcore.runtime.master.master import Master
     from ftcore.runtime.observers import Observed, ObservedMaster, ObservedNode, ObserverAdapter
@@ -74,6 +75,7 @@ _MODULES = {
     "Submission": "ftcore.runtime.wire.frames",
     "Supervisor": "ftcore.ports",
     "WorkerExit": "ftcore.ports",
+    "WorkerPage": "ftcore.runtime.agent.workers.pages",
     "open_log": "ftcore.logs",
     "open_platform": "ftcore.platforms",
     "open_store": "ftcore.logs",
@@ -112,6 +114,7 @@ __all__ = [
     "Submission",
     "Supervisor",
     "WorkerExit",
+    "WorkerPage",
     "__version__",
     "open_log",
     "open_platform",
