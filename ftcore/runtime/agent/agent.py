@@ -134,6 +134,7 @@ class Agent:
             on_leaderless=self._leaderless,
         )
         spec = config.submission.spec
+        log, shards = self._checkpoints.prepared()
         joined = NodeJoined(
             node=config.node,
             incarnation=incarnation,
@@ -150,9 +151,11 @@ class Agent:
             command=spec.argv if spec.own_commands else (),
             warms=self._warmer is not None,
             copies_port=self._checkpoints.copies_port,
+            log=log,
+            shards=shards,
         )
         self._do(self._core.begin(joined))
-        self._checkpoints.report_prepared()
+        self._checkpoints.joined()
 
     async def run(self) -> Outcome:
         """Work for the job until it has ended or this node has to leave.
