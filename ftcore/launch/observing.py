@@ -10,7 +10,10 @@ House rule: nothing here is awaited while the master leads, and no failure here 
 import asyncio
 import contextlib
 import os
+import signal
+import subprocess
 import sys
+from collections.abc import Sequence
 
 import structlog
 
@@ -64,22 +67,38 @@ class ObserverProcesses:
             pause_s = min(2 * pause_s, AGAIN_S[1])
 
     async def _run(self, url: str) -> int:
-        process = await asyncio.create_subprocess_exec(
-            *observer_argv(self._candidacy, url, os.getpid()), stdin=asyncio.subprocess.DEVNULL
-        )
+        process = _spawn(observer_argv(self._candidacy, url, os.getpid()))
         try:
-            return await process.wait()
+            return await _ended(process)
         finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.terminate()
+            if process.poll() is None:
+                process.terminate()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(END_S):
-                        await process.wait()
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+                        await _ended(process)
+            process.kill()
+            process.wait()
+
+
+def _spawn(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Start a process with SIGTERM blocked: it unblocks it once it can end in good order."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+async def _ended(process: "subprocess.Popen[bytes]") -> int:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    fd = os.pidfd_open(process.pid)
+    loop.add_reader(fd, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+    return process.wait()
 
 
 def observer_argv(candidacy: Candidacy, url: str, parent: int) -> list[str]:
