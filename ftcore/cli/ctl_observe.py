@@ -8,6 +8,7 @@ import signal
 from ftcore.cli.ctl_store import opened
 from ftcore.launch.security import credentials
 from ftcore.runtime.agent.workers.processes import die_with_parent
+from ftcore.runtime.log_context import describe
 from ftcore.runtime.logging import configure
 from ftcore.runtime.observers import Observed, observer
 from ftcore.runtime.wire.transport import GrpcTransport
@@ -33,6 +34,7 @@ async def observe(args: argparse.Namespace) -> int:
     if args.once:
         over.set()
     async with opened(args) as log:
+        describe(job=log.job)
         security = credentials(args.store, log.job)
         await adapter.run(args.url, Observed(log, security, GrpcTransport(security), over))
     return 0

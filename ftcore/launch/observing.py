@@ -42,6 +42,8 @@ class ObserverProcesses:
     def __init__(self, candidacy: Candidacy) -> None:
         self._candidacy = candidacy
         self._keeping: list[asyncio.Task[None]] = []
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._over = asyncio.Event()
 
     def start(self) -> None:
         """Start them; called when the master begins to lead."""
@@ -49,33 +51,39 @@ class ObserverProcesses:
 
     async def end(self) -> None:
         """Ask them to end, and wait for them, for at most ``END_S`` seconds."""
+        self._over.set()
+        for process in self._running:
+            process.terminate()
+        if self._keeping:
+            await asyncio.wait(self._keeping, timeout=END_S)
         await tasks.end(self._keeping)
 
     async def _keep(self, url: str) -> None:
         """Run a process, and again whenever it ends."""
         pause_s, loop = AGAIN_S[0], asyncio.get_running_loop()
-        while True:
+        while not self._over.is_set():
             began = loop.time()
             try:
                 code = await self._run(url)
+                if self._over.is_set():
+                    return
                 logger.warning("an observer ended; it is started again", observer=url, exit_code=code, pause_s=pause_s)
             except OSError as error:
                 logger.warning("an observer cannot be started", observer=url, error=str(error), pause_s=pause_s)
             if loop.time() - began > HEALTHY_S:
                 pause_s = AGAIN_S[0]
-            await asyncio.sleep(pause_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._over.wait()
             pause_s = min(2 * pause_s, AGAIN_S[1])
 
     async def _run(self, url: str) -> int:
         process = _spawn(observer_argv(self._candidacy, url, os.getpid()))
+        self._running.append(process)
         try:
             return await _ended(process)
         finally:
-            if process.poll() is None:
-                process.terminate()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(END_S):
-                        await _ended(process)
+            self._running.remove(process)
             process.kill()
             process.wait()
 

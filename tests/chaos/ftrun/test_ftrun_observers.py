@@ -79,10 +79,13 @@ def test_an_observer_sees_every_event(job: Ftrun) -> None:
 
 
 def test_observers_that_fail_do_not_reach_the_job(job: Ftrun) -> None:
-    """One raises, one crashes, one uses a core and never ends: started again, or killed with its master."""
+    """One raises, one crashes, one uses a core and never ends: started again, or killed with its master.
+
+    Log lines and narration are JSON here, and say where in the job they belong.
+    """
     urls = ("bad:raise", "bad:abort", "bad:spin")
     job.env["FTCORE_OBSERVE"] = " ".join(urls)
-    run = job.start("--local-nodes", "2")
+    run = job.start("--local-nodes", "2", "--log-format", "json")
     job.stepped(1, nodes=2)
     tries = job.cwd / "tries"
     wait_until(lambda: tries.exists() and tries.read_text().count("bad:abort") >= 2, "another start")
@@ -94,4 +97,13 @@ def test_observers_that_fail_do_not_reach_the_job(job: Ftrun) -> None:
     assert tries.read_text().count("bad:spin") == 1
     log = next(job.home.rglob("node*.master.log")).parent
     lines = "".join(path.read_text() for path in log.glob("*.master.log"))
-    assert "an observer ended; it is started again" in lines and "KeyError: 'no such thing'" in lines
+    assert "KeyError: 'no such thing'" in lines
+    told = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+    ended = [line for line in told if line["event"] == "an observer ended; it is started again"]
+    assert len(ended) >= 3 and {(line["job"], line["level"]) for line in ended} == {("job", "warning")}
+    assert {line["node"] for line in ended} <= {"node0", "node1"} and 1 in {line.get("round") for line in ended}
+    own = [line for line in run.stderr().splitlines() if not line.startswith("ftrun: ")]
+    narrated = {line["type"]: line for line in map(json.loads, own)}
+    opened, formed = narrated["incident.opened"], narrated["world.formed"]
+    assert (opened["incident"], opened["round"], opened["node"]) == ("i1", 1, job.of("worker.failed")[0].data.node)
+    assert (formed["job"], formed["round"], formed["incident"], formed["level"]) == ("job", 2, "i1", "info")
