@@ -11,7 +11,6 @@ from ftcore.runtime.agent.workers.processes import die_with_parent
 from ftcore.runtime.log_context import describe
 from ftcore.runtime.logging import configure
 from ftcore.runtime.observers import Observed, observer
-from ftcore.runtime.wire.transport import GrpcTransport
 
 NICE = 10
 """Added to the niceness beside a master: where no core is free, training comes first."""
@@ -36,5 +35,5 @@ async def observe(args: argparse.Namespace) -> int:
     async with opened(args) as log:
         describe(job=log.job)
         security = credentials(args.store, log.job)
-        await adapter.run(args.url, Observed(log, security, GrpcTransport(security), over))
+        await adapter.run(args.url, Observed(log, security, over=over))
     return 0

@@ -348,19 +348,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
     )
     config = NodeConfig(
         agent=agent,
-        candidacy=Candidacy(
-            store=args.store,
-            job=args.job,
-            keep_events=args.keep_events,
-            snapshot_events=args.snapshot_events,
-            archive=archive_dir(args.archive),
-            advertise=address,
-            platform=args.platform,
-            nodes=spec.nodes_max,
-            log_level=args.log_level,
-            observe=observed(args.observe),
-            node=_node_name(args),
-        ),
+        candidacy=_candidacy(args, address, spec),
         output=_output(parser, args),
         preload=options.preload(parser, args),
         leads=args.leadership != "never",
@@ -373,6 +361,22 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
     if args.local_parent < 0 and args.leadership != "only":
         _check_script(spec)
     return attrs.evolve(config, agent=attrs.evolve(agent, security=_security(args, address)))
+
+
+def _candidacy(args: argparse.Namespace, address: str, spec: JobSpec) -> Candidacy:
+    return Candidacy(
+        store=args.store,
+        job=args.job,
+        keep_events=args.keep_events,
+        snapshot_events=args.snapshot_events,
+        archive=archive_dir(args.archive),
+        advertise=address,
+        platform=args.platform,
+        nodes=spec.nodes_max,
+        log_level=args.log_level,
+        observe=observed(args.observe),
+        node=_node_name(args),
+    )
 
 
 def _node_name(args: argparse.Namespace) -> str:
