@@ -14,6 +14,7 @@ ORDER = (
     "own_platform",
     "read_logs",
     "explain_a_log",
+    "own_observer",
     "own_loop",
     "saved_state",
 )

@@ -16,7 +16,7 @@ FTLOG = "ftlog"
 """ftcore's own format (``archive.py``), the only one that ``ftctl`` reads."""
 
 
-class Output(Protocol):
+class ExportOutput(Protocol):
     """Takes the bytes of an export, in order."""
 
     def write(self, data: bytes) -> None:
@@ -34,7 +34,7 @@ class ExportFormat:
         begins: the first bytes of each such file: a file that begins otherwise is not overwritten.
     """
 
-    write: Callable[[str, AsyncIterator[Event], Output], Awaitable[None]]
+    write: Callable[[str, AsyncIterator[Event], ExportOutput], Awaitable[None]]
     name: str
     begins: bytes
 

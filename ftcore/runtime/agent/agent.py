@@ -31,6 +31,7 @@ from ftcore.runtime.agent.telemetry.watch_notes import POLL_S as NOTES_POLL_S
 from ftcore.runtime.agent.telemetry.watch_progress import ProgressWatch
 from ftcore.runtime.checks.protocol import CheckReport
 from ftcore.runtime.clock import at
+from ftcore.runtime.log_context import describe
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.states.agent import AgentPhase
@@ -325,6 +326,7 @@ class Agent:
     def _beat(self) -> frames.Beat:
         pulse = self._core.pulse(self._supervisor.progress() if self._core.running else ())
         about = self._node_info.changes(_now(), self._activity())
+        describe(round=pulse.round or None)
         own_s, whole_s = (pulse.pace.own_s, pulse.pace.whole_s) if pulse.pace is not None else (None, None)
         stands = self._progress.changes() if self._core.running else None
         net = self._progress.net if stands is not None else None
