@@ -5,8 +5,10 @@ from pathlib import Path
 import attrs
 
 from ftcore.cli import ctl_installed, launcher_flags
+from ftcore.logs import formats
 from ftcore.platforms import adapters
 from ftcore.policies import external
+from ftcore.runtime import observers
 from ftcore.runtime.checks import protocol
 
 PACKAGE = Path(__file__).parents[1] / "examples" / "extensions"
@@ -87,6 +89,25 @@ POINTS = (
         "`ftrun` refuses the URL; if a master cannot open it, training goes on, and no node is replaced",
         "platform",
         "how-to/write-a-platform.md",
+    ),
+    ExtensionPoint(
+        observers.GROUP,
+        "scheme of the URL",
+        "an `ftcore.ObserverAdapter`",
+        "when `--observe` has the scheme: by each `ftrun` to check the URL; it runs in a process of its own",
+        "`ftrun` and `ftctl observe` refuse the URL; if the process ends later, the master starts it again after "
+        "a pause",
+        "observer",
+        "reference/api/examples.md",
+    ),
+    ExtensionPoint(
+        formats.GROUP,
+        "name of the format",
+        "an `ftcore.ExportFormat`",
+        "when `ftctl export --format` names it",
+        "the export is refused; all other formats work",
+        "export",
+        "how-to/query-events-with-duckdb.md",
     ),
     ExtensionPoint(
         launcher_flags.GROUP,

@@ -1,12 +1,12 @@
 """Packages that extend ftcore by entry points: each kind is used, and a broken one stops no healthy job."""
 
 import asyncio
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -88,11 +88,11 @@ def test_every_group_of_the_code_is_on_the_page_and_in_the_package() -> None:
 
 
 def test_one_package_extends_everything(site: Site) -> None:
-    """Flags, platform, check, rule and policy are used by one job; the command reads its log."""
+    """Flags, platform, observer, check, rule and policy are used by one job; command and export read its log."""
     site.install()
     (site.root / "chain.yaml").write_text(CHAIN.replace("HEALTH", "always"))
     (site.root / "sensor").write_text("23.5")
-    argv = ("--policy", "chain.yaml", "--platform", "acme:2", "--no-preload", "hot.py")
+    argv = ("--policy", "chain.yaml", "--platform", "acme:2", "--observe", "acme:heat.txt", "--no-preload", "hot.py")
     code, _, err = site.run("ftrun", *argv, ACME_JOB="heat", ACME_WORKERS="1", ACME_SENSOR=str(site.root / "sensor"))
     assert code == 0, err
     assert "ftrun: from acme: --job heat --nproc-per-node 1\n" in err
@@ -103,9 +103,15 @@ def test_one_package_extends_everything(site: Site) -> None:
     assert any(event.type == "ability.declared" and "replace" in event.data.abilities for event in events)
     taken = [event.data for event in events if event.type == "policy.considered" and event.data.verdict == "take"]
     assert [(data.policy, data.reason) for data in taken] == [("acme_rest", "overheated")]
-    opened = next(event.data for event in events if event.type == "incident.opened")
-    assert "too-hot" in json.dumps(str(opened))
+    opened = next(event for event in events if event.type == "incident.opened")
+    assert opened.data.fault.detail == "too-hot"
     assert site.run("ftctl", "--job", "heat", "acme")[:2] == (0, "heat: too hot 1 times\n")
+    assert site.run("ftctl", "--job", "heat", "export", "--format", "acme", "-o", "heat.jsonl")[0] == 0
+    assert len((site.root / "heat.jsonl").read_text().splitlines()) == len(events)
+    found = site.root / "heat.txt"
+    while not found.exists() or not found.read_text():  # the master's process outlives ftrun by seconds
+        time.sleep(0.05)
+    assert found.read_text() == f"heat: event {opened.seq}: too hot\n"
 
 
 RAISES, ENDS = "import no_such_module\n", "raise SystemExit(0)\n"
@@ -123,6 +129,10 @@ MISSING = "ModuleNotFoundError: No module named 'no_such_module'"
         ("platform", RAISES, ("ftrun", "--platform", "acme:2", "hot.py"), f"acme: of {PACKAGE_NAME} cannot be used"),
         ("platform", ENDS, ("ftrun", "--platform", "acme:2", "hot.py"), f"acme: of {PACKAGE_NAME} cannot be used"),
         ("platform", "ADAPTER = 5\n", ("ftrun", "--platform", "acme:2", "hot.py"), "is not a PlatformAdapter"),
+        ("observer", RAISES, ("ftrun", "--observe", "acme:x", "hot.py"), f"acme: of {PACKAGE_NAME} cannot be used"),
+        ("observer", "ADAPTER = 5\n", ("ftrun", "--observe", "acme:x", "hot.py"), "is not an ObserverAdapter"),
+        ("export", ENDS, ("ftctl", "export", "--format", "acme", "-o", "x"), f"acme of {PACKAGE_NAME} cannot be used"),
+        ("export", "FORMAT = 5\n", ("ftctl", "export", "--format", "acme", "-o", "x"), "is not an ExportFormat"),
         ("launcher", RAISES, ("ftrun", "hot.py"), f"ftrun: the launcher acme of {PACKAGE_NAME} cannot be used"),
         ("launcher", ENDS, ("ftrun", "hot.py"), f"ftrun: the launcher acme of {PACKAGE_NAME} cannot be used"),
         ("launcher", "def flags(env): return [1]\n", ("ftrun", "hot.py"), "returned list, expected a mapping of flags"),
@@ -145,7 +155,7 @@ def test_what_is_needed_and_broken_is_refused(
 @pytest.mark.parametrize(("text", "health"), [(RAISES, "always"), (ENDS, "never")], ids=["raises", "ends"])
 def test_what_is_broken_and_not_needed_stops_no_job(site: Site, text: str, health: str) -> None:
     """A policy that no file names, a check, a platform that is not asked for, a launcher and a command of others."""
-    modules = ("policy", "check", "platform", "launcher", "command")
+    modules = ("policy", "check", "platform", "observer", "export", "launcher", "command")
     site.install(dict.fromkeys(modules, text))
     (site.root / "chain.yaml").write_text(f"version: 1\njob: {{health: {health}}}\nchain: [process_restart, stop]\n")
     argv = ("--standalone", "--job", "well", "--policy", "chain.yaml", "--no-preload", "hot.py")
