@@ -131,14 +131,14 @@ class Service:
 
     async def _adopt(self, store: ftcore.LogStore, name: Any, ended: dict[str, int]) -> None:
         log = await store.open(name)
-        last = await log.last_seq()
-        runs = 0
+        last, over = await log.last_seq(), False
         if ended.get(name) != last:
             async for event in log.read(after=(await log.floor()).seq):
-                runs += {"job.submitted": 1, "job.finished": -runs}.get(event.type, 0)
-            if runs or last == 0:
+                over = event.type == "job.finished" or (over and event.type != "job.submitted")
+            if over:
+                ended[name] = last
+            else:
                 self.start(name)
-            ended[name] = last
         await log.close()
 
     async def answer(self, method: str, path: str) -> tuple[int, dict[str, Any]]:
