@@ -12,6 +12,7 @@ ORDER = (
     "own_supervisor",
     "local_supervisor",
     "own_platform",
+    "own_observer",
     "read_logs",
     "explain_a_log",
     "own_observer",

@@ -58,7 +58,7 @@ def export_format(name: str) -> ExportFormat:
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
     try:
         found = entry.load()
-    except Exception as error:  # code of another package
+    except (Exception, SystemExit) as error:  # code of another package
         raise UsageError(f"the format {name} of {package} cannot be used: {type(error).__name__}: {error}") from error
     if not isinstance(found, ExportFormat):
         raise UsageError(f"the format {name} of {package} cannot be used: {entry.value} is not an ExportFormat")

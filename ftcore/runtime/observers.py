@@ -241,7 +241,7 @@ def observer(url: str) -> ObserverAdapter:
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
     try:
         found = entry.load()
-    except Exception as error:  # code of another package
+    except (Exception, SystemExit) as error:  # code of another package
         raise UsageError(
             f"the observer {scheme}: of {package} cannot be used: {type(error).__name__}: {error}"
         ) from error
