@@ -16,7 +16,7 @@ PYTEST_ARGS ?=
 PYTEST_JOBS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
-INPUTS := pyproject.toml constraints.txt integrations/slurm/pyproject.toml
+INPUTS := pyproject.toml constraints.txt integrations/slurm/pyproject.toml integrations/kubernetes/pyproject.toml
 
 
 .PHONY: help env dev demo test check etcd long bench docs transcript picture format build clean
@@ -89,7 +89,7 @@ $(VENV)/.env-made: $(VENV)/.pip-made $(INPUTS)
 	@touch $@
 
 $(VENV)/.dev-made: $(VENV)/.env-made
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch]' -e integrations/slurm --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch]' -e integrations/slurm -e 'integrations/kubernetes[operator,tls]' --group dev
 	@touch $@
 
 $(VENV)/.docs-made: $(VENV)/.dev-made
