@@ -13,7 +13,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m apiserver", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8001, help="port; 0: any free one")
-    parser.add_argument("--mode", choices=("none", "fake"), default="fake", help="what pods do")
+    parser.add_argument("--mode", choices=("none", "fake", "processes"), default="fake", help="what pods do")
     parser.add_argument("--nodes", type=int, default=2, help="number of nodes")
     parser.add_argument("--gpus", type=int, default=8, help="nvidia.com/gpu of each node")
     parser.add_argument("--namespace", action="append", default=[], help="make this namespace (repeatable)")

@@ -65,7 +65,8 @@ class Access:
         if self.allows(user, wanted.verb, resource.group, name, wanted.namespace, wanted.name):
             return
         where = f'in the namespace "{wanted.namespace}"' if wanted.namespace else "at the cluster scope"
-        text = f"User {shown(user)} cannot {wanted.verb} resource {shown(name)} in API group {shown(resource.group)} {where}"
+        what = f"resource {shown(name)} in API group {shown(resource.group)}"
+        text = f"User {shown(user)} cannot {wanted.verb} {what} {where}"
         self.denied.append(text)
         raise forbidden(resource, wanted.name, text)
 

@@ -130,8 +130,10 @@ def applied(resource: Resource, old: Json | None, body: Json, manager: str, forc
     kept = set().union(*(_paths(each["fieldsV1"]) for each in others)) if others else set()
     for path in before - mine - kept:
         _drop(new, path)
-    entry = {"manager": manager, "operation": "Apply", "apiVersion": body["apiVersion"], "time": stamp(), "fieldsType": "FieldsV1",
-             "fieldsV1": _tree(mine)}  # fmt: skip
+    entry = {
+        "manager": manager, "operation": "Apply", "apiVersion": body["apiVersion"], "time": stamp(),
+        "fieldsType": "FieldsV1", "fieldsV1": _tree(mine),
+    }  # fmt: skip
     previous = next((each for each in entries if each not in others), None)
     if previous is not None and previous["fieldsV1"] == entry["fieldsV1"]:
         entry["time"] = previous["time"]

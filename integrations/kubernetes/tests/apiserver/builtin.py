@@ -23,7 +23,7 @@ PHASES: dict[str, Json] = {
     "poddisruptionbudgets": {
         "currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0, "observedGeneration": 1,
     },
-    "customresourcedefinitions": {"conditions": None, "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": None},
+    "customresourcedefinitions": {"acceptedNames": {"plural": "", "kind": ""}},
 }  # fmt: skip
 """The status of a new object."""
 

@@ -167,7 +167,7 @@ class Cluster:
         found.process.kill(Exit(code, reason))
 
     def evict(self, namespace: str, name: str, resource: str = "memory") -> None:
-        """The kubelet evicts a pod because its node is short of something; the pod stays, Failed with reason Evicted."""
+        """The kubelet evicts a pod: its node is short of a resource. The pod stays, Failed with reason Evicted."""
         text = f"The node was low on resource: {resource}. "
         self.kubelets.find(namespace, name).fail("Evicted", text, "TerminationByKubelet")
 

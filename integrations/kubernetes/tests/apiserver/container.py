@@ -47,6 +47,9 @@ class Runtime(Protocol):
     def prepare(self, pod: Json) -> str:
         """Prepare a pod's volumes and return its address; raises StartError."""
 
+    def refresh(self, pod: Json) -> None:
+        """A config map or secret changed."""
+
     def clear(self, pod: Json) -> None:
         """A pod is gone."""
 
@@ -87,6 +90,9 @@ class FakeRuntime:
         del pod
         self._count += 1
         return f"10.{244 + self._count // 65025 % 8}.{self._count // 255 % 255}.{self._count % 255 + 1}"
+
+    def refresh(self, pod: Json) -> None:
+        """No file has to change."""
 
     def clear(self, pod: Json) -> None:
         """Nothing was prepared."""

@@ -169,12 +169,10 @@ class Handlers:
         node = (body.get("target") or {}).get("name")
         if not node:
             raise bad_request("target.name is required")
-        if pod.object["spec"].get("nodeName"):
-            raise ApiError(
-                409,
-                "Conflict",
-                f'Operation cannot be fulfilled on pods/binding "{wanted.name}": pod {wanted.name} is already assigned to node "{pod.object["spec"]["nodeName"]}"',
-            )
+        if bound := pod.object["spec"].get("nodeName"):
+            subject = f'Operation cannot be fulfilled on pods/binding "{wanted.name}"'
+            text = f'{subject}: pod {wanted.name} is already assigned to node "{bound}"'
+            raise ApiError(409, "Conflict", text)
         self.bind(pod, node)
         done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
         return Answer(201, encode(done))

@@ -32,12 +32,13 @@ class NodeState:
 class Kubelets:
     """``start_s``: time a pod needs to start; ``backoff_s``: first back-off before a restart; both in seconds.
 
-    Images whose name contains a word of ``missing`` cannot be pulled.
+    While not ``active`` they do nothing. Images whose name contains a word of ``missing`` cannot be pulled.
     """
 
     def __init__(self, objects: Objects, runtime: Runtime, start_s: float = 0.0, backoff_s: float = 10.0) -> None:
         self.objects, self.runtime, self.start_s, self.backoff_s = objects, runtime, start_s, backoff_s
         self.pods = objects.catalog.get("pods")
+        self.active = True
         self.missing: set[str] = set()
         self.images = asyncio.Event()
         self.nodes: dict[str, NodeState] = {}
@@ -56,10 +57,12 @@ class Kubelets:
         if resource is not self.pods:
             if resource.plural in ("configmaps", "secrets"):
                 for run in self.runs.values():
-                    run.volumes.set()
+                    if run.key[0] == change.stored.meta.get("namespace"):
+                        run.volumes.set()
+                        self.runtime.refresh(run.pod)
             return
         name = change.stored.object["spec"].get("nodeName")
-        if name and self.node(name).online.is_set():
+        if name and self.active and self.node(name).online.is_set():
             self._sync(change.stored, change.type == "DELETED")
 
     def _sync(self, stored: Stored, deleted: bool) -> None:

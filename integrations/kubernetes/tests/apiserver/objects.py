@@ -197,9 +197,9 @@ class Objects:
                 del meta[each]
         if new == old.object:
             return old
-        if meta.get("deletionTimestamp") and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):
-            if not self._namespace_held(resource, new):
-                return Stored(new, old.revision) if options.dry_run else self.store.remove(resource, old.key, new)
+        held = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds") or self._namespace_held(resource, new)
+        if meta.get("deletionTimestamp") and not held:
+            return Stored(new, old.revision) if options.dry_run else self.store.remove(resource, old.key, new)
         return self._put(resource, new, options)
 
     def _namespace_held(self, resource: Resource, obj: Json) -> bool:

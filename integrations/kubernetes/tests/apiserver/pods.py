@@ -134,9 +134,8 @@ def problems(pod: Json) -> Iterator[Cause]:
             text = "must be between 1 and 2147483647, inclusive" if least else "must be greater than or equal to 0"
             yield wrong(f"spec.{name}", value, text)
     for name in ("hostname", "subdomain"):
-        if value := spec.get(name):
-            if found := name_problem(f"spec.{name}", value, "label"):
-                yield found
+        if (value := spec.get(name)) and (found := name_problem(f"spec.{name}", value, "label")):
+            yield found
     yield from label_problems("spec.nodeSelector", spec.get("nodeSelector"))
     for at, each in enumerate(spec.get("tolerations") or ()):
         if each.get("operator", "Equal") not in ("Equal", "Exists"):

@@ -90,10 +90,9 @@ def problems(schema: Mapping[str, Any], value: Any, path: str = "") -> Iterator[
             yield _of_type(path, value, "integer,string")
         return
     kind = schema.get("type", "")
-    if kind and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
-        if not (kind == "integer" and isinstance(value, float) and value.is_integer()):
-            yield _of_type(path, value, kind)
-            return
+    if kind and not _is_a(kind, value):
+        yield _of_type(path, value, kind)
+        return
     if (allowed := schema.get("enum")) is not None and value not in allowed:
         yield unsupported(path, value, [str(each) for each in allowed])
     if isinstance(value, dict):
@@ -105,6 +104,13 @@ def problems(schema: Mapping[str, Any], value: Any, path: str = "") -> Iterator[
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield from _number(schema, value, path)
     yield from _junctors(schema, value, path)
+
+
+def _is_a(kind: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    whole = isinstance(value, float) and value.is_integer()
+    return isinstance(value, TYPES[kind]) or (kind == "integer" and whole)
 
 
 def _of_type(path: str, value: Any, kind: str) -> Cause:

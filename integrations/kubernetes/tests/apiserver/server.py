@@ -16,25 +16,31 @@ import yaml
 from .access import Access
 from .cluster import Cluster
 from .container import FakeRuntime, Runtime
+from .control import Control
 from .controllers import Controllers, first_objects
 from .faults import Faults
 from .handlers import Handlers
 from .kubelet import Kubelets
+from .logs import Logs
 from .objects import Objects
 from .pods import TOLERATED_S
+from .processes import ProcessRuntime
+from .quota import Quotas
 from .resources import Catalog, Resource
 from .scheduler import Scheduler
 from .status import Json
 from .store import Store, Stored
 from .web import Frontend
 
-Mode = Literal["none", "fake"]
+Mode = Literal["none", "fake", "processes"]
 
 
 class ApiServer:
     """A Kubernetes API server with nodes, in this process.
 
-    ``mode``: ``none``: only the API; ``fake``: pods are scheduled and change state, nothing runs.
+    ``mode``: ``none``: only the API; ``fake``: pods are scheduled and change state, nothing runs; ``processes``:
+    containers are local processes, with ``images`` and ``environment`` as in ``ProcessRuntime``; their files are below
+    ``root``, or in a temporary directory that is removed at the end.
     ``nodes``: how many, named node-0 and so on, or their names; each has ``capacity`` besides the usual.
     ``history``: changes of one resource that a watch can go back; ``bookmark_s``: time between bookmarks, in seconds.
     ``auth``: ask for tokens and heed roles. ``tls``: serve HTTPS. ``tolerated_s``: how long pods tolerate a lost node.
@@ -58,6 +64,9 @@ class ApiServer:
         start_s: float = 0.0,
         backoff_s: float = 10.0,
         node_grace_s: float = 0.0,
+        root: Path | None = None,
+        images: Mapping[str, Sequence[str]] | None = None,
+        environment: Mapping[str, str] | None = None,
         seed: int = 0,
     ) -> None:
         self.host, self.port, self.mode = host, port, mode
@@ -70,14 +79,21 @@ class ApiServer:
         self.web = Frontend(self.handlers, self.access, self.faults, bookmark_s)
         self._times = (start_s, backoff_s, node_grace_s)
         self._tls = tls
+        self._root, self._images, self._environment = root, images, environment
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._later: set[asyncio.Task[None]] = set()
         self.ca_pem = b""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Begin to serve."""
+        if self._tls:
+            context = self._certificate()
         controllers = Controllers(self.objects)
+        Quotas(self.objects)
         start_s, backoff_s, node_grace_s = self._times
         self.kubelets = Kubelets(self.objects, self._runtime(), start_s, backoff_s)
+        self.kubelets.active = self.mode != "none"
         self.cluster = Cluster(self.objects, self.kubelets, node_grace_s)
         loops = [controllers.run()]
         if self.mode != "none":
@@ -86,11 +102,30 @@ class ApiServer:
         for name in self._nodes:
             self.cluster.add_node(name, self._capacity)
         self._tasks = [asyncio.create_task(each) for each in loops]
-        await self.web.open(self.host, self.port, self._certificate() if self._tls else None)
+        self.web.control = Control(self)
+        await self.web.open(self.host, self.port, context if self._tls else None)
         self.port = self.web.port
 
     def _runtime(self) -> Runtime:
-        return FakeRuntime()
+        if self.mode != "processes":
+            self.web.logs = Logs(lambda *_: None, lambda *_: False)
+            return FakeRuntime()
+        if self._root is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="k8s-", dir="/tmp", ignore_cleanup_errors=True)
+            self._root = Path(self._temporary.name)
+        runtime = ProcessRuntime(self.objects, self._root, self._pod_config, self._images, self._environment)
+        runtime.ca_pem = self.ca_pem
+        self.web.logs = Logs(runtime.log, self._runs)
+        return runtime
+
+    def _pod_config(self, pod: Json) -> Json:
+        namespace = pod["metadata"]["namespace"]
+        token = self.token(namespace, pod["spec"].get("serviceAccountName", "default"))
+        return self.config(token, namespace)
+
+    def _runs(self, uid: str, container: str) -> bool:
+        run = self.kubelets.runs.get(uid)
+        return run is not None and run.container(container).exit is None
 
     def _certificate(self) -> ssl.SSLContext:
         authority = trustme.CA()
@@ -104,11 +139,13 @@ class ApiServer:
         self.cluster.close()
         await self.kubelets.close()
         await self.web.close()
-        for task in self._tasks:
+        for task in (*self._tasks, *self._later):
             task.cancel()
         for found in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(found, Exception):
                 raise found
+        if self._temporary is not None:
+            self._temporary.cleanup()
         if self.web.problems:
             raise ExceptionGroup("the test server failed to answer requests", self.web.problems)
 
@@ -148,6 +185,28 @@ class ApiServer:
     def token(self, namespace: str, account: str) -> str:
         """A token of a service account."""
         return self.access.token(f"system:serviceaccount:{namespace}:{account}")
+
+    def stale(self, resource: str, only_cached: bool = False, times: int | None = None) -> int:
+        """Lists of a resource stay as they are now; returns the fault's id, for ``faults.remove``.
+
+        ``only_cached``: only those with ``resourceVersion=0``, which a real server may answer from an old cache.
+        """
+        return self.faults.add(
+            resources=[resource], stale_revision=self.store.revision, only_cached=only_cached, times=times
+        )
+
+    def refuse(self, seconds: float) -> None:
+        """Cut all connections and refuse new ones for some seconds, beginning when this call has been answered."""
+
+        async def away() -> None:
+            await asyncio.sleep(0.01)
+            await self.web.refuse()
+            await asyncio.sleep(seconds)
+            await self.web.accept()
+
+        task = asyncio.get_running_loop().create_task(away())
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
 
     @property
     def calls(self) -> Counter[tuple[str, str]]:

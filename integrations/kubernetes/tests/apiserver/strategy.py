@@ -3,6 +3,7 @@
 One function each for create and update, for built-in and custom resources.
 """
 
+import copy
 from typing import Any
 
 from . import builtin, pods, schema
@@ -108,7 +109,7 @@ def before_create(resource: Resource, obj: Json, tolerated_s: int) -> None:
         builtin.default(resource, obj)
         if resource.plural in builtin.PHASES:
             status = builtin.PHASES[resource.plural]
-            obj["status"] = {key: value for key, value in status.items() if value is not None}
+            obj["status"] = copy.deepcopy(status)
     if resource.generation:
         obj["metadata"]["generation"] = 1
 
