@@ -3,7 +3,7 @@
 Plain HTTP (``httpx``) and plain objects, no generated client: a typed client drops the fields that its version does not
 know, and a user's pod template must arrive as it was written. What is needed is little: five verbs, a watch.
 
-Sources: "Kubernetes API Concepts"; ``Status`` in the API reference; 429 and ``Retry-After``: "API Priority and Fairness".
+know, and a user's pod template must arrive as it was written. What is needed is little: five verbs and a watch.
 """
 
 import asyncio

@@ -4,7 +4,7 @@
 |---|---|
 | the pod has failed or succeeded, or its object is gone | ``NodeEnded`` with reason and exit code |
 | it is to be deleted, evicted or preempted, and still runs | ``NodeWarned`` within its grace period |
-| its machine does not answer, or is under pressure of memory or disk | ``NodeWarned``; ftcore's heartbeats say whether it is dead |
+| its machine does not answer, or lacks memory or disk | ``NodeWarned``; heartbeats say whether it is dead |
 | it waits: no machine, no image, no quota | no report of a node, which has never joined; no capacity |
 
 Sources: "Pod Lifecycle", "Disruptions" (condition ``DisruptionTarget``), "Node-pressure Eviction", "Node Status".
@@ -126,7 +126,7 @@ def _told(terminated: KubeObject | None) -> str | None:
 
 
 def _terminated(pod: KubeObject) -> KubeObject | None:
-    """The end of the container that trains, which is the first one; of an init container that failed, if there is one."""
+    """The end of the container that trains, which is the first one, or of an init container that failed."""
     status = pod.get("status") or {}
     containers = (pod.get("spec") or {}).get("containers") or [{}]
     states = status.get("containerStatuses") or []

@@ -257,13 +257,9 @@ def _check(spec: JobFileSpec) -> None:
         raise UsageError("spec.template.spec.containers: expected a container with `name` and `image`")
     for key in ("command", "args"):
         if key in containers[0]:
-            raise UsageError(
-                f"spec.template.spec.containers[0].{key}: give script and arguments in spec.command; this container runs ftrun"
-            )
+            raise UsageError(f"spec.template.spec.containers[0].{key}: give the script in spec.command; it runs ftrun")
     if (spec.template.get("spec") or {}).get("restartPolicy", "Never") != "Never":
-        raise UsageError(
-            "spec.template.spec.restartPolicy: expected Never: the master replaces whole pods, and ftrun restarts processes"
-        )
+        raise UsageError("spec.template.spec.restartPolicy: expected Never: the master replaces pods")
 
 
 def _line(tree: Any, key: str) -> int:

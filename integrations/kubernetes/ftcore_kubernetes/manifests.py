@@ -1,4 +1,4 @@
-"""The objects of a job, in the order of their creation. Pure: for ``ftctl k8s render``, ``submit`` and the operator alike.
+"""The objects of a job, in the order of their creation: for ``ftctl k8s`` and the operator alike. Pure.
 
 The config map is the root: it holds the job file, and owns what the job creates. It is deleted with everything.
 """

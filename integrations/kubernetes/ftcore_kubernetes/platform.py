@@ -189,7 +189,7 @@ class KubernetesPlatform:
     # -- places
 
     async def _fill(self) -> float | None:
-        """Create missing pods, delete superfluous ones; returns the seconds until the next one is due; None: none is."""
+        """Create missing pods, delete superfluous ones; returns the seconds until the next is due; None: none is."""
         try:
             job, _ = await self.pool.job()
         except Refused:

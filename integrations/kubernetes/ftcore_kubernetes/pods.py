@@ -51,7 +51,7 @@ class PodIdentity:
         return hashlib.sha256(self.effect.encode()).hexdigest()[:20]
 
     def name(self, job: str) -> str:
-        """The pod's name, which is that of its ftcore node: the same for the same effect, so a second one is refused."""
+        """The pod's name, and its ftcore node's: the same for the same effect, so a second one is refused."""
         where = f"w{self.place}" if self.place is not None else "extra"
         return f"{job}-{where}" if self.effect.startswith("start/") else f"{job}-{where}-{self.digest[:8]}"
 
