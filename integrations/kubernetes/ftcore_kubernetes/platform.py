@@ -14,8 +14,8 @@ A pod that is removed by force from a dead machine may run on there: ftcore's te
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Final
 
 from ftcore import CapacityChanged, LaunchRequest, Occupant, PlatformEvent
 from ftcore.errors import Refused
@@ -198,9 +198,9 @@ class KubernetesPlatform:
         pods, now = self.pool.pods.objects, asyncio.get_running_loop().time()
         for pod in surplus(pods.values(), job.spec.replicas):
             grace_s = float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 30)
-            await self._tidy(str(pod["metadata"]["name"]), grace_s)
+            await self._tidy(pod, self.pool.delete(str(pod["metadata"]["name"]), grace_s))
         for pod in outdated(pods.values()):
-            await self._tidy(str(pod["metadata"]["name"]), 1.0)
+            await self._tidy(pod, self.pool.remove(pod))
         wanted = fillings(list(pods.values()), job.spec.replicas, self._gone, self._proven)
         due = {each.effect: self._due.get(each.effect, now + each.wait_s) for each in wanted}
         self._due = due
@@ -226,11 +226,11 @@ class KubernetesPlatform:
             self._declined[filling.effect] = (pause_s, str(error))
             self._due[filling.effect] = now + pause_s
 
-    async def _tidy(self, name: str, grace_s: float) -> None:
+    async def _tidy(self, pod: KubeObject, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await self.pool.delete(name, grace_s)
+            await work
         except Refused as error:
-            logger.warning("pod %s cannot be deleted: %s", name, error)
+            logger.warning("pod %s cannot be deleted: %s", pod["metadata"]["name"], error)
 
 
 def _which(error: Refused) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from ftcore.errors import Refused, Unreachable, UsageError
 from ftcore_kubernetes.adapter import KubernetesUrl
 from ftcore_kubernetes.api import Api, ApiError, KubeObject
-from ftcore_kubernetes.facts import slim, slim_node
+from ftcore_kubernetes.facts import is_live, slim, slim_node
 from ftcore_kubernetes.informer import CacheChange, Informer
 from ftcore_kubernetes.job_file import TrainJob, parse
 from ftcore_kubernetes.manifests import QUARANTINED, owner_of, worker_selector
@@ -132,8 +132,16 @@ class WorkerPool:
                 return
         raise Refused(f"a pod {name} exists that is not of this job: delete or rename it")
 
+    async def remove(self, pod: KubeObject) -> None:
+        """Remove the object of a pod that has ended."""
+        try:
+            await self._api.delete(f"{self._space}/pods/{pod['metadata']['name']}", uid=str(pod["metadata"]["uid"]))
+        except ApiError as error:
+            raise refused(error) from error
+
     async def delete(self, name: str, grace_s: float) -> None:
-        """Begin to end a worker pod. It is never removed by force: its machine may still run it.
+        """Begin to end a worker pod. It is never removed by force: its machine may still run it. One that has ended stays,
+        for its output.
 
         Args:
             name: the pod.
@@ -141,7 +149,7 @@ class WorkerPool:
         """
         try:
             pod = self.pods.objects.get(name) or await self._api.get(f"{self._space}/pods/{name}")
-            if pod["metadata"].get("labels", {}).get(JOB) != self._url.name or pod["metadata"].get("deletionTimestamp"):
+            if pod["metadata"].get("labels", {}).get(JOB) != self._url.name or not is_live(pod):
                 return
             uid = str(pod["metadata"].get("uid") or "")
             ended = await self._api.delete(f"{self._space}/pods/{name}", grace_s=max(1, int(grace_s)), uid=uid)

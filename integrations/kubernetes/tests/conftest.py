@@ -3,4 +3,5 @@
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "tests" / "chaos" / "ftrun")]
+TESTS = Path(__file__).parents[3] / "tests"
+sys.path[:0] = [str(Path(__file__).parent), str(TESTS / "chaos" / "ftrun"), str(TESTS)]

@@ -15,9 +15,9 @@ from ftcore_kubernetes.manifests import QUARANTINED, root
 from ftcore_kubernetes.places import by_place
 from ftcore_kubernetes.platform import KubernetesPlatform
 
-from ftcore import CapacityChanged, LaunchRequest, NodeEnded, NodeWarned, Occupant, Platform, PlatformEvent
+from ftcore import CapacityChanged, LaunchRequest, NodeEnded, NodeWarned, Occupant, PlatformEvent
 from ftcore.errors import Refused, Unreachable
-from ftcore.testing.platform import PlatformContract, watching
+from ftcore.testing.platform import PlatformContract
 
 SPACE, NAME = "train", "llm"
 JOB = """
@@ -64,6 +64,9 @@ class Job:
             and not pod["metadata"].get("deletionTimestamp")
         ]  # fmt: skip
         return {place: [pod["metadata"]["name"] for pod in pods] for place, pods in by_place(running).items()}
+
+    def names(self) -> list[str]:
+        return [name for names in self.live().values() for name in names]
 
     def runs(self, *places: int) -> bool:
         """Whether these places alone have a pod each, and it runs."""
@@ -259,8 +262,8 @@ def test_a_dead_machine_warns_and_its_pod_may_stay() -> None:
             machine = next(pod["spec"]["nodeName"] for pod in site.pods if pod["metadata"]["name"] == "llm-w0")
             on_it = {pod["metadata"]["name"] for pod in site.pods if pod["spec"]["nodeName"] == machine}
             site.server.cluster.lose_node(machine, power=False)
-            await until(lambda: any(isinstance(each, NodeWarned) and each.node == "llm-w0" for each in told), "a warning")
-            await until(lambda: sorted(site.live()) == [0, 1] and not on_it & set(sum(site.live().values(), [])), "")
+            await until(lambda: "llm-w0" in [each.node for each in told if isinstance(each, NodeWarned)], "a warning")
+            await until(lambda: sorted(site.live()) == [0, 1] and not on_it & set(site.names()), "others")
             old = next(pod for pod in site.pods if pod["metadata"]["name"] == "llm-w0")
             assert old["metadata"]["deletionTimestamp"] and not [each for each in told if isinstance(each, NodeEnded)]
             before = site.live()
@@ -305,7 +308,3 @@ def test_the_size_follows_the_job_file_and_a_deleted_job_gets_no_pods() -> None:
             await until(lambda: not site.pods, "no pod is left")
 
     run(scenario)
-
-
-def _platform(_: Platform) -> None:
-    """The type fits the port."""

@@ -20,6 +20,7 @@ from .control import Control
 from .controllers import Controllers, first_objects
 from .faults import Faults
 from .handlers import Handlers
+from .jobs import Jobs
 from .kubelet import Kubelets
 from .logs import Logs
 from .objects import Objects
@@ -96,6 +97,7 @@ class ApiServer:
         self.kubelets.active = self.mode != "none"
         self.cluster = Cluster(self.objects, self.kubelets, node_grace_s)
         loops = [controllers.run()]
+        self.jobs = Jobs(self.objects, backoff_s) if self.mode != "none" else None
         if self.mode != "none":
             loops.append(Scheduler(self.handlers).run())
         first_objects(self.objects, self._namespaces)
@@ -137,6 +139,8 @@ class ApiServer:
     async def stop(self) -> None:
         """End all pods, watches and connections."""
         self.cluster.close()
+        if self.jobs is not None:
+            self.jobs.close()
         await self.kubelets.close()
         await self.web.close()
         for task in (*self._tasks, *self._later):
