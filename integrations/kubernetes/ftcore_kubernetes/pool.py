@@ -140,7 +140,7 @@ class WorkerPool:
             raise refused(error) from error
 
     async def delete(self, name: str, grace_s: float) -> None:
-        """Begin to end a worker pod. It is never removed by force: its machine may still run it. One that has ended stays,
+        """Begin to end a worker pod, never by force: its machine may still run it. One that has ended stays,
         for its output.
 
         Args:
