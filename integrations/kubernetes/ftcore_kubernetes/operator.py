@@ -127,10 +127,10 @@ def workers(body: Any, namespace: Any, labels: Any, **_: Any) -> Any:
 
 
 @kopf.on.event("pods", labels={JOB: kopf.PRESENT})
-async def observed(labels: Any, namespace: Any, memo: Any, workers: Any, **_: Any) -> None:
+async def observed(labels: Any, namespace: Any, memo: Any, **indexes: Any) -> None:
     """Keep the status: pods that run, and what the others wait for."""
     name = labels[JOB]
-    status = await _status(memo.api, name, namespace, list(workers.get((namespace, name), [])))
+    status = await _status(memo.api, name, namespace, list(indexes["workers"].get((namespace, name), [])))
     if memo.told.get((namespace, name)) == status:
         return
     path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}/status"

@@ -51,3 +51,57 @@ def test_a_killed_pod_is_replaced_and_the_others_are_kept(tmp_path: Path, etcd: 
 def _is_complete(job: Any) -> bool:
     conditions = ((job or {}).get("status") or {}).get("conditions") or []
     return any(each["type"] == "Complete" and each["status"] == "True" for each in conditions)
+
+
+def test_an_absent_api_server_and_a_dead_machine_cost_no_healthy_step(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
+    """Training goes on without the API server. A machine that is cut off trains on beside its replacement, which waits;
+    when it is back, its pod leaves, and the replacement takes its place. The pod of another machine is never touched."""
+
+    async def scenario() -> None:
+        async with cluster(tmp_path, tolerated_s=0, nodes=4) as server:
+            place = tmp_path / "work"
+            place.mkdir()
+            job = SubmittedJob(server, etcd.url("dead"), place, replicas=2)
+            await job.submit()
+            await job.trains(2)
+            await server.web.refuse()
+            await job.trains(2, by=20)
+            server.cluster.end_container(SPACE, "llm-w1", 137)
+            await job.until(lambda: len(job.running()) == 1, "the end of a pod")
+            await server.web.accept()
+            await job.until(lambda: len(job.running()) == 2, "a replacement")
+            await job.trains(2)
+            rounds = len(await job.events("world.formed"))
+            machine, kept, cut = alone(job)
+            server.cluster.lose_node(machine, power=False)
+            await job.until(lambda: len(job.running()) == 2 and cut not in job.running(), "a replacement")
+            await job.trains(2)
+            assert len(await job.events("world.formed")) == rounds, "the pod on the lost machine trains on"
+            assert any(each["node"] == cut for each in await job.events("fault.observed")), "a warning"
+            server.cluster.regain_node(machine)
+            await job.until(
+                lambda: cut not in [pod["metadata"]["name"] for pod in job.pods()], "the end of the old pod"
+            )
+            await job.trains(2)
+            world = set(job.running())
+            assert kept in world and len(world) == 2
+            job.finish()
+            await server.wait("jobs.batch", SPACE, "llm-master", _is_complete)
+            await job.api.close()
+
+    run(scenario())
+
+
+def alone(job: SubmittedJob) -> tuple[str, str, str]:
+    """A machine with one worker and nothing else; the worker elsewhere; and the one on it."""
+    pods = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in job.pods() if _lives(pod)}
+    machines = [pod["spec"]["nodeName"] for pod in job.pods("master") if _lives(pod)] + list(pods.values())
+    for name, machine in pods.items():
+        if machines.count(machine) == 1:
+            (other,) = set(pods) - {name}
+            return machine, other, name
+    raise AssertionError(f"no worker has a machine of its own: {pods}")
+
+
+def _lives(pod: Any) -> bool:
+    return pod["status"]["phase"] == "Running"

@@ -11,7 +11,7 @@ from ftcore_kubernetes.adapter import KubernetesUrl
 from ftcore_kubernetes.api import Api
 from ftcore_kubernetes.config import ApiConfig
 from ftcore_kubernetes.job_file import TrainJob, parse
-from ftcore_kubernetes.manifests import QUARANTINED, root
+from ftcore_kubernetes.manifests import QUARANTINED, objects, path_of, root
 from ftcore_kubernetes.places import by_place
 from ftcore_kubernetes.platform import KubernetesPlatform
 
@@ -306,5 +306,53 @@ def test_the_size_follows_the_job_file_and_a_deleted_job_gets_no_pods() -> None:
             with pytest.raises(Refused, match="being deleted"):
                 await site.open().launch(LaunchRequest(effect="e/2", replaces=Occupant(node="llm-w0", ordinal=0)))
             await until(lambda: not site.pods, "no pod is left")
+
+    run(scenario)
+
+
+def test_a_used_up_quota_is_a_refusal_until_it_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    """The reason is Kubernetes' own; meanwhile there is no capacity, so no policy waits for a pod."""
+
+    async def scenario() -> None:
+        async with started(2) as site:
+            quota = {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "1"}}}
+            await site.api.create(f"/api/v1/namespaces/{SPACE}/resourcequotas", quota)
+            async with led(site) as told:
+                await until(lambda: CapacityChanged(free=0) in told, "no capacity")
+                with pytest.raises(Refused, match="quota of the namespace is used up.*exceeded quota: small"):
+                    await site.open().launch(LaunchRequest(effect="e/1", replaces=Occupant(node="llm-w1", ordinal=1)))
+                path = f"/api/v1/namespaces/{SPACE}/resourcequotas/small"
+                await site.api.patch(path, {"spec": {"hard": {"pods": "9"}}})
+                await until(lambda: site.runs(0, 1), "both pods")
+                await until(lambda: told[-1] == CapacityChanged(free=None), "capacity")
+            assert "(quota)" in caplog.text
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("verb", ["create", "delete", "list", "patch"])
+def test_a_missing_right_is_named(verb: str) -> None:
+    """Whatever the master needs it for."""
+
+    async def scenario() -> None:
+        async with started(1, auth=True) as site:
+            async with led(site):
+                await until(lambda: site.runs(0), "a pod")
+            for obj in objects(job(1), SPACE)[1:]:
+                if obj["kind"] in ("ServiceAccount", "Role", "RoleBinding"):
+                    for rule in obj.get("rules") or ():
+                        rule["verbs"].remove(verb) if verb in rule["verbs"] else None
+                    await site.api.create(path_of(obj, named=False), obj)
+            config = ApiConfig(url=site.server.url, namespace=SPACE, token=site.server.token(SPACE, NAME))
+            platform = KubernetesPlatform(KubernetesUrl(SPACE, NAME), config)
+            place = Occupant(node="llm-w0", ordinal=0)
+            try:
+                with pytest.raises((Refused, Unreachable), match=f'a right is missing.*cannot {verb} resource "'):
+                    if verb != "list":
+                        await platform.cordon(place, "it is broken")
+                    await platform.launch(LaunchRequest(effect="e/1", replaces=place))
+                    await platform.delete(place, 0.0)
+            finally:
+                await platform.close()
 
     run(scenario)
