@@ -1,8 +1,10 @@
 """A job on the test server: real masters, agents and training processes, with a real etcd."""
 
 import asyncio
+import base64
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -100,8 +102,11 @@ class SubmittedJob:
 
     async def ftctl(self, *argv: str) -> str:
         command = [sys.executable, "-m", "ftcore.cli.ftctl", "--store", self.store, *argv, "--job", self.name]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
-        return done.stdout
+        secret = self.server.get("secrets", SPACE, f"{self.name}-token") or {}
+        env = os.environ | {"FTCORE_TOKEN": base64.b64decode(secret["data"]["token"]).decode()}
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, env=env)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
 
     async def events(self, kind: str) -> list[Mapping[str, Any]]:
         lines = (await self.ftctl("events", "--format", "json")).splitlines()

@@ -53,7 +53,7 @@ def _is_complete(job: Any) -> bool:
     return any(each["type"] == "Complete" and each["status"] == "True" for each in conditions)
 
 
-def test_an_absent_api_server_and_a_dead_machine_cost_no_healthy_step(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
+def test_an_absent_api_server_and_a_dead_machine_cost_no_step(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
     """Training goes on without the API server. A machine that is cut off trains on beside its replacement, which waits;
     when it is back, its pod leaves, and the replacement takes its place. The pod of another machine is never touched."""
 
@@ -85,6 +85,38 @@ def test_an_absent_api_server_and_a_dead_machine_cost_no_healthy_step(tmp_path: 
             await job.trains(2)
             world = set(job.running())
             assert kept in world and len(world) == 2
+            job.finish()
+            await server.wait("jobs.batch", SPACE, "llm-master", _is_complete)
+            await job.api.close()
+
+    run(scenario())
+
+
+def test_a_deleted_pod_saves_and_leaves_and_an_evicted_one_changes_its_machine(
+    tmp_path: Path,
+    etcd: Cluster,  # noqa: F811
+) -> None:
+    """Both are replaced; the machine of the evicted one is avoided from then on."""
+
+    async def scenario() -> None:
+        async with cluster(tmp_path, nodes=4) as server:
+            place = tmp_path / "work"
+            place.mkdir()
+            (place / "boundary").touch()
+            job = SubmittedJob(server, etcd.url("deleted"), place, replicas=2)
+            await job.submit()
+            await job.trains(2)
+            await job.api.delete(f"/api/v1/namespaces/{SPACE}/pods/llm-w1")
+            await job.until(lambda: "llm-w1" not in job.running() and len(job.running()) == 2, "a replacement")
+            await job.until(lambda: (place / "saved.1").exists(), "the save before it left")
+            await job.trains(2)
+            machine = next(pod for pod in job.pods() if pod["metadata"]["name"] == "llm-w0")["spec"]["nodeName"]
+            await job.ftctl("evict", "llm-w0", "--why", "its links flap")
+            await job.until(lambda: "llm-w0" not in job.running() and len(job.running()) == 2, "another replacement")
+            await job.trains(2)
+            root = server.get("configmaps", SPACE, "llm") or {}
+            assert root["metadata"]["annotations"]["ftcore.dev/quarantined"] == machine
+            assert machine not in [pod["spec"]["nodeName"] for pod in job.pods() if _lives(pod)]
             job.finish()
             await server.wait("jobs.batch", SPACE, "llm-master", _is_complete)
             await job.api.close()

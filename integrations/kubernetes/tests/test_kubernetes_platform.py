@@ -319,7 +319,7 @@ def test_a_used_up_quota_is_a_refusal_until_it_is_raised(caplog: pytest.LogCaptu
             await site.api.create(f"/api/v1/namespaces/{SPACE}/resourcequotas", quota)
             async with led(site) as told:
                 await until(lambda: CapacityChanged(free=0) in told, "no capacity")
-                with pytest.raises(Refused, match="quota of the namespace is used up.*exceeded quota: small"):
+                with pytest.raises(Refused, match=r"quota of the namespace is used up.*exceeded quota: small"):
                     await site.open().launch(LaunchRequest(effect="e/1", replaces=Occupant(node="llm-w1", ordinal=1)))
                 path = f"/api/v1/namespaces/{SPACE}/resourcequotas/small"
                 await site.api.patch(path, {"spec": {"hard": {"pods": "9"}}})
@@ -347,7 +347,7 @@ def test_a_missing_right_is_named(verb: str) -> None:
             platform = KubernetesPlatform(KubernetesUrl(SPACE, NAME), config)
             place = Occupant(node="llm-w0", ordinal=0)
             try:
-                with pytest.raises((Refused, Unreachable), match=f'a right is missing.*cannot {verb} resource "'):
+                with pytest.raises((Refused, Unreachable), match=rf'a right is missing.*cannot {verb} resource "'):
                     if verb != "list":
                         await platform.cordon(place, "it is broken")
                     await platform.launch(LaunchRequest(effect="e/1", replaces=place))
