@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from etcd_cluster import Cluster, etcd  # noqa: F401
 from kubernetes_job import SPACE, SubmittedJob, cluster
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 pytestmark = [pytest.mark.etcd, pytest.mark.timeout(300)]
 
@@ -119,6 +122,23 @@ def test_a_deleted_pod_saves_and_leaves_and_an_evicted_one_changes_its_machine(
             assert machine not in [pod["spec"]["nodeName"] for pod in job.pods() if _lives(pod)]
             job.finish()
             await server.wait("jobs.batch", SPACE, "llm-master", _is_complete)
+            await job.api.close()
+
+    run(scenario())
+
+
+def test_the_smoke_test_of_the_examples(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
+    """With torch and gloo, from its first step to the end of the Job; only its store and its paths are this machine's."""
+
+    async def scenario() -> None:
+        async with cluster(tmp_path, nodes=2) as server:
+            job = SubmittedJob(server, etcd.url("smoke"), tmp_path, name="smoke")
+            job.file = yaml.safe_load((EXAMPLES / "cpu-smoke.yaml").read_text())
+            job.file["spec"] |= {"store": {"url": job.store}}
+            job.file["spec"]["command"] = [str(EXAMPLES / "smoke.py"), "--steps", "40", "--pause", "0.01"]
+            await job.submit()
+            await job.until(lambda: _is_complete(server.get("jobs.batch", SPACE, "smoke-master")), "the end")
+            assert "step 40: 2 ranks" in job.output()
             await job.api.close()
 
     run(scenario())

@@ -17,10 +17,10 @@ from ftcore_kubernetes import config, facts, places
 from ftcore_kubernetes.adapter import parse as parse_url
 from ftcore_kubernetes.edits import refused_edits
 from ftcore_kubernetes.etcd_manifests import etcd_flags
-from ftcore_kubernetes.job_file import GROUP, PLURAL, TrainJob, parse
+from ftcore_kubernetes.job_file import GROUP, PLURAL, TrainJob, parse, read
 from ftcore_kubernetes.manifests import dump, objects
 from ftcore_kubernetes.pods import PodIdentity, store_url, worker_pod
-from ftcore_kubernetes.schema import custom_resource_definition
+from ftcore_kubernetes.schema import custom_resource_definition, resource_schema
 from ftcore_kubernetes.secrets import certificates, own_secrets
 from jsonschema import Draft202012Validator
 
@@ -156,7 +156,7 @@ def test_edits_of_a_running_job() -> None:
 
 
 def test_a_worker_pod_is_the_template_and_little_else() -> None:
-    """Unknown fields, sidecars and the user's own variables stay; each alternative of an affinity avoids the machine."""
+    """Unknown fields, sidecars and own variables stay; each alternative of an affinity avoids the machine."""
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "llm", "uid": "1"}
     made = worker_pod(job(), PodIdentity(effect="job/7/0", place=2), owner=owner, avoid=["bad"])
     template = yaml.safe_load(JOB)["spec"]["template"]["spec"]
@@ -323,7 +323,7 @@ def test_kubeconfigs(tmp_path: Path) -> None:
 
 @pytest.mark.etcd
 def test_the_etcd_manifest_runs_with_its_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flags of the StatefulSet start a real member; ftcore reaches it with the Secret's files."""
+    """The flags of the StatefulSet start a real member; ftcore reaches it with its files."""
     (secret,) = [each for each in own_secrets(job(), "train") if each["metadata"]["name"] == "llm-etcd-tls"]
     for name, text in secret["stringData"].items():
         (tmp_path / name).write_text(text)
@@ -371,3 +371,20 @@ def test_certificates_name_every_member() -> None:
     found = certificates("llm-etcd", ["*.llm-etcd", "localhost"])
     assert found["ca.crt"].startswith("-----BEGIN CERTIFICATE") and "PRIVATE KEY" in found["tls.key"]
     assert store_url(job()).count("llm-etcd-") == 3
+
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.mark.parametrize("name", ["gpu-job", "cpu-smoke"])
+def test_the_examples_are_job_files(name: str) -> None:
+    """And fit the schema; the operator's role has every right that it grants, and those for what it creates."""
+    found = read(EXAMPLES / f"{name}.yaml")
+    Draft202012Validator(resource_schema()).validate(yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text()))
+    documents = list(yaml.safe_load_all((EXAMPLES / "operator.yaml").read_text()))
+    role = next(each for each in documents if each["kind"] == "ClusterRole")
+    has = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    for obj in objects(found, "train") + own_secrets(found, "train"):
+        assert (f"{obj['kind'].lower()}s", "create") in has, obj["kind"]
+        for rule in obj.get("rules") or ():
+            assert {(resource, verb) for resource in rule["resources"] for verb in rule["verbs"]} <= has
