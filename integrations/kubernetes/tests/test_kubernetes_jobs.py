@@ -58,7 +58,7 @@ def _is_complete(job: Any) -> bool:
 
 def test_an_absent_api_server_and_a_dead_machine_cost_no_step(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
     """Training goes on without the API server. A machine that is cut off trains on beside its replacement, which waits;
-    when it is back, its pod leaves, and the replacement takes its place. The pod of another machine is never touched."""
+    when it is back, its pod leaves, and the replacement takes its place. Pods of other machines are never touched."""
 
     async def scenario() -> None:
         async with cluster(tmp_path, tolerated_s=0, nodes=4) as server:
@@ -128,7 +128,7 @@ def test_a_deleted_pod_saves_and_leaves_and_an_evicted_one_changes_its_machine(
 
 
 def test_the_smoke_test_of_the_examples(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
-    """With torch and gloo, from its first step to the end of the Job; only its store and its paths are this machine's."""
+    """With torch and gloo, from its first step to the Job's end; only its store and its paths are this machine's."""
 
     async def scenario() -> None:
         async with cluster(tmp_path, nodes=2) as server:
@@ -136,6 +136,7 @@ def test_the_smoke_test_of_the_examples(tmp_path: Path, etcd: Cluster) -> None: 
             job.file = yaml.safe_load((EXAMPLES / "cpu-smoke.yaml").read_text())
             job.file["spec"] |= {"store": {"url": job.store}}
             job.file["spec"]["command"] = [str(EXAMPLES / "smoke.py"), "--steps", "40", "--pause", "0.01"]
+            job.file["spec"]["template"]["spec"]["containers"][0]["workingDir"] = str(tmp_path)  # as in one image
             await job.submit()
             await job.until(lambda: _is_complete(server.get("jobs.batch", SPACE, "smoke-master")), "the end")
             assert "step 40: 2 ranks" in job.output()
