@@ -2,7 +2,8 @@
 
 The server (``integrations/kubernetes/tests/apiserver``) schedules and starts pods at once, so the platform's own part
 (scheduling, pulling the image, starting the container) is that of no cluster. Masters, agents, workers and etcd are
-real; the workers count steps without torch. The thousand pods run nothing, and the master's platform is a process of its own.
+real; the workers count steps without torch. The thousand pods run nothing, and the master's platform is a process of
+its own.
 """
 
 import argparse
@@ -88,13 +89,11 @@ async def losses(times: int, place: Path) -> tuple[dict[str, list[float]], Count
             before = calls(server)
             for _ in range(times):
                 victim = next(name for name in job.running() if name.startswith("llm-w1"))
-                names = {pod["metadata"]["name"] for pod in job.pods()}
-                lost = time.monotonic()
+                more, lost = _more_pods(job, len(job.pods())), time.monotonic()
                 server.cluster.end_container(SPACE, victim, 137, "OOMKilled")
-                made = await until(lambda names=names: len(job.pods()) > len(names), "a pod")
+                made = await until(more, "a pod")
                 runs = await until(lambda: len(job.running()) == 2, "a running pod")
-                steps = job.steps()
-                await until(lambda steps=steps: all(job.steps()[rank] > steps[rank] for rank in (0, 1)), "steps")
+                await until(_more_steps(job, job.steps()), "steps")
                 found["order"].append(made - lost)
                 found["start"].append(runs - made)
                 found["train"].append(time.monotonic() - runs)
@@ -106,6 +105,14 @@ async def losses(times: int, place: Path) -> tuple[dict[str, list[float]], Count
     finally:
         etcd.stop()
     return found, spent
+
+
+def _more_pods(job: SubmittedJob, count: int) -> Callable[[], bool]:
+    return lambda: len(job.pods()) > count
+
+
+def _more_steps(job: SubmittedJob, steps: dict[int, int]) -> Callable[[], bool]:
+    return lambda: all(job.steps()[rank] > steps[rank] for rank in (0, 1))
 
 
 # -- many pods, and an idle hour
@@ -145,7 +152,7 @@ async def ask(child: Any) -> dict[str, Any]:
 
 async def thousand() -> list[tuple[str, ...]]:
     """Rows: what happened, seconds, CPU and memory of the platform, requests."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     async with ApiServer(namespaces=[SPACE], nodes=MACHINES, capacity={"pods": "200", "cpu": "4000"}) as server:
         server.objects.create(server.resource("configmaps"), SPACE, root(many(MANY), SPACE))
         pods = server.resource("pods")
