@@ -114,7 +114,7 @@ class ApiServer:
             self._temporary = tempfile.TemporaryDirectory(prefix="k8s-", dir="/tmp", ignore_cleanup_errors=True)
             self._root = Path(self._temporary.name)
         runtime = ProcessRuntime(self.objects, self._root, self._pod_config, self._images, self._environment)
-        runtime.ca_pem = self.ca_pem
+        runtime.ca_pem, self.runtime = self.ca_pem, runtime
         self.web.logs = Logs(runtime.log, self._runs)
         return runtime
 
