@@ -150,7 +150,7 @@ def test_quota_refuses_what_exceeds_it(api: Client) -> None:
 @pytest.mark.parametrize(("path", "body", "code", "text"), [
     (MAPS, config("A"), 422, 'ConfigMap "A" is invalid: metadata.name: Invalid value: "A": a lowercase RFC 1123'),
     (MAPS, {"metadata": {"name": "a", "labels": {"k": "x" * 64}}}, 422, "must be no more than 63 bytes"),
-    (MAPS, {"metadata": {"name": "a", "labels": {"k": 1}}}, 400, "cannot unmarshal number into Go struct field ObjectMeta"),
+    (MAPS, {"metadata": {"name": "a", "labels": {"k": 1}}}, 400, "cannot unmarshal number into Go struct"),
     (MAPS, config("a", data={"x": "y" * (1024 * 1024 + 1)}), 422, "Too long: may not be more than 1048576 bytes"),
     (MAPS, {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "a"}}, 400, "cannot be handled as a ConfigMap"),
     (MAPS, {"metadata": {"name": "a", "namespace": "b"}}, 400, "the namespace of the provided object does not match"),
@@ -204,13 +204,11 @@ def definition(plural: str, kind: str, schema: Any) -> dict[str, Any]:
 
 
 def test_custom_resource_by_its_schema_and_its_end(api: Client) -> None:
+    part = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}
     properties = {
         "size": {"type": "integer", "minimum": 1, "default": 4},
         "mode": {"type": "string", "enum": ["a", "b"]},
-        "parts": {
-            "type": "array",
-            "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
-        },
+        "parts": {"type": "array", "items": part},
     }
     spec = {"type": "object", "required": ["mode"], "properties": properties}
     assert (
@@ -225,7 +223,8 @@ def test_custom_resource_by_its_schema_and_its_end(api: Client) -> None:
     assert message(toy(size=0, mode="c", parts=[{}])) == (
         422,
         'Toy.example.org "t" is invalid: [spec.size: Invalid value: 0: spec.size in body should be greater than or '
-        'equal to 1, spec.mode: Unsupported value: "c": supported values: "a", "b", spec.parts[0].name: Required value]',
+        'equal to 1, spec.mode: Unsupported value: "c": supported values: "a", "b", '
+        "spec.parts[0].name: Required value]",
     )
     assert message(toy(mode=1))[1].endswith(
         'spec.mode: Invalid value: "integer": spec.mode in body must be of type string: "integer"'
