@@ -6,12 +6,28 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from apiserver import ApiServer
+from apiserver import ApiServer, Client
 from apiserver.processes import marked
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
 Body = Callable[[ApiServer], Awaitable[None]]
+
+ASK = """
+import os, ssl, urllib.error, urllib.request, yaml
+ACCOUNT = os.environ["ACCOUNT"]
+config = yaml.safe_load(open(os.environ["KUBECONFIG"]))
+token = config["users"][0]["user"]["token"]
+assert open(ACCOUNT + "/token").read() == token and open(ACCOUNT + "/namespace").read() == "ft"
+url = "https://%s:%s/api/v1/" % (os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"])
+trust = ssl.create_default_context(cafile=ACCOUNT + "/ca.crt")
+for path in ("namespaces/ft/pods", "nodes"):
+    asked = urllib.request.Request(url + path, headers={"Authorization": "Bearer " + token})
+    try:
+        print(urllib.request.urlopen(asked, context=trust).status)
+    except urllib.error.HTTPError as problem:
+        print(problem.code)
+"""
 
 
 def run(body: Body, **options: Any) -> None:
@@ -134,7 +150,7 @@ def test_delete_ends_the_process_within_its_grace(code: str, first_line: str) ->
         pod = await server.wait("pods", "ft", "p", phase("Running"))
         while output(server, pod) != first_line:
             await asyncio.sleep(0.01)
-        mark = f"{pod['metadata']['uid']}/main"
+        mark = server.runtime.mark(pod, "main")
         assert marked(mark)
         server.objects.delete(server.resource("pods"), "ft", "p")
         assert server.get("pods", "ft", "p")["metadata"]["deletionGracePeriodSeconds"] == 1
@@ -151,7 +167,7 @@ def test_lost_node_ends_its_processes_and_its_pods_stay_until_it_is_back() -> No
         node = pod["spec"]["nodeName"]
         server.cluster.lose_node(node)
         await server.wait("pods", "ft", "p", lambda now: "deletionTimestamp" in now["metadata"])
-        while marked(f"{pod['metadata']['uid']}/main"):
+        while marked(server.runtime.mark(pod, "main")):
             await asyncio.sleep(0.01)
         assert server.get("nodes", "", node)["spec"]["taints"][0]["key"] == "node.kubernetes.io/unreachable"
         assert server.get("pods", "ft", "p")["status"]["phase"] == "Running"
@@ -167,10 +183,10 @@ def test_cut_off_node_keeps_its_processes() -> None:
         pod = await server.wait("pods", "ft", "p", phase("Running"))
         server.cluster.lose_node(pod["spec"]["nodeName"], power=False)
         await server.wait("pods", "ft", "p", lambda now: "deletionTimestamp" in now["metadata"])
-        assert marked(f"{pod['metadata']['uid']}/main")
+        assert marked(server.runtime.mark(pod, "main"))
         server.cluster.regain_node(pod["spec"]["nodeName"])
         await server.wait("pods", "ft", "p", lambda now: now is None)
-        assert not marked(f"{pod['metadata']['uid']}/main")
+        assert not marked(server.runtime.mark(pod, "main"))
 
     run(body, tolerated_s=0)
 
@@ -206,5 +222,90 @@ def test_init_containers_run_first_one_after_the_other() -> None:
              volumes=[{"name": "d", "emptyDir": {}}])  # fmt: skip
         pod = await server.wait("pods", "ft", "p", phase("Succeeded", "Failed"))
         assert output(server, pod) == "['i1', 'i2']\n"
+
+    run(body)
+
+
+def test_pod_asks_the_server_as_its_service_account() -> None:
+    rbac = "rbac.authorization.k8s.io"
+
+    async def body(server: ApiServer) -> None:
+        create, resource = server.objects.create, server.resource
+        create(resource("serviceaccounts"), "ft", {"metadata": {"name": "sa"}})
+        rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+        create(resource(f"roles.{rbac}"), "ft", {"metadata": {"name": "r"}, "rules": rules})
+        subjects = [{"kind": "ServiceAccount", "name": "sa", "namespace": "ft"}]
+        bound = {"metadata": {"name": "b"}, "subjects": subjects, "roleRef": {"kind": "Role", "name": "r"}}
+        create(resource(f"rolebindings.{rbac}"), "ft", bound)
+        env = [{"name": "ACCOUNT", "value": "/var/run/secrets/kubernetes.io/serviceaccount"}]
+        make(server, "p", ASK, container={"env": env}, serviceAccountName="sa")
+        pod = await server.wait("pods", "ft", "p", phase("Succeeded", "Failed"))
+        assert output(server, pod).split() == ["200", "403"]
+
+    run(body, auth=True, tls=True)
+
+
+def test_output_can_be_read_and_followed_over_http() -> None:
+    code = "import os, time\nprint('one', flush=True)\nwhile not os.path.exists('/d/go'): time.sleep(.01)\nprint('two')"
+
+    async def body(server: ApiServer) -> None:
+        mount = {"volumeMounts": [{"name": "d", "mountPath": "/d"}]}
+        make(server, "p", code, container=mount, volumes=[{"name": "d", "emptyDir": {}}])
+        pod = await server.wait("pods", "ft", "p", phase("Running"))
+        while output(server, pod) != "one\n":
+            await asyncio.sleep(0.01)
+        path = "/api/v1/namespaces/ft/pods/p/log"
+
+        def read(**query: Any) -> Any:
+            with Client(server.url) as client:
+                return client.get(path, **query)
+
+        assert (await asyncio.to_thread(read)).body == "one\n"
+        following = asyncio.create_task(asyncio.to_thread(read, follow="true"))
+        (server.runtime.place(pod) / "volumes" / "d" / "go").touch()
+        assert (await following).body == "one\ntwo\n"
+        assert (await asyncio.to_thread(read, tailLines=1)).body == "two\n"
+        missing = await asyncio.to_thread(read, previous="true")
+        assert (missing.code, "previous terminated container" in missing.body["message"]) == (400, True)
+
+    run(body)
+
+
+def test_changed_config_map_reaches_a_pod_that_runs() -> None:
+    code = "import time\nwhile open('/f/a').read() != 'new': time.sleep(.01)"
+
+    async def body(server: ApiServer) -> None:
+        maps = server.resource("configmaps")
+        server.objects.create(maps, "ft", {"metadata": {"name": "c"}, "data": {"a": "old"}})
+        mount = {"volumeMounts": [{"name": "f", "mountPath": "/f"}]}
+        make(server, "p", code, container=mount, volumes=[{"name": "f", "configMap": {"name": "c"}}])
+        await server.wait("pods", "ft", "p", phase("Running"))
+        server.objects.patch(maps, "ft", "c", "application/merge-patch+json", {"data": {"a": "new"}})
+        await server.wait("pods", "ft", "p", phase("Succeeded"))
+
+    run(body)
+
+
+def test_sidecar_runs_beside_the_others_and_ends_after_them() -> None:
+    async def body(server: ApiServer) -> None:
+        side = {"name": "side", "image": "x", "restartPolicy": "Always", "command": [sys.executable, "-c", SLEEP]}
+        code = "import pathlib, time; p = pathlib.Path('/d/x'); p.touch()"
+        make(server, "p", code, container={"volumeMounts": [{"name": "d", "mountPath": "/d"}]},
+             initContainers=[side], volumes=[{"name": "d", "emptyDir": {}}])  # fmt: skip
+        pod = await server.wait("pods", "ft", "p", phase("Succeeded", "Failed"))
+        assert pod["status"]["phase"] == "Succeeded"
+        await server.wait(
+            "pods", "ft", "p", lambda now: "terminated" in now["status"]["initContainerStatuses"][0]["state"]
+        )
+        assert not marked(server.runtime.mark(pod, "side"))
+
+    run(body)
+
+
+def test_command_that_cannot_be_started() -> None:
+    async def body(server: ApiServer) -> None:
+        make(server, "p", "", container={"command": ["/no/such/program"]})
+        pod = await server.wait("pods", "ft", "p", phase("Succeeded", "Failed"))
+        assert (ended(pod)["exitCode"], ended(pod)["reason"]) == (128, "StartError")
 
     run(body)

@@ -56,13 +56,13 @@ class Access:
             raise unauthorized()
         return "system:anonymous"
 
-    def check(self, user: str, wanted: Target) -> None:
-        """Raise a 403 if a user may not do that."""
+    def check(self, user: str, wanted: Target, fields: str = "") -> None:
+        """Raise a 403 if a user may not do that; a field selector for one name makes a list a request for that name."""
         if not self.enforced or user == ADMIN:
             return
         resource = wanted.resource
         name = resource.plural + (f"/{wanted.sub}" if wanted.sub else "")
-        if self.allows(user, wanted.verb, resource.group, name, wanted.namespace, wanted.name):
+        if self.allows(user, wanted.verb, resource.group, name, wanted.namespace, wanted.name or _selected(fields)):
             return
         where = f'in the namespace "{wanted.namespace}"' if wanted.namespace else "at the cluster scope"
         what = f"resource {shown(name)} in API group {shown(resource.group)}"
@@ -104,6 +104,12 @@ class Access:
             user, spec.get("verb", ""), spec.get("group", ""), resource, spec.get("namespace", ""), spec.get("name", "")
         )
         return body | {"status": {"allowed": allowed}}
+
+
+def _selected(fields: str) -> str:
+    """The name in ``metadata.name=NAME`` ("Using RBAC Authorization", referring to resources)."""
+    key, _, name = fields.partition("=")
+    return name.lstrip("=") if key == "metadata.name" and "," not in name else ""
 
 
 def _groups(user: str) -> list[str]:

@@ -20,6 +20,7 @@ from .control import Control
 from .controllers import Controllers, first_objects
 from .faults import Faults
 from .handlers import Handlers
+from .jobs import Jobs
 from .kubelet import Kubelets
 from .logs import Logs
 from .objects import Objects
@@ -44,7 +45,8 @@ class ApiServer:
     ``nodes``: how many, named node-0 and so on, or their names; each has ``capacity`` besides the usual.
     ``history``: changes of one resource that a watch can go back; ``bookmark_s``: time between bookmarks, in seconds.
     ``auth``: ask for tokens and heed roles. ``tls``: serve HTTPS. ``tolerated_s``: how long pods tolerate a lost node.
-    ``start_s``, ``backoff_s``, ``node_grace_s``: see ``Kubelets`` and ``Cluster``.
+    ``start_s``, ``backoff_s``, ``node_grace_s``: see ``Kubelets`` and ``Cluster``. ``seed``: of uids, generated
+    names and faults that are drawn by chance.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class ApiServer:
         root: Path | None = None,
         images: Mapping[str, Sequence[str]] | None = None,
         environment: Mapping[str, str] | None = None,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         self.host, self.port, self.mode = host, port, mode
         self._nodes = [f"node-{each}" for each in range(nodes)] if isinstance(nodes, int) else list(nodes)
@@ -96,6 +98,7 @@ class ApiServer:
         self.kubelets.active = self.mode != "none"
         self.cluster = Cluster(self.objects, self.kubelets, node_grace_s)
         loops = [controllers.run()]
+        self.jobs = Jobs(self.objects, backoff_s) if self.mode != "none" else None
         if self.mode != "none":
             loops.append(Scheduler(self.handlers).run())
         first_objects(self.objects, self._namespaces)
@@ -137,6 +140,8 @@ class ApiServer:
     async def stop(self) -> None:
         """End all pods, watches and connections."""
         self.cluster.close()
+        if self.jobs is not None:
+            self.jobs.close()
         await self.kubelets.close()
         await self.web.close()
         for task in (*self._tasks, *self._later):

@@ -130,7 +130,7 @@ class Frontend:
             return web.Response(status=404, text="404 page not found\n")
         name = wanted.resource.plural + (f"/{wanted.sub}" if wanted.sub else "")
         self.calls[wanted.verb, name] += 1
-        self.access.check(user, wanted)
+        self.access.check(user, wanted, query.get("fieldSelector", ""))
         cached = query.get("resourceVersion") == "0"
         fault = self.faults.meet(wanted, cached)
         if fault is not None and not fault.after:
