@@ -71,8 +71,8 @@ class Objects:
         )
         if resource.namespaced:
             self._check_namespace(resource, namespace, meta.get("name", ""))
-        for each in self.admission:
-            each(resource, obj)
+        for admit in self.admission:
+            admit(resource, obj)
         strategy.check(resource, version, obj)
         if self.store.get(resource, namespace, meta["name"]) is not None:
             raise already_exists(resource, meta["name"])

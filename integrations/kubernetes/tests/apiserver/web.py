@@ -41,7 +41,7 @@ class Frontend:
         self.control: Control | None = None
         self._streams: dict[Watch, tuple[Target, web.BaseRequest]] = {}
         self.problems: list[Exception] = []
-        self._server: web.Server[web.BaseRequest] | None = None
+        self._server: web.Server | None = None
         self._runner: web.ServerRunner | None = None
         self._site: web.TCPSite | None = None
         self._tls: ssl.SSLContext | None = None
