@@ -16,7 +16,7 @@ PYTEST_ARGS ?=
 PYTEST_JOBS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
-INPUTS := pyproject.toml constraints.txt integrations/slurm/pyproject.toml
+INPUTS := pyproject.toml constraints.txt integrations/slurm/pyproject.toml $(addsuffix /pyproject.toml,$(addprefix integrations/,prometheus export opentelemetry))
 
 
 .PHONY: help env dev demo test check etcd long bench docs transcript picture format build clean
@@ -39,10 +39,10 @@ check: dev ## lint, format, types, import contracts, reference pages, tests
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m pytest -p no:cacheprovider -q -n $(PYTEST_JOBS) --dist worksteal $(if $(PYTEST_ARGS),$(PYTEST_ARGS),tests)
-	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -p no:cacheprovider -q -n 2 integrations) # whole clusters: not beside the others
+	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -p no:cacheprovider -q -n 3 --dist worksteal integrations) # whole clusters: not beside the others
 
 long: dev etcd ## run the long tests, and record the date in benchmarks/RESULTS.md
-	FTCORE_REQUIRE_ETCD=1 FTCORE_REQUIRE_HOSTS=1 FTCORE_REQUIRE_SLURM=1 $(BIN)/python benchmarks/long_tests.py
+	FTCORE_REQUIRE_ETCD=1 FTCORE_REQUIRE_HOSTS=1 FTCORE_REQUIRE_SLURM=1 FTCORE_REQUIRE_PROMETHEUS=1 $(BIN)/python benchmarks/long_tests.py
 
 bench: dev ## run every benchmark; each rewrites its section of benchmarks/RESULTS.md
 	@for file in $$(grep -l __main__ benchmarks/*.py | grep -v long_tests); do echo "make bench: $$file"; $(BIN)/python $$file; done
@@ -89,26 +89,26 @@ $(VENV)/.env-made: $(VENV)/.pip-made $(INPUTS)
 	@touch $@
 
 $(VENV)/.dev-made: $(VENV)/.env-made
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch]' -e integrations/slurm --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch]' -e integrations/slurm -e integrations/prometheus -e integrations/export -e integrations/opentelemetry --group dev
 	@touch $@
 
 $(VENV)/.docs-made: $(VENV)/.dev-made
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group docs
 	@touch $@
 
-# The tests of the etcd log use a real etcd server, and those of Slurm its daemons. Each test starts its own; none runs as
-# a service.
-DEBS := etcd-server etcd-client iproute2 slurmctld slurmd slurm-client munge
+# The tests of the etcd log use a real etcd server, those of Slurm its daemons, those of metrics a real Prometheus. Each
+# test starts its own; none runs as a service.
+DEBS := etcd-server etcd-client iproute2 slurmctld slurmd slurm-client munge prometheus
 etcd:
 	@PATH=$$PATH:/usr/sbin:/sbin; \
-	missing=; for each in "$${FTCORE_ETCD_BINARY:-etcd}" etcdctl ip slurmctld slurmd sbatch munged; do \
+	missing=; for each in "$${FTCORE_ETCD_BINARY:-etcd}" etcdctl ip slurmctld slurmd sbatch munged promtool; do \
 	    command -v "$$each" >/dev/null || missing="$$missing $$each"; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
-	say() { echo "make test:$$missing is missing ($$1): the tests of the etcd log, of hosts or of Slurm are skipped; to run them: apt-get install $(DEBS)" >&2; }; \
+	say() { echo "make test:$$missing is missing ($$1): the tests of the etcd log, of hosts, of Slurm or of Prometheus are skipped; to run them: apt-get install $(DEBS)" >&2; }; \
 	command -v apt-get >/dev/null || { say "apt-get not found"; exit 0; }; \
 	if [ "$$(id -u)" = 0 ]; then as_root=env; elif sudo -n true 2>/dev/null; then as_root='sudo -n env'; \
 	else say "no permission to install packages"; exit 0; fi; \
-	echo "make test: installing $(DEBS) for the tests of the etcd log, of hosts and of Slurm"; \
+	echo "make test: installing $(DEBS) for the tests of the etcd log, of hosts, of Slurm and of Prometheus"; \
 	$$as_root DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq $(DEBS) >/dev/null \
 	    || { $$as_root apt-get update -qq && $$as_root DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq $(DEBS) >/dev/null; } \
 	    || say "apt-get failed to install it"

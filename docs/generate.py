@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import api_examples
 import attrs
 from drawing import job_flow, named, to_mermaid_grouped
 
@@ -133,6 +134,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "simulation.md", NOTE + simulation_page()
     yield "worker.md", NOTE + worker_page()
     yield "torchrun.md", NOTE + torchrun_page()
+    yield "api/examples.md", NOTE + api_examples.page()
 
 
 def machine_page(machine: Machine) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ftcore.events import Event
     from ftcore.events.job import JobSpec
     from ftcore.logs import open_log, open_store
+    from ftcore.logs.formats import ExportFormat
     from ftcore.platforms import PlatformAdapter, open_platform
     from ftcore.ports import (
         CapacityChanged,
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     )
     from ftcore.runtime.agent.agent import Agent
     from ftcore.runtime.agent.config import AgentConfig, Outcome
+    from ftcore.runtime.agent.workers.pages import WorkerPage
     from ftcore.runtime.agent.workers.supervisor import LocalSupervisor, Output
     from ftcore.runtime.master.master import Master
+    from ftcore.runtime.observers import Observed, ObservedMaster, ObservedNode, ObserverAdapter
     from ftcore.runtime.wire.frames import Submission, submission
     from ftcore.runtime.wire.security import Security
 
@@ -46,6 +49,7 @@ _MODULES = {
     "CapacityChanged": "ftcore.ports",
     "Event": "ftcore.events",
     "EventLog": "ftcore.ports",
+    "ExportFormat": "ftcore.logs.formats",
     "JobSpec": "ftcore.events.job",
     "Launch": "ftcore.ports",
     "LaunchRequest": "ftcore.ports",
@@ -56,6 +60,10 @@ _MODULES = {
     "Master": "ftcore.runtime.master.master",
     "NodeEnded": "ftcore.ports",
     "NodeWarned": "ftcore.ports",
+    "Observed": "ftcore.runtime.observers",
+    "ObservedMaster": "ftcore.runtime.observers",
+    "ObservedNode": "ftcore.runtime.observers",
+    "ObserverAdapter": "ftcore.runtime.observers",
     "Occupant": "ftcore.ports",
     "Outcome": "ftcore.runtime.agent.config",
     "Output": "ftcore.runtime.agent.workers.supervisor",
@@ -67,6 +75,7 @@ _MODULES = {
     "Submission": "ftcore.runtime.wire.frames",
     "Supervisor": "ftcore.ports",
     "WorkerExit": "ftcore.ports",
+    "WorkerPage": "ftcore.runtime.agent.workers.pages",
     "open_log": "ftcore.logs",
     "open_platform": "ftcore.platforms",
     "open_store": "ftcore.logs",
@@ -79,6 +88,7 @@ __all__ = [
     "CapacityChanged",
     "Event",
     "EventLog",
+    "ExportFormat",
     "JobSpec",
     "Launch",
     "LaunchRequest",
@@ -89,6 +99,10 @@ __all__ = [
     "Master",
     "NodeEnded",
     "NodeWarned",
+    "Observed",
+    "ObservedMaster",
+    "ObservedNode",
+    "ObserverAdapter",
     "Occupant",
     "Outcome",
     "Output",
@@ -100,6 +114,7 @@ __all__ = [
     "Submission",
     "Supervisor",
     "WorkerExit",
+    "WorkerPage",
     "__version__",
     "open_log",
     "open_platform",

@@ -19,7 +19,14 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "pages"]
 
 root_doc = "README"
-include_patterns = ["*.md", "docs/*.md", "docs/**/*.md", "tests/golden/README.md", "benchmarks/RESULTS.md"]
+include_patterns = [
+    "*.md",
+    "docs/*.md",
+    "docs/**/*.md",
+    "integrations/*/README.md",
+    "tests/golden/README.md",
+    "benchmarks/RESULTS.md",
+]
 exclude_patterns = ["**/.*", "build", "dist", "examples", "ftcore", "docs/site"]
 
 myst_heading_anchors = 4

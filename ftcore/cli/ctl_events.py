@@ -4,24 +4,19 @@ import argparse
 import sys
 import time
 from collections.abc import AsyncIterator
-from typing import Any
-
-import msgspec
 
 from ftcore.cli.ctl_lines import style_of, summary
 from ftcore.cli.ctl_output import clock, columns, date, paint, print_json, say, wants_colour
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound, Truncated
-from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
-from ftcore.events.policy import PolicyLoaded
 from ftcore.events.registry import Kind
 from ftcore.ids import Seq
 from ftcore.launch.hints import hinted
-from ftcore.policies.targets import hidden
 from ftcore.ports import AppendOnlyLog
+from ftcore.replay.as_json import event_json
 from ftcore.replay.select import Bound, Names, Selection, Selector
-from ftcore.wording import printable, timestamp_fields
+from ftcore.wording import printable
 
 TYPE_WIDTH = 22
 
@@ -98,24 +93,6 @@ async def settled_bound(bound: Bound | None, log: AppendOnlyLog) -> Bound | None
 
 def _show_json(event: Event) -> None:
     print_json(event_json(event))
-
-
-def event_json(event: Event) -> dict[str, Any]:
-    """An event with all fields of its envelope; URLs in a policy are reduced to their scheme.
-
-    The id is an object named ``event_id``, because ``id`` is a string in all other output.
-    """
-    fields: dict[str, Any] = msgspec.structs.asdict(event)
-    fields = {"seq": event.seq, "event_id": event.id._asdict()} | {k: v for k, v in fields.items() if k != "id"}
-    data = payload_to_json(event.data)
-    at = event.at
-    fields["at"] = None if at is None else {**timestamp_fields("wall", at.wall), "mono_ns": at.mono, "boot": at.boot}
-    fields = {key: value for name, field in fields.items() for key, value in _json_fields(name, field).items()}
-    return {**fields, "data": hidden(data) if isinstance(event.data, PolicyLoaded) else data}
-
-
-def _json_fields(name: str, value: Any) -> dict[str, Any]:
-    return timestamp_fields(name, value) if name == "time" else {name: value}
 
 
 class Lines:

@@ -232,8 +232,9 @@ def _add_log_tools(commands: Any) -> None:
     export = _command(
         commands,
         "export",
-        "Write the log to a file that ftctl can read on any machine.",
-        "ftctl export -o demo.ftlog\nftctl --store file:demo.ftlog explain\nftctl export -o - | gzip > demo.ftlog.gz",
+        "Write the log to a file that ftctl can read on any machine, or in a format of an installed package.",
+        "ftctl export -o demo.ftlog\nftctl --store file:demo.ftlog explain\nftctl export -o - | gzip > demo.ftlog.gz\n"
+        "ftctl export --format parquet -o demo.parquet",
     )
     _add_common(export, *[argparse.SUPPRESS] * 3)
     export.add_argument(
@@ -244,6 +245,23 @@ def _add_log_tools(commands: Any) -> None:
         help="output file, usually NAME.ftlog; an existing archive is overwritten, any other file is refused; - for "
         "standard output",
     )
+    export.add_argument(
+        "--format",
+        default="ftlog",
+        metavar="NAME",
+        help="ftlog, which ftctl reads, or a format of an installed package; default: ftlog",
+    )
+    observe = _command(
+        commands,
+        "observe",
+        "Run an observer of an installed package, such as an endpoint for Prometheus, beside a job without "
+        "`ftrun --observe`, or over the log of a finished one.",
+        "ftctl --job demo observe prometheus://127.0.0.1:9400\nftctl --store file:demo.ftlog observe prometheus:",
+    )
+    _add_common(observe, *[argparse.SUPPRESS] * 3)
+    observe.add_argument("url", metavar="URL", help="URL of the observer, as of `ftrun --observe`")
+    observe.add_argument("--once", action="store_true", help="end at the end of the log, as it is now")
+    observe.add_argument("--until-parent", type=int, default=0, help=argparse.SUPPRESS)
     _reading(
         commands,
         "salvage",

@@ -1,6 +1,7 @@
 """``ftctl replay`` and ``ftctl export``."""
 
 import argparse
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from ftcore.cli.ctl_store import current_state, opened
 from ftcore.errors import NotFound
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
-from ftcore.logs.outfile import STDOUT
+from ftcore.logs.formats import FTLOG, ExportFormat, export_format
+from ftcore.logs.outfile import STDOUT, FileKind, OutFile
 from ftcore.policies.targets import hidden
 from ftcore.replay.verify import VerifyReport, verify_async
 from ftcore.states.model import JobState, digest
@@ -96,13 +98,32 @@ def _event_json(event: Event | None) -> dict[str, Any] | None:
 
 
 async def export_log(args: argparse.Namespace) -> int:
-    """Write the log to a file, or to standard output."""
+    """Write the log to a file, or to standard output, as an archive or in a format of an installed package."""
     from ftcore.logs.archive import ArchiveWriter, copy
 
     path = None if args.output == STDOUT else Path(args.output)
+    if args.format != FTLOG:
+        return await _export_as(export_format(args.format), path, args)
     async with opened(args) as log:
         with ArchiveWriter(path, log.job) as writer:
             await copy(log, writer)
     where = written(path, "the archive" if writer.replaced else "")
     say(f"wrote {plural(writer.events, 'event')} of {log.job} to {where}")
+    return 0
+
+
+async def _export_as(form: ExportFormat, path: Path | None, args: argparse.Namespace) -> int:
+    read = 0
+
+    async def counted(events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+        nonlocal read
+        async for event in events:
+            read += 1
+            yield event
+
+    async with opened(args) as log:
+        with OutFile(path, FileKind(name=form.name, begins=form.begins, mode=0o600)) as out:
+            await form.write(log.job, counted(log.read()), out)
+    where = written(path, "the file" if out.replaced else "")
+    say(f"wrote {plural(read, 'event')} of {log.job} to {where}")
     return 0

@@ -31,6 +31,7 @@ _COMMANDS = {
     "explain": "ctl_incidents.explain",
     "replay": "ctl_replay.replay",
     "export": "ctl_replay.export_log",
+    "observe": "ctl_observe.observe",
     "salvage": "ctl_salvage.salvage",
     "machines": "ctl_machines.machines",
     "completion": "ctl_machines.completion",

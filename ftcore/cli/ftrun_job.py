@@ -22,6 +22,7 @@ from ftcore.launch import lean  # noqa: F401  # isort: skip -- first of all
 from ftcore.cli import options
 from ftcore.cli.batch_flags import with_batch
 from ftcore.cli.torchrun_flags import Treatment, having
+from ftcore.cli.watching_flags import observed
 from ftcore.errors import INTERRUPTED, FtcoreError, UsageError
 from ftcore.events.job import JobSpec
 from ftcore.ids import Round
@@ -49,6 +50,7 @@ from ftcore.runtime.agent.workers import launchable, processes
 from ftcore.runtime.agent.workers.supervisor import LINE_PREFIX, STDERR, STDOUT, Output
 from ftcore.runtime.agent.workers.warm_start import Started
 from ftcore.runtime.logging import configure
+from ftcore.runtime.observers import problems
 from ftcore.runtime.wire.frames import Submission
 from ftcore.runtime.wire.security import Security
 from ftcore.states.world import impossible, next_size, usable
@@ -108,6 +110,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
     args.job = _job_name(args)
     args.store = _store(args)
     args.platform = _platform(parser, args)
+    _check_observers(args)
     if args.local_nodes is not None and args.local_place < 0:
         if args.local_nodes < 1:
             parser.error(f"--local-nodes: found {args.local_nodes}; expected at least 1")
@@ -158,6 +161,13 @@ def _check_file_limit(slots: int) -> None:
             "raise it, or starts may fail",
             file=sys.stderr,
         )
+
+
+def _check_observers(args: argparse.Namespace) -> None:
+    """Refuse wrong URLs of observers, and warn of what would keep them from working on this host."""
+    if args.local_parent < 0:
+        for problem in problems(observed(args.observe)):
+            print(f"ftrun: {problem}", file=sys.stderr)
 
 
 def _check_script(spec: JobSpec) -> None:
@@ -344,6 +354,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
             platform=args.platform,
             nodes=spec.nodes_max,
             log_level=args.log_level,
+            observe=observed(args.observe),
         ),
         output=_output(parser, args),
         preload=options.preload(parser, args),

@@ -29,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--keep-events", type=int, default=Sizes().keep, help="number of events kept in the store")
     parser.add_argument("--snapshot-events", type=int, default=Sizes().snapshot, help="events between two snapshots")
     parser.add_argument("--log-level", default="warning", help="debug, info, warning or error")
+    parser.add_argument("--observe", type=_words, default=(), help="JSON list: URLs of observers")
     return master.run(Candidacy(**vars(parser.parse_args(argv))))
 
 

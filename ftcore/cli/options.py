@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from ftcore.batch import BatchRule
 from ftcore.cli.torchrun_flags import Treatment, having
+from ftcore.cli.watching_flags import add_watching
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
 from ftcore.version import __version__
 
@@ -87,6 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_log(parser)
     _add_running(parser)
     _add_output(parser)
+    add_watching(parser, _add)
     ignored = parser.add_argument_group("torchrun's flags that are accepted and ignored, with a note")
     for name, why in having(Treatment.UNUSED).items():
         _add(ignored, f"--{name}", help=why)

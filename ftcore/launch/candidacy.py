@@ -40,6 +40,7 @@ class Candidacy:
         nodes: largest number of nodes of the job; many nodes need a longer lease.
         standby: the process ends with the current run.
         log_level: debug, info, warning or error.
+        observe: URLs of observers (``runtime/observers.py``).
     """
 
     store: str
@@ -54,6 +55,7 @@ class Candidacy:
     nodes: int = 1
     standby: bool = False
     log_level: str = "warning"
+    observe: tuple[str, ...] = ()
 
     def target(self) -> str:
         """The gRPC target to serve on.

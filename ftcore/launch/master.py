@@ -13,6 +13,7 @@ import sys
 from ftcore.errors import FtcoreError
 from ftcore.ids import JobName
 from ftcore.launch.candidacy import MASTER_PREFIX, Candidacy
+from ftcore.launch.observing import ObserverProcesses
 from ftcore.launch.security import credentials
 from ftcore.logs import open_store
 from ftcore.logs.archived import JoinedLog
@@ -64,6 +65,7 @@ async def _lead(candidacy: Candidacy) -> None:
     own = await store.open(JobName(candidacy.job))
     archive = candidacy.archive
     kept = FileArchive(archive, log.job) if archive else None
+    observers = ObserverProcesses(candidacy)
     master = Master(
         JoinedLog(log, archive),
         listen=candidacy.target(),
@@ -74,6 +76,7 @@ async def _lead(candidacy: Candidacy) -> None:
         timing=timing,
         standby=candidacy.standby,
         retention=RetentionConfig(log=own, archive=kept, sizes=_sizes(candidacy)),
+        on_leading=observers.start,
     )
     running = asyncio.create_task(master.run())
     loop = asyncio.get_running_loop()
@@ -84,6 +87,7 @@ async def _lead(candidacy: Candidacy) -> None:
     except asyncio.CancelledError:
         pass
     finally:
+        await observers.end()
         await log.close()
         await store.close()
 

@@ -4,21 +4,25 @@ House rules: the only input is events; no clock or store is read. ``read`` and `
 one pass over a log can serve several.
 """
 
+from ftcore.replay.as_json import event_json
 from ftcore.replay.explain import Explainer, Failure, Incident
 from ftcore.replay.phases import Phases
 from ftcore.replay.reading import Folder, Reader, fold_log, fold_log_async, read, read_async
 from ftcore.replay.verify import Mismatch, Verifier, VerifyReport, verify, verify_async
+from ftcore.states.model import JobState
 
 __all__ = [
     "Explainer",
     "Failure",
     "Folder",
     "Incident",
+    "JobState",
     "Mismatch",
     "Phases",
     "Reader",
     "Verifier",
     "VerifyReport",
+    "event_json",
     "fold_log",
     "fold_log_async",
     "read",

@@ -239,10 +239,15 @@ class _OpenIncident:
 
 
 class Explainer:
-    """A reader that collects incidents; ``incidents()`` returns those that were opened so far."""
+    """A reader that collects incidents; ``incidents()`` returns those that were opened so far.
 
-    def __init__(self) -> None:
+    Args:
+        keep: the newest incidents to keep, at least 1; None: all.
+    """
+
+    def __init__(self, keep: int | None = None) -> None:
         self._state = JobState()
+        self._keep = keep
         self._cases: list[_OpenIncident] = []
         self._open: _OpenIncident | None = None
         self._pause: _OpenIncident | None = None
@@ -319,6 +324,15 @@ class Explainer:
         """Every incident that was opened, oldest first."""
         return [_incident_of(case) for case in self._cases]
 
+    def newest(self) -> Incident | None:
+        """The incident that was opened last; None: none was opened."""
+        return _incident_of(self._cases[-1]) if self._cases else None
+
+    @property
+    def state(self) -> JobState:
+        """The folded state after the last event, not to be changed."""
+        return self._state
+
     def _note_decision(self, event: Event, fact: Event) -> None:
         data = event.data
         if type(data) is IncidentOpened:
@@ -382,6 +396,8 @@ class Explainer:
             finished=dict(self._finished),
         )
         self._cases.append(case)
+        if self._keep is not None:
+            del self._cases[: -self._keep]
         self._open = case
 
 

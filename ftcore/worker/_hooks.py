@@ -7,7 +7,8 @@ House rules: a hook never raises into the training step, and costs a few microse
 the hooks: traced hooks break graphs and warn on every rank. Only the first optimizer is counted, so that a script with
 two of them (a GAN) does not count every step twice. The Adam family has its step number in its state and in
 checkpoints: it is read once, so a resumed run continues to count. It is never read from a device, which would
-synchronize. Steps of other optimizers, and backward passes, are signs of progress.
+synchronize. Steps of other optimizers, and backward passes, are signs of progress. ``torch.distributed.checkpoint``
+steps an optimizer that has no state, to give it one, when it saves or loads; that is no step of the training.
 """
 
 import functools
@@ -15,11 +16,17 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
 from ftcore.worker import _groups
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._progress import progress
+
+
+STATE_DICT: Final = "torch.distributed.checkpoint.state_dict"
+CALLERS: Final = 12
+"""Frames between a hook and what has called the optimizer's step, at most: its own and those of wrappers."""
 
 
 class _StepCounter:
@@ -29,6 +36,8 @@ class _StepCounter:
         self._first: weakref.ref[Any] | None = None
 
     def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if _makes_empty_state():
+            return
         if self._first is None or self._first() is None:
             self._first = weakref.ref(optimizer)
             step = _step_in_state(optimizer)
@@ -42,6 +51,20 @@ class _StepCounter:
             return
         self._progress.stepped()
         self._boundary.stepped()
+
+
+def _makes_empty_state() -> bool:
+    """Whether ``torch.distributed.checkpoint`` steps an optimizer to give it a state."""
+    if STATE_DICT not in sys.modules:
+        return False
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(CALLERS):
+        if frame is None:
+            break
+        if frame.f_code.co_name == "_init_optim_state" and frame.f_globals.get("__name__") == STATE_DICT:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _step_in_state(optimizer: Any) -> int | None:

@@ -218,7 +218,12 @@ class TrainingJob:
                 self._say(f"step {step} was not saved: {error}; training goes on")
 
     def steps(
-        self, until: int | None = None, *, save_every: int = 1, persist_every: int | Literal["auto"] = "auto"
+        self,
+        until: int | None = None,
+        *,
+        save_every: int = 1,
+        persist_every: int | Literal["auto"] = "auto",
+        start: int = 0,
     ) -> Iterator[TrainingStep]:
         """Restore the state, and yield the steps that remain.
 
@@ -230,19 +235,21 @@ class TrainingJob:
                 forward and backward delays the optimizer's step.
             persist_every: save to storage after every so many steps; 0: only the last step, and on request. ``auto``:
                 the master chooses the number from the time that a save takes and the job's failures.
+            start: steps that were completed before, if nothing is restored: the script has loaded a checkpoint of its
+                own.
 
         Raises:
             ValueError: a number is below 0, or ``persist_every`` is another text.
             CheckpointError: see ``load``.
         """
         chosen: Any = 0 if persist_every == "auto" else persist_every
-        if not isinstance(chosen, int) or min(save_every, chosen, until or 0) < 0:
-            found = f"{until}, {save_every}, {persist_every}"
+        if not isinstance(chosen, int) or min(save_every, chosen, until or 0, start) < 0:
+            found = f"{until}, {save_every}, {persist_every}, {start}"
             raise ValueError(f"expected numbers of at least 0, or 'auto' for persist_every; found {found}")
         self._save_every, self._persist_every, self._until = save_every, chosen, until
         if persist_every == "auto":
             self._leave_interval()
-        return self._steps(self.load())
+        return self._steps(self.load() or start)
 
     def _leave_interval(self) -> None:
         """Leave the interval of saves to storage to the master, if there is a storage."""
@@ -277,6 +284,8 @@ class TrainingJob:
         if self._stager is None or self._keeper is None:
             return
         self._stager.flush()
+        if not os.environ.get(CHECKPOINTS_ENV):
+            return  # ftrun has no --checkpoints: nothing is written
         for why in self._keeper.written(within_s):
             self._say(f"the last checkpoint was not written: {why}")
 

@@ -34,6 +34,7 @@ class ProgressCounter:
         self._step = 0
         self._absolute = False
         self._watch: ProcessDetectors | None = None
+        self._values: tuple[float | None, float | None] = (None, None)
         self._stepped_at = 0
         self._waited = 0
         self.reported = False
@@ -90,19 +91,20 @@ class ProgressCounter:
     def report(self, step: int, loss: float | None, grad_norm: float | None) -> None:
         """Record a step that the script reports as complete."""
         counted = self._steps > 0 and not self.reported  # the optimizer hook has counted this step already
+        again = self.reported and self._absolute and step == self._step and self._steps > 0
         self.reported = True
         if self._page is None:
             return
-        if counted:
-            pass
-        elif step != self._step or not self._absolute or not self._steps:
+        if not counted and not again:
             self._steps += 1
         self._step = step
         self._absolute = True
         mono = time.monotonic_ns()
         if not counted:
             self._pace(mono)
-        self._page.write(self._steps, step, True, mono, loss, grad_norm)
+        before = self._values if again else (None, None)  # a loss that was reported before the end of its step stays
+        self._values = (before[0] if loss is None else loss, before[1] if grad_norm is None else grad_norm)
+        self._page.write(self._steps, step, True, mono, *self._values)
         if loss is not None or grad_norm is not None:
             if self._watch is None:
                 self.watch(LOSS_LIMIT, NORM_LIMIT, None, WARMUP_STEPS)

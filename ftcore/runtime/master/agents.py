@@ -171,17 +171,22 @@ class Agents:
         for session in self.sessions.values():
             session.end()
 
-    def list_nodes(self, after: str, heard_s: Callable[[Session], float]) -> frames.NodesSeen:
+    def list_nodes(
+        self, after: str, heard_s: Callable[[Session], float], lag: tuple[int, float] = (0, 0.0)
+    ) -> frames.NodesSeen:
         """A page of the connected nodes and their last heartbeats, by name.
 
         Args:
             after: the page begins after this name.
             heard_s: returns the seconds since a session's last frame.
+            lag: facts that are not in the log yet, and the seconds for which the oldest has waited.
         """
         names = sorted(name for name in self.sessions if name > after)
         return frames.NodesSeen(
             tuple(_seen(self.sessions[name], heard_s) for name in names[: frames.NODES_MAX]),
             more=len(names) > frames.NODES_MAX,
+            waiting=lag[0],
+            wait_s=round(lag[1], 3),
         )
 
     def beats(self, round_: int) -> Iterable[frames.Beat]:
@@ -191,4 +196,5 @@ class Agents:
 
 
 def _seen(session: Session, heard_s: Callable[[Session], float]) -> frames.NodeSeen:
-    return frames.NodeSeen(session.node, round(heard_s(session), 3), session.beat, session.about)
+    _, step_s, own_s = session.pace
+    return frames.NodeSeen(session.node, round(heard_s(session), 3), session.beat, session.about, step_s, own_s)

@@ -48,6 +48,7 @@ class Master:
             log whose last run has ended.
         retention: limits the size of the log; None: snapshots only.
         parts: other dependencies.
+        on_leading: called when this master begins to lead.
 
     Attributes:
         term: the work as leader; None: this process has never led.
@@ -67,8 +68,10 @@ class Master:
         standby: bool = False,
         retention: RetentionConfig | None = None,
         parts: MasterParts | None = None,
+        on_leading: Callable[[], None] = lambda: None,
     ) -> None:
         self.log = log
+        self._on_leading = on_leading
         self.phase: MasterPhase = MasterPhase.CANDIDATE
         self.term: Term | None = None
         self._parts = parts or MasterParts()
@@ -174,6 +177,7 @@ class Master:
         await term.begin()
         self.term = term
         self._step("folded")
+        self._on_leading()
         if not self._follower.run_has_ended():  # the run can end during the failover
             await term.run()
 
@@ -219,7 +223,8 @@ class Master:
         known = (inquiry.job, inquiry.protocol) == (self.log.job, frames.PROTOCOL)
         if self.term is None or not self.leading or not known:
             return frames.NodesSeen((), more=False, leading=False)
-        return self.term.agents.list_nodes(inquiry.after, self.term.liveness.heard_s)
+        term = self.term
+        return term.agents.list_nodes(inquiry.after, term.liveness.heard_s, term.sequencer.lag())
 
     async def command(self, request: frames.Command) -> frames.CommandReply:
         """Answer an operator's command."""

@@ -56,6 +56,7 @@ class _Entry:
     fact: Fact
     done: asyncio.Future[Seq]
     holds: Callable[[], bool]
+    since: int
     seq: Seq = Seq(0)
 
 
@@ -118,6 +119,7 @@ class Sequencer:
         self._queue: deque[_Entry] = deque()
         self._wake = asyncio.Event()
         self._committing = False
+        self._under_way: list[_Entry] = []
 
     def submit(self, fact: Fact, holds: Callable[[], bool] = lambda: True) -> asyncio.Future[Seq]:
         """Queue a fact.
@@ -130,9 +132,15 @@ class Sequencer:
             A future with the fact's seq, done once it is durable; 0 if the fact is a duplicate or no longer holds.
         """
         done: asyncio.Future[Seq] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Entry(fact, done, holds))
+        self._queue.append(_Entry(fact, done, holds, self.clock.mono()))
         self._wake.set()
         return done
+
+    def lag(self) -> tuple[int, float]:
+        """Number of submitted facts that are not durable, and the seconds for which the oldest has waited."""
+        waiting = len(self._under_way) + len(self._queue)
+        oldest = next(iter([*self._under_way[:1], *list(self._queue)[:1]]), None)
+        return waiting, (self.clock.mono() - oldest.since) / 1e9 if oldest is not None else 0.0
 
     @property
     def ahead(self) -> bool:
@@ -155,6 +163,7 @@ class Sequencer:
     async def _commit_next(self) -> None:
         appended = Seq(self.state.seq)
         batch = self._next_batch()
+        self._under_way = batch.entries
         durable: list[Event] = []
         parts = deque(_parts(batch.groups))
         while parts:
@@ -177,6 +186,7 @@ class Sequencer:
             self._committed(durable)
         if batch.poison:
             await self._park(batch.entries[-1].fact, batch.poison)
+        self._under_way = []
         for entry in batch.entries:
             if not entry.done.done():
                 entry.done.set_result(entry.seq)

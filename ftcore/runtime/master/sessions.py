@@ -28,6 +28,7 @@ class Session:
         sent_at: when the keep-alive check last found that a frame had been sent, in monotonic nanoseconds.
         sent: a frame was sent since that check.
         mark: returns the end of the durable log.
+        pace: the round, and seconds per step and of own work, of the last heartbeat that had them.
     """
 
     node: str
@@ -39,11 +40,14 @@ class Session:
     sent_at: int = 0
     sent: bool = False
     mark: Callable[[], DurableMark | None] = lambda: None
+    pace: tuple[int, float | None, float | None] = (0, None, None)
 
     def take(self, beat: frames.Beat) -> None:
         """Store a heartbeat."""
         if beat.about is not None:
             self.about = self.about.updated(beat.about)
+        if beat.whole_s is not None or beat.round != self.pace[0]:
+            self.pace = (beat.round, beat.whole_s, beat.own_s)
         self.beat = beat
 
     def send(self, frame: frames.FromMaster) -> None:

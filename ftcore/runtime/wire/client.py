@@ -81,13 +81,22 @@ async def nodes_seen(
         Unreachable: the master does not answer, or no longer leads.
         Refused: the master refuses the caller.
     """
-    found: list[frames.NodeSeen] = []
+    pages = await look(transport, target, job, security=security, timeout_s=timeout_s)
+    return [seen for page in pages for seen in page.nodes]
+
+
+async def look(
+    transport: Transport, target: str, job: str, *, security: Security, timeout_s: float = 10.0
+) -> list[frames.NodesSeen]:
+    """The master's memory, in pages, of which there is at least one; arguments and errors as of ``nodes_seen``."""
+    found: list[frames.NodesSeen] = []
     while True:
-        inquiry = frames.Inquiry(protocol=frames.PROTOCOL, job=job, after=found[-1].node if found else "")
+        after = found[-1].nodes[-1].node if found else ""
+        inquiry = frames.Inquiry(protocol=frames.PROTOCOL, job=job, after=after)
         reply = await _send(transport, target, job, inquiry, whoami(), security, timeout_s)
         if not isinstance(reply, frames.NodesSeen) or not reply.leading:
             raise Unreachable(_unreachable(target, job, "it does not lead"))
-        found += reply.nodes
+        found.append(reply)
         if not reply.more:
             return found
 

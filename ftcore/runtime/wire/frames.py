@@ -429,12 +429,15 @@ class NodeSeen(msgspec.Struct, frozen=True):
         heard_s: seconds since its last frame.
         beat: its last heartbeat.
         about: its description of itself.
+        step_s, own_s: ``whole_s`` and ``own_s`` of the last heartbeat of its round that had them; None: none had.
     """
 
     node: str
     heard_s: float
     beat: Beat | None
     about: NodeInfo
+    step_s: float | None = None
+    own_s: float | None = None
 
 
 class NodesSeen(msgspec.Struct, frozen=True, tag_field="f", tag="nodes"):
@@ -444,11 +447,15 @@ class NodesSeen(msgspec.Struct, frozen=True, tag_field="f", tag="nodes"):
         nodes: at most ``NODES_MAX`` of them.
         more: there are further nodes after the last one.
         leading: the answering master leads; otherwise ``nodes`` is empty.
+        waiting: facts that are not in the log yet.
+        wait_s: seconds for which the oldest of them has waited.
     """
 
     nodes: tuple[NodeSeen, ...]
     more: bool
     leading: bool = True
+    waiting: int = 0
+    wait_s: float = 0.0
 
 
 FromAgent: TypeAlias = Hello | Facts | Beat | Command | Inquiry | Standby | AuthRequest | AuthProof | AuthReject

@@ -1,6 +1,7 @@
 """``ftctl slurm``: writes batch scripts, and is what they run."""
 
 import argparse
+import contextlib
 import os
 import shutil
 import stat
@@ -131,7 +132,8 @@ async def _deputy(args: argparse.Namespace) -> int:
         requeues=args.requeues,
         directory=_directory(args) / job_name(env),
     )
-    return await Deputy(ending, int(env["SLURM_NODEID"]), args.lead, owns_log=args.owns_log).run()
+    with (ending.directory / "deputy.log").open("a", buffering=1) as log, contextlib.redirect_stderr(log):
+        return await Deputy(ending, int(env["SLURM_NODEID"]), args.lead, owns_log=args.owns_log).run()
 
 
 def _directory(args: argparse.Namespace) -> Path:

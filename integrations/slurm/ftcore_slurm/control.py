@@ -24,6 +24,9 @@ ANSWER_S: Final = 20.0
 CONNECT_S: Final = 1.0
 """Longest time to connect to a node that lives."""
 
+CONNECTIONS: Final = 64
+"""Nodes that are connected to at the same time."""
+
 _AWAY: Final = ("Unable to contact slurm controller", "Socket timed out", "Connection refused")
 """Messages of a controller that does not answer; what else fails is refused."""
 
@@ -85,6 +88,8 @@ async def ask(*argv: str, timeout_s: float = ANSWER_S, env: Mapping[str, str] | 
             await process.wait()
     if process.returncode == 0:
         return out.decode(errors="replace")
+    if process.returncode is not None and process.returncode < 0:  # Slurm ends a job, and this with it
+        raise Unreachable(f"{argv[0]} was ended by signal {-process.returncode}")
     text = err.decode(errors="replace").strip().replace("\n", "; ") or f"exit code {process.returncode}"
     if any(each in text for each in _AWAY):
         raise Unreachable(text)
@@ -116,9 +121,24 @@ async def incarnation_of(job: str) -> tuple[int, str]:
     Raises:
         Unreachable, Refused: as ``ask``.
     """
-    words = (await ask("scontrol", "--oneliner", "show", "job", job)).split()
-    fields = dict(word.partition("=")[::2] for word in words)
+    fields = await _job(job)
     return int(fields.get("Restarts", "0")), fields.get("BatchHost", "")
+
+
+async def exclude(job: str, nodes: Sequence[str]) -> None:
+    """Have Slurm start a pending job on none of these nodes, and on none that were excluded before.
+
+    Raises:
+        Unreachable, Refused: as ``ask``.
+    """
+    before = (await _job(job)).get("ExcNodeList", "(null)")
+    listed = ",".join([*([before] if before != "(null)" else []), *nodes])
+    await ask("scontrol", "update", f"JobId={job}", f"ExcNodeList={listed}")
+
+
+async def _job(job: str) -> dict[str, str]:
+    words = (await ask("scontrol", "--oneliner", "show", "job", job)).split()
+    return dict(word.partition("=")[::2] for word in words)
 
 
 async def views_of(nodes: Sequence[str]) -> dict[str, NodeView]:
@@ -167,25 +187,51 @@ async def seconds_left(job: str) -> float | None:
         return None  # UNLIMITED, INVALID
 
 
-async def address_of(node: str) -> tuple[str, int]:
-    """The address at which Slurm reaches a node, and its slurmd's port.
+async def addresses_of(nodes: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """The addresses at which Slurm reaches nodes, and the ports of their slurmd, by name.
 
     Raises:
-        Unreachable, Refused: as ``ask``.
+        Unreachable: as ``ask``.
+        Refused: as ``ask``, or Slurm gives no address of one of them.
     """
-    words = (await ask("scontrol", "--oneliner", "show", "node", node)).split()
-    fields = dict(word.partition("=")[::2] for word in words)
-    if "NodeAddr" not in fields:
-        raise Refused(f"Slurm gives no address of node {node}")
-    if "Port" not in fields:
-        lines = (line.partition("=") for line in (await ask("scontrol", "show", "config")).splitlines())
-        fields["Port"] = next((value for name, _, value in lines if name.strip() == "SlurmdPort"), "6818")
-    return fields["NodeAddr"], int(fields["Port"].strip().partition("-")[0])
+    found: dict[str, tuple[str, int]] = {}
+    default = ""
+    for line in (await ask("scontrol", "--oneliner", "show", "node", ",".join(nodes))).splitlines():
+        fields = dict(word.partition("=")[::2] for word in line.split())
+        if "NodeAddr" not in fields or "NodeName" not in fields:
+            continue
+        if "Port" not in fields:
+            default = default or await _slurmd_port()
+        port = fields.get("Port", default)
+        found[fields["NodeName"]] = fields["NodeAddr"], int(port.strip().partition("-")[0])
+    if missing := [node for node in nodes if node not in found]:
+        raise Refused(f"Slurm gives no address of {', '.join(missing)}")
+    return found
 
 
-async def is_reachable(node: str) -> bool:
-    """Whether a node's slurmd can be connected to: Slurm itself notices only later that a node is dead."""
-    address, port = await address_of(node)
+async def _slurmd_port() -> str:
+    lines = (line.partition("=") for line in (await ask("scontrol", "show", "config")).splitlines())
+    return next((value for name, _, value in lines if name.strip() == "SlurmdPort"), "6818")
+
+
+async def unreachable(nodes: Sequence[str]) -> list[str]:
+    """Those nodes whose slurmd cannot be connected to: Slurm itself notices only later that a node is dead.
+
+    Raises:
+        Unreachable, Refused: as ``addresses_of``.
+    """
+    places = await addresses_of(nodes) if nodes else {}
+    together = asyncio.Semaphore(CONNECTIONS)
+
+    async def answers(node: str) -> bool:
+        async with together:
+            return await _accepts(*places[node])
+
+    found = await asyncio.gather(*map(answers, nodes))
+    return [node for node, well in zip(nodes, found, strict=True) if not well]
+
+
+async def _accepts(address: str, port: int) -> bool:
     try:
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(address, port)

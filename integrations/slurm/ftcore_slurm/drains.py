@@ -5,21 +5,17 @@ nodes does not take them from others.
 """
 
 import asyncio
-import logging
-from typing import Any, Final
+from typing import Final
 
-from ftcore import Event, open_log
+from ftcore import Event
 from ftcore.errors import FtcoreError
 from ftcore_slurm import control
 from ftcore_slurm.ending import say
-from ftcore_slurm.platform import host_of
+from ftcore_slurm.environment import host_of
+from ftcore_slurm.following import new_events
 
 RETURN_S: Final = 30.0
 """How long a lost node has to come back, as itself or as an agent that was started anew on its host."""
-
-RETRY_S: Final = 5.0
-
-logger = logging.getLogger(__name__)
 
 
 class NodeDrains:
@@ -34,30 +30,15 @@ class NodeDrains:
         self._store, self._job = store, job
         self._waiting: dict[str, asyncio.Task[None]] = {}
         self._why: dict[str, str] = {}
-        self._seq: Any = 0
 
     async def run(self) -> None:
-        """Follow it until cancelled; a log that is away is tried again."""
+        """Follow it until cancelled."""
         try:
-            while True:
-                try:
-                    await self._follow()
-                except FtcoreError as error:
-                    logger.debug("the log cannot be followed: %s", error)
-                await asyncio.sleep(RETRY_S)
+            async for event in new_events(self._store, self._job):
+                self._handle(event)
         finally:
             for task in self._waiting.values():
                 task.cancel()
-
-    async def _follow(self) -> None:
-        log = await open_log(self._store, self._job)
-        try:
-            self._seq = self._seq or await log.last_seq()
-            async for event in log.follow(self._seq):
-                self._seq = event.seq
-                self._handle(event)
-        finally:
-            await log.close()
 
     def _handle(self, event: Event) -> None:
         node = getattr(event.data, "node", "")
@@ -80,7 +61,7 @@ class NodeDrains:
     async def _drain(self, host: str, why: str, wait_s: float, unless_reachable: bool) -> None:
         await asyncio.sleep(wait_s)
         try:
-            if unless_reachable and await control.is_reachable(host):
+            if unless_reachable and not await control.unreachable([host]):
                 return
             await control.drain(host, why)
             say(f"Slurm drains {host}: {why}")

@@ -11,11 +11,15 @@ import attrs
 
 from ftcore.errors import FtcoreError, Refused, Unreachable
 from ftcore_slurm import control
+from ftcore_slurm.environment import host_of
 
 STATUS_S: Final = 20.0
 """Longest time for a question to the job's log."""
 
 RETRY_S: Final = 2.0
+
+TRIES: Final = 5
+"""To exclude nodes; Slurm ends this process after ``KillWait``."""
 
 
 def say(text: str) -> None:
@@ -64,18 +68,26 @@ class JobEnding:
         except (FtcoreError, ValueError):
             return {}
 
-    async def last_resort(self, status: Mapping[str, Any]) -> str:
-        """Why a job that ended by itself is to be requeued; empty: it is not."""
-        record = self._record()
+    async def last_resort(self, status: Mapping[str, Any], lost: str = "") -> str:
+        """Why a job that ended by itself is to be requeued; empty: it is not.
+
+        Args:
+            status: what is known of its run.
+            lost: nodes without which the allocation is too small; then a run without progress says nothing.
+        """
         if status.get("state") == "succeeded" or await self.was_told_to_stop():
             return ""
-        if not self._has_progressed(status):
+        if not lost and not self._has_progressed(status):
             say("not requeued: no step was completed since the last start")
             return ""
-        if record.get("last_resorts", 0) >= self.requeues:
-            say(f"not requeued: that was the last resort {self.requeues} times already (--requeues {self.requeues})")
-            return ""
-        return str(status.get("reason") or "all its nodes are gone")
+        return self.within_limit(lost or str(status.get("reason") or "all its nodes are gone"))
+
+    def within_limit(self, why: str) -> str:
+        """This reason for a requeue as the last resort; empty: there were too many."""
+        if self._record().get("last_resorts", 0) < self.requeues:
+            return why
+        say(f"not requeued: that was the last resort {self.requeues} times already (--requeues {self.requeues})")
+        return ""
 
     async def was_told_to_stop(self, but: str = "") -> bool:
         """Whether an operator stopped this run.
@@ -119,6 +131,7 @@ class JobEnding:
                 self._note(why, status, last_resort)
                 await control.ask("scontrol", "requeue", self.number)
                 say(f"requeued: {why}")
+                await self._exclude(sorted({host_of(node) for node in status.get("quarantined", ())}))
                 return True
             except Unreachable:
                 if loop.time() > until:
@@ -127,6 +140,22 @@ class JobEnding:
                 say(f"Slurm does not requeue it: {error}")
                 return False
             await asyncio.sleep(RETRY_S)
+
+    async def _exclude(self, nodes: list[str]) -> None:
+        """Keep the requeued job off nodes that its log has quarantined: no agent of theirs may join."""
+        if not nodes:
+            return
+        listed = ", ".join(nodes)
+        for tries_left in range(TRIES, -1, -1):  # Slurm has just sent SIGTERM to all processes here
+            try:
+                await control.exclude(self.number, nodes)
+                say(f"Slurm is not to give it {listed}: quarantined")
+                return
+            except FtcoreError as error:
+                if isinstance(error, Refused) or not tries_left:
+                    say(f"Slurm may give it {listed} again, although quarantined: {error}")
+                    return
+            await asyncio.sleep(RETRY_S / 4)
 
     def _note(self, why: str, status: Mapping[str, Any], last_resort: bool) -> None:
         """Write down what the next incarnation has to know."""

@@ -57,6 +57,12 @@ def job_name(env: Mapping[str, str]) -> str:
     return f"{name or 'slurm'}-{job_number(env)}"
 
 
+def host_of(node: str) -> str:
+    """Slurm's name of an ftcore node's host: ``n7`` of ``n7`` and of its replacement ``n7.1a2b3c4d``."""
+    head, dot, tail = node.rpartition(".")
+    return head if dot and len(tail) == 8 and all(each in "0123456789abcdef" for each in tail) else node
+
+
 def flags(env: Mapping[str, str]) -> dict[str, str]:
     """Flags of ``ftrun`` in a task of ``srun``; none anywhere else, also in the batch script itself.
 

@@ -23,7 +23,7 @@ from ftcore.errors import Refused, Unreachable
 from ftcore_slurm import control
 from ftcore_slurm.adapter import SlurmUrl
 from ftcore_slurm.control import NodeView, beside_python
-from ftcore_slurm.environment import REPLACEMENT_ENV
+from ftcore_slurm.environment import REPLACEMENT_ENV, host_of
 
 GONE: Final = ("down", "powered_down", "powering_down", "reboot_issued")
 """States in which Slurm takes a node from its job."""
@@ -38,12 +38,6 @@ PROBE_S: Final = 20.0
 """Longest time for a step that does nothing; a frozen node accepts connections, and starts none."""
 
 logger = logging.getLogger(__name__)
-
-
-def host_of(node: str) -> str:
-    """Slurm's name of an ftcore node's host: ``n7`` of ``n7`` and of its replacement ``n7.1a2b3c4d``."""
-    head, dot, tail = node.rpartition(".")
-    return head if dot and len(tail) == 8 and all(each in "0123456789abcdef" for each in tail) else node
 
 
 class SlurmPlatform:
@@ -78,7 +72,7 @@ class SlurmPlatform:
             how = f"is {view.state} for Slurm" if view is not None else "is not in the allocation any more"
             raise Refused(f"{host} {how}, and no other node of the allocation is free")
         dead = Refused(f"{host} does not answer, and no other node of the allocation is free")
-        if not await control.is_reachable(host):
+        if await control.unreachable([host]):
             raise dead
         try:
             await control.ask(*self._step(host, "ftcore-probe", ["true"]), timeout_s=PROBE_S, env=clean_env(os.environ))

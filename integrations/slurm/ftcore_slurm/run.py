@@ -6,6 +6,7 @@
 | Slurm's signal came before a time limit | it saves and stops in order, and is requeued |
 | an operator stopped it | exit code 5 |
 | failed, or its chain gave up, or all nodes are gone | requeued as last resort, if it completed a step since |
+| has too few nodes, also at its start | requeued as last resort: Slurm gives dead nodes until it misses them |
 
 A requeued job has the same number, so the same name and the same log, and goes on in it. SIGTERM is Slurm's last word
 (``scancel``, a time limit that came first): the job is not requeued.
@@ -26,6 +27,7 @@ from ftcore_slurm import control
 from ftcore_slurm.drains import NodeDrains
 from ftcore_slurm.ending import JobEnding, say
 from ftcore_slurm.environment import JOB_ENV, NODES_ENV, OWNER_ENV, job_name, job_number, own
+from ftcore_slurm.following import new_events
 from ftcore_slurm.member import EtcdMember, write_secret
 
 DIR_ENV: Final = "FTCORE_SLURM_DIR"
@@ -42,6 +44,12 @@ MARGIN_S: Final = 30.0
 
 TERM_S: Final = 20.0
 """Time for a stop after SIGTERM; Slurm's KillWait is 30 s by default."""
+
+LEAVE_S: Final = 20.0
+"""Time for the agents to end after the job, before dead nodes are looked for."""
+
+END_S: Final = 5.0
+"""Time for ``srun`` to end after SIGTERM."""
 
 KILLED_S: Final = 120.0
 """How long Slurm may take to end this process after it has accepted a requeue."""
@@ -111,6 +119,7 @@ class BatchRun:
             requeues=options.requeues,
             directory=self._directory,
         )
+        self._nodes: tuple[str, ...] = ()
         self._why = ""
         self._is_last_word = False
         self._stopping: asyncio.Task[None] | None = None
@@ -128,25 +137,31 @@ class BatchRun:
         if self._options.drains:
             beside.append(loop.create_task(NodeDrains(os.environ[STORE_ENV], self._name).run()))
         try:
-            before = await self._ending.status()
-            code = await self._agents()
-            if self._stopping is not None:
-                await self._stopping
-            status = await self._ending.status()
-            if status.get("last_seq") == before.get("last_seq"):
-                status = {}  # no agent has joined
-            why = "" if self._is_last_word else await self._requeued_for(status)
+            if lost := await self._lost_nodes():
+                code, status, why = 1, dict[str, Any](), self._ending.within_limit(lost)
+            else:
+                before = await self._ending.status()
+                code = await self._agents()
+                if self._stopping is not None:
+                    await self._stopping
+                status = await self._ending.status()
+                if status.get("last_seq") == before.get("last_seq"):
+                    status = {}  # no agent has joined
+                why = await self._requeued_for(status)
+            if self._is_last_word:
+                why = ""
         finally:
             for task in beside:
                 task.cancel()
             if member is not None:
                 await member.stop()
         if why:
-            for number in (signal.SIGUSR1, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+            told_to_end = asyncio.Event()
+            loop.add_signal_handler(signal.SIGTERM, told_to_end.set)  # Slurm's answer to the requeue
             try:
                 if await self._ending.requeue(why, status, self._options.lead_s, last_resort=not self._why):
-                    await asyncio.sleep(KILLED_S)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(told_to_end.wait(), KILLED_S)
             except Unreachable as error:
                 say(f"not requeued: {error}")
         return int(status["exit_code"]) if status.get("exit_code") is not None else code
@@ -165,7 +180,7 @@ class BatchRun:
 
     async def _member(self) -> EtcdMember:
         node = self._env.get("SLURMD_NODENAME", "")
-        address = (await control.address_of(node))[0] if node else "127.0.0.1"
+        address = (await control.addresses_of([node]))[node][0] if node else "127.0.0.1"
         member = EtcdMember(self._directory, address, self._options.etcd)
         await member.start()
         for name in ("FTCORE_ETCD_USER", "FTCORE_ETCD_PASSWORD"):
@@ -186,7 +201,24 @@ class BatchRun:
         if cpus := self._env.get("SLURM_CPUS_PER_TASK"):
             flags.append(f"--cpus-per-task={cpus}")
         self._srun = await self._step(*flags, control.beside_python("ftrun"), *self._options.command)
-        return await self._srun.wait()
+        leaving = asyncio.get_running_loop().create_task(self._leave_dead_nodes(self._srun))
+        try:
+            return await self._srun.wait()
+        finally:
+            leaving.cancel()
+
+    async def _leave_dead_nodes(self, srun: asyncio.subprocess.Process) -> None:
+        """End the step after the job's end if a node is dead: ``srun`` waits for it until Slurm misses it, too."""
+        async for event in new_events(os.environ[STORE_ENV], self._name):
+            if event.type == "job.finished":
+                break
+        while True:
+            await asyncio.sleep(LEAVE_S)
+            with contextlib.suppress(FtcoreError):
+                if dead := await control.unreachable(await control.nodes_of(self._ending.number)):
+                    say(f"the job has ended; {', '.join(dead[:10])} cannot be reached, and is not waited for")
+                    await _end(srun)
+                    return
 
     async def _deputies(self, owns_log: bool) -> None:
         """Have a deputy on each node, should this host be lost; see ``deputy``."""
@@ -194,8 +226,7 @@ class BatchRun:
         flags += [f"--dir={self._options.directory}", *(["--owns-log"] if owns_log else [])]
         argv = [control.beside_python("ftctl"), "slurm", "deputy", *flags]
         # Not by way of this host: a step whose output it does not take any more ends late, and Slurm drains its nodes.
-        output = [f"--output={self._directory}/deputy.log", "--open-mode=append"]
-        process = await self._step("--overlap", "--quiet", *output, "--job-name=deputy", *argv)
+        process = await self._step("--overlap", "--quiet", "--output=/dev/null", "--job-name=deputy", *argv)
         try:
             await process.wait()
         finally:
@@ -240,15 +271,30 @@ class BatchRun:
             with contextlib.suppress(ProcessLookupError):
                 self._srun.send_signal(number)
 
+    async def _lost_nodes(self) -> str:
+        """Which nodes are lost, if too few are left, as a reason; empty: there are enough, or it is not known."""
+        try:
+            now = await control.nodes_of(self._ending.number)
+            self._nodes = self._nodes or now
+            silent = await control.unreachable(now)
+        except FtcoreError as error:
+            say(f"not known whether all nodes answer: {error}")
+            return ""
+        lost = [node for node in self._nodes if node not in now or node in silent]
+        if len(self._nodes) - len(lost) >= self._options.nodes:
+            return ""
+        return f"{', '.join(lost[:10])}{' and others' if len(lost) > 10 else ''} of the allocation cannot be reached"
+
     async def _requeued_for(self, status: Mapping[str, Any]) -> str:
         """Why the job is to be requeued; empty: it is not."""
-        if status.get("state") == "succeeded":
+        if status.get("state") == "succeeded" or self._is_last_word:
             return ""
-        if not status and not self._why:
+        lost = await self._lost_nodes()
+        if not status and not self._why and not lost:
             say("not requeued: the log says nothing of this run")
             return ""
         if not self._why:
-            return await self._ending.last_resort(status)
+            return await self._ending.last_resort(status, lost)
         if status and await self._ending.was_told_to_stop(but=self._why):
             say("not requeued: an operator has stopped it")
             return ""
@@ -256,3 +302,13 @@ class BatchRun:
             say("not requeued at its time limit: no step was completed in this run")
             return ""
         return self._why
+
+
+async def _end(srun: asyncio.subprocess.Process) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            srun.send_signal(number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                await srun.wait()
+                return

@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 CHAOS = Path(__file__).parents[3] / "tests" / "chaos"
-sys.path[:0] = [str(CHAOS / "cluster"), str(CHAOS / "ftrun"), str(CHAOS.parent)]
+sys.path[:0] = [str(CHAOS / "cluster"), str(CHAOS / "ftrun")]

@@ -57,7 +57,7 @@ MpiDefault=none
 ReturnToService=1
 JobRequeue=1
 SlurmctldTimeout=10
-SlurmdTimeout=10
+SlurmdTimeout={silent_s}
 MessageTimeout=5
 TCPTimeout=2
 InactiveLimit=0
@@ -67,9 +67,11 @@ MinJobAge=600
 BatchStartTimeout=10
 CompleteWait=0
 PropagateResourceLimits=NONE
-NodeName={names} CPUs=4 Sockets=1 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=1000 State=UNKNOWN
-{addresses}
+{nodes}
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=10 State=UP
 """
 
 
@@ -90,26 +92,29 @@ class SlurmCluster:
     Args:
         where: the hosts.
         root: a directory for state and messages.
+        silent_s: seconds after which a silent node is down.
     """
 
-    def __init__(self, where: Lan, root: Path) -> None:
+    def __init__(self, where: Lan, root: Path, silent_s: int) -> None:
         self.lan, self.root = where, root
         self.controller, *self.nodes = where.hosts
         for name in ("state", "spool"):
             (root / name).mkdir(parents=True)
         self.env = environ({"SLURM_CONF": str(root / "slurm.conf"), **SPEAKS})
         self.env["PATH"] += ":/usr/sbin:/sbin"
-        names = ",".join(host.name for host in self.nodes)
         nodes = "\n".join(
             f"NodeName={host.name} NodeAddr={host.address} CPUs=4 Sockets=1 CoresPerSocket=4 ThreadsPerCore=1 "
             "RealMemory=1000 State=UNKNOWN"
             for host in self.nodes
         )
         conf = CONF.format(
-            controller=self.controller.name, address=self.controller.address, root=root, names=names, addresses=nodes
+            controller=self.controller.name,
+            address=self.controller.address,
+            root=root,
+            nodes=nodes,
+            silent_s=silent_s,
         )
-        lines = [line for line in conf.splitlines() if not line.startswith(f"NodeName={names} ")]
-        (root / "slurm.conf").write_text("\n".join(lines) + "\n")
+        (root / "slurm.conf").write_text(conf)
         (root / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
 
     def start(self) -> None:
@@ -159,10 +164,10 @@ class SlurmCluster:
         return told.stdout
 
     def states(self) -> list[str]:
-        return self.ask("sinfo", "-h", "-N", "-o", "%T").stdout.split()
+        return self.ask("sinfo", "-h", "-N", "-p", "main", "-o", "%T").stdout.split()
 
     def state_of(self, host: Host) -> str:
-        return self.done("sinfo", "-h", "-N", "-n", host.name, "-o", "%T").strip()
+        return self.done("sinfo", "-h", "-N", "-p", "main", "-n", host.name, "-o", "%T").strip()
 
     def job_state(self, number: str) -> str:
         return self.ask("squeue", "-h", "-j", number, "-t", "all", "-o", "%T").stdout.strip()
@@ -174,13 +179,13 @@ class SlurmCluster:
 
 
 @contextlib.contextmanager
-def slurm(root: Path, nodes: int = 4) -> Iterator[SlurmCluster]:
-    """A cluster with so many nodes, gone at the end."""
+def slurm(root: Path, nodes: int = 4, silent_s: int = 10) -> Iterator[SlurmCluster]:
+    """A cluster with so many nodes, gone at the end; one that is silent for so many seconds is down."""
     require_slurm()
     place = root / "slurm"
     place.mkdir()
     with lan(nodes + 1, root) as where:
-        made = SlurmCluster(where, place)
+        made = SlurmCluster(where, place, silent_s)
         made.start()
         yield made
 

@@ -1,19 +1,21 @@
 """Batch scripts, Slurm's answers as its commands print them, and the decision about a requeue."""
 
 import asyncio
+import contextlib
 import json
 import os
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import pytest
-from ftcore_slurm import control
+from ftcore_slurm import control, drains
 from ftcore_slurm.adapter import parse
 from ftcore_slurm.ending import JobEnding
-from ftcore_slurm.environment import own
-from ftcore_slurm.platform import clean_env, host_of
+from ftcore_slurm.environment import host_of, own
+from ftcore_slurm.platform import clean_env
 from ftcore_slurm.script import BatchScript
 
 from ftcore.errors import Refused, Unreachable, UsageError
@@ -128,6 +130,7 @@ class Ended:
     events: tuple[tuple[str, str], ...] = (("job.submitted", ""),)
     record: str = ""
     is_absolute: bool = True
+    lost: str = ""
 
 
 @pytest.mark.parametrize(
@@ -141,6 +144,11 @@ class Ended:
         Ended("failed", 5, "broken", record='{"step":9}', is_absolute=False),
         Ended("failed", 10, "", record='{"step":9,"last_resorts":3}'),
         Ended("stopped", 9, "", events=(("job.submitted", ""), ("operator.commanded", "maintenance"))),
+        Ended("failed", None, "n7 is lost", lost="n7 is lost"),
+        Ended("failed", None, "", lost="n7 is lost", record='{"last_resorts":3}'),
+        Ended(
+            "failed", 9, "", lost="n7 is lost", events=(("job.submitted", ""), ("operator.commanded", "maintenance"))
+        ),
         Ended("stopped", 9, "broken", events=(("operator.commanded", "maintenance"), ("job.submitted", ""))),
     ],
 )
@@ -153,7 +161,7 @@ def test_the_last_resort(programs: Path, tmp_path: Path, monkeypatch: pytest.Mon
         (tmp_path / "requeued.json").write_text(case.record)
     ending = JobEnding(number="7", restarts=0, requeues=3, directory=tmp_path)
     status = {"state": case.state, "step": case.step, "step_absolute": case.is_absolute, "reason": "broken"}
-    assert run(ending.last_resort(status)) == case.why
+    assert run(ending.last_resort(status, case.lost)) == case.why
 
 
 @pytest.mark.parametrize(("restarts", "asked"), [(2, True), (3, False)])
@@ -167,3 +175,26 @@ def test_an_older_incarnation_requeues_nothing(programs: Path, tmp_path: Path, r
     assert ("requeue 7" in (tmp_path / "asked").read_text()) is asked
     found = json.loads((tmp_path / "requeued.json").read_text()) if asked else None
     assert found == ({"step": 5, "last_resorts": 1, "why": "broken"} if asked else None)
+
+
+def test_a_user_who_may_not_use_scontrol(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The output says that nothing is requeued and drained, with Slurm's reason; the job is not held up by it."""
+    refusal = "slurm_update error: Access/permission denied"
+    script = f'#!/bin/sh\ncase "$*" in *show*) echo JobId=7 Restarts=0;; *) echo "{refusal}" >&2; exit 1;; esac\n'
+    (programs / "scontrol").write_text(script)
+    (programs / "scontrol").chmod(0o755)
+    ending = JobEnding(number="7", restarts=0, requeues=3, directory=tmp_path)
+    assert not run(ending.requeue("broken", {}, 1.0, last_resort=True))
+    assert f"Slurm does not requeue it: {refusal}" in capfd.readouterr().err
+
+    async def one_event(*_: str) -> AsyncIterator[Any]:
+        yield SimpleNamespace(type="node.quarantined", data=SimpleNamespace(node="n7", reason="evicted"))
+        await asyncio.sleep(0)
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()))
+
+    monkeypatch.setattr(drains, "new_events", one_event)
+    with contextlib.suppress(asyncio.CancelledError):
+        run(drains.NodeDrains("memory:", "job").run())
+    assert f"Slurm does not drain n7: {refusal}" in capfd.readouterr().err

@@ -33,7 +33,7 @@ LIMITED = re.compile(r"\byet\b|\bnot supported\b|\bno way to\b")
 
 
 def source() -> str:
-    files = (*ROOT.glob("ftcore/**/*.py"), *ROOT.glob("tests/conftest.py"), *ROOT.glob("tests/**/fleet.py"))
+    files = (*ROOT.glob("ftcore/**/*.py"), ROOT / "conftest.py", *ROOT.glob("tests/**/fleet.py"))
     return "\n".join(path.read_text() for path in files)
 
 

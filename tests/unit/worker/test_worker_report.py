@@ -77,6 +77,19 @@ def test_a_step_that_is_computed_again_is_told_once(reader: page.PageReader) -> 
     assert len(reader.findings()) == 1
 
 
+def test_a_loss_that_is_known_before_the_end_of_the_step_stays(reader: page.PageReader) -> None:
+    """Reporting the same step again without a loss neither counts a step nor removes the loss; the next step has none."""
+    ftcore.worker.report(7, loss=1.5, grad_norm=2.0)
+    ftcore.worker.report(7)
+    sample = reader.read()
+    assert sample is not None
+    assert (sample.steps, sample.step, sample.loss) == (1, 7, 1.5)
+    ftcore.worker.report(8)
+    sample = reader.read()
+    assert sample is not None
+    assert (sample.steps, sample.step, sample.loss) == (2, 8, None)
+
+
 def test_losses_can_be_left_unwatched(reader: page.PageReader) -> None:
     """``loss_limit=None`` switches off the check for NaN, too."""
     ftcore.worker.watch(loss_limit=None)

@@ -34,7 +34,7 @@ from ftcore.runtime.agent.workers import launchable, processes
 from ftcore.runtime.agent.workers.guard import Guard
 from ftcore.runtime.agent.workers.log_watch import HitCallback, LogWatch
 from ftcore.runtime.agent.workers.output import Console, FileWriter, LineCopies, OutputPipe
-from ftcore.runtime.agent.workers.pages import progress_of
+from ftcore.runtime.agent.workers.pages import WorkerPage
 from ftcore.runtime.agent.workers.reaper import Reaper
 from ftcore.runtime.agent.workers.stackfile import StackFile
 from ftcore.runtime.agent.workers.store_link import StoreLink
@@ -42,7 +42,6 @@ from ftcore.runtime.agent.workers.warm_link import ParkedWorker, WarmLink, recei
 from ftcore.runtime.agent.workers.warm_start import AGENT_ENV, Started, new_tag
 from ftcore.runtime.warm import protocol
 from ftcore.runtime.warm.protocol import DEFAULT_PRELOAD
-from ftcore.shm import page
 from ftcore.shm.boundary import BoundaryOrders
 from ftcore.wording import plural
 
@@ -107,8 +106,7 @@ class _LocalWorker:
     parked: ParkedWorker
     stdout: OutputPipe
     stderr: OutputPipe
-    page: page.PageReader
-    page_fd: int
+    page: WorkerPage
     stacks: StackFile
     error_file: str
     exitcode: int | None = None
@@ -242,12 +240,11 @@ class LocalSupervisor:
 
     def progress(self) -> tuple[Progress | None, ...]:
         """See ``ports.Supervisor``."""
-        return tuple(progress_of(worker.page) for worker in self._workers)
+        return tuple(worker.page.progress() for worker in self._workers)
 
     def signs(self) -> tuple[Signs, ...]:
         """See ``ports.Inspector``."""
-        lives = (worker.page.life() for worker in self._workers)
-        return tuple(Signs(life.active, life.ended, life.timeout) for life in lives)
+        return tuple(worker.page.signs() for worker in self._workers)
 
     def boundaries(self) -> tuple[BoundaryOrders | None, ...]:
         """See ``ports.BoundaryControl``."""
@@ -346,15 +343,13 @@ class LocalSupervisor:
                 os.unlink(error_file)
         except OSError as error:
             self._note_file(f"{log_dir}: {error.strerror}; this worker's output is not written to a file")
-        fd = page.create()
         worker = _LocalWorker(
             local_rank,
             parked.pid,
             parked,
             self._stream(STDOUT, "stdout.log", env, log_dir, local_rank),
             self._stream(STDERR, "stderr.log", env, log_dir, local_rank),
-            page.PageReader(fd),
-            fd,
+            WorkerPage(),
             StackFile(),
             error_file,
         )
@@ -386,12 +381,12 @@ class LocalSupervisor:
                 "stacks": -1,
             }
         )
-        fds = [body, worker.stdout.worker_end, worker.stderr.worker_end, worker.page_fd, worker.stacks.fd]
+        fds = [body, worker.stdout.worker_end, worker.stderr.worker_end, worker.page.fd, worker.stacks.fd]
         # Sending fails if the worker was just killed; the reaper reports its end.
         with contextlib.suppress(OSError):
             protocol.send(worker.parked.channel, {"start": 1}, fds)
         os.close(body)
-        os.close(worker.page_fd)
+        worker.page.release_fd()
 
     # Ending
 

@@ -217,6 +217,7 @@ for step in job.steps(until=5, save_every=2, persist_every=3):
 job.save(5)
 assert job.load() == 0
 print(seen, [name for name in ("torch", "numpy", "msgspec") if name in sys.modules])
+print([step.number for step in job.steps(until=9, start=7)])
 try:
     for step in job.steps(until=1):
         with step:
@@ -233,6 +234,7 @@ except ValueError as error:
     assert done.stdout.splitlines() == [
         "built",
         "[(1, 10, 10), (2, 20, 20), (3, 10, 10), (4, 20, 20), (5, 10, 10)] []",
+        "[8, 9]",
         "raised",
-        "expected numbers of at least 0, or 'auto' for persist_every; found -1, 1, auto",
+        "expected numbers of at least 0, or 'auto' for persist_every; found -1, 1, auto, 0",
     ]

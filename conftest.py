@@ -1,13 +1,14 @@
 """What all tests share: fixtures of several folders, a state home that is not the user's, and no process left behind.
 
-This folder is on the import path of all tests. ``XDG_RUNTIME_DIR`` is the session's mark: no test changes it, every
-process that a test starts inherits it, so whoever carries it at the end was left behind. With ``-n`` (pytest-xdist)
-each of its processes is such a session of its own, with its own home and mark, and tells the first what it found.
+The folder ``tests`` is on the import path of all tests. ``XDG_RUNTIME_DIR`` is the session's mark: no test changes it,
+every process that a test starts inherits it, so whoever carries it at the end was left behind. With ``-n``
+(pytest-xdist) each process is such a session of its own, with its own home and mark, and tells the first what it found.
 """
 
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,9 +16,10 @@ from typing import Any
 
 import hypothesis
 import pytest
-from order_of_tests import dealt
 
 from ftcore.timing import DEFAULT
+
+sys.path.insert(0, str(Path(__file__).parent / "tests"))
 
 hypothesis.settings.register_profile("ftcore", deadline=None)  # no test judges how long something takes
 hypothesis.settings.load_profile("ftcore")
@@ -63,6 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     The last one to end of several processes is waited for by all.
     """
+    from order_of_tests import dealt
+
     for item in items:
         if item.get_closest_marker("long") and not LONG:
             item.add_marker(pytest.mark.skip(reason="takes long: `make long` runs it"))

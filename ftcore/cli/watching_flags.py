@@ -1,0 +1,33 @@
+"""The flags of ``ftrun`` about watching a job from outside; see ``runtime/observers.py``.
+
+House rule: imported before the warm process is started (``ftrun.py``), so it imports nothing heavy.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+
+OBSERVE_ENV = "FTCORE_OBSERVE"
+
+
+def add_watching(parser: argparse.ArgumentParser, add: Callable[..., None]) -> None:
+    """Add the flags.
+
+    Args:
+        parser: of ``ftrun``.
+        add: adds an option in both spellings.
+    """
+    add(
+        parser.add_argument_group("watching the job"),
+        "--observe",
+        action="append",
+        metavar="URL",
+        help="observer of an installed package that runs beside the master, as prometheus://0.0.0.0:9400; may be "
+        f"repeated (default: ${OBSERVE_ENV}, URLs separated by spaces)",
+    )
+
+
+def observed(given: list[str] | str | None) -> tuple[str, ...]:
+    """The URLs of ``--observe``, of ``PET_OBSERVE`` as one text, or of the environment, in order, each once."""
+    urls = os.environ.get(OBSERVE_ENV, "") if given is None else given
+    return tuple(dict.fromkeys(urls.split() if isinstance(urls, str) else urls))

@@ -1,0 +1,36 @@
+"""Follows a job's log through times when it is away."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from ftcore import Event, open_log
+from ftcore.errors import FtcoreError
+
+RETRY_S: Final = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+async def new_events(store: str, job: str) -> AsyncIterator[Event]:
+    """Yield the events that are appended from now on, without end; a log that is away is tried again.
+
+    Args:
+        store: URL of the log's store.
+        job: the job's name.
+    """
+    last: Any = None
+    while True:
+        try:
+            log = await open_log(store, job)
+            try:
+                last = await log.last_seq() if last is None else last
+                async for event in log.follow(last):
+                    last = event.seq
+                    yield event
+            finally:
+                await log.close()
+        except FtcoreError as error:
+            logger.debug("the log cannot be followed: %s", error)
+        await asyncio.sleep(RETRY_S)
