@@ -122,7 +122,9 @@ def applied(resource: Resource, old: Json | None, body: Json, manager: str, forc
             clashes[entry["manager"]] = sorted(shared)
     if clashes:
         raise _clash(resource, body["metadata"].get("name", ""), clashes)
-    new = _merged(old or {}, {**wanted, "apiVersion": body["apiVersion"], "kind": body["kind"]}, "", resource.custom)
+    new: Json = _merged(
+        old or {}, {**wanted, "apiVersion": body["apiVersion"], "kind": body["kind"]}, "", resource.custom
+    )
     new["metadata"] = {**body["metadata"], **new["metadata"]} if old is None else new["metadata"]
     if old is not None and (asked := body["metadata"].get("resourceVersion")):
         new["metadata"]["resourceVersion"] = asked

@@ -19,6 +19,11 @@ UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 CAPACITY = {"cpu": "8", "memory": "64Gi", "pods": "110", "ephemeral-storage": "100Gi"}
 
+INFO = {
+    "architecture": "amd64", "containerRuntimeVersion": "containerd://2.1.0", "kernelVersion": "6.12.0",
+    "kubeProxyVersion": "", "kubeletVersion": "v1.36.2", "operatingSystem": "linux", "osImage": "Debian GNU/Linux 13",
+}  # fmt: skip
+
 
 class Cluster:
     """``node_grace_s``: how long a lost node counts as ready, in seconds (40 in a real cluster)."""
@@ -42,7 +47,7 @@ class Cluster:
             "status": {
                 "capacity": room, "allocatable": dict(room),
                 "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": name}],
-                "nodeInfo": {"kubeletVersion": "v1.36.2", "operatingSystem": "linux", "architecture": "amd64"},
+                "nodeInfo": INFO | {"machineID": name, "systemUUID": name, "bootID": name},
             },
         }  # fmt: skip
         set_condition(node, "Ready", "True", "KubeletReady", "kubelet is posting ready status")

@@ -82,6 +82,7 @@ class Controllers:
             self._clean(stored)
         if change.type == "DELETED":
             self._collect(meta["uid"])
+            self._unblock(stored)
             if resource.namespaced:
                 self._finish(meta.get("namespace", ""))
             if resource.custom:

@@ -67,7 +67,7 @@ class Fault:
 class Faults:
     """The faults in effect, in the order they were added; one fault at most meets a request."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int | None = None) -> None:
         self._faults: dict[int, Fault] = {}
         self._next = 1
         self._chance = random.Random(seed)

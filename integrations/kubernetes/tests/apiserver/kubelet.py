@@ -262,13 +262,14 @@ class PodRun:
             if each.process is not None:
                 each.process.terminate()
         while any(not task.done() for task in waits.values()):
-            left = self._grace_s() - (time.monotonic() - began)
-            if left <= 0 or self._gone:
+            left_s = self._grace_s() - (time.monotonic() - began)
+            if left_s <= 0 or self._gone:
                 for each in running:
                     if each.process is not None:
                         each.process.kill()
-                left = None
-            await asyncio.wait(waits.values(), timeout=None if left is None else min(left, 0.5))
+                await asyncio.wait(waits.values())
+            else:  # a second delete may shorten the grace period meanwhile
+                await asyncio.wait(waits.values(), timeout=min(left_s, 0.5))
         for each in running:
             each.ended(waits[each.name].result())
 

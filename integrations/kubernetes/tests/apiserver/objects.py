@@ -32,7 +32,9 @@ class Options:
 class Objects:
     """The operations. ``admission``: called with each new object before it is stored; raises to refuse it."""
 
-    def __init__(self, store: Store, catalog: Catalog, seed: int = 0, tolerated_s: int = pods.TOLERATED_S) -> None:
+    def __init__(
+        self, store: Store, catalog: Catalog, seed: int | None = None, tolerated_s: int = pods.TOLERATED_S
+    ) -> None:
         self.store, self.catalog, self.tolerated_s = store, catalog, tolerated_s
         self.chance = random.Random(seed)
         self.admission: list[Callable[[Resource, Json], None]] = []
@@ -69,8 +71,8 @@ class Objects:
         )
         if resource.namespaced:
             self._check_namespace(resource, namespace, meta.get("name", ""))
-        for each in self.admission:
-            each(resource, obj)
+        for admit in self.admission:
+            admit(resource, obj)
         strategy.check(resource, version, obj)
         if self.store.get(resource, namespace, meta["name"]) is not None:
             raise already_exists(resource, meta["name"])

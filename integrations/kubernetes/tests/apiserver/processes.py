@@ -7,6 +7,7 @@ its own, which its processes must bind to for themselves.
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -96,18 +97,24 @@ class ProcessRuntime:
     ) -> None:
         self._objects, self._root, self._config_of = objects, root, config_of
         self._images, self._environment = dict(images or {}), dict(environment or {})
-        self._numbers = count(1)
+        self._numbers, self._instance = count(1), secrets.token_hex(8)
+        self._addresses = secrets.randbelow(25_000) * 250  # servers side by side give their pods other addresses
         self.ca_pem = b""
         self._pods: dict[str, int] = {}
         self._logs: dict[tuple[str, str], list[Path]] = {}
 
-    def _place(self, pod: Json) -> Path:
+    def mark(self, pod: Json, container: str) -> str:
+        """What the processes of a container carry, and no process of another server."""
+        return f"{self._instance}/{pod['metadata']['uid']}/{container}"
+
+    def place(self, pod: Json) -> Path:
+        """The directory of a pod: volumes, homes, output."""
         return self._root / str(self._pods[pod["metadata"]["uid"]])
 
     def prepare(self, pod: Json) -> str:
         """Write the pod's volumes and its account's kubeconfig; returns its address. Raises StartError."""
         number = self._pods.setdefault(pod["metadata"]["uid"], next(self._numbers))
-        place = self._place(pod)
+        place = self.place(pod)
         for each in ("home", "tmp", "run", "state"):
             (place / each).mkdir(mode=0o700, parents=True, exist_ok=True)
         self._make(pod)
@@ -119,11 +126,12 @@ class ProcessRuntime:
             (account / "token").write_text(config["users"][0]["user"]["token"])
             (account / "namespace").write_text(pod["metadata"]["namespace"])
             (account / "ca.crt").write_bytes(self.ca_pem)
+        number += self._addresses
         return f"127.{number // 62500 % 100 + 100}.{number // 250 % 250}.{number % 250 + 1}"
 
     def _make(self, pod: Json) -> dict[str, Path]:
         sources = volumes.Sources(self._objects, pod["metadata"]["namespace"])
-        return volumes.make(pod, self._place(pod), self._root / "claims", sources)
+        return volumes.make(pod, self.place(pod), self._root / "claims", sources)
 
     def refresh(self, pod: Json) -> None:
         """Write changed config maps and secrets into the volumes of a pod that runs."""
@@ -133,7 +141,7 @@ class ProcessRuntime:
 
     async def start(self, pod: Json, container: Json, attempt: int) -> Process:
         """Start a container; raises StartError."""
-        place, name = self._place(pod), container["name"]
+        place, name = self.place(pod), container["name"]
         sources = volumes.Sources(self._objects, pod["metadata"]["namespace"])
         account = {volumes.SERVICE_ACCOUNT: place / "account"}
         places = volumes.Places(container, self._make(pod), account)
@@ -146,7 +154,7 @@ class ProcessRuntime:
         command = [places.replace(volumes.expanded(each, variables)) for each in command]
         log = place / f"{name}.{attempt}.log"
         self._logs.setdefault((pod["metadata"]["uid"], name), []).append(log)
-        mark = f"{pod['metadata']['uid']}/{name}"
+        mark = self.mark(pod, name)
         directory = Path(places.replace(container.get("workingDir") or str(place / "home")))
         try:
             with log.open("wb") as output:
@@ -186,4 +194,4 @@ class ProcessRuntime:
     def clear(self, pod: Json) -> None:
         """A pod is gone: its volumes are removed; its output stays until the server stops."""
         if pod["metadata"]["uid"] in self._pods:
-            volumes.remove(self._place(pod) / "volumes")
+            volumes.remove(self.place(pod) / "volumes")

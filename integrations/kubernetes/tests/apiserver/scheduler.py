@@ -38,6 +38,18 @@ def toleration(pod: Json, taint: Mapping[str, Any]) -> Json | None:
     return None
 
 
+class Room:
+    """A node as the scheduler sees it: what it has in all."""
+
+    __slots__ = ("name", "node", "revision", "room")
+
+    def __init__(self, stored: Stored) -> None:
+        self.name, self.node, self.revision = stored.meta["name"], stored.object, stored.revision
+        status = stored.object.get("status") or {}
+        found = status.get("allocatable") or status.get("capacity") or {}
+        self.room = {key: amount(value) for key, value in found.items()}
+
+
 class Scheduler:
     """The scheduler ``default-scheduler``."""
 
@@ -48,6 +60,7 @@ class Scheduler:
         self._placed: dict[str, tuple[str, Amounts]] = {}
         self._used: dict[str, Amounts] = defaultdict(dict)
         self._count: Counter[str] = Counter()
+        self._known: dict[str, Room] = {}
         self._wake = asyncio.Event()
         self.store.listeners.append(self._seen)
 
@@ -88,19 +101,25 @@ class Scheduler:
             self._pass()
 
     def _pass(self) -> None:
-        nodes = [each.object for each in self.store.all(self.nodes)]
+        nodes = [self._rooms(each) for each in self.store.all(self.nodes)]
         waiting = [pod for key in self._pending if (pod := self.store.get(self.pods, *key)) is not None]
         for pod in sorted(waiting, key=lambda each: -each.object["spec"].get("priority", 0)):
             self._schedule(pod, nodes)
 
-    def _schedule(self, pod: Stored, nodes: list[Json]) -> None:
+    def _rooms(self, node: Stored) -> Room:
+        found = self._known.get(node.meta["name"])
+        if found is None or found.revision != node.revision:
+            found = self._known[node.meta["name"]] = Room(node)
+        return found
+
+    def _schedule(self, pod: Stored, nodes: list[Room]) -> None:
         wanted, reasons, fitting = requests(pod.object), Counter[str](), []
         for node in nodes:
             problems = self._problems(pod.object, node, wanted)
             if problems:
                 reasons.update(problems)
             else:
-                fitting.append(node["metadata"]["name"])
+                fitting.append(node.name)
         if fitting:
             self.handlers.bind(pod, min(fitting, key=lambda name: (self._count[name], name)))
             return
@@ -114,8 +133,9 @@ class Scheduler:
 
             self.handlers.objects.change(self.pods, pod.key, unschedulable)
 
-    def _problems(self, pod: Json, node: Json, wanted: Amounts) -> list[str]:
-        name, spec = node["metadata"]["name"], node.get("spec") or {}
+    def _problems(self, pod: Json, place: Room, wanted: Amounts) -> list[str]:
+        name, node, room = place.name, place.node, place.room
+        spec = node.get("spec") or {}
         if spec.get("unschedulable") and not tolerates(
             pod, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
         ):
@@ -135,10 +155,6 @@ class Scheduler:
             return ["node(s) didn't match Pod's node affinity/selector"]
         if self._repelled(pod, name):
             return ["node(s) didn't match pod anti-affinity rules"]
-        status = node.get("status") or {}
-        room = {
-            key: amount(value) for key, value in (status.get("allocatable") or status.get("capacity") or {}).items()
-        }
         if not room:
             return []
         found = ["Too many pods"] if "pods" in room and self._count[name] + 1 > room["pods"] else []

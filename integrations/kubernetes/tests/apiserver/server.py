@@ -45,7 +45,8 @@ class ApiServer:
     ``nodes``: how many, named node-0 and so on, or their names; each has ``capacity`` besides the usual.
     ``history``: changes of one resource that a watch can go back; ``bookmark_s``: time between bookmarks, in seconds.
     ``auth``: ask for tokens and heed roles. ``tls``: serve HTTPS. ``tolerated_s``: how long pods tolerate a lost node.
-    ``start_s``, ``backoff_s``, ``node_grace_s``: see ``Kubelets`` and ``Cluster``.
+    ``start_s``, ``backoff_s``, ``node_grace_s``: see ``Kubelets`` and ``Cluster``. ``seed``: of uids, generated
+    names and faults that are drawn by chance.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class ApiServer:
         root: Path | None = None,
         images: Mapping[str, Sequence[str]] | None = None,
         environment: Mapping[str, str] | None = None,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         self.host, self.port, self.mode = host, port, mode
         self._nodes = [f"node-{each}" for each in range(nodes)] if isinstance(nodes, int) else list(nodes)
@@ -116,7 +117,7 @@ class ApiServer:
             self._temporary = tempfile.TemporaryDirectory(prefix="k8s-", dir="/tmp", ignore_cleanup_errors=True)
             self._root = Path(self._temporary.name)
         runtime = ProcessRuntime(self.objects, self._root, self._pod_config, self._images, self._environment)
-        runtime.ca_pem = self.ca_pem
+        runtime.ca_pem, self.runtime = self.ca_pem, runtime
         self.web.logs = Logs(runtime.log, self._runs)
         return runtime
 

@@ -1,7 +1,9 @@
 """The HTTP side: one handler for all paths, watches as streams, faults of the transport."""
 
 import asyncio
+import socket
 import ssl
+import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -39,7 +41,7 @@ class Frontend:
         self.control: Control | None = None
         self._streams: dict[Watch, tuple[Target, web.BaseRequest]] = {}
         self.problems: list[Exception] = []
-        self._server: web.Server[web.BaseRequest] | None = None
+        self._server: web.Server | None = None
         self._runner: web.ServerRunner | None = None
         self._site: web.TCPSite | None = None
         self._tls: ssl.SSLContext | None = None
@@ -74,8 +76,7 @@ class Frontend:
             self._site = None
         assert self._server is not None
         for each in list(self._server.connections):
-            if each.transport is not None:
-                each.transport.abort()
+            _reset(each.transport)
         for watch in list(self._streams):
             watch.close()
 
@@ -90,8 +91,8 @@ class Frontend:
         for watch, (wanted, request) in list(self._streams.items()):
             if resource in ("", wanted.resource.plural):
                 count += 1
-                if abort and request.transport is not None:
-                    request.transport.abort()
+                if abort:
+                    _reset(request.transport)
                 watch.close()
         return count
 
@@ -106,8 +107,7 @@ class Frontend:
         except ApiError as problem:
             return web.Response(status=problem.code, body=encode(problem.status()), headers=JSON | problem.headers)
         except _Dropped:
-            if request.transport is not None:
-                request.transport.abort()
+            _reset(request.transport)
             return web.Response(status=499)
         except (ConnectionError, asyncio.CancelledError):
             raise
@@ -252,6 +252,16 @@ class Stream:
         if initial:
             meta["annotations"] = {"k8s.io/initial-events-end": "true"}
         return b'{"type":"BOOKMARK","object":' + self.wanted.head + b'"metadata":' + encode(meta) + b"}}\n"
+
+
+def _reset(transport: asyncio.BaseTransport | None) -> None:
+    """Cut a connection with a TCP reset."""
+    if transport is None:
+        return
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()  # type: ignore[attr-defined]
 
 
 class _Dropped(Exception):
