@@ -14,11 +14,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-import ftcore.worker as ft
 import torch
+from lightning.pytorch.callbacks import Callback
+
+import ftcore.worker as ft
 from ftcore_lightning.place import DataPlace
 from ftcore_lightning.progress import Generators, TrainerProgress
-from lightning.pytorch.callbacks import Callback
 
 
 class FtcoreCallback(Callback):  # type: ignore[misc]

@@ -170,7 +170,9 @@ class DataPlace:
 
     def _samplers(self) -> list[ResumableSampler]:
         found = [
-            getattr(loader, name) for loader in self._loop._combined_loader.flattened if (name := _index_sampler(loader))
+            getattr(loader, name)
+            for loader in self._loop._combined_loader.flattened
+            if (name := _index_sampler(loader))
         ]
         return [sampler for sampler in found if isinstance(sampler, ResumableSampler)]
 

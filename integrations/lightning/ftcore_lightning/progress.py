@@ -8,6 +8,7 @@ import sys
 from typing import Any, Final, NamedTuple
 
 import torch
+
 from ftcore_lightning.place import DataPlace
 
 ELEMENTS_MAX: Final = 1024
