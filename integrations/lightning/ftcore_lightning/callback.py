@@ -27,8 +27,8 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
 
     Args:
         save_every: save in memory after every so many steps; 0: only on request.
-        persist_every: save to storage after every so many steps; 0: only the last step, and on request. ``auto``: ftcore
-            chooses the number.
+        persist_every: save to storage after every so many steps; 0: only the last step, and on request. ``auto``:
+            ftcore chooses the number.
         loss_every: report the loss after every so many steps, if it is on a device: reading it waits for the device. 0:
             the trainer's ``log_every_n_steps``. On a CPU it is reported after each step.
         objects: further state, by name, as for ``register`` of ``ftcore.worker``.
@@ -143,4 +143,5 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
         every = self._loss_every or trainer.log_every_n_steps
         if loss.device.type != "cpu" and (every < 1 or self._completed % every):
             return None
-        return loss.item() * (trainer.accumulate_grad_batches if trainer.lightning_module.automatic_optimization else 1)
+        is_divided = trainer.lightning_module.automatic_optimization  # by Lightning
+        return float(loss.item()) * (trainer.accumulate_grad_batches if is_divided else 1)

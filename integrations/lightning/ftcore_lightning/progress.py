@@ -1,4 +1,4 @@
-"""The progress of a ``Trainer`` that its module, optimizers and schedulers do not have: loops, callbacks, place in the data.
+"""The progress of a ``Trainer`` beside its module, optimizers and schedulers: loops, callbacks, place in the data.
 
 Tensors in the state of callbacks become Python values: they are small, and differ from rank to rank.
 """

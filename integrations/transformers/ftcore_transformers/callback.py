@@ -49,8 +49,8 @@ def attach(
     Args:
         trainer: a ``Trainer``, or an object of a class derived from it.
         save_every: save in memory after every so many steps; 0: only on request.
-        persist_every: save to storage after every so many steps; 0: only the last step, and on request. ``auto``: ftcore
-            chooses the number.
+        persist_every: save to storage after every so many steps; 0: only the last step, and on request. ``auto``:
+            ftcore chooses the number.
         objects: further state, by name, as for ``register`` of ``ftcore.worker``.
 
     Returns:

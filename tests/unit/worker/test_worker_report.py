@@ -78,7 +78,7 @@ def test_a_step_that_is_computed_again_is_told_once(reader: page.PageReader) -> 
 
 
 def test_a_loss_that_is_known_before_the_end_of_the_step_stays(reader: page.PageReader) -> None:
-    """Reporting the same step again without a loss neither counts a step nor removes the loss; the next step has none."""
+    """The same step again without a loss neither counts a step nor removes the loss; the next step has none."""
     ftcore.worker.report(7, loss=1.5, grad_norm=2.0)
     ftcore.worker.report(7)
     sample = reader.read()

@@ -1,5 +1,6 @@
-"""A tiny training with ``Trainer``; the arguments name what it does: ``accumulation``, ``compile``, ``evaluation``, ``save``.
+"""A tiny training with ``Trainer``; the arguments name what it does.
 
+``accumulation``, ``compile``, ``evaluation``, ``save``.
 ``sleep`` lets the evaluation and the save take three seconds on rank 0.
 """
 
