@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import Callback
 
 import ftcore.worker as ft
 from ftcore_lightning.place import DataPlace
-from ftcore_lightning.progress import Generators, TrainerProgress
+from ftcore_lightning.progress import FitGenerators, FitProgress
 
 
 class FtcoreCallback(Callback):  # type: ignore[misc]
@@ -45,10 +45,10 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
         self._objects = dict(objects or {})
         self._on_term: Any = signal.SIG_DFL
         self._place: DataPlace | None = None
-        self._progress: TrainerProgress | None = None
+        self._progress: FitProgress | None = None
         self._steps: Iterator[ft.TrainingStep] | None = None
         self._step: ft.TrainingStep | None = None
-        self._restored: Generators | None = None
+        self._restored: FitGenerators | None = None
         self._completed = 0
         self._seen = 0
 
@@ -66,7 +66,7 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
             self._step = self._place = None
             return
         job, place = ft.join(), DataPlace(trainer)
-        self._progress = TrainerProgress(trainer, place, (self,))
+        self._progress = FitProgress(trainer, place, (self,))
         optimizers = {f"optimizer_{number}": each for number, each in enumerate(trainer.optimizers)}
         schedulers = {f"scheduler_{n}": each.scheduler for n, each in enumerate(trainer.lr_scheduler_configs)}
         if trainer.datamodule is not None:
@@ -86,7 +86,7 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
         signal.signal(signal.SIGTERM, self._on_term)  # Lightning's handler calls a collective, also while ranks wait
         self._place = place
         if job.loaded.source:
-            self._completed, self._restored = self._step.number - 1, Generators.capture()
+            self._completed, self._restored = self._step.number - 1, FitGenerators.capture()
         else:
             place.begin()
 

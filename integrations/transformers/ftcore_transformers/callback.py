@@ -43,7 +43,7 @@ def attach(
     save_every: int = 1,
     persist_every: int | Literal["auto"] = "auto",
     objects: Mapping[str, Any] | None = None,
-) -> "FtcoreCallback":
+) -> "FtcoreTrainerCallback":
     """Let ftcore save, resume and pause a trainer; call it once, before ``trainer.train()``.
 
     Args:
@@ -59,12 +59,12 @@ def attach(
     Raises:
         RuntimeError: this version of transformers has another training loop.
     """
-    callback = FtcoreCallback(trainer, save_every, persist_every, objects)
+    callback = FtcoreTrainerCallback(trainer, save_every, persist_every, objects)
     trainer.add_callback(callback)
     return callback
 
 
-class FtcoreCallback(TrainerCallback):  # type: ignore[misc]
+class FtcoreTrainerCallback(TrainerCallback):  # type: ignore[misc]
     """The callback; use ``attach``.
 
     Args:
