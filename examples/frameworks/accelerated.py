@@ -10,6 +10,7 @@ import argparse
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -20,7 +21,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=2000)
     steps = parser.parse_args().steps
-    accelerator = Accelerator(gradient_accumulation_steps=2)
+    seedable = DataLoaderConfiguration(use_seedable_sampler=True)  # the order depends on the epoch alone
+    accelerator = Accelerator(gradient_accumulation_steps=2, dataloader_config=seedable)
     torch.manual_seed(0)
     x = torch.linspace(-1, 1, 512).unsqueeze(1)
     net = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 1))

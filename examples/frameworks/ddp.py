@@ -65,7 +65,8 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     sampler = DistributedSampler(Points(), seed=0)
-    data = Batches(DataLoader(Points(), batch_size=32, sampler=sampler), sampler)
+    own = torch.Generator()  # else each new iteration draws from the generator that dropout uses
+    data = Batches(DataLoader(Points(), batch_size=32, sampler=sampler, generator=own), sampler)
 
     job = ft.join()
     job.register(model=model, optimizer=optimizer, scheduler=scheduler, data=data)
