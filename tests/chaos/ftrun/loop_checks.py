@@ -66,6 +66,7 @@ class FrameworkRuns:
                 run = start(job, self._script, *sorted(key))
                 assert run.end() == 0
                 check_counts(run)
+                assert "ftcore: the last checkpoint" not in run.stderr(), "without --checkpoints none is written"
                 self._undisturbed[key] = weights(run), losses(job)
         return self._undisturbed[key]
 
