@@ -1,0 +1,215 @@
+"""The operator: an ``ElasticTrainJob`` is submitted, its edits are applied or refused, its status is kept.
+
+It does what ``ftctl k8s submit`` does, by the same code, and nothing for a running job: that is the master's. So two
+operators at once, or none for a while, are harmless. Objects are owned by the resource, and are deleted with it by
+Kubernetes.
+"""
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+import kopf
+
+from ftcore.errors import FtcoreError, Refused, Unreachable, UsageError
+from ftcore_kubernetes.api import Api, ApiError
+from ftcore_kubernetes.config import ApiConfig
+from ftcore_kubernetes.edits import refused_edits
+from ftcore_kubernetes.facts import is_live, slim, waits_for
+from ftcore_kubernetes.job_file import API_VERSION, GROUP, KIND, PLURAL, VERSION, TrainJob, of_object, parse
+from ftcore_kubernetes.manifests import RBAC, owner_of, root
+from ftcore_kubernetes.places import JOB, ROLE
+from ftcore_kubernetes.pods import JOB_KEY
+from ftcore_kubernetes.pool import refused
+from ftcore_kubernetes.submit import submit
+
+RESOURCE: Final = f"{PLURAL}.{GROUP}"
+RETRY_S: Final = 15.0
+WATCH_S: Final = 300
+
+
+@attrs.define
+class OperatorParts:
+    """What the handlers share.
+
+    Args:
+        api: the API server.
+        told: the status that was last written, by namespace and name.
+    """
+
+    api: Api
+    told: dict[tuple[str, str], dict[str, Any]] = attrs.field(factory=dict)
+
+
+async def serve(namespace: str, config: ApiConfig) -> None:
+    """Run the operator until a signal comes.
+
+    Args:
+        namespace: the only one that it serves; empty: all.
+        config: the API server; kopf reads the same kubeconfig or service account.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False  # conditions say it, and the right to write events is not needed
+    settings.watching.server_timeout = WATCH_S
+    settings.watching.client_timeout = WATCH_S + 30
+    api = Api(config)
+    try:
+        await kopf.operator(
+            settings=settings,
+            standalone=True,
+            clusterwide=not namespace,
+            namespaces=[namespace] if namespace else [],
+            memo=OperatorParts(api),
+        )
+    finally:
+        await api.close()
+
+
+@kopf.on.create(RESOURCE)
+@kopf.on.resume(RESOURCE)
+async def created(body: Any, memo: Any, patch: Any, namespace: Any, **_: Any) -> None:
+    """Submit the job."""
+    await _submit(body, memo, patch, namespace)
+
+
+async def _submit(body: Mapping[str, Any], memo: OperatorParts, patch: kopf.Patch, namespace: str) -> None:
+    job = _read(body, patch)
+    if job is None:
+        return
+    owner = owner_of({"apiVersion": API_VERSION, "kind": KIND, "metadata": body["metadata"]})
+    owner |= {"controller": True, "blockOwnerDeletion": True}
+    try:
+        running = await _running(memo.api, job.name, namespace)
+        if running is not None and running.spec != job.spec:
+            await _edit(memo.api, running, job, namespace, patch, body)
+            return
+        await submit(memo.api, job, namespace, owner)
+    except Refused as error:
+        _accept(patch, body, "False", "Declined", str(error))
+        raise kopf.TemporaryError(str(error), delay=RETRY_S) from error
+    except Unreachable as error:
+        raise kopf.TemporaryError(str(error), delay=RETRY_S) from error
+    _accept(patch, body, "True", "Submitted", "the job's objects are created")
+
+
+@kopf.on.update(RESOURCE, field="spec")
+async def edited(body: Any, memo: Any, patch: Any, namespace: Any, **_: Any) -> None:
+    """Apply an edit, or say why not."""
+    job = _read(body, patch)
+    if job is None:
+        return
+    try:
+        running = await _running(memo.api, job.name, namespace)
+        if running is None:
+            await _submit(body, memo, patch, namespace)
+        else:
+            await _edit(memo.api, running, job, namespace, patch, body)
+    except FtcoreError as error:
+        raise kopf.TemporaryError(str(error), delay=RETRY_S) from error
+
+
+@kopf.on.delete(RESOURCE, optional=True)
+async def deleted(name: Any, memo: Any, namespace: Any, **_: Any) -> None:
+    """Delete the rights on machines, which a namespaced object cannot own."""
+    for plural in ("clusterrolebindings", "clusterroles"):
+        with contextlib.suppress(ApiError, Unreachable):
+            await memo.api.delete(f"/apis/{RBAC}/{plural}/ftcore-{namespace}-{name}")
+    memo.told.pop((namespace, name), None)
+
+
+@kopf.index("pods", labels={JOB: kopf.PRESENT, ROLE: "worker"})
+def workers(body: Any, namespace: Any, labels: Any, **_: Any) -> Any:
+    """Worker pods by namespace and job."""
+    return {(namespace, labels[JOB]): slim({key: body.get(key) or {} for key in ("metadata", "spec", "status")})}
+
+
+@kopf.on.event("pods", labels={JOB: kopf.PRESENT})
+async def observed(labels: Any, namespace: Any, memo: Any, **indexes: Any) -> None:
+    """Keep the status: pods that run, and what the others wait for."""
+    name = labels[JOB]
+    status = await _status(memo.api, name, namespace, list(indexes["workers"].get((namespace, name), [])))
+    if memo.told.get((namespace, name)) == status:
+        return
+    path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}/status"
+    try:
+        await memo.api.patch(path, {"status": status})
+        memo.told[namespace, name] = status
+    except ApiError as error:
+        if error.code != 404:  # a job of `ftctl k8s submit` has no resource
+            logging.warning("status of %s/%s: %s", namespace, name, refused(error))
+    except Unreachable as error:
+        logging.warning("status of %s/%s: %s", namespace, name, error)
+
+
+async def _status(api: Api, name: str, namespace: str, pods: list[dict[str, Any]]) -> dict[str, Any]:
+    live = [pod for pod in pods if is_live(pod)]
+    ready = sum(pod["status"].get("phase") == "Running" for pod in live)
+    waiting = sorted({why for pod in live if (why := waits_for(pod))})
+    phase = "Running" if ready else "Pending"
+    if not live and pods:
+        with contextlib.suppress(ApiError, Unreachable):
+            job = await api.get(f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}-master")
+            conditions = (job.get("status") or {}).get("conditions") or []
+            ended = [each["type"] for each in conditions if each.get("status") == "True"]
+            phase = "Succeeded" if "Complete" in ended else "Failed" if "Failed" in ended else phase
+    return {"phase": phase, "ready": ready, "replicas": len(live), "message": "; ".join(waiting)[:500]}
+
+
+def _read(body: Mapping[str, Any], patch: kopf.Patch) -> TrainJob | None:
+    try:
+        return of_object({"metadata": dict(body["metadata"]), "spec": _plain(body.get("spec"))})
+    except UsageError as error:
+        _accept(patch, body, "False", "Invalid", str(error))
+        return None
+
+
+async def _running(api: Api, name: str, namespace: str) -> TrainJob | None:
+    """What a job runs with; None: it was not submitted."""
+    try:
+        found = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+    except ApiError as error:
+        if error.code == 404:
+            return None
+        raise refused(error) from error
+    if found["metadata"].get("deletionTimestamp"):
+        raise Unreachable(f"config map {namespace}/{name} is still being deleted")
+    return parse(str((found.get("data") or {}).get(JOB_KEY)), f"config map {name}")
+
+
+async def _edit(
+    api: Api, running: TrainJob, job: TrainJob, namespace: str, patch: kopf.Patch, body: Mapping[str, Any]
+) -> None:
+    """Apply the edit of a submitted job as a whole, or refuse it as a whole."""
+    if problems := refused_edits(running.spec, job.spec):
+        text = "cannot change while the job runs; delete the job and create it again: " + "; ".join(problems)
+        _accept(patch, body, "False", "EditRefused", text)
+        return
+    if running.spec != job.spec:
+        data = root(job, namespace)["data"]
+        try:
+            await api.patch(f"/api/v1/namespaces/{namespace}/configmaps/{job.name}", {"data": data})
+        except ApiError as error:
+            raise refused(error) from error
+    _accept(patch, body, "True", "EditApplied", f"replicas: {job.spec.replicas}")
+
+
+def _accept(patch: kopf.Patch, body: Mapping[str, Any], status: str, reason: str, message: str) -> None:
+    """Write the condition ``Accepted``."""
+    before = [dict(each) for each in (body.get("status") or {}).get("conditions") or () if each["type"] != "Accepted"]
+    mine = {"type": "Accepted", "status": status, "reason": reason, "message": message[:1000]}
+    patch.status["conditions"] = [*before, mine]
+    patch.status["observedGeneration"] = body["metadata"].get("generation", 0)
+    if status == "False":
+        patch.status["message"] = message[:500]
+
+
+def _plain(found: Any) -> Any:
+    """kopf's views as plain objects."""
+    if isinstance(found, Mapping):
+        return {key: _plain(value) for key, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [_plain(value) for value in found]
+    return found

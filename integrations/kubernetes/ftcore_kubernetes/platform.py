@@ -1,0 +1,262 @@
+"""The pods of a job as an ftcore platform: launches pods, keeps places filled, reports what becomes of them.
+
+| in ftcore | in Kubernetes |
+|---|---|
+| a node | a pod, of the same name, which runs ``ftrun`` once (``restartPolicy: Never``) |
+| a place | a label |
+| the effect of a launch | the pod's name and a label, so a repeated launch finds its pod |
+| an excluded machine | an annotation of the job's config map; later pods have an anti-affinity to it |
+| no capacity | a pod that waits for a machine, for its image or for quota |
+
+A pod that is removed by force from a dead machine may run on there: ftcore's terms and rounds fence it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Final
+
+from ftcore import CapacityChanged, LaunchRequest, Occupant, PlatformEvent
+from ftcore.errors import Refused
+from ftcore_kubernetes.adapter import KubernetesUrl
+from ftcore_kubernetes.api import Api, KubeObject
+from ftcore_kubernetes.config import ApiConfig
+from ftcore_kubernetes.facts import end_of, gone, is_live, report_of, waits_for
+from ftcore_kubernetes.informer import DELETED, CacheChange, Informer
+from ftcore_kubernetes.places import Filling, attempt_of, fillings, outdated, place_of, surplus
+from ftcore_kubernetes.pods import PodIdentity
+from ftcore_kubernetes.pool import PoolNews, WorkerPool, is_quota
+
+PROVEN_S: Final = 120.0
+"""After this long, the end of a pod is no repeated failure, and its place is filled at once."""
+
+REFUSED_S: Final = (5.0, 60.0)
+"""First and longest pause before a filling that Kubernetes declined is tried again."""
+
+BURST: Final = 16
+"""Pods that are created at the same time."""
+
+logger = logging.getLogger(__name__)
+
+
+class KubernetesPlatform:
+    """See ``ftcore.Platform``.
+
+    Args:
+        url: which job.
+        config: the API server.
+        api: its client; None: a new one.
+    """
+
+    def __init__(self, url: KubernetesUrl, config: ApiConfig, api: Api | None = None) -> None:
+        self.api = api or Api(config)
+        self._url = url
+        self.pool = WorkerPool(url, self.api)
+        self._gone: dict[int, KubeObject] = {}
+        self._running_since: dict[str, float] = {}
+        self._proven: set[str] = set()
+        self._due: dict[str, float] = {}
+        self._declined: dict[str, tuple[float, str]] = {}
+        self._told: dict[str, str] = {}
+        self._free: int | None = None
+        self._is_watching = False
+
+    async def capacity(self) -> int | None:
+        """0 while a pod cannot start; otherwise unknown, as only the scheduler knows."""
+        await self.pool.refresh()
+        return self._capacity()
+
+    def _capacity(self) -> int | None:
+        waiting = any(waits_for(pod) for pod in self.pool.pods.objects.values() if is_live(pod))
+        return 0 if waiting or self._declined else None
+
+    async def launch(self, request: LaunchRequest) -> None:
+        """Create the pods of an effect."""
+        pods = self.pool.pods.objects if self._is_watching else await self.pool.refresh()
+        job, _ = await self.pool.job()
+        replaced = request.replaces
+        if replaced is None:
+            for number in range(request.count):
+                await self.pool.create(PodIdentity(effect=f"{request.effect}/{number}", place=None))
+            return
+        old = pods.get(replaced.node)
+        place = place_of(old) if old is not None else replaced.ordinal
+        identity = PodIdentity(
+            effect=request.effect, place=place, attempt=attempt_of(old) + 1 if old is not None else 0
+        )
+        if self.pool.with_effect(identity.digest) is not None or self._is_filled(place, old, replaced.node):
+            return
+        if place is not None and place >= job.spec.replicas:
+            raise Refused(f"place {place} is no longer part of the job: spec.replicas is {job.spec.replicas}")
+        await self.pool.create(identity)
+
+    def _is_filled(self, place: int | None, old: KubeObject | None, name: str) -> bool:
+        """Whether another pod has the place since; times of creation are whole seconds."""
+        if place is None:
+            return False
+        born = _born(old) if old is not None else ""
+        others = (pod for pod in self.pool.pods.objects.values() if pod["metadata"]["name"] != name)
+        return any(place_of(pod) == place and is_live(pod) and _born(pod) >= born for pod in others)
+
+    async def delete(self, place: Occupant, grace_s: float) -> None:
+        """Delete a pod, with its grace period."""
+        await self.pool.delete(place.node, grace_s)
+
+    async def cordon(self, place: Occupant, reason: str) -> None:
+        """Exclude the machine of a pod."""
+        await self.pool.exclude(place.node, reason)
+
+    async def watch(self) -> AsyncIterator[PlatformEvent]:
+        """Report pods and machines, and keep the places filled."""
+        await self.pool.refresh()
+        watched = [self.pool.pods, self.pool.root]
+        with contextlib.suppress(Refused):
+            if (await self.pool.job())[0].spec.watch_nodes:
+                watched.append(self.pool.machines)
+        self.pool.news = asyncio.Queue()
+        tasks = [asyncio.create_task(self.pool.pump(each)) for each in watched]
+        self._is_watching = True
+        try:
+            self._free, self._told = self._capacity(), {}
+            yield CapacityChanged(free=self._free)
+            for report in self._all_reports():
+                yield report
+            while True:
+                pause_s = await self._fill()
+                if (free := self._capacity()) != self._free:
+                    self._free = free
+                    yield CapacityChanged(free=free)
+                for informer, change in await _batch(self.pool.news, pause_s):
+                    for report in self._reports(informer, change):
+                        yield report
+        finally:
+            self._is_watching = False
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Close connections; the pods go on."""
+        await self.api.close()
+
+    # -- reports
+
+    def _all_reports(self) -> list[PlatformEvent]:
+        """The current state: of pods that are there, and of those that were removed while this process watched."""
+        found: list[PlatformEvent] = [gone(pod) for pod in self._gone.values()]
+        return found + [each for pod in self.pool.pods.objects.values() if (each := self._report(pod)) is not None]
+
+    def _reports(self, informer: Informer, change: CacheChange) -> list[PlatformEvent]:
+        if informer is self.pool.machines:
+            machine = change.obj["metadata"]["name"]
+            pods = [pod for pod in self.pool.pods.objects.values() if pod["spec"].get("nodeName") == machine]
+        elif informer is self.pool.pods and change.kind == DELETED:
+            self._forget(change.obj)
+            return [gone(change.obj)]
+        else:
+            pods = [change.obj] if informer is self.pool.pods else []
+        return [report for pod in pods if (report := self._report(pod)) is not None]
+
+    def _report(self, pod: KubeObject) -> PlatformEvent | None:
+        """What is to be told of a pod, once."""
+        self._clock_run(pod)
+        machine = self.pool.machines.objects.get(str((pod.get("spec") or {}).get("nodeName")))
+        report, name = report_of(pod, machine), str(pod["metadata"]["name"])
+        text = f"{type(report).__name__} {report.reason}" if report is not None else ""
+        if self._told.get(name) == text:
+            return None
+        self._told[name] = text
+        return report
+
+    def _clock_run(self, pod: KubeObject) -> None:
+        name, now = str(pod["metadata"]["name"]), asyncio.get_running_loop().time()
+        if (pod.get("status") or {}).get("phase") == "Running":
+            self._running_since.setdefault(name, now)
+        elif end_of(pod) is not None and now - self._running_since.pop(name, now) >= PROVEN_S:
+            self._proven.add(name)
+
+    def _forget(self, pod: KubeObject) -> None:
+        name, place = str(pod["metadata"]["name"]), place_of(pod)
+        now = asyncio.get_running_loop().time()
+        if now - self._running_since.pop(name, now) >= PROVEN_S:
+            self._proven.add(name)
+        self._told.pop(name, None)
+        last = self._gone.get(place) if place is not None else None
+        if place is not None and (last is None or _born(last) <= _born(pod)):
+            self._gone[place] = pod
+
+    # -- places
+
+    async def _fill(self) -> float | None:
+        """Create missing pods, delete superfluous ones; returns the seconds until the next is due; None: none is."""
+        try:
+            job, _ = await self.pool.job()
+        except Refused:
+            self._declined.clear()
+            return None  # the job is being deleted
+        pods, now = self.pool.pods.objects, asyncio.get_running_loop().time()
+        for pod in surplus(pods.values(), job.spec.replicas):
+            grace_s = float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 30)
+            await self._tidy(pod, self.pool.delete(str(pod["metadata"]["name"]), grace_s))
+        for pod in outdated(pods.values()):
+            await self._tidy(pod, self.pool.remove(pod))
+        wanted = fillings(list(pods.values()), job.spec.replicas, self._gone, self._proven)
+        due = {each.effect: self._due.get(each.effect, now + each.wait_s) for each in wanted}
+        self._due = due
+        self._declined = {effect: why for effect, why in self._declined.items() if effect in due}
+        ready = [each for each in wanted if due[each.effect] <= now]
+        for first in range(0, len(ready), BURST):
+            await asyncio.gather(*(self._try(each) for each in ready[first : first + BURST]))
+        left = [at - now for at in self._due.values()]
+        return max(0.0, min(left)) if left else None
+
+    async def _try(self, filling: Filling) -> None:
+        identity = PodIdentity(effect=filling.effect, place=filling.place, attempt=filling.attempt)
+        now = asyncio.get_running_loop().time()
+        try:
+            await self.pool.create(identity)
+            self._due.pop(filling.effect, None)
+            self._declined.pop(filling.effect, None)
+        except Refused as error:
+            before, _ = self._declined.get(filling.effect, (REFUSED_S[0] / 2, ""))
+            pause_s = min(2 * before, REFUSED_S[1])
+            if filling.effect not in self._declined:
+                logger.warning("place %d is not filled%s: %s", filling.place, _which(error), error)
+            self._declined[filling.effect] = (pause_s, str(error))
+            self._due[filling.effect] = now + pause_s
+
+    async def _tidy(self, pod: KubeObject, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Refused as error:
+            logger.warning("pod %s cannot be deleted: %s", pod["metadata"]["name"], error)
+
+
+def _which(error: Refused) -> str:
+    return " (quota)" if is_quota(error) else ""
+
+
+def _born(pod: KubeObject) -> str:
+    return str(pod["metadata"].get("creationTimestamp") or "")
+
+
+async def _batch(news: "asyncio.Queue[PoolNews | Exception]", pause_s: float | None) -> list[PoolNews]:
+    """The changes that came, after at most some seconds.
+
+    Raises:
+        Unreachable: the API server cannot be watched.
+    """
+    found: list[PoolNews] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(pause_s):
+            found.append(_change(await news.get()))
+    while not news.empty():
+        found.append(_change(news.get_nowait()))
+    return found
+
+
+def _change(item: PoolNews | Exception) -> PoolNews:
+    if isinstance(item, Exception):
+        raise item
+    return item
