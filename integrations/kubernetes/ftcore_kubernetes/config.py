@@ -21,9 +21,6 @@ from ftcore.errors import UsageError
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Directory of the pod's service account."""
 
-ACCOUNT_ENV: Final = "FTCORE_K8S_SERVICE_ACCOUNT"
-"""Another directory with ``token``, ``ca.crt`` and ``namespace``."""
-
 PLUGIN_S: Final = 30.0
 """Longest time for a credential plugin."""
 
@@ -75,22 +72,24 @@ def load(env: Mapping[str, str] = os.environ, context: str = "") -> ApiConfig:
     )
 
 
-def in_pod(env: Mapping[str, str]) -> ApiConfig:
+def in_pod(env: Mapping[str, str], account: Path = ACCOUNT) -> ApiConfig:
     """The configuration of a pod: its service account.
+
+    Args:
+        env: the pod's environment.
+        account: directory with ``token``, ``ca.crt`` and ``namespace``.
 
     Raises:
         UsageError: the pod has none (``automountServiceAccountToken: false``).
     """
-    account = Path(env.get(ACCOUNT_ENV) or ACCOUNT)
     token, ca, namespace = account / "token", account / "ca.crt", account / "namespace"
     if not token.exists():
         raise UsageError(
             f"{token} does not exist: the pod needs a service account (automountServiceAccountToken: true)"
         )
     host, port = env["KUBERNETES_SERVICE_HOST"], env.get("KUBERNETES_SERVICE_PORT", "443")
-    scheme = env.get("FTCORE_K8S_SCHEME", "https")
     return ApiConfig(
-        url=f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}",
+        url=f"https://{f'[{host}]' if ':' in host else host}:{port}",
         namespace=namespace.read_text().strip() if namespace.exists() else "default",
         token_file=token,
         verify=ssl.create_default_context(cafile=str(ca)) if ca.exists() else True,

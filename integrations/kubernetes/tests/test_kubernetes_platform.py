@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from apiserver.server import ApiServer
 from ftcore_kubernetes.adapter import KubernetesUrl
-from ftcore_kubernetes.api import Api
-from ftcore_kubernetes.config import ApiConfig
+from ftcore_kubernetes.api import Api, ApiError
+from ftcore_kubernetes.config import ApiConfig, in_pod, load
 from ftcore_kubernetes.job_file import TrainJob, parse
 from ftcore_kubernetes.manifests import QUARANTINED, objects, path_of, root
 from ftcore_kubernetes.places import by_place
@@ -194,6 +195,22 @@ def test_two_masters_and_a_late_one_make_no_second_pod() -> None:
     run(scenario)
 
 
+def test_an_order_and_a_filling_at_once_make_one_pod() -> None:
+    """The platform fills a place at the moment in which the master orders its replacement; the server is slow."""
+
+    async def scenario() -> None:
+        async with started(2) as site, led(site):
+            await until(lambda: site.runs(0, 1), "two pods")
+            master = site.opened[0]
+            site.server.faults.add(verbs=["create"], resources=["pods"], delay_s=0.5, times=None)
+            site.server.cluster.end_container(SPACE, "llm-w1", 137)
+            await until(lambda: site.server.calls["create", "pods"] == 3, "the filling")
+            await master.launch(LaunchRequest(effect="e/1", replaces=Occupant(node="llm-w1", ordinal=1)))
+            assert len(site.live()[1]) == 1 and len(site.pods) == 3
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("how", ["cut", "gone", "away", "busy", "compacted-page"])
 def test_a_watch_outlives_the_api_servers_troubles(how: str) -> None:
     """Nothing is missed: the end of a pod that came meanwhile is reported, and its place filled."""
@@ -356,3 +373,39 @@ def test_a_missing_right_is_named(verb: str) -> None:
                 await platform.close()
 
     run(scenario)
+
+
+def test_tls_and_the_pods_own_account(tmp_path: Path) -> None:
+    """As in a pod: authority and token from files; and with a kubeconfig. Another authority is not trusted."""
+
+    async def scenario() -> None:
+        async with ApiServer(namespaces=[SPACE], nodes=1, auth=True, tls=True) as server:
+            (tmp_path / "ca.crt").write_bytes(server.ca_pem)
+            (tmp_path / "namespace").write_text(SPACE)
+            (tmp_path / "token").write_text(server.token(SPACE, "default"))
+            env = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.port)}
+            here = in_pod(env, tmp_path)
+            assert here.namespace == SPACE
+            path = f"/api/v1/namespaces/{SPACE}/pods"
+            async with api_of(here) as api:
+                with pytest.raises(ApiError, match=f"system:serviceaccount:{SPACE}:default"):
+                    await api.get(path)
+                (tmp_path / "token").write_text(server.access.admin_token)  # kubelets renew it
+                assert (await api.get(path))["items"] == []
+            async with api_of(load({"KUBECONFIG": str(server.kubeconfig(tmp_path / "config"))})) as api:
+                assert len((await api.get("/api/v1/nodes"))["items"]) == 1
+            (tmp_path / "ca.crt").unlink()
+            async with api_of(in_pod(env, tmp_path)) as api:
+                with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+                    await api.get(path)
+
+    run(scenario)
+
+
+@contextlib.asynccontextmanager
+async def api_of(config: ApiConfig) -> AsyncIterator[Api]:
+    api = Api(config)
+    try:
+        yield api
+    finally:
+        await api.close()
