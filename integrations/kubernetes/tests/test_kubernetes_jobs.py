@@ -127,7 +127,7 @@ def test_a_deleted_pod_saves_and_leaves_and_an_evicted_one_changes_its_machine(
     run(scenario())
 
 
-def test_the_smoke_test_of_the_examples(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
+def test_the_smoke_test_of_the_examples_by_the_command_line(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
     """With torch and gloo, from its first step to the Job's end; only its store and its paths are this machine's."""
 
     async def scenario() -> None:
@@ -137,9 +137,19 @@ def test_the_smoke_test_of_the_examples(tmp_path: Path, etcd: Cluster) -> None: 
             job.file["spec"] |= {"store": {"url": job.store}}
             job.file["spec"]["command"] = [str(EXAMPLES / "smoke.py"), "--steps", "40", "--pause", "0.01"]
             job.file["spec"]["template"]["spec"]["containers"][0]["workingDir"] = str(tmp_path)  # as in one image
-            await job.submit()
+            (tmp_path / "job.yaml").write_text(job.text)
+            server.kubeconfig(tmp_path / "config", namespace=SPACE)
+            assert "created Job/smoke-master" in await job.k8s("submit", tmp_path / "job.yaml")
+            assert "already complete" in await job.k8s("submit", tmp_path / "job.yaml")
             await job.until(lambda: _is_complete(server.get("jobs.batch", SPACE, "smoke-master")), "the end")
             assert "step 40: 2 ranks" in job.output()
+            lines = (await job.k8s("status", "smoke")).splitlines()
+            assert [line.split()[:4] for line in lines[2:]] == [
+                ["smoke-w0", "worker", "0", "Succeeded"],
+                ["smoke-w1", "worker", "1", "Succeeded"],
+            ]
+            assert await job.k8s("delete", "smoke") == "deleted train/smoke\n"
+            await job.until(lambda: not job.pods() and not job.pods("master"), "an empty namespace")
             await job.api.close()
 
     run(scenario())

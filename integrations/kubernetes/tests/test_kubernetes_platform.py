@@ -244,11 +244,12 @@ def test_a_watch_outlives_the_api_servers_troubles(how: str) -> None:
     run(scenario)
 
 
-def test_an_excluded_machine_is_avoided_and_marked() -> None:
+@pytest.mark.parametrize("how", ["cordon", "taint"])
+def test_an_excluded_machine_is_avoided_and_marked(how: str) -> None:
     """By the replacement, by later masters, and, if asked for, by everybody."""
 
     async def scenario() -> None:
-        async with started(2, "taint") as site:
+        async with started(2, how) as site:
             async with led(site):
                 await until(lambda: site.runs(0, 1), "two pods")
             platform = site.open()
@@ -260,7 +261,10 @@ def test_an_excluded_machine_is_avoided_and_marked() -> None:
             config = site.server.get("configmaps", SPACE, NAME)
             assert config is not None and config["metadata"]["annotations"][QUARANTINED] == machine
             node = site.server.get("nodes", "", machine)
-            assert node is not None and node["spec"]["taints"][0]["key"] == "ftcore.dev/quarantined"
+            assert node is not None and "it is broken" in node["metadata"]["annotations"]["ftcore.dev/quarantined"]
+            keys = [each["key"] for each in node["spec"].get("taints", ())]
+            assert ("ftcore.dev/quarantined" in keys) is (how == "taint")
+            assert bool(node["spec"].get("unschedulable")) is (how == "cordon")
             await until(lambda: site.live().get(1, ["llm-w1"]) != ["llm-w1"], "its replacement")
             new = next(pod for pod in site.pods if pod["metadata"]["name"] == site.live()[1][0])
             term = new["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -409,3 +413,20 @@ async def api_of(config: ApiConfig) -> AsyncIterator[Api]:
         yield api
     finally:
         await api.close()
+
+
+def test_a_template_that_kubernetes_refuses_is_a_refusal() -> None:
+    """With its own words; it is asked again, and nothing else is disturbed."""
+
+    async def scenario() -> None:
+        async with started(1) as site, led(site) as told:
+            await until(lambda: site.runs(0), "a pod")
+            data = root(job(2), SPACE)["data"]
+            data["job.json"] = data["job.json"].replace('"train:1"', '"train:1", "ports": [{"containerPort": 0}]')
+            await site.api.patch(f"/api/v1/namespaces/{SPACE}/configmaps/{NAME}", {"data": data})
+            await until(lambda: told[-1:] == [CapacityChanged(free=0)], "no capacity")
+            with pytest.raises(Refused, match=r"Kubernetes refuses the pod template: .*containerPort"):
+                await site.open().launch(LaunchRequest(effect="e/1", replaces=Occupant(node="llm-w1", ordinal=1)))
+            assert site.runs(0)
+
+    run(scenario)
