@@ -16,7 +16,8 @@ PYTEST_ARGS ?=
 PYTEST_JOBS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
-INPUTS := pyproject.toml constraints.txt integrations/slurm/pyproject.toml $(addsuffix /pyproject.toml,$(addprefix integrations/,prometheus export opentelemetry kubernetes))
+PACKAGES := $(sort $(wildcard integrations/*/pyproject.toml))
+INPUTS := pyproject.toml constraints.txt $(PACKAGES)
 
 
 .PHONY: help env dev demo test check etcd long bench docs transcript picture format build clean
@@ -89,7 +90,7 @@ $(VENV)/.env-made: $(VENV)/.pip-made $(INPUTS)
 	@touch $@
 
 $(VENV)/.dev-made: $(VENV)/.env-made
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch]' -e integrations/slurm -e integrations/prometheus -e integrations/export -e integrations/opentelemetry -e 'integrations/kubernetes[operator,tls]' --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch]' $(addprefix -e ,$(dir $(PACKAGES))) --group dev
 	@touch $@
 
 $(VENV)/.docs-made: $(VENV)/.dev-made

@@ -12,8 +12,10 @@ ORDER = (
     "own_supervisor",
     "local_supervisor",
     "own_platform",
+    "own_observer",
     "read_logs",
     "explain_a_log",
+    "own_observer",
     "own_loop",
     "saved_state",
 )

@@ -21,6 +21,7 @@ from typing import Any
 
 import api_examples
 import attrs
+import extension_points
 from drawing import job_flow, named, to_mermaid_grouped
 
 from ftcore import timing, worker
@@ -134,6 +135,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "simulation.md", NOTE + simulation_page()
     yield "worker.md", NOTE + worker_page()
     yield "torchrun.md", NOTE + torchrun_page()
+    yield "extension-points.md", NOTE + extension_points.page()
     yield "api/examples.md", NOTE + api_examples.page()
 
 

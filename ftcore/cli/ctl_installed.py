@@ -39,7 +39,7 @@ def _loaded(entry: EntryPoint, package: str, parser: Any) -> Any:
         module = entry.load()
         module.add_arguments(parser)
         return module.run
-    except Exception as error:  # code of another package
+    except (Exception, SystemExit) as error:  # code of another package
         problem = f"the command {entry.name} of {package} cannot be used: {type(error).__name__}: {error}"
         parser.add_argument("rest", nargs=argparse.REMAINDER)
 

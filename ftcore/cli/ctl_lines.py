@@ -255,9 +255,18 @@ def _progressed(data: job.JobProgressed) -> str:
 
 
 def _held(data: checkpoint.MemoryHeld) -> str:
-    own, copies = ([shard for shard in data.shards if shard.copy is is_copy] for is_copy in (False, True))
+    return f"{data.node}: {_in_memory(data.shards)}"
+
+
+def _in_memory(shards: Sequence[checkpoint.HeldShard]) -> str:
+    own, copies = ([shard for shard in shards if shard.copy is is_copy] for is_copy in (False, True))
     copied = f", and copies of {_steps_of_ranks(copies)}" if copies else ""
-    return f"{data.node}: holds {_steps_of_ranks(own) if own else 'nothing'} in memory{copied}"
+    return f"holds {_steps_of_ranks(own) if own else 'nothing'} in memory{copied}"
+
+
+def _joined(data: node.NodeJoined) -> str:
+    held = f"; {_in_memory(data.shards)}" if data.shards else ""
+    return f"{data.node} with {plural(data.slots, 'rank')}, {data.host} pid {data.pid}{held}"
 
 
 def _steps_of_ranks(shards: Sequence[checkpoint.HeldShard]) -> str:
@@ -308,7 +317,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     job.JobUnparked: lambda data: f"by {data.who}",
     master.MasterElected: lambda data: f"{data.host} pid {data.pid} leads at {data.address}, ftcore {data.version}",
     node.NodeWarmed: lambda data: f"{data.node}: can start its workers at once",
-    node.NodeJoined: lambda data: f"{data.node} with {plural(data.slots, 'rank')}, {data.host} pid {data.pid}",
+    node.NodeJoined: _joined,
     node.NodeLeft: lambda data: f"{data.node}: {data.reason}",
     node.NodeGaveUp: lambda data: f"{data.node}: {data.reason}",
     node.NodeLost: lambda data: f"{data.node}: {data.reason}{_at(data.step)}",

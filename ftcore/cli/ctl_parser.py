@@ -58,6 +58,7 @@ def build_parser(version: str, argv: Sequence[str] | None = None) -> CtlParser:
     _add_reading(commands)
     _add_incidents(commands)
     _add_checkpoints(commands)
+    _add_observe(commands)
     _add_log_tools(commands)
     _add_spikes(commands)
     add_futures(commands, _command, _reading)
@@ -218,6 +219,20 @@ def _add_checkpoints(commands: Any) -> None:
     )
 
 
+def _add_observe(commands: Any) -> None:
+    observe = _command(
+        commands,
+        "observe",
+        "Run an observer of an installed package, such as an endpoint for Prometheus, beside a job without "
+        "`ftrun --observe`, or over the log of a finished one.",
+        "ftctl --job demo observe prometheus://127.0.0.1:9400\nftctl --store file:demo.ftlog observe prometheus:",
+    )
+    _add_common(observe, *[argparse.SUPPRESS] * 3)
+    observe.add_argument("url", metavar="URL", help="URL of the observer, as of `ftrun --observe`")
+    observe.add_argument("--once", action="store_true", help="end at the end of the log, as it is now")
+    observe.add_argument("--until-parent", type=int, default=0, help=argparse.SUPPRESS)
+
+
 def _add_log_tools(commands: Any) -> None:
     replay = _reading(
         commands,
@@ -251,17 +266,6 @@ def _add_log_tools(commands: Any) -> None:
         metavar="NAME",
         help="ftlog, which ftctl reads, or a format of an installed package; default: ftlog",
     )
-    observe = _command(
-        commands,
-        "observe",
-        "Run an observer of an installed package, such as an endpoint for Prometheus, beside a job without "
-        "`ftrun --observe`, or over the log of a finished one.",
-        "ftctl --job demo observe prometheus://127.0.0.1:9400\nftctl --store file:demo.ftlog observe prometheus:",
-    )
-    _add_common(observe, *[argparse.SUPPRESS] * 3)
-    observe.add_argument("url", metavar="URL", help="URL of the observer, as of `ftrun --observe`")
-    observe.add_argument("--once", action="store_true", help="end at the end of the log, as it is now")
-    observe.add_argument("--until-parent", type=int, default=0, help=argparse.SUPPRESS)
     _reading(
         commands,
         "salvage",

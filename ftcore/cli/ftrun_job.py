@@ -49,6 +49,7 @@ from ftcore.runtime.agent.config import LEAVE_MARGIN_S, AgentConfig, Outcome
 from ftcore.runtime.agent.workers import launchable, processes
 from ftcore.runtime.agent.workers.supervisor import LINE_PREFIX, STDERR, STDOUT, Output
 from ftcore.runtime.agent.workers.warm_start import Started
+from ftcore.runtime.log_context import FORMAT_ENV, describe
 from ftcore.runtime.logging import configure
 from ftcore.runtime.observers import problems
 from ftcore.runtime.wire.frames import Submission
@@ -92,6 +93,7 @@ def main(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         given: the command line without the program's name.
         warm: the warm process, if it was already started.
     """
+    os.environ[FORMAT_ENV] = args.log_format  # for the processes that this one starts
     configure(args.log_level)
     outcome = guarded(lambda: _run(parser, args, given, warm))
     reason = completed(outcome.reason, elsewhere(args.store), args.job) if args.job else outcome.reason
@@ -111,6 +113,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
     args.store = _store(args)
     args.platform = _platform(parser, args)
     _check_observers(args)
+    describe(job=args.job)
     if args.local_nodes is not None and args.local_place < 0:
         if args.local_nodes < 1:
             parser.error(f"--local-nodes: found {args.local_nodes}; expected at least 1")
@@ -139,6 +142,7 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         )
         return asyncio.run(nodes.run())
     config = attrs.evolve(_config(parser, args), warm=warm)
+    describe(job=args.job, node=config.agent.node)
     if args.platform and args.local_place < 0:
         config = attrs.evolve(config, candidacy=attrs.evolve(config.candidacy, node_argv=node_argv(args, given)))
     if args.leadership == "only":
@@ -344,18 +348,7 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
     )
     config = NodeConfig(
         agent=agent,
-        candidacy=Candidacy(
-            store=args.store,
-            job=args.job,
-            keep_events=args.keep_events,
-            snapshot_events=args.snapshot_events,
-            archive=archive_dir(args.archive),
-            advertise=address,
-            platform=args.platform,
-            nodes=spec.nodes_max,
-            log_level=args.log_level,
-            observe=observed(args.observe),
-        ),
+        candidacy=_candidacy(args, address, spec),
         output=_output(parser, args),
         preload=options.preload(parser, args),
         leads=args.leadership != "never",
@@ -368,6 +361,22 @@ def _config(parser: argparse.ArgumentParser, args: argparse.Namespace) -> NodeCo
     if args.local_parent < 0 and args.leadership != "only":
         _check_script(spec)
     return attrs.evolve(config, agent=attrs.evolve(agent, security=_security(args, address)))
+
+
+def _candidacy(args: argparse.Namespace, address: str, spec: JobSpec) -> Candidacy:
+    return Candidacy(
+        store=args.store,
+        job=args.job,
+        keep_events=args.keep_events,
+        snapshot_events=args.snapshot_events,
+        archive=archive_dir(args.archive),
+        advertise=address,
+        platform=args.platform,
+        nodes=spec.nodes_max,
+        log_level=args.log_level,
+        observe=observed(args.observe),
+        node=_node_name(args),
+    )
 
 
 def _node_name(args: argparse.Namespace) -> str:

@@ -40,10 +40,12 @@ def launcher_flags(env: Mapping[str, str] = os.environ) -> LauncherFlags | None:
     for entry in sorted(entry_points(group=GROUP), key=lambda each: each.name):
         try:
             found = entry.load()(env)
+            if not isinstance(found, Mapping):
+                raise TypeError(f"{entry.value} returned {type(found).__name__}, expected a mapping of flags")
             flags = {str(name): str(value) for name, value in found.items()}
         except UsageError as error:
             raise UsageError(f"{entry.name}: {error}") from error
-        except Exception as error:  # code of another package
+        except (Exception, SystemExit) as error:  # code of another package
             package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
             raise UsageError(
                 f"the launcher {entry.name} of {package} cannot be used: {type(error).__name__}: {error}; repair or "

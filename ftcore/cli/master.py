@@ -30,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--snapshot-events", type=int, default=Sizes().snapshot, help="events between two snapshots")
     parser.add_argument("--log-level", default="warning", help="debug, info, warning or error")
     parser.add_argument("--observe", type=_words, default=(), help="JSON list: URLs of observers")
+    parser.add_argument("--node", default="", help="the node that it runs on, for log lines")
     return master.run(Candidacy(**vars(parser.parse_args(argv))))
 
 

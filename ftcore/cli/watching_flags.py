@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable
 
 OBSERVE_ENV = "FTCORE_OBSERVE"
+FORMAT_ENV = "FTCORE_LOG_FORMAT"
+FORMATS = ("text", "json")
 
 
 def add_watching(parser: argparse.ArgumentParser, add: Callable[..., None]) -> None:
@@ -17,8 +19,17 @@ def add_watching(parser: argparse.ArgumentParser, add: Callable[..., None]) -> N
         parser: of ``ftrun``.
         add: adds an option in both spellings.
     """
+    group = parser.add_argument_group("watching the job")
     add(
-        parser.add_argument_group("watching the job"),
+        group,
+        "--log-format",
+        choices=FORMATS,
+        default=os.environ.get(FORMAT_ENV, FORMATS[0]),
+        help="text, or json: ftcore's own messages and the narration as JSON lines with job, node, round and incident; "
+        f"default: ${FORMAT_ENV}, else text",
+    )
+    add(
+        group,
         "--observe",
         action="append",
         metavar="URL",

@@ -36,7 +36,8 @@ class HeldShard:
 class MemoryHeld:
     """The shards in the memory of a node; replaces what was known of this node.
 
-    Reported when the node's workers have stopped, and when an agent takes over the keeper of its predecessor.
+    Reported when the node's workers have stopped. An agent that takes over the keeper of its predecessor reports its
+    memory in ``node.joined``.
 
     Args:
         node: the node's name.

@@ -2,6 +2,7 @@
 
 import attrs
 
+from ftcore.events.checkpoint import HeldShard
 from ftcore.events.registry import decision, fact
 
 LOST = "lost"
@@ -31,6 +32,9 @@ class NodeJoined:
         command: its command, if nodes may differ in it.
         warms: its workers cannot be forked yet; a ``node.warmed`` follows when they can.
         copies_port: TCP port at which its keeper takes copies of other nodes' shards; 0: it takes none.
+        log: the identity of the log of ``shards``; those of another log do not count.
+        shards: the complete shards in the memory of the keeper that its predecessor left, as in ``memory.held``. They
+            come with this event, because a round may wait for this node alone.
     """
 
     node: str
@@ -48,6 +52,8 @@ class NodeJoined:
     command: tuple[str, ...] = ()
     warms: bool = False
     copies_port: int = 0
+    log: str = ""
+    shards: tuple[HeldShard, ...] = ()
 
 
 @fact("node.warmed")

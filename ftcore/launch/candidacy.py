@@ -41,6 +41,7 @@ class Candidacy:
         standby: the process ends with the current run.
         log_level: debug, info, warning or error.
         observe: URLs of observers (``runtime/observers.py``).
+        node: the node that it runs on, for log lines; empty: none.
     """
 
     store: str
@@ -56,6 +57,7 @@ class Candidacy:
     standby: bool = False
     log_level: str = "warning"
     observe: tuple[str, ...] = ()
+    node: str = ""
 
     def target(self) -> str:
         """The gRPC target to serve on.

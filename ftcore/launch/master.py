@@ -18,6 +18,7 @@ from ftcore.launch.security import credentials
 from ftcore.logs import open_store
 from ftcore.logs.archived import JoinedLog
 from ftcore.logs.pieces import FileArchive
+from ftcore.runtime.log_context import describe
 from ftcore.runtime.logging import configure
 from ftcore.runtime.master.master import Master
 from ftcore.runtime.master.retention import RetentionConfig, Sizes
@@ -30,6 +31,7 @@ GARBAGE_OBJECTS = 50_000
 def run(candidacy: Candidacy) -> int:
     """Run a candidate as this process; returns the exit code."""
     configure(candidacy.log_level, to_file=True)
+    describe(job=candidacy.job, node=candidacy.node)
     _raise_descriptors()
     _search_garbage_rarely()
     try:

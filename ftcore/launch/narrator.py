@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ftcore.commands import CheckHealth, ReleaseNode, ReplaceNodes
 from ftcore.engine.nan import NAN_TITLE
+from ftcore.engine.turn import MASTER
 from ftcore.errors import FtcoreError
 from ftcore.events.action import ActionOrdered
 from ftcore.events.envelope import Event
@@ -36,6 +38,7 @@ from ftcore.policies.abilities import LACKS
 from ftcore.ports import RetainedLog
 from ftcore.replay.phases import detect_s
 from ftcore.runtime import tasks
+from ftcore.runtime.log_context import is_json, json_line
 from ftcore.wording import (
     DONE,
     STAYS_PAUSED,
@@ -91,7 +94,7 @@ class Narrator:
         self._stood = (0, 0.0)
         self._paused = False
         self._roots: dict[str, int] = {}
-        self._awaited = 0
+        self._awaited = self._round = 0
         self.finished: JobFinished | None = None
         self.formed = False
         self.released: set[str] = set()
@@ -115,7 +118,7 @@ class Narrator:
                 async for event in self._log.follow(start):
                     newest = max(newest, event.time)
                     if event.time > printed:
-                        self._print(self.line(event))
+                        self._print(self.line(event), event)
             except (FtcoreError, OSError) as error:
                 pause_s = RETRY_S if str(error) != last_error else min(2 * pause_s, RETRY_MAX_S)
                 if str(error) != last_error:
@@ -126,9 +129,18 @@ class Narrator:
             with contextlib.suppress(FtcoreError, OSError):
                 start = (await self._log.floor()).seq
 
-    def _print(self, line: str) -> None:
-        if line:
-            print(f"ftcore: {printable(line)}", file=sys.stderr, flush=True)
+    def _print(self, line: str, event: Event | None = None) -> None:
+        if not line:
+            return
+        text = f"ftcore: {printable(line)}"
+        if is_json():
+            fields: dict[str, Any] = {"job": self._job, "round": self._round or None}
+            if event is not None:
+                fields |= {"incident": event.incident, "seq": event.seq, "type": event.type}
+                fields["node"] = _node_of(event)
+            level = "warning" if event is None else "info"
+            text = json_line(event.time if event is not None else time.time_ns(), level, line, **fields)
+        print(text, file=sys.stderr, flush=True)
 
     def line(self, event: Event) -> str:
         """The line printed for an event; empty if there is none."""
@@ -141,7 +153,7 @@ class Narrator:
     # -- one method for each type of event
 
     def _formed(self, event: Event, data: WorldFormed) -> str:
-        self.formed = True
+        self.formed, self._round = True, data.round
         return f"round {data.round}: {plural(data.nodes, 'node')}, {plural(data.size, 'rank')}{batch_text(data)}"
 
     def _incident(self, event: Event, data: IncidentOpened) -> str:
@@ -314,3 +326,10 @@ class Narrator:
         LogContradicted: _contradicted,
         MasterElected: _leads,
     }
+
+
+def _node_of(event: Event) -> str | None:
+    """The node that an event is about, or comes from; None: it is about no single node."""
+    fault = getattr(event.data, "fault", None)
+    named: str | None = fault.nodes[0] if fault is not None and fault.nodes else getattr(event.data, "node", None)
+    return named or (event.source if event.source != MASTER else None)

@@ -1,7 +1,8 @@
 """Composes and runs the agent of one node.
 
 In a container ``ftrun`` is the main process, and every process that it started dies with it. So if the policy has alert
-targets, a node whose job has ended waits for its own master, which ends when the last alert is sent.
+targets, or the job has observers, a node whose job has ended waits for its own master, which ends when the last alert
+is sent and the observers have read the log to its end.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from ftcore.launch.candidacy import Candidacy
 from ftcore.launch.candidates import CandidateProcesses
 from ftcore.launch.hints import elsewhere
 from ftcore.launch.narrator import Narrator
+from ftcore.launch.observing import END_S
 from ftcore.launch.paths import own_dir, private_dir
 from ftcore.launch.process import handled_signals, signal_code
 from ftcore.logs.stores import opened
@@ -187,6 +189,8 @@ async def _run_agent(config: NodeConfig, supervise: Supervise, log: EventLog, re
                 await candidates.ended(RESIGN_S)
             if outcome.outcome in JOB_ENDED and targets(config.agent.submission.policy.chain):
                 await candidates.ended(LAST_ALERTS_S)
+            elif outcome.outcome in JOB_ENDED and config.candidacy.observe:
+                await candidates.ended(END_S + 1.0)
             return outcome
     finally:
         if keeper is not None:

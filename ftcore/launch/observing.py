@@ -10,7 +10,10 @@ House rule: nothing here is awaited while the master leads, and no failure here 
 import asyncio
 import contextlib
 import os
+import signal
+import subprocess
 import sys
+from collections.abc import Sequence
 
 import structlog
 
@@ -39,6 +42,8 @@ class ObserverProcesses:
     def __init__(self, candidacy: Candidacy) -> None:
         self._candidacy = candidacy
         self._keeping: list[asyncio.Task[None]] = []
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._over = asyncio.Event()
 
     def start(self) -> None:
         """Start them; called when the master begins to lead."""
@@ -46,40 +51,62 @@ class ObserverProcesses:
 
     async def end(self) -> None:
         """Ask them to end, and wait for them, for at most ``END_S`` seconds."""
+        self._over.set()
+        for process in self._running:
+            process.terminate()
+        if self._keeping:
+            await asyncio.wait(self._keeping, timeout=END_S)
         await tasks.end(self._keeping)
 
     async def _keep(self, url: str) -> None:
         """Run a process, and again whenever it ends."""
         pause_s, loop = AGAIN_S[0], asyncio.get_running_loop()
-        while True:
+        while not self._over.is_set():
             began = loop.time()
             try:
                 code = await self._run(url)
+                if self._over.is_set():
+                    return
                 logger.warning("an observer ended; it is started again", observer=url, exit_code=code, pause_s=pause_s)
             except OSError as error:
                 logger.warning("an observer cannot be started", observer=url, error=str(error), pause_s=pause_s)
             if loop.time() - began > HEALTHY_S:
                 pause_s = AGAIN_S[0]
-            await asyncio.sleep(pause_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._over.wait()
             pause_s = min(2 * pause_s, AGAIN_S[1])
 
     async def _run(self, url: str) -> int:
-        process = await asyncio.create_subprocess_exec(
-            *observer_argv(self._candidacy, url, os.getpid()), stdin=asyncio.subprocess.DEVNULL
-        )
+        process = _spawn(observer_argv(self._candidacy, url, os.getpid()))
+        self._running.append(process)
         try:
-            return await process.wait()
+            return await _ended(process)
         finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.terminate()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(END_S):
-                        await process.wait()
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+            self._running.remove(process)
+            process.kill()
+            process.wait()
+
+
+def _spawn(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Start a process with SIGTERM blocked: it unblocks it once it can end in good order."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+async def _ended(process: "subprocess.Popen[bytes]") -> int:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    fd = os.pidfd_open(process.pid)
+    loop.add_reader(fd, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+    return process.wait()
 
 
 def observer_argv(candidacy: Candidacy, url: str, parent: int) -> list[str]:

@@ -16,7 +16,7 @@ FTLOG = "ftlog"
 """ftcore's own format (``archive.py``), the only one that ``ftctl`` reads."""
 
 
-class Output(Protocol):
+class ExportOutput(Protocol):
     """Takes the bytes of an export, in order."""
 
     def write(self, data: bytes) -> None:
@@ -34,7 +34,7 @@ class ExportFormat:
         begins: the first bytes of each such file: a file that begins otherwise is not overwritten.
     """
 
-    write: Callable[[str, AsyncIterator[Event], Output], Awaitable[None]]
+    write: Callable[[str, AsyncIterator[Event], ExportOutput], Awaitable[None]]
     name: str
     begins: bytes
 
@@ -58,7 +58,7 @@ def export_format(name: str) -> ExportFormat:
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
     try:
         found = entry.load()
-    except Exception as error:  # code of another package
+    except (Exception, SystemExit) as error:  # code of another package
         raise UsageError(f"the format {name} of {package} cannot be used: {type(error).__name__}: {error}") from error
     if not isinstance(found, ExportFormat):
         raise UsageError(f"the format {name} of {package} cannot be used: {entry.value} is not an ExportFormat")

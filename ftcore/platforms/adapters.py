@@ -90,7 +90,7 @@ def open_platform(url: str, job: str) -> Platform:
         return adapter.open(url, job)
     except UsageError:
         raise
-    except Exception as error:  # code of another package may raise anything; the job continues
+    except (Exception, SystemExit) as error:  # code of another package may raise anything; the job continues
         raise UsageError(f"{url}: the platform cannot be used: {type(error).__name__}: {error}") from error
 
 
@@ -109,7 +109,7 @@ def _adapter(url: str) -> PlatformAdapter:
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
     try:
         found = entry.load()
-    except Exception as error:  # code of another package
+    except (Exception, SystemExit) as error:  # code of another package
         raise UsageError(
             f"the platform {scheme}: of {package} cannot be used: {type(error).__name__}: {error}"
         ) from error

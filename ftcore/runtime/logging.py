@@ -1,7 +1,8 @@
 """Logging of ftcore's own processes: structlog to stderr, one line per event.
 
 A process with a console logs in the format of the job's narration. A process that logs to a file, such as a master, has
-columns for time and level.
+columns for time and level. With ``ftrun --log-format json``, each line is a JSON object, with the fields of
+``log_context``.
 """
 
 import contextlib
@@ -10,9 +11,11 @@ import sys
 from collections.abc import MutableMapping
 from typing import Any, TextIO, cast
 
+import msgspec
 import structlog
 
 from ftcore.runtime.agent.workers.output import Console
+from ftcore.runtime.log_context import add_context, is_json
 
 
 class PatientStream:
@@ -77,16 +80,27 @@ def configure(level: str, *, to_file: bool = False) -> None:
         structlog.processors.format_exc_info,
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
     ]
+    as_json: list[structlog.typing.Processor] = [
+        add_context,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        structlog.processors.JSONRenderer(serializer=_json),
+    ]
+    as_text = in_columns if to_file else [structlog.processors.format_exc_info, prose]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            *(in_columns if to_file else [structlog.processors.format_exc_info, prose]),
+            *(as_json if is_json() else as_text),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(cast(TextIO, UnfailingStream(sys.stderr))),
         cache_logger_on_first_use=True,
     )
+
+
+def _json(fields: Any, **_options: Any) -> str:
+    return msgspec.json.encode(fields, enc_hook=str).decode()
 
 
 def prose(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> str:

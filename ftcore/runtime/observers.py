@@ -25,6 +25,7 @@ from ftcore.ports import EventLog, Transport
 from ftcore.runtime import tasks
 from ftcore.runtime.wire import client, frames
 from ftcore.runtime.wire.security import Security
+from ftcore.runtime.wire.transport import GrpcTransport
 
 GROUP = "ftcore.observers"
 
@@ -85,8 +86,8 @@ class Observed:
     Args:
         log: the job's log, with its archive.
         security: the job's credentials, to be required from others.
-        transport: connects to the master.
-        over: set when the observer shall end, once it has read the log to its end.
+        transport: connects to the master; None: gRPC.
+        over: set when the observer shall end, once it has read the log to its end; None: it never shall.
 
     Attributes:
         job: its name.
@@ -94,11 +95,18 @@ class Observed:
         lost: why the log cannot be read at present; empty: it can.
     """
 
-    def __init__(self, log: EventLog, security: Security, transport: Transport, over: asyncio.Event) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        security: Security,
+        transport: Transport | None = None,
+        over: asyncio.Event | None = None,
+    ) -> None:
         self.job: str = log.job
         self.security = security
         self.lost = ""
-        self._log, self._transport, self._over = log, transport, over
+        self._log, self._over = log, over or asyncio.Event()
+        self._transport = transport or GrpcTransport(security)
 
     @property
     def ending(self) -> bool:
@@ -233,7 +241,7 @@ def observer(url: str) -> ObserverAdapter:
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
     try:
         found = entry.load()
-    except Exception as error:  # code of another package
+    except (Exception, SystemExit) as error:  # code of another package
         raise UsageError(
             f"the observer {scheme}: of {package} cannot be used: {type(error).__name__}: {error}"
         ) from error

@@ -20,6 +20,7 @@ or fields that earlier logs lack needs no revision.
 | 11 | disruptions, as storage that refuses checkpoints, open warnings; a job is paused again after a node was drained |
 | 12 | a round waits for a manifest that is being written, of a later step than it would resume from |
 | 13 | a manifest that was not written is ordered again after a delay, without limit, unless a later round has saved |
+| 14 | the job is paused only while a worker waits at a step boundary: one whose workers have all finished ends |
 """
 
 from typing import Final
@@ -52,7 +53,9 @@ NEWER_FIRST: Final = 12
 
 MANIFEST_AGAIN: Final = 13
 
-NEWEST: Final = 13
+WORKERS_WAIT: Final = 14
+
+NEWEST: Final = 14
 """The revision of masters of this ftcore."""
 
 

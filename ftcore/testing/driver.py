@@ -19,7 +19,7 @@ from ftcore.engine.decide import turn
 from ftcore.engine.orders import Order, order_for
 from ftcore.engine.turn import own_fact, sequence
 from ftcore.errors import UsageError
-from ftcore.events.checkpoint import CheckpointCommitted
+from ftcore.events.checkpoint import CheckpointCommitted, HeldShard
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import At, Event, EventId, Fact
 from ftcore.events.job import JobSpec, JobSubmitted
@@ -165,6 +165,8 @@ class JobDriver:
         pid: int = 100,
         warms: bool = False,
         copies_port: int = 0,
+        log: str = "",
+        shards: tuple[HeldShard, ...] = (),
     ) -> None:
         """A node, or a new incarnation of it, joins; default: common slots, no place, no labels, warm, no copies."""
         self._incarnations[node] = self._incarnations.get(node, 0) + 1
@@ -185,6 +187,8 @@ class JobDriver:
                 checks=Ability.CHECK in self.abilities,
                 warms=warms,
                 copies_port=copies_port,
+                log=log,
+                shards=shards,
             ),
         )
 

@@ -23,7 +23,6 @@ from ftcore.worker import _groups
 from ftcore.worker._boundary import step_boundary
 from ftcore.worker._progress import progress
 
-
 STATE_DICT: Final = "torch.distributed.checkpoint.state_dict"
 CALLERS: Final = 12
 """Frames between a hook and what has called the optimizer's step, at most: its own and those of wrappers."""

@@ -31,6 +31,7 @@ from ftcore.runtime.agent.telemetry.watch_notes import POLL_S as NOTES_POLL_S
 from ftcore.runtime.agent.telemetry.watch_progress import ProgressWatch
 from ftcore.runtime.checks.protocol import CheckReport
 from ftcore.runtime.clock import at
+from ftcore.runtime.log_context import describe
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.transport import GrpcTransport
 from ftcore.states.agent import AgentPhase
@@ -134,6 +135,7 @@ class Agent:
             on_leaderless=self._leaderless,
         )
         spec = config.submission.spec
+        log, shards = self._checkpoints.prepared()
         joined = NodeJoined(
             node=config.node,
             incarnation=incarnation,
@@ -150,9 +152,11 @@ class Agent:
             command=spec.argv if spec.own_commands else (),
             warms=self._warmer is not None,
             copies_port=self._checkpoints.copies_port,
+            log=log,
+            shards=shards,
         )
         self._do(self._core.begin(joined))
-        self._checkpoints.report_prepared()
+        self._checkpoints.joined()
 
     async def run(self) -> Outcome:
         """Work for the job until it has ended or this node has to leave.
@@ -322,6 +326,7 @@ class Agent:
     def _beat(self) -> frames.Beat:
         pulse = self._core.pulse(self._supervisor.progress() if self._core.running else ())
         about = self._node_info.changes(_now(), self._activity())
+        describe(round=pulse.round or None)
         own_s, whole_s = (pulse.pace.own_s, pulse.pace.whole_s) if pulse.pace is not None else (None, None)
         stands = self._progress.changes() if self._core.running else None
         net = self._progress.net if stands is not None else None

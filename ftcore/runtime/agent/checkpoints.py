@@ -99,7 +99,7 @@ class NodeCheckpoints:
         self._has_joined = self._is_welcomed = False
         self._found: list[FoundOnStorage] = []
         self._who: Callable[[], tuple[str, str]] = lambda: ("", "")
-        self._held: list[dict[str, Any]] | None = None
+        self._held: list[dict[str, Any]] = []
         self._loaded: dict[int, dict[int, dict[str, Any]]] = {}
         self._skipped: dict[tuple[int, int], set[int]] = {}
         self._of_workers: Mapping[type[Any], Performer] = {}
@@ -166,19 +166,21 @@ class NodeCheckpoints:
             self._keeper.copy(BuddyPlan(ranks=part.slots, buddies=buddies, wards=part.wards))
 
     async def prepare(self) -> None:
-        """Look up what the keeper holds, for ``report_prepared``; from now on, reports of the keeper wait for that."""
+        """Look up what the keeper holds, for ``prepared``; from now on, reports of the keeper wait for ``joined``."""
         self._has_joined = False
-        self._held = await self._look()
+        self._held = await self._look() or []
 
     def found(self, checkpoints: Sequence[FoundOnStorage]) -> None:
         """Report these checkpoints on storage, if they are of the job's log."""
         self._found = list(checkpoints)
 
-    def report_prepared(self) -> None:
-        """Report what ``prepare`` found, right behind ``node.joined``: the next world depends on it."""
-        if self._held is not None:
-            self._report_memory(self._held)
-        self._held = None
+    def prepared(self) -> tuple[str, tuple[HeldShard, ...]]:
+        """What ``prepare`` found, for ``node.joined``: the identity of its log, and the shards."""
+        held, self._held = tuple(map(_shard, self._held)), []
+        return (self._keeper.log, held) if self._keeper is not None and held else ("", ())
+
+    def joined(self) -> None:
+        """The agent has reported ``node.joined``: reports of the keeper may follow."""
         self._has_joined = True
         self._report_waiting()
 

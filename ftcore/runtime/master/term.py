@@ -29,6 +29,7 @@ from ftcore.ports import EventLog, Host, Leadership, Platform
 from ftcore.runtime import tasks
 from ftcore.runtime.clock import SystemClock, at
 from ftcore.runtime.host import THIS_HOST
+from ftcore.runtime.log_context import describe
 from ftcore.runtime.master.admission import Admission
 from ftcore.runtime.master.agents import Agents
 from ftcore.runtime.master.alerts import ALERT_FLUSH_S, Alerts, Send, send
@@ -44,7 +45,7 @@ from ftcore.runtime.master.sequencer import Sequencer
 from ftcore.runtime.master.sessions import Session
 from ftcore.runtime.wire import frames
 from ftcore.states.model import Contradicted, JobState
-from ftcore.states.phases import has_ended, has_left, has_run, is_assembling, is_running
+from ftcore.states.phases import has_ended, has_left, has_run, is_assembling, is_open, is_running
 from ftcore.states.revisions import NEWEST
 from ftcore.timing import Timing
 from ftcore.version import __version__
@@ -251,6 +252,7 @@ class Term:
     def _committed(self, batch: Sequence[Event]) -> None:
         """Acknowledge the facts and send the orders of a durable batch; the state is exactly that of the log."""
         self.liveness.changed()
+        self._describe()
         self.contradictions.committed(batch)
         for event in batch:
             self._follower.unsent.feed(event)
@@ -270,6 +272,14 @@ class Term:
         self._compile_rules()
         self.deadlines.changed()
         self._retention.committed(self.state, self._follower.unsent.waiting)
+
+    def _describe(self) -> None:
+        """Have log lines carry the newest round and the open incident."""
+        world, incident = self.state.rounds.world, self.state.incident
+        describe(
+            round=world.round if world is not None else None,
+            incident=incident.id if incident is not None and is_open(incident) else None,
+        )
 
     def _compile_rules(self) -> None:
         """Compile the fault rules in a thread once workers run; the first fault would wait 0.13 s for it."""

@@ -3,6 +3,7 @@
 from ftcore.events.checkpoint import CheckpointCommitted, HeldShard, MemoryHeld, Resume, StateLoaded
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobRolledBack, JobSubmitted
+from ftcore.events.node import NodeJoined
 from ftcore.events.world import Member, WorldFormed, WorldMembers
 from ftcore.sim.protocol.checker import Checker
 from ftcore.sim.protocol.environment import Environment
@@ -32,7 +33,7 @@ class ResumesFromWhatIsHeld(Checker):
     def appended(self, event: Event) -> None:
         """The state that the log names for a world is held by its members, or on storage."""
         data = event.data
-        if isinstance(data, MemoryHeld):
+        if isinstance(data, MemoryHeld) or (isinstance(data, NodeJoined) and data.shards):
             self._held[data.node] = (data.incarnation, data.shards)
         elif isinstance(data, CheckpointCommitted) and data.own:
             self._committed.append((data.round, data.step))

@@ -22,7 +22,7 @@ from ftcore.states.incident import INCIDENT
 from ftcore.states.model import HISTORY_MAX, IncidentState, JobState, RunEnding, TakenPlan
 from ftcore.states.node import NodePhase
 from ftcore.states.phases import is_deferred, is_paused, is_running
-from ftcore.states.revisions import DISRUPTIONS, follows
+from ftcore.states.revisions import DISRUPTIONS, WORKERS_WAIT, follows
 
 ATTEMPTS_MAX = 1024
 """Attempts kept per policy; a policy file with a larger budget is refused."""
@@ -206,7 +206,8 @@ def _plan_applied(state: JobState, event: Event, data: policy.PlanApplied, chang
         _expect_steps(state, event, open_incident)
     else:
         step_incident(state, "plan.applied/other", changes)
-    step_job(state, f"plan.applied/{'paused' if data.then == 'pause' else _where_to(state)}", changes)
+    pauses = data.then == "pause" and (_waits(state) or not follows(state, WORKERS_WAIT))
+    step_job(state, f"plan.applied/{'paused' if pauses else _where_to(state)}", changes)
 
 
 def _where_to(state: JobState) -> str:
@@ -216,9 +217,16 @@ def _where_to(state: JobState) -> str:
         (known.kind, known.fault.detail) == ("request", "pause")
         or (bool(known.tried) and disruptions.is_asked(state, known.fault.root))
     )
-    requests, waits = state.requests, state.membership.count(NodePhase.PAUSED) > 0
+    requests, waits = state.requests, _waits(state)
+    if follows(state, WORKERS_WAIT) and not waits:
+        return "on"
     paused = requests.paused_for is not None or (waits and (not pausing or requests.resume is not None))
     return "paused" if paused else "on"
+
+
+def _waits(state: JobState) -> bool:
+    """Whether a worker waits at a step boundary."""
+    return state.membership.count(NodePhase.PAUSED) > 0
 
 
 def _expect_steps(state: JobState, event: Event, open_incident: IncidentState) -> None:

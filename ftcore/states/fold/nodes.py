@@ -51,7 +51,7 @@ from ftcore.states.node import NodePhase
 from ftcore.states.phases import is_assembling, is_deferred, is_up
 from ftcore.states.revisions import RUN_ANEW, follows
 from ftcore.states.rounds import WorldState
-from ftcore.states.training import NanState, Standstill
+from ftcore.states.training import NanState, NodeMemory, Standstill
 from ftcore.states.worker import WORKER
 
 _UNTIL_FINISHED = (FindBoundary, ParkWorkers, PauseWorkers, ResumeWorkers, PaceSaves)
@@ -94,6 +94,8 @@ def _node_joined(state: JobState, event: Event, data: node.NodeJoined, changes: 
         again=previous is not None and (previous.again or (previous.host, previous.pid) != (data.host, data.pid)),
         role=data.role,
     )
+    if data.shards and data.log == state.log.identity:
+        state.training.saved.memory[data.node] = NodeMemory(incarnation=data.incarnation, shards=data.shards)
     _await_check(state, membership.nodes[data.node])
     membership.cold.pop(data.node, None)
     if data.node in membership.quarantined:

@@ -52,8 +52,12 @@ def test_a_killed_pod_is_replaced_and_the_others_are_kept(tmp_path: Path, etcd: 
 
 
 def _is_complete(job: Any) -> bool:
+    return _is(job, "Complete")
+
+
+def _is(job: Any, kind: str) -> bool:
     conditions = ((job or {}).get("status") or {}).get("conditions") or []
-    return any(each["type"] == "Complete" and each["status"] == "True" for each in conditions)
+    return any(each["type"] == kind and each["status"] == "True" for each in conditions)
 
 
 def test_an_absent_api_server_and_a_dead_machine_cost_no_step(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
@@ -150,6 +154,27 @@ def test_the_smoke_test_of_the_examples_by_the_command_line(tmp_path: Path, etcd
             ]
             assert await job.k8s("delete", "smoke") == "deleted train/smoke\n"
             await job.until(lambda: not job.pods() and not job.pods("master"), "an empty namespace")
+            await job.api.close()
+
+    run(scenario())
+
+
+def test_a_failed_job_is_a_failed_job_and_no_pod_follows(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
+    """The master's pod ends with the exit code of the training, and Kubernetes starts no other."""
+
+    async def scenario() -> None:
+        async with cluster(tmp_path, nodes=2) as server:
+            place = tmp_path / "work"
+            place.mkdir()
+            [(place / f"always.{rank}").write_text("if step > 20: sys.exit(3)") for rank in (0, 1)]
+            flags = ["--preload", "json", "--max-restarts", "0"]
+            job = SubmittedJob(server, etcd.url("failed"), place, replicas=2, ftrun=flags)
+            await job.submit()
+            await server.wait("jobs.batch", SPACE, "llm-master", lambda found: _is(found, "Failed"))
+            (master,) = job.pods("master")
+            state = master["status"]["containerStatuses"][0]["state"]
+            assert state["terminated"]["exitCode"] == 1, job.output()
+            assert len(job.pods()) == 2 and "the job has failed" in job.output()
             await job.api.close()
 
     run(scenario())

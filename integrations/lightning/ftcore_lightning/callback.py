@@ -14,11 +14,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-import ftcore.worker as ft
 import torch
-from ftcore_lightning.place import DataPlace
-from ftcore_lightning.progress import Generators, TrainerProgress
 from lightning.pytorch.callbacks import Callback
+
+import ftcore.worker as ft
+from ftcore_lightning.place import DataPlace
+from ftcore_lightning.progress import FitGenerators, FitProgress
 
 
 class FtcoreCallback(Callback):  # type: ignore[misc]
@@ -26,8 +27,8 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
 
     Args:
         save_every: save in memory after every so many steps; 0: only on request.
-        persist_every: save to storage after every so many steps; 0: only the last step, and on request. ``auto``: ftcore
-            chooses the number.
+        persist_every: save to storage after every so many steps; 0: only the last step, and on request. ``auto``:
+            ftcore chooses the number.
         loss_every: report the loss after every so many steps, if it is on a device: reading it waits for the device. 0:
             the trainer's ``log_every_n_steps``. On a CPU it is reported after each step.
         objects: further state, by name, as for ``register`` of ``ftcore.worker``.
@@ -44,10 +45,10 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
         self._objects = dict(objects or {})
         self._on_term: Any = signal.SIG_DFL
         self._place: DataPlace | None = None
-        self._progress: TrainerProgress | None = None
+        self._progress: FitProgress | None = None
         self._steps: Iterator[ft.TrainingStep] | None = None
         self._step: ft.TrainingStep | None = None
-        self._restored: Generators | None = None
+        self._restored: FitGenerators | None = None
         self._completed = 0
         self._seen = 0
 
@@ -65,7 +66,7 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
             self._step = self._place = None
             return
         job, place = ft.join(), DataPlace(trainer)
-        self._progress = TrainerProgress(trainer, place, (self,))
+        self._progress = FitProgress(trainer, place, (self,))
         optimizers = {f"optimizer_{number}": each for number, each in enumerate(trainer.optimizers)}
         schedulers = {f"scheduler_{n}": each.scheduler for n, each in enumerate(trainer.lr_scheduler_configs)}
         if trainer.datamodule is not None:
@@ -85,7 +86,7 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
         signal.signal(signal.SIGTERM, self._on_term)  # Lightning's handler calls a collective, also while ranks wait
         self._place = place
         if job.loaded.source:
-            self._completed, self._restored = self._step.number - 1, Generators.capture()
+            self._completed, self._restored = self._step.number - 1, FitGenerators.capture()
         else:
             place.begin()
 
@@ -142,4 +143,5 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
         every = self._loss_every or trainer.log_every_n_steps
         if loss.device.type != "cpu" and (every < 1 or self._completed % every):
             return None
-        return loss.item() * (trainer.accumulate_grad_batches if trainer.lightning_module.automatic_optimization else 1)
+        is_divided = trainer.lightning_module.automatic_optimization  # by Lightning
+        return float(loss.item()) * (trainer.accumulate_grad_batches if is_divided else 1)

@@ -1,10 +1,10 @@
 """The place in the training data: which batches of the epoch are done, and how their order was drawn.
 
-A ``DataLoader`` draws the order of an epoch when its sampler is iterated. ``ResumableSampler`` takes the sampler's place,
-remembers the generators' states of that moment, and can draw the same order again without its first batches, which are
-then not even loaded. A dataset that draws random numbers in this process does so right after the sampler was asked, so
-the states of that moment are remembered as well. Loaders with ``state_dict`` and ``load_state_dict`` are resumed with these. From all others
-the batches that are done are read again.
+A ``DataLoader`` draws the order of an epoch when its sampler is iterated. ``ResumableSampler`` takes the sampler's
+place, remembers the generators' states of that moment, and can draw the same order again without its first batches,
+which are then not even loaded. A dataset that draws random numbers in this process does so right after the sampler was
+asked, so the states of that moment are remembered as well. Loaders with ``state_dict`` and ``load_state_dict`` are
+resumed with these. From all others the batches that are done are read again.
 """
 
 import itertools
@@ -149,39 +149,50 @@ class DataPlace:
         self.take_samplers()
         combined, fetcher, batches = self._loop._combined_loader, self._loop._data_fetcher, place["batches"]
         combined.reset()
-        for loader in combined.flattened:
-            for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
-                for each in (sampler, getattr(sampler, "sampler", None)):
-                    if callable(getattr(each, "set_epoch", None)):
-                        each.set_epoch(epoch)
         loaders = list(combined.flattened)
-        has_samplers = all(_index_sampler(loader) for loader in loaders)
-        if has_samplers:
-            for loader, sampler, (order, asked) in zip(loaders, self._samplers(), place["orders"], strict=True):
-                sampler.resume(Order.unpacked(order), Order.unpacked(asked), _in_cycle(batches, len(loader)))
+        for loader in loaders:
+            _set_epoch(loader, epoch)
+        must_read = not all(_index_sampler(loader) or _has_state(loader) for loader in loaders)
         Order.unpacked(place["began"]).restore()
-        if place["loaders"]:
+        if not must_read:
+            sampled = [loader for loader in loaders if _index_sampler(loader)]
+            for loader, sampler, (order, asked) in zip(sampled, self._samplers(), place["orders"], strict=True):
+                sampler.resume(Order.unpacked(order), Order.unpacked(asked), _in_cycle(batches, len(loader)))
             combined._load_state_dicts(place["loaders"])
         iter(fetcher)
-        if not has_samplers and not place["loaders"]:
+        if must_read:
             for _ in range(batches):
                 next(fetcher)
             fetcher.fetched -= batches  # Lightning adds them
 
     def _samplers(self) -> list[ResumableSampler]:
         found = [
-            getattr(loader, name) for loader in self._loop._combined_loader.flattened if (name := _index_sampler(loader))
+            getattr(loader, name)
+            for loader in self._loop._combined_loader.flattened
+            if (name := _index_sampler(loader))
         ]
         return [sampler for sampler in found if isinstance(sampler, ResumableSampler)]
 
 
 def _index_sampler(loader: Any) -> str:
     """The attribute of a loader with the sampler of its batches; empty: it has none, or resumes by itself."""
-    if not isinstance(loader, torch.utils.data.DataLoader) or callable(getattr(loader, "load_state_dict", None)):
+    if not isinstance(loader, torch.utils.data.DataLoader) or _has_state(loader):
         return ""
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return ""
     return "batch_sampler" if loader.batch_sampler is not None else "sampler"
+
+
+def _has_state(loader: Any) -> bool:
+    return callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    for name in ("sampler", "batch_sampler"):
+        sampler = getattr(loader, name, None)
+        for each in (sampler, getattr(sampler, "sampler", None)):
+            if each is not None and callable(getattr(each, "set_epoch", None)):
+                each.set_epoch(epoch)
 
 
 def _in_cycle(batches: int, length: int) -> int:

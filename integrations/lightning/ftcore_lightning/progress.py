@@ -1,4 +1,4 @@
-"""The progress of a ``Trainer`` that its module, optimizers and schedulers do not have: loops, callbacks, place in the data.
+"""The progress of a ``Trainer`` beside its module, optimizers and schedulers: loops, callbacks, place in the data.
 
 Tensors in the state of callbacks become Python values: they are small, and differ from rank to rank.
 """
@@ -8,6 +8,7 @@ import sys
 from typing import Any, Final, NamedTuple
 
 import torch
+
 from ftcore_lightning.place import DataPlace
 
 ELEMENTS_MAX: Final = 1024
@@ -16,7 +17,7 @@ ELEMENTS_MAX: Final = 1024
 _TENSOR: Final = "tensor of"
 
 
-class Generators(NamedTuple):
+class FitGenerators(NamedTuple):
     """States of the random number generators of this process.
 
     Args:
@@ -32,7 +33,7 @@ class Generators(NamedTuple):
     numpy: Any
 
     @classmethod
-    def capture(cls) -> "Generators":
+    def capture(cls) -> "FitGenerators":
         """Return the states of now."""
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
         numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
@@ -48,7 +49,7 @@ class Generators(NamedTuple):
             sys.modules["numpy"].random.set_state(self.numpy)
 
 
-class TrainerProgress:
+class FitProgress:
     """Progress of a trainer, with the ``state_dict`` that ftcore saves at each step boundary.
 
     Args:

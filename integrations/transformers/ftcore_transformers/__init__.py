@@ -12,6 +12,6 @@
 Outside ``ftrun`` the callback changes nothing, so the script also runs under torchrun and ``accelerate launch``.
 """
 
-from ftcore_transformers.callback import FtcoreCallback, attach
+from ftcore_transformers.callback import FtcoreTrainerCallback, attach
 
-__all__ = ["FtcoreCallback", "attach"]
+__all__ = ["FtcoreTrainerCallback", "attach"]

@@ -14,15 +14,22 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
+
+from transformers import TrainerCallback
 
 import ftcore.worker as ft
 from ftcore_transformers.progress import Generators, TrainerProgress
-from transformers import TrainerCallback
 
 EPOCH_ARGUMENTS: Final = frozenset(
-    {"epoch", "num_update_steps_per_epoch", "resume_from_checkpoint", "epochs_trained", "steps_trained_in_current_epoch"}
+    {
+        "epoch",
+        "num_update_steps_per_epoch",
+        "resume_from_checkpoint",
+        "epochs_trained",
+        "steps_trained_in_current_epoch",
+    }
 )
 """Arguments of ``Trainer._run_epoch`` that are used here."""
 
@@ -31,15 +38,20 @@ RESUMED: Final = "state restored by ftcore"
 
 
 def attach(
-    trainer: Any, *, save_every: int = 1, persist_every: int | Literal["auto"] = "auto"
-) -> "FtcoreCallback":
+    trainer: Any,
+    *,
+    save_every: int = 1,
+    persist_every: int | Literal["auto"] = "auto",
+    objects: Mapping[str, Any] | None = None,
+) -> "FtcoreTrainerCallback":
     """Let ftcore save, resume and pause a trainer; call it once, before ``trainer.train()``.
 
     Args:
         trainer: a ``Trainer``, or an object of a class derived from it.
         save_every: save in memory after every so many steps; 0: only on request.
-        persist_every: save to storage after every so many steps; 0: only the last step, and on request. ``auto``: ftcore
-            chooses the number.
+        persist_every: save to storage after every so many steps; 0: only the last step, and on request. ``auto``:
+            ftcore chooses the number.
+        objects: further state, by name, as for ``register`` of ``ftcore.worker``.
 
     Returns:
         The callback, which is added to the trainer.
@@ -47,24 +59,31 @@ def attach(
     Raises:
         RuntimeError: this version of transformers has another training loop.
     """
-    callback = FtcoreCallback(trainer, save_every, persist_every)
+    callback = FtcoreTrainerCallback(trainer, save_every, persist_every, objects)
     trainer.add_callback(callback)
     return callback
 
 
-class FtcoreCallback(TrainerCallback):  # type: ignore[misc]
+class FtcoreTrainerCallback(TrainerCallback):  # type: ignore[misc]
     """The callback; use ``attach``.
 
     Args:
         trainer: the trainer.
         save_every: see ``attach``.
         persist_every: see ``attach``.
+        objects: see ``attach``.
 
     Raises:
         RuntimeError: this version of transformers has another training loop.
     """
 
-    def __init__(self, trainer: Any, save_every: int = 1, persist_every: int | Literal["auto"] = "auto") -> None:
+    def __init__(
+        self,
+        trainer: Any,
+        save_every: int = 1,
+        persist_every: int | Literal["auto"] = "auto",
+        objects: Mapping[str, Any] | None = None,
+    ) -> None:
         run_epoch = getattr(trainer, "_run_epoch", None)
         if run_epoch is None or not set(inspect.signature(run_epoch).parameters) >= EPOCH_ARGUMENTS:
             raise RuntimeError(
@@ -72,7 +91,7 @@ class FtcoreCallback(TrainerCallback):  # type: ignore[misc]
                 f"{', '.join(sorted(EPOCH_ARGUMENTS))}); install transformers 5.20 or newer"
             )
         self._trainer = trainer
-        self._save_every, self._persist_every = save_every, persist_every
+        self._save_every, self._persist_every, self._objects = save_every, persist_every, dict(objects or {})
         self._progress = TrainerProgress(trainer)
         self._steps: Iterator[ft.TrainingStep] | None = None
         self._step: ft.TrainingStep | None = None
@@ -96,11 +115,10 @@ class FtcoreCallback(TrainerCallback):  # type: ignore[misc]
             optimizer=getattr(trainer.optimizer, "optimizer", trainer.optimizer),
             scheduler=trainer.lr_scheduler,
             trainer=self._progress,
+            **self._objects,
             **({"scaler": scaler} if scaler is not None else {}),
         )
-        self._steps = job.steps(
-            save_every=self._save_every, persist_every=self._persist_every, start=state.global_step
-        )
+        self._steps = job.steps(save_every=self._save_every, persist_every=self._persist_every, start=state.global_step)
         if job.loaded is not None and job.loaded.source:
             self._resumed, self._restored = True, Generators.capture()
         self._step = next(self._steps)

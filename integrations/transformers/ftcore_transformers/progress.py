@@ -1,8 +1,8 @@
-"""The progress of a ``Trainer`` that its model, optimizer and scheduler do not have: counters, history, place in the data.
+"""The progress of a ``Trainer`` beside its model, optimizer and scheduler: counters, history, place in the data.
 
-The place is the epoch, the steps in it, and the generators' states from which the epoch's order was drawn. Resuming sets
-these states, draws the order again, skips the batches of the completed steps, and then sets the generators to their
-states after the last completed step.
+The place is the epoch, the steps in it, and the generators' states from which the epoch's order was drawn. Resuming
+sets these states, draws the order again, skips the batches of the completed steps, and then sets the generators to
+their states after the last completed step.
 """
 
 import json

@@ -115,6 +115,19 @@ def answer(driver: JobDriver, kind: type, node: str, refused: str = "") -> None:
     driver.say(node, OrderRefused(**about, reason=refused) if refused else OrderObeyed(**about))
 
 
+@pytest.mark.parametrize(("log", "step"), [(LOG, 9), ("another", None)])
+def test_an_agent_that_takes_over_a_keeper_joins_with_its_memory(log: str, step: int | None) -> None:
+    """A round that waits for this node alone begins at once, so nothing that came later would count."""
+    driver = job()
+    driver.lose("node1")
+    hold(driver, "node0", shard(0, 9, groups=2))
+    driver.join("node1", log=log, shards=(shard(1, 9, groups=2),))
+    driver.settle()
+    formed = of(driver, WorldFormed)[-1]
+    assert (formed.round, formed.resume and formed.resume.step) == (2, step)
+    assert verify(driver.events).mismatches == ()
+
+
 def test_a_round_resumes_from_memory_after_a_failure() -> None:
     """The newest step of which every replica group has a shard in the world; the world's event says so."""
     driver = job()

@@ -14,13 +14,17 @@ from ftcore.events.job import JobSpec
 from ftcore.events.node import OrderRefused
 from ftcore.events.policy import ChainEntry, PolicyConsidered
 from ftcore.events.worker import DisruptionEnded, FaultObserved
+from ftcore.events.world import WorldFormed
 from ftcore.policies.chain import default_entry
 from ftcore.policies.file.config import default_chain
 from ftcore.ports import MaintenanceAnnounced, MaintenanceOver
 from ftcore.replay import verify
 from ftcore.replay.status import status_of
 from ftcore.states.disruption import DisruptionPhase
-from ftcore.states.revisions import DISRUPTIONS, NEWEST
+from ftcore.states.job import JobPhase
+from ftcore.states.node import NodePhase
+from ftcore.states.phases import is_paused
+from ftcore.states.revisions import DISRUPTIONS, NEWEST, WORKERS_WAIT
 from ftcore.testing.driver import JobDriver
 
 PATIENCE_S = 300.0
@@ -472,4 +476,31 @@ def test_the_next_policy_leaves_no_node_paused() -> None:
         "dying_checkpoint",
     }
     assert driver.state.phase == "running" and not driver.state.membership.count("paused")
+    check(driver)
+
+
+@pytest.mark.parametrize(("decides", "phase"), [(NEWEST, JobPhase.SUCCEEDED), (WORKERS_WAIT - 1, JobPhase.PAUSED)])
+def test_no_worker_is_left_to_be_paused(decides: int, phase: JobPhase) -> None:
+    """All have finished before they could wait: the job ends, although the disruption lasts."""
+    driver = job(decides=decides)
+    fact = fact_from(driver.state, MaintenanceAnnounced(node="node1", reason="live migration"))
+    driver.own(fact)
+    until_ordered(driver, PauseWorkers)
+    driver.finish()
+    assert driver.state.phase is phase
+    check(driver)
+
+
+@pytest.mark.parametrize("decides", [NEWEST, WORKERS_WAIT - 1])
+def test_a_request_in_the_round_after_a_pause(decides: int) -> None:
+    """It is answered at once, because its node is no member any more: that pauses no job whose workers train."""
+    driver = job(decides=decides)
+    announce(driver)
+    for _ in range(2):
+        driver.command("evict", "node2")
+    driver.settle()
+    driver.settle(step=False)
+    waits = driver.state.membership.count(NodePhase.PAUSED) > 0
+    assert len(of(driver, WorldFormed)) == 2
+    assert (is_paused(driver.state) == waits) is (decides == NEWEST)
     check(driver)

@@ -33,7 +33,12 @@ LIMITED = re.compile(r"\byet\b|\bnot supported\b|\bno way to\b")
 
 
 def source() -> str:
-    files = (*ROOT.glob("ftcore/**/*.py"), ROOT / "conftest.py", *ROOT.glob("tests/**/fleet.py"))
+    files = (
+        *ROOT.glob("ftcore/**/*.py"),
+        *ROOT.glob("integrations/*/ftcore_*/*.py"),
+        ROOT / "conftest.py",
+        *ROOT.glob("tests/**/fleet.py"),
+    )
     return "\n".join(path.read_text() for path in files)
 
 

@@ -402,3 +402,21 @@ def test_the_alert_about_the_end_was_sent_after_it():
         "alert.sent",
         f"the alert of event {last} is sent",
     )
+
+
+def test_the_newest_incidents_are_enough_for_a_long_log() -> None:
+    """With ``keep``, older incidents are forgotten; the newest one is the same as without."""
+    driver = JobDriver(nodes=2)
+    driver.start()
+    for _ in range(3):
+        driver.fail("node1", exitcode=-9)
+        driver.settle()
+    everything, newest = Explainer(), Explainer(keep=1)
+    assert newest.newest() is None
+    for event in driver.events:
+        everything.feed(event)
+        newest.feed(event)
+        assert newest.newest() == everything.newest()
+    assert len(everything.incidents()) == 3
+    assert newest.incidents() == everything.incidents()[-1:]
+    assert newest.state.seq == driver.events[-1].seq

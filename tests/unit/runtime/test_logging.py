@@ -1,9 +1,12 @@
 """Log lines of ftcore's own processes on stderr."""
 
+import json
 import sys
+from pathlib import Path
 
 import structlog
 
+from ftcore.runtime.log_context import FORMAT_ENV, describe
 from ftcore.runtime.logging import configure
 
 
@@ -43,3 +46,28 @@ def test_a_log_file_on_a_full_disk_is_no_error(monkeypatch):
             structlog.get_logger().bind().error("and the file is closed")
         finally:
             structlog.reset_defaults()
+
+
+def test_json_lines_carry_the_place_in_the_job(capsys, monkeypatch):
+    """Each line is an object with what is known of job, node, round and incident; a line's own fields win."""
+    monkeypatch.setenv(FORMAT_ENV, "json")
+    try:
+        configure("warning", to_file=True)
+        describe(job="demo", node="n1", round=0, incident=None)
+        structlog.get_logger().bind().warning("first", node="n2", at=Path("/x"))
+        describe(round=3, incident="i2")
+        try:
+            raise KeyError("no such thing")
+        except KeyError:
+            structlog.get_logger().bind().exception("second")
+        describe(incident="")
+        structlog.get_logger().bind().error("third")
+    finally:
+        structlog.reset_defaults()
+        describe(job=None, node=None, round=None)
+    first, second, third = map(json.loads, capsys.readouterr().err.splitlines())
+    assert first.pop("timestamp").endswith("Z")
+    assert first == {"job": "demo", "node": "n2", "round": 0, "level": "warning", "event": "first", "at": "/x"}
+    assert (second["round"], second["incident"]) == (3, "i2")
+    assert second["exception"].endswith("KeyError: 'no such thing'")
+    assert "incident" not in third and third["node"] == "n1"

@@ -14,10 +14,11 @@ from ftcore.events.envelope import Event
 from ftcore.events.job import JobParked
 from ftcore.events.master import MasterElected
 from ftcore.events.operator import OperatorCommanded
-from ftcore.ids import Seq
+from ftcore.ids import Nanoseconds, Seq
 from ftcore.logs import open_log
 from ftcore.ports import GROUP_BYTES_MAX, Candidate, EventLog
 from ftcore.runtime.clock import SystemClock
+from ftcore.runtime.host import SystemHost
 from ftcore.runtime.master import sequencer as module
 from ftcore.runtime.master.sequencer import BATCH_BYTES_MAX, Sequencer, refold
 from ftcore.states.model import JobState, to_json
@@ -138,3 +139,46 @@ def test_a_store_with_a_lower_limit_gets_smaller_appends(monkeypatch: pytest.Mon
     assert [getattr(event.data, "why", "")[:5] for event in events] == ["", "aaaaa", "bbbbb", "", "later"]
     assert isinstance(events[3].data, JobParked)
     assert events[3].data.error.endswith("etcdserver: request is too large")
+
+
+class StoppedHost(SystemHost):
+    """A machine whose monotonic clock moves only when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = 1_000_000_000
+
+    def mono(self) -> Nanoseconds:
+        return Nanoseconds(self.at)
+
+
+def test_lag_is_that_of_the_oldest_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts wait while the log cannot be written; the age of the oldest one grows until it is durable."""
+
+    async def scenario() -> None:
+        log = await in_memory("lag")
+        leadership = await log.campaign(Candidate(host="host", pid=1, address="unix:master"))
+        told, host = Told(), StoppedHost()
+        told.sequencer = sequencer = Sequencer(log, JobState(), leadership.term, SystemClock(host=host), told)
+        assert sequencer.lag() == (0, 0.0)
+        gate = asyncio.Event()
+        append = log.append
+
+        async def slow(*args: Any, **kwargs: Any) -> None:
+            await gate.wait()
+            await append(*args, **kwargs)
+
+        monkeypatch.setattr(log, "append", slow)
+        first = sequencer.submit(own_fact(ELECTED))
+        running = asyncio.create_task(sequencer.run())
+        await asyncio.sleep(0)
+        host.at += 4_000_000_000
+        later = sequencer.submit(own_fact(said("later")))
+        host.at += 1_000_000_000
+        assert sequencer.ahead and sequencer.lag() == (2, 5.0)
+        gate.set()
+        await asyncio.gather(first, later)
+        assert sequencer.lag() == (0, 0.0)
+        running.cancel()
+
+    asyncio.run(scenario())

@@ -42,7 +42,7 @@ def made(kind: type[torch.optim.Optimizer]) -> tuple[torch.nn.Module, torch.opti
 def test_a_step_that_makes_the_state_for_a_checkpoint_is_not_counted(
     reader: page.PageReader, kind: type[torch.optim.Optimizer]
 ) -> None:
-    """``torch.distributed.checkpoint`` steps an optimizer without state, SGD at each save; a resumed run goes on counting."""
+    """``torch.distributed.checkpoint`` steps an optimizer without state, SGD at each save."""
     model, optimizer = made(kind)
     stepped(model, optimizer, 3)
     state = get_optimizer_state_dict(model, optimizer)

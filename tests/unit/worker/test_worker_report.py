@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import ftcore.worker
 from ftcore.faults.detectors import loss, norm
 from ftcore.shm import page
-from ftcore.worker import _progress, _watch
+from ftcore.worker import _job, _progress, _watch
 
 CURVE = [3.0 + 0.01 * (step % 7) for step in range(200)]
 
@@ -78,7 +79,7 @@ def test_a_step_that_is_computed_again_is_told_once(reader: page.PageReader) -> 
 
 
 def test_a_loss_that_is_known_before_the_end_of_the_step_stays(reader: page.PageReader) -> None:
-    """Reporting the same step again without a loss neither counts a step nor removes the loss; the next step has none."""
+    """The same step again without a loss neither counts a step nor removes the loss; the next step has none."""
     ftcore.worker.report(7, loss=1.5, grad_norm=2.0)
     ftcore.worker.report(7)
     sample = reader.read()
@@ -159,3 +160,28 @@ def test_outside_ftrun_nothing_is_loaded_and_nothing_happens() -> None:
     env = {name: value for name, value in os.environ.items() if name != page.PAGE_FD_ENV}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("False\n", "", 0)
+
+
+def test_without_storage_the_end_waits_for_no_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job without ``--checkpoints`` writes none: ``flush`` waits for the copy in memory, and says nothing."""
+
+    class Double:
+        flushed = False
+
+        def flush(self) -> None:
+            self.flushed = True
+
+        def written(self, within_s: float) -> list[str]:
+            return ["rank 0: no path for checkpoints"]
+
+    double: Any = Double()
+    job = ftcore.worker.TrainingJob("")
+    job._stager = job._keeper = double
+    monkeypatch.delenv(_job.CHECKPOINTS_ENV, raising=False)
+    job.flush()
+    assert double.flushed and capsys.readouterr().err == ""
+    monkeypatch.setenv(_job.CHECKPOINTS_ENV, "s3://bucket")
+    job.flush()
+    assert "the last checkpoint was not written: rank 0" in capsys.readouterr().err

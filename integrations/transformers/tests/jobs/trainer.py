@@ -1,5 +1,6 @@
-"""A tiny training with ``Trainer``; the arguments name what it does: ``accumulation``, ``compile``, ``evaluation``, ``save``.
+"""A tiny training with ``Trainer``; the arguments name what it does.
 
+``accumulation``, ``compile``, ``evaluation``, ``save``.
 ``sleep`` lets the evaluation and the save take three seconds on rank 0.
 """
 
@@ -8,11 +9,10 @@ import os
 import sys
 import time
 
+import ftcore_transformers
 import torch
 from mishap import compare, happen, record
 from torch.utils.data import Dataset
-
-import ftcore_transformers
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
 WHAT = set(sys.argv[1:])
@@ -40,7 +40,10 @@ class Net(torch.nn.Module):
 
 
 class Watching(TrainerCallback):
+    began = None
+
     def on_pre_optimizer_step(self, args, state, control, **more):  # type: ignore[no-untyped-def]
+        self.began = state.global_step if self.began is None else self.began
         happen(state.global_step + 1)
 
     def on_log(self, args, state, control, logs=None, **more):  # type: ignore[no-untyped-def]
@@ -74,9 +77,10 @@ args = TrainingArguments(
     ddp_backend="gloo" if "RANK" in os.environ else None,
     ddp_find_unused_parameters=False,
 )
-trainer = Trainer(model=Net(), args=args, train_dataset=Points(), eval_dataset=Points(), callbacks=[Watching()])
+watching = Watching()
+trainer = Trainer(model=Net(), args=args, train_dataset=Points(), eval_dataset=Points(), callbacks=[watching])
 ftcore_transformers.attach(trainer)
 trainer.train()
-compare(trainer.state.global_step)
+compare(trainer.state.global_step, trainer.state.global_step - watching.began)
 weights = b"".join(p.detach().contiguous().numpy().tobytes() for p in trainer.model.parameters())
 print(f"ends with {hashlib.sha256(weights).hexdigest()[:16]}", flush=True)

@@ -1,4 +1,4 @@
-"""Training loops as they are written for torchrun: nothing of ftcore in them, a checkpoint of their own every five steps.
+"""Training loops as they are written for torchrun, with a checkpoint of their own every five steps.
 
 The argument is the loop:
 

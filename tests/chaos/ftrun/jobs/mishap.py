@@ -1,7 +1,7 @@
 """What a training script of the tests does once, in the middle of a step: it is killed, stopped, raises, or waits.
 
-``MISHAP`` is ``KIND:STEP:RANK``, and KIND ``kill``, ``stop``, ``exception`` or ``hold`` (until there is a file ``go``). ``record`` writes down every step with its loss, and ``compare`` the steps that ftcore
-counted beside the framework's own.
+``MISHAP`` is ``KIND:STEP:RANK``, and KIND ``kill``, ``stop``, ``exception`` or ``hold`` (until there is a file ``go``).
+``record`` writes down every step with its loss, and ``compare`` the steps that ftcore counted beside the script's own.
 """
 
 import os

@@ -61,13 +61,15 @@ def test_what_was_written_without_an_agent_is_reported_once_it_has_joined() -> N
         await checkpoints.prepare()
         checkpoints.on_failed({"round": 1, "step": 10, "rank": 0, "error": "full"})
         assert facts == []
-        checkpoints.report_prepared()
-        assert [type(fact).__name__ for fact in facts] == ["MemoryHeld", "ShardPersisted", "CheckpointFailed"]
+        log, shards = checkpoints.prepared()
+        assert (log, [shard.step for shard in shards]) == ("log", [9]) and checkpoints.prepared() == ("", ())
+        checkpoints.joined()
+        assert [type(fact).__name__ for fact in facts] == ["ShardPersisted", "CheckpointFailed"]
         checkpoints.on_persisted(WRITTEN)
         assert isinstance(facts[-1], ShardPersisted) and facts[-1].incarnation == "life"
         await checkpoints.prepare()
         checkpoints.on_persisted(WRITTEN)
-        assert len(facts) == 4, "the next incarnation has not joined yet"
+        assert len(facts) == 3, "the next incarnation has not joined yet"
 
     asyncio.run(scenario())
 
@@ -93,7 +95,7 @@ def test_facts_wait_until_their_log_is_known(log: str) -> None:
     known.attach(facts.append, lambda: ("node0", "n1"))
     known.on_committed({"round": 2, "step": 7, "path": "/saved/7"})
     known.found([FoundOnStorage("log", 2, 7, "/saved/7"), FoundOnStorage("third", 1, 3, "/saved/3")])
-    known.report_prepared()
+    known.joined()
     assert facts == []
     known.welcomed(log)
     if log == "log":
