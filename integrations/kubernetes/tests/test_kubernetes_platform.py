@@ -184,6 +184,7 @@ def test_two_masters_and_a_late_one_make_no_second_pod() -> None:
     async def scenario() -> None:
         async with started(4) as site:
             site.server.faults.add(verbs=["create"], resources=["pods"], drop=True, after=True, times=2)
+            site.server.faults.add(verbs=["create"], resources=["pods"], code=409, times=3)  # as a busy quota does
             async with led(site), led(site):
                 await until(lambda: site.runs(0, 1, 2, 3), "four pods")
                 site.server.cluster.evict(SPACE, "llm-w2")
