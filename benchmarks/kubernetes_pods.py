@@ -75,36 +75,42 @@ def said(found: Counter[tuple[str, str]]) -> str:
 # -- from the loss of a pod to the next step
 
 
-async def losses(times: int, place: Path) -> tuple[dict[str, list[float]], Counter[tuple[str, str]]]:
-    """Seconds of each phase, and the requests, of some losses."""
-    etcd = Cluster(place / "etcd").start()
+async def losses(times: int) -> tuple[dict[str, list[float]], Counter[tuple[str, str]]]:
+    """Seconds of each phase, and the requests, of some losses, each in a job of its own."""
     found: dict[str, list[float]] = {"order": [], "start": [], "train": []}
+    spent: Counter[tuple[str, str]] = Counter()
+    for _ in range(times):
+        with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as name:
+            spent += await loss(Path(name), found)
+    return found, spent
+
+
+async def loss(place: Path, found: dict[str, list[float]]) -> Counter[tuple[str, str]]:
+    """One loss; adds the seconds of its phases to ``found``, returns its requests."""
+    etcd = Cluster(place / "etcd").start()
     try:
         async with cluster(place) as server:
             (place / "work").mkdir()
             job = SubmittedJob(server, etcd.url("bench"), place / "work", replicas=2)
             await job.submit()
             await job.trains(2)
-            await asyncio.sleep(3.0)  # standbys and warm processes
+            await asyncio.sleep(3.0)  # warm processes
             before = calls(server)
-            for _ in range(times):
-                victim = next(name for name in job.running() if name.startswith("llm-w1"))
-                more, lost = _more_pods(job, len(job.pods())), time.monotonic()
-                server.cluster.end_container(SPACE, victim, 137, "OOMKilled")
-                made = await until(more, "a pod")
-                runs = await until(lambda: len(job.running()) == 2, "a running pod")
-                await until(_more_steps(job, job.steps()), "steps")
-                found["order"].append(made - lost)
-                found["start"].append(runs - made)
-                found["train"].append(time.monotonic() - runs)
-                await job.trains(2, by=50)
+            more, lost = _more_pods(job, len(job.pods())), time.monotonic()
+            server.cluster.end_container(SPACE, "llm-w1", 137, "OOMKilled")
+            made = await until(more, "a pod")
+            runs = await until(lambda: len(job.running()) == 2, "a running pod")
+            stepped = await until(_more_steps(job, job.steps()), "steps")
+            for phase, seconds in zip(found, (made - lost, runs - made, stepped - runs), strict=True):
+                found[phase].append(seconds)
+            await job.trains(2, by=50)
             spent = calls(server, before)
             job.finish()
             await job.until(lambda: not job.running(), "the end")
             await job.api.close()
+            return spent
     finally:
         etcd.stop()
-    return found, spent
 
 
 def _more_pods(job: SubmittedJob, count: int) -> Callable[[], bool]:
@@ -210,8 +216,7 @@ async def idle() -> Counter[tuple[str, str]]:
 
 async def measure(times: int) -> str:
     """Do it all; returns the section's text."""
-    with tempfile.TemporaryDirectory(prefix="ftcore-bench-") as name:
-        found, spent = await losses(times, Path(name))
+    found, spent = await losses(times)
     total = [sum(each) for each in zip(*found.values(), strict=True)]
     parts = {
         "end of the container until its replacement is created (this package)": found["order"],

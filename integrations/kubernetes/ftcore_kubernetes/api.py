@@ -30,6 +30,9 @@ BUSY_S: Final = 30.0
 
 MERGE: Final = "application/merge-patch+json"
 
+OPENED: Final = "OPENED"
+"""Type of the first event of a watch, which the server has accepted."""
+
 KEEPALIVE: Final = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
@@ -122,7 +125,7 @@ class Api:
             raise
 
     async def watch(self, path: str, timeout_s: int, **params: str) -> AsyncIterator[KubeObject]:
-        """Watch a collection; yields events until the server ends the stream.
+        """Watch a collection; yields ``OPENED``, then events, until the server ends the stream.
 
         Args:
             path: of the collection.
@@ -142,6 +145,7 @@ class Api:
                     await answer.aread()
                     await self._pause(answer, 0.0)
                     raise _problem(answer)
+                yield {"type": OPENED}
                 async for line in answer.aiter_lines():
                     if line:
                         yield _event(line)

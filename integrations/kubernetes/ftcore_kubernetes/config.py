@@ -21,9 +21,6 @@ from ftcore.errors import UsageError
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Directory of the pod's service account."""
 
-ACCOUNT_ENV: Final = "FTCORE_K8S_SERVICE_ACCOUNT"
-"""Another directory with ``token``, ``ca.crt`` and ``namespace``."""
-
 PLUGIN_S: Final = 30.0
 """Longest time for a credential plugin."""
 
@@ -75,26 +72,35 @@ def load(env: Mapping[str, str] = os.environ, context: str = "") -> ApiConfig:
     )
 
 
-def in_pod(env: Mapping[str, str]) -> ApiConfig:
+def in_pod(env: Mapping[str, str], account: Path = ACCOUNT) -> ApiConfig:
     """The configuration of a pod: its service account.
+
+    Args:
+        env: the pod's environment.
+        account: directory with ``token``, ``ca.crt`` and ``namespace``.
 
     Raises:
         UsageError: the pod has none (``automountServiceAccountToken: false``).
     """
-    account = Path(env.get(ACCOUNT_ENV) or ACCOUNT)
     token, ca, namespace = account / "token", account / "ca.crt", account / "namespace"
     if not token.exists():
         raise UsageError(
             f"{token} does not exist: the pod needs a service account (automountServiceAccountToken: true)"
         )
     host, port = env["KUBERNETES_SERVICE_HOST"], env.get("KUBERNETES_SERVICE_PORT", "443")
-    scheme = env.get("FTCORE_K8S_SCHEME", "https")
     return ApiConfig(
-        url=f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}",
+        url=f"https://{f'[{host}]' if ':' in host else host}:{port}",
         namespace=namespace.read_text().strip() if namespace.exists() else "default",
         token_file=token,
-        verify=ssl.create_default_context(cafile=str(ca)) if ca.exists() else True,
+        verify=_trusting(ca) if ca.exists() else True,
     )
+
+
+def _trusting(ca: Path | None, data: str | None = None) -> ssl.SSLContext:
+    """Trust an authority. Those of clusters often lack the key identifier that Python 3.13 asks for by default."""
+    tls = ssl.create_default_context(cafile=str(ca) if ca is not None else None, cadata=data)
+    tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return tls
 
 
 def from_kubeconfig(path: Path, context: str = "") -> ApiConfig:
@@ -140,9 +146,7 @@ def _tls(path: Path, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> ssl
         return True
     ca = cluster.get("certificate-authority")
     data = cluster.get("certificate-authority-data")
-    tls = ssl.create_default_context(
-        cafile=str(_beside(path, ca)) if ca else None, cadata=base64.b64decode(data).decode() if data else None
-    )
+    tls = _trusting(_beside(path, ca) if ca else None, base64.b64decode(data).decode() if data else None)
     if user.get("client-certificate"):
         tls.load_cert_chain(_beside(path, user["client-certificate"]), _beside(path, user["client-key"]))
     elif user.get("client-certificate-data"):

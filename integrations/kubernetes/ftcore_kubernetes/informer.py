@@ -19,7 +19,7 @@ from typing import Final
 import attrs
 
 from ftcore.errors import Unreachable
-from ftcore_kubernetes.api import Api, ApiError, KubeObject
+from ftcore_kubernetes.api import OPENED, Api, ApiError, KubeObject
 
 PAGE: Final = 500
 """Objects in one answer to a list."""
@@ -129,10 +129,13 @@ class Informer:
             params["continue"] = str(metadata["continue"])
 
     async def _watch(self) -> AsyncIterator[CacheChange]:
-        is_silent, began = True, asyncio.get_running_loop().time()
+        is_open, is_silent, began = False, True, asyncio.get_running_loop().time()
         timeout_s = random.randint(*WATCH_S)
         try:
             async for event in self._api.watch(self._path, timeout_s, **self._selectors, resourceVersion=self._version):
+                if event["type"] == OPENED:
+                    is_open = True
+                    continue
                 is_silent = False
                 obj = event["object"]
                 version = str(obj["metadata"].get("resourceVersion") or "")
@@ -141,8 +144,8 @@ class Informer:
                 if change is not None:
                     yield change
         except Unreachable:
-            if is_silent:
-                raise  # a stream that brought something is merely resumed
+            if not is_open:
+                raise  # a stream that was cut is resumed
         if is_silent and asyncio.get_running_loop().time() - began < SHORT_S:
             await asyncio.sleep(SHORT_S)  # a server or proxy that ends every watch at once is not asked without a pause
 

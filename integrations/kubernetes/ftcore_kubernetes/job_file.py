@@ -253,7 +253,7 @@ def _check(spec: JobFileSpec) -> None:
         if flag.partition("=")[0].replace("_", "-") in RESERVED:
             raise UsageError(f"spec.ftrun[{number}]: {flag} is set by other keys of this file, or by the platform")
     containers = (spec.template.get("spec") or {}).get("containers") or []
-    if not containers or not isinstance(containers[0], dict) or not containers[0].get("image"):
+    if not containers or not isinstance(containers[0], dict) or not {"name", "image"} <= containers[0].keys():
         raise UsageError("spec.template.spec.containers: expected a container with `name` and `image`")
     for key in ("command", "args"):
         if key in containers[0]:

@@ -61,6 +61,7 @@ class KubernetesPlatform:
         self._told: dict[str, str] = {}
         self._free: int | None = None
         self._is_watching = False
+        self._locks: dict[int | None, asyncio.Lock] = {}
 
     async def capacity(self) -> int | None:
         """0 while a pod cannot start; otherwise unknown, as only the scheduler knows."""
@@ -85,11 +86,16 @@ class KubernetesPlatform:
         identity = PodIdentity(
             effect=request.effect, place=place, attempt=attempt_of(old) + 1 if old is not None else 0
         )
-        if self.pool.with_effect(identity.digest) is not None or self._is_filled(place, old, replaced.node):
-            return
-        if place is not None and place >= job.spec.replicas:
-            raise Refused(f"place {place} is no longer part of the job: spec.replicas is {job.spec.replicas}")
-        await self.pool.create(identity)
+        async with self._locked(place):  # the place may be being filled
+            if self.pool.with_effect(identity.digest) is not None or self._is_filled(place, old, replaced.node):
+                return
+            if place is not None and place >= job.spec.replicas:
+                raise Refused(f"place {place} is no longer part of the job: spec.replicas is {job.spec.replicas}")
+            await self.pool.create(identity)
+
+    def _locked(self, place: int | None) -> asyncio.Lock:
+        """The lock of a place: one pod is created for it at a time."""
+        return self._locks.setdefault(place, asyncio.Lock())
 
     def _is_filled(self, place: int | None, old: KubeObject | None, name: str) -> bool:
         """Whether another pod has the place since; times of creation are whole seconds."""
@@ -215,7 +221,9 @@ class KubernetesPlatform:
         identity = PodIdentity(effect=filling.effect, place=filling.place, attempt=filling.attempt)
         now = asyncio.get_running_loop().time()
         try:
-            await self.pool.create(identity)
+            async with self._locked(filling.place):
+                if not self._has_live(filling.place):
+                    await self.pool.create(identity)
             self._due.pop(filling.effect, None)
             self._declined.pop(filling.effect, None)
         except Refused as error:
@@ -225,6 +233,9 @@ class KubernetesPlatform:
                 logger.warning("place %d is not filled%s: %s", filling.place, _which(error), error)
             self._declined[filling.effect] = (pause_s, str(error))
             self._due[filling.effect] = now + pause_s
+
+    def _has_live(self, place: int) -> bool:
+        return any(place_of(pod) == place and is_live(pod) for pod in self.pool.pods.objects.values())
 
     async def _tidy(self, pod: KubeObject, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -113,14 +113,17 @@ class WorkerPool:
         owner = owner_of({"apiVersion": "v1", "kind": "ConfigMap", "metadata": root["metadata"]})
         pod = worker_pod(job, identity, owner=owner, avoid=excluded(root))
         pod["metadata"]["namespace"] = self._url.namespace
-        try:
-            created = await self._api.create(f"{self._space}/pods", pod)
-        except ApiError as error:
-            if error.code == 409 and error.reason == "AlreadyExists":
-                await self._adopt(identity)
+        for attempt in range(TRIES):
+            try:
+                self.pods.add(await self._api.create(f"{self._space}/pods", pod))
                 return
-            raise refused(error) from error
-        self.pods.add(created)
+            except ApiError as error:
+                if error.code == 409 and error.reason == "AlreadyExists":
+                    await self._adopt(identity)
+                    return
+                if error.code != 409 or attempt == TRIES - 1:  # Conflict: many pods are counted in one quota at once
+                    raise refused(error) from error
+            await asyncio.sleep(0.05 * 2**attempt)
 
     async def _adopt(self, identity: PodIdentity) -> None:
         """A pod of that name exists: it is this effect's, or another thing took the name."""
@@ -238,8 +241,10 @@ def refused(error: ApiError) -> Refused:
     """What an answer of the API server means for people."""
     if error.code == 403 and "exceeded quota" in error.message:
         return Refused(f"the quota of the namespace is used up: {error.message}")
-    if error.code == 403:
+    if error.code == 403 and " cannot " in error.message:
         return Refused(f"a right is missing, see the job's Role: {error.message}")
+    if error.code == 403:
+        return Refused(f"Kubernetes declines it: {error.message}")
     if error.code == 401:
         return Refused(f"the API server does not accept the credentials: {error.message}")
     if error.code == 422:

@@ -108,6 +108,14 @@ class SubmittedJob:
         assert done.returncode == 0, done.stderr
         return str(done.stdout)
 
+    async def k8s(self, command: str, what: object) -> str:
+        """Run ``ftctl k8s`` with the kubeconfig beside the script."""
+        argv = [sys.executable, "-m", "ftcore.cli.ftctl", "k8s", command, str(what)]
+        env = os.environ | {"KUBECONFIG": str(self.place / "config")}
+        done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=60, env=env)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
     async def events(self, kind: str) -> list[Mapping[str, Any]]:
         lines = (await self.ftctl("events", "--format", "json")).splitlines()
         return [event["data"] for event in map(json.loads, lines) if event["type"] == kind]

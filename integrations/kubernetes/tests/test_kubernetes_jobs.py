@@ -52,8 +52,12 @@ def test_a_killed_pod_is_replaced_and_the_others_are_kept(tmp_path: Path, etcd: 
 
 
 def _is_complete(job: Any) -> bool:
+    return _is(job, "Complete")
+
+
+def _is(job: Any, kind: str) -> bool:
     conditions = ((job or {}).get("status") or {}).get("conditions") or []
-    return any(each["type"] == "Complete" and each["status"] == "True" for each in conditions)
+    return any(each["type"] == kind and each["status"] == "True" for each in conditions)
 
 
 def test_an_absent_api_server_and_a_dead_machine_cost_no_step(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
@@ -127,7 +131,7 @@ def test_a_deleted_pod_saves_and_leaves_and_an_evicted_one_changes_its_machine(
     run(scenario())
 
 
-def test_the_smoke_test_of_the_examples(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
+def test_the_smoke_test_of_the_examples_by_the_command_line(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
     """With torch and gloo, from its first step to the Job's end; only its store and its paths are this machine's."""
 
     async def scenario() -> None:
@@ -137,9 +141,40 @@ def test_the_smoke_test_of_the_examples(tmp_path: Path, etcd: Cluster) -> None: 
             job.file["spec"] |= {"store": {"url": job.store}}
             job.file["spec"]["command"] = [str(EXAMPLES / "smoke.py"), "--steps", "40", "--pause", "0.01"]
             job.file["spec"]["template"]["spec"]["containers"][0]["workingDir"] = str(tmp_path)  # as in one image
-            await job.submit()
+            (tmp_path / "job.yaml").write_text(job.text)
+            server.kubeconfig(tmp_path / "config", namespace=SPACE)
+            assert "created Job/smoke-master" in await job.k8s("submit", tmp_path / "job.yaml")
+            assert "already complete" in await job.k8s("submit", tmp_path / "job.yaml")
             await job.until(lambda: _is_complete(server.get("jobs.batch", SPACE, "smoke-master")), "the end")
             assert "step 40: 2 ranks" in job.output()
+            lines = (await job.k8s("status", "smoke")).splitlines()
+            assert [line.split()[:4] for line in lines[2:]] == [
+                ["smoke-w0", "worker", "0", "Succeeded"],
+                ["smoke-w1", "worker", "1", "Succeeded"],
+            ]
+            assert await job.k8s("delete", "smoke") == "deleted train/smoke\n"
+            await job.until(lambda: not job.pods() and not job.pods("master"), "an empty namespace")
+            await job.api.close()
+
+    run(scenario())
+
+
+def test_a_failed_job_is_a_failed_job_and_no_pod_follows(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
+    """The master's pod ends with the exit code of the training, and Kubernetes starts no other."""
+
+    async def scenario() -> None:
+        async with cluster(tmp_path, nodes=2) as server:
+            place = tmp_path / "work"
+            place.mkdir()
+            [(place / f"always.{rank}").write_text("if step > 20: sys.exit(3)") for rank in (0, 1)]
+            flags = ["--preload", "json", "--max-restarts", "0"]
+            job = SubmittedJob(server, etcd.url("failed"), place, replicas=2, ftrun=flags)
+            await job.submit()
+            await server.wait("jobs.batch", SPACE, "llm-master", lambda found: _is(found, "Failed"))
+            (master,) = job.pods("master")
+            state = master["status"]["containerStatuses"][0]["state"]
+            assert state["terminated"]["exitCode"] == 1, job.output()
+            assert len(job.pods()) == 2 and "the job has failed" in job.output()
             await job.api.close()
 
     run(scenario())

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from apiserver.server import ApiServer
 from ftcore_kubernetes.adapter import KubernetesUrl
-from ftcore_kubernetes.api import Api
-from ftcore_kubernetes.config import ApiConfig
+from ftcore_kubernetes.api import Api, ApiError
+from ftcore_kubernetes.config import ApiConfig, in_pod, load
 from ftcore_kubernetes.job_file import TrainJob, parse
 from ftcore_kubernetes.manifests import QUARANTINED, objects, path_of, root
 from ftcore_kubernetes.places import by_place
@@ -183,6 +184,7 @@ def test_two_masters_and_a_late_one_make_no_second_pod() -> None:
     async def scenario() -> None:
         async with started(4) as site:
             site.server.faults.add(verbs=["create"], resources=["pods"], drop=True, after=True, times=2)
+            site.server.faults.add(verbs=["create"], resources=["pods"], code=409, times=3)  # as a busy quota does
             async with led(site), led(site):
                 await until(lambda: site.runs(0, 1, 2, 3), "four pods")
                 site.server.cluster.evict(SPACE, "llm-w2")
@@ -190,6 +192,22 @@ def test_two_masters_and_a_late_one_make_no_second_pod() -> None:
             async with led(site) as told:
                 await until(lambda: any(isinstance(each, NodeEnded) for each in told), "the earlier end")
                 assert len(site.pods) == 5
+
+    run(scenario)
+
+
+def test_an_order_and_a_filling_at_once_make_one_pod() -> None:
+    """The platform fills a place at the moment in which the master orders its replacement; the server is slow."""
+
+    async def scenario() -> None:
+        async with started(2) as site, led(site):
+            await until(lambda: site.runs(0, 1), "two pods")
+            master = site.opened[0]
+            site.server.faults.add(verbs=["create"], resources=["pods"], delay_s=0.5, times=None)
+            site.server.cluster.end_container(SPACE, "llm-w1", 137)
+            await until(lambda: site.server.calls["create", "pods"] == 3, "the filling")
+            await master.launch(LaunchRequest(effect="e/1", replaces=Occupant(node="llm-w1", ordinal=1)))
+            assert len(site.live()[1]) == 1 and len(site.pods) == 3
 
     run(scenario)
 
@@ -227,11 +245,12 @@ def test_a_watch_outlives_the_api_servers_troubles(how: str) -> None:
     run(scenario)
 
 
-def test_an_excluded_machine_is_avoided_and_marked() -> None:
+@pytest.mark.parametrize("how", ["cordon", "taint"])
+def test_an_excluded_machine_is_avoided_and_marked(how: str) -> None:
     """By the replacement, by later masters, and, if asked for, by everybody."""
 
     async def scenario() -> None:
-        async with started(2, "taint") as site:
+        async with started(2, how) as site:
             async with led(site):
                 await until(lambda: site.runs(0, 1), "two pods")
             platform = site.open()
@@ -243,7 +262,10 @@ def test_an_excluded_machine_is_avoided_and_marked() -> None:
             config = site.server.get("configmaps", SPACE, NAME)
             assert config is not None and config["metadata"]["annotations"][QUARANTINED] == machine
             node = site.server.get("nodes", "", machine)
-            assert node is not None and node["spec"]["taints"][0]["key"] == "ftcore.dev/quarantined"
+            assert node is not None and "it is broken" in node["metadata"]["annotations"]["ftcore.dev/quarantined"]
+            keys = [each["key"] for each in node["spec"].get("taints", ())]
+            assert ("ftcore.dev/quarantined" in keys) is (how == "taint")
+            assert bool(node["spec"].get("unschedulable")) is (how == "cordon")
             await until(lambda: site.live().get(1, ["llm-w1"]) != ["llm-w1"], "its replacement")
             new = next(pod for pod in site.pods if pod["metadata"]["name"] == site.live()[1][0])
             term = new["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -354,5 +376,58 @@ def test_a_missing_right_is_named(verb: str) -> None:
                     await platform.delete(place, 0.0)
             finally:
                 await platform.close()
+
+    run(scenario)
+
+
+def test_tls_and_the_pods_own_account(tmp_path: Path) -> None:
+    """As in a pod: authority and token from files; and with a kubeconfig. Another authority is not trusted."""
+
+    async def scenario() -> None:
+        async with ApiServer(namespaces=[SPACE], nodes=1, auth=True, tls=True) as server:
+            (tmp_path / "ca.crt").write_bytes(server.ca_pem)
+            (tmp_path / "namespace").write_text(SPACE)
+            (tmp_path / "token").write_text(server.token(SPACE, "default"))
+            env = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.port)}
+            here = in_pod(env, tmp_path)
+            assert here.namespace == SPACE
+            path = f"/api/v1/namespaces/{SPACE}/pods"
+            async with api_of(here) as api:
+                with pytest.raises(ApiError, match=f"system:serviceaccount:{SPACE}:default"):
+                    await api.get(path)
+                (tmp_path / "token").write_text(server.access.admin_token)  # kubelets renew it
+                assert (await api.get(path))["items"] == []
+            async with api_of(load({"KUBECONFIG": str(server.kubeconfig(tmp_path / "config"))})) as api:
+                assert len((await api.get("/api/v1/nodes"))["items"]) == 1
+            (tmp_path / "ca.crt").unlink()
+            async with api_of(in_pod(env, tmp_path)) as api:
+                with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+                    await api.get(path)
+
+    run(scenario)
+
+
+@contextlib.asynccontextmanager
+async def api_of(config: ApiConfig) -> AsyncIterator[Api]:
+    api = Api(config)
+    try:
+        yield api
+    finally:
+        await api.close()
+
+
+def test_a_template_that_kubernetes_refuses_is_a_refusal() -> None:
+    """With its own words; it is asked again, and nothing else is disturbed."""
+
+    async def scenario() -> None:
+        async with started(1) as site, led(site) as told:
+            await until(lambda: site.runs(0), "a pod")
+            data = root(job(2), SPACE)["data"]
+            data["job.json"] = data["job.json"].replace('"train:1"', '"train:1", "ports": [{"containerPort": 0}]')
+            await site.api.patch(f"/api/v1/namespaces/{SPACE}/configmaps/{NAME}", {"data": data})
+            await until(lambda: told[-1:] == [CapacityChanged(free=0)], "no capacity")
+            with pytest.raises(Refused, match=r"Kubernetes refuses the pod template: .*containerPort"):
+                await site.open().launch(LaunchRequest(effect="e/1", replaces=Occupant(node="llm-w1", ordinal=1)))
+            assert site.runs(0)
 
     run(scenario)
