@@ -2,6 +2,7 @@
 
 import http.client
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,3 +131,19 @@ def test_control_by_http(api: Client) -> None:
     assert api.post("/control/nonsense", None).code == 404
     assert api.post("/control/add-fault", {"color": "red"}).code == 400
     assert api.post("/control/calls", None).body == {"list configmaps": 1}
+
+
+def test_slow_answer(server: ApiServerThread, api: Client) -> None:
+    server.call(server.server.faults.add, verbs=["get"], delay_s=3600.0)
+    with Client(server.url, timeout_s=0.2) as hasty, pytest.raises(TimeoutError):
+        hasty.get(f"{MAPS}/a")
+    assert api.get(f"{MAPS}/a").code == 404
+
+
+def test_watch_ends_with_its_client(server: ApiServerThread, api: Client) -> None:
+    events = api.watch(MAPS)
+    api.post(MAPS, config("a"))
+    assert next(events)["type"] == "ADDED"
+    events.close()  # type: ignore[attr-defined]
+    while server.call(lambda: server.server.web.watches):
+        time.sleep(0.005)

@@ -32,6 +32,12 @@ class ApiServerThread:
 
         return asyncio.run_coroutine_threadsafe(inside(), self._loop).result()
 
+    async def _cancel(self) -> None:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in rest:
+            each.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
     def __enter__(self) -> Self:
         self._thread.start()
         try:
@@ -50,6 +56,7 @@ class ApiServerThread:
             self._end()
 
     def _end(self) -> None:
+        self.call(self._cancel)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

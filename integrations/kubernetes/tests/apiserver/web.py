@@ -1,6 +1,7 @@
 """The HTTP side: one handler for all paths, watches as streams, faults of the transport."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import struct
@@ -40,6 +41,7 @@ class Frontend:
         self.logs: LogSource | None = None
         self.control: Control | None = None
         self._streams: dict[Watch, tuple[Target, web.BaseRequest]] = {}
+        self._closing = asyncio.Event()
         self.problems: list[Exception] = []
         self._server: web.Server | None = None
         self._runner: web.ServerRunner | None = None
@@ -49,7 +51,7 @@ class Frontend:
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Begin to listen; port 0: any free one."""
-        self._server = web.Server(self._handle, access_log=None)
+        self._server = web.Server(self._handle, access_log=None, handler_cancellation=True)
         self._runner = web.ServerRunner(self._server, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         self.host, self._tls = host, tls
@@ -63,6 +65,7 @@ class Frontend:
 
     async def close(self) -> None:
         """End all connections and stop listening."""
+        self._closing.set()
         for watch in list(self._streams):
             watch.close()
         if self._runner is not None:
@@ -134,7 +137,7 @@ class Frontend:
         cached = query.get("resourceVersion") == "0"
         fault = self.faults.meet(wanted, cached)
         if fault is not None and not fault.after:
-            await _suffer(fault)
+            await self._suffer(fault)
         if wanted.verb == "watch":
             return await self._watch(request, wanted, query)
         if wanted.sub == "log" and self.logs is not None and not wanted.resource.custom:
@@ -144,8 +147,18 @@ class Frontend:
             return web.Response(status=201, body=encode(self.access.issued(account.object)), headers=JSON)
         answer = self._carry_out(wanted, query, request, raw, fault)
         if fault is not None and fault.after:
-            await _suffer(fault)
+            await self._suffer(fault)
         return web.Response(status=answer.code, body=answer.body, headers=JSON | answer.headers)
+
+    async def _suffer(self, fault: Fault) -> None:
+        if fault.delay_s:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(fault.delay_s):
+                    await self._closing.wait()
+        if fault.drop:
+            raise _Dropped
+        if fault.code:
+            raise fault.error()
 
     def _carry_out(
         self, wanted: Target, query: Mapping[str, str], request: web.BaseRequest, raw: bytes, fault: Fault | None
@@ -266,15 +279,6 @@ def _reset(transport: asyncio.BaseTransport | None) -> None:
 
 class _Dropped(Exception):
     pass
-
-
-async def _suffer(fault: Fault) -> None:
-    if fault.delay_s:
-        await asyncio.sleep(fault.delay_s)
-    if fault.drop:
-        raise _Dropped
-    if fault.code:
-        raise fault.error()
 
 
 async def _body(request: web.BaseRequest) -> bytes:
