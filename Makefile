@@ -43,7 +43,8 @@ check: dev ## lint, format, types, import contracts, reference pages, tests
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -p no:cacheprovider -q -n 3 --dist worksteal integrations) # whole clusters: not beside the others
 
 long: dev etcd ## run the long tests, and record the date in benchmarks/RESULTS.md
-	FTCORE_REQUIRE_ETCD=1 FTCORE_REQUIRE_HOSTS=1 FTCORE_REQUIRE_SLURM=1 FTCORE_REQUIRE_PROMETHEUS=1 $(BIN)/python benchmarks/long_tests.py
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e integrations/ray # 285 MB: only here
+	FTCORE_REQUIRE_ETCD=1 FTCORE_REQUIRE_HOSTS=1 FTCORE_REQUIRE_SLURM=1 FTCORE_REQUIRE_PROMETHEUS=1 FTCORE_REQUIRE_RAY=1 $(BIN)/python benchmarks/long_tests.py
 
 bench: dev ## run every benchmark; each rewrites its section of benchmarks/RESULTS.md
 	@for file in $$(grep -l __main__ benchmarks/*.py | grep -v long_tests); do echo "make bench: $$file"; $(BIN)/python $$file; done
