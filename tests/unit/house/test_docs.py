@@ -128,7 +128,7 @@ def test_files_exist(page: Path) -> None:
     """Every path of a Python file that a page names exists, from the root or inside the package, or is patched there."""
     text = page.read_text()
     named = [path for path in CODE.findall(BLOCK.sub("", text)) if re.fullmatch(r"[\w./]+/\w+\.py", path)]
-    foreign = {path for _, block in BLOCK.findall(text) for path in re.findall(r"^\+\+\+ b/(\S+)", block, re.MULTILINE)}
+    foreign = {path for _, block in BLOCK.findall(text) for path in re.findall(r"(?m)^\+\+\+ b/(\S+)", block)}
     wrong = [path for path in named if not any((base / path).exists() for base in (ROOT, ROOT / "ftcore"))]
     assert set(wrong) <= foreign, "neither here nor in a patch of the page"
 
