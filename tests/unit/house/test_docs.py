@@ -125,7 +125,7 @@ def _anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_exist(page: Path) -> None:
-    """Every path of a Python file that a page names exists, from the root or inside the package, or is patched there."""
+    """Every path of a Python file that a page names exists in the root or the package, or is patched there."""
     text = page.read_text()
     named = [path for path in CODE.findall(BLOCK.sub("", text)) if re.fullmatch(r"[\w./]+/\w+\.py", path)]
     foreign = {path for _, block in BLOCK.findall(text) for path in re.findall(r"(?m)^\+\+\+ b/(\S+)", block)}
