@@ -15,7 +15,6 @@ ORDER = (
     "own_observer",
     "read_logs",
     "explain_a_log",
-    "own_observer",
     "own_loop",
     "saved_state",
 )
