@@ -1,7 +1,7 @@
 """What all tests share: fixtures of several folders, a state home that is not the user's, and no process left behind.
 
 The folder ``tests`` is on the import path of all tests. ``XDG_RUNTIME_DIR`` is the session's mark: no test changes it,
-every process that a test starts inherits it, so whoever carries it at the end was left behind. With ``-n``
+every process that a test starts inherits it, so a process that has it at the end was left behind. With ``-n``
 (pytest-xdist) each process is such a session of its own, with its own home and mark, and tells the first what it found.
 """
 

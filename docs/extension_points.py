@@ -22,7 +22,7 @@ RULES = """\
   ftcore's own win.
 - A message about an object that cannot be used is one line. It names the entry point, the package with its version,
   and the error.
-- What is refused is refused before anything starts. Once a job runs, no extension stops it: a policy that fails
+- ftcore refuses a broken extension before anything starts. Once a job runs, no extension stops it: a policy that fails
   counts as a pass, a check that fails as
   unavailable, a platform that fails as one without machines."""
 

@@ -49,7 +49,8 @@ from ftcore.runtime.agent.config import LEAVE_MARGIN_S, AgentConfig, Outcome
 from ftcore.runtime.agent.workers import launchable, processes
 from ftcore.runtime.agent.workers.supervisor import LINE_PREFIX, STDERR, STDOUT, Output
 from ftcore.runtime.agent.workers.warm_start import Started
-from ftcore.runtime.log_context import FORMAT_ENV, describe
+from ftcore.runtime.log_context import describe
+from ftcore.runtime.log_format import FORMAT_ENV
 from ftcore.runtime.logging import configure
 from ftcore.runtime.observers import problems
 from ftcore.runtime.wire.frames import Submission

@@ -7,9 +7,9 @@ import argparse
 import os
 from collections.abc import Callable
 
+from ftcore.runtime.log_format import FORMAT_ENV, FORMATS
+
 OBSERVE_ENV = "FTCORE_OBSERVE"
-FORMAT_ENV = "FTCORE_LOG_FORMAT"
-FORMATS = ("text", "json")
 
 
 def add_watching(parser: argparse.ArgumentParser, add: Callable[..., None]) -> None:

@@ -5,6 +5,7 @@ House rule: imports little, because ``ftrun`` imports it before it starts the wa
 
 import os
 
+from ftcore.runtime.log_format import FORMAT_ENV
 from ftcore.runtime.wire import SECRET_VARIABLES
 
 QUIET = ("GRPC_VERBOSITY", "NONE")
@@ -26,7 +27,7 @@ def worker_base_env(workers: int, signals: str) -> dict[str, str]:
     env = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("PET_") and name not in SECRET_VARIABLES and (name, value) != QUIET
+        if not name.startswith("PET_") and name not in (*SECRET_VARIABLES, FORMAT_ENV) and (name, value) != QUIET
     }
     env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signals
     if workers > 1 and "OMP_NUM_THREADS" not in env:

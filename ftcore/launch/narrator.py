@@ -38,7 +38,8 @@ from ftcore.policies.abilities import LACKS
 from ftcore.ports import RetainedLog
 from ftcore.replay.phases import detect_s
 from ftcore.runtime import tasks
-from ftcore.runtime.log_context import is_json, json_line
+from ftcore.runtime.log_context import json_line
+from ftcore.runtime.log_format import is_json
 from ftcore.wording import (
     DONE,
     STAYS_PAUSED,

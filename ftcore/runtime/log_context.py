@@ -1,17 +1,13 @@
-"""What each log line of a process says about its place in the job, and whether lines are JSON.
+"""What each log line of a process says about its place in the job.
 
-The fields are those of the process, not of a task: a change is seen by every task and thread. ``FTCORE_LOG_FORMAT``
-holds the format, because masters, observers and agents inherit it.
+The fields are those of the process, not of a task: a change is seen by every task and thread.
 """
 
-import os
 from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-
-FORMAT_ENV = "FTCORE_LOG_FORMAT"
 
 _about: dict[str, Any] = {}
 
@@ -23,11 +19,6 @@ def describe(**fields: Any) -> None:
             _about[name] = value
         else:
             _about.pop(name, None)
-
-
-def is_json() -> bool:
-    """Whether this process writes JSON lines."""
-    return os.environ.get(FORMAT_ENV) == "json"
 
 
 def add_context(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

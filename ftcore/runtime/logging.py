@@ -15,7 +15,8 @@ import msgspec
 import structlog
 
 from ftcore.runtime.agent.workers.output import Console
-from ftcore.runtime.log_context import add_context, is_json
+from ftcore.runtime.log_context import add_context
+from ftcore.runtime.log_format import is_json
 
 
 class PatientStream:

@@ -1,9 +1,7 @@
 """Requests to the API server.
 
 Plain HTTP (``httpx``) and plain objects, no generated client: a typed client drops the fields that its version does not
-know, and a user's pod template must arrive as it was written. What is needed is little: five verbs, a watch.
-
-know, and a user's pod template must arrive as it was written. What is needed is little: five verbs and a watch.
+know, and a user's pod template must arrive as it was written. The package needs five verbs and a watch.
 """
 
 import asyncio

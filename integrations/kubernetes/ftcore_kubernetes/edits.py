@@ -21,7 +21,7 @@ def refused_edits(old: JobFileSpec, new: JobFileSpec) -> list[str]:
 
     Args:
         old: what the job runs with.
-        new: what is asked for.
+        new: the edited job.
     """
     found = []
     for field in msgspec.structs.fields(JobFileSpec):

@@ -62,7 +62,7 @@ class PodEnd:
 
 
 def slim(pod: KubeObject) -> KubeObject:
-    """What is kept of a pod: some 2 kB, instead of 10 kB with ``managedFields`` and the whole spec."""
+    """The fields of a pod that the cache keeps, without ``managedFields`` and most of the spec."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     kept = ("name", "uid", "resourceVersion", "labels", "annotations", "deletionTimestamp", "creationTimestamp")
     more = ("deletionGracePeriodSeconds", "ownerReferences")
@@ -87,7 +87,7 @@ def slim(pod: KubeObject) -> KubeObject:
 
 
 def slim_node(node: KubeObject) -> KubeObject:
-    """What is kept of a machine."""
+    """The fields of a machine that the cache keeps."""
     metadata, status = node["metadata"], node.get("status") or {}
     conditions = [
         {name: each.get(name) for name in ("type", "status", "reason", "message")}
@@ -191,7 +191,7 @@ def gone(pod: KubeObject) -> NodeEnded:
 
 
 def trouble_of(node: KubeObject) -> tuple[str, float] | None:
-    """What is wrong with a machine, and within how many seconds it may take the pod away; None: nothing."""
+    """The fault of a machine, and the seconds within which its pod may be removed; None: it is well."""
     name = node["metadata"]["name"]
     for each in (node.get("status") or {}).get("conditions") or ():
         kind, status = each.get("type"), each.get("status")

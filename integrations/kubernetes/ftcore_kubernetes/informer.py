@@ -53,7 +53,7 @@ class Informer:
         api: the API server.
         path: of the collection.
         selectors: ``labelSelector``, ``fieldSelector``.
-        keep: what is kept of an object; all of them stay in memory.
+        keep: returns the fields of an object that the cache keeps.
 
     Attributes:
         objects: the cache, by name.

@@ -111,7 +111,7 @@ class GangSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class JobFileSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What is to run.
+    """A job.
 
     Args:
         command: the script and its arguments, as after ``ftrun``.
@@ -162,9 +162,9 @@ class TrainJob(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: of the job, its log and its objects.
-        namespace: of its objects; empty: that of whoever asks.
+        namespace: of its objects; empty: the namespace of the kubeconfig or service account.
         labels: of its objects.
-        spec: what is to run.
+        spec: its specification.
     """
 
     name: str

@@ -159,7 +159,7 @@ def _tell_waiting(pods: dict[str, KubeObject], told: set[str]) -> None:
 
 
 async def _status(job: TrainJob) -> dict[str, Any] | None:
-    """What ``ftctl status`` says; None: there is no such job yet, or its store is away."""
+    """The output of ``ftctl status``; None: there is no such job yet, or its store is unreachable."""
     argv = ["ftctl", "--store", store_url(job), "status", "--job", job.name, "--format", "json"]
     process = await asyncio.create_subprocess_exec(
         *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, stdin=asyncio.subprocess.DEVNULL

@@ -165,7 +165,7 @@ class KubernetesPlatform:
         return [report for pod in pods if (report := self._report(pod)) is not None]
 
     def _report(self, pod: KubeObject) -> PlatformEvent | None:
-        """What is to be told of a pod, once."""
+        """The report about a pod; None: there is none, or it was reported before."""
         self._clock_run(pod)
         machine = self.pool.machines.objects.get(str((pod.get("spec") or {}).get("nodeName")))
         report, name = report_of(pod, machine), str(pod["metadata"]["name"])

@@ -41,7 +41,7 @@ def test_a_killed_pod_is_replaced_and_the_others_are_kept(tmp_path: Path, etcd: 
             server.cluster.end_container(SPACE, master, 137)
             await job.until(lambda: job.running("master") not in ([], [master]), "another master pod")
             await job.trains(2)
-            assert len(job.pods()) == 3, "the new master adopts what is there"
+            assert len(job.pods()) == 3, "the new master adopts the existing pods"
             job.finish()
             await server.wait("jobs.batch", SPACE, "llm-master", _is_complete)
             await job.delete()

@@ -300,7 +300,7 @@ def test_which_places_are_filled() -> None:
 
 
 def test_kubeconfigs(tmp_path: Path) -> None:
-    """Contexts, credential plugins, and what is missing by name."""
+    """Contexts and credential plugins; errors name the missing key."""
     plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "echo", "args": ['{"status":{"token":"t"}}']}
     data = {
         "current-context": "one",

@@ -1,7 +1,7 @@
 """The observer: sends the trace of each incident when it has ended.
 
 A collector that does not answer delays the traces, and drops none: an incident's trace is sent again until it is
-accepted, and the log is read on only then. When the job has ended, what is not accepted at once is given up.
+accepted, and the log is read on only then. After the job's end, spans that are not accepted at once are dropped.
 """
 
 import asyncio

@@ -64,7 +64,7 @@ class Endpoint:
     Args:
         host: address to listen on.
         port: port to listen on; 0: a free one.
-        metrics: returns what is served; called in a thread for each request.
+        metrics: returns the metrics; called in a thread for each request.
         token: demanded from clients; empty: none.
         certificates: for TLS; None: unencrypted.
 

@@ -37,7 +37,7 @@ class JobMetrics(Collector):
         job: the job's name.
         figures: folded from the log.
         master: the leading master's memory; None: no master leads, or none was asked.
-        log: what is known about the log; None: a finished log was read.
+        log: position in the log; None: a finished log was read.
         groups: groups of ranks, at most.
     """
 

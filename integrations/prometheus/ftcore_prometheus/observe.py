@@ -63,7 +63,7 @@ class JobObserver:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def metrics(self) -> Collector:
-        """What is served now; called by the threads of requests."""
+        """The current metrics; called by the threads of requests."""
         with self._lock:
             return Snapshot(list(self._current().collect()))
 

@@ -152,7 +152,7 @@ def test_step_times_from_steps() -> None:
 
 
 def test_every_metric_is_in_the_catalogue_and_in_the_readme() -> None:
-    """What is served is described, and README's table is the catalogue."""
+    """Every metric has a description, and README's table is the catalogue."""
     figures = figures_of(LOGS[0])
     master = ObservedMaster(nodes=(seen("a"),), waiting=2, wait_s=1.5)
     log = LogView(read=5, end=9, readable=True)

@@ -72,7 +72,7 @@ class JobEnding:
         """Why a job that ended by itself is to be requeued; empty: it is not.
 
         Args:
-            status: what is known of its run.
+            status: of ``ftctl status``; empty: unknown.
             lost: nodes without which the allocation is too small; then a run without progress says nothing.
         """
         if status.get("state") == "succeeded" or await self.was_told_to_stop():

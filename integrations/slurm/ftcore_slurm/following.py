@@ -1,4 +1,4 @@
-"""Follows a job's log through times when it is away."""
+"""Follows a job's log, also while its store is unreachable at times."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 async def new_events(store: str, job: str) -> AsyncIterator[Event]:
-    """Yield the events that are appended from now on, without end; a log that is away is tried again.
+    """Yield the events that are appended from now on, without end; an unreachable log is tried again.
 
     Args:
         store: URL of the log's store.

@@ -39,7 +39,7 @@ def test_a_mishap_changes_no_loss(tmp_path: Path, runs: FrameworkRuns, what: str
 
 @pytest.mark.timeout(180)
 def test_a_pause_a_save_and_a_new_start(tmp_path: Path, runs: FrameworkRuns) -> None:
-    """All ranks wait behind the same step; what is saved on request is the state from which the next run continues."""
+    """All ranks wait behind the same step; a save on request is the state from which the next run continues."""
     runs.check_pause_and_storage(tmp_path, {"accumulation", "evaluation", "save"})
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import attrs
 import pytest
-from test_engine_checkpoints import job, of, open_orders, shard
+from checkpoint_jobs import job, of, open_orders, shard
 
 from ftcore.cli.ctl_lines import summary
 from ftcore.commands import PaceSaves

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import structlog
 
-from ftcore.runtime.log_context import FORMAT_ENV, describe
+from ftcore.runtime.log_context import describe
+from ftcore.runtime.log_format import FORMAT_ENV
 from ftcore.runtime.logging import configure
 
 
@@ -49,7 +50,7 @@ def test_a_log_file_on_a_full_disk_is_no_error(monkeypatch):
 
 
 def test_json_lines_carry_the_place_in_the_job(capsys, monkeypatch):
-    """Each line is an object with what is known of job, node, round and incident; a line's own fields win."""
+    """Each line is an object with job, node, round and incident, as far as they are known; a line's own fields win."""
     monkeypatch.setenv(FORMAT_ENV, "json")
     try:
         configure("warning", to_file=True)

@@ -135,7 +135,7 @@ def test_a_log_that_cannot_be_read_is_tried_again(monkeypatch: pytest.MonkeyPatc
                 yield event
                 if fails and event.seq == 2:
                     fails -= 1
-                    raise LogUnavailable("the store is away")
+                    raise LogUnavailable("the store is unreachable")
 
         monkeypatch.setattr(made.log, "read", broken)
         seen = []
@@ -144,7 +144,7 @@ def test_a_log_that_cannot_be_read_is_tried_again(monkeypatch: pytest.MonkeyPatc
             if event.seq == 4:
                 made.over.set()
         assert seen == [1, 2, 3, 4]
-        assert "the store is away" in reasons and made.observed.lost == ""
+        assert "the store is unreachable" in reasons and made.observed.lost == ""
 
         async def damaged(after: Seq = Seq(0), until: Seq | None = None) -> AsyncIterator[Event]:
             raise LogCorrupt("a wrong digest")

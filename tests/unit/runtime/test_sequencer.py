@@ -142,7 +142,7 @@ def test_a_store_with_a_lower_limit_gets_smaller_appends(monkeypatch: pytest.Mon
 
 
 class StoppedHost(SystemHost):
-    """A machine whose monotonic clock moves only when it is told to."""
+    """A machine whose monotonic clock moves only when ``at`` is set."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -55,7 +55,7 @@ class Runtime(Protocol):
 
 
 class FakeProcess:
-    """A container that does nothing until it is told to end."""
+    """A container that does nothing until SIGTERM."""
 
     def __init__(self) -> None:
         self._end: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()

@@ -37,7 +37,7 @@ def operations(server: "ApiServer") -> dict[str, Callable[..., Any]]:
 
 
 class Control:
-    """Answers what is below ``/control/``."""
+    """Answers requests below ``/control/``."""
 
     def __init__(self, server: "ApiServer") -> None:
         self._operations = operations(server)

@@ -29,7 +29,7 @@ decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
 
 class Stored:
-    """One version of an object. Nobody changes ``object``: ``copy()`` is for that.
+    """One version of an object. ``object`` is never changed: use ``copy()``.
 
     ``rest``: the object's JSON without kind, apiVersion and the opening brace. Lists of built-in kinds leave those out,
     and each version of a custom resource has its own.

@@ -30,7 +30,7 @@ BEFORE_END_S = 2.0
 class Frontend:
     """Serves HTTP. ``bookmark_s``: time between the bookmarks of a watch, in seconds.
 
-    ``logs`` answers ``pods/NAME/log``, ``control`` what is below ``/control/``.
+    ``logs`` answers ``pods/NAME/log``, ``control`` requests below ``/control/``.
     """
 
     def __init__(self, handlers: Handlers, access: Access, faults: Faults, bookmark_s: float = 60.0) -> None:
