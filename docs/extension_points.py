@@ -14,8 +14,7 @@ from ftcore.runtime.checks import protocol
 PACKAGE = Path(__file__).parents[1] / "examples" / "extensions"
 INTRO = """\
 Installed packages extend ftcore by entry points. No setup is needed beyond the installation: ftcore reads the names
-from the packages' metadata, and
-imports an object only when it is used. Install a package in the same version on every node."""
+from the packages' metadata, and imports an object only when it is used. Install a package in the same version on every node."""
 RULES = """\
 - A package imports only [public names](api/README.md) of ftcore.
 - If two packages offer the same policy, a policy file that names it is refused. Of platforms, checks and commands,
@@ -23,8 +22,7 @@ RULES = """\
 - A message about an object that cannot be used is one line. It names the entry point, the package with its version,
   and the error.
 - ftcore refuses a broken extension before anything starts. Once a job runs, no extension stops it: a policy that fails
-  counts as a pass, a check that fails as
-  unavailable, a platform that fails as one without machines."""
+  counts as a pass, a check that fails as unavailable, a platform that fails as one without machines."""
 
 
 @attrs.frozen

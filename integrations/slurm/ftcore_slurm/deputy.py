@@ -13,7 +13,8 @@ A job that Slurm does not requeue is canceled: its nodes would do nothing until 
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from ftcore.errors import FtcoreError
 from ftcore_slurm import control
@@ -61,7 +62,7 @@ class Deputy:
     async def _act(self, lost: str) -> None:
         why = f"the host of its batch script, {lost}, is lost"
         if self._owns_log:
-            await self._requeue(why, last_resort=True)
+            await self._requeue(why, {}, last_resort=True)
             return
         status = await self._ending.status()
         if status.get("state") in ENDED:
@@ -71,8 +72,8 @@ class Deputy:
         left_s = await control.seconds_left(self._ending.number)
         if left_s is not None and left_s <= self._lead_s:
             await self._ending.stop(f"{left_s:.0f} s before its time limit", self._lead_s / 2)
-            await self._requeue(f"its time limit; {why}", last_resort=False)
+            await self._requeue(f"its time limit; {why}", await self._ending.status() or status, last_resort=False)
 
-    async def _requeue(self, why: str, *, last_resort: bool) -> None:
-        if not await self._ending.requeue(why, {}, POLL_S, last_resort=last_resort):
+    async def _requeue(self, why: str, status: Mapping[str, Any], *, last_resort: bool) -> None:
+        if not await self._ending.requeue(why, status, POLL_S, last_resort=last_resort):
             await control.ask("scancel", self._ending.number)

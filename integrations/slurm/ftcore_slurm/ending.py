@@ -146,7 +146,7 @@ class JobEnding:
         if not nodes:
             return
         listed = ", ".join(nodes)
-        for tries_left in range(TRIES, -1, -1):  # Slurm has just sent SIGTERM to all processes here
+        for tries_left in reversed(range(TRIES)):  # Slurm has just sent SIGTERM to all processes here
             try:
                 await control.exclude(self.number, nodes)
                 say(f"Slurm is not to give it {listed}: quarantined")

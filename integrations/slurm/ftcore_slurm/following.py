@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from ftcore import Event, open_log
-from ftcore.errors import FtcoreError
+from ftcore.errors import FtcoreError, NotFound
 
 RETRY_S: Final = 5.0
 
@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 async def new_events(store: str, job: str) -> AsyncIterator[Event]:
     """Yield the events that are appended from now on, without end; an unreachable log is tried again.
+
+    Of a log that does not exist yet, all events are yielded.
 
     Args:
         store: URL of the log's store.
@@ -31,6 +33,8 @@ async def new_events(store: str, job: str) -> AsyncIterator[Event]:
                     yield event
             finally:
                 await log.close()
+        except NotFound:
+            last = 0
         except FtcoreError as error:
             logger.debug("the log cannot be followed: %s", error)
         await asyncio.sleep(RETRY_S)
