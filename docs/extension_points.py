@@ -14,7 +14,8 @@ from ftcore.runtime.checks import protocol
 PACKAGE = Path(__file__).parents[1] / "examples" / "extensions"
 INTRO = """\
 Installed packages extend ftcore by entry points. No setup is needed beyond the installation: ftcore reads the names
-from the packages' metadata, and imports an object only when it is used. Install a package in the same version on every node."""
+from the metadata of the packages, and imports an object only when it is used. Install a package in the same version
+on every node."""
 RULES = """\
 - A package imports only [public names](api/README.md) of ftcore.
 - If two packages offer the same policy, a policy file that names it is refused. Of platforms, checks and commands,

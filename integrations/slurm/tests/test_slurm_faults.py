@@ -1,6 +1,5 @@
 """Jobs on a real Slurm: nodes that Slurm does not see fail, nodes given again, limits, preemption, neighbours."""
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -138,5 +137,4 @@ def test_two_jobs_of_a_user_on_one_node(tmp_path: Path) -> None:
         assert first.end() == "COMPLETED", first.output()
         second.trains(1)
         assert len(second.of("world.formed")) == 1
-        assert cluster.nodes[0].signal(signal.SIGTERM, "bin/ftrun")
         assert second.end() == "COMPLETED", second.output()
