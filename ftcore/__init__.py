@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ftcore.events import Event
     from ftcore.events.job import JobSpec
     from ftcore.logs import open_log, open_store
-    from ftcore.logs.formats import ExportFormat
+    from ftcore.logs.formats import ExportFormat, ExportOutput
     from ftcore.platforms import PlatformAdapter, open_platform
     from ftcore.ports import (
         CapacityChanged,
@@ -50,6 +50,7 @@ _MODULES = {
     "Event": "ftcore.events",
     "EventLog": "ftcore.ports",
     "ExportFormat": "ftcore.logs.formats",
+    "ExportOutput": "ftcore.logs.formats",
     "JobSpec": "ftcore.events.job",
     "Launch": "ftcore.ports",
     "LaunchRequest": "ftcore.ports",
@@ -89,6 +90,7 @@ __all__ = [
     "Event",
     "EventLog",
     "ExportFormat",
+    "ExportOutput",
     "JobSpec",
     "Launch",
     "LaunchRequest",

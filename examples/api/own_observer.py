@@ -8,7 +8,6 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 import ftcore
 from ftcore.errors import UsageError
@@ -46,7 +45,7 @@ ADAPTER = ftcore.ObserverAdapter(run=count_restarts, check=check)
 """The entry point ``restarts`` of the group ``ftcore.observers`` names this object; ``ftrun --observe restarts:``."""
 
 
-async def write_lines(job: str, events: AsyncIterator[ftcore.Event], output: Any) -> None:
+async def write_lines(job: str, events: AsyncIterator[ftcore.Event], output: ftcore.ExportOutput) -> None:
     """Write each event as a line of JSON."""
     async for event in events:
         output.write(json.dumps({"job": job, **event_json(event)}).encode() + b"\n")

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from ftcore.errors import UsageError
+from ftcore.extensions import package_of
 
 GROUP = "ftcore.commands"
 
@@ -27,7 +28,7 @@ def add_installed(commands: Any, argv: Sequence[str], complete: bool) -> None:
     for entry in sorted(entry_points(group=GROUP), key=lambda each: each.name):
         if entry.name in commands.choices:
             continue
-        package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
+        package = package_of(entry)
         parser = commands.add_parser(entry.name, help=f"Commands of {package}.")
         if complete or entry.name in argv:
             parser.set_defaults(installed=_loaded(entry, package, parser))

@@ -25,7 +25,7 @@ async def observe(args: argparse.Namespace) -> int:
         die_with_parent(args.until_parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for ftrun, which ends the master
         os.nice(NICE)
-    configure("warning", to_file=bool(args.until_parent))
+    configure(args.log_level, to_file=bool(args.until_parent))
     adapter = observer(args.url)
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
@@ -33,7 +33,7 @@ async def observe(args: argparse.Namespace) -> int:
     if args.once:
         over.set()
     async with opened(args) as log:
-        describe(job=log.job)
+        describe(job=log.job, node=args.node)
         security = credentials(args.store, log.job)
         await adapter.run(args.url, Observed(log, security, over=over))
     return 0

@@ -230,6 +230,8 @@ def _add_observe(commands: Any) -> None:
     _add_common(observe, *[argparse.SUPPRESS] * 3)
     observe.add_argument("url", metavar="URL", help="URL of the observer, as of `ftrun --observe`")
     observe.add_argument("--once", action="store_true", help="end at the end of the log, as it is now")
+    observe.add_argument("--log-level", default="warning", help="debug, info, warning or error; default: warning")
+    observe.add_argument("--node", default="", help=argparse.SUPPRESS)
     observe.add_argument("--until-parent", type=int, default=0, help=argparse.SUPPRESS)
 
 

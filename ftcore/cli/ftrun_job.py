@@ -22,7 +22,7 @@ from ftcore.launch import lean  # noqa: F401  # isort: skip -- first of all
 from ftcore.cli import options
 from ftcore.cli.batch_flags import with_batch
 from ftcore.cli.torchrun_flags import Treatment, having
-from ftcore.cli.watching_flags import observed
+from ftcore.cli.watching_flags import observed, set_log_format
 from ftcore.errors import INTERRUPTED, FtcoreError, UsageError
 from ftcore.events.job import JobSpec
 from ftcore.ids import Round
@@ -50,7 +50,6 @@ from ftcore.runtime.agent.workers import launchable, processes
 from ftcore.runtime.agent.workers.supervisor import LINE_PREFIX, STDERR, STDOUT, Output
 from ftcore.runtime.agent.workers.warm_start import Started
 from ftcore.runtime.log_context import describe
-from ftcore.runtime.log_format import FORMAT_ENV
 from ftcore.runtime.logging import configure
 from ftcore.runtime.observers import problems
 from ftcore.runtime.wire.frames import Submission
@@ -94,7 +93,7 @@ def main(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
         given: the command line without the program's name.
         warm: the warm process, if it was already started.
     """
-    os.environ[FORMAT_ENV] = args.log_format  # for the processes that this one starts
+    set_log_format(parser, args.log_format)
     configure(args.log_level)
     outcome = guarded(lambda: _run(parser, args, given, warm))
     reason = completed(outcome.reason, elsewhere(args.store), args.job) if args.job else outcome.reason

@@ -14,6 +14,7 @@ from importlib.metadata import entry_points
 import attrs
 
 from ftcore.errors import UsageError
+from ftcore.extensions import package_of
 
 GROUP = "ftcore.launchers"
 
@@ -46,10 +47,9 @@ def launcher_flags(env: Mapping[str, str] = os.environ) -> LauncherFlags | None:
         except UsageError as error:
             raise UsageError(f"{entry.name}: {error}") from error
         except (Exception, SystemExit) as error:  # code of another package
-            package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
             raise UsageError(
-                f"the launcher {entry.name} of {package} cannot be used: {type(error).__name__}: {error}; repair or "
-                "uninstall it"
+                f"the launcher {entry.name} of {package_of(entry)} cannot be used: {type(error).__name__}: {error}; "
+                "repair or uninstall it"
             ) from error
         if flags:
             return LauncherFlags(entry.name, flags)

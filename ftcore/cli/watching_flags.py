@@ -38,6 +38,13 @@ def add_watching(parser: argparse.ArgumentParser, add: Callable[..., None]) -> N
     )
 
 
+def set_log_format(parser: argparse.ArgumentParser, given: str) -> None:
+    """Set the format for this process and those that it starts; argparse checks no default from the environment."""
+    if given not in FORMATS:
+        parser.error(f"${FORMAT_ENV}: found {given!r}; expected {' or '.join(FORMATS)}")
+    os.environ[FORMAT_ENV] = given
+
+
 def observed(given: list[str] | str | None) -> tuple[str, ...]:
     """The URLs of ``--observe``, of ``PET_OBSERVE`` as one text, or of the environment, in order, each once."""
     urls = os.environ.get(OBSERVE_ENV, "") if given is None else given

@@ -187,10 +187,10 @@ async def _run_agent(config: NodeConfig, supervise: Supervise, log: EventLog, re
             if outcome.outcome == "released":
                 candidates.end()
                 await candidates.ended(RESIGN_S)
-            if outcome.outcome in JOB_ENDED and targets(config.agent.submission.policy.chain):
-                await candidates.ended(LAST_ALERTS_S)
-            elif outcome.outcome in JOB_ENDED and config.candidacy.observe:
-                await candidates.ended(END_S + 1.0)
+            if outcome.outcome in JOB_ENDED:
+                alerts_s = LAST_ALERTS_S if targets(config.agent.submission.policy.chain) else 0.0
+                observers_s = END_S + 1.0 if config.candidacy.observe else 0.0
+                await candidates.ended(alerts_s + observers_s)
             return outcome
     finally:
         if keeper is not None:

@@ -118,5 +118,6 @@ def observer_argv(candidacy: Candidacy, url: str, parent: int) -> list[str]:
         parent: process id of the master, with which it dies.
     """
     argv = [sys.executable, "-m", "ftcore.cli.ftctl", "observe", url, "--job", candidacy.job]
-    argv += ["--store", candidacy.store, "--until-parent", str(parent)]
+    argv += ["--store", candidacy.store, "--until-parent", str(parent), "--log-level", candidacy.log_level]
+    argv += ["--node", candidacy.node] if candidacy.node else []
     return argv + (["--archive", str(candidacy.archive)] if candidacy.archive else [])

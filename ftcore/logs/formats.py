@@ -10,6 +10,7 @@ import attrs
 
 from ftcore.errors import UsageError
 from ftcore.events.envelope import Event
+from ftcore.extensions import loaded
 
 GROUP = "ftcore.exporters"
 FTLOG = "ftlog"
@@ -55,11 +56,4 @@ def export_format(name: str) -> ExportFormat:
         near = difflib.get_close_matches(name, format_names(), n=1)
         hint = f"did you mean {near[0]}?" if near else f"installed are {', '.join(format_names())}"
         raise UsageError(f"--format: found {name!r}; {hint}")
-    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
-    try:
-        found = entry.load()
-    except (Exception, SystemExit) as error:  # code of another package
-        raise UsageError(f"the format {name} of {package} cannot be used: {type(error).__name__}: {error}") from error
-    if not isinstance(found, ExportFormat):
-        raise UsageError(f"the format {name} of {package} cannot be used: {entry.value} is not an ExportFormat")
-    return found
+    return loaded(entry, f"format {name}", ExportFormat)

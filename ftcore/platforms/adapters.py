@@ -16,6 +16,7 @@ from importlib.metadata import entry_points
 import attrs
 
 from ftcore.errors import UsageError
+from ftcore.extensions import loaded
 from ftcore.policies.base import Ability
 from ftcore.ports import Platform
 
@@ -106,13 +107,4 @@ def _adapter(url: str) -> PlatformAdapter:
         assert isinstance(found, PlatformAdapter)
         return found
     entry = next(entry for entry in entry_points(group=GROUP) if entry.name == scheme)
-    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
-    try:
-        found = entry.load()
-    except (Exception, SystemExit) as error:  # code of another package
-        raise UsageError(
-            f"the platform {scheme}: of {package} cannot be used: {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(found, PlatformAdapter):
-        raise UsageError(f"the platform {scheme}: of {package} cannot be used: {entry.value} is not a PlatformAdapter")
-    return found
+    return loaded(entry, f"platform {scheme}:", PlatformAdapter)

@@ -20,6 +20,7 @@ import structlog
 
 from ftcore.errors import FtcoreError, Unreachable, UsageError
 from ftcore.events.envelope import Event
+from ftcore.extensions import loaded
 from ftcore.ids import Seq
 from ftcore.ports import EventLog, Transport
 from ftcore.runtime import tasks
@@ -238,15 +239,7 @@ def observer(url: str) -> ObserverAdapter:
         known = f"known are {', '.join(f'{name}:' for name in sorted(entries))}" if entries else "none is installed"
         raise UsageError(f"{url!r} is not the URL of an observer: {f'did you mean {near[0]}:?' if near else known}")
     entry = entries[scheme]
-    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
-    try:
-        found = entry.load()
-    except (Exception, SystemExit) as error:  # code of another package
-        raise UsageError(
-            f"the observer {scheme}: of {package} cannot be used: {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(found, ObserverAdapter):
-        raise UsageError(f"the observer {scheme}: of {package} cannot be used: {entry.value} is not an ObserverAdapter")
+    found = loaded(entry, f"observer {scheme}:", ObserverAdapter)
     found.check(url)
     return found
 

@@ -139,7 +139,7 @@ class Sequencer:
     def lag(self) -> tuple[int, float]:
         """Number of submitted facts that are not durable, and the seconds for which the oldest has waited."""
         waiting = len(self._under_way) + len(self._queue)
-        oldest = next(iter([*self._under_way[:1], *list(self._queue)[:1]]), None)
+        oldest = self._under_way[0] if self._under_way else self._queue[0] if self._queue else None
         return waiting, (self.clock.mono() - oldest.since) / 1e9 if oldest is not None else 0.0
 
     @property

@@ -4,19 +4,11 @@ House rule: the libraries are imported when a format is used, not when ``ftctl``
 """
 
 from collections.abc import AsyncIterator
-from typing import Protocol
 
-from ftcore import Event, ExportFormat
-
-
-class ExportedTo(Protocol):
-    """Takes the bytes of an export, in order."""
-
-    def write(self, data: bytes) -> None:
-        """Write the next bytes."""
+from ftcore import Event, ExportFormat, ExportOutput
 
 
-async def _cloudevents(job: str, events: AsyncIterator[Event], output: ExportedTo) -> None:
+async def _cloudevents(job: str, events: AsyncIterator[Event], output: ExportOutput) -> None:
     from ftcore_export.cloud import CloudEvents
 
     converter = CloudEvents(job)
@@ -24,7 +16,7 @@ async def _cloudevents(job: str, events: AsyncIterator[Event], output: ExportedT
         output.write(converter.line(event))
 
 
-async def _parquet(job: str, events: AsyncIterator[Event], output: ExportedTo) -> None:
+async def _parquet(job: str, events: AsyncIterator[Event], output: ExportOutput) -> None:
     from ftcore_export.table import ParquetTable
 
     with ParquetTable(job, output) as table:

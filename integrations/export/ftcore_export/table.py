@@ -4,13 +4,13 @@ A row group has ``ROWS`` events, which is all that is in memory. Integers that a
 """
 
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ftcore import Event, __version__
+from ftcore import Event, ExportOutput, __version__
 from ftcore.replay import event_json
 
 ROWS: Final = 20_000
@@ -43,17 +43,10 @@ since the epoch. ``source_time``: the source's own clock. ``node``, ``round``, `
 _FROM_DATA: Final = {"node": str, "round": int, "rank": int, "step": int}
 
 
-class Writable(Protocol):
-    """Takes bytes, in order."""
-
-    def write(self, data: bytes) -> None:
-        """Write the next bytes."""
-
-
 class _Sink:
     """What pyarrow needs of a file that it writes in order."""
 
-    def __init__(self, output: Writable) -> None:
+    def __init__(self, output: ExportOutput) -> None:
         self._output = output
         self._written = 0
         self.closed = False
@@ -90,7 +83,7 @@ class ParquetTable:
         output: takes the bytes of the file.
     """
 
-    def __init__(self, job: str, output: Writable) -> None:
+    def __init__(self, job: str, output: ExportOutput) -> None:
         schema = SCHEMA.with_metadata({"ftcore.job": job, "ftcore.version": __version__})
         self._file = pa.PythonFile(_Sink(output), mode="w")
         self._writer = pq.ParquetWriter(self._file, schema, compression="zstd")

@@ -6,7 +6,7 @@ from typing import Final
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Status, StatusCode
 
@@ -15,6 +15,10 @@ from ftcore.replay import Explainer
 from ftcore_opentelemetry.spans import SpanData, trace_of
 
 INCIDENTS_KEPT: Final = 4
+
+EVENTS_MAX: Final = 256
+"""Events of a span: the timeline of an incident has at most 200."""
+
 _ENDS: Final = ("incident.resolved", "incident.exhausted")
 
 
@@ -61,7 +65,10 @@ class SpanFactory:
         given = Resource.create()
         unnamed = str(given.attributes.get("service.name", "")).startswith("unknown_service")
         resource = given.merge(Resource(own)) if unnamed else Resource(own).merge(given)
-        self._provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
+        limits = SpanLimits(max_events=EVENTS_MAX)
+        self._provider = TracerProvider(
+            resource=resource, id_generator=self._ids, shutdown_on_exit=False, span_limits=limits
+        )
         self._provider.add_span_processor(self._ended)
         self._tracer = self._provider.get_tracer("ftcore", __version__)
 

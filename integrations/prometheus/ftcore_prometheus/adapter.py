@@ -21,6 +21,8 @@ from ftcore.errors import UsageError
 PORT: Final = 9400
 HOST: Final = "127.0.0.1"
 GROUPS: Final = 128
+"""Default of the option ``groups``."""
+
 EXPECTED: Final = "expected prometheus://HOST:PORT, as prometheus://0.0.0.0:9400"
 
 

@@ -63,13 +63,14 @@ CATALOGUE: Final = {
     "ftcore_log_readable": Described("gauge", "1 if the log could be read at the last try.", live=True),
     "ftcore_log_waiting_facts": Described("gauge", "Facts at the master that are not in the log yet.", live=True),
     "ftcore_log_wait_seconds": Described("gauge", "Age of the oldest fact that is not in the log yet.", live=True),
-    "ftcore_rank_group_step": Described("gauge", "Newest step that all its ranks completed.", ("ranks", "nodes"), True),
-    "ftcore_rank_group_step_seconds": Described("gauge", "Time of a step, the slowest node.", ("ranks", "nodes"), True),
+    "ftcore_rank_group_info": Described("gauge", "1; the nodes of these ranks.", ("ranks", "nodes"), True),
+    "ftcore_rank_group_step": Described("gauge", "Newest step that all its ranks completed.", ("ranks",), True),
+    "ftcore_rank_group_step_seconds": Described("gauge", "Time of a step, the slowest node.", ("ranks",), True),
     "ftcore_rank_group_own_seconds": Described(
-        "gauge", "Own work in a step, without waiting for others, the slowest rank.", ("ranks", "nodes"), True
+        "gauge", "Own work in a step, without waiting for others, the slowest rank.", ("ranks",), True
     ),
     "ftcore_rank_group_silence_seconds": Described(
-        "gauge", "Time since the last heartbeat, the most silent node.", ("ranks", "nodes"), True
+        "gauge", "Time since the last heartbeat, the most silent node.", ("ranks",), True
     ),
 }
 """By name."""

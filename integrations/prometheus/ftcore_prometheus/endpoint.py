@@ -7,6 +7,7 @@ House rules: requests are served in threads, at most ``REQUESTS_MAX`` at once, a
 hostile client costs little. Certificates are read again when their files change.
 """
 
+import contextlib
 import hmac
 import ssl
 import threading
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socket import AF_INET, AF_INET6, socket
+from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
 from typing import Any, Final
 
 import attrs
@@ -118,18 +119,25 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Shake hands, and serve the request."""
+        """Shake hands, and serve the request, within ``REQUEST_S`` in all."""
+        served = request
+        limit = threading.Timer(REQUEST_S, lambda: _cut(served))
+        limit.daemon = True
+        limit.start()
         try:
-            request.settimeout(REQUEST_S)
-            secured = self._secured(request)
+            served.settimeout(REQUEST_S)
+            served = self._wrapped(request)
+            if isinstance(served, ssl.SSLSocket):
+                served.do_handshake()
         except OSError:
-            self.shutdown_request(request)
+            self.shutdown_request(served)
         else:
-            super().process_request_thread(secured, client_address)
+            super().process_request_thread(served, client_address)
         finally:
+            limit.cancel()
             self._free.release()
 
-    def _secured(self, request: socket) -> socket:
+    def _wrapped(self, request: socket) -> socket:
         if self._certificates is None or self._context is None:
             return request
         try:
@@ -137,10 +145,16 @@ class _Server(ThreadingHTTPServer):
                 self._context, self._stamp = self._certificates.context(), stamp
         except OSError as error:
             logger.warning("cannot reload certificates; the old ones stay in use", error=str(error))
-        return self._context.wrap_socket(request, server_side=True)
+        return self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no error of the job."""
+
+
+def _cut(connection: socket) -> None:
+    """End a request that takes too long."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(SHUT_RDWR)
 
 
 class _Server6(_Server):

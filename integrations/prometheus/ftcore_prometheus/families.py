@@ -12,10 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from ftcore import ObservedMaster
+from ftcore_prometheus.adapter import GROUPS
 from ftcore_prometheus.catalogue import CATALOGUE, JOB_LABEL, Described
 from ftcore_prometheus.figures import JobFigures
 from ftcore_prometheus.histogram import Durations
-from ftcore_prometheus.live import GROUPS_MAX, LogView, rank_groups
+from ftcore_prometheus.live import LogView, rank_groups
 
 JOB_PHASES: Final = (
     "assembling", "checking", "forming", "starting", "running", "paused", "recovering", "stuck", "succeeded", "failed",
@@ -48,7 +49,7 @@ class JobMetrics(Collector):
         *,
         master: ObservedMaster | None = None,
         log: LogView | None = None,
-        groups: int = GROUPS_MAX,
+        groups: int = GROUPS,
     ) -> None:
         self._job, self._figures = job, figures
         self._master, self._log, self._groups = master, log, groups
@@ -109,8 +110,7 @@ class JobMetrics(Collector):
 
     def _of_recovery(self) -> Iterator[tuple[str, Labels, "float | Durations"]]:
         figures, state = self._figures, self._figures.state
-        opened = state.incident is not None and str(state.incident.phase) not in ("resolved", "exhausted")
-        yield "ftcore_incidents_open", (), float(opened)
+        yield "ftcore_incidents_open", (), float(state.incident is not None)
         for (kind, cause, outcome), count in sorted(figures.incidents.items()):
             yield "ftcore_incidents_total", (kind, cause, outcome), float(count)
         yield from _counts("ftcore_incidents_resolved_total", figures.resolved)
@@ -148,6 +148,7 @@ class JobMetrics(Collector):
         yield "ftcore_log_waiting_facts", (), float(master.waiting)
         yield "ftcore_log_wait_seconds", (), master.wait_s
         for group in rank_groups(self._figures.state, master, self._groups):
+            yield "ftcore_rank_group_info", (group.ranks, group.nodes), 1.0
             found = {
                 "ftcore_rank_group_step": group.step,
                 "ftcore_rank_group_step_seconds": group.step_s,
@@ -156,7 +157,7 @@ class JobMetrics(Collector):
             }
             for name, value in found.items():
                 if value is not None:
-                    yield name, (group.ranks, group.nodes), float(value)
+                    yield name, (group.ranks,), float(value)
 
 
 def _counts(name: str, counts: Mapping[str, int]) -> Iterator[tuple[str, Labels, float]]:

@@ -77,7 +77,8 @@ class JobFigures:
         step = (self.state.training.step, self.state.training.step_round)
         if step != self._step:
             self._step = step
-            self.stepped = event.time if step[0] is not None else self.stepped
+            if step[0] is not None and event.type != "job.rolled_back":
+                self.stepped = event.time
         handle = _HANDLERS.get(event.type)
         if handle is not None:
             handle(self, event, event.data)

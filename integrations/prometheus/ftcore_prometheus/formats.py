@@ -5,25 +5,21 @@ out.
 """
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from ftcore import Event, ExportFormat
+from ftcore import Event, ExportFormat, ExportOutput
 
 if TYPE_CHECKING:
     from ftcore_prometheus.families import JobMetrics
 
 
-class _Output(Protocol):
-    def write(self, data: bytes) -> None: ...
-
-
-async def _prometheus(job: str, events: AsyncIterator[Event], output: _Output) -> None:
+async def _prometheus(job: str, events: AsyncIterator[Event], output: ExportOutput) -> None:
     from prometheus_client import generate_latest
 
     output.write(generate_latest(await _metrics(job, events)))
 
 
-async def _openmetrics(job: str, events: AsyncIterator[Event], output: _Output) -> None:
+async def _openmetrics(job: str, events: AsyncIterator[Event], output: ExportOutput) -> None:
     from prometheus_client.exposition import choose_encoder
 
     encode, _ = choose_encoder("application/openmetrics-text; version=1.0.0")

@@ -70,6 +70,7 @@ class TimeLedger:
         use = self._use_of(state)
         if self._use == TRAINING and not self._reports and state.training.reports_steps:
             self._before_first_step(state)
+            self._begin(event, state)
         if self._use == TRAINING and use == TRAINING:
             self._confirm(state, event.time - self._began >= QUIET)
         elif self._use == TRAINING:
@@ -79,8 +80,7 @@ class TimeLedger:
             if opened is not None or event.time > self._left or use == TRAINING:
                 self._settle(state, opened if opened is not None and opened.kind == "fault" else None)
         if use == TRAINING and self._use != TRAINING:
-            self._at, self._began = state.training.step, event.time
-            self._note_best(state)
+            self._begin(event, state)
         if use == TRAINING and (state.training.reports_steps or event.time - self._began >= QUIET):
             self._trained_in = state.run
         self._use, self._reports = use, state.training.reports_steps
@@ -89,6 +89,10 @@ class TimeLedger:
         """The script turned out to report steps, so the time since its workers started was no training yet."""
         self.seconds["recovery" if self._trained_in == state.run else "start"] += self._pending
         self._pending = 0.0
+
+    def _begin(self, event: Event, state: JobState) -> None:
+        self._at, self._began = state.training.step, event.time
+        self._note_best(state)
 
     def _book(self, passed: float) -> None:
         if self._use == TRAINING:

@@ -4,15 +4,12 @@ A series for each node would grow with the job, so nodes are merged into groups 
 """
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import attrs
 
 from ftcore import ObservedMaster, ObservedNode
 from ftcore.replay import JobState
-
-GROUPS_MAX: Final = 128
-"""Default of the option ``groups``: groups of ranks, at most."""
 
 
 @attrs.frozen(kw_only=True)

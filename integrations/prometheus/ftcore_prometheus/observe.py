@@ -5,7 +5,6 @@ reason is logged once and it is tried again, since the port may be that of a pre
 """
 
 import asyncio
-import contextlib
 import threading
 import time
 from typing import Final
@@ -43,7 +42,7 @@ class JobObserver:
         self._figures, self._times = JobFigures(), StepPaces()
         self._lock = threading.Lock()
         self._master: ObservedMaster | None = None
-        self._end = 0
+        self._end, self._readable = 0, True
 
     async def read(self) -> None:
         """Fold the log until the observer shall end."""
@@ -58,8 +57,10 @@ class JobObserver:
         while True:
             found = await self._observed.look()
             self._master = self._times.filled(found, time.monotonic()) if found is not None else None
-            with contextlib.suppress(FtcoreError, OSError):
-                self._end = await self._observed.last_seq()
+            try:
+                self._end, self._readable = await self._observed.last_seq(), True
+            except (FtcoreError, OSError):
+                self._readable = False
             await asyncio.sleep(LOOK_EVERY_S)
 
     def metrics(self) -> Collector:
@@ -69,7 +70,7 @@ class JobObserver:
 
     def _current(self) -> JobMetrics:
         read = self._figures.state.seq
-        log = LogView(read=read, end=max(read, self._end), readable=not self._observed.lost)
+        log = LogView(read=read, end=max(read, self._end), readable=self._readable and not self._observed.lost)
         return JobMetrics(self._observed.job, self._figures, master=self._master, log=log, groups=self._groups)
 
 
@@ -97,9 +98,9 @@ async def serve(url: EndpointUrl, observed: Observed) -> None:
     observer = JobObserver(observed, url.groups)
     looking = asyncio.create_task(observer.look())
     listening = asyncio.create_task(_listen(url, observed, observer))
+    reading = asyncio.create_task(observer.read())
     try:
-        reading = asyncio.create_task(observer.read())
-        done, _ = await asyncio.wait({reading, listening}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({reading, looking, listening}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
     finally:

@@ -7,26 +7,30 @@ import shutil
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import structlog
 import trustme
+from ftcore_prometheus import endpoint as endpoints
 from ftcore_prometheus import observe
 from ftcore_prometheus.adapter import ADAPTER, EndpointUrl, parse
 from ftcore_prometheus.endpoint import REQUESTS_MAX, Certificates, Endpoint
 from ftcore_prometheus.families import JobMetrics
 from ftcore_prometheus.figures import JobFigures
+from prometheus_client import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from ftcore import Observed, Security
-from ftcore.errors import UsageError
+from ftcore.errors import LogUnavailable, UsageError
 from ftcore.logs import open_log
 from ftcore.logs.archive import read_events
 from ftcore.runtime.wire.transport import GrpcTransport
 
 LOG = next((Path(__file__).parents[3] / "tests/golden/logs").rglob("etcd_two_nodes.ftlog"))
+LABEL = '{training_job="etcd-two-nodes"}'
 TOKEN = "a-token-of-the-job"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -138,6 +142,17 @@ def test_idle_clients_do_not_pile_up(metrics: JobMetrics) -> None:
             pytest.fail("no request is served after the idle ones have gone")
 
 
+def test_a_slow_client_is_cut_off(metrics: JobMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that never stops sending: no single operation of it takes long."""
+    monkeypatch.setattr(endpoints, "REQUEST_S", 0.5)
+    with serving(metrics) as endpoint, socket.create_connection(("127.0.0.1", endpoint.port), timeout=30) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+        with pytest.raises(OSError):
+            while True:
+                slow.sendall(b"x")
+                time.sleep(0.01)
+
+
 def test_an_error_is_an_answer(metrics: JobMetrics) -> None:
     """A mistake in the figures is a failed scrape, which Prometheus shows; the endpoint lives on."""
 
@@ -152,6 +167,37 @@ def test_an_error_is_an_answer(metrics: JobMetrics) -> None:
         assert get(endpoint.port, "/-/healthy")[0] == 200
     finally:
         endpoint.close()
+
+
+def test_an_outage_of_the_log_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while nothing is appended: a reader that follows the log waits for its store by itself."""
+    monkeypatch.setattr(observe, "LOOK_EVERY_S", 0.01)
+    is_unreachable = True
+
+    class Reached(Observed):
+        async def last_seq(self) -> int:
+            if is_unreachable:
+                raise LogUnavailable("the store is unreachable")
+            return 0
+
+    async def main() -> None:
+        nonlocal is_unreachable
+        log = await open_log(f"file:{LOG}", "etcd-two-nodes")
+        observer = observe.JobObserver(Reached(log, Security()), 128)
+
+        async def until(value: str) -> None:
+            async with asyncio.timeout(30):
+                while f"ftcore_log_readable{LABEL} {value}" not in generate_latest(observer.metrics()).decode():
+                    await asyncio.sleep(0.01)
+
+        looking = asyncio.create_task(observer.look())
+        await until("0.0")
+        is_unreachable = False
+        await until("1.0")
+        looking.cancel()
+        await log.close()
+
+    asyncio.run(main())
 
 
 def run_observer(monkeypatch: pytest.MonkeyPatch, security: Security, **options: Path) -> list[dict[str, object]]:

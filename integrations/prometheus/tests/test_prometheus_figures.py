@@ -1,18 +1,24 @@
 """The figures of a log: against other evaluations of the same log, and against the simulator's own accounts."""
 
+import asyncio
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import ftcore_prometheus
 import pytest
 from ftcore_prometheus.catalogue import CATALOGUE, JOB_LABEL
 from ftcore_prometheus.families import JOB_PHASES, NODE_PHASES, JobMetrics
 from ftcore_prometheus.figures import JobFigures
+from ftcore_prometheus.formats import OPENMETRICS, PROMETHEUS
 from ftcore_prometheus.histogram import Durations
 from ftcore_prometheus.ledger import USES
 from ftcore_prometheus.live import LogView, StepPaces, rank_groups
+from prometheus_client import parser
+from prometheus_client.openmetrics import parser as openmetrics
 
-from ftcore import Event, ObservedMaster, ObservedNode
+from ftcore import Event, ExportFormat, ObservedMaster, ObservedNode
 from ftcore.logs.archive import read_events
 from ftcore.replay import Explainer
 from ftcore.sim.campaign.simulate import CampaignRequest, simulate
@@ -57,7 +63,8 @@ def test_restarts_by_cause() -> None:
     assert figures_of(path).restarts == {"signal-preemption": 1, "user-code": 2, "node-lost": 1}
 
 
-def test_time_is_what_the_simulator_booked() -> None:
+@pytest.mark.parametrize(("nodes", "rate"), [(64, 0.02), (1, 0.5)])
+def test_time_is_what_the_simulator_booked(nodes: int, rate: float) -> None:
     """A campaign knows what it spent time on; the fold of its events finds the same."""
     figures = JobFigures()
 
@@ -65,8 +72,8 @@ def test_time_is_what_the_simulator_booked() -> None:
         for event in group:
             figures.feed(event)
 
-    outcome = simulate(CampaignRequest(nodes=64, days=30, seed=3, rate=0.02), take, verified_max=0)
-    assert outcome.faults > 10 and outcome.ledger["recompute"] > 0
+    outcome = simulate(CampaignRequest(nodes=nodes, days=30, seed=3, rate=rate), take, verified_max=0)
+    assert outcome.faults > 5 and outcome.ledger["recompute"] > 0
     ledger = figures.ledger
     total, booked = sum(outcome.ledger.values()), sum(ledger.seconds.values())
     assert ledger.seconds["recompute"] / booked == pytest.approx(outcome.ledger["recompute"] / total, abs=0.001)
@@ -176,3 +183,31 @@ def test_phases_are_those_of_the_core() -> None:
     """A phase that the core adds appears among the metrics."""
     assert set(JOB_PHASES) == {str(phase) for phase in JobPhase}
     assert set(NODE_PHASES) == {str(phase) for phase in NodePhase} - {str(phase) for phase in GONE}
+
+
+@pytest.mark.parametrize(("form", "is_open"), [(PROMETHEUS, False), (OPENMETRICS, True)])
+def test_a_log_is_exported_as_metrics(form: ExportFormat, is_open: bool) -> None:
+    """In both formats, with the figures of the endpoint; the file begins as the format says."""
+    path = next(path for path in LOGS if path.stem == "etcd_two_nodes")
+    output = io.BytesIO()
+
+    async def events() -> AsyncIterator[Event]:
+        for event in read_events(path):
+            yield event
+
+    asyncio.run(form.write("demo", events(), output))
+    text = output.getvalue().decode()
+    assert output.getvalue().startswith(form.begins) and text.endswith("# EOF\n") is is_open
+    families = openmetrics.text_string_to_metric_families if is_open else parser.text_string_to_metric_families
+    samples = [sample for family in families(text) for sample in family.samples]
+    restarts = {each.labels["cause"]: each.value for each in samples if each.name == "ftcore_restarts_total"}
+    assert restarts == figures_of(path).restarts
+
+
+def test_rules_and_panels_name_metrics_that_exist() -> None:
+    """An alert on a misspelt metric never fires, and Prometheus does not object."""
+    folder = Path(ftcore_prometheus.__file__).parent / "files"
+    files = [folder / name for name in ("ftcore-alerts.yml", "ftcore-dashboard.json")]
+    known = {*CATALOGUE, *(f"{name}{end}" for name in CATALOGUE for end in ("_bucket", "_sum", "_count"))}
+    for file in files:
+        assert set(re.findall(r"\bftcore_[a-z_]+", file.read_text())) <= known

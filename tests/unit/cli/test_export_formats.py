@@ -61,7 +61,10 @@ def test_an_export_that_fails_leaves_the_old_file(store: str, tmp_path: Path, mo
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("acme-cvs", "found 'acme-cvs'; did you mean acme-csv?"), ("odd", "acme_format:write is not an ExportFormat")],
+    [
+        ("acme-cvs", "found 'acme-cvs'; did you mean acme-csv?"),
+        ("odd", "acme_format:write is not of the type Export"),
+    ],
 )
 def test_a_format_that_cannot_be_used(
     store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, message: str

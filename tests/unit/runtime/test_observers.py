@@ -55,7 +55,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("9400", "'9400' is not the URL of an observer: known are .*acme:"),
         ("acme:wrong", "acme:wrong: expected acme:right"),
         ("none:", "the observer none: of acme-observer 2.1 cannot be used: ModuleNotFoundError"),
-        ("odd:", "of acme-observer 2.1 cannot be used: acme_observer:B is not an ObserverAdapter"),
+        ("odd:", "of acme-observer 2.1 cannot be used: acme_observer:B is not of the type ObserverAdapter"),
     ],
 )
 def test_what_cannot_be_used(url: str, message: str) -> None:
