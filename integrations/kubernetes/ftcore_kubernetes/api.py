@@ -86,10 +86,6 @@ class Api:
         """Create an object in a collection. Raises as ``get``."""
         return await self._ask("POST", path, {}, obj)
 
-    async def replace(self, path: str, obj: Mapping[str, Any]) -> KubeObject:
-        """Replace an object, if its ``resourceVersion`` is the newest. Raises as ``get``."""
-        return await self._ask("PUT", path, {}, obj)
-
     async def patch(self, path: str, patch: Mapping[str, Any]) -> KubeObject:
         """Apply a merge patch (RFC 7386). Raises as ``get``."""
         return await self._ask("PATCH", path, {}, patch, MERGE)
@@ -168,8 +164,7 @@ class Api:
             except (httpx.HTTPError, OSError) as error:
                 raise Unreachable(_text(self.config.url, error)) from error
             if answer.is_success:
-                found: KubeObject = answer.json()
-                return found
+                return _object_of(answer)
             if answer.status_code != 429 or loop.time() > until:
                 raise _problem(answer)
             await self._pause(answer, 1.0)
@@ -190,6 +185,21 @@ class Api:
         self.calls[verb] = self.calls.get(verb, 0) + 1
 
 
+def _object_of(answer: httpx.Response) -> KubeObject:
+    """The object in an answer.
+
+    Raises:
+        Unreachable: it is no object: a proxy or a load balancer answers in the API server's place.
+    """
+    try:
+        found = answer.json()
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise Unreachable(f"the API server answers {answer.status_code} with no JSON object: {answer.text[:200]!r}")
+    return found
+
+
 def _problem(answer: httpx.Response) -> ApiError | Unreachable:
     """What an answer that is no success means: 429 and 5xx are no refusal."""
     try:
@@ -207,11 +217,13 @@ def _problem(answer: httpx.Response) -> ApiError | Unreachable:
 
 def _event(line: str) -> KubeObject:
     try:
-        event: KubeObject = json.loads(line)
+        event = json.loads(line)
     except ValueError as error:
         raise Unreachable("the API server cut a watch in the middle of an event") from error
+    if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
+        raise Unreachable(f"the API server sent a watch event without an object: {line[:200]!r}")
     if event.get("type") == "ERROR":
-        status = event.get("object") or {}
+        status = event["object"]
         raise ApiError(
             int(status.get("code") or 500), str(status.get("reason") or ""), str(status.get("message") or "")
         )

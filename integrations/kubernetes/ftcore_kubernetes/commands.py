@@ -16,6 +16,10 @@ from ftcore_kubernetes.job_file import TrainJob, read
 from ftcore_kubernetes.manifests import objects, to_yaml
 from ftcore_kubernetes.schema import custom_resource_definition
 from ftcore_kubernetes.secrets import own_secrets
+from ftcore_kubernetes.submit import delete, job_view, submit, table
+
+PATIENCE_S = 60.0
+"""How long ``submit`` waits for objects of a deleted job of the same name."""
 
 _EXAMPLES = """\
 examples:
@@ -104,37 +108,37 @@ async def _at_the_server(args: argparse.Namespace, job: TrainJob | None, config:
 
 
 async def _submit(api: Api, job: TrainJob, namespace: str, args: argparse.Namespace) -> int:
-    from ftcore_kubernetes.submit import submit
-
-    made = await submit(api, job, namespace)
+    created = await submit(api, job, namespace, patience_s=PATIENCE_S)
     if args.format == "json":
-        print(json.dumps({"job": job.name, "namespace": namespace, "created": made}))
+        print(json.dumps({"job": job.name, "namespace": namespace, "created": created}))
     else:
-        print("\n".join(f"created {each}" for each in made) or f"job {namespace}/{job.name} is already complete")
+        print("\n".join(f"created {each}" for each in created) or f"job {namespace}/{job.name} is already complete")
         print(f"show it: ftctl k8s status {job.name} -n {namespace}", file=sys.stderr)
     return 0
 
 
 async def _status(api: Api, name: str, namespace: str, args: argparse.Namespace) -> int:
-    from ftcore_kubernetes.submit import table, views
-
-    pods, machines = await views(api, name, namespace)
+    found = await job_view(api, name, namespace)
     if args.format == "json":
-        print(json.dumps({"job": name, "pods": [attrs.asdict(pod) for pod in pods], "excluded": machines}))
+        print(json.dumps({"job": name} | attrs.asdict(found)))
         return 0
-    print(table(pods))
-    if machines:
-        print(f"excluded machines: {', '.join(machines)}")
+    print(table(found.pods))
+    if found.declined:
+        print(f"not created: {found.declined}")
+    if found.excluded:
+        print(f"excluded machines: {', '.join(found.excluded)}")
     return 0
 
 
 async def _delete(api: Api, name: str, namespace: str, args: argparse.Namespace) -> int:
-    from ftcore_kubernetes.submit import delete
-
-    if not await delete(api, name, namespace):
+    found = await delete(api, name, namespace)
+    if not found.deleted and not found.problems:
         raise UsageError(f"there is no job {namespace}/{name}")
-    print(f"deleted {namespace}/{name}")
-    return 0
+    if found.deleted:
+        print(f"deleted {namespace}/{name}")
+    for problem in found.problems:
+        print(f"ftctl k8s: not deleted: {problem}", file=sys.stderr)
+    return 1 if found.problems else 0
 
 
 async def _operator(namespace: str) -> int:

@@ -60,6 +60,11 @@ def load(env: Mapping[str, str] = os.environ, context: str = "") -> ApiConfig:
     Raises:
         UsageError: there is none, or it cannot be used; says which file and key.
     """
+    if context and not env.get("KUBECONFIG") and env.get("KUBERNETES_SERVICE_HOST"):
+        raise UsageError(
+            f"--context {context}: this pod uses its service account, which has no contexts; set KUBECONFIG to a "
+            "kubeconfig file, or omit --context"
+        )
     if not env.get("KUBECONFIG") and env.get("KUBERNETES_SERVICE_HOST"):
         return in_pod(env)
     named = env.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")

@@ -10,6 +10,7 @@
 Sources: "Pod Lifecycle", "Disruptions" (condition ``DisruptionTarget``), "Node-pressure Eviction", "Node Status".
 """
 
+from datetime import datetime
 from typing import Any, Final
 
 import attrs
@@ -80,6 +81,7 @@ def slim(pod: KubeObject) -> KubeObject:
                 "containerStatuses",
                 "initContainerStatuses",
                 "podIP",
+                "startTime",
             )
             if name in status
         },
@@ -108,7 +110,7 @@ def end_of(pod: KubeObject) -> PodEnd | None:
     code = terminated.get("exitCode") if terminated else None
     words = []
     disrupted = _condition(pod, "DisruptionTarget")
-    for word in (status.get("reason"), disrupted.get("reason") if disrupted else None, _told(terminated)):
+    for word in (status.get("reason"), disrupted.get("reason") if disrupted else None, _reason_of(terminated)):
         if word and word not in words and word not in ("Completed", "Error"):
             words.append(str(word))
     if not words:
@@ -121,24 +123,47 @@ def end_of(pod: KubeObject) -> PodEnd | None:
     return PodEnd(reason=", ".join(words) + (f": {message}" if message else ""), code=code, is_disrupted=is_disrupted)
 
 
-def _told(terminated: KubeObject | None) -> str | None:
+def _reason_of(terminated: KubeObject | None) -> str | None:
     return terminated.get("reason") if terminated else None
 
 
 def _terminated(pod: KubeObject) -> KubeObject | None:
-    """The end of the container that trains, which is the first one, or of an init container that failed."""
-    status = pod.get("status") or {}
-    containers = (pod.get("spec") or {}).get("containers") or [{}]
-    states = status.get("containerStatuses") or []
-    first: list[KubeObject] = [each for each in states if each.get("name") == containers[0].get("name")] or states[:1]
-    ended: KubeObject | None = ((first[0].get("state") or {}).get("terminated")) if first else None
+    """The end of the container that trains, or of an init container that failed."""
+    ended: KubeObject | None = _container_state(pod).get("terminated")
     if ended is not None:
         return ended
-    for each in status.get("initContainerStatuses") or ():
+    for each in (pod.get("status") or {}).get("initContainerStatuses") or ():
         failed: KubeObject | None = (each.get("state") or {}).get("terminated")
         if failed is not None and failed.get("exitCode"):
             return failed
     return None
+
+
+def _container_state(pod: KubeObject) -> KubeObject:
+    """The state of the container that trains, which is the first one; empty: unknown."""
+    containers = (pod.get("spec") or {}).get("containers") or [{}]
+    states = (pod.get("status") or {}).get("containerStatuses") or []
+    first: list[KubeObject] = [each for each in states if each.get("name") == containers[0].get("name")] or states[:1]
+    state: KubeObject = (first[0].get("state") or {}) if first else {}
+    return state
+
+
+def ran_s(pod: KubeObject) -> float:
+    """Seconds for which the container that trains ran, from the pod's status; 0: it did not run, or that is unknown.
+
+    A pod that was removed or disrupted before its container's end was recorded ran until its deletion was requested,
+    or until the disruption.
+    """
+    state = _container_state(pod)
+    terminated, running = state.get("terminated") or {}, state.get("running") or {}
+    begun = terminated.get("startedAt") or running.get("startedAt") or (pod.get("status") or {}).get("startTime")
+    disrupted = _condition(pod, "DisruptionTarget") or {}
+    ended = (
+        terminated.get("finishedAt") or disrupted.get("lastTransitionTime") or pod["metadata"].get("deletionTimestamp")
+    )
+    if not begun or not ended:
+        return 0.0
+    return max(0.0, (datetime.fromisoformat(str(ended)) - datetime.fromisoformat(str(begun))).total_seconds())
 
 
 def waits_for(pod: KubeObject) -> str:
@@ -184,7 +209,7 @@ def report_of(pod: KubeObject, node: KubeObject | None = None) -> NodeEnded | No
     return None if trouble is None else NodeWarned(node=name, reason=trouble[0], within_s=trouble[1])
 
 
-def gone(pod: KubeObject) -> NodeEnded:
+def removal_of(pod: KubeObject) -> NodeEnded:
     """The report about a pod whose object was removed, as it was last seen."""
     end = end_of(pod)
     return NodeEnded(node=str(pod["metadata"]["name"]), reason=end.reason if end else "its pod was removed")

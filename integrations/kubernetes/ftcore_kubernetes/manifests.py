@@ -11,12 +11,24 @@ import yaml
 
 from ftcore_kubernetes.api import KubeObject
 from ftcore_kubernetes.etcd_manifests import etcd_objects
-from ftcore_kubernetes.job_file import API_VERSION, KIND, TrainJob
+from ftcore_kubernetes.job_file import API_VERSION, KIND, EtcdSpec, JobFileSpec, StoreSpec, TrainJob
 from ftcore_kubernetes.places import JOB, ROLE
-from ftcore_kubernetes.pods import JOB_KEY, POLICY_KEY, master_template
+from ftcore_kubernetes.pods import JOB_KEY, POLICY_KEY, master_template, tls_secret, token_secret
 
 QUARANTINED: Final = "ftcore.dev/quarantined"
 """Annotation of the config map: machines that the job excludes, separated by commas."""
+
+DECLINED: Final = "ftcore.dev/not-created"
+"""Annotation of the config map: why a pod of the job cannot be created, in Kubernetes' words."""
+
+JOB_FAILED, JOB_STOPPED = 81, 82
+"""Exit codes of the master's container that end the Job: the training has failed, or was stopped.
+
+Neither Python nor ``ftrun`` uses them. Any other code is a failure of the machine, the image or the program: another
+pod follows.
+"""
+
+CLUSTER_WIDE: Final = ("ClusterRole", "ClusterRoleBinding")
 
 RBAC: Final = "rbac.authorization.k8s.io/v1"
 
@@ -27,7 +39,7 @@ MASTER_TRIES: Final = 1000
 def root(job: TrainJob, namespace: str) -> KubeObject:
     """The config map with the job file and its policy."""
     data = {JOB_KEY: dump(job)} | ({POLICY_KEY: job.spec.policy} if job.spec.policy else {})
-    return _object("v1", "ConfigMap", job, namespace) | {"data": data}
+    return labelled("v1", "ConfigMap", job, namespace) | {"data": data}
 
 
 def objects(job: TrainJob, namespace: str) -> list[KubeObject]:
@@ -37,16 +49,43 @@ def objects(job: TrainJob, namespace: str) -> list[KubeObject]:
         job: the job.
         namespace: its namespace.
     """
-    found = [root(job, namespace), _object("v1", "ServiceAccount", job, namespace), *_rights(job, namespace)]
+    found = [root(job, namespace), labelled("v1", "ServiceAccount", job, namespace), *_rights(job, namespace)]
     if job.spec.store.etcd is not None:
-        found += [_labelled(each, job, namespace) for each in etcd_objects(job)]
+        found += [
+            each | {"metadata": each["metadata"] | {"namespace": namespace, "labels": _labels(job)}}
+            for each in etcd_objects(job)
+        ]
     return [*found, master_job(job, namespace)]
+
+
+def secret_names(job: TrainJob) -> list[str]:
+    """The Secrets that are made for a job."""
+    names = [] if job.spec.token_secret else [token_secret(job)]
+    return names + ([tls_secret(job)] if job.spec.store.etcd is not None and not job.spec.store.tls_secret else [])
+
+
+def names_of(job: TrainJob, namespace: str) -> list[KubeObject]:
+    """All objects of a job, by kind and name alone: what a deletion removes; the config map first."""
+    secrets = [labelled("v1", "Secret", job, namespace, name=name) for name in secret_names(job)]
+    return [{key: obj[key] for key in ("apiVersion", "kind", "metadata")} for obj in objects(job, namespace) + secrets]
+
+
+def possible_names(name: str, namespace: str) -> list[KubeObject]:
+    """All objects that any job of a name may have, as ``names_of``: for one whose job file is gone."""
+    template = {"spec": {"containers": [{"name": "any", "image": "any"}]}}
+    spec = JobFileSpec(command=["any"], template=template, store=StoreSpec(etcd=EtcdSpec()), watch_nodes=True)
+    return names_of(TrainJob(name=name, namespace=namespace, spec=spec), namespace)
+
+
+def cluster_name(name: str, namespace: str) -> str:
+    """Name of a job's cluster-wide objects. Neither part can contain a colon, so no two jobs share a name."""
+    return f"ftcore:{namespace}:{name}"
 
 
 def master_job(job: TrainJob, namespace: str) -> KubeObject:
     """The Job that keeps one master pod: another pod follows a lost one, none follows the end of the training."""
-    ends = {"containerName": "master", "operator": "In", "values": [1, 2, 5]}
-    return _object("batch/v1", "Job", job, namespace, name=f"{job.name}-master") | {
+    ends = {"containerName": "master", "operator": "In", "values": [JOB_FAILED, JOB_STOPPED]}
+    return labelled("batch/v1", "Job", job, namespace, name=f"{job.name}-master") | {
         "spec": {
             "backoffLimit": MASTER_TRIES,
             "podFailurePolicy": {
@@ -63,16 +102,16 @@ def master_job(job: TrainJob, namespace: str) -> KubeObject:
 def _rights(job: TrainJob, namespace: str) -> list[KubeObject]:
     """The least rights: the namespace's pods, this job's config map; machines only if the job file asks for it."""
     rules = [
-        _rule("", "pods", "get list watch create patch delete"),
+        _rule("", "pods", "get list watch create delete"),
         _rule("", "configmaps", "get list watch patch", [job.name]),
     ]
     found = [
-        _object(RBAC, "Role", job, namespace) | {"rules": rules},
+        labelled(RBAC, "Role", job, namespace) | {"rules": rules},
         _binding("RoleBinding", "Role", job.name, job, namespace),
     ]
     if machines := _machine_rules(job):
-        name = f"ftcore-{namespace}-{job.name}"
-        role = _object(RBAC, "ClusterRole", job, "", name=name) | {"rules": machines}
+        name = cluster_name(job.name, namespace)
+        role = labelled(RBAC, "ClusterRole", job, "", name=name) | {"rules": machines}
         found += [role, _binding("ClusterRoleBinding", "ClusterRole", name, job, namespace)]
     return found
 
@@ -92,21 +131,26 @@ def _rule(group: str, resource: str, verbs: str, names: list[str] | None = None)
 def _binding(kind: str, role_kind: str, role: str, job: TrainJob, namespace: str) -> KubeObject:
     name = role if role_kind == "ClusterRole" else job.name
     where = "" if kind == "ClusterRoleBinding" else namespace
-    return _object(RBAC, kind, job, where, name=name) | {
+    return labelled(RBAC, kind, job, where, name=name) | {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role_kind, "name": role},
         "subjects": [{"kind": "ServiceAccount", "name": job.name, "namespace": namespace}],
     }
 
 
-def _object(api_version: str, kind: str, job: TrainJob, namespace: str, name: str = "") -> KubeObject:
+def labelled(api_version: str, kind: str, job: TrainJob, namespace: str, name: str = "") -> KubeObject:
+    """The beginning of an object of a job, with the job's labels.
+
+    Args:
+        api_version: of its kind.
+        kind: its kind.
+        job: the job.
+        namespace: its namespace; empty: it is cluster-wide.
+        name: its name; empty: the job's.
+    """
     metadata: KubeObject = {"name": name or job.name, "labels": _labels(job)}
     if namespace:
         metadata["namespace"] = namespace
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata}
-
-
-def _labelled(obj: KubeObject, job: TrainJob, namespace: str) -> KubeObject:
-    return obj | {"metadata": obj["metadata"] | {"namespace": namespace, "labels": _labels(job)}}
 
 
 def _labels(job: TrainJob) -> dict[str, str]:

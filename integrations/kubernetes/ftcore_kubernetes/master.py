@@ -3,7 +3,8 @@
 A master without agents ends after some seconds, and a job may wait for machines for hours. So this process fills the
 places itself until a worker pod runs. Then the platform of the running master does it, by the same code.
 
-Exit codes are those of the job (0, 1, 5); then Kubernetes starts no further master. With any other it does.
+When the training has ended, it ends with 0 (succeeded), 81 (failed) or 82 (stopped): then Kubernetes starts no further
+master. With any other exit code it does. This process itself repeats what fails, with a growing pause, whatever it was.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import contextlib
 import json
 import signal
 import sys
+import traceback
 from typing import Any, Final
 
 from ftcore.errors import FtcoreError
@@ -19,19 +21,20 @@ from ftcore_kubernetes.api import KubeObject
 from ftcore_kubernetes.config import ApiConfig
 from ftcore_kubernetes.facts import OWN_CODES, end_of, is_live, waits_for
 from ftcore_kubernetes.job_file import TrainJob
+from ftcore_kubernetes.manifests import JOB_FAILED, JOB_STOPPED
 from ftcore_kubernetes.platform import KubernetesPlatform
 from ftcore_kubernetes.pods import master_command, store_url
 
 RETRY_S: Final = (1.0, 15.0)
-"""First and longest pause after the API server did not answer, or the master ended at once."""
+"""First and longest pause after something failed: no answer of the API server, or a master that ended at once."""
 
 POLL_S: Final = 0.25
 STATUS_S: Final = 20.0
 STOP_S: Final = 8.0
 STABLE_S: Final = 30.0
 
-ENDED: Final = {"succeeded": 0, "failed": 1, "stopped": 5}
-"""States of a job that has ended, and the exit code of its ``ftrun``."""
+ENDED: Final = {"succeeded": (0, 0), "failed": (1, JOB_FAILED), "stopped": (5, JOB_STOPPED)}
+"""States of a job that has ended: the exit code of its ``ftrun``, and that of this process."""
 
 
 def say(text: str) -> None:
@@ -68,17 +71,19 @@ class MasterPod:
                     self._pause_s = RETRY_S[0] if loop.time() - begun > STABLE_S else self._pause_s
             except FtcoreError as error:
                 say(str(error))
+            except Exception as error:  # a defect must not end the Job, nor cost one of its tries
+                say(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
             await self._sleep()
         return 143
 
     async def _wait_for_a_worker(self) -> TrainJob | int | None:
         """Fill the places until a worker pod runs; returns the job, or its exit code if it has ended."""
         platform = KubernetesPlatform(self._url, self._config)
-        told: set[str] = set()
+        printed: set[str] = set()
         try:
             pods = await platform.pool.refresh()
             job, _ = await platform.pool.job()
-            if (code := await self._ended(job, pods)) is not None:
+            if (code := await self._ended(job, platform)) is not None:
                 return code
             if any(_runs(pod) for pod in pods.values()):
                 return job
@@ -89,14 +94,14 @@ class MasterPod:
                     step = asyncio.ensure_future(anext(watch))
                     while not step.done() and not stop.done():
                         await asyncio.wait({step, stop}, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
-                        _tell_waiting(platform.pool.pods.objects, told)
-                        if any(_runs(pod) for pod in platform.pool.pods.objects.values()):
+                        _print_waiting(platform.pool.workers(), printed)
+                        if any(_runs(pod) for pod in platform.pool.workers().values()):
                             step.cancel()
                             await asyncio.gather(step, return_exceptions=True)
                             return (await platform.pool.job())[0]
                     step.cancel()
                     (found,) = await asyncio.gather(step, return_exceptions=True)
-                    if isinstance(found, FtcoreError):
+                    if isinstance(found, Exception):
                         raise found
             finally:
                 stop.cancel()
@@ -122,22 +127,19 @@ class MasterPod:
         if code:
             say(f"the master ended with code {code}")
 
-    async def _ended(self, job: TrainJob, pods: dict[str, KubeObject]) -> int | None:
-        """The job's exit code, if its pods have taken part in its end."""
+    async def _ended(self, job: TrainJob, platform: KubernetesPlatform) -> int | None:
+        """The exit code, if the job has ended and its pods have taken part in that."""
+        pods = platform.pool.workers()
         ends = [end for pod in pods.values() if (end := end_of(pod)) is not None and end.code in OWN_CODES]
         if not ends or (status := await _status(job)) is None:
             return None
-        code = ENDED.get(str(status.get("state")))
-        if code is None or all(end.code != code for end in ends):
+        job_code, code = ENDED.get(str(status.get("state")), (None, 0))
+        if job_code is None or all(end.code != job_code for end in ends):
             return None
         say(f"the job has {status['state']}")
         while any(is_live(pod) for pod in pods.values()) and not self._stop.is_set():
             await self._sleep()  # pods that end after it
-            platform = KubernetesPlatform(self._url, self._config)
-            try:
-                pods = dict(await platform.pool.refresh())
-            finally:
-                await platform.close()
+            pods = await platform.pool.refresh()
         return code
 
     async def _sleep(self) -> None:
@@ -150,11 +152,11 @@ def _runs(pod: KubeObject) -> bool:
     return (pod.get("status") or {}).get("phase") == "Running" and is_live(pod)
 
 
-def _tell_waiting(pods: dict[str, KubeObject], told: set[str]) -> None:
+def _print_waiting(pods: dict[str, KubeObject], printed: set[str]) -> None:
     for name, pod in pods.items():
         why = waits_for(pod)
-        if why and f"{name} {why}" not in told:
-            told.add(f"{name} {why}")
+        if why and f"{name} {why}" not in printed:
+            printed.add(f"{name} {why}")
             say(f"pod {name} waits: {why}")
 
 

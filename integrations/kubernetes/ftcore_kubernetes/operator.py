@@ -5,7 +5,6 @@ operators at once, or none for a while, are harmless. Objects are owned by the r
 Kubernetes.
 """
 
-import contextlib
 import logging
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,15 +17,18 @@ from ftcore_kubernetes.api import Api, ApiError
 from ftcore_kubernetes.config import ApiConfig
 from ftcore_kubernetes.edits import refused_edits
 from ftcore_kubernetes.facts import is_live, slim, waits_for
-from ftcore_kubernetes.job_file import API_VERSION, GROUP, KIND, PLURAL, VERSION, TrainJob, of_object, parse
-from ftcore_kubernetes.manifests import RBAC, owner_of, root
+from ftcore_kubernetes.job_file import API_VERSION, GROUP, KIND, PLURAL, VERSION, TrainJob, of_object
+from ftcore_kubernetes.manifests import CLUSTER_WIDE, owner_of, possible_names, root
 from ftcore_kubernetes.places import JOB, ROLE
-from ftcore_kubernetes.pods import JOB_KEY
 from ftcore_kubernetes.pool import refused
-from ftcore_kubernetes.submit import submit
+from ftcore_kubernetes.submit import BeingDeleted, delete_labelled, submit, submitted_job
 
 RESOURCE: Final = f"{PLURAL}.{GROUP}"
+FINALIZER: Final = f"{GROUP}/operator"
 RETRY_S: Final = 15.0
+DELETED_S: Final = 2.0
+"""Pause before the operator looks again whether an earlier job of a name is gone."""
+
 WATCH_S: Final = 300
 
 
@@ -36,11 +38,11 @@ class OperatorParts:
 
     Args:
         api: the API server.
-        told: the status that was last written, by namespace and name.
+        written_status: the status that was last written, by namespace and name.
     """
 
     api: Api
-    told: dict[tuple[str, str], dict[str, Any]] = attrs.field(factory=dict)
+    written_status: dict[tuple[str, str], dict[str, Any]] = attrs.field(factory=dict)
 
 
 async def serve(namespace: str, config: ApiConfig) -> None:
@@ -53,6 +55,7 @@ async def serve(namespace: str, config: ApiConfig) -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False  # conditions say it, and the right to write events is not needed
+    settings.persistence.finalizer = FINALIZER
     settings.watching.server_timeout = WATCH_S
     settings.watching.client_timeout = WATCH_S + 30
     api = Api(config)
@@ -82,7 +85,7 @@ async def _submit(body: Mapping[str, Any], memo: OperatorParts, patch: kopf.Patc
     owner = owner_of({"apiVersion": API_VERSION, "kind": KIND, "metadata": body["metadata"]})
     owner |= {"controller": True, "blockOwnerDeletion": True}
     try:
-        running = await _running(memo.api, job.name, namespace)
+        running = await submitted_job(memo.api, job.name, namespace, owner["uid"])
         if running is not None and running.spec != job.spec:
             await _edit(memo.api, running, job, namespace, patch, body)
             return
@@ -91,7 +94,7 @@ async def _submit(body: Mapping[str, Any], memo: OperatorParts, patch: kopf.Patc
         _accept(patch, body, "False", "Declined", str(error))
         raise kopf.TemporaryError(str(error), delay=RETRY_S) from error
     except Unreachable as error:
-        raise kopf.TemporaryError(str(error), delay=RETRY_S) from error
+        raise _later(error) from error
     _accept(patch, body, "True", "Submitted", "the job's objects are created")
 
 
@@ -102,22 +105,34 @@ async def edited(body: Any, memo: Any, patch: Any, namespace: Any, **_: Any) -> 
     if job is None:
         return
     try:
-        running = await _running(memo.api, job.name, namespace)
+        running = await submitted_job(memo.api, job.name, namespace, str(body["metadata"]["uid"]))
         if running is None:
             await _submit(body, memo, patch, namespace)
         else:
             await _edit(memo.api, running, job, namespace, patch, body)
-    except FtcoreError as error:
-        raise kopf.TemporaryError(str(error), delay=RETRY_S) from error
+    except Refused as error:
+        _accept(patch, body, "False", "Declined", str(error))
+        raise _later(error) from error
+    except Unreachable as error:
+        raise _later(error) from error
 
 
-@kopf.on.delete(RESOURCE, optional=True)
+def _later(error: FtcoreError) -> kopf.TemporaryError:
+    return kopf.TemporaryError(str(error), delay=DELETED_S if isinstance(error, BeingDeleted) else RETRY_S)
+
+
+@kopf.on.delete(RESOURCE)
 async def deleted(name: Any, memo: Any, namespace: Any, **_: Any) -> None:
-    """Delete the rights on machines, which a namespaced object cannot own."""
-    for plural in ("clusterrolebindings", "clusterroles"):
-        with contextlib.suppress(ApiError, Unreachable):
-            await memo.api.delete(f"/apis/{RBAC}/{plural}/ftcore-{namespace}-{name}")
-    memo.told.pop((namespace, name), None)
+    """Delete the rights on machines, which a namespaced object cannot own; a finalizer keeps the resource until then."""
+    for obj in possible_names(name, namespace):
+        if obj["kind"] in CLUSTER_WIDE:
+            try:
+                await delete_labelled(memo.api, obj, name)
+            except ApiError as error:  # without the right, it has created none either
+                logging.warning("%s %s is not deleted: %s", obj["kind"], obj["metadata"]["name"], refused(error))
+            except Unreachable as error:
+                raise _later(error) from error
+    memo.written_status.pop((namespace, name), None)
 
 
 @kopf.index("pods", labels={JOB: kopf.PRESENT, ROLE: "worker"})
@@ -126,17 +141,28 @@ def workers(body: Any, namespace: Any, labels: Any, **_: Any) -> Any:
     return {(namespace, labels[JOB]): slim({key: body.get(key) or {} for key in ("metadata", "spec", "status")})}
 
 
+@kopf.index("batch", "v1", "jobs", labels={JOB: kopf.PRESENT})
+def outcomes(body: Any, namespace: Any, labels: Any, **_: Any) -> Any:
+    """How the masters' Jobs have ended, by namespace and job; empty: not yet."""
+    conditions = (body.get("status") or {}).get("conditions") or []
+    ended = [each["type"] for each in conditions if each.get("status") == "True"]
+    outcome = "Succeeded" if "Complete" in ended else "Failed" if "Failed" in ended else ""
+    return {(namespace, labels[JOB]): outcome}
+
+
+@kopf.on.event("batch", "v1", "jobs", labels={JOB: kopf.PRESENT})
 @kopf.on.event("pods", labels={JOB: kopf.PRESENT})
 async def observed(labels: Any, namespace: Any, memo: Any, **indexes: Any) -> None:
-    """Keep the status: pods that run, and what the others wait for."""
+    """Keep the status: pods that run, what the others wait for, and how the job has ended."""
     name = labels[JOB]
-    status = await _status(memo.api, name, namespace, list(indexes["workers"].get((namespace, name), [])))
-    if memo.told.get((namespace, name)) == status:
+    key = (namespace, name)
+    status = status_of(list(indexes["workers"].get(key, [])), list(indexes["outcomes"].get(key, [])))
+    if memo.written_status.get(key) == status:
         return
     path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}/status"
     try:
         await memo.api.patch(path, {"status": status})
-        memo.told[namespace, name] = status
+        memo.written_status[key] = status
     except ApiError as error:
         if error.code != 404:  # a job of `ftctl k8s submit` has no resource
             logging.warning("status of %s/%s: %s", namespace, name, refused(error))
@@ -144,17 +170,17 @@ async def observed(labels: Any, namespace: Any, memo: Any, **indexes: Any) -> No
         logging.warning("status of %s/%s: %s", namespace, name, error)
 
 
-async def _status(api: Api, name: str, namespace: str, pods: list[dict[str, Any]]) -> dict[str, Any]:
+def status_of(pods: list[dict[str, Any]], ended: list[str]) -> dict[str, Any]:
+    """The status of a resource. Pure.
+
+    Args:
+        pods: the job's worker pods.
+        ended: how the master's Job has ended; an empty text: not yet.
+    """
     live = [pod for pod in pods if is_live(pod)]
     ready = sum(pod["status"].get("phase") == "Running" for pod in live)
     waiting = sorted({why for pod in live if (why := waits_for(pod))})
-    phase = "Running" if ready else "Pending"
-    if not live and pods:
-        with contextlib.suppress(ApiError, Unreachable):
-            job = await api.get(f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}-master")
-            conditions = (job.get("status") or {}).get("conditions") or []
-            ended = [each["type"] for each in conditions if each.get("status") == "True"]
-            phase = "Succeeded" if "Complete" in ended else "Failed" if "Failed" in ended else phase
+    phase = next(filter(None, ended), "Running" if ready else "Pending")
     return {"phase": phase, "ready": ready, "replicas": len(live), "message": "; ".join(waiting)[:500]}
 
 
@@ -164,19 +190,6 @@ def _read(body: Mapping[str, Any], patch: kopf.Patch) -> TrainJob | None:
     except UsageError as error:
         _accept(patch, body, "False", "Invalid", str(error))
         return None
-
-
-async def _running(api: Api, name: str, namespace: str) -> TrainJob | None:
-    """What a job runs with; None: it was not submitted."""
-    try:
-        found = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
-    except ApiError as error:
-        if error.code == 404:
-            return None
-        raise refused(error) from error
-    if found["metadata"].get("deletionTimestamp"):
-        raise Unreachable(f"config map {namespace}/{name} is still being deleted")
-    return parse(str((found.get("data") or {}).get(JOB_KEY)), f"config map {name}")
 
 
 async def _edit(

@@ -3,7 +3,9 @@
 A place is filled if none of its pods is live: at the start, after a crash, an eviction, a deletion. The master's order
 to replace a node that the platform has already replaced does nothing, so both together make no second pod.
 
-The identity of a filling is that of the pod that it follows. So it is the same for every master.
+The identity of a filling, and with it the name of the new pod, follows from the place and the pod that it replaces. So
+it is the same for every master, and for a master's order to replace that pod: the server refuses the second creation,
+because names are unique. Names are ftcore's node ids, and no name is used twice.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,7 +14,7 @@ from typing import Final
 import attrs
 
 from ftcore_kubernetes.api import KubeObject
-from ftcore_kubernetes.facts import end_of, is_live
+from ftcore_kubernetes.facts import end_of, is_live, ran_s
 
 JOB, ROLE, PLACE, EFFECT = (f"ftcore.dev/{name}" for name in ("job", "role", "place", "effect"))
 """Labels: the job, ``worker`` or ``master``, the place from 0, the digest of the effect's identity."""
@@ -23,6 +25,8 @@ IDENTITY, ATTEMPT = "ftcore.dev/effect-id", "ftcore.dev/attempt"
 BACKOFF_S: Final = (0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 """Pause before a place is filled, by the attempts before it, as kubelets pause before they restart a container."""
 
+PROVEN_S: Final = 120.0
+"""After a run of this many seconds, the end of a pod is no repeated failure, and its place is filled at once."""
 
 KEPT: Final = 5
 """Ended pods of a place that are kept, for their output."""
@@ -54,14 +58,14 @@ def place_of(pod: KubeObject) -> int | None:
 def by_place(pods: Iterable[KubeObject]) -> dict[int, list[KubeObject]]:
     """Pods by place, the oldest first."""
     found: dict[int, list[KubeObject]] = {}
-    for pod in sorted(pods, key=_age):
+    for pod in sorted(pods, key=age_of):
         place = place_of(pod)
         if place is not None:
             found.setdefault(place, []).append(pod)
     return found
 
 
-def _age(pod: KubeObject) -> tuple[str, int, str]:
+def age_of(pod: KubeObject) -> tuple[str, int, str]:
     """Order of creation; within the same second by attempt, which grows from pod to pod of a place."""
     metadata = pod["metadata"]
     return str(metadata.get("creationTimestamp") or ""), attempt_of(pod), str(metadata["name"])
@@ -73,31 +77,43 @@ def attempt_of(pod: KubeObject) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def fillings(
-    pods: Collection[KubeObject], replicas: int, gone: Mapping[int, KubeObject], proven: Collection[str] = ()
-) -> list[Filling]:
+def next_attempt(pod: KubeObject) -> int:
+    """The attempt of the pod that follows this one."""
+    return 1 if ran_s(pod) >= PROVEN_S else attempt_of(pod) + 1
+
+
+def successor(place: int, name: str) -> str:
+    """The identity of the pod that follows another one.
+
+    Args:
+        place: the place.
+        name: the pod that it replaces.
+    """
+    return f"fill/{place}/{name}"
+
+
+def fillings(pods: Collection[KubeObject], replicas: int, removed: Mapping[int, KubeObject]) -> list[Filling]:
     """The pods that are to be created.
 
     Args:
         pods: the job's worker pods.
         replicas: number of places.
-        gone: by place, the newest pod whose object was removed.
-        proven: names of pods that ran for long: what follows them is no repeated failure.
+        removed: by place, the newest pod whose object was removed.
     """
     found, places = [], by_place(pods)
     for place in range(replicas):
         have = places.get(place, [])
         if any(is_live(pod) for pod in have):
             continue
-        removed = gone.get(place)
-        last = max([*have[-1:], *([removed] if removed is not None else [])], key=_age, default=None)
+        missing = removed.get(place)
+        last = max([*have[-1:], *([missing] if missing is not None else [])], key=age_of, default=None)
         if last is None:
             found.append(Filling(place=place, effect=f"start/{place}"))
             continue
         end = end_of(last)
-        attempt = 1 if last["metadata"]["name"] in proven else attempt_of(last) + 1
+        attempt = next_attempt(last)
         wait_s = max(BACKOFF_S[min(attempt - 1, len(BACKOFF_S) - 1)], end.settle_s if end is not None else 0.0)
-        effect = f"fill/{place}/{last['metadata'].get('uid')}"
+        effect = successor(place, str(last["metadata"]["name"]))
         found.append(Filling(place=place, effect=effect, attempt=attempt, wait_s=wait_s))
     return found
 

@@ -17,19 +17,19 @@ import logging
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Final
 
+import attrs
+
 from ftcore import CapacityChanged, LaunchRequest, Occupant, PlatformEvent
-from ftcore.errors import Refused
+from ftcore.errors import FtcoreError, Refused
 from ftcore_kubernetes.adapter import KubernetesUrl
 from ftcore_kubernetes.api import Api, KubeObject
 from ftcore_kubernetes.config import ApiConfig
-from ftcore_kubernetes.facts import end_of, gone, is_live, report_of, waits_for
+from ftcore_kubernetes.facts import is_live, removal_of, report_of, waits_for
 from ftcore_kubernetes.informer import DELETED, CacheChange, Informer
-from ftcore_kubernetes.places import Filling, attempt_of, fillings, outdated, place_of, surplus
+from ftcore_kubernetes.places import Filling, age_of, fillings, next_attempt, outdated, place_of, successor, surplus
 from ftcore_kubernetes.pods import PodIdentity
-from ftcore_kubernetes.pool import PoolNews, WorkerPool, is_quota
-
-PROVEN_S: Final = 120.0
-"""After this long, the end of a pod is no repeated failure, and its place is filled at once."""
+from ftcore_kubernetes.pool import PoolNews, WorkerPool
+from ftcore_kubernetes.records import names_in
 
 REFUSED_S: Final = (5.0, 60.0)
 """First and longest pause before a filling that Kubernetes declined is tried again."""
@@ -37,7 +37,25 @@ REFUSED_S: Final = (5.0, 60.0)
 BURST: Final = 16
 """Pods that are created at the same time."""
 
+NOTE_S: Final = (5.0, 60.0)
+"""Least time between two notes at the config map that only add machines; pause after a note that failed."""
+
 logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class DeclinedFilling:
+    """A filling that Kubernetes declined.
+
+    Args:
+        place: its place.
+        pause_s: pause before it is tried again, in seconds.
+        reason: why.
+    """
+
+    place: int
+    pause_s: float
+    reason: str
 
 
 class KubernetesPlatform:
@@ -53,12 +71,10 @@ class KubernetesPlatform:
         self.api = api or Api(config)
         self._url = url
         self.pool = WorkerPool(url, self.api)
-        self._gone: dict[int, KubeObject] = {}
-        self._running_since: dict[str, float] = {}
-        self._proven: set[str] = set()
         self._due: dict[str, float] = {}
-        self._declined: dict[str, tuple[float, str]] = {}
-        self._told: dict[str, str] = {}
+        self._declined: dict[str, DeclinedFilling] = {}
+        self._reported: dict[str, str] = {}
+        self._note_at, self._has_note_failed = 0.0, False
         self._free: int | None = None
         self._is_watching = False
         self._locks: dict[int | None, asyncio.Lock] = {}
@@ -69,12 +85,12 @@ class KubernetesPlatform:
         return self._capacity()
 
     def _capacity(self) -> int | None:
-        waiting = any(waits_for(pod) for pod in self.pool.pods.objects.values() if is_live(pod))
+        waiting = any(waits_for(pod) for pod in self.pool.workers().values() if is_live(pod))
         return 0 if waiting or self._declined else None
 
     async def launch(self, request: LaunchRequest) -> None:
-        """Create the pods of an effect."""
-        pods = self.pool.pods.objects if self._is_watching else await self.pool.refresh()
+        """Create the pods of an effect. A replacement is the pod that filling the place would create, too."""
+        pods = self.pool.workers() if self._is_watching else await self.pool.refresh()
         job, _ = await self.pool.job()
         replaced = request.replaces
         if replaced is None:
@@ -83,11 +99,12 @@ class KubernetesPlatform:
             return
         old = pods.get(replaced.node)
         place = place_of(old) if old is not None else replaced.ordinal
-        identity = PodIdentity(
-            effect=request.effect, place=place, attempt=attempt_of(old) + 1 if old is not None else 0
-        )
+        effect = successor(place, replaced.node) if place is not None else request.effect
+        identity = PodIdentity(effect=effect, place=place, attempt=next_attempt(old) if old is not None else 1)
         async with self._locked(place):  # the place may be being filled
             if self.pool.with_effect(identity.digest) is not None or self._is_filled(place, old, replaced.node):
+                return
+            if place is not None and self._has_moved_on(place, old, replaced.node):
                 return
             if place is not None and place >= job.spec.replicas:
                 raise Refused(f"place {place} is no longer part of the job: spec.replicas is {job.spec.replicas}")
@@ -102,8 +119,15 @@ class KubernetesPlatform:
         if place is None:
             return False
         born = _born(old) if old is not None else ""
-        others = (pod for pod in self.pool.pods.objects.values() if pod["metadata"]["name"] != name)
+        others = (pod for pod in self.pool.workers().values() if pod["metadata"]["name"] != name)
         return any(place_of(pod) == place and is_live(pod) and _born(pod) >= born for pod in others)
+
+    def _has_moved_on(self, place: int, old: KubeObject | None, name: str) -> bool:
+        """Whether the place had a later pod already, whose object is gone: what follows it is filled by the watch."""
+        missing = self.pool.removed().get(place)
+        if missing is None or missing["metadata"]["name"] == name:
+            return False
+        return old is None or age_of(missing) > age_of(old)
 
     async def delete(self, place: Occupant, grace_s: float) -> None:
         """Delete a pod, with its grace period."""
@@ -115,16 +139,16 @@ class KubernetesPlatform:
 
     async def watch(self) -> AsyncIterator[PlatformEvent]:
         """Report pods and machines, and keep the places filled."""
+        self.pool.begin_news()
         await self.pool.refresh()
         watched = [self.pool.pods, self.pool.root]
         with contextlib.suppress(Refused):
             if (await self.pool.job())[0].spec.watch_nodes:
                 watched.append(self.pool.machines)
-        self.pool.news = asyncio.Queue()
         tasks = [asyncio.create_task(self.pool.pump(each)) for each in watched]
         self._is_watching = True
         try:
-            self._free, self._told = self._capacity(), {}
+            self._free, self._reported = self._capacity(), {}
             yield CapacityChanged(free=self._free)
             for report in self._all_reports():
                 yield report
@@ -149,48 +173,30 @@ class KubernetesPlatform:
     # -- reports
 
     def _all_reports(self) -> list[PlatformEvent]:
-        """The current state: of pods that are there, and of those that were removed while this process watched."""
-        found: list[PlatformEvent] = [gone(pod) for pod in self._gone.values()]
-        return found + [each for pod in self.pool.pods.objects.values() if (each := self._report(pod)) is not None]
+        """The current state: of pods that exist, and of the last pod of each place that has none any more."""
+        found: list[PlatformEvent] = [removal_of(pod) for pod in self.pool.removed().values()]
+        return found + [each for pod in self.pool.workers().values() if (each := self._report(pod)) is not None]
 
     def _reports(self, informer: Informer, change: CacheChange) -> list[PlatformEvent]:
         if informer is self.pool.machines:
             machine = change.obj["metadata"]["name"]
-            pods = [pod for pod in self.pool.pods.objects.values() if pod["spec"].get("nodeName") == machine]
+            pods = [pod for pod in self.pool.workers().values() if pod["spec"].get("nodeName") == machine]
         elif informer is self.pool.pods and change.kind == DELETED:
-            self._forget(change.obj)
-            return [gone(change.obj)]
+            self._reported.pop(str(change.obj["metadata"]["name"]), None)
+            return [removal_of(change.obj)]
         else:
             pods = [change.obj] if informer is self.pool.pods else []
         return [report for pod in pods if (report := self._report(pod)) is not None]
 
     def _report(self, pod: KubeObject) -> PlatformEvent | None:
         """The report about a pod; None: there is none, or it was reported before."""
-        self._clock_run(pod)
         machine = self.pool.machines.objects.get(str((pod.get("spec") or {}).get("nodeName")))
         report, name = report_of(pod, machine), str(pod["metadata"]["name"])
         text = f"{type(report).__name__} {report.reason}" if report is not None else ""
-        if self._told.get(name) == text:
+        if self._reported.get(name) == text:
             return None
-        self._told[name] = text
+        self._reported[name] = text
         return report
-
-    def _clock_run(self, pod: KubeObject) -> None:
-        name, now = str(pod["metadata"]["name"]), asyncio.get_running_loop().time()
-        if (pod.get("status") or {}).get("phase") == "Running":
-            self._running_since.setdefault(name, now)
-        elif end_of(pod) is not None and now - self._running_since.pop(name, now) >= PROVEN_S:
-            self._proven.add(name)
-
-    def _forget(self, pod: KubeObject) -> None:
-        name, place = str(pod["metadata"]["name"]), place_of(pod)
-        now = asyncio.get_running_loop().time()
-        if now - self._running_since.pop(name, now) >= PROVEN_S:
-            self._proven.add(name)
-        self._told.pop(name, None)
-        last = self._gone.get(place) if place is not None else None
-        if place is not None and (last is None or _born(last) <= _born(pod)):
-            self._gone[place] = pod
 
     # -- places
 
@@ -201,20 +207,21 @@ class KubernetesPlatform:
         except Refused:
             self._declined.clear()
             return None  # the job is being deleted
-        pods, now = self.pool.pods.objects, asyncio.get_running_loop().time()
+        pods, now = self.pool.workers(), asyncio.get_running_loop().time()
         for pod in surplus(pods.values(), job.spec.replicas):
             grace_s = float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 30)
             await self._tidy(pod, self.pool.delete(str(pod["metadata"]["name"]), grace_s))
         for pod in outdated(pods.values()):
             await self._tidy(pod, self.pool.remove(pod))
-        wanted = fillings(list(pods.values()), job.spec.replicas, self._gone, self._proven)
+        wanted = fillings(list(pods.values()), job.spec.replicas, self.pool.removed())
         due = {each.effect: self._due.get(each.effect, now + each.wait_s) for each in wanted}
         self._due = due
         self._declined = {effect: why for effect, why in self._declined.items() if effect in due}
         ready = [each for each in wanted if due[each.effect] <= now]
         for first in range(0, len(ready), BURST):
             await asyncio.gather(*(self._try(each) for each in ready[first : first + BURST]))
-        left = [at - now for at in self._due.values()]
+        note_s = await self._note(now)
+        left = [at - now for at in self._due.values()] + ([note_s] if note_s is not None else [])
         return max(0.0, min(left)) if left else None
 
     async def _try(self, filling: Filling) -> None:
@@ -227,25 +234,49 @@ class KubernetesPlatform:
             self._due.pop(filling.effect, None)
             self._declined.pop(filling.effect, None)
         except Refused as error:
-            before, _ = self._declined.get(filling.effect, (REFUSED_S[0] / 2, ""))
-            pause_s = min(2 * before, REFUSED_S[1])
-            if filling.effect not in self._declined:
-                logger.warning("place %d is not filled%s: %s", filling.place, _which(error), error)
-            self._declined[filling.effect] = (pause_s, str(error))
+            before = self._declined.get(filling.effect)
+            if before is None:
+                logger.warning("place %d is not filled: %s", filling.place, error)
+            pause_s = REFUSED_S[0] if before is None else min(2 * before.pause_s, REFUSED_S[1])
+            declined = DeclinedFilling(place=filling.place, pause_s=pause_s, reason=str(error))
+            self._declined[filling.effect] = declined
             self._due[filling.effect] = now + pause_s
 
     def _has_live(self, place: int) -> bool:
-        return any(place_of(pod) == place and is_live(pod) for pod in self.pool.pods.objects.values())
+        return any(place_of(pod) == place and is_live(pod) for pod in self.pool.workers().values())
+
+    async def _note(self, now: float) -> float | None:
+        """Note at the config map the last pod of each place, and why places are not filled; returns the seconds until
+        the next note; None: there is nothing to note. A later master needs it, if pods are removed meanwhile."""
+        records, before, reason = self.pool.newest_records(), self.pool.records(), self._reason()
+        is_urgent = names_in(records) != names_in(before) or reason != self.pool.declined()
+        if not is_urgent and records == before:
+            return None
+        if now < self._note_at and (self._has_note_failed or not is_urgent):
+            return self._note_at - now
+        try:
+            await self.pool.note(records, reason)
+        except FtcoreError as error:
+            if not self._has_note_failed:
+                logger.warning("the pods of the places are not noted at the config map: %s", error)
+            self._has_note_failed, self._note_at = True, now + NOTE_S[1]
+            return NOTE_S[1]
+        self._has_note_failed, self._note_at = False, now + NOTE_S[0]
+        return None
+
+    def _reason(self) -> str:
+        """Why places are not filled; empty: all are."""
+        first = min(self._declined.values(), key=lambda each: each.place, default=None)
+        if first is None:
+            return ""
+        others = f" (and {len(self._declined) - 1} more)" if len(self._declined) > 1 else ""
+        return f"place {first.place}{others}: {first.reason}"[:500]
 
     async def _tidy(self, pod: KubeObject, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except Refused as error:
             logger.warning("pod %s cannot be deleted: %s", pod["metadata"]["name"], error)
-
-
-def _which(error: Refused) -> str:
-    return " (quota)" if is_quota(error) else ""
 
 
 def _born(pod: KubeObject) -> str:

@@ -91,8 +91,6 @@ def worker_pod(
             ATTEMPT: str(pod.attempt),
         }
     )
-    if job.namespace:
-        metadata["namespace"] = job.namespace
     if owner is not None:
         metadata["ownerReferences"] = [owner]
     spec = found["spec"]
@@ -100,7 +98,7 @@ def worker_pod(
     container = spec["containers"][0]
     grace_s = int(spec.get("terminationGracePeriodSeconds") or GRACE_S)
     container["command"] = worker_command(job, name, pod.place, grace_s)
-    _extend(container, spec, job, policy=True)
+    _extend(container, spec, job)
     if avoid:
         spec["affinity"] = _avoiding(spec.get("affinity") or {}, sorted(avoid))
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
@@ -163,7 +161,7 @@ def tls_secret(job: TrainJob) -> str:
     return job.spec.store.tls_secret or own
 
 
-def _extend(container: KubeObject, pod_spec: KubeObject, job: TrainJob, *, policy: bool) -> None:
+def _extend(container: KubeObject, pod_spec: KubeObject, job: TrainJob) -> None:
     """Add what every process of the job needs; what the user has set stays."""
     env = [_secret_env("FTCORE_TOKEN", token_secret(job), "token")]
     if user := job.spec.store.user_secret:
@@ -176,7 +174,7 @@ def _extend(container: KubeObject, pod_spec: KubeObject, job: TrainJob, *, polic
             env.append({"name": "FTCORE_ETCD_KEY", "value": f"{TLS_DIR}/tls.key"})
         volumes.append({"name": "ftcore-etcd-tls", "secret": {"secretName": tls}})
         mounts.append({"name": "ftcore-etcd-tls", "mountPath": TLS_DIR, "readOnly": True})
-    if policy and job.spec.policy:
+    if job.spec.policy:
         items = [{"key": POLICY_KEY, "path": POLICY_KEY}]
         volumes.append({"name": "ftcore-job", "configMap": {"name": job.name, "items": items}})
         mounts.append({"name": "ftcore-job", "mountPath": CONFIG_DIR, "readOnly": True})
@@ -250,7 +248,7 @@ def master_template(job: TrainJob, namespace: str) -> KubeObject:
         "volumes": [{"name": "ftcore-state", "emptyDir": {}}],
         "terminationGracePeriodSeconds": 10,
     }
-    _extend(container, spec, job, policy=True)
+    _extend(container, spec, job)
     chosen: Mapping[str, Any] = {
         "priorityClassName": master.priority_class_name or workers.get("priorityClassName"),
         "nodeSelector": master.node_selector,

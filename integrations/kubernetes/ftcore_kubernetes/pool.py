@@ -10,11 +10,12 @@ from ftcore.errors import Refused, Unreachable, UsageError
 from ftcore_kubernetes.adapter import KubernetesUrl
 from ftcore_kubernetes.api import Api, ApiError, KubeObject
 from ftcore_kubernetes.facts import is_live, slim, slim_node
-from ftcore_kubernetes.informer import CacheChange, Informer
+from ftcore_kubernetes.informer import DELETED, CacheChange, Informer
 from ftcore_kubernetes.job_file import TrainJob, parse
-from ftcore_kubernetes.manifests import QUARANTINED, owner_of, worker_selector
-from ftcore_kubernetes.places import EFFECT, JOB
+from ftcore_kubernetes.manifests import DECLINED, QUARANTINED, owner_of, worker_selector
+from ftcore_kubernetes.places import EFFECT, JOB, age_of, place_of
 from ftcore_kubernetes.pods import JOB_KEY, PodIdentity, worker_pod
+from ftcore_kubernetes.records import PLACES, PlaceRecord, newest, read_records, record_text
 
 TAINT: Final = "ftcore.dev/quarantined"
 """Key of the taint of machines that a job excludes (``quarantine: taint``)."""
@@ -37,6 +38,7 @@ class WorkerPool:
     Attributes:
         pods, root, machines: caches of the pods, of the config map, and of the cluster's machines.
         news: changes of these caches, from whatever request they came; or why they cannot be kept current.
+        removed_pods: by place, the newest pod whose removal this process has seen.
     """
 
     def __init__(self, url: KubernetesUrl, api: Api) -> None:
@@ -47,7 +49,9 @@ class WorkerPool:
         self.root = Informer(api, f"{self._space}/configmaps", {"fieldSelector": f"metadata.name={url.name}"})
         self.machines = Informer(api, "/api/v1/nodes", keep=slim_node)
         self.news: asyncio.Queue[PoolNews | Exception] = asyncio.Queue()
+        self.removed_pods: dict[int, KubeObject] = {}
         self._parsed: tuple[str, TrainJob] | None = None
+        self._records: tuple[str, dict[int, PlaceRecord]] | None = None
 
     async def job(self) -> tuple[TrainJob, KubeObject]:
         """The job and its config map.
@@ -56,8 +60,7 @@ class WorkerPool:
             Refused: it is gone, or being deleted: then nothing more is created.
             Unreachable: the API server does not answer.
         """
-        if not self.root.is_synced:
-            await asking(self.root.relist())
+        await self._sync_root()
         found = self.root.objects.get(self._url.name)
         if found is None or found["metadata"].get("deletionTimestamp"):
             raise Refused(f"the job is being deleted: config map {self._url.namespace}/{self._url.name} is gone")
@@ -71,21 +74,48 @@ class WorkerPool:
         except UsageError as error:
             raise Refused(str(error)) from error
 
-    async def synced(self) -> dict[str, KubeObject]:
-        """The worker pods, by name; asks the server if it has not been asked yet."""
-        return self.pods.objects if self.pods.is_synced else await self.refresh()
+    async def _sync_root(self) -> None:
+        if not self.root.is_synced:
+            await require_answer(self.root.relist())
+
+    def workers(self) -> dict[str, KubeObject]:
+        """The worker pods by name, as far as they are known; without those of an earlier job of the same name."""
+        return {name: pod for name, pod in self.pods.objects.items() if self._is_own(pod)}
+
+    def _is_own(self, pod: KubeObject) -> bool:
+        """Whether the job's config map owns a pod."""
+        root = self.root.objects.get(self._url.name)
+        owners = [each.get("uid") for each in pod["metadata"].get("ownerReferences") or ()]
+        return root is None or root["metadata"]["uid"] in owners
 
     async def refresh(self) -> dict[str, KubeObject]:
-        """The worker pods, asked now."""
-        for change in await asking(self.pods.relist()):
-            self.news.put_nowait((self.pods, change))
-        return self.pods.objects
+        """List the worker pods; returns them by name."""
+        await self._sync_root()
+        for change in await require_answer(self.pods.relist()):
+            self._publish(self.pods, change)
+        return self.workers()
+
+    def begin_news(self) -> None:
+        """Forget why the caches could not be kept current before; changes that were not read yet stay."""
+        unread = [self.news.get_nowait() for _ in range(self.news.qsize())]
+        for item in unread:
+            if not isinstance(item, Exception):
+                self.news.put_nowait(item)
+
+    def _publish(self, informer: Informer, change: CacheChange) -> None:
+        """Announce a change; a removed pod is noted at once, so that its place is never taken for a new one."""
+        if informer is self.pods and change.kind == DELETED and self._is_own(change.obj):
+            place = place_of(change.obj)
+            last = self.removed_pods.get(place) if place is not None else None
+            if place is not None and (last is None or age_of(last) <= age_of(change.obj)):
+                self.removed_pods[place] = change.obj
+        self.news.put_nowait((informer, change))
 
     async def pump(self, informer: Informer) -> None:
-        """Keep a cache current, until cancelled or until that is not possible."""
+        """Keep a cache current, until cancelled or until that is not possible; ``news`` then has the reason."""
         try:
             async for change in informer.changes():
-                self.news.put_nowait((informer, change))
+                self._publish(informer, change)
         except ApiError as error:
             if informer is self.machines:
                 logger.warning("conditions of machines are not reported: %s", refused(error))
@@ -93,10 +123,53 @@ class WorkerPool:
                 self.news.put_nowait(Unreachable(str(refused(error))))
         except Unreachable as error:
             self.news.put_nowait(error)
+        except Exception as error:  # a defect, or an answer that no API server gives: the watch begins anew
+            logger.exception("the cache of %s is not kept current", informer.path)
+            self.news.put_nowait(Unreachable(f"{informer.path}: {type(error).__name__}: {error}"))
+
+    # -- places
+
+    def records(self) -> dict[int, PlaceRecord]:
+        """The last pod of each place, as the config map has it."""
+        root = self.root.objects.get(self._url.name)
+        text = str((root["metadata"].get("annotations") or {}).get(PLACES) or "") if root is not None else ""
+        if self._records is None or self._records[0] != text:
+            self._records = text, read_records(text, self._url.name)
+        return self._records[1]
+
+    def newest_records(self) -> dict[int, PlaceRecord]:
+        """The last pod of each place, from the config map, the cache and the removals that were seen."""
+        return newest(self.records(), [*self.workers().values(), *self.removed_pods.values()])
+
+    def removed(self) -> dict[int, KubeObject]:
+        """By place, the newest pod whose object is gone: from the removals that were seen, and from the records."""
+        pods, found = self.workers(), dict(self.removed_pods)
+        for place, record in self.records().items():
+            pod = record.as_pod(place)
+            if record.name not in pods and (place not in found or age_of(found[place]) < age_of(pod)):
+                found[place] = pod
+        return found
+
+    def declined(self) -> str:
+        """Why pods cannot be created, as the config map has it; empty: they can."""
+        root = self.root.objects.get(self._url.name)
+        return declined_in(root) if root is not None else ""
+
+    async def note(self, records: dict[int, PlaceRecord], declined: str) -> None:
+        """Write at the config map which pod each place had last, and why pods cannot be created.
+
+        Raises:
+            Refused, Unreachable: it was not written.
+        """
+        annotations = {PLACES: record_text(records, self._url.name), DECLINED: declined or None}
+        try:
+            self.root.add(await self._api.patch(self._config, {"metadata": {"annotations": annotations}}))
+        except ApiError as error:
+            raise refused(error) from error
 
     def with_effect(self, digest: str) -> KubeObject | None:
         """The pod that an effect has created."""
-        pods = self.pods.objects.values()
+        pods = self.workers().values()
         return next((pod for pod in pods if pod["metadata"].get("labels", {}).get(EFFECT) == digest), None)
 
     async def create(self, identity: PodIdentity) -> None:
@@ -106,11 +179,12 @@ class WorkerPool:
             Refused: Kubernetes declines: quota, a missing right, an invalid template.
             Unreachable: the API server does not answer.
         """
-        await self.synced()
+        if not self.pods.is_synced:
+            await self.refresh()
         if self.with_effect(identity.digest) is not None:
             return
         job, root = await self.job()
-        owner = owner_of({"apiVersion": "v1", "kind": "ConfigMap", "metadata": root["metadata"]})
+        owner = owner_of({"apiVersion": "v1", "kind": "ConfigMap", "metadata": root["metadata"]}) | {"controller": True}
         pod = worker_pod(job, identity, owner=owner, avoid=excluded(root))
         pod["metadata"]["namespace"] = self._url.namespace
         for attempt in range(TRIES):
@@ -119,20 +193,23 @@ class WorkerPool:
                 return
             except ApiError as error:
                 if error.code == 409 and error.reason == "AlreadyExists":
-                    await self._adopt(identity)
+                    await self._adopt(identity, str(root["metadata"]["uid"]))
                     return
                 if error.code != 409 or attempt == TRIES - 1:  # Conflict: many pods are counted in one quota at once
                     raise refused(error) from error
             await asyncio.sleep(0.05 * 2**attempt)
 
-    async def _adopt(self, identity: PodIdentity) -> None:
-        """A pod of that name exists: it is this effect's, or another thing took the name."""
+    async def _adopt(self, identity: PodIdentity, root_uid: str) -> None:
+        """Put the pod that has this name into the cache, if this effect has created it."""
         name = identity.name(self._url.name)
         with contextlib.suppress(ApiError):
             pod = await self._api.get(f"{self._space}/pods/{name}")
-            if pod["metadata"].get("labels", {}).get(EFFECT) == identity.digest:
-                self.pods.add(pod)
-                return
+            if root_uid in [each.get("uid") for each in pod["metadata"].get("ownerReferences") or ()]:
+                if pod["metadata"].get("labels", {}).get(EFFECT) == identity.digest:
+                    self.pods.add(pod)
+                    return
+            elif pod["metadata"].get("labels", {}).get(JOB) == self._url.name:
+                raise Refused(f"pod {name} of an earlier job of this name is still being deleted")
         raise Refused(f"a pod {name} exists that is not of this job: delete or rename it")
 
     async def remove(self, pod: KubeObject) -> None:
@@ -169,12 +246,9 @@ class WorkerPool:
             node: the ftcore node, which is a pod.
             reason: why.
         """
-        try:
-            pod = self.pods.objects.get(node) or await self._api.get(f"{self._space}/pods/{node}")
-        except ApiError:
-            return  # without a pod no machine is known, and names are not used twice
-        machine = str((pod.get("spec") or {}).get("nodeName") or "")
+        machine = await self._machine_of(node)
         if not machine:
+            logger.warning("node %s: no machine is excluded: its pod is gone or has none yet (%s)", node, reason)
             return
         job, _ = await self.job()
         await _repeated(lambda: self._note_excluded(machine))
@@ -183,6 +257,20 @@ class WorkerPool:
                 await _repeated(lambda: self._mark(machine, reason, job.spec.quarantine == "taint"))
             except Refused as error:
                 logger.warning("machine %s is avoided, but not marked (%s): %s", machine, job.spec.quarantine, error)
+
+    async def _machine_of(self, node: str) -> str:
+        """The machine of a pod, also of one that is gone; empty: unknown."""
+        pod = self.pods.objects.get(node)
+        if pod is None:
+            try:
+                pod = await self._api.get(f"{self._space}/pods/{node}")
+            except ApiError as error:
+                if error.code != 404:
+                    raise refused(error) from error
+        if pod is None:
+            await self._sync_root()
+            return next((each.machine for each in self.newest_records().values() if each.name == node), "")
+        return str((pod.get("spec") or {}).get("nodeName") or "")
 
     async def _note_excluded(self, machine: str) -> None:
         root = await self._api.get(self._config)
@@ -213,7 +301,12 @@ def excluded(root: KubeObject) -> tuple[str, ...]:
     return tuple(each for each in text.split(",") if each)
 
 
-async def asking(work: Coroutine[Any, Any, T]) -> T:
+def declined_in(root: KubeObject) -> str:
+    """Why pods of a job cannot be created, from its config map; empty: they can."""
+    return str((root["metadata"].get("annotations") or {}).get(DECLINED) or "")
+
+
+async def require_answer(work: Coroutine[Any, Any, T]) -> T:
     """Await a request whose refusal means that nothing can be known, such as a missing right to list.
 
     Raises:
@@ -250,8 +343,3 @@ def refused(error: ApiError) -> Refused:
     if error.code == 422:
         return Refused(f"Kubernetes refuses the pod template: {error.message}")
     return Refused(str(error))
-
-
-def is_quota(error: Refused) -> bool:
-    """Whether a launch was declined because of the quota."""
-    return "quota" in str(error)

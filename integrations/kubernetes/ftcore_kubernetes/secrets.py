@@ -8,7 +8,7 @@ from typing import Any, Final
 from ftcore.errors import UsageError
 from ftcore_kubernetes.api import KubeObject
 from ftcore_kubernetes.job_file import TrainJob
-from ftcore_kubernetes.places import JOB
+from ftcore_kubernetes.manifests import labelled
 from ftcore_kubernetes.pods import tls_secret, token_secret
 
 VALID: Final = datetime.timedelta(days=3650)
@@ -36,13 +36,7 @@ def own_secrets(job: TrainJob, namespace: str) -> list[KubeObject]:
 
 
 def _secret(job: TrainJob, namespace: str, name: str, data: dict[str, str]) -> KubeObject:
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "namespace": namespace, "labels": {JOB: job.name}},
-        "type": "Opaque",
-        "stringData": data,
-    }
+    return labelled("v1", "Secret", job, namespace, name=name) | {"type": "Opaque", "stringData": data}
 
 
 def certificates(name: str, hosts: list[str]) -> dict[str, str]:

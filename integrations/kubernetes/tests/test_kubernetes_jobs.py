@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from etcd_cluster import Cluster, etcd  # noqa: F401
+from ftcore_kubernetes.manifests import JOB_FAILED
 from kubernetes_job import SPACE, SubmittedJob, cluster
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -160,7 +161,7 @@ def test_the_smoke_test_of_the_examples_by_the_command_line(tmp_path: Path, etcd
 
 
 def test_a_failed_job_is_a_failed_job_and_no_pod_follows(tmp_path: Path, etcd: Cluster) -> None:  # noqa: F811
-    """The master's pod ends with the exit code of the training, and Kubernetes starts no other."""
+    """The master's pod ends with the reserved exit code of a failed training, and Kubernetes starts no other."""
 
     async def scenario() -> None:
         async with cluster(tmp_path, nodes=2) as server:
@@ -173,7 +174,7 @@ def test_a_failed_job_is_a_failed_job_and_no_pod_follows(tmp_path: Path, etcd: C
             await server.wait("jobs.batch", SPACE, "llm-master", lambda found: _is(found, "Failed"))
             (master,) = job.pods("master")
             state = master["status"]["containerStatuses"][0]["state"]
-            assert state["terminated"]["exitCode"] == 1, job.output()
+            assert state["terminated"]["exitCode"] == JOB_FAILED, job.output()
             assert len(job.pods()) == 2 and "the job has failed" in job.output()
             await job.api.close()
 

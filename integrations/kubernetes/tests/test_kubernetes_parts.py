@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +13,17 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from cryptography import x509
 from etcd_cluster import free_ports, require_etcd
-from ftcore_kubernetes import config, facts, places
+from ftcore_kubernetes import config, facts, places, records
 from ftcore_kubernetes.adapter import parse as parse_url
 from ftcore_kubernetes.edits import refused_edits
 from ftcore_kubernetes.etcd_manifests import etcd_flags
 from ftcore_kubernetes.job_file import GROUP, PLURAL, TrainJob, parse, read
-from ftcore_kubernetes.manifests import dump, objects
+from ftcore_kubernetes.manifests import dump, names_of, objects, possible_names
 from ftcore_kubernetes.pods import PodIdentity, store_url, worker_pod
 from ftcore_kubernetes.schema import custom_resource_definition, resource_schema
-from ftcore_kubernetes.secrets import certificates, own_secrets
+from ftcore_kubernetes.secrets import own_secrets
 from jsonschema import Draft202012Validator
 
 from ftcore import NodeEnded, NodeWarned
@@ -184,15 +186,31 @@ def test_the_rights_are_the_least() -> None:
     """No right on Secrets, on other config maps, on machines unless asked for; nothing for the workers."""
     made = objects(job(), "train")
     role = next(each for each in made if each["kind"] == "Role")
-    assert [rule["resources"] for rule in role["rules"]] == [["pods"], ["configmaps"]]
-    assert role["rules"][1]["resourceNames"] == ["llm"]
+    pods, config_maps = role["rules"]
+    assert pods == {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "delete"]}
+    assert config_maps == {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "verbs": ["get", "list", "watch", "patch"],
+        "resourceNames": ["llm"],
+    }
     assert not [each for each in made if each["kind"].startswith("Cluster")]
     tainting = objects(job(JOB.replace("  replicas: 3", "  quarantine: taint\n  replicas: 3")), "train")
     machines = next(each for each in tainting if each["kind"] == "ClusterRole")
+    assert machines["metadata"]["name"] == "ftcore:train:llm", "unambiguous: no part can contain a colon"
     assert machines["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]}]
     kinds = [each["kind"] for each in made]
     assert kinds[0] == "ConfigMap" and kinds[-1] == "Job" and "StatefulSet" in kinds
     assert {each["metadata"]["namespace"] for each in made} == {"train"}
+
+
+def test_a_deletion_knows_every_object_of_a_job() -> None:
+    """By kind and name, Secrets included; also of a job whose job file is gone."""
+    for text in (JOB, JOB.replace("  replicas: 3", "  watchNodes: true\n  replicas: 3")):
+        made = {(each["kind"], each["metadata"]["name"]) for each in objects(job(text), "a") + own_secrets(job(text), "a")}
+        assert {(each["kind"], each["metadata"]["name"]) for each in names_of(job(text), "a")} == made
+        assert made <= {(each["kind"], each["metadata"]["name"]) for each in possible_names("llm", "a")}
+    assert possible_names("llm", "a")[0]["kind"] == "ConfigMap"
 
 
 def test_gangs() -> None:
@@ -250,7 +268,6 @@ def test_the_command_line_renders_without_a_cluster(tmp_path: Path) -> None:
 )
 def test_how_a_pod_ended(status: dict[str, Any], reason: str) -> None:
     """In Kubernetes' own words."""
-    status = json.loads(json.dumps(status).replace('"Completed", "Error"', '"Completed"'))
     if status["phase"] == "Succeeded":
         status["containerStatuses"][0]["state"]["terminated"]["reason"] = "Completed"
     assert facts.report_of(pod(**status)) == NodeEnded(node="llm-w0", reason=reason)
@@ -281,19 +298,56 @@ def test_which_places_are_filled() -> None:
     """Once for each pod that ended, at once after a long run, later after repeated failures or ``ftrun``'s own end."""
     live, dead = pod("llm-w0"), pod("llm-w1", 1, **ended(137))
     (filling,) = places.fillings([live, dead], 2, {})
-    assert (filling.place, filling.effect, filling.attempt, filling.wait_s) == (1, "fill/1/uid-llm-w1", 1, 0.0)
+    assert (filling.place, filling.effect, filling.attempt, filling.wait_s) == (1, "fill/1/llm-w1", 1, 0.0)
     again = pod("llm-w1-x", 1, born=1, attempt=2, **ended(137))
     (filling,) = places.fillings([live, dead, again], 2, {})
-    assert (filling.effect, filling.attempt, filling.wait_s) == ("fill/1/uid-llm-w1-x", 3, 20.0)
-    assert places.fillings([live, dead, again], 2, {}, {"llm-w1-x"})[0].wait_s == 0.0
+    assert (filling.effect, filling.attempt, filling.wait_s) == ("fill/1/llm-w1-x", 3, 20.0)
+    for seconds, wait_s in ((119, 20.0), (120, 0.0)):
+        (filling,) = places.fillings([live, dead, _ran(again, seconds)], 2, {})
+        assert (filling.attempt, filling.wait_s) == (1 if wait_s == 0.0 else 3, wait_s)
     assert places.fillings([live, pod("llm-w1", 1, **ended(5))], 2, {})[0].wait_s == 10.0
     evicted = pod("llm-w1", 1, **(ended(5) | {"reason": "Evicted"}))
     assert places.fillings([live, evicted], 2, {})[0].wait_s == 0.0, "ftrun left because it had to"
-    assert places.fillings([live], 2, {1: again})[0].effect == "fill/1/uid-llm-w1-x", "its object was removed"
+    assert places.fillings([live], 2, {1: again})[0].effect == "fill/1/llm-w1-x", "its object was removed"
     assert [each.effect for each in places.fillings([], 2, {})] == ["start/0", "start/1"]
     assert places.surplus([live, pod("llm-w3", 3)], 3) == [pod("llm-w3", 3)]
     old = [pod(f"llm-w1-{number}", 1, born=number, **ended(137)) for number in range(7)]
     assert [each["metadata"]["name"] for each in places.outdated([live, *old])] == ["llm-w1-0", "llm-w1-1"]
+
+
+def _ran(found: dict[str, Any], seconds: int) -> dict[str, Any]:
+    """The pod, with the times of its container."""
+    found = json.loads(json.dumps(found))
+    begun, finished = "2026-01-01T00:00:00Z", f"2026-01-01T00:{seconds // 60:02}:{seconds % 60:02}Z"
+    found["status"]["containerStatuses"][0]["state"]["terminated"] |= {"startedAt": begun, "finishedAt": finished}
+    return found
+
+
+def test_how_long_a_pod_ran() -> None:
+    """From its container's times; from its deletion or disruption, if Kubernetes did not record the end."""
+    assert facts.ran_s(facts.slim(_ran(pod(**ended(137)), 90))) == 90.0
+    assert facts.ran_s(pod()) == 0.0
+    started = [{"name": "train", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]
+    removed = pod(containerStatuses=started)
+    assert facts.ran_s(removed) == 0.0, "its end is unknown"
+    removed["metadata"]["deletionTimestamp"] = "2026-01-01T01:00:00Z"
+    assert facts.ran_s(removed) == 3600.0
+    target = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": "2026-01-01T00:05:00Z"}
+    evicted = pod(phase="Failed", reason="Evicted", startTime="2026-01-01T00:00:00Z", conditions=[target])
+    assert facts.ran_s(facts.slim(evicted)) == 300.0
+
+
+def test_records_of_places() -> None:
+    """The newest pod of each place counts; a text that is no record is none."""
+    first, second = pod("llm-w1", 1), pod("llm-w1-x", 1, born=1, attempt=1)
+    found = records.newest({}, [first])
+    assert found == {1: records.PlaceRecord(name="llm-w1", born="2026-01-01T00:00:00Z", attempt=0, machine="n1")}
+    assert records.newest(found, [second])[1].name == "llm-w1-x"
+    later = records.newest(found, [second])
+    assert records.newest(later, [first]) == later, "the newest pod's object was removed"
+    assert records.read_records(records.record_text(later, "llm"), "llm") == later
+    for text in ("", "[]", "no JSON", '{"x": 1, "1": ["a"]}'):
+        assert records.read_records(text, "llm") == {}
 
 
 # -- configuration and certificates
@@ -316,6 +370,8 @@ def test_kubeconfigs(tmp_path: Path) -> None:
         config.load({"KUBECONFIG": str(path)}, "two")
     with pytest.raises(UsageError, match="does not exist"):
         config.load({"KUBECONFIG": str(tmp_path / "none")})
+    with pytest.raises(UsageError, match=r"--context two: this pod uses its service account"):
+        config.load({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "two")
     for url in ("k8s:", "k8s:a", "k8s:A/b", "k8s:a/b/c"):
         with pytest.raises(UsageError, match="expected k8s:NAMESPACE/NAME"):
             parse_url(url)
@@ -367,10 +423,29 @@ def _local(flag: str, ports: dict[str, int]) -> str:
 
 
 def test_certificates_name_every_member() -> None:
-    """And the machine of a port-forward."""
-    found = certificates("llm-etcd", ["*.llm-etcd", "localhost"])
-    assert found["ca.crt"].startswith("-----BEGIN CERTIFICATE") and "PRIVATE KEY" in found["tls.key"]
-    assert store_url(job()).count("llm-etcd-") == 3
+    """For clients, for peers, and for the machine of a port-forward."""
+    (secret,) = [each for each in own_secrets(job(), "train") if each["metadata"]["name"] == "llm-etcd-tls"]
+    assert secret["metadata"]["labels"] == {"team": "research", places.JOB: "llm"}
+    leaf = x509.load_pem_x509_certificate(secret["stringData"]["tls.crt"].encode())
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    patterns = names.get_values_for_type(x509.DNSName)
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    clients = re.findall(r"[/,]([^:/,]+):2379", store_url(job()))
+    peers = re.findall(r"//([^:/,]+):2380", " ".join(etcd_flags("llm-etcd", "llm-etcd-0", 3)))
+    hosts = {host for host in clients + peers if host != "0.0.0.0"}
+    assert hosts == {f"llm-etcd-{number}.llm-etcd" for number in range(3)} and set(clients) == hosts
+    for host in [*hosts, "localhost", "llm-etcd", "llm-etcd-2.llm-etcd.train.svc"]:
+        assert any(_covers(pattern, host) for pattern in patterns), host
+    assert not any(_covers(pattern, "other-etcd-0.other-etcd") for pattern in patterns)
+    authority = x509.load_pem_x509_certificate(secret["stringData"]["ca.crt"].encode())
+    leaf.verify_directly_issued_by(authority)
+
+
+def _covers(pattern: str, host: str) -> bool:
+    """Whether a name of a certificate is valid for a host (RFC 6125): * is the whole first label."""
+    if not pattern.startswith("*."):
+        return pattern == host
+    return host.partition(".")[2] == pattern[2:]
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -385,6 +460,7 @@ def test_the_examples_are_job_files(name: str) -> None:
     role = next(each for each in documents if each["kind"] == "ClusterRole")
     has = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
     for obj in objects(found, "train") + own_secrets(found, "train"):
-        assert (f"{obj['kind'].lower()}s", "create") in has, obj["kind"]
+        for verb in ("create", "get"):  # to create it, and to see whose it is, if it is there
+            assert (f"{obj['kind'].lower()}s", verb) in has, obj["kind"]
         for rule in obj.get("rules") or ():
             assert {(resource, verb) for resource in rule["resources"] for verb in rule["verbs"]} <= has
