@@ -123,7 +123,7 @@ def _later(error: FtcoreError) -> kopf.TemporaryError:
 
 @kopf.on.delete(RESOURCE)
 async def deleted(name: Any, memo: Any, namespace: Any, **_: Any) -> None:
-    """Delete the rights on machines, which a namespaced object cannot own; a finalizer keeps the resource until then."""
+    """Delete the rights on machines, which a namespaced object cannot own; until then it has a finalizer."""
     for obj in possible_names(name, namespace):
         if obj["kind"] in CLUSTER_WIDE:
             try:

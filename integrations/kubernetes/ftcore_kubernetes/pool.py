@@ -51,6 +51,7 @@ class WorkerPool:
         self.news: asyncio.Queue[PoolNews | Exception] = asyncio.Queue()
         self.removed_pods: dict[int, KubeObject] = {}
         self._parsed: tuple[str, TrainJob] | None = None
+        self._machines: dict[str, str] = {}
         self._records: tuple[str, dict[int, PlaceRecord]] | None = None
 
     async def job(self) -> tuple[TrainJob, KubeObject]:
@@ -106,6 +107,7 @@ class WorkerPool:
         """Announce a change; a removed pod is noted at once, so that its place is never taken for a new one."""
         if informer is self.pods and change.kind == DELETED and self._is_own(change.obj):
             place = place_of(change.obj)
+            self._machines[str(change.obj["metadata"]["name"])] = _machine_in(change.obj)
             last = self.removed_pods.get(place) if place is not None else None
             if place is not None and (last is None or age_of(last) <= age_of(change.obj)):
                 self.removed_pods[place] = change.obj
@@ -135,6 +137,7 @@ class WorkerPool:
         text = str((root["metadata"].get("annotations") or {}).get(PLACES) or "") if root is not None else ""
         if self._records is None or self._records[0] != text:
             self._records = text, read_records(text, self._url.name)
+            self._machines |= {each.name: each.machine for each in self._records[1].values() if each.machine}
         return self._records[1]
 
     def newest_records(self) -> dict[int, PlaceRecord]:
@@ -269,8 +272,9 @@ class WorkerPool:
                     raise refused(error) from error
         if pod is None:
             await self._sync_root()
-            return next((each.machine for each in self.newest_records().values() if each.name == node), "")
-        return str((pod.get("spec") or {}).get("nodeName") or "")
+            self.records()
+            return self._machines.get(node, "")
+        return _machine_in(pod)
 
     async def _note_excluded(self, machine: str) -> None:
         root = await self._api.get(self._config)
@@ -293,6 +297,10 @@ class WorkerPool:
         if all(each.get("key") != TAINT for each in taints):
             taint = {"key": TAINT, "value": self._url.name, "effect": "NoSchedule"}
             await self._api.patch(path, {"metadata": metadata, "spec": {"taints": [*taints, taint]}})
+
+
+def _machine_in(pod: KubeObject) -> str:
+    return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 def excluded(root: KubeObject) -> tuple[str, ...]:

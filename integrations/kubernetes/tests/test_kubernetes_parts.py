@@ -207,7 +207,9 @@ def test_the_rights_are_the_least() -> None:
 def test_a_deletion_knows_every_object_of_a_job() -> None:
     """By kind and name, Secrets included; also of a job whose job file is gone."""
     for text in (JOB, JOB.replace("  replicas: 3", "  watchNodes: true\n  replicas: 3")):
-        made = {(each["kind"], each["metadata"]["name"]) for each in objects(job(text), "a") + own_secrets(job(text), "a")}
+        made = {
+            (each["kind"], each["metadata"]["name"]) for each in objects(job(text), "a") + own_secrets(job(text), "a")
+        }
         assert {(each["kind"], each["metadata"]["name"]) for each in names_of(job(text), "a")} == made
         assert made <= {(each["kind"], each["metadata"]["name"]) for each in possible_names("llm", "a")}
     assert possible_names("llm", "a")[0]["kind"] == "ConfigMap"

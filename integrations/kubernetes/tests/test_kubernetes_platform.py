@@ -2,156 +2,29 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from apiserver.server import ApiServer
 from ftcore_kubernetes.adapter import KubernetesUrl
 from ftcore_kubernetes.api import Api, ApiError
 from ftcore_kubernetes.config import ApiConfig, in_pod, load
-from ftcore_kubernetes.job_file import TrainJob, parse
 from ftcore_kubernetes.manifests import QUARANTINED, objects, path_of, root
-from ftcore_kubernetes.places import by_place
 from ftcore_kubernetes.platform import KubernetesPlatform
+from ftcore_kubernetes.submit import job_view
+from kubernetes_site import NAME, SPACE, JobSite, job, led, run, started, until
 
-from ftcore import CapacityChanged, LaunchRequest, NodeEnded, NodeWarned, Occupant, PlatformEvent
+from ftcore import CapacityChanged, LaunchRequest, NodeEnded, NodeWarned, Occupant
 from ftcore.errors import Refused, Unreachable
 from ftcore.testing.platform import PlatformContract
-
-SPACE, NAME = "train", "llm"
-JOB = """
-apiVersion: ftcore.dev/v1alpha1
-kind: ElasticTrainJob
-metadata: {{name: llm}}
-spec:
-  command: [train.py]
-  replicas: {replicas}
-  minReplicas: 1
-  maxReplicas: 2000
-  quarantine: {quarantine}
-  watchNodes: true
-  store: {{url: "etcd://e1:2379"}}
-  template: {{spec: {{terminationGracePeriodSeconds: 1, containers: [{{name: train, image: train:1}}]}}}}
-"""
-
-
-def job(replicas: int = 2, quarantine: str = "avoid") -> TrainJob:
-    return parse(JOB.format(replicas=replicas, quarantine=quarantine), "job.yaml")
-
-
-class Job:
-    """A job at a server, without a master of its own."""
-
-    def __init__(self, server: ApiServer) -> None:
-        self.server = server
-        self.config = ApiConfig(url=server.url, namespace=SPACE, token=server.access.admin_token)
-        self.opened: list[KubernetesPlatform] = []
-        self.api = Api(self.config)
-
-    def open(self) -> KubernetesPlatform:
-        self.opened.append(KubernetesPlatform(KubernetesUrl(SPACE, NAME), self.config))
-        return self.opened[-1]
-
-    @property
-    def pods(self) -> list[dict[str, Any]]:
-        return [each.object for each in self.server.store.all(self.server.resource("pods"), SPACE)]
-
-    def live(self) -> dict[int, list[str]]:
-        """Names of pods that run or start, by place."""
-        running = [
-            pod for pod in self.pods if pod["status"]["phase"] in ("Pending", "Running")
-            and not pod["metadata"].get("deletionTimestamp")
-        ]  # fmt: skip
-        return {place: [pod["metadata"]["name"] for pod in pods] for place, pods in by_place(running).items()}
-
-    def names(self) -> list[str]:
-        return [name for names in self.live().values() for name in names]
-
-    def runs(self, *places: int) -> bool:
-        """Whether these places alone have a pod each, and it runs."""
-        found = [pod for pod in self.pods if pod["status"]["phase"] in ("Pending", "Running")]
-        phases = {pod["status"]["phase"] for pod in found if not pod["metadata"].get("deletionTimestamp")}
-        return sorted(self.live()) == sorted(places) and phases == {"Running"}
-
-    async def edit(self, replicas: int) -> None:
-        data = root(job(replicas), SPACE)["data"]
-        await self.api.patch(f"/api/v1/namespaces/{SPACE}/configmaps/{NAME}", {"data": data})
-
-    # -- ftcore.testing.platform.Site
-
-    async def nodes(self) -> dict[int, list[Occupant]]:
-        found: dict[int, list[Occupant]] = {}
-        for number, pod in enumerate(self.pods):
-            if pod["status"]["phase"] in ("Pending", "Running"):
-                place = pod["metadata"]["labels"]["ftcore.dev/place"]
-                ordinal = int(place) if place.isdigit() else 100 + number
-                found.setdefault(ordinal, []).append(
-                    Occupant(node=pod["metadata"]["name"], ordinal=ordinal if place.isdigit() else None)
-                )
-        return found
-
-    async def kill(self, node: Occupant) -> None:
-        self.server.cluster.end_container(SPACE, node.node, 137, "OOMKilled")
-
-    async def fill_up(self) -> None:
-        raise NotImplementedError
-
-    async def go_away(self) -> None:
-        await self.server.web.refuse()
-
-
-@contextlib.asynccontextmanager
-async def started(replicas: int = 2, quarantine: str = "avoid", **options: Any) -> AsyncIterator[Job]:
-    async with ApiServer(namespaces=[SPACE], **{"nodes": 4} | options) as server:
-        found = Job(server)
-        await found.api.create(f"/api/v1/namespaces/{SPACE}/configmaps", root(job(replicas, quarantine), SPACE))
-        try:
-            yield found
-        finally:
-            for each in found.opened:
-                await each.close()
-            await found.api.close()
-
-
-@contextlib.asynccontextmanager
-async def led(site: Job) -> AsyncIterator[list[PlatformEvent]]:
-    """A platform that is watched, as a master watches it: again whenever the API server was away."""
-    platform, told = site.open(), list[PlatformEvent]()
-
-    async def follow() -> None:
-        while True:
-            with contextlib.suppress(Unreachable):
-                async for event in platform.watch():
-                    told.append(event)
-            await asyncio.sleep(0.05)
-
-    task = asyncio.create_task(follow())
-    try:
-        yield told
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    async with asyncio.timeout(40):
-        while not condition():
-            await asyncio.sleep(0.02)
-    assert condition(), what
-
-
-def run(scenario: Any) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 90))
 
 
 class TestKubernetesContract(PlatformContract):
     """What ftcore demands of every platform."""
 
     @contextlib.asynccontextmanager
-    async def site(self) -> AsyncIterator[Job]:
+    async def site(self) -> AsyncIterator[JobSite]:
         async with started() as site:
             async with led(site):
                 await until(lambda: site.runs(0, 1), "two pods")
@@ -162,7 +35,7 @@ def test_places_are_filled_and_filled_again() -> None:
     """Each pod once; what ends is reported with its reason, and another pod follows in its place, alone."""
 
     async def scenario() -> None:
-        async with started(3) as site, led(site) as told:
+        async with started(3) as site, led(site) as events:
             await until(lambda: site.runs(0, 1, 2), "three pods")
             before = site.live()
             victim = before[1][0]
@@ -172,7 +45,7 @@ def test_places_are_filled_and_filled_again() -> None:
             after = site.live()
             assert {0: after[0], 2: after[2]} == {0: before[0], 2: before[2]}, "the others are kept"
             assert len(site.pods) == 4
-            (end,) = [each for each in told if isinstance(each, NodeEnded)]
+            (end,) = [each for each in events if isinstance(each, NodeEnded)]
             assert (end.node, end.reason) == (victim, "OOMKilled, exit code 137")
 
     run(scenario)
@@ -189,8 +62,8 @@ def test_two_masters_and_a_late_one_make_no_second_pod() -> None:
                 await until(lambda: site.runs(0, 1, 2, 3), "four pods")
                 site.server.cluster.evict(SPACE, "llm-w2")
                 await until(lambda: site.live().get(2, ["llm-w2"]) != ["llm-w2"], "its replacement")
-            async with led(site) as told:
-                await until(lambda: any(isinstance(each, NodeEnded) for each in told), "the earlier end")
+            async with led(site) as events:
+                await until(lambda: any(isinstance(each, NodeEnded) for each in events), "the earlier end")
                 assert len(site.pods) == 5
 
     run(scenario)
@@ -212,35 +85,47 @@ def test_an_order_and_a_filling_at_once_make_one_pod() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("how", ["cut", "gone", "away", "busy", "compacted-page"])
+FAULTS = {
+    "cut": [],
+    "compacted": [],
+    "away": [],
+    "expired": [{"verbs": ["watch"], "code": 410}],
+    "expired-list": [{"verbs": ["watch"], "code": 410}, {"verbs": ["list"], "code": 410}],
+    "broken": [{"verbs": ["watch"], "code": 503, "times": 3}],
+    "busy": [{"verbs": [verb], "code": 429, "retry_after_s": 1} for verb in ("watch", "list", "create")],
+}
+LISTS = {"cut": 0, "compacted": 1, "away": 1, "expired": 1, "expired-list": 2, "broken": 1, "busy": 1}
+"""How often the pods are listed again, at least: a stream that was cut is resumed without a list."""
+
+
+@pytest.mark.parametrize("how", FAULTS)
 def test_a_watch_outlives_the_api_servers_troubles(how: str) -> None:
     """Nothing is missed: the end of a pod that came meanwhile is reported, and its place filled."""
 
     async def scenario() -> None:
-        async with started(2) as site, led(site) as told:
+        async with started(2) as site, led(site) as events:
             await until(lambda: site.runs(0, 1), "two pods")
             server = site.server
+            for fault in FAULTS[how]:
+                server.faults.add(resources=["pods"], **fault)
+            before = server.calls["list", "pods"]
             if how == "away":
                 await server.web.refuse()
-            elif how == "gone":
-                server.faults.add(verbs=["watch"], resources=["pods"], code=503, times=3)
-                server.web.cut_watches()
-            elif how == "busy":
-                server.faults.add(verbs=["list", "create", "watch"], code=429, times=4, retry_after_s=1)
-                server.web.cut_watches()
+            server.web.cut_watches("pods")
             server.cluster.evict(SPACE, "llm-w0")
-            if how == "gone":
+            if how == "compacted":
                 server.store.compact()
-            if how == "cut":
-                server.web.cut_watches()
-            if how == "compacted-page":
-                server.faults.add(verbs=["list"], resources=["pods"], code=410, times=1)
-                server.web.cut_watches()
             if how == "away":
                 await asyncio.sleep(0.3)  # how long it is away; several attempts fall into it
                 await server.web.accept()
-            await until(lambda: any(isinstance(each, NodeEnded) and each.node == "llm-w0" for each in told), "its end")
+            await until(
+                lambda: any(isinstance(each, NodeEnded) and each.node == "llm-w0" for each in events), "its end"
+            )
             await until(lambda: len(site.live().get(0, [])) == 1 and len(site.pods) == 3, "its replacement")
+            lists = server.calls["list", "pods"] - before
+            assert lists >= LISTS[how] and (how != "cut" or lists == 0)
+            faults = server.faults.all()
+            assert all(each["hits"] for each in faults), faults
 
     run(scenario)
 
@@ -279,18 +164,20 @@ def test_a_dead_machine_warns_and_its_pod_may_stay() -> None:
     """Terminating for ever, while the replacement runs; when the machine is back, the old pod ends and nothing else."""
 
     async def scenario() -> None:
-        async with started(2, tolerated_s=0) as site, led(site) as told:
+        async with started(2, tolerated_s=0) as site, led(site) as events:
             await until(lambda: site.runs(0, 1), "two pods")
             machine = next(pod["spec"]["nodeName"] for pod in site.pods if pod["metadata"]["name"] == "llm-w0")
             on_it = {pod["metadata"]["name"] for pod in site.pods if pod["spec"]["nodeName"] == machine}
             site.server.cluster.lose_node(machine, power=False)
-            await until(lambda: "llm-w0" in [each.node for each in told if isinstance(each, NodeWarned)], "a warning")
+            await until(lambda: "llm-w0" in [each.node for each in events if isinstance(each, NodeWarned)], "a warning")
             await until(lambda: sorted(site.live()) == [0, 1] and not on_it & set(site.names()), "others")
             old = next(pod for pod in site.pods if pod["metadata"]["name"] == "llm-w0")
-            assert old["metadata"]["deletionTimestamp"] and not [each for each in told if isinstance(each, NodeEnded)]
+            assert old["metadata"]["deletionTimestamp"] and not [each for each in events if isinstance(each, NodeEnded)]
             before = site.live()
             site.server.cluster.regain_node(machine)
-            await until(lambda: any(isinstance(each, NodeEnded) and each.node == "llm-w0" for each in told), "its end")
+            await until(
+                lambda: any(isinstance(each, NodeEnded) and each.node == "llm-w0" for each in events), "its end"
+            )
             assert site.live() == before
 
     run(scenario)
@@ -302,11 +189,11 @@ def test_pods_that_cannot_start_are_no_capacity() -> None:
     async def scenario() -> None:
         async with started(1) as site:
             site.server.cluster.miss_image("train")
-            async with led(site) as told:
-                await until(lambda: CapacityChanged(free=0) in told, "no capacity")
+            async with led(site) as events:
+                await until(lambda: CapacityChanged(free=0) in events, "no capacity")
                 assert site.open() and await site.opened[-1].capacity() == 0
                 site.server.cluster.have_image("train")
-                await until(lambda: told[-1:] == [CapacityChanged(free=None)], "capacity")
+                await until(lambda: events[-1:] == [CapacityChanged(free=None)], "capacity")
 
     run(scenario)
 
@@ -339,15 +226,20 @@ def test_a_used_up_quota_is_a_refusal_until_it_is_raised(caplog: pytest.LogCaptu
         async with started(2) as site:
             quota = {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "1"}}}
             await site.api.create(f"/api/v1/namespaces/{SPACE}/resourcequotas", quota)
-            async with led(site) as told:
-                await until(lambda: CapacityChanged(free=0) in told, "no capacity")
+            async with led(site) as events:
+                await until(lambda: CapacityChanged(free=0) in events, "no capacity")
+                await until(lambda: "not-created" in str(site.annotations()), "the reason")
+                declined = (await job_view(site.api, NAME, SPACE)).declined
+                assert declined.startswith("place 1: the quota of the namespace is used up") and "small" in declined
                 with pytest.raises(Refused, match=r"quota of the namespace is used up.*exceeded quota: small"):
                     await site.open().launch(LaunchRequest(effect="e/1", replaces=Occupant(node="llm-w1", ordinal=1)))
                 path = f"/api/v1/namespaces/{SPACE}/resourcequotas/small"
                 await site.api.patch(path, {"spec": {"hard": {"pods": "9"}}})
                 await until(lambda: site.runs(0, 1), "both pods")
-                await until(lambda: told[-1] == CapacityChanged(free=None), "capacity")
-            assert "(quota)" in caplog.text
+                await until(lambda: events[-1] == CapacityChanged(free=None), "capacity")
+                await until(lambda: "not-created" not in str(site.annotations()), "the removal of the reason")
+            assert "place 1 is not filled: the quota" in caplog.text
+            assert (await job_view(site.api, NAME, SPACE)).declined == ""
 
     run(scenario)
 
@@ -420,12 +312,12 @@ def test_a_template_that_kubernetes_refuses_is_a_refusal() -> None:
     """With its own words; it is asked again, and nothing else is disturbed."""
 
     async def scenario() -> None:
-        async with started(1) as site, led(site) as told:
+        async with started(1) as site, led(site) as events:
             await until(lambda: site.runs(0), "a pod")
             data = root(job(2), SPACE)["data"]
             data["job.json"] = data["job.json"].replace('"train:1"', '"train:1", "ports": [{"containerPort": 0}]')
             await site.api.patch(f"/api/v1/namespaces/{SPACE}/configmaps/{NAME}", {"data": data})
-            await until(lambda: told[-1:] == [CapacityChanged(free=0)], "no capacity")
+            await until(lambda: events[-1:] == [CapacityChanged(free=0)], "no capacity")
             with pytest.raises(Refused, match=r"Kubernetes refuses the pod template: .*containerPort"):
                 await site.open().launch(LaunchRequest(effect="e/1", replaces=Occupant(node="llm-w1", ordinal=1)))
             assert site.runs(0)

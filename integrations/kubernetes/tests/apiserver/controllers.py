@@ -20,6 +20,8 @@ class Controllers:
         self.objects, self.store, self.catalog = objects, objects.store, objects.catalog
         self._work: deque[tuple[Resource, Change]] = deque()
         self._wake = asyncio.Event()
+        self._enabled = asyncio.Event()
+        self._enabled.set()
         self._uids: dict[str, tuple[Resource, tuple[str, str]]] = {}
         self._dependents: dict[str, set[str]] = defaultdict(set)
         self.store.listeners.append(self._seen)
@@ -62,12 +64,21 @@ class Controllers:
             await self._wake.wait()
             self._wake.clear()
             while self._work:
+                await self._enabled.wait()
                 resource, change = self._work.popleft()
                 try:
                     self._act(resource, change)
                 except ApiError as problem:  # the object changed or went meanwhile
                     if problem.code not in (404, 409):
                         raise
+
+    def pause(self) -> None:
+        """Do nothing until ``resume()``: a real cluster's controllers can be seconds late."""
+        self._enabled.clear()
+
+    def resume(self) -> None:
+        """Do what was left, and go on."""
+        self._enabled.set()
 
     def _act(self, resource: Resource, change: Change) -> None:
         stored, meta = change.stored, change.stored.meta

@@ -91,13 +91,13 @@ class ApiServer:
         """Begin to serve."""
         if self._tls:
             context = self._certificate()
-        controllers = Controllers(self.objects)
+        self.controllers = Controllers(self.objects)
         Quotas(self.objects)
         start_s, backoff_s, node_grace_s = self._times
         self.kubelets = Kubelets(self.objects, self._runtime(), start_s, backoff_s)
         self.kubelets.active = self.mode != "none"
         self.cluster = Cluster(self.objects, self.kubelets, node_grace_s)
-        loops = [controllers.run()]
+        loops = [self.controllers.run()]
         self.jobs = Jobs(self.objects, backoff_s) if self.mode != "none" else None
         if self.mode != "none":
             loops.append(Scheduler(self.handlers).run())
