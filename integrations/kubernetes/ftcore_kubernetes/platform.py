@@ -119,8 +119,8 @@ class KubernetesPlatform:
         if place is None:
             return False
         born = _born(old) if old is not None else ""
-        others = (pod for pod in self.pool.workers().values() if pod["metadata"]["name"] != name)
-        return any(place_of(pod) == place and is_live(pod) and _born(pod) >= born for pod in others)
+        others = (pod for pod in self.pool.of_place(place) if pod["metadata"]["name"] != name)
+        return any(is_live(pod) and _born(pod) >= born for pod in others)
 
     def _has_moved_on(self, place: int, old: KubeObject | None, name: str) -> bool:
         """Whether the place had a later pod already, whose object is gone: what follows it is filled by the watch."""
@@ -185,7 +185,9 @@ class KubernetesPlatform:
             self._reported.pop(str(change.obj["metadata"]["name"]), None)
             return [removal_of(change.obj)]
         else:
-            pods = [change.obj] if informer is self.pool.pods else []
+            # As it is now: a change that was read late must not hide the report about a later one.
+            pod = self.pool.worker(str(change.obj["metadata"]["name"])) if informer is self.pool.pods else None
+            pods = [pod] if pod is not None else []
         return [report for pod in pods if (report := self._report(pod)) is not None]
 
     def _report(self, pod: KubeObject) -> PlatformEvent | None:
@@ -243,7 +245,7 @@ class KubernetesPlatform:
             self._due[filling.effect] = now + pause_s
 
     def _has_live(self, place: int) -> bool:
-        return any(place_of(pod) == place and is_live(pod) for pod in self.pool.workers().values())
+        return any(is_live(pod) for pod in self.pool.of_place(place))
 
     async def _note(self, now: float) -> float | None:
         """Note at the config map the last pod of each place, and why places are not filled; returns the seconds until

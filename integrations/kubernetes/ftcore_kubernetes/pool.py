@@ -83,6 +83,11 @@ class WorkerPool:
         """The worker pods by name, as far as they are known; without those of an earlier job of the same name."""
         return {name: pod for name, pod in self.pods.objects.items() if self._is_own(pod)}
 
+    def worker(self, name: str) -> KubeObject | None:
+        """One of ``workers()``."""
+        pod = self.pods.objects.get(name)
+        return pod if pod is not None and self._is_own(pod) else None
+
     def _is_own(self, pod: KubeObject) -> bool:
         """Whether the job's config map owns a pod."""
         root = self.root.objects.get(self._url.name)
@@ -172,8 +177,13 @@ class WorkerPool:
 
     def with_effect(self, digest: str) -> KubeObject | None:
         """The pod that an effect has created."""
-        pods = self.workers().values()
-        return next((pod for pod in pods if pod["metadata"].get("labels", {}).get(EFFECT) == digest), None)
+        pods = self.pods.objects.values()
+        mine = (pod for pod in pods if pod["metadata"].get("labels", {}).get(EFFECT) == digest and self._is_own(pod))
+        return next(mine, None)
+
+    def of_place(self, place: int) -> list[KubeObject]:
+        """The pods of a place, without those of an earlier job."""
+        return [pod for pod in self.pods.objects.values() if place_of(pod) == place and self._is_own(pod)]
 
     async def create(self, identity: PodIdentity) -> None:
         """Create a pod, unless its effect has already created it.
