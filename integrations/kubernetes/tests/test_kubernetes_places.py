@@ -47,10 +47,11 @@ def test_a_pod_removed_while_the_api_server_is_away_is_reported_and_its_name_not
 
 
 def test_a_removal_found_by_another_request_is_reported() -> None:
-    """``capacity`` lists the pods, too, before the watch begins again."""
+    """``capacity`` lists the pods, too, before the watch begins again. The config map cannot be written meanwhile."""
 
     async def scenario() -> None:
         async with started(1) as site:
+            fault = site.server.faults.add(verbs=["patch"], resources=["configmaps"], code=403, times=None)
             async with led(site):
                 await until(lambda: site.runs(0), "a pod")
             platform = site.open()
@@ -64,7 +65,8 @@ def test_a_removal_found_by_another_request_is_reported() -> None:
                         break
             assert event == NodeEnded(node="llm-w0", reason="its pod was removed")
             await watch.aclose()  # type: ignore[attr-defined]
-            assert "llm-w0" not in site.names()
+            assert "llm-w0" not in site.names() and PLACES not in site.annotations()
+            assert site.server.faults.remove(fault)
 
     run(scenario)
 

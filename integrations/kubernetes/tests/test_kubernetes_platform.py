@@ -122,6 +122,8 @@ def test_a_watch_outlives_the_api_servers_troubles(how: str) -> None:
                 lambda: any(isinstance(each, NodeEnded) and each.node == "llm-w0" for each in events), "its end"
             )
             await until(lambda: len(site.live().get(0, [])) == 1 and len(site.pods) == 3, "its replacement")
+            if how in ("cut", "compacted", "expired", "expired-list"):
+                assert sum(isinstance(each, CapacityChanged) for each in events) == 1, "the watch has not begun again"
             lists = server.calls["list", "pods"] - before
             assert lists >= LISTS[how] and (how != "cut" or lists == 0)
             faults = server.faults.all()
