@@ -1,8 +1,9 @@
 """What all tests share: fixtures of several folders, a state home that is not the user's, and no process left behind.
 
-The folder ``tests`` is on the import path of all tests. ``XDG_RUNTIME_DIR`` is the session's mark: no test changes it,
-every process that a test starts inherits it, so a process that has it at the end was left behind. With ``-n``
-(pytest-xdist) each process is such a session of its own, with its own home and mark, and tells the first what it found.
+The folders ``tests`` and ``tests/chaos/ftrun`` are on the import path of all tests. ``XDG_RUNTIME_DIR`` is the
+session's mark: no test changes it, every process that a test starts inherits it, so a process that has it at the end
+was left behind. With ``-n`` (pytest-xdist) each process is such a session of its own, with its own home and mark, and
+tells the first what it found.
 """
 
 import os
@@ -19,7 +20,8 @@ import pytest
 
 from ftcore.timing import DEFAULT
 
-sys.path.insert(0, str(Path(__file__).parent / "tests"))
+TESTS = Path(__file__).parent / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "chaos" / "ftrun")]
 
 hypothesis.settings.register_profile("ftcore", deadline=None)  # no test judges how long something takes
 hypothesis.settings.load_profile("ftcore")

@@ -61,7 +61,8 @@ class Programs:
             for worker in living:
                 worker.send_signal(number)
             if living:
-                await asyncio.wait([asyncio.create_task(worker.wait()) for worker in living], timeout=grace_s)
+                limit_s = grace_s if number == signal.SIGTERM else None  # nothing survives SIGKILL
+                await asyncio.wait([asyncio.create_task(worker.wait()) for worker in living], timeout=limit_s)
         codes = tuple(None if was else each.returncode for was, each in zip(before, self.workers, strict=True))
         self.workers = []
         return codes

@@ -1,7 +1,8 @@
 """Saved state and global batch.
 
 ftcore saves and restores the state of this script, and the global batch is the same in every world. `register` names
-the state; `steps` yields each step; `global_batch` divides the batch over the ranks of the round.
+the state; `steps` yields each step; `global_batch` divides the batch over the ranks of the round. The random numbers
+of an evaluation change none of the training's.
 """
 
 import torch
@@ -33,7 +34,19 @@ def train(step: worker.TrainingStep) -> float:
     return total
 
 
+def evaluate() -> float:
+    """The loss on random inputs; dropout and the like then draw the same numbers as without it."""
+    states = worker.get_rng_states()
+    with torch.no_grad():
+        x = torch.rand(64, 8)
+        loss = (model(x).squeeze(1) - x.sum(1)).square().mean().item()
+    worker.set_rng_states(states)
+    return loss
+
+
 for each in job.steps(until=20):
     with each:
         last = train(each)
+    if each.number == 10:
+        print(f"loss {evaluate():.4f} on other inputs")
 print(f"loss {last:.4f} with {share.samples} of {share.size} samples on this rank")

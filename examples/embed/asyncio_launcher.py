@@ -12,7 +12,8 @@
 Everything of ftcore that it uses is public. Every process dies with the one that started it. For a real cluster, start
 the node processes by your own means, and use ``etcd://`` as the log's store.
 
-Exit codes: that of the job, as ``ftrun`` has them: 0 if it succeeded; 128 + N after signal N.
+Exit codes: that of the job in its log: 0 if it succeeded, 1 if it failed, 128 + N after signal N. (``ftrun`` ends with
+5 after SIGTERM: a later run resumes the job.) If the log has none, it is the first other than 0 of any node.
 """
 
 import argparse
@@ -27,6 +28,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import ftcore
 from ftcore.errors import FtcoreError, UsageError
@@ -320,6 +322,15 @@ def end_on_signals(agent: ftcore.Agent) -> None:
         loop.add_signal_handler(number, ended_by, number)
 
 
+async def job_exit_code(log: ftcore.EventLog, after: Any) -> int | None:
+    """The exit code of the last run in a log, behind an event; None: it has none."""
+    code = None
+    async for event in log.read(after=after):
+        if event.type == "job.finished":
+            code = int(event.data.exit_code)
+    return code
+
+
 async def launch(args: argparse.Namespace) -> int:
     """Run a process for each node until the job has ended; returns the exit code."""
     processes: dict[int, asyncio.subprocess.Process] = {}
@@ -329,7 +340,7 @@ async def launch(args: argparse.Namespace) -> int:
         signalled.append(number)
         for process in processes.values():
             if process.returncode is None:
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, forward, number)
@@ -347,9 +358,19 @@ async def launch(args: argparse.Namespace) -> int:
             name = signal.Signals(-code).name
             print(f"launcher: node-{place} was ended by {name}; restart {restarts} of it", file=sys.stderr)
 
-    with tempfile.TemporaryDirectory() as sockets:  # private, and with a path that is short enough
-        codes = await asyncio.gather(*(keep(place, sockets) for place in range(args.nodes)))
-    return next((code for code in codes if code), 0)
+    log = await ftcore.open_log(store_url(args), args.job, create=True)
+    try:
+        before = await log.last_seq()  # of earlier runs
+        with tempfile.TemporaryDirectory() as sockets:  # private, and with a path that is short enough
+            codes = await asyncio.gather(*(keep(place, sockets) for place in range(args.nodes)))
+        try:
+            code = await job_exit_code(log, before)
+        except FtcoreError as error:
+            print(f"launcher: the log does not say how the job ended: {error}", file=sys.stderr)
+            code = None
+    finally:
+        await log.close()
+    return next((code for code in codes if code), 0) if code is None else code
 
 
 def store_url(args: argparse.Namespace) -> str:

@@ -10,7 +10,7 @@
 |---|---|
 | ``POST /jobs/NAME`` | 201; 200 if this service already serves the job; 400 for a name that no job can have |
 | ``DELETE /jobs/NAME`` | 200 once its master has resigned; 404 if this service does not serve the job |
-| ``GET /health`` | 200 with each job's state; 503 while the log of one cannot be used |
+| ``GET /health`` | 200 with each job's state; 503 while one has a ``problem``, such as a log that cannot be used |
 
 Run two of them on one store, the second with ``--adopt``: it stands by for every job that has not ended, and leads it
 as soon as the first has died. Nodes find the leader through the log. All processes need the same FTCORE_TOKEN.
@@ -56,7 +56,17 @@ class ServedJob:
         """What ``/health`` shows."""
         phase = self._master.state.phase if self._master is not None else None
         leading = self._master is not None and self._master.leading
-        return {"phase": phase, "leading": leading, "done": self.task.done(), "problem": self._problem}
+        return {
+            "phase": phase,
+            "leading": leading,
+            "done": self.task.done(),
+            "problem": self._defect() or self._problem,
+        }
+
+    def _defect(self) -> str:
+        """The exception that ended the task, which no error of ftcore does; empty: none."""
+        error = self.task.exception() if self.task.done() and not self.task.cancelled() else None
+        return "" if error is None else f"{type(error).__name__}: {error}"
 
     async def _serve(self) -> None:
         pause_s = RETRY_S[0]
@@ -85,8 +95,7 @@ class ServedJob:
     async def stop(self) -> None:
         """Resign; the job goes on with another master."""
         self.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.task
+        await asyncio.wait({self.task})
 
 
 class Service:
@@ -124,22 +133,26 @@ class Service:
                 try:
                     for name in await store.jobs():
                         if name not in self.jobs and name not in self._not_mine:
-                            await self._adopt(store, name, ended)
+                            with contextlib.suppress(FtcoreError):  # of this job; the others are served
+                                await self._adopt(store, name, ended)
                 finally:
                     await store.close()
             await asyncio.sleep(ADOPT_S)
 
     async def _adopt(self, store: ftcore.LogStore, name: Any, ended: dict[str, int]) -> None:
         log = await store.open(name)
-        last, over = await log.last_seq(), False
-        if ended.get(name) != last:
+        try:
+            last, over = await log.last_seq(), False
+            if ended.get(name) == last:
+                return
             async for event in log.read(after=(await log.floor()).seq):
                 over = event.type == "job.finished" or (over and event.type != "job.submitted")
-            if over:
-                ended[name] = last
-            else:
-                self.start(name)
-        await log.close()
+        finally:
+            await log.close()
+        if over:
+            ended[name] = last
+        else:
+            self.start(name)
 
     async def answer(self, method: str, path: str) -> tuple[int, dict[str, Any]]:
         """Answer a request with a status and a JSON object."""

@@ -8,10 +8,12 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from first_event import first_event
 
 import ftcore
 
@@ -53,21 +55,13 @@ class Launched:
         found = [self.line(BEGINS) for _ in range(2)]
         return {int(each[1]): (int(each[3]), int(each[4])) for each in found}
 
-    async def events(self, kind: str) -> AsyncIterator[ftcore.Event]:
-        """The events of a type in the job's log, as they come."""
-        log = await ftcore.open_log(f"sqlite://{self.root}/log", "job")
-        try:
-            async for event in log.follow():
-                if event.type == kind:
-                    yield event
-        finally:
-            await log.close()
+    def event(self, kind: str, where: Callable[[Any], bool] = lambda data: True) -> ftcore.Event:
+        """Wait for the first event of a type in the job's log."""
+        return asyncio.run(first_event(f"sqlite://{self.root}/log", "job", kind, where=where))
 
-    async def stepped(self, round_: int) -> None:
+    def stepped(self, round_: int) -> None:
         """Wait until the master knows that the workers of a round have completed a step."""
-        async for event in self.events("workers.stepped"):
-            if getattr(event.data, "round", 0) >= round_:
-                return
+        self.event("workers.stepped", lambda data: data.round >= round_)
 
     def end(self) -> tuple[int, str, str]:
         out, err = self.process.communicate(timeout=90)
@@ -116,13 +110,13 @@ def test_the_asyncio_launcher_resumes_after_the_death_of_a_worker_and_of_a_node(
     launched.append(run)
     workers = run.begun()
     assert {first for _, first in workers.values()} == {0}
-    asyncio.run(run.stepped(1))
+    run.stepped(1)
     os.kill(workers[1][0], signal.SIGKILL)
     workers = run.begun()
     resumed = {first for _, first in workers.values()}
     assert len(resumed) == 1
     assert min(resumed) > 0
-    asyncio.run(run.stepped(2))
+    run.stepped(2)
     os.kill(parent(workers[0][0]), signal.SIGKILL)
     again = {first for _, first in run.begun().values()}
     assert len(again) == 1
@@ -142,17 +136,42 @@ def test_the_asyncio_launcher_returns_the_jobs_exit_code(launched: list[Launched
     code, out, _ = run.end()
     assert code == 1
     assert "[node-0:0] no data in /data" in out
-
-    async def failure() -> str:
-        async for event in run.events("worker.failed"):
-            return str(event.data)
-        raise AssertionError
-
-    assert "no data in /data" in asyncio.run(failure())
+    assert "no data in /data" in str(run.event("worker.failed").data)
 
 
-def test_a_signal_to_the_asyncio_launcher_stops_the_job(launched: list[Launched], tmp_path: Path) -> None:
-    """SIGTERM ends the job, with 128 + 15; no process of a worker is left, even if it ignores SIGTERM."""
+@pytest.mark.timeout(180)
+def test_the_asyncio_launcher_returns_the_jobs_exit_code_and_not_a_nodes(
+    launched: list[Launched], tmp_path: Path
+) -> None:
+    """A killed node is not started again; the job goes on with the other, and succeeds."""
+    script = tmp_path / "counts.py"
+    script.write_text(
+        "import os, time\n"
+        "from pathlib import Path\n"
+        "from ftcore import worker\n"
+        "print(f\"rank {os.environ['RANK']} of 2, process {os.getpid()}: begins after step 0\", flush=True)\n"
+        "step = 0\n"
+        "while not Path(__file__).with_name('finish').exists():\n"
+        "    step += 1\n"
+        "    worker.report(step)\n"
+        "    time.sleep(0.01)\n"
+    )
+    run = Launched(tmp_path, str(script), flags=("--min-nodes", "1", "--node-restarts", "0"))
+    launched.append(run)
+    workers = run.begun()
+    run.stepped(1)
+    os.kill(parent(workers[1][0]), signal.SIGKILL)
+    run.stepped(2)
+    (tmp_path / "finish").touch()
+    code, _, err = run.end()
+    assert code == 0, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_asyncio_launcher_stops_the_job(
+    launched: list[Launched], tmp_path: Path, number: signal.Signals
+) -> None:
+    """The job ends with 128 and the signal's number; no process of a worker is left, even if it ignores SIGTERM."""
     script = tmp_path / "waits.py"
     script.write_text(
         "import os, signal, sys, time\n"
@@ -168,9 +187,9 @@ def test_a_signal_to_the_asyncio_launcher_stops_the_job(launched: list[Launched]
     launched.append(run)
     workers = run.begun()
     workers |= {10 + node: (parent(pid), 0) for node, (pid, _) in workers.items()}
-    run.process.send_signal(signal.SIGTERM)
+    run.process.send_signal(number)
     code, out, err = run.end()
-    assert code == 143, err
+    assert code == 128 + number, err
     assert "[node-1:0] asked to end" in out
     for pid, _ in workers.values():
         wait_for_end(pid)

@@ -1,6 +1,7 @@
 """Masters embedded in a service: several jobs in one process, and another service that takes over."""
 
 import asyncio
+import importlib.util
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from first_event import first_event
 
 import ftcore
 
@@ -58,19 +60,9 @@ class Services:
         flags = ("--leadership", "never", "--store", self.store, "--job", job, "--no-preload", "--max-restarts", "9")
         return self.start("-m", "ftcore.cli.ftrun", *flags, "script.py")
 
-    async def event(self, job: str, kind: str, after: int = 0) -> ftcore.Event:
-        """The first event of a type after a place in a job's log."""
-        log = await ftcore.open_log(self.store, job, create=True)
-        try:
-            async for event in log.follow():
-                if event.type == kind and event.seq > after:
-                    return event
-        finally:
-            await log.close()
-        raise AssertionError
-
     def wait(self, job: str, kind: str, after: int = 0) -> ftcore.Event:
-        return asyncio.run(self.event(job, kind, after))
+        """Wait for the first event of a type after a place in a job's log."""
+        return asyncio.run(first_event(self.store, job, kind, after))
 
 
 def ask(port: int, method: str, path: str) -> tuple[int, dict[str, Any]]:
@@ -156,6 +148,46 @@ def test_a_service_that_is_asked_to_end_hands_its_jobs_over(made: Services) -> N
         return "master.elected" in found
 
     assert not asyncio.run(elected_again())
+
+
+def test_a_log_that_cannot_be_read_keeps_no_other_job_from_being_served(made: Services) -> None:
+    """Its file is damaged; a job whose name comes after it is adopted."""
+
+    async def create() -> None:
+        for name in ("broken", "whole"):
+            await (await ftcore.open_log(made.store, name, create=True)).close()
+
+    asyncio.run(create())
+    [file] = (made.root / "log").glob("broken*.db")
+    content = file.read_bytes()
+    file.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))  # its header is whole: the store lists it
+    _, port = made.service("--adopt")
+    health_until(port, "leading", True, "whole")
+    assert set(ask(port, "GET", "/health")[1]["jobs"]) == {"whole"}
+
+
+def test_a_job_whose_task_has_failed_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that is no error of ftcore: the job's task ends, the health says why, and the job can be stopped."""
+    spec = importlib.util.spec_from_file_location("embed_service", SERVICE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    async def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("out of descriptors")
+
+    monkeypatch.setattr(ftcore, "open_log", fail)
+
+    async def served() -> tuple[tuple[int, dict[str, Any]], tuple[int, dict[str, Any]]]:
+        service = module.Service(f"sqlite://{tmp_path}/log", str(tmp_path), ftcore.Security(token="x" * 16))
+        await service.answer("POST", "/jobs/job")
+        await asyncio.wait({service.jobs["job"].task})
+        return await service.answer("GET", "/health"), await service.answer("DELETE", "/jobs/job")
+
+    health, deleted = asyncio.run(served())
+    assert health[0] == 503
+    assert health[1]["jobs"]["job"]["problem"] == "RuntimeError: out of descriptors"
+    assert deleted[0] == 200
 
 
 def test_requests_that_make_no_sense_are_refused(made: Services) -> None:

@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import Callback
 
 import ftcore.worker as ft
 from ftcore_lightning.place import DataPlace
-from ftcore_lightning.progress import FitGenerators, FitProgress
+from ftcore_lightning.progress import FitProgress
 
 
 class FtcoreCallback(Callback):  # type: ignore[misc]
@@ -48,7 +48,8 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
         self._progress: FitProgress | None = None
         self._steps: Iterator[ft.TrainingStep] | None = None
         self._step: ft.TrainingStep | None = None
-        self._restored: FitGenerators | None = None
+        self._restored: dict[str, Any] | None = None
+        self._loader_states: list[Any] = []
         self._completed = 0
         self._seen = 0
 
@@ -57,6 +58,11 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Remember how SIGTERM was handled before Lightning."""
         self._on_term = signal.getsignal(signal.SIGTERM)
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Keep the states of loaders that Lightning's own checkpoint has."""
+        saved = checkpoint.get("loops", {}).get("fit_loop", {}).get("state_dict", {})
+        self._loader_states = saved.get("combined_loader", [])
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Register the state, and restore it."""
@@ -86,9 +92,9 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
         signal.signal(signal.SIGTERM, self._on_term)  # Lightning's handler calls a collective, also while ranks wait
         self._place = place
         if job.loaded.source:
-            self._completed, self._restored = self._step.number - 1, FitGenerators.capture()
+            self._completed, self._restored = self._step.number - 1, ft.get_rng_states()
         else:
-            place.begin()
+            place.begin(self._loader_states)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Prepare the loaders of the epoch."""
@@ -101,7 +107,7 @@ class FtcoreCallback(Callback):  # type: ignore[misc]
         """Reach the boundary of the step before this batch."""
         if self._restored is not None and self._progress is not None:
             self._progress.restore_loops()
-            self._restored.restore()
+            ft.set_rng_states(self._restored)
             self._restored, self._seen = None, trainer.global_step
         self._reach()
 

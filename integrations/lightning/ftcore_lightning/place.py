@@ -8,50 +8,14 @@ resumed with these. From all others the batches that are done are read again.
 """
 
 import itertools
-import random
-import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 
+import ftcore.worker as ft
 
-class Order(NamedTuple):
-    """States of the generators from which an order is drawn.
-
-    Args:
-        torch: of the CPU.
-        python: of ``random``.
-        numpy: of NumPy's legacy generator; None: NumPy is not in use.
-    """
-
-    torch: Any
-    python: Any
-    numpy: Any
-
-    @classmethod
-    def capture(cls) -> "Order":
-        """Return the states of now."""
-        numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
-        return cls(torch.get_rng_state(), random.getstate(), numpy)
-
-    def restore(self) -> None:
-        """Set the generators to these states."""
-        torch.set_rng_state(self.torch)
-        random.setstate(self.python)
-        if self.numpy is not None:
-            sys.modules["numpy"].random.set_state(self.numpy)
-
-    def packed(self) -> list[Any]:
-        """Return the states as a value of a checkpoint."""
-        version, words, gauss = self.python
-        return [self.torch, [version, list(words), gauss], self.numpy]
-
-    @classmethod
-    def unpacked(cls, value: list[Any]) -> "Order":
-        """Return the states from ``packed``."""
-        version, words, gauss = value[1]
-        return cls(value[0], (version, tuple(words), gauss), value[2])
+RngStates: TypeAlias = dict[str, Any]
 
 
 class ResumableSampler:
@@ -63,18 +27,18 @@ class ResumableSampler:
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
-        self._again: tuple[Order, Order] | None = None
+        self._again: tuple[RngStates, RngStates] | None = None
         self._skipped = 0
-        self.order = Order.capture()
-        """From where the last order was drawn."""
+        self.order = ft.get_rng_states()
+        """The states from which the last order was drawn."""
         self.asked = self.order
         """The states when the last batch was asked for."""
 
-    def resume(self, order: Order, asked: Order, skipped: int) -> None:
+    def resume(self, order: RngStates, asked: RngStates, skipped: int) -> None:
         """Draw an order again at the next iteration.
 
         Args:
-            order: from where it is drawn.
+            order: the states from which it is drawn.
             asked: the states when the first batch that is not left out is asked for.
             skipped: how many batches are left out.
         """
@@ -84,13 +48,13 @@ class ResumableSampler:
         again, self._again = self._again, None
         skipped, self._skipped = self._skipped, 0
         if again is not None:
-            again[0].restore()
-        self.order = self.asked = Order.capture()
+            ft.set_rng_states(again[0])
+        self.order = self.asked = ft.get_rng_states()
         for each in itertools.islice(self._sampler, skipped, None):
             if again is not None:
-                again[1].restore()
+                ft.set_rng_states(again[1])
                 again = None
-            self.asked = Order.capture()
+            self.asked = ft.get_rng_states()
             yield each
 
     def __len__(self) -> int:
@@ -109,18 +73,25 @@ class DataPlace:
 
     def __init__(self, trainer: Any) -> None:
         self._loop = trainer.fit_loop
-        self._began = Order.capture()
+        self._began = ft.get_rng_states()
         self._states: list[Any] = []
 
-    def begin(self) -> None:
-        """Begin the iteration of the first epoch again, from samplers that can be resumed."""
+    def begin(self, states: list[Any]) -> None:
+        """Begin the iteration of the first epoch again, from samplers that can be resumed.
+
+        Args:
+            states: of the loaders that have some, from a checkpoint of Lightning; empty: none was loaded.
+        """
+        combined = self._loop._combined_loader
         self.take_samplers()
-        self._loop._combined_loader.reset()  # ends worker processes of the iteration that Lightning has begun
+        self._states = states
+        combined.reset()  # ends worker processes of the iteration that Lightning has begun
+        combined._load_state_dicts(states)  # Lightning has set them, too; that iteration is over
         iter(self._loop._data_fetcher)
 
     def take_samplers(self) -> None:
         """Take the place of all samplers, and remember where an order may be drawn; before an epoch."""
-        self._began, self._states = Order.capture(), []
+        self._began, self._states = ft.get_rng_states(), []
         for loader in self._loop._combined_loader.flattened:
             name = _index_sampler(loader)
             if name and not isinstance(getattr(loader, name), ResumableSampler):
@@ -136,8 +107,8 @@ class DataPlace:
         Args:
             batches: batches of the epoch that are done.
         """
-        orders = [[sampler.order.packed(), sampler.asked.packed()] for sampler in self._samplers()]
-        return {"batches": batches, "orders": orders, "began": self._began.packed(), "loaders": self._states}
+        orders = [[sampler.order, sampler.asked] for sampler in self._samplers()]
+        return {"batches": batches, "orders": orders, "began": self._began, "loaders": self._states}
 
     def resume(self, place: dict[str, Any], epoch: int) -> None:
         """Go to a place.
@@ -153,11 +124,11 @@ class DataPlace:
         for loader in loaders:
             _set_epoch(loader, epoch)
         must_read = not all(_index_sampler(loader) or _has_state(loader) for loader in loaders)
-        Order.unpacked(place["began"]).restore()
+        ft.set_rng_states(place["began"])
         if not must_read:
             sampled = [loader for loader in loaders if _index_sampler(loader)]
             for loader, sampler, (order, asked) in zip(sampled, self._samplers(), place["orders"], strict=True):
-                sampler.resume(Order.unpacked(order), Order.unpacked(asked), _in_cycle(batches, len(loader)))
+                sampler.resume(order, asked, _in_cycle(batches, len(loader)))
             combined._load_state_dicts(place["loaders"])
         iter(fetcher)
         if must_read:

@@ -3,9 +3,8 @@
 Tensors in the state of callbacks become Python values: they are small, and differ from rank to rank.
 """
 
-import random
 import sys
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
@@ -15,38 +14,6 @@ ELEMENTS_MAX: Final = 1024
 """Largest tensor in the state of a callback."""
 
 _TENSOR: Final = "tensor of"
-
-
-class FitGenerators(NamedTuple):
-    """States of the random number generators of this process.
-
-    Args:
-        torch: of the CPU.
-        cuda: of every device; empty: CUDA is not in use.
-        python: of ``random``.
-        numpy: of NumPy's legacy generator; None: NumPy is not in use.
-    """
-
-    torch: Any
-    cuda: list[Any]
-    python: Any
-    numpy: Any
-
-    @classmethod
-    def capture(cls) -> "FitGenerators":
-        """Return the states of now."""
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
-        numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
-        return cls(torch.get_rng_state(), cuda, random.getstate(), numpy)
-
-    def restore(self) -> None:
-        """Set all generators to these states."""
-        torch.set_rng_state(self.torch)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(self.cuda)
-        random.setstate(self.python)
-        if self.numpy is not None:
-            sys.modules["numpy"].random.set_state(self.numpy)
 
 
 class FitProgress:

@@ -1,17 +1,13 @@
 """Lightning under ``ftrun``: counted steps, long phases, mishaps, pauses; resumed runs equal undisturbed ones.
 
-By default a selection; ``make long`` runs the product.
+By default a selection of the mishaps; ``make long`` runs the product.
 """
 
 import itertools
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from harness import JOBS
-from loop_checks import LONG, FrameworkRuns
+from loop_checks import FrameworkRuns, check_outside
 
 SCRIPT = Path(__file__).with_name("jobs") / "fit.py"
 WHATS = (
@@ -24,13 +20,17 @@ WHATS = (
     "early evaluation",
     "gan",
     "lbfgs",
+    "stateful",
     "stream",
     "workers",
 )
 MISHAPS = ("kill", "stop", "exception")
 SELECTED = {("accumulation evaluation save sleep", "kill"), ("gan", "exception")}
 
-cases = [case for case in itertools.product(WHATS, MISHAPS) if LONG or case in SELECTED]
+cases = [
+    pytest.param(*case, marks=[] if case in SELECTED else pytest.mark.long)
+    for case in itertools.product(WHATS, MISHAPS)
+]
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,13 @@ def test_a_pause_a_save_and_a_new_start(tmp_path: Path, runs: FrameworkRuns) -> 
     runs.check_pause_and_storage(tmp_path, {"accumulation", "evaluation", "save"})
 
 
+@pytest.mark.timeout(180)
+def test_a_mishap_after_a_start_from_a_checkpoint_of_lightning(tmp_path: Path, runs: FrameworkRuns) -> None:
+    """It is of the middle of an epoch, and has the state of a loader."""
+    saved = "out/epoch=1-step=9.ckpt"
+    runs.check_own_checkpoint(tmp_path, {"stateful", "save"}, saved, 9, "kill:12:1")
+
+
 def test_outside_ftrun_nothing_changes(tmp_path: Path) -> None:
     """The same script runs without a launcher and saves nothing of ftcore's."""
-    env = {**os.environ, "PYTHONPATH": str(JOBS)}
-    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "rank 0 own 14 14" in done.stdout and "ftcore" not in done.stderr
+    check_outside(SCRIPT, tmp_path)

@@ -1,4 +1,4 @@
-"""The platform ``ray:JOB?address=HOST:PORT&namespace=NAME`` (``ftrun --platform``), as ``launch`` writes it."""
+"""The platform ``ray:CONTROLLER?address=HOST:PORT&namespace=NAME`` (``ftrun --platform``), as ``launch`` writes it."""
 
 from urllib.parse import parse_qsl, urlencode
 
@@ -13,17 +13,17 @@ class RayUrl:
     """The parts of a URL.
 
     Args:
-        room: name of the room's actor.
+        controller: name of the controller's actor.
         address: ``host:port`` of the cluster's GCS.
-        namespace: Ray's namespace of the room.
+        namespace: Ray's namespace of it.
     """
 
-    room: str
+    controller: str
     address: str
     namespace: str
 
     def __str__(self) -> str:
-        return f"ray:{self.room}?{urlencode({'address': self.address, 'namespace': self.namespace}, safe=':')}"
+        return f"ray:{self.controller}?{urlencode({'address': self.address, 'namespace': self.namespace}, safe=':')}"
 
 
 def parse(url: str) -> RayUrl:
@@ -32,11 +32,13 @@ def parse(url: str) -> RayUrl:
     Raises:
         UsageError: it is wrong.
     """
-    room, _, query = url.partition(":")[2].partition("?")
+    controller, _, query = url.partition(":")[2].partition("?")
     options = dict(parse_qsl(query))
-    if not room or set(options) != {"address", "namespace"}:
-        raise UsageError(f"{url}: expected ray:ROOM?address=HOST:PORT&namespace=NAME, as ftcore_ray.launch writes it")
-    return RayUrl(room, options["address"], options["namespace"])
+    if not controller or set(options) != {"address", "namespace"}:
+        raise UsageError(
+            f"{url}: expected ray:CONTROLLER?address=HOST:PORT&namespace=NAME, as ftcore_ray.launch writes it"
+        )
+    return RayUrl(controller, options["address"], options["namespace"])
 
 
 def _open(url: str, job: str) -> Platform:

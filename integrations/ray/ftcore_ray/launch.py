@@ -52,7 +52,7 @@ def start(job: RayJob) -> tuple[Any, RayUrl]:
     """Start a job in the cluster to which this process is connected (``ray.init``).
 
     Returns:
-        The handle of its room, and the URL of its platform.
+        The handle of its controller, and the URL of its platform.
 
     Raises:
         UsageError: the job cannot be started so.
@@ -60,7 +60,7 @@ def start(job: RayJob) -> tuple[Any, RayUrl]:
     """
     import ray
 
-    from ftcore_ray.room import RoomOfJob
+    from ftcore_ray.controller import JobController
 
     check_job_name(job.job)
     if job.nodes < 1 or job.nproc < 1 or not job.argv:
@@ -68,29 +68,29 @@ def start(job: RayJob) -> tuple[Any, RayUrl]:
     if not ray.is_initialized():
         raise UsageError("this process is not connected to a Ray cluster: call ray.init first")
     url = RayUrl(f"{job.job}-{uuid.uuid4().hex[:6]}", ray.get_runtime_context().gcs_address, NAMESPACE)
-    arguments = (url.room, job.command(url), dict(job.env), job.cwd, job.cpus, job.gpus)
-    options: dict[str, Any] = {"name": url.room, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
-    room: Any = ray.remote(RoomOfJob).options(**options, max_concurrency=1000).remote(*arguments)
-    refused = ray.get(room.launch.remote("start", range(job.nodes)))
+    arguments = (url.controller, job.job, job.store, job.command(url), dict(job.env), job.cwd, job.cpus, job.gpus)
+    options: dict[str, Any] = {"name": url.controller, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
+    controller: Any = ray.remote(JobController).options(**options, max_concurrency=1000).remote(*arguments)
+    refused = ray.get(controller.begin.remote(range(job.nodes)))
     if refused:
-        ray.kill(room)
+        ray.kill(controller)
         raise Refused(f"job {job.job}: {refused}")
-    return room, url
+    return controller, url
 
 
-def wait(room: Any) -> int:
-    """Wait for the end of a job; returns its exit code. Ends the room."""
+def wait(controller: Any) -> int:
+    """Wait for the end of a job; returns its exit code. Ends the controller."""
     import ray
 
     try:
-        code: int = ray.get(room.over.remote())
+        code: int = ray.get(controller.over.remote())
         return code
     finally:
-        ray.get(room.close.remote())
-        ray.kill(room)
+        ray.get(controller.close.remote())
+        ray.kill(controller)
 
 
 def launch(job: RayJob) -> int:
     """Run a job in the cluster to which this process is connected, and return its exit code; see ``start``."""
-    room, _ = start(job)
-    return wait(room)
+    controller, _ = start(job)
+    return wait(controller)

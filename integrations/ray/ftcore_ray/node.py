@@ -15,7 +15,7 @@ if os.getppid() != int(sys.argv[1]):
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 NAMESPACE = "ftcore"
-"""Ray's namespace of all rooms and nodes."""
+"""Ray's namespace of all controllers and nodes."""
 KEPT = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 """Variables of Ray that a process of the cluster needs. The others describe the actor's process, not its children."""
 

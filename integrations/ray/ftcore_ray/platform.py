@@ -1,4 +1,4 @@
-"""The platform of a job in Ray: asks the job's room."""
+"""The platform of a job in Ray: asks the job's controller."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,31 +11,31 @@ from ftcore.errors import Refused, Unreachable
 from ftcore_ray.adapter import RayUrl
 
 ANSWER_S = 30.0
-"""Timeout of an answer; the room waits for nothing but the cluster's own state."""
+"""Timeout of an answer; the controller waits for nothing but the cluster's own state."""
 LOOK_S = 90.0
 """Timeout of a look, which waits up to a minute for a change."""
 
 
 class RayPlatform:
-    """``ftcore.Platform`` on the room of a URL. The process connects to the cluster with the first request."""
+    """``ftcore.Platform`` on the controller of a URL. The process connects to the cluster with the first request."""
 
     def __init__(self, url: RayUrl) -> None:
         self._url = url
         self._connecting = asyncio.Lock()
-        self._room: Any = None
+        self._controller: Any = None
 
     async def _ask(self, method: str, *arguments: object, within_s: float = ANSWER_S) -> Any:
         try:
             async with asyncio.timeout(within_s):
                 async with self._connecting:
-                    if self._room is None:
-                        self._room = await asyncio.to_thread(connect, self._url)
-                return await getattr(self._room, method).remote(*arguments)
+                    if self._controller is None:
+                        self._controller = await asyncio.to_thread(connect, self._url)
+                return await getattr(self._controller, method).remote(*arguments)
         except TimeoutError as error:
-            raise Unreachable(f"the room {self._url.room} has not answered for {within_s:g} s") from error
+            raise Unreachable(f"the controller {self._url.controller} has not answered for {within_s:g} s") from error
         except (ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError) as error:
-            self._room = None
-            raise Unreachable(f"the room {self._url.room}: {str(error).splitlines()[0]}") from error
+            self._controller = None
+            raise Unreachable(f"the controller {self._url.controller}: {str(error).splitlines()[0]}") from error
 
     async def capacity(self) -> int | None:
         """See ``ftcore.Platform``."""
@@ -44,7 +44,7 @@ class RayPlatform:
     async def launch(self, request: LaunchRequest) -> None:
         """See ``ftcore.Platform``."""
         if request.replaces is None or request.replaces.ordinal is None:
-            raise Refused("a room starts nodes only for known places")
+            raise Refused("a controller starts nodes only for known places")
         refused = await self._ask("launch", request.effect, [request.replaces.ordinal])
         if refused:
             raise Refused(refused)
@@ -68,15 +68,15 @@ class RayPlatform:
 
     async def close(self) -> None:
         """See ``ftcore.Platform``."""
-        if self._room is not None:
+        if self._controller is not None:
             await asyncio.to_thread(ray.shutdown)
 
 
 def connect(url: RayUrl) -> Any:
-    """The handle of a room; connects this process to the cluster.
+    """The handle of a controller; connects this process to the cluster.
 
     Raises:
-        ValueError: the cluster has no such room.
+        ValueError: the cluster has no such controller.
         ConnectionError: there is no cluster at the address.
     """
     if not ray.is_initialized():
@@ -87,4 +87,4 @@ def connect(url: RayUrl) -> Any:
             configure_logging=False,
             logging_level="error",
         )
-    return ray.get_actor(url.room, namespace=url.namespace)
+    return ray.get_actor(url.controller, namespace=url.namespace)

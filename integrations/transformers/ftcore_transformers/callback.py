@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from transformers import TrainerCallback
 
 import ftcore.worker as ft
-from ftcore_transformers.progress import Generators, TrainerProgress
+from ftcore_transformers.progress import TrainerProgress
 
 EPOCH_ARGUMENTS: Final = frozenset(
     {
@@ -96,7 +96,7 @@ class FtcoreTrainerCallback(TrainerCallback):  # type: ignore[misc]
         self._steps: Iterator[ft.TrainingStep] | None = None
         self._step: ft.TrainingStep | None = None
         self._resumed = False
-        self._restored: Generators | None = None
+        self._restored: dict[str, Any] | None = None
         trainer._run_epoch = functools.partial(self._run_epoch, run_epoch)
         trainer._load_rng_state = functools.partial(_unless_resumed, trainer._load_rng_state)
 
@@ -120,13 +120,13 @@ class FtcoreTrainerCallback(TrainerCallback):  # type: ignore[misc]
         )
         self._steps = job.steps(save_every=self._save_every, persist_every=self._persist_every, start=state.global_step)
         if job.loaded is not None and job.loaded.source:
-            self._resumed, self._restored = True, Generators.capture()
+            self._resumed, self._restored = True, ft.get_rng_states()
         self._step = next(self._steps)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Reach the boundary of the step before this one."""
         if self._restored is not None:
-            self._restored.restore()
+            ft.set_rng_states(self._restored)
             self._restored = None
         self._reach(state.global_step)
 
@@ -171,7 +171,10 @@ class FtcoreTrainerCallback(TrainerCallback):  # type: ignore[misc]
             given["steps_trained_in_current_epoch"] = batches
             progress.draw_order_again()
         else:
-            progress.begin_epoch(epoch, step)
+            done = 0  # steps of this epoch that are in the trainer's own checkpoint, from which it continues
+            if epoch == given["epochs_trained"] and given["resume_from_checkpoint"] is not None:
+                done = given["steps_trained_in_current_epoch"] // self._trainer.args.gradient_accumulation_steps
+            progress.begin_epoch(epoch, step - done)
         try:
             run_epoch(**given)
         except Exception as error:

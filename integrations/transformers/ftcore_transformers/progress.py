@@ -6,12 +6,12 @@ their states after the last completed step.
 """
 
 import json
-import random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import torch
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
+
+import ftcore.worker as ft
 
 FIELDS: Final = (
     "epoch",
@@ -23,40 +23,6 @@ FIELDS: Final = (
     "best_model_checkpoint",
 )
 """Fields of ``TrainerState`` that training changes, without the history."""
-
-
-class Generators(NamedTuple):
-    """States of the random number generators of this process.
-
-    Args:
-        torch: of the CPU.
-        cuda: of every device; empty: CUDA is not in use.
-        python: of ``random``.
-        numpy: of NumPy's legacy generator.
-    """
-
-    torch: Any
-    cuda: list[Any]
-    python: Any
-    numpy: Any
-
-    @classmethod
-    def capture(cls) -> "Generators":
-        """Return the states of now."""
-        import numpy
-
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
-        return cls(torch.get_rng_state(), cuda, random.getstate(), numpy.random.get_state())
-
-    def restore(self) -> None:
-        """Set all generators to these states."""
-        import numpy
-
-        torch.set_rng_state(self.torch)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(self.cuda)
-        random.setstate(self.python)
-        numpy.random.set_state(self.numpy)
 
 
 class TrainerProgress:
@@ -71,8 +37,7 @@ class TrainerProgress:
         self.epoch = 0
         self.epoch_began = 0
         self.stopped_early = False
-        self._order_torch: Any = torch.get_rng_state()
-        self._order_python: Any = random.getstate()
+        self._order = ft.get_rng_states()
         self._history: tuple[int, str] = (-1, "[]")
         self._ranks = trainer.args.world_size
 
@@ -84,18 +49,16 @@ class TrainerProgress:
             step: completed steps before its first one.
         """
         self.epoch, self.epoch_began = epoch, step
-        self._order_torch, self._order_python = torch.get_rng_state(), random.getstate()
+        self._order = ft.get_rng_states()
 
     def draw_order_again(self) -> None:
         """Set the generators to the states from which the order of the epoch was drawn."""
-        torch.set_rng_state(self._order_torch)
-        random.setstate(self._order_python)
+        ft.set_rng_states(self._order)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress as Python values."""
         trainer = self._trainer
         state = trainer.state
-        version, words, gauss = self._order_python
         return {
             "state": {name: getattr(state, name) for name in FIELDS},
             "history": self._history_text(state.log_history),
@@ -104,7 +67,7 @@ class TrainerProgress:
             "stopped": trainer.control.should_training_stop and state.global_step < state.max_steps,
             "callbacks": [[type(each).__name__, each.state()["attributes"]] for each in self._stateful()],
             "place": [self.epoch, self.epoch_began, self._ranks],
-            "order": {"torch": self._order_torch, "python": [version, list(words), gauss]},
+            "order": self._order,
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -123,8 +86,7 @@ class TrainerProgress:
         self.epoch, began, ranks = saved["place"]
         steps = (trainer.state.global_step - began) * ranks // self._ranks  # of the same number of samples
         self.epoch_began = trainer.state.global_step - steps
-        version, words, gauss = saved["order"]["python"]
-        self._order_torch, self._order_python = saved["order"]["torch"], (version, tuple(words), gauss)
+        self._order = saved["order"]
 
     def _stateful(self) -> list[TrainerCallback]:
         """The callbacks with a state of their own, such as early stopping."""

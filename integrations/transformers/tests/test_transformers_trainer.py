@@ -1,25 +1,24 @@
 """A ``Trainer`` under ``ftrun``: counted steps, long phases, mishaps, pauses; resumed runs equal undisturbed ones.
 
-By default a selection; ``make long`` runs the product.
+By default a selection of the mishaps; ``make long`` runs the product.
 """
 
 import itertools
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import ftcore_transformers
 import pytest
-from harness import JOBS
-from loop_checks import LONG, FrameworkRuns
+from loop_checks import FrameworkRuns, check_outside
 
 SCRIPT = Path(__file__).with_name("jobs") / "trainer.py"
 WHATS = ("", "accumulation evaluation save sleep", "accumulation", "compile", "evaluation", "save")
 MISHAPS = ("kill", "stop", "exception")
 SELECTED = {("accumulation evaluation save sleep", "kill")}
 
-cases = [case for case in itertools.product(WHATS, MISHAPS) if LONG or case in SELECTED]
+cases = [
+    pytest.param(*case, marks=[] if case in SELECTED else pytest.mark.long)
+    for case in itertools.product(WHATS, MISHAPS)
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +42,16 @@ def test_a_pause_a_save_and_a_new_start(tmp_path: Path, runs: FrameworkRuns) -> 
     runs.check_pause_and_storage(tmp_path, {"accumulation", "evaluation", "save"})
 
 
+@pytest.mark.timeout(180)
+def test_a_mishap_after_a_start_from_a_checkpoint_of_the_trainer(tmp_path: Path, runs: FrameworkRuns) -> None:
+    """It is of the middle of an epoch, in which the mishap comes, too: no sample is trained twice."""
+    what = {"accumulation", "evaluation", "save"}
+    runs.check_own_checkpoint(tmp_path, what, "out/checkpoint-7", 7, "kill:10:1")
+
+
 def test_outside_ftrun_nothing_changes(tmp_path: Path) -> None:
     """The same script runs without a launcher and saves nothing of ftcore's."""
-    env = {**os.environ, "PYTHONPATH": str(JOBS)}
-    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "rank 0 own 14 14" in done.stdout and "ftcore" not in done.stderr
+    check_outside(SCRIPT, tmp_path)
 
 
 def test_another_training_loop_is_refused() -> None:

@@ -2,13 +2,16 @@
 
 import os
 import re
+import shutil
+import subprocess
+import sys
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 from harness import JOBS, Ftrun, Run, ftrun, wait_until
 from test_ftrun_operator import ask
 
-LONG = os.environ.get("FTCORE_LONG_TESTS") == "1"
 TIMING = {"hang_look_s": 1.0}
 """Agents look at workers without progress after a second, so a phase of three seconds is looked at, and must go on."""
 
@@ -38,16 +41,31 @@ def weights(run: Run) -> str:
     return str(first)
 
 
-def check_counts(run: Run) -> None:
-    """The script's own steps, in all and of the last process, are those that ftcore counted."""
-    lines = re.findall(r"rank \d own (\d+) (\d+) counted (\d+) (\d+)", run.stdout())
+def check_counts(run: Run, *, numbered: bool = True) -> None:
+    """The script's own steps are those that ftcore counted.
+
+    Args:
+        run: the run.
+        numbered: ftcore knows the number of the last step, from the script's reports or the optimizer's state; else it
+            only counts the steps of each process.
+    """
+    lines = re.findall(r"rank \d own (\d+) (\d+) counted (\d+|-) (\d+)", run.stdout())
     assert len(lines) == 2
     for own, here, counted, counted_here in lines:
-        assert (own, here) == (counted, counted_here)
+        assert (counted, counted_here) == (own if numbered else "-", here)
+
+
+def check_outside(script: Path, root: Path) -> None:
+    """A framework's script runs without a launcher, and nothing of ftcore is said or saved."""
+    env = {**os.environ, "PYTHONPATH": str(JOBS)}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=root, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 own 14 14" in done.stdout
+    assert "ftcore" not in done.stderr
 
 
 class FrameworkRuns:
-    """Runs of a framework's script, and those to which nothing happens, as far as they were needed.
+    """Runs of a framework's script, whose steps its callback reports, and those to which nothing happens, as needed.
 
     Args:
         script: the script.
@@ -62,13 +80,16 @@ class FrameworkRuns:
         """Weights and losses of a run with these arguments."""
         key = frozenset(what - {"sleep"})
         if key not in self._undisturbed:
-            with ftrun(self._root / "-".join(["undisturbed", *sorted(key)]), timing=TIMING) as job:
+            with ftrun(self._undisturbed_at(key), timing=TIMING) as job:
                 run = start(job, self._script, *sorted(key))
                 assert run.end() == 0
                 check_counts(run)
                 assert "ftcore: the last checkpoint" not in run.stderr(), "without --checkpoints none is written"
                 self._undisturbed[key] = weights(run), losses(job)
         return self._undisturbed[key]
+
+    def _undisturbed_at(self, what: Collection[str]) -> Path:
+        return self._root / "-".join(["undisturbed", *sorted(what)])
 
     def check_mishap(self, root: Path, what: set[str], mishap: str) -> None:
         """A run with a mishap ends as one without, and has one restart."""
@@ -80,6 +101,29 @@ class FrameworkRuns:
             assert len(job.of("world.formed")) == 2, "one restart, for the mishap"
             assert job.of("world.formed")[-1].data.resume.source == "memory"
             assert (weights(run), losses(job)) == expected
+
+    def check_own_checkpoint(self, root: Path, what: set[str], saved: str, step: int, mishap: str) -> None:
+        """A run that continues from a checkpoint of the framework has a mishap, and ends as one without.
+
+        Args:
+            root: a directory.
+            what: the script's arguments, with which it writes such a checkpoint.
+            saved: the checkpoint's path.
+            step: its step.
+            mishap: a later one.
+        """
+        digest, expected = self.undisturbed(what)
+        with ftrun(root, timing=TIMING) as job:
+            source, target = self._undisturbed_at(what) / "cwd" / saved, job.cwd / saved
+            target.parent.mkdir(parents=True)
+            (shutil.copytree if source.is_dir() else shutil.copy2)(source, target)
+            job.env["RESUME"] = saved
+            run = start(job, self._script, *sorted(what), mishap=mishap)
+            assert run.end() == 0
+            check_counts(run)
+            assert job.of("world.formed")[-1].data.resume.source == "memory"
+            assert losses(job) == {key: each for key, each in expected.items() if key[1] > step}
+            assert weights(run) == digest
 
     def check_pause_and_storage(self, root: Path, what: set[str]) -> None:
         """A job is paused, saves on request, is stopped, and the same command continues from storage."""

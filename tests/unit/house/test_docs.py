@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from signatures import API
 
 from ftcore import worker
 from ftcore.cli import ctl_parser, options
@@ -21,14 +22,24 @@ ROOT = Path(__file__).parents[3]
 PAGES = sorted(
     path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")) if path.is_file()
 )
-LINKING = [*PAGES, *sorted(path for part in ("tests", "benchmarks") for path in ROOT.glob(f"{part}/**/*.md"))]
-API = re.compile(r"^<!-- api: (\S+)((?: \w+)*) -->$", re.MULTILINE)
+PACKAGES = sorted(ROOT.glob("integrations/*/README.md"))
+"""Pages of packages that add commands and platforms; their Python is a part of a script."""
+LINKING = [
+    *PAGES,
+    *PACKAGES,
+    *sorted(path for part in ("tests", "benchmarks") for path in ROOT.glob(f"{part}/**/*.md")),
+]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]+")
-FOREIGN_FLAGS = {"--check", "--user", "--version"}
-"""Flags of other programs that the documentation may name."""
+FOREIGN_FLAGS = {
+    "examples/frameworks/README.md": "--cpu --gradient_accumulation_steps --mixed_precision --num_machines "
+    "--num_processes --use_deepspeed --use_fsdp",  # accelerate launch
+    "integrations/slurm/README.md": "--dir --lead --no-drain --requeues --sbatch "  # ftctl slurm
+    "--no-kill --ntasks-per-node --signal",  # Slurm's own
+}
+"""Flags of other programs that a page names."""
 QUICK = (
     "import sys, time; time.sleep = lambda seconds: None; path = sys.argv[1]; "
     "exec(compile(open(path).read(), path, 'exec'), {'__name__': '__main__'})"
@@ -85,17 +96,23 @@ def test_command_parses(page: str, line: str) -> None:
         pytest.fail(f"{page}: {line}: {said.getvalue()}")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "reference" not in page.parts], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [page for page in (*PAGES, *PACKAGES) if "reference" not in page.parts],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_flags_exist(page: Path) -> None:
-    """Every flag named in code on a page is a flag of ftrun or ftctl, but for a few of other programs."""
+    """Every flag named in code on a page is a flag of ftrun or ftctl, but for those of other programs."""
     known = options.build_parser().format_help() + ctl_parser.build_parser("0").format_help()
     known += "".join(command.format_help() for command in _ftctl_commands())
-    text = page.read_text()
-    of_others = re.compile(r"^\| `accelerate launch` \|.*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)  # its table
-    text = of_others.sub("", BLOCK.sub("", text))
-    code = [inline for inline in CODE.findall(text) if not inline.startswith(("pip", "git", "python "))]
+    foreign = set(FOREIGN_FLAGS.get(str(page.relative_to(ROOT)), "").split())
+    code = [
+        inline
+        for inline in CODE.findall(BLOCK.sub("", page.read_text()))
+        if not inline.startswith(("pip", "git", "python "))
+    ]
     named = {flag for part in code for flag in FLAG.findall(part)}
-    assert named - set(FLAG.findall(known)) <= FOREIGN_FLAGS
+    assert named - set(FLAG.findall(known)) <= foreign
 
 
 def _ftctl_commands() -> Iterator["ctl_parser.argparse.ArgumentParser"]:
@@ -123,7 +140,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, *PACKAGES], ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_exist(page: Path) -> None:
     """Every path of a Python file that a page names exists in the root or the package, or is patched there."""
     text = page.read_text()
@@ -143,7 +160,7 @@ def test_make_targets_exist() -> None:
     """Every ``make TARGET`` in the documentation is a target of the Makefile, and ``make help`` lists it."""
     targets = set(re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set()
-    for page in PAGES:
+    for page in (*PAGES, *PACKAGES):
         text = page.read_text()
         named |= set(re.findall(r"`make ([a-z]+)", text)) | set(re.findall(r"^make ([a-z]+)", text, re.MULTILINE))
     assert named <= targets

@@ -2,8 +2,8 @@
 
 ``accumulation``, ``compile``, ``evaluation``, ``save`` (a ``ModelCheckpoint``), ``gan`` (two optimizers, manual
 optimization), ``lbfgs`` (a closure that the optimizer calls several times), ``workers`` (a loader with processes),
-``stream`` (a dataset without a length), ``early`` (it stops early). ``sleep`` lets evaluation and save take three
-seconds on rank 0.
+``stream`` (a dataset without a length), ``stateful`` (a loader with ``load_state_dict``), ``early`` (it stops early).
+``sleep`` lets evaluation and save take three seconds on rank 0. ``RESUME`` is a checkpoint of Lightning.
 """
 
 import hashlib
@@ -41,9 +41,36 @@ class Stream(IterableDataset):
             yield x, torch.tensor([float(number % 5)])
 
 
+class Stateful:
+    """A loader whose next iteration begins where a loaded state says, and else with the first batch."""
+
+    def __init__(self) -> None:
+        self.batches = self.loaded = 0
+
+    def __len__(self) -> int:
+        return 6 * EACH
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        self.batches, self.loaded = self.loaded % len(self), 0
+        return self.read()
+
+    def read(self):  # type: ignore[no-untyped-def]
+        while self.batches < len(self):
+            numbers = torch.arange(4.0) + 4 * self.batches + 1000 * int(os.environ.get("RANK", "0"))
+            self.batches += 1
+            yield torch.sin(numbers[:, None] * torch.arange(1.0, 9.0)), torch.cos(numbers[:, None])
+
+    def state_dict(self) -> dict[str, int]:
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.loaded = state["batches"]
+
+
 def net() -> torch.nn.Module:
+    dropout = 0.0 if "stateful" in WHAT else 0.2  # a checkpoint of Lightning has no states of generators
     return torch.nn.Sequential(
-        torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 1)
+        torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(dropout), torch.nn.Linear(32, 1)
     )
 
 
@@ -132,10 +159,13 @@ trainer = pl.Trainer(
 module = Module()
 if "stream" in WHAT:
     train = DataLoader(Stream(), batch_size=4)
+elif "stateful" in WHAT:
+    train = Stateful()
 else:
     workers = 2 if "workers" in WHAT else 0
     train = DataLoader(Points(), batch_size=4, shuffle=True, num_workers=workers)
-trainer.fit(torch.compile(module) if "compile" in WHAT else module, train, DataLoader(Points(), batch_size=4))
+fitted, validation = torch.compile(module) if "compile" in WHAT else module, DataLoader(Points(), batch_size=4)
+trainer.fit(fitted, train, validation, ckpt_path=os.environ.get("RESUME"))
 compare(watching.step_of(trainer), watching.step_of(trainer) - watching.began)
 weights = b"".join(p.detach().contiguous().numpy().tobytes() for p in module.parameters())
 print(f"ends with {hashlib.sha256(weights).hexdigest()[:16]}", flush=True)

@@ -1,7 +1,7 @@
 """A tiny training with ``Trainer``; the arguments name what it does.
 
 ``accumulation``, ``compile``, ``evaluation``, ``save``.
-``sleep`` lets the evaluation and the save take three seconds on rank 0.
+``sleep`` lets the evaluation and the save take three seconds on rank 0. ``RESUME`` is a checkpoint of the trainer.
 """
 
 import hashlib
@@ -80,7 +80,7 @@ args = TrainingArguments(
 watching = Watching()
 trainer = Trainer(model=Net(), args=args, train_dataset=Points(), eval_dataset=Points(), callbacks=[watching])
 ftcore_transformers.attach(trainer)
-trainer.train()
+trainer.train(resume_from_checkpoint=os.environ.get("RESUME"))
 compare(trainer.state.global_step, trainer.state.global_step - watching.began)
 weights = b"".join(p.detach().contiguous().numpy().tobytes() for p in trainer.model.parameters())
 print(f"ends with {hashlib.sha256(weights).hexdigest()[:16]}", flush=True)

@@ -18,7 +18,6 @@ The argument is the loop:
 ``evaluation`` and ``save`` as a further argument: three seconds on rank 0 after step 4 or 5, in which the others wait.
 """
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -275,9 +274,8 @@ while step < STEPS:
     step += 1
     record(step, loop.step_of(step).item())
     if "evaluation" in PHASES and step == 4:
-        with torch.no_grad(), contextlib.suppress(StopIteration):
-            if RANK == 0:
-                time.sleep(3)
+        if RANK == 0:
+            time.sleep(3)
         dist.barrier()
     if step % SAVE_EVERY == 0:
         if "save" in PHASES and step == 5 and RANK == 0:

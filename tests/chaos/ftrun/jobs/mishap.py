@@ -47,10 +47,12 @@ def record(step: int, loss: float) -> None:
 def compare(step: int, here: int) -> None:
     """Print the script's own step and the steps that this process made, and what ftcore counted of both.
 
+    A dash is printed where ftcore does not know the number of the last step.
+
     Args:
         step: the script's own number of the last step.
         here: steps of this process.
     """
     counted = progress()
-    number = counted._step if counted._absolute else step
+    number = counted._step if counted._absolute else "-"
     print(f"rank {RANK} own {step} {here} counted {number} {counted._steps}", flush=True)
