@@ -73,45 +73,45 @@ async def serve(namespace: str, config: ApiConfig) -> None:
 
 @kopf.on.create(RESOURCE)
 @kopf.on.resume(RESOURCE)
-async def created(body: Any, memo: Any, patch: Any, namespace: Any, **_: Any) -> None:
+async def created(body: Any, memo: Any, namespace: Any, **_: Any) -> None:
     """Submit the job."""
-    await _submit(body, memo, patch, namespace)
+    await _submit(body, memo.api, namespace)
 
 
-async def _submit(body: Mapping[str, Any], memo: OperatorParts, patch: kopf.Patch, namespace: str) -> None:
-    job = _read(body, patch)
+async def _submit(body: Mapping[str, Any], api: Api, namespace: str) -> None:
+    job = await _read(body, api)
     if job is None:
         return
     owner = owner_of({"apiVersion": API_VERSION, "kind": KIND, "metadata": body["metadata"]})
     owner |= {"controller": True, "blockOwnerDeletion": True}
     try:
-        running = await submitted_job(memo.api, job.name, namespace, owner["uid"])
+        running = await submitted_job(api, job.name, namespace, owner["uid"])
         if running is not None and running.spec != job.spec:
-            await _edit(memo.api, running, job, namespace, patch, body)
+            await _edit(api, running, job, namespace, body)
             return
-        await submit(memo.api, job, namespace, owner)
+        await submit(api, job, namespace, owner)
     except Refused as error:
-        _accept(patch, body, "False", "Declined", str(error))
+        await _accept(api, body, "False", "Declined", str(error))
         raise kopf.TemporaryError(str(error), delay=RETRY_S) from error
     except Unreachable as error:
         raise _later(error) from error
-    _accept(patch, body, "True", "Submitted", "the job's objects are created")
+    await _accept(api, body, "True", "Submitted", "the job's objects are created")
 
 
 @kopf.on.update(RESOURCE, field="spec")
-async def edited(body: Any, memo: Any, patch: Any, namespace: Any, **_: Any) -> None:
+async def edited(body: Any, memo: Any, namespace: Any, **_: Any) -> None:
     """Apply an edit, or say why not."""
-    job = _read(body, patch)
+    job = await _read(body, memo.api)
     if job is None:
         return
     try:
         running = await submitted_job(memo.api, job.name, namespace, str(body["metadata"]["uid"]))
         if running is None:
-            await _submit(body, memo, patch, namespace)
+            await _submit(body, memo.api, namespace)
         else:
-            await _edit(memo.api, running, job, namespace, patch, body)
+            await _edit(memo.api, running, job, namespace, body)
     except Refused as error:
-        _accept(patch, body, "False", "Declined", str(error))
+        await _accept(memo.api, body, "False", "Declined", str(error))
         raise _later(error) from error
     except Unreachable as error:
         raise _later(error) from error
@@ -184,21 +184,19 @@ def status_of(pods: list[dict[str, Any]], ended: list[str]) -> dict[str, Any]:
     return {"phase": phase, "ready": ready, "replicas": len(live), "message": "; ".join(waiting)[:500]}
 
 
-def _read(body: Mapping[str, Any], patch: kopf.Patch) -> TrainJob | None:
+async def _read(body: Mapping[str, Any], api: Api) -> TrainJob | None:
     try:
         return of_object({"metadata": dict(body["metadata"]), "spec": _plain(body.get("spec"))})
     except UsageError as error:
-        _accept(patch, body, "False", "Invalid", str(error))
+        await _accept(api, body, "False", "Invalid", str(error))
         return None
 
 
-async def _edit(
-    api: Api, running: TrainJob, job: TrainJob, namespace: str, patch: kopf.Patch, body: Mapping[str, Any]
-) -> None:
+async def _edit(api: Api, running: TrainJob, job: TrainJob, namespace: str, body: Mapping[str, Any]) -> None:
     """Apply the edit of a submitted job as a whole, or refuse it as a whole."""
     if problems := refused_edits(running.spec, job.spec):
         text = "cannot change while the job runs; delete the job and create it again: " + "; ".join(problems)
-        _accept(patch, body, "False", "EditRefused", text)
+        await _accept(api, body, "False", "EditRefused", text)
         return
     if running.spec != job.spec:
         data = root(job, namespace)["data"]
@@ -206,17 +204,35 @@ async def _edit(
             await api.patch(f"/api/v1/namespaces/{namespace}/configmaps/{job.name}", {"data": data})
         except ApiError as error:
             raise refused(error) from error
-    _accept(patch, body, "True", "EditApplied", f"replicas: {job.spec.replicas}")
+    await _accept(api, body, "True", "EditApplied", f"replicas: {job.spec.replicas}")
 
 
-def _accept(patch: kopf.Patch, body: Mapping[str, Any], status: str, reason: str, message: str) -> None:
-    """Write the condition ``Accepted``."""
-    before = [dict(each) for each in (body.get("status") or {}).get("conditions") or () if each["type"] != "Accepted"]
-    mine = {"type": "Accepted", "status": status, "reason": reason, "message": message[:1000]}
-    patch.status["conditions"] = [*before, mine]
-    patch.status["observedGeneration"] = body["metadata"].get("generation", 0)
-    if status == "False":
-        patch.status["message"] = message[:500]
+async def _accept(api: Api, body: Mapping[str, Any], status: str, reason: str, message: str) -> None:
+    """Write the condition ``Accepted`` of the resource as this handler has seen it.
+
+    A later generation has an answer of its own, perhaps of another operator, and it stays.
+    """
+    meta = body["metadata"]
+    path = f"/apis/{GROUP}/{VERSION}/namespaces/{meta['namespace']}/{PLURAL}/{meta['name']}"
+    accepted = {"type": "Accepted", "status": status, "reason": reason, "message": message[:1000]}
+    while True:
+        try:
+            now = await api.get(path)
+            if now["metadata"]["uid"] != meta["uid"] or now["metadata"]["generation"] > meta["generation"]:
+                return
+            known = (now.get("status") or {}).get("conditions") or ()
+            written = {
+                "conditions": [*(each for each in known if each["type"] != "Accepted"), accepted],
+                "observedGeneration": meta["generation"],
+            } | ({"message": message[:500]} if status == "False" else {})
+            version = {"resourceVersion": now["metadata"]["resourceVersion"]}
+            await api.patch(f"{path}/status", {"metadata": version, "status": written})
+        except ApiError as error:
+            if error.code == 409:  # changed meanwhile
+                continue
+            if error.code != 404:
+                raise refused(error) from error
+        return
 
 
 def _plain(found: Any) -> Any:
