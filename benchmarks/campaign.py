@@ -21,8 +21,8 @@ from ftcore.events.envelope import Event
 from ftcore.events.incident import IncidentOpened
 from ftcore.events.registry import Kind
 from ftcore.policies.file.config import parse
+from ftcore.replay.spans import PRODUCTIVE
 from ftcore.sim.campaign.simulate import CampaignRequest, expected_ettr, interval95, simulate
-from ftcore.sim.campaign.training import PRODUCTIVE
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
 from ftcore.sim.trace import Trace, TraceFault

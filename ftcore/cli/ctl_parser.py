@@ -160,6 +160,15 @@ def _add_incidents(commands: Any) -> None:
         "ftctl explain\nftctl explain i2\nftctl explain i2 --format json | jq .failures[0]",
     )
     explain.add_argument("incident", nargs="?", metavar="INCIDENT", help="incident id, as i2; default: the newest")
+    goodput = _reading(
+        commands,
+        "goodput",
+        "Show what the time of a job was used for: training, checkpoints, and each phase of recovery, by cause, by "
+        "incident and by node. The uses add up to the wall time.",
+        "ftctl goodput\nftctl goodput --price 2.50\nftctl goodput --format json | jq .seconds_by_use",
+    )
+    goodput.add_argument("--price", type=positive, metavar="MONEY", help="money per GPU-hour; a worker counts as a GPU")
+    goodput.add_argument("--nodes", action="store_true", help="list every node")
 
 
 def _add_checkpoints(commands: Any) -> None:

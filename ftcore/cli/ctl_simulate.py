@@ -17,10 +17,10 @@ from ftcore.ids import JobName
 from ftcore.logs.archive import ArchiveWriter
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile, same_file
 from ftcore.policies.assumed import assumption_note, read_assumed
+from ftcore.replay.spans import PRODUCTIVE, USES
 from ftcore.sim.campaign.plot import plot
 from ftcore.sim.campaign.simulate import CampaignRequest, CampaignResult, check, interval95, simulate
 from ftcore.sim.campaign.tally import SimulatedIncident
-from ftcore.sim.campaign.training import CAUSES, PRODUCTIVE
 from ftcore.sim.campaign.wheel import Sink
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import profile
@@ -235,7 +235,7 @@ def _print(outcome: CampaignResult, goodputs: list[float]) -> None:
     out.print()
     total = sum(outcome.ledger.values())
     rows = table("", "CAUSE", "SHARE", "NODE-HOURS", right=("SHARE", "NODE-HOURS"))
-    for cause in CAUSES:
+    for cause in USES:
         value = outcome.ledger[cause]
         name = "goodput" if cause == PRODUCTIVE else cause
         rows.add_row("", name, f"{value / total:.2%}", f"{value / 3600:,.1f}")

@@ -29,6 +29,7 @@ _COMMANDS = {
     "events": "ctl_events.events",
     "incidents": "ctl_incidents.incidents",
     "explain": "ctl_incidents.explain",
+    "goodput": "ctl_goodput.run",
     "replay": "ctl_replay.replay",
     "export": "ctl_replay.export_log",
     "observe": "ctl_observe.observe",

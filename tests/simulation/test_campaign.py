@@ -9,9 +9,9 @@ from reproduced import assert_reproduced
 
 from ftcore.events.envelope import Event
 from ftcore.policies.file.config import default_chain, parse
+from ftcore.replay.spans import USES
 from ftcore.replay.verify import verify
 from ftcore.sim.campaign.simulate import CampaignRequest, CampaignResult, expected_ettr, faults_of, interval95, simulate
-from ftcore.sim.campaign.training import CAUSES
 from ftcore.sim.cost import Costs
 from ftcore.sim.profiles import PROFILES, profile
 from ftcore.sim.trace import Trace, TraceFault
@@ -88,7 +88,7 @@ def test_a_restart_takes_as_long_as_it_was_given(restart: float) -> None:
     """A restart given as one figure takes exactly that time from the fault until training resumes, in one attempt."""
     trace = Trace(source="trace", faults=(TraceFault(time_s=40_000.0, node=1, kind="killed"),), nodes=4)
     outcome = simulate(CampaignRequest(nodes=4, days=1, trace=trace, costs=Costs().with_restart(restart)))
-    away = sum(outcome.ledger[cause] for cause in ("detect", "decide", "restart", "load", "idle"))
+    away = sum(outcome.ledger[cause] for cause in ("detect", "decide", "stop", "rendezvous", "start", "load", "idle"))
     assert away == pytest.approx(4 * restart, abs=1e-3)
     assert outcome.tally.policies["process_restart"].taken == 1
 
@@ -157,7 +157,7 @@ def test_a_profiles_mix_comes_out() -> None:
 def test_every_node_second_has_one_cause(name: str) -> None:
     """The causes add up to nodes times time, none is negative, and there is no violation."""
     outcome = simulate(small(name, days=20.0))
-    assert set(outcome.ledger) == set(CAUSES)
+    assert set(outcome.ledger) == set(USES)
     assert sum(outcome.ledger.values()) == pytest.approx(32 * 20 * DAY, rel=1e-9)
     assert min(outcome.ledger.values()) >= 0
     assert outcome.tally.violations() == []

@@ -38,7 +38,7 @@ from ftcore.commands import (
     StopWorkers,
 )
 from ftcore.events.action import ActionOrdered
-from ftcore.events.checkpoint import CheckpointCommitted
+from ftcore.events.checkpoint import CheckpointCommitted, StateLoaded
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobFinished, JobProgressed, JobRolledBack, JobSubmitted
@@ -49,6 +49,7 @@ from ftcore.ids import SECOND, seconds
 from ftcore.sim.campaign.machines import CampaignConfig, MachineWheel
 from ftcore.sim.campaign.nodes import SimNode
 from ftcore.sim.campaign.training import Training
+from ftcore.sim.campaign.uses import lost_use
 from ftcore.sim.campaign.wheel import Sink
 from ftcore.sim.cost import DETECTIONS
 from ftcore.sim.evidence import JOIN, KINDS, FaultKind, fact_of
@@ -153,24 +154,7 @@ class Campaign(MachineWheel):
         if self.training.under_way:
             self.training.train(passed)
         else:
-            self.training.book(self._lost_time_cause(), passed)
-
-    def _lost_time_cause(self) -> str:
-        """The cause to which time without training is booked."""
-        state = self.state
-        phase = str(state.phase)
-        if state.phase in ENDED or phase in ("assembling", "stuck"):
-            return "idle"
-        if phase == "paused":
-            return "paused"
-        if phase == "forming":
-            missing = state.rounds.planned is not None and len(state.membership.places) < state.rounds.planned.want
-            return "idle" if missing else "restart"
-        if state.incident is None:
-            return "detect" if self.hit is not None else "restart"
-        if state.incident.plan is None:
-            return "decide"
-        return "load" if self._loading else "restart"
+            self.training.book(lost_use(self.state, hit=self.hit is not None, loading=self._loading), passed)
 
     def _decided(self, event: Event) -> None:
         data = event.data
@@ -364,7 +348,8 @@ class Campaign(MachineWheel):
         self._resume_from = "checkpoint"
         epoch = self._epoch
         load = costs["load_memory" if in_memory else "load"]
-        self._after(load, lambda: self._loaded(epoch))
+        source = "memory" if in_memory else "storage"
+        self._after(load, lambda: self._loaded(epoch, load, source))
         self._after(load + costs["warm_up"], lambda: self._resume(epoch))
         for member in world.members:
             node = self._nodes[member.node]
@@ -383,9 +368,25 @@ class Campaign(MachineWheel):
 
         self._after(delay, recur)
 
-    def _loaded(self, epoch: int) -> None:
-        if self._epoch == epoch:
-            self._loading = False
+    def _loaded(self, epoch: int, seconds_: float, source: str) -> None:
+        """The state is loaded; one member reports it, for all."""
+        world = self.state.rounds.world
+        if self._epoch != epoch or world is None:
+            return
+        self._loading = False
+        node = self._nodes[world.members[0].node]
+        if seconds_ > 0 and node.alive:
+            self._say(
+                node,
+                StateLoaded(
+                    node=node.name,
+                    incarnation=node.incarnation,
+                    round=world.round,
+                    step=self.training.step,
+                    source=source,
+                    seconds=seconds_,
+                ),
+            )
 
     def _resume(self, epoch: int) -> None:
         """Resume training."""

@@ -7,15 +7,27 @@ the share of every area, so the plot can be read without colours.
 from collections.abc import Callable, Sequence
 from xml.sax.saxutils import escape
 
-from ftcore.sim.campaign.training import CAUSES, PRODUCTIVE
+from ftcore.replay.spans import PRODUCTIVE, USES
 
 WIDTH, HEIGHT = 900, 460
 _LEFT, _RIGHT, _TOP, _GAP, _BOTTOM = 60, 210, 44, 40, 40
 _UPPER = 130
 _COLOURS = dict(
     zip(
-        CAUSES,
-        ("#009e73", "#56b4e9", "#d55e00", "#8c564b", "#e69f00", "#f0e442", "#cc79a7", "#999999", "#0072b2"),
+        USES,
+        (
+            "#009e73",
+            "#56b4e9",
+            "#d55e00",
+            "#8c564b",
+            "#e69f00",
+            "#f7c873",
+            "#fbe3b8",
+            "#f0e442",
+            "#cc79a7",
+            "#999999",
+            "#0072b2",
+        ),
         strict=True,
     )
 )
@@ -34,7 +46,7 @@ def plot(title: str, curve: Curve, nodes: int, note: str = "") -> str:
     """
     points = [(day, ledger, day * 86400.0 * nodes) for day, ledger in curve if day > 0 and ledger]
     days = points[-1][0]
-    causes = [cause for cause in CAUSES if cause != PRODUCTIVE and points[-1][1][cause] > 0]
+    causes = [cause for cause in USES if cause != PRODUCTIVE and points[-1][1][cause] > 0]
     top = max((sum(ledger[cause] for cause in causes) / total for _, ledger, total in points), default=0.0) or 0.01
     lower_top = _TOP + _UPPER + _GAP
     lower = HEIGHT - _BOTTOM - lower_top

@@ -29,10 +29,10 @@ from ftcore.policies.abilities import usable_abilities
 from ftcore.policies.base import Ability
 from ftcore.policies.file.config import default_chain
 from ftcore.policies.file.feasible import unable
+from ftcore.replay.spans import PRODUCTIVE
 from ftcore.sim.campaign.campaign import DAY_S, Campaign
 from ftcore.sim.campaign.machines import CampaignConfig
 from ftcore.sim.campaign.tally import VERIFIED_MAX, Fared, Tally
-from ftcore.sim.campaign.training import PRODUCTIVE
 from ftcore.sim.campaign.wheel import Sink
 from ftcore.sim.cost import Costs
 from ftcore.sim.evidence import KILLED, KINDS

@@ -3,14 +3,13 @@
 Work is measured in node-seconds of undisturbed training. Between two faults, work and checkpoints are computed from
 elapsed time, not step by step. Repeated work counts as ``recompute`` until it exceeds the highest work reached.
 
-Every node-second is booked to exactly one cause, so the causes add up to nodes times time; a test verifies this.
+Every node-second is booked to exactly one of the uses that the goodput of a real job has, so they add up to nodes times
+time; a test verifies this. ``idle``: nodes that are missing, wait for missing or slower nodes, or no job runs.
 """
 
 from collections.abc import Callable
 
-PRODUCTIVE = "productive"
-CAUSES = (PRODUCTIVE, "checkpoint", "detect", "decide", "restart", "load", "recompute", "idle", "paused")
-"""Causes of spent time. ``idle``: nodes that are missing, wait for missing or slower nodes, or no job runs."""
+from ftcore.replay.spans import PRODUCTIVE, USES
 
 SAVED_MAX = 1024
 """Checkpoints kept; no plan rolls back further."""
@@ -35,7 +34,7 @@ class Training:
         self.speed = 1.0
         self.under_way = False
         self.work = self.highest = 0.0
-        self.ledger = dict.fromkeys(CAUSES, 0.0)
+        self.ledger = dict.fromkeys(USES, 0.0)
         self._interval, self._cost, self._per_step = interval_s, cost_s, nodes * step_s
         self._on_saved = on_saved
         self._saved = [0.0]

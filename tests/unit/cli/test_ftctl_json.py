@@ -30,7 +30,8 @@ from ftcore.testing.driver import JobDriver
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "logs").glob("*/*.ftlog"))
 
-NAMED = {"abilities", "by_policy", "costs", "gauges", "hits", "lost", "net", "options", "quarantined"}
+NAMED = {"abilities", "by_policy", "cost_by_use", "costs", "gauges", "gpu_s_by_use", "hits", "lost", "net", "options"}
+NAMED |= {"quarantined", "seconds_by_use"}
 """Objects whose keys are names of policies, nodes, causes and so on, not of fields."""
 
 RAW = {"data", "folded"}
@@ -73,7 +74,19 @@ WISHES = {"pause", "resume", "drain", "evict", "admit", "checkpoint", "stop"}
 """Of these, JSON that a running master would answer is made here."""
 
 COMMANDS = WISHES | {
-    *("jobs", "status", "events", "incidents", "explain", "replay", "salvage", "classify", "spikes", "simulate"),
+    *(
+        "jobs",
+        "status",
+        "events",
+        "incidents",
+        "explain",
+        "goodput",
+        "replay",
+        "salvage",
+        "classify",
+        "spikes",
+        "simulate",
+    ),
     *("whatif", "alert", "policy check", "policy explain", "checkpoints"),
 }
 
@@ -105,7 +118,7 @@ def commands(place: Path, driver: JobDriver) -> Iterator[list[str]]:
     with ArchiveWriter(place / "asked.ftlog", JobName("demo")) as writer:
         for event in driver.events:
             writer.add(event)
-    reading = ("jobs", "status", "events", "incidents", "explain", "replay", "replay --verify")
+    reading = ("jobs", "status", "events", "incidents", "explain", "goodput --price 2", "replay", "replay --verify")
     for log, command in itertools.product([*GOLDEN, place / "asked.ftlog"], reading):
         yield ["--store", f"file:{log}", *command.split()]
     for log in GOLDEN:
