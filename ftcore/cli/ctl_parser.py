@@ -156,8 +156,14 @@ def _add_incidents(commands: Any) -> None:
     explain = _reading(
         commands,
         "explain",
-        "Explain an incident: class, verdict and reason of each policy, duration of phases, failed workers.",
+        "Explain an incident on one page: why training stopped, what was done, what it cost, whether it will come "
+        "back. Below: each policy's verdict and reason, durations of phases, failed workers, events and their causes.",
         "ftctl explain\nftctl explain i2\nftctl explain i2 --format json | jq .failures[0]",
+    )
+    explain.add_argument(
+        "--presets",
+        action="store_true",
+        help="estimate what other presets would have cost, also in a log of more than 20,000 events",
     )
     explain.add_argument("incident", nargs="?", metavar="INCIDENT", help="incident id, as i2; default: the newest")
     goodput = _reading(

@@ -28,7 +28,7 @@ _COMMANDS = {
     "status": "ctl_status.status",
     "events": "ctl_events.events",
     "incidents": "ctl_incidents.incidents",
-    "explain": "ctl_incidents.explain",
+    "explain": "ctl_explain.explain",
     "goodput": "ctl_goodput.run",
     "replay": "ctl_replay.replay",
     "export": "ctl_replay.export_log",

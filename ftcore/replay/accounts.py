@@ -43,6 +43,10 @@ class IncidentCost:
     gpu_s: float
     steps_lost: int | None
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; ``class`` instead of ``cls``."""
+        return _renamed(self)
+
 
 @attrs.frozen(kw_only=True)
 class CauseCost:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from ftcore.cli.ctl_incidents import last_steps
+from ftcore.cli.ctl_explain import last_steps
 from ftcore.events.worker import EVIDENCE_BYTES_MAX, StepTimes
 from ftcore.faults.window import MARKS_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN, StepRing
 from ftcore.ports import Progress

@@ -4,7 +4,7 @@ import attrs
 import msgspec
 import pytest
 
-from ftcore.cli.ctl_incidents import ended_early
+from ftcore.cli.ctl_explain import ended_early
 from ftcore.events.envelope import At
 from ftcore.events.job import JobSpec
 from ftcore.events.policy import AlertRaised, AlertSent
