@@ -29,13 +29,14 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 HOME, HOST = "/home/you", "vm"
 """Names that the page has in place of those of the machine that ran the commands."""
 NUMBERS = (
+    (r"ftcore: the platform is asked to launch a replacement for \w+\n", ""),
     (r", \d+ steps? lost", ""),
     (r"\b[0-9a-f]{16,}\b", "#"),
     (r"\d+(\.\d+)?( m?s\b)?", "#"),
     (r" +", " "),
     (r"#( #)+", "#"),
 )
-"""What two runs may differ in."""
+"""What two runs may differ in. On a busy machine the agent of a lost node starts so late that the platform is asked."""
 TRIES = 3
 """Runs of one job: after the loss of a node, which sign of it comes first is a race."""
 DEADLINE_S = 100
