@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from ftcore.cli.ctl_chronicle_parser import add_chronicle
 from ftcore.cli.ctl_futures import add_futures
 from ftcore.cli.ctl_installed import add_installed
 from ftcore.cli.ctl_policy_parser import add_policy
@@ -64,6 +65,7 @@ def build_parser(version: str, argv: Sequence[str] | None = None) -> CtlParser:
     add_futures(commands, _command, _reading)
     add_policy(commands, _command)
     _add_commands(commands)
+    add_chronicle(commands, _reading)
     _add_alert(commands)
     if argv is not None:
         add_installed(commands, argv, complete="_ARGCOMPLETE" in os.environ)

@@ -43,6 +43,8 @@ _COMMANDS = {
     "whatif": "ctl_whatif.run",
     "policy": "ctl_policy.policy",
     "alert": "ctl_alert.alert",
+    "note": "ctl_note.note",
+    "logbook": "ctl_logbook.logbook",
 }
 """Module and function of each command; the operators' requests share ``ctl_command.command``."""
 
