@@ -105,7 +105,7 @@ class Logbook:
         progress: the newest step and loss that are known.
         saved: step of the newest checkpoint.
         saves: number of checkpoints.
-        first, last: time of the first and the last event; None: the log is empty.
+        first, last: time of the first and the last event, notes after the end aside; None: the log is empty.
         last_seq: the last event.
     """
 
@@ -133,8 +133,10 @@ class Logbook:
         """See ``Reader.feed``."""
         if self.first is None:
             self.first = self._stretch.begin = event.time
-        self.last, self.last_seq = event.time, event.seq
         data = event.data
+        self.last_seq = event.seq
+        if self.last is None or self._state.ending is None or type(data) is not OperatorNoted:
+            self.last = event.time  # a note may be written days after the end
         if type(data) is Unknown:
             self.unknown[event.type] += 1
         elif isinstance(data, IncidentOpened | IncidentRediagnosed):
