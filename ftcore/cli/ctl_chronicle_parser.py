@@ -1,9 +1,9 @@
-"""The arguments of the commands that read a run as a story: ``note``, ``logbook``."""
+"""The arguments of the commands that read a run as a story: ``note``, ``logbook``, ``failures``, ``logs``."""
 
 from collections.abc import Callable
 from typing import Any
 
-from ftcore.cli.ctl_types import BOUND_HELP, bound
+from ftcore.cli.ctl_types import BOUND_HELP, bound, count
 
 
 def add_chronicle(commands: Any, reading: Callable[..., Any]) -> None:
@@ -22,6 +22,7 @@ def add_chronicle(commands: Any, reading: Callable[..., Any]) -> None:
     )
     note.add_argument("text", metavar="TEXT", help="the note, at most 4000 characters; - for standard input")
     _add_logbook(commands, reading)
+    _add_failures(commands, reading)
 
 
 def _add_logbook(commands: Any, reading: Callable[..., Any]) -> None:
@@ -35,3 +36,37 @@ def _add_logbook(commands: Any, reading: Callable[..., Any]) -> None:
     logbook.add_argument("-o", "--output", metavar="FILE", help="output file; default: standard output")
     logbook.add_argument("--since", type=bound, metavar="SEQ|TIME|AGO", help=f"first entry: {BOUND_HELP}")
     logbook.add_argument("--until", type=bound, metavar="SEQ|TIME|AGO", help="last entry, as --since")
+
+
+def _add_failures(commands: Any, reading: Callable[..., Any]) -> None:
+    failures = reading(
+        commands,
+        "failures",
+        "Show in one line which process of which node failed first, and with what.",
+        "ftctl failures\nftctl failures i2\nftctl failures --all\nftctl failures --format json | jq .first.rank",
+    )
+    failures.add_argument("incident", nargs="?", metavar="INCIDENT", help="incident, as i2; default: the newest fault")
+    failures.add_argument("--all", action="store_true", help="a line for each fault of the log")
+    failures.add_argument(
+        "--since", type=bound, metavar="SEQ|TIME|AGO", help=f"a line for each fault since then: {BOUND_HELP}"
+    )
+    logs = reading(
+        commands,
+        "logs",
+        "Show the ends of the log files of all ranks of an incident, the rank that failed first at the top, or copy "
+        "the files. Files are read on this host; those of other hosts are named. Known kinds of secrets are replaced "
+        "by [redacted], control characters are shown as escapes.",
+        "ftctl logs\nftctl logs i2 --lines 50\nftctl logs i2 -o i2-logs\n"
+        "ftctl logs i2 --format json | jq '.files[].path'",
+    )
+    logs.add_argument("incident", nargs="?", metavar="INCIDENT", help="incident, as i2; default: the newest failure")
+    logs.add_argument(
+        "--lines", type=count, default=20, metavar="N", help="last lines of each file; default: %(default)s"
+    )
+    logs.add_argument("--all", action="store_true", help="show every rank; default: the first 16 ranks")
+    logs.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="copy the whole files into this new or empty directory",
+    )

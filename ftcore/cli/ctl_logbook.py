@@ -5,12 +5,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from ftcore.cli import ctl_markdown
 from ftcore.cli.ctl_events import settled_bound
-from ftcore.cli.ctl_markdown import plain, quoted
 from ftcore.cli.ctl_output import clock, date, print_json, say, written
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import UsageError
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
+from ftcore.redaction import redacted
 from ftcore.replay.chronicle import Chronicle, ChronicleSummary, ClassRow, chronicle, gpu_text, phases_losses, wall_s
 from ftcore.replay.explain import Explainer
 from ftcore.replay.logbook import Logbook, LogbookEntry, duration_text
@@ -18,6 +19,12 @@ from ftcore.wording import format_elapsed, plural
 
 BEGINS = "# Logbook of "
 """How a file of this command begins; ``-o`` overwrites no other file."""
+
+
+def plain(text: str) -> str:
+    """A text without secrets, shown as it is: a logbook is made to be shared."""
+    return ctl_markdown.plain(redacted(text[: ctl_markdown.CHARS_MAX]))
+
 
 _TITLES = {
     "submitted": "Submitted",
@@ -98,8 +105,8 @@ def _head(summary: ChronicleSummary) -> Iterator[str]:
     runs = f", run {summary.runs}" if summary.runs > 1 else ""
     by = f", submitted by {plain(summary.user)}" if summary.user else ""
     yield f"- **State**: {summary.state}{runs}{by}"
-    if summary.command:
-        yield f"- **Command**: {plain(summary.command)}"
+    if summary.script:
+        yield f"- **Script**: {plain(summary.script)}"
     reached = [f"step {summary.step:,}"] if summary.step is not None else []
     reached += [f"loss {summary.loss:.4g}"] if summary.loss is not None else []
     reached += [summary.size] if summary.size else []
@@ -150,7 +157,7 @@ def _entry(entry: LogbookEntry) -> Iterator[str]:
     if entry.kind == "note":
         yield head
         yield ""
-        yield from (f"  {line}" for line in quoted(entry.text))
+        yield from (f"  {line}" for line in ctl_markdown.quoted(redacted(entry.text)))
         yield ""
         return
     yield f"{head}: {plain(entry.text)} (event {entry.seq})"

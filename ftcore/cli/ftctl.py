@@ -45,6 +45,8 @@ _COMMANDS = {
     "alert": "ctl_alert.alert",
     "note": "ctl_note.note",
     "logbook": "ctl_logbook.logbook",
+    "failures": "ctl_failures.failures",
+    "logs": "ctl_logs.logs",
 }
 """Module and function of each command; the operators' requests share ``ctl_command.command``."""
 

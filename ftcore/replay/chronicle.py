@@ -81,7 +81,7 @@ class ChronicleSummary:
         job: its name.
         state: state of the job machine, after the last event read.
         runs: number of runs.
-        command: command line of the newest run.
+        script: script of the newest run, with its arguments.
         user: who submitted it.
         begin, end: of the part that is told, nanoseconds since the epoch; None: the log is empty.
         last_seq: the last event read.
@@ -100,7 +100,7 @@ class ChronicleSummary:
     job: str
     state: str
     runs: int
-    command: str
+    script: str
     user: str
     begin: int | None
     end: int | None
@@ -293,7 +293,7 @@ def _summary(
         job=job,
         state=str(state.phase) if state.run else "unsubmitted",
         runs=state.run,
-        command=book.commands.get(state.run, ""),
+        script=book.scripts.get(state.run, ""),
         user=users[-1] if users else "",
         begin=entries[0].time if entries else book.first,
         end=book.last,

@@ -101,7 +101,7 @@ class Logbook:
         sizes: ranks of the world, by incident, when it was opened.
         requests: incidents that are about an operator's request, with the seq of its event.
         unknown: number of events that this ftcore does not know, by type.
-        commands: command line of each run, by its number.
+        scripts: script of each run with its arguments, by its number.
         progress: the newest step and loss that are known.
         saved: step of the newest checkpoint.
         saves: number of checkpoints.
@@ -116,7 +116,7 @@ class Logbook:
         self.sizes: dict[str, int] = {}
         self.requests: dict[str, int] = {}
         self.unknown: Counter[str] = Counter()
-        self.commands: dict[int, str] = {}
+        self.scripts: dict[int, str] = {}
         self.progress: tuple[int | None, float | None] = (None, None)
         self.saved: int | None = None
         self.saves = 0
@@ -208,13 +208,14 @@ class Logbook:
     def _submitted(self, event: Event, data: JobSubmitted) -> None:
         self._size = 0
         spec = data.spec
-        command = short(" ".join(data.command))
-        self.commands[data.run] = command
+        script = short(" ".join((*(("-m",) if spec.module else ()), *spec.argv)))
+        self.scripts[data.run] = script
         nodes = "" if spec.nodes_min == spec.nodes_max else f"{spec.nodes_min} to "
-        text = f"run {data.run} on {nodes}{plural(spec.nodes_max, 'node')}: {command}"
+        text = f"run {data.run} on {nodes}{plural(spec.nodes_max, 'node')}: {script}"
         versions = ", ".join(f"{name} {version}" for name, version in data.versions.items())
         chain = " > ".join(entry.policy for entry in self._state.policy.chain)
-        lines = [f"versions: {versions}"] if versions else []
+        lines = [f"command: {short(' '.join(data.command))}"]
+        lines += [f"versions: {versions}"] if versions else []
         self._add(event, "submitted", text, who=data.user, lines=[*lines, f"policies: {chain}"] if chain else lines)
 
     def _formed(self, event: Event, data: WorldFormed) -> None:

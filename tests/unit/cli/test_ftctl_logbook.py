@@ -23,7 +23,7 @@ from ftcore.replay.chronicle import PER_DAY_MAX
 from ftcore.replay.logbook import STORED_PER_DAY_MAX
 from ftcore.testing.driver import JobDriver
 
-HOSTILE = "# <script>alert(1)</script> \x1b]0;owned\x07 [x](javascript:1) `code` | cell | ~~a~~ $x$ ![i](http://evil) \u202egnol"
+HOSTILE = "# <script>alert(1)</script> \x1b]0;o\x07 [x](javascript:1) `code` | cell | ~~a~~ $x$ ![i](//evil) \u202eba"
 
 
 def ended() -> JobDriver:
