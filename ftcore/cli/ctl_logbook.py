@@ -12,8 +12,8 @@ from ftcore.cli.ctl_store import opened
 from ftcore.errors import UsageError
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
 from ftcore.redaction import redacted
-from ftcore.replay.chronicle import Chronicle, ChronicleSummary, ClassRow, chronicle, gpu_text, phases_losses, wall_s
-from ftcore.replay.explain import Explainer
+from ftcore.replay.chronicle import Chronicle, ChronicleSummary, ClassRow, chronicle, gpu_text, wall_s
+from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.logbook import Logbook, LogbookEntry, duration_text
 from ftcore.wording import format_elapsed, plural
 
@@ -64,19 +64,18 @@ async def logbook(args: argparse.Namespace) -> int:
 
 
 async def _read(args: argparse.Namespace) -> Chronicle:
-    explainer = Explainer()
-    book = Logbook(explainer.state)
+    ledger = GoodputLedger()
+    book = Logbook(ledger.state)
     async with opened(args) as log:
         since, until = [await settled_bound(bound, log) for bound in (args.since, args.until)]
         async for event in log.read():
             if until is not None and until.compare(event) > 0:
                 break
-            explainer.feed(event)
+            ledger.feed(event)
             book.feed(event)
     book.close()
-    incidents = explainer.incidents()
-    losses = phases_losses(book, incidents)
-    return chronicle(book, explainer.state, incidents, losses, job=str(log.job), since=since)
+    incidents = ledger.explainer.incidents()
+    return chronicle(book, ledger.state, incidents, ledger.report(), job=str(log.job), since=since)
 
 
 def markdown(made: Chronicle) -> Iterator[str]:
@@ -115,6 +114,8 @@ def _head(summary: ChronicleSummary) -> Iterator[str]:
         reached.append(f"{count}, the newest of step {summary.checkpoint:,}")
     if reached:
         yield f"- **Training**: {', '.join(reached)}"
+    if summary.goodput is not None:
+        yield f"- **Goodput**: {summary.goodput:.1%} of the time, see ftctl goodput"
     yield f"- **Incidents**: {_lost(summary)}"
     if summary.paused_s:
         yield f"- **Paused**: {duration_text(summary.paused_s)}"

@@ -8,6 +8,7 @@ import attrs
 
 from ftcore.faults.taxonomy import title_of
 from ftcore.ids import SECOND
+from ftcore.replay.accounts import GoodputReport
 from ftcore.replay.explain import Incident
 from ftcore.replay.failures import first_failure, short
 from ftcore.replay.logbook import DAY_NS, KEPT, Logbook, LogbookEntry, duration_text, size_text
@@ -91,6 +92,7 @@ class ChronicleSummary:
         checkpoint_count: checkpoints completed in the whole log.
         classes: incidents by class, the most expensive first.
         lost_s, gpu_s: over all of them.
+        goodput: productive part of the wall time, 0 to 1; None: no time has passed, or only a part is told.
         steps_lost: likewise.
         paused_s: time in requested pauses.
         notes: number of people's notes.
@@ -113,6 +115,7 @@ class ChronicleSummary:
     classes: tuple[ClassRow, ...]
     lost_s: float
     gpu_s: float
+    goodput: float | None
     steps_lost: int
     paused_s: float
     notes: int
@@ -152,7 +155,7 @@ def chronicle(
     book: Logbook,
     state: JobState,
     incidents: Sequence[Incident],
-    losses: Mapping[str, Loss],
+    report: GoodputReport,
     *,
     job: str,
     since: Bound | None = None,
@@ -163,11 +166,12 @@ def chronicle(
         book: its entries.
         state: the state after the last event read.
         incidents: all incidents up to there.
-        losses: what incidents cost, by their IDs.
+        report: what the time of the job was used for.
         job: the job's name.
         since: the first entry; None: the first of the log. Incidents count in the summary if they were opened then or
             later.
     """
+    losses = losses_of(report)
     told = [incident for incident in incidents if _is_from(since, incident.first_seq, incident.opened)]
     entries = [*book.entries]
     by_seq = {entry.seq: entry for entry in entries if entry.kind == "operator"}
@@ -179,7 +183,9 @@ def chronicle(
             entries.append(_entry(incident, losses.get(incident.id)))
     entries.sort(key=lambda entry: (entry.time, entry.seq))
     kept = [entry for entry in entries if _is_from(since, entry.seq, entry.time)]
-    return Chronicle(_summary(book, state, told, losses, job, kept), tuple(_bounded(kept, book.dropped)))
+    return Chronicle(
+        _summary(book, state, told, losses, job, kept, report.goodput), tuple(_bounded(kept, book.dropped))
+    )
 
 
 def _is_from(since: Bound | None, seq: int, time: int) -> bool:
@@ -285,6 +291,7 @@ def _summary(
     losses: Mapping[str, Loss],
     job: str,
     entries: Sequence[LogbookEntry],
+    goodput: float | None,
 ) -> ChronicleSummary:
     rows = _classes(incidents, losses)
     users = [entry.who for entry in book.entries if entry.kind == "submitted"]
@@ -306,6 +313,7 @@ def _summary(
         classes=rows,
         lost_s=sum(row.seconds for row in rows),
         gpu_s=sum(row.gpu_s for row in rows),
+        goodput=goodput,
         steps_lost=sum(row.steps_lost for row in rows),
         paused_s=sum(incident.paused_s or 0.0 for incident in incidents),
         notes=sum(entry.kind == "note" for entry in entries),
@@ -336,15 +344,9 @@ def _classes(incidents: Sequence[Incident], losses: Mapping[str, Loss]) -> tuple
     return tuple(sorted(rows, key=lambda row: (-row.seconds, -row.count, row.cls)))
 
 
-def phases_losses(book: Logbook, incidents: Iterable[Incident]) -> dict[str, Loss]:
-    """What incidents cost, by their phases: the time from the fault to the next step, if workers were stopped."""
-    found = {}
-    for incident in incidents:
-        total = incident.phases.total
-        if total is None or (incident.kind != "fault" and incident.phases.rendezvous is None):
-            continue
-        found[incident.id] = Loss(total, total * book.sizes.get(incident.id, 0))
-    return found
+def losses_of(report: GoodputReport) -> dict[str, Loss]:
+    """What incidents cost, by the job's ledger."""
+    return {cost.id: Loss(cost.total_s, cost.gpu_s) for cost in report.incidents}
 
 
 def wall_s(summary: ChronicleSummary) -> float:

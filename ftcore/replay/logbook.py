@@ -98,7 +98,6 @@ class Logbook:
     Attributes:
         entries: the entries so far, by time.
         dropped: number of entries that were not stored, by day since the epoch.
-        sizes: ranks of the world, by incident, when it was opened.
         requests: incidents that are about an operator's request, with the seq of its event.
         unknown: number of events that this ftcore does not know, by type.
         scripts: script of each run with its arguments, by its number.
@@ -113,7 +112,6 @@ class Logbook:
         self._state = state
         self.entries: list[LogbookEntry] = []
         self.dropped: Counter[int] = Counter()
-        self.sizes: dict[str, int] = {}
         self.requests: dict[str, int] = {}
         self.unknown: Counter[str] = Counter()
         self.scripts: dict[int, str] = {}
@@ -197,8 +195,6 @@ class Logbook:
     def _diagnosed(self, event: Event, data: IncidentOpened | IncidentRediagnosed) -> None:
         name = str(event.incident)
         if type(data) is IncidentOpened:
-            world = self._state.rounds.world
-            self.sizes[name] = world.size if world is not None else 0
             self._end_stretch(event.time, event.seq)
         if data.kind == "request":
             self.requests[name] = data.fault.root
