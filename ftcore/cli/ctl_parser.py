@@ -11,7 +11,8 @@ from ftcore.cli.ctl_chronicle_parser import add_chronicle
 from ftcore.cli.ctl_futures import add_futures
 from ftcore.cli.ctl_installed import add_installed
 from ftcore.cli.ctl_policy_parser import add_policy
-from ftcore.cli.ctl_types import BOUND_HELP, bound, duration_over_0, position, positive, whole
+from ftcore.cli.ctl_replay_parser import add_replay
+from ftcore.cli.ctl_types import BOUND_HELP, bound, duration_over_0, positive, whole
 from ftcore.faults.detectors.loss import LIMIT
 
 _EXIT_CODES = """exit codes: 0 done; 1 verify found a mismatch, the log is damaged, a request was not carried out, or
@@ -253,16 +254,7 @@ def _add_observe(commands: Any) -> None:
 
 
 def _add_log_tools(commands: Any) -> None:
-    replay = _reading(
-        commands,
-        "replay",
-        "Rebuild a job's state at a point of its log, or verify that its facts lead to the recorded decisions.",
-        "ftctl replay\nftctl replay --at 120 --format json | jq .folded.membership.nodes\nftctl replay --verify",
-    )
-    replay.add_argument("--at", type=position, metavar="SEQ", help="state after this event; default: the last event")
-    replay.add_argument(
-        "--verify", action="store_true", help="decide again from the facts and compare; exit code 1 on a difference"
-    )
+    add_replay(commands, _reading)
     export = _command(
         commands,
         "export",

@@ -31,6 +31,7 @@ _COMMANDS = {
     "explain": "ctl_explain.explain",
     "goodput": "ctl_goodput.run",
     "replay": "ctl_replay.replay",
+    "bisect": "ctl_bisect.bisect",
     "export": "ctl_replay.export_log",
     "observe": "ctl_observe.observe",
     "salvage": "ctl_salvage.salvage",
