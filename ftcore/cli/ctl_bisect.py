@@ -73,10 +73,10 @@ def _json(args: argparse.Namespace, job: str, found: Bisection) -> dict[str, obj
     return {
         "job": job,
         "property": args.expr if args.expr is not None else args.check,
-        "events": found.events,
+        "event_count": found.events,
         "first_failure": None if first is None else attrs.asdict(first),
         "holds_again": None if again is None else attrs.asdict(again),
         "changes": [attrs.asdict(each) for each in found.turnings],
         "change_count": found.count,
-        "unknown": found.unknown or None,
+        "not_judged": found.unknown or None,
     }

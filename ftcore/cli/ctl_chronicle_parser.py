@@ -31,7 +31,7 @@ def _add_logbook(commands: Any, reading: Callable[..., Any]) -> None:
         "logbook",
         "Write the chronicle of a run in Markdown: a summary, then dated entries for incidents and their cost, "
         "checkpoints, changes of size, pauses, operators' requests and notes.",
-        "ftctl logbook\nftctl logbook -o demo.md\nftctl logbook --since 12h\nftctl logbook --format json | jq .summary",
+        "ftctl logbook\nftctl logbook -o demo.md\nftctl logbook --since 12h --format json | jq .overview",
     )
     logbook.add_argument("-o", "--output", metavar="FILE", help="output file; default: standard output")
     logbook.add_argument("--since", type=bound, metavar="SEQ|TIME|AGO", help=f"first entry: {BOUND_HELP}")

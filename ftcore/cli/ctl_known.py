@@ -59,7 +59,7 @@ class KnownState:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {"skipped": self.skipped, "stopped": self.stopped or None, "newer_revision": self.newer or None}
+        return {"skipped_types": self.skipped, "stopped": self.stopped or None, "newer_revision": self.newer or None}
 
 
 async def fold_known(

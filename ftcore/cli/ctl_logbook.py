@@ -108,7 +108,7 @@ def _head(summary: ChronicleSummary) -> Iterator[str]:
         yield f"- **Script**: {plain(summary.script)}"
     reached = [f"step {summary.step:,}"] if summary.step is not None else []
     reached += [f"loss {summary.loss:.4g}"] if summary.loss is not None else []
-    reached += [summary.size] if summary.size else []
+    reached += [summary.world_text] if summary.world_text else []
     if summary.checkpoint is not None:
         count = plural(summary.checkpoint_count, "checkpoint")
         reached.append(f"{count}, the newest of step {summary.checkpoint:,}")
@@ -121,9 +121,9 @@ def _head(summary: ChronicleSummary) -> Iterator[str]:
         yield f"- **Paused**: {duration_text(summary.paused_s)}"
     if summary.notes:
         yield f"- **Notes**: {summary.notes}"
-    if summary.unknown:
-        types = ", ".join(f"{plain(name)} ({count})" for name, count in summary.unknown.items())
-        yield f"- **Not understood**: {plural(sum(summary.unknown.values()), 'event')} of a newer ftcore: {types}"
+    if summary.unknown_types:
+        types = ", ".join(f"{plain(name)} ({count})" for name, count in summary.unknown_types.items())
+        yield f"- **Not understood**: {plural(sum(summary.unknown_types.values()), 'event')} of a newer ftcore: {types}"
 
 
 def _lost(summary: ChronicleSummary) -> str:
@@ -142,9 +142,9 @@ def _classes(rows: tuple[ClassRow, ...]) -> Iterator[str]:
     yield "| class | kind | incidents | time lost | steps again | GPU time | resolved by |"
     yield "|---|---|--:|--:|--:|--:|---|"
     for row in rows:
-        by = ", ".join(f"{name or 'none'} ({count})" for name, count in row.resolved_by.items())
+        by = ", ".join(f"{name or 'none'} ({count})" for name, count in row.by_policy.items())
         cells = [row.title, row.kind, str(row.count)]
-        cells += [format_elapsed(row.seconds) if row.seconds else "-", str(row.steps_lost or "-")]
+        cells += [format_elapsed(row.lost_s) if row.lost_s else "-", str(row.steps_lost or "-")]
         cells += [gpu_text(row.gpu_s) if row.gpu_s >= 1 else "-", by]
         yield f"| {' | '.join(map(plain, cells))} |"
 

@@ -272,7 +272,7 @@ def _json(
     return {
         "job": job,
         "incident": incident.id,
-        "line": redacted(failure_line(incident)),
+        "what": redacted(failure_line(incident)),
         "failed_at": f"{date(failed_at)}T{clock(failed_at)}Z",
         "failed_at_ns": failed_at,
         "rounds": list(rounds),

@@ -63,8 +63,8 @@ async def _differences(log: EventLog, args: argparse.Namespace) -> int:
         known = await fold_known(log.read(Seq(first), Seq(last)), known, differ.feed)
     changes = differ.changes()
     if args.format == "json":
-        described = {"job": str(log.job), "from": first, "to": known.state.seq, "attributed": differ.attributed}
-        print_json({**described, "changes": [attrs.asdict(each) for each in changes], "unknown": known.to_json()})
+        described = {"job": str(log.job), "from_seq": first, "to_seq": known.state.seq, "attributed": differ.attributed}
+        print_json({**described, "changes": [_change_json(each) for each in changes], "unknown": known.to_json()})
     else:
         for change in changes:
             print(change_line(change))
@@ -74,6 +74,12 @@ async def _differences(log: EventLog, args: argparse.Namespace) -> int:
         for line in known.lines():
             say(line)
     return UnknownEvent.exit_code if known.stopped else 0
+
+
+def _change_json(change: FieldChange) -> dict[str, Any]:
+    fields = attrs.asdict(change)
+    values = {"old": fields.pop("old"), "new": fields.pop("new")}
+    return {"event_count": fields.pop("count"), **fields, "values": values}
 
 
 def change_line(change: FieldChange) -> str:

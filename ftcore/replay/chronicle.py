@@ -59,19 +59,19 @@ class ClassRow:
         title: its name in messages.
         kind: kind of its incidents.
         count: how many.
-        seconds, gpu_s: as of ``Loss``.
+        lost_s, gpu_s: as of ``Loss``.
         steps_lost: completed steps that had to be computed again.
-        resolved_by: how many incidents each policy resolved; the empty name: none did.
+        by_policy: how many incidents each policy resolved; the empty name: none did.
     """
 
     cls: str
     title: str
     kind: str
     count: int
-    seconds: float
+    lost_s: float
     gpu_s: float
     steps_lost: int
-    resolved_by: dict[str, int]
+    by_policy: dict[str, int]
 
 
 @attrs.frozen(kw_only=True)
@@ -86,7 +86,7 @@ class ChronicleSummary:
         user: who submitted it.
         begin, end: of the part that is told, nanoseconds since the epoch; None: the log is empty.
         last_seq: the last event read.
-        size: the newest world, as text.
+        world_text: the newest world.
         step, loss: the newest that are known.
         checkpoint: step of the newest checkpoint.
         checkpoint_count: checkpoints completed in the whole log.
@@ -96,7 +96,7 @@ class ChronicleSummary:
         steps_lost: likewise.
         paused_s: time in requested pauses.
         notes: number of people's notes.
-        unknown: number of events that this ftcore does not know, by type.
+        unknown_types: number of events that this ftcore does not know, by type.
     """
 
     job: str
@@ -107,7 +107,7 @@ class ChronicleSummary:
     begin: int | None
     end: int | None
     last_seq: int
-    size: str
+    world_text: str
     step: int | None
     loss: float | None
     checkpoint: int | None
@@ -119,7 +119,7 @@ class ChronicleSummary:
     steps_lost: int
     paused_s: float
     notes: int
-    unknown: dict[str, int]
+    unknown_types: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -148,7 +148,7 @@ class Chronicle:
             | timestamp_fields("time", entry.time)
             for entry in self.entries
         ]
-        return {"summary": self.summary.to_json(), "entries": entries}
+        return {"overview": self.summary.to_json(), "entries": entries}
 
 
 def chronicle(
@@ -305,19 +305,19 @@ def _summary(
         begin=entries[0].time if entries else book.first,
         end=book.last,
         last_seq=book.last_seq,
-        size=size_text(state),
+        world_text=size_text(state),
         step=state.training.step if state.training.step is not None else step,
         loss=loss,
         checkpoint=book.saved,
         checkpoint_count=book.saves,
         classes=rows,
-        lost_s=sum(row.seconds for row in rows),
+        lost_s=sum(row.lost_s for row in rows),
         gpu_s=sum(row.gpu_s for row in rows),
         goodput=goodput,
         steps_lost=sum(row.steps_lost for row in rows),
         paused_s=sum(incident.paused_s or 0.0 for incident in incidents),
         notes=sum(entry.kind == "note" for entry in entries),
-        unknown=dict(book.unknown),
+        unknown_types=dict(book.unknown),
     )
 
 
@@ -335,13 +335,13 @@ def _classes(incidents: Sequence[Incident], losses: Mapping[str, Loss]) -> tuple
                 title=title_of(cls, details.pop()) if len(details) == 1 else cls,
                 kind=kind,
                 count=len(several),
-                seconds=sum(loss.seconds for loss in known),
+                lost_s=sum(loss.seconds for loss in known),
                 gpu_s=sum(loss.gpu_s for loss in known),
                 steps_lost=sum(incident.steps_lost or 0 for incident in several),
-                resolved_by=dict(Counter(incident.resolved_by or "" for incident in several).most_common()),
+                by_policy=dict(Counter(incident.resolved_by or "" for incident in several).most_common()),
             )
         )
-    return tuple(sorted(rows, key=lambda row: (-row.seconds, -row.count, row.cls)))
+    return tuple(sorted(rows, key=lambda row: (-row.lost_s, -row.count, row.cls)))
 
 
 def losses_of(report: GoodputReport) -> dict[str, Loss]:

@@ -85,7 +85,7 @@ def failure_json(incident: Incident, job: str) -> dict[str, Any]:
         "incident": incident.id,
         "class": incident.cls,
         "detail": incident.detail,
-        "line": first_failure(incident),
+        "what": first_failure(incident),
         "first": None if first is None else _fields(first),
         "followed": followed,
         **timestamp_fields("opened", incident.opened),

@@ -108,11 +108,11 @@ def test_the_logbook_tells_what_happened(tmp_path, capsys):
     assert "without progress" in incident["lines"][2]
     assert (note["who"], note["text"]) == ("ann@host", "odd\nsince Friday")
     assert request["who"] == "user@host" and request["lines"] == ["no policy resolved it: dropped"]
-    summary = made["summary"]
+    summary = made["overview"]
     assert (summary["step"], summary["loss"], summary["notes"], summary["checkpoint"]) == (12, 2.5, 1, 12)
     [fault] = [row for row in summary["classes"] if row["kind"] == "fault"]
-    assert (fault["count"], fault["resolved_by"]) == (1, {"process_restart": 1})
-    assert summary["lost_s"] == fault["seconds"] > 0 and fault["gpu_s"] == pytest.approx(4 * fault["seconds"])
+    assert (fault["count"], fault["by_policy"]) == (1, {"process_restart": 1})
+    assert summary["lost_s"] == fault["lost_s"] > 0 and fault["gpu_s"] == pytest.approx(4 * fault["lost_s"])
 
 
 def test_a_change_of_size(tmp_path, capsys):
@@ -134,7 +134,7 @@ def test_since_and_until(tmp_path, capsys):
     whole = run_json(capsys, "--store", store, "logbook")
     opened = next(entry["seq"] for entry in whole["entries"] if entry["kind"] == "incident")
     late = run_json(capsys, "--store", store, "logbook", "--since", str(opened + 1))
-    assert [entry["kind"] for entry in late["entries"]] == ["end"] and late["summary"]["classes"] == []
+    assert [entry["kind"] for entry in late["entries"]] == ["end"] and late["overview"]["classes"] == []
     early = run_json(capsys, "--store", store, "logbook", "--until", str(opened - 1))
     assert [entry["kind"] for entry in early["entries"]] == ["submitted", "start"]
 

@@ -53,7 +53,7 @@ def test_failures_are_one_line_and_one_object(store, capsys):
         "node0",
         -9,
     )
-    assert made["followed"] == {"node1": 1} and line.endswith(made["line"])
+    assert made["followed"] == {"node1": 1} and line.endswith(made["what"])
 
 
 def test_failures_of_all_incidents(tmp_path, capsys):
