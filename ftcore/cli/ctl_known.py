@@ -47,7 +47,7 @@ class KnownState:
         found = []
         if self.skipped:
             types = ", ".join(f"{name} ({count})" for name, count in self.skipped.items())
-            found.append(f"{plural(sum(self.skipped.values()), 'event')} of unknown types are skipped: {types}")
+            found.append(f"skipped {plural(sum(self.skipped.values()), 'event')} of unknown types: {types}")
         if self.newer:
             found.append(
                 f"a master decided by revision {self.newer} of the rules, this ftcore knows up to {NEWEST}: the state "

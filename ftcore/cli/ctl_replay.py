@@ -9,7 +9,7 @@ import attrs
 import msgspec
 
 from ftcore.cli.ctl_known import fold_known, known_state, seq_of
-from ftcore.cli.ctl_output import print_json, say, written
+from ftcore.cli.ctl_output import indented, print_json, say, written
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import UnknownEvent
 from ftcore.events.codec import payload_to_json
@@ -48,7 +48,7 @@ async def replay(args: argparse.Namespace) -> int:
         print_json({**_state_json(known.state), "unknown": known.to_json()})
     else:
         print(f"after event {known.state.seq}: digest {digest(known.state)}")
-        print(msgspec.json.format(msgspec.json.encode(shown_state(known.state)), indent=2).decode())
+        print(indented(shown_state(known.state)))
         for line in known.lines():
             say(line)
     return UnknownEvent.exit_code if known.stopped else 0

@@ -10,11 +10,10 @@ import sys
 from typing import Any
 
 import attrs
-import msgspec
 
 from ftcore.cli.ctl_events import Lines
 from ftcore.cli.ctl_known import seq_of
-from ftcore.cli.ctl_output import say
+from ftcore.cli.ctl_output import indented, say
 from ftcore.cli.ctl_replay import change_line, shown_state
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import UnknownEvent
@@ -92,7 +91,7 @@ class _Stepper:
                 say(printable(f"no {name!r}{names}"[:1000]))
                 return
             part = part[name]
-        print(msgspec.json.format(msgspec.json.encode(part), indent=2).decode())
+        print(indented(part))
 
 
 async def step_through(args: argparse.Namespace) -> int:
@@ -129,7 +128,7 @@ async def _do(stepper: _Stepper, command: str, rest: str) -> None:
     elif command == "c":
         print("\n".join(stepper.changes) or "no change of the state")
     elif command == "e" and stepper.event is not None:
-        print(msgspec.json.format(msgspec.json.encode(event_json(stepper.event)), indent=2).decode())
+        print(indented(event_json(stepper.event)))
     elif command == "s":
         stepper.show_state(rest)
     else:
