@@ -4,19 +4,25 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import attrs
+import msgspec
 
 from ftcore.cli.ctl_events import settled_bound
 from ftcore.errors import NotFound, UnknownEvent
 from ftcore.events.envelope import Event, Unknown
 from ftcore.events.master import MasterElected
 from ftcore.ids import Seq
+from ftcore.policies.targets import hidden
 from ftcore.ports import AppendOnlyLog
+from ftcore.replay.differences import ABSENT, FieldChange
 from ftcore.replay.reading import fold_recorded
 from ftcore.replay.select import Bound
 from ftcore.states.model import JobState
 from ftcore.states.revisions import NEWEST
 from ftcore.states.snapshot import recall
-from ftcore.wording import plural
+from ftcore.wording import plural, printable
+
+VALUE_CHARS_MAX = 200
+"""Most characters of a value in a line of ``--diff``; JSON has it whole."""
 
 
 @attrs.define
@@ -114,3 +120,23 @@ async def seq_of(bound: Bound | None, log: AppendOnlyLog) -> Seq | None:
     if not found:
         raise NotFound(f"the log of {log.job} begins after that time" if last else f"the log of {log.job} is empty")
     return found
+
+
+def shown_state(state: JobState) -> dict[str, Any]:
+    """The state as plain JSON; URLs in the chain's options are reduced to their scheme."""
+    plain: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
+    return {**plain, "policy": {**plain["policy"], "chain": hidden(plain["policy"]["chain"])}}
+
+
+def change_line(change: FieldChange) -> str:
+    """A changed field in one line, without control characters."""
+    events = f"  (event {', '.join(map(str, change.events))}" if change.events else ""
+    more = f" and {change.count - len(change.events)} more" if change.count > len(change.events) else ""
+    return printable(
+        f"{change.path}: {_value(change.old)} -> {_value(change.new)}{events}{more}{')' if events else ''}"
+    )
+
+
+def _value(value: Any) -> str:
+    text = value if value == ABSENT else msgspec.json.encode(value).decode()
+    return text if len(text) <= VALUE_CHARS_MAX else f"{text[: VALUE_CHARS_MAX - 1]}…"

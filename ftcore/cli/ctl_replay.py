@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import msgspec
 
-from ftcore.cli.ctl_known import fold_known, known_state, seq_of
+from ftcore.cli.ctl_known import change_line, fold_known, known_state, seq_of, shown_state
 from ftcore.cli.ctl_output import indented, print_json, say, written
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import UnknownEvent
@@ -19,15 +18,12 @@ from ftcore.logs.formats import FTLOG, ExportFormat, export_format
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
 from ftcore.policies.targets import hidden
 from ftcore.ports import EventLog
-from ftcore.replay.differences import ABSENT, FieldChange, StateDiffer
+from ftcore.replay.differences import FieldChange, StateDiffer
 from ftcore.replay.verify import VerifyReport, verify_async
 from ftcore.states.model import JobState, digest
 from ftcore.wording import plural, printable
 
 MISMATCH = 1
-
-VALUE_CHARS_MAX = 200
-"""Most characters of a value in a line of ``--diff``; JSON has it whole."""
 
 
 async def replay(args: argparse.Namespace) -> int:
@@ -82,20 +78,6 @@ def _change_json(change: FieldChange) -> dict[str, Any]:
     return {"event_count": fields.pop("count"), **fields, "values": values}
 
 
-def change_line(change: FieldChange) -> str:
-    """A changed field in one line, without control characters."""
-    events = f"  (event {', '.join(map(str, change.events))}" if change.events else ""
-    more = f" and {change.count - len(change.events)} more" if change.count > len(change.events) else ""
-    return printable(
-        f"{change.path}: {_value(change.old)} -> {_value(change.new)}{events}{more}{')' if events else ''}"
-    )
-
-
-def _value(value: Any) -> str:
-    text = value if value == ABSENT else msgspec.json.encode(value).decode()
-    return text if len(text) <= VALUE_CHARS_MAX else f"{text[: VALUE_CHARS_MAX - 1]}…"
-
-
 def _state_json(state: JobState) -> dict[str, Any]:
     return {
         "job": state.job,
@@ -103,12 +85,6 @@ def _state_json(state: JobState) -> dict[str, Any]:
         "digest": digest(state),
         "folded": shown_state(state),
     }
-
-
-def shown_state(state: JobState) -> dict[str, Any]:
-    """The state as plain JSON; URLs in the chain's options are reduced to their scheme."""
-    plain: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
-    return {**plain, "policy": {**plain["policy"], "chain": hidden(plain["policy"]["chain"])}}
 
 
 def _verified(report: VerifyReport, form: str) -> int:

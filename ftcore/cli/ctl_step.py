@@ -12,9 +12,8 @@ from typing import Any
 import attrs
 
 from ftcore.cli.ctl_events import Lines
-from ftcore.cli.ctl_known import seq_of
+from ftcore.cli.ctl_known import change_line, seq_of, shown_state
 from ftcore.cli.ctl_output import indented, say
-from ftcore.cli.ctl_replay import change_line, shown_state
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import UnknownEvent
 from ftcore.events.envelope import Event
