@@ -47,6 +47,7 @@ from ftcore.events.health import HealthJudged
 from ftcore.events.incident import DepartureBegun, DepartureDeferred, IncidentContinued, IncidentEscalated
 from ftcore.events.job import DataSkipped, JobRolledBack
 from ftcore.events.node import HealthChecked, NodeQuarantined, NodeWarmed, OrderRefused, PlatformAnswered
+from ftcore.events.operator import OperatorNoted
 from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyFaulted
 from ftcore.events.retention import SpaceRanLow, SpaceRecovered
 from ftcore.events.worker import StandstillJudged, WorkersWentOn
@@ -388,6 +389,7 @@ _SENTENCES: dict[type[Any], Callable[[Any], str]] = {
     BatchesSkipped: skipped_text,
     JobRolledBack: lambda data: f"training rolls back to the checkpoint of step {data.step}: {data.reason}",
     DataSkipped: lambda data: f"{data.amount} {data.unit} of data after step {data.step} are skipped: {data.reason}",
+    OperatorNoted: lambda data: f"{data.who} notes: {data.text}",
     AlertRaised: lambda data: f"an alert is raised ({data.severity})",
     AlertSent: lambda data: (
         f"the alert of event {data.alert} is sent"

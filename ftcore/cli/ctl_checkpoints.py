@@ -71,8 +71,8 @@ def _place(args: argparse.Namespace, state: JobState | None) -> str:
         return str(args.path or "")
     if state.spec is None or not state.spec.checkpoints:
         raise UsageError(
-            f"job {state.job} keeps checkpoints in memory only (ftrun without --checkpoints); name a directory or URL "
-            "with --path"
+            f"job {state.job or args.job} keeps checkpoints in memory only (ftrun without --checkpoints); name a "
+            "directory or URL with --path"
         )
     return state.spec.checkpoints
 

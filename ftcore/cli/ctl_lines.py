@@ -72,6 +72,7 @@ _STYLES = {
     "job.rolled_back": "warn",
     "data.skipped": "warn",
     "operator.commanded": "strong",
+    "operator.noted": "strong",
     "checkpoint.committed": "good",
     "checkpoint.failed": "bad",
     "anomaly.observed": "warn",
@@ -332,6 +333,7 @@ _LINES: dict[type[Any], Callable[[Any], str]] = {
     operator.OperatorCommanded: lambda data: (
         f"{data.command}{f' {data.node}' if data.node else ''} by {data.who}{reason_suffix(data.why)}"
     ),
+    operator.OperatorNoted: lambda data: f"by {data.who}: {data.text}",
     policy.AbilityDeclared: lambda data: f"{data.source}: {', '.join(data.abilities) or 'none'}",
     policy.PlanApplied: lambda data: f"{data.policy}: {data.then}",
     policy.PolicyAnswered: lambda data: f"{data.policy} answers {data.verdict}: {data.reason}",

@@ -1,6 +1,7 @@
 """Output of ``ftctl``: tables, JSON, messages, times in UTC, colour if the terminal supports it."""
 
 import datetime
+import json
 import os
 import shutil
 import sys
@@ -29,6 +30,16 @@ PIPE_COLUMNS = 200
 def print_json(value: Any) -> None:
     """Print a JSON value on one line."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def indented(value: Any) -> str:
+    """A JSON value on several lines for people: characters that could control a terminal are escapes."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return text if text.isascii() else "".join(_json_char(char) for char in text)
+
+
+def _json_char(char: str) -> str:
+    return char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1]
 
 
 def say(text: str) -> None:

@@ -7,10 +7,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from ftcore.cli.ctl_chronicle_parser import add_chronicle
 from ftcore.cli.ctl_futures import add_futures
 from ftcore.cli.ctl_installed import add_installed
 from ftcore.cli.ctl_policy_parser import add_policy
-from ftcore.cli.ctl_types import BOUND_HELP, bound, duration_over_0, position, positive, whole
+from ftcore.cli.ctl_replay_parser import add_replay
+from ftcore.cli.ctl_types import BOUND_HELP, bound, duration_over_0, positive, whole
 from ftcore.faults.detectors.loss import LIMIT
 
 _EXIT_CODES = """exit codes: 0 done; 1 verify found a mismatch, the log is damaged, a request was not carried out, or
@@ -64,6 +66,7 @@ def build_parser(version: str, argv: Sequence[str] | None = None) -> CtlParser:
     add_futures(commands, _command, _reading)
     add_policy(commands, _command)
     _add_commands(commands)
+    add_chronicle(commands, _reading)
     _add_alert(commands)
     if argv is not None:
         add_installed(commands, argv, complete="_ARGCOMPLETE" in os.environ)
@@ -251,16 +254,7 @@ def _add_observe(commands: Any) -> None:
 
 
 def _add_log_tools(commands: Any) -> None:
-    replay = _reading(
-        commands,
-        "replay",
-        "Rebuild a job's state at a point of its log, or verify that its facts lead to the recorded decisions.",
-        "ftctl replay\nftctl replay --at 120 --format json | jq .folded.membership.nodes\nftctl replay --verify",
-    )
-    replay.add_argument("--at", type=position, metavar="SEQ", help="state after this event; default: the last event")
-    replay.add_argument(
-        "--verify", action="store_true", help="decide again from the facts and compare; exit code 1 on a difference"
-    )
+    add_replay(commands, _reading)
     export = _command(
         commands,
         "export",

@@ -5,16 +5,20 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import attrs
 
-from ftcore.cli.ctl_output import print_json, say, written
-from ftcore.cli.ctl_store import current_state, opened
-from ftcore.errors import NotFound
+from ftcore.cli.ctl_known import change_line, fold_known, known_state, seq_of, shown_state
+from ftcore.cli.ctl_output import indented, print_json, say, written
+from ftcore.cli.ctl_store import opened
+from ftcore.errors import UnknownEvent
 from ftcore.events.codec import payload_to_json
 from ftcore.events.envelope import Event
+from ftcore.ids import Seq
 from ftcore.logs.formats import FTLOG, ExportFormat, export_format
 from ftcore.logs.outfile import STDOUT, FileKind, OutFile
 from ftcore.policies.targets import hidden
+from ftcore.ports import EventLog
+from ftcore.replay.differences import FieldChange, StateDiffer
 from ftcore.replay.verify import VerifyReport, verify_async
 from ftcore.states.model import JobState, digest
 from ftcore.wording import plural, printable
@@ -23,21 +27,55 @@ MISMATCH = 1
 
 
 async def replay(args: argparse.Namespace) -> int:
-    """Rebuild the state at a point of the log; with ``--verify`` decide again and compare."""
+    """Rebuild the state at a point of the log; verify decisions, show differences, or step through the events."""
+    if args.interactive:
+        from ftcore.cli.ctl_step import step_through
+
+        return await step_through(args)
     async with opened(args) as log:
-        last = await log.last_seq()
-        if args.at is not None and args.at > last:
-            raise NotFound(f"the log of {log.job} ends at event {last}")
+        if args.diff is not None:
+            return await _differences(log, args)
+        at = await seq_of(args.at, log)
         if args.verify:
-            report = await verify_async(log.read(), until=args.at)
+            report = await verify_async(log.read(), until=at)
             return _verified(report, args.format)
-        state = await current_state(log, args.at)
+        known = await known_state(log, at)
     if args.format == "json":
-        print_json(_state_json(state))
+        print_json({**_state_json(known.state), "unknown": known.to_json()})
     else:
-        print(f"after event {state.seq}: digest {digest(state)}")
-        print(msgspec.json.format(msgspec.json.encode(_shown(state)), indent=2).decode())
-    return 0
+        print(f"after event {known.state.seq}: digest {digest(known.state)}")
+        print(indented(shown_state(known.state)))
+        for line in known.lines():
+            say(line)
+    return UnknownEvent.exit_code if known.stopped else 0
+
+
+async def _differences(log: EventLog, args: argparse.Namespace) -> int:
+    """What changed between two points, in the order of the log."""
+    first, last = sorted([(await seq_of(bound, log)) or 0 for bound in args.diff])
+    known = await known_state(log, Seq(first))
+    differ = StateDiffer(known.state)
+    if not known.stopped:
+        known = await fold_known(log.read(Seq(first), Seq(last)), known, differ.feed)
+    changes = differ.changes()
+    if args.format == "json":
+        described = {"job": str(log.job), "from_seq": first, "to_seq": known.state.seq, "attributed": differ.attributed}
+        print_json({**described, "changes": [_change_json(each) for each in changes], "unknown": known.to_json()})
+    else:
+        for change in changes:
+            print(change_line(change))
+        say(f"{plural(len(changes), 'field')} changed between event {first} and event {known.state.seq}")
+        if not differ.attributed:
+            say("the state is too large to say which of so many events changed a field; name a shorter range")
+        for line in known.lines():
+            say(line)
+    return UnknownEvent.exit_code if known.stopped else 0
+
+
+def _change_json(change: FieldChange) -> dict[str, Any]:
+    fields = attrs.asdict(change)
+    values = {"old": fields.pop("old"), "new": fields.pop("new")}
+    return {"event_count": fields.pop("count"), **fields, "values": values}
 
 
 def _state_json(state: JobState) -> dict[str, Any]:
@@ -45,14 +83,8 @@ def _state_json(state: JobState) -> dict[str, Any]:
         "job": state.job,
         "seq": state.seq,
         "digest": digest(state),
-        "folded": _shown(state),
+        "folded": shown_state(state),
     }
-
-
-def _shown(state: JobState) -> dict[str, Any]:
-    """The state as plain JSON; URLs in the chain's options are reduced to their scheme."""
-    plain: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
-    return {**plain, "policy": {**plain["policy"], "chain": hidden(plain["policy"]["chain"])}}
 
 
 def _verified(report: VerifyReport, form: str) -> int:

@@ -55,6 +55,13 @@ def whole(text: str) -> int:
         raise _wrong(text, "a whole number") from None
 
 
+def count(text: str) -> int:
+    """A whole number over 0."""
+    if not text.isdecimal() or not int(text):
+        raise _wrong(text, "a whole number over 0")
+    return int(text)
+
+
 def number(text: str) -> float:
     """A number."""
     try:

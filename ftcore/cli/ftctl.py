@@ -31,6 +31,7 @@ _COMMANDS = {
     "explain": "ctl_explain.explain",
     "goodput": "ctl_goodput.run",
     "replay": "ctl_replay.replay",
+    "bisect": "ctl_bisect.bisect",
     "export": "ctl_replay.export_log",
     "observe": "ctl_observe.observe",
     "salvage": "ctl_salvage.salvage",
@@ -43,6 +44,10 @@ _COMMANDS = {
     "whatif": "ctl_whatif.run",
     "policy": "ctl_policy.policy",
     "alert": "ctl_alert.alert",
+    "note": "ctl_note.note",
+    "logbook": "ctl_logbook.logbook",
+    "failures": "ctl_failures.failures",
+    "logs": "ctl_logs.logs",
 }
 """Module and function of each command; the operators' requests share ``ctl_command.command``."""
 

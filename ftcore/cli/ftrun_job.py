@@ -100,7 +100,8 @@ def main(parser: argparse.ArgumentParser, args: argparse.Namespace, given: list[
     if outcome.exit_code and args.local_parent < 0:
         print(f"ftrun: {_ENDINGS.get(outcome.outcome, '')}{without_repeats(reason)}", file=sys.stderr)
         if outcome.outcome in ("failed", "stopped"):
-            print(f"ftrun: for details: {_ftctl(args)} explain --job {args.job}", file=sys.stderr)
+            output = f"; output: {_ftctl(args)} logs --job {args.job}" if outcome.outcome == "failed" else ""
+            print(f"ftrun: for details: {_ftctl(args)} explain --job {args.job}{output}", file=sys.stderr)
     elif outcome.outcome == "succeeded" and args.local_parent < 0:
         print(f"ftrun: the job succeeded{reason_suffix(extent(args.store, args.job))}", file=sys.stderr)
     elif outcome.outcome == "refused":

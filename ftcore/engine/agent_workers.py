@@ -179,8 +179,15 @@ class WorkerControl:
 
     # -- results of actions
 
-    def started(self, start: StartRound, pids: Sequence[int], how: str) -> Actions:
-        """A ``StartRound`` was carried out; workers that have ended since are reported now."""
+    def started(self, start: StartRound, pids: Sequence[int], how: str, log_dir: str = "") -> Actions:
+        """A ``StartRound`` was carried out; workers that have ended since are reported now.
+
+        Args:
+            start: the action.
+            pids: process IDs, by local rank.
+            how: start method.
+            log_dir: directory of the round's output; empty: another launcher writes it.
+        """
         if not self._take_answer(start) or start != self._starting:
             return []
         self._turn("started")
@@ -188,7 +195,12 @@ class WorkerControl:
         facts: Actions = [
             Tell(
                 WorkersStarted(
-                    node=self.node, incarnation=self.incarnation, round=self.round, pids=tuple(pids), how=how
+                    node=self.node,
+                    incarnation=self.incarnation,
+                    round=self.round,
+                    pids=tuple(pids),
+                    how=how,
+                    log_dir=log_dir,
                 )
             )
         ]

@@ -9,6 +9,7 @@ import difflib
 import attrs
 
 from ftcore.engine.dispatch import NAMES_MAX
+from ftcore.events.operator import NOTE_CHARS_MAX
 from ftcore.states.model import Contradicted, JobState
 from ftcore.states.node import OUTGOING, NodePhase
 from ftcore.states.phases import has_ended, is_deferred, is_paused, is_stuck, is_up
@@ -16,6 +17,9 @@ from ftcore.wording import listed
 
 REQUESTS = ("pause", "resume", "drain", "evict", "admit", "checkpoint", "stop")
 """Every command of ``operator.commanded``."""
+
+NOTE = "note"
+"""The command that records a person's note; it requests nothing, so it is not one of ``REQUESTS``."""
 
 ABOUT_NODES = ("drain", "evict", "admit")
 """The commands that name a node."""
@@ -42,6 +46,15 @@ class ImmediateAnswer:
     reason: str
     unknown: bool = False
     fulfilled: bool = False
+
+
+def judge_note(text: str) -> str:
+    """Why a note is not recorded; empty if it is. A note is recorded in any state of the job."""
+    if not text.strip():
+        return "the note is empty"
+    if len(text) > NOTE_CHARS_MAX:
+        return f"the note has {len(text)} characters; at most {NOTE_CHARS_MAX} are recorded"
+    return ""
 
 
 def judge(state: JobState, command: str, node: str = "") -> ImmediateAnswer | None:

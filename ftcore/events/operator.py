@@ -25,3 +25,21 @@ class OperatorCommanded:
     why: str = ""
     exit_code: int = 5
     node: str = ""
+
+
+NOTE_CHARS_MAX = 4000
+"""Most characters of a note."""
+
+
+@fact("operator.noted", ignorable=True)
+@attrs.frozen(kw_only=True)
+class OperatorNoted:
+    """A person's note about the job, for ``ftctl logbook``; no decision follows from it.
+
+    Args:
+        who: who wrote it, as ``user@host``.
+        text: the note, at most ``NOTE_CHARS_MAX`` characters, as it was typed: it may have several lines.
+    """
+
+    who: str
+    text: str

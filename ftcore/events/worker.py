@@ -53,6 +53,8 @@ class WorkersStarted:
         round: the round they belong to.
         pids: process IDs, by local rank.
         how: ``fork`` from the warm process or ``exec`` of a fresh interpreter, with the reason for the latter.
+        log_dir: directory of the round's output on the node, with a directory ``rank_R`` for each worker; empty:
+            another launcher writes the output, or an earlier release wrote this event.
     """
 
     node: str
@@ -60,6 +62,7 @@ class WorkersStarted:
     round: int
     pids: tuple[int, ...]
     how: str
+    log_dir: str = ""
 
 
 @fact("workers.stepped")

@@ -7,6 +7,7 @@
 | ``candidates``, ``master`` | starting a candidate as a process; the main function of that process |
 | ``job``, ``policy_file``, ``plugins`` | the submission of a job: time constants, policies, rules |
 | ``paths``, ``address``, ``security`` | files and sockets, the address of this host, credentials |
+| ``note`` | a person's note in the log of a running or ended job |
 | ``narrator``, ``hints`` | progress of the job on the terminal; completing ``ftctl`` commands in messages |
 | ``process``, ``environ``, ``lean`` | start and end of a process, its environment and imports |
 

@@ -27,7 +27,7 @@ from ftcore.events.incident import (
 from ftcore.events.job import DataSkipped, JobFinished, JobParked, JobRolledBack, LogContradicted
 from ftcore.events.master import MasterElected
 from ftcore.events.node import NodeJoined, NodeQuarantined
-from ftcore.events.operator import OperatorCommanded
+from ftcore.events.operator import OperatorCommanded, OperatorNoted
 from ftcore.events.policy import AlertRaised, AlertSent, PolicyConsidered
 from ftcore.events.retention import ArchiveExtended, ArchiveFailed, SpaceRanLow, SpaceRecovered
 from ftcore.events.worker import StandstillJudged, WorkersStood, WorkersWentOn
@@ -308,6 +308,7 @@ class Narrator:
         IncidentResolved: _resolved,
         IncidentExhausted: _exhausted,
         OperatorCommanded: _commanded,
+        OperatorNoted: _sentence,
         ActionOrdered: _ordered,
         NodeJoined: _joined,
         NodeQuarantined: _quarantined,

@@ -124,6 +124,7 @@ def _config(given: dict[str, Any], name: str, state_dir: Path) -> NodeConfig:
         address=address,
         submission=_submission(given),
         log_dir=state_dir,  # not used: torchrun has its own log directory
+        writes_output=False,
         state_dir=state_dir,
         env={},
         ordinal=given.get("node_rank"),

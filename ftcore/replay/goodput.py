@@ -19,6 +19,7 @@ from ftcore.events.incident import (
     IncidentResolved,
 )
 from ftcore.events.job import JobFinished, JobSubmitted
+from ftcore.events.operator import OperatorNoted
 from ftcore.events.policy import PlanApplied, PolicyConsidered
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
 from ftcore.ids import SECOND
@@ -88,6 +89,9 @@ class GoodputLedger:
 
     def feed(self, event: Event) -> None:
         """See ``Reader.feed``."""
+        if type(event.data) is OperatorNoted and self.state.ending is not None:
+            self.explainer.feed(event)  # it may be written days after the end: that is no time of the job
+            return
         if self._first is None:
             self._first = self._now = event.time
         self._row.add(self._now, event.time, self._use, self._due)

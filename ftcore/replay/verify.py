@@ -101,6 +101,11 @@ class Verifier:
             self._close()
         self._group.append(event)
 
+    @property
+    def mismatches(self) -> tuple[Mismatch, ...]:
+        """Those found so far; the last group is compared when the next one begins."""
+        return tuple(self._mismatches)
+
     def report(self, *, cut: bool = False) -> VerifyReport:
         """The result; no events may be fed after it.
 

@@ -8,6 +8,7 @@ which reports its result to the core.
 import asyncio
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
@@ -398,7 +399,8 @@ class Agent:
             return
         self._progress.begin(pids, action.part.base_rank, _now(), launch.log_dirs)
         self._evidence.begin(action.round, action.part.base_rank)
-        self._do(self._core.started(action, pids, how))
+        log_dir = str(Path(launch.log_dirs[0]).parent) if self.config.writes_output and launch.log_dirs else ""
+        self._do(self._core.started(action, pids, how, log_dir))
         if self._core.awaits_steps:
             self._watching = self._spawn(self._watch_first_steps())
 

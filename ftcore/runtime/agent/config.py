@@ -54,6 +54,7 @@ class AgentConfig:
         leave_within_s: seconds between the request to leave and the end of the node; None: the job's grace period.
         virtual_local_rank: each worker has LOCAL_RANK 0 and sees only its own device.
         keeper: path of the socket of this node's keeper; empty: the node has none.
+        writes_output: the supervisor writes the workers' output to ``log_dir``; otherwise another launcher does.
     """
 
     job: str
@@ -71,6 +72,7 @@ class AgentConfig:
     leave_within_s: float | None = None
     virtual_local_rank: bool = False
     keeper: str = ""
+    writes_output: bool = True
 
     def launch(self, round_: Round, part: Slice, log_id: str) -> Launch:
         """The launch of this node's workers of a round.

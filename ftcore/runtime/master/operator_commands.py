@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from ftcore.engine.operator_requests import RECORDED, ImmediateAnswer, immediate_effect, judge
+from ftcore.engine.operator_requests import NOTE, RECORDED, ImmediateAnswer, immediate_effect, judge, judge_note
 from ftcore.events.envelope import Event
-from ftcore.events.operator import OperatorCommanded
+from ftcore.events.operator import OperatorCommanded, OperatorNoted
 from ftcore.ids import Seq
 from ftcore.runtime.wire import frames
 from ftcore.runtime.wire.handshake import version_mismatch
@@ -71,6 +71,8 @@ class OperatorCommands:
             return frames.CommandReply(False, version_mismatch(request.protocol, "", request.who).reason)
         if request.job != self._job:
             return frames.CommandReply(False, f"this master leads {self._job}, not {request.job}")
+        if request.command == NOTE:
+            return await self._note(request.who, request.why)
         answer = await self._durable(lambda: judge(self._state(), request.command, request.node))
         if answer is not None:
             return frames.CommandReply(answer.fulfilled, answer.reason, unknown=answer.unknown)
@@ -91,6 +93,13 @@ class OperatorCommands:
         finally:
             self._pending.remove(pending)
         return frames.CommandReply(True, f"{request.command} is recorded", seq, pending.outcome)
+
+    async def _note(self, who: str, text: str) -> frames.CommandReply:
+        """Record a note. It is not judged by the state, so nothing has to be durable before it."""
+        if problem := judge_note(text):
+            return frames.CommandReply(False, problem)
+        seq = await self._record(OperatorNoted(who=who, text=text))
+        return frames.CommandReply(True, "the note is recorded", seq)
 
     def committed(self, batch: Iterable[Event]) -> None:
         """Determine the outcome of the commands in a durable batch; the state is that of the log."""

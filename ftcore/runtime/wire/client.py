@@ -44,7 +44,7 @@ async def command(
         name: a command of ``engine/operator_requests.py``.
         security: credentials, with the job's token.
         node: for ``drain``, ``evict`` and ``admit``.
-        why: the reason, for the log.
+        why: the reason, for the log; of a note its text.
         who: the operator; empty: the current user.
         exit_code: for ``stop``: the exit code of ``ftrun``.
         timeout_s: seconds to wait for the answer.

@@ -350,7 +350,7 @@ class Command(msgspec.Struct, frozen=True, tag_field="f", tag="command"):
         job: the job.
         command: a command of ``engine/operator_requests.py``.
         who: the operator.
-        why: the operator's reason.
+        why: the operator's reason; of a note its text.
         exit_code: for ``stop``.
         node: for ``drain``, ``evict`` and ``admit``.
         protocol: ``PROTOCOL`` of the sender.

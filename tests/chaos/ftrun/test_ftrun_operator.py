@@ -26,6 +26,27 @@ def test_stop_ends_the_job_and_says_so(tmp_path: Path) -> None:
         assert again.returncode in (2, 3), "the master may be gone by now"
 
 
+def test_a_note_to_a_running_job(tmp_path: Path) -> None:
+    """The master records it; training goes on, nothing is decided, and ftrun shows it on one line."""
+    with ftrun(tmp_path) as job:
+        run = job.start()
+        job.stepped(1)
+        done = job.ftctl("note", "the fan of rack 7\nis loud", "--format", "json")
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        noted = job.wait("operator.noted")
+        assert (noted.seq, noted.data.text) == (told["seq"], "the fan of rack 7\nis loud") and "@" in noted.data.who
+        job.steps_on()
+        job.finish()
+        assert run.end() == 0
+        assert "notes: the fan of rack 7 | is loud" in run.stderr()
+        assert [event.seq for event in job.events.read() if event.cause == noted.seq] == []
+        assert len(job.of("world.formed")) == 1
+        again = job.ftctl("note", "the run was fine")
+        assert again.returncode == 0, again.stderr
+        assert [event.data.text for event in job.of("operator.noted")][-1] == "the run was fine"
+
+
 @pytest.mark.parametrize("wish", ["pause", "checkpoint"])
 def test_what_a_plain_script_cannot_do_is_passed_over(tmp_path: Path, wish: str) -> None:
     """The verdict says which ability is missing; training goes on as if nothing had been asked."""

@@ -31,11 +31,12 @@ from ftcore.testing.driver import JobDriver
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "logs").glob("*/*.ftlog"))
 
 NAMED = {"abilities", "by_policy", "cost_by_use", "costs", "gauges", "gpu_s_by_use", "hits", "lost", "net", "options"}
-NAMED |= {"quarantined", "seconds_by_use"}
+NAMED |= {"quarantined", "seconds_by_use", "unknown_types", "skipped_types", "followed"}
 """Objects whose keys are names of policies, nodes, causes and so on, not of fields."""
 
-RAW = {"data", "folded"}
-"""As it is stored: the payload of an event (``docs/reference/events.md``), and the folded state."""
+RAW = {"data", "folded", "values"}
+"""As it is stored: the payload of an event (``docs/reference/events.md``), the folded state, and a field of it
+at two points."""
 
 TWOFOLD = {"nodes": {"list of string", "list of object"}}
 """Nodes by name, except in ``status``, which tells more of each."""
@@ -70,7 +71,7 @@ JSONL = '{"case": "x", "text": "RuntimeError: CUDA error: uncorrectable NVLink e
 RUN = "step\tloss\n" + "".join(f"{step}\t{9.0 if step == 180 else 2 + step % 7 / 50}\n" for step in range(200))
 
 
-WISHES = {"pause", "resume", "drain", "evict", "admit", "checkpoint", "stop"}
+WISHES = {"pause", "resume", "drain", "evict", "admit", "checkpoint", "stop", "note"}
 """Of these, JSON that a running master would answer is made here."""
 
 COMMANDS = WISHES | {
@@ -87,7 +88,7 @@ COMMANDS = WISHES | {
         "spikes",
         "simulate",
     ),
-    *("whatif", "alert", "policy check", "policy explain", "checkpoints"),
+    *("whatif", "alert", "policy check", "policy explain", "checkpoints", "bisect", "failures", "logbook", "logs"),
 }
 
 
@@ -119,6 +120,8 @@ def commands(place: Path, driver: JobDriver) -> Iterator[list[str]]:
         for event in driver.events:
             writer.add(event)
     reading = ("jobs", "status", "events", "incidents", "explain", "goodput --price 2", "replay", "replay --verify")
+    reading += ("failures", "failures --all", "logs", "logbook", "bisect --check one-incident", "replay --diff 0 9")
+    reading += ("bisect --expr run==0",)
     for log, command in itertools.product([*GOLDEN, place / "asked.ftlog"], reading):
         yield ["--store", f"file:{log}", *command.split()]
     for log in GOLDEN:
@@ -189,7 +192,7 @@ def test_a_name_of_a_field_has_one_type(
         for name, kind, where in fields(value, command):
             found[name][kind].add(where)
     wrong = {name: dict(kinds) for name, kinds in found.items() if len(kinds) > 1 and set(kinds) != TWOFOLD.get(name)}
-    assert not wrong
+    assert not wrong, wrong
     assert {command for command, _ in told} >= COMMANDS - WISHES
 
 

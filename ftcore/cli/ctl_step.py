@@ -1,0 +1,144 @@
+"""``ftctl replay --interactive``: steps through a log, event by event, with what each one changed.
+
+A line-based prompt: it works over ssh, and with commands from a pipe. Going back begins at a kept copy of the state, so
+the cost of a step back is bounded.
+"""
+
+import argparse
+import copy
+import sys
+from typing import Any
+
+import attrs
+
+from ftcore.cli.ctl_events import Lines
+from ftcore.cli.ctl_known import change_line, seq_of, shown_state
+from ftcore.cli.ctl_output import indented, say
+from ftcore.cli.ctl_store import opened
+from ftcore.errors import UnknownEvent
+from ftcore.events.envelope import Event
+from ftcore.events.incident import IncidentOpened
+from ftcore.ids import Seq
+from ftcore.ports import EventLog
+from ftcore.replay.as_json import event_json
+from ftcore.replay.differences import StateDiffer
+from ftcore.states.model import JobState
+from ftcore.wording import plural, printable
+
+HELP = """\
+n, Enter      next event            p             previous event
+NUMBER        go to that event      i             next incident
+c             all its changes       e             the event as JSON
+s [PATH]      the state, or a part of it, as membership.nodes
+h             this help             q             quit"""
+
+CHANGES_SHOWN = 8
+KEEP_EVERY = 1000
+"""Events between kept copies of the state."""
+KEPT_MAX = 200
+
+
+@attrs.define
+class _Stepper:
+    log: EventLog
+    lines: Lines
+    last: Seq
+    state: JobState = attrs.field(factory=JobState)
+    kept: dict[int, JobState] = attrs.field(factory=dict)
+    event: Event | None = None
+    changes: list[str] = attrs.field(factory=list)
+
+    async def go(self, seq: int, *, to_incident: bool = False) -> bool:
+        """Go to an event, or to the first incident that is opened between the next event and ``seq``."""
+        if seq < 1 or seq > self.last:
+            say(f"there are events 1 to {self.last}")
+            return False
+        if seq <= self.state.seq:
+            near = max((kept for kept in self.kept if kept < seq), default=0)
+            self.state = copy.deepcopy(self.kept[near]) if near else JobState()
+        async for event in self.log.read(Seq(self.state.seq), Seq(seq)):
+            shown = event.seq == seq or (to_incident and isinstance(event.data, IncidentOpened))
+            try:
+                differ = StateDiffer(self.state, attribute=shown)
+                changes = differ.feed(event)
+            except UnknownEvent as error:
+                say(f"the state is known up to event {self.state.seq}: {error}")
+                return False
+            if event.seq % KEEP_EVERY == 0 and event.seq not in self.kept and len(self.kept) < KEPT_MAX:
+                self.kept[event.seq] = copy.deepcopy(self.state)
+            if shown:
+                self.event, self.changes = event, [change_line(change) for change in changes]
+                return True
+        return False
+
+    def show(self) -> None:
+        """Print the event and the first of its changes."""
+        if self.event is None:
+            return
+        self.lines.show(self.event)
+        for line in self.changes[:CHANGES_SHOWN]:
+            print(f"         {line}")
+        if len(self.changes) > CHANGES_SHOWN:
+            print(f"         and {plural(len(self.changes) - CHANGES_SHOWN, 'more change')}: c")
+
+    def show_state(self, path: str) -> None:
+        """Print the state, or the part at a path."""
+        part: Any = shown_state(self.state)
+        for name in filter(None, path.split(".")):
+            if not isinstance(part, dict) or name not in part:
+                names = f"; there are: {', '.join(part)}" if isinstance(part, dict) else ""
+                say(printable(f"no {name!r}{names}"[:1000]))
+                return
+            part = part[name]
+        print(indented(part))
+
+
+async def step_through(args: argparse.Namespace) -> int:
+    """Read commands until the end of standard input or ``q``."""
+    async with opened(args) as log:
+        last = await log.last_seq()
+        stepper = _Stepper(log, Lines(args), last)
+        if not last:
+            say(f"the log of {log.job} is empty")
+            return 0
+        if await stepper.go(await seq_of(args.at, log) or 1):
+            stepper.show()
+        while (line := _ask(f"{stepper.state.seq}/{last}> ")) is not None:
+            command, _, rest = line.strip().partition(" ")
+            if command in ("q", "quit"):
+                break
+            await _do(stepper, command, rest.strip())
+    return 0
+
+
+async def _do(stepper: _Stepper, command: str, rest: str) -> None:
+    at = stepper.state.seq
+    goes = {"": at + 1, "n": at + 1, "p": at - 1}
+    if command in goes or command.isdecimal():
+        if await stepper.go(goes[command] if command in goes else int(command)):
+            stepper.show()
+    elif command == "i":
+        if at == stepper.last or not await stepper.go(stepper.last, to_incident=True):
+            say("no further event")
+        else:
+            stepper.show()
+            if stepper.event is not None and not isinstance(stepper.event.data, IncidentOpened):
+                say("no further incident: this is the last event")
+    elif command == "c":
+        print("\n".join(stepper.changes) or "no change of the state")
+    elif command == "e" and stepper.event is not None:
+        print(indented(event_json(stepper.event)))
+    elif command == "s":
+        stepper.show_state(rest)
+    else:
+        if command not in ("h", "help", "?"):
+            say(printable(f"unknown command {command[:80]!r}"))
+        print(HELP)
+
+
+def _ask(prompt: str) -> str | None:
+    """The next line; None at the end. The prompt is printed for people only."""
+    if sys.stdin.isatty():
+        print(prompt, end="", flush=True)
+    line = sys.stdin.readline()
+    return line if line else None

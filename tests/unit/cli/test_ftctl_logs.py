@@ -1,0 +1,166 @@
+"""``ftctl failures`` and ``ftctl logs``."""
+
+import json
+import socket
+from pathlib import Path
+
+import attrs
+import msgspec
+import pytest
+from ftctl_logs import archive, driven, run_json
+
+from ftcore.cli.ftctl import main
+from ftcore.events.envelope import Event
+from ftcore.events.node import NodeJoined
+from ftcore.events.worker import WorkerFailed, WorkersStarted
+from ftcore.testing.driver import JobDriver
+
+
+def placed(events: list[Event], root: Path, host: str | None = None, started: bool = True) -> list[Event]:
+    """The events of a driver, with directories of output on a host."""
+    made = []
+    for event in events:
+        data = event.data
+        if isinstance(data, NodeJoined):
+            data = attrs.evolve(data, host=host or socket.gethostname())
+        elif isinstance(data, WorkersStarted) and started:
+            data = attrs.evolve(data, log_dir=str(root / f"round_{data.round}"))
+        elif isinstance(data, WorkerFailed):
+            data = attrs.evolve(data, log_dir=str(root / f"round_{data.round}" / f"rank_{data.rank}"))
+        made.append(msgspec.structs.replace(event, data=data))
+    return made
+
+
+def written(root: Path, rank: int, text: str, round_: int = 1, name: str = "stderr.log") -> Path:
+    path = root / f"round_{round_}" / f"rank_{rank}" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_failures_are_one_line_and_one_object(store, capsys):
+    """The process, its node, how it ended, how many followed; JSON says the same."""
+    assert main(["--store", store, "failures"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("i1 2023-11-14T")
+    assert line.endswith(
+        "Z rank 1 (local 1) on node0 failed first: killed by SIGKILL; 1 more failure followed, on node1"
+    )
+    made = run_json(capsys, "--store", store, "failures")
+    assert (made["incident"], made["first"]["rank"], made["first"]["node"], made["first"]["exitcode"]) == (
+        "i1",
+        1,
+        "node0",
+        -9,
+    )
+    assert made["followed"] == {"node1": 1} and line.endswith(made["what"])
+
+
+def test_failures_of_all_incidents(tmp_path, capsys):
+    """``--all`` and ``--since`` give a line for each fault, requests aside; an unknown incident is exit code 4."""
+    driver = driven()
+    driver.command("pause")
+    driver.fail("node0", message="ValueError: bad \x1b[31mbatch", tail="")
+    driver.settle()
+    store = archive(tmp_path / "demo.ftlog", driver.events)
+    assert main(["--store", store, "failures", "--all"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("i1 ") and "exit code 1: ValueError: bad  [31mbatch" in second
+    assert [each["incident"] for each in run_json(capsys, "--store", store, "failures", "--since", "40")] == ["i3"]
+    assert main(["--store", store, "failures", "i9"]) == 4
+    assert "no incident 'i9'; there are i1 to i3" in capsys.readouterr().err
+
+
+def test_a_job_without_failures(tmp_path, capsys):
+    """Nothing on standard output, a message, and null in JSON; the exit code is 0."""
+    driver = JobDriver(nodes=1)
+    driver.start()
+    store = archive(tmp_path / "demo.ftlog", driver.events)
+    assert main(["--store", store, "failures"]) == 0
+    assert capsys.readouterr() == ("", "ftctl: no failure\n")
+    assert run_json(capsys, "--store", store, "failures") is None
+    assert main(["--store", store, "logs"]) == 4
+
+
+def test_logs_begin_with_the_rank_that_failed_first(tmp_path, capsys):
+    """The ends of the files of all ranks, secrets replaced, control characters as escapes."""
+    for rank in range(4):
+        lines = [f"rank {rank} line {number}" for number in range(30)]
+        written(tmp_path, rank, "\n".join([*lines, f"token=abcdef12345{rank} \x1b[31mred\x1b]0;title\x07"]) + "\n")
+    written(tmp_path, 1, "", name="stdout.log")
+    store = archive(tmp_path / "demo.ftlog", placed(driven().events, tmp_path))
+    assert main(["--store", store, "logs", "i1", "--lines", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "\x1b" not in out and "abcdef" not in out
+    heads = [line for line in out.splitlines() if line.startswith("==>")]
+    assert [head.split(" on ")[0] for head in heads] == [
+        "==> rank 1 (local 1)",
+        "==> rank 2 (local 0)",
+        "==> rank 0 (local 0)",
+        "==> rank 3 (local 1)",
+    ]
+    assert "failed first, round 1" in heads[0] and "failed later" in heads[1] and "failed" not in heads[2].split(":")[0]
+    assert "rank 1 line 29\ntoken=[redacted] \\x1b[31mred\\x1b]0;title\\x07" in out and "line 27" not in out
+
+
+def test_logs_of_another_host_are_named(tmp_path, capsys):
+    """A file that is not here is named with host and path; without any file the exit code is 4."""
+    store = archive(tmp_path / "demo.ftlog", placed(driven().events, tmp_path / "gone", host="gpu17"))
+    assert main(["--store", store, "logs"]) == 4
+    out, err = capsys.readouterr()
+    assert out.count("==>") == 0
+    assert f"rank 1 on node0: on another host: gpu17:{tmp_path}/gone/round_1/rank_1" in err
+    assert "no log file of i1 can be read on this host" in err
+    here = archive(tmp_path / "here.ftlog", placed(driven().events, tmp_path / "gone"))
+    assert main(["--store", here, "logs"]) == 4
+    assert "rank 1 on node0: no file on this host: " in capsys.readouterr().err
+
+
+def test_a_log_of_an_earlier_release(tmp_path, capsys):
+    """Without the directory of the round, only files beside that of a failed worker are known; the others are named."""
+    for rank in range(4):
+        written(tmp_path, rank, f"rank {rank}\n")
+    events = placed(driven().events, tmp_path, started=False)
+    without = [
+        msgspec.structs.replace(event, data=attrs.evolve(event.data, log_dir=""))
+        if isinstance(event.data, WorkerFailed) and event.data.node == "node1"
+        else event
+        for event in events
+    ]
+    assert main(["--store", archive(tmp_path / "demo.ftlog", without), "logs"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("==>") == 2 and "rank 0\n" in out and "rank 1\n" in out
+    assert "rank 2 on node1: the log does not say where its output is" in err
+
+
+def test_copies(tmp_path, capsys):
+    """Whole files with their order in the name, redacted, and an index; a directory with files in it is refused."""
+    for rank in range(4):
+        written(tmp_path, rank, "password: hunter2\n" + "x" * 10_000 + "\n" + f"rank {rank}\x1b[0m\n")
+    store, target = archive(tmp_path / "demo.ftlog", placed(driven().events, tmp_path)), tmp_path / "copies"
+    made = run_json_with_message(capsys, "--store", store, "logs", "-o", str(target))
+    names = sorted(path.name for path in target.iterdir())
+    assert names[0] == "0000-round1-rank1-node0-stderr.log" and names[-1] == "index.json" and len(names) == 5
+    text = (target / names[0]).read_text()
+    assert text == "password: [redacted]\n" + "x" * 10_000 + "\nrank 1\\x1b[0m\n"
+    assert json.loads((target / "index.json").read_text()) == made
+    assert [file["copy"] for file in made["files"]] == names[:4] and made["rounds"] == [1]
+    assert main(["--store", store, "logs", "-o", str(target)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def run_json_with_message(capsys: pytest.CaptureFixture[str], *argv: str):
+    assert main([*argv, "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert "wrote 4 files and index.json" in err
+    return json.loads(out)
+
+
+def test_symbolic_links_and_huge_lines(tmp_path, capsys):
+    """A link is not followed; of a file whose end is one line nothing is printed but how to get it."""
+    written(tmp_path, 1, "x" * 3_000_000)
+    (tmp_path / "round_1" / "rank_1" / "stdout.log").symlink_to("/etc/passwd")
+    store = archive(tmp_path / "demo.ftlog", placed(driven().events, tmp_path))
+    assert main(["--store", store, "logs"]) == 0
+    out = capsys.readouterr().out
+    assert "root:" not in out and len(out) < 2000 and "are one line: copy the file with -o" in out

@@ -1,0 +1,138 @@
+"""``ftctl replay`` at points, with differences and step by step; ``ftctl bisect``; logs of a newer ftcore."""
+
+import io
+import json
+import re
+
+import attrs
+import msgspec
+import pytest
+from ftctl_logs import archive, driven, run_json
+
+from ftcore.cli.ftctl import main
+from ftcore.events.envelope import Event, Unknown
+from ftcore.states.revisions import NEWEST
+from ftcore.wording import utc
+
+
+def steps(monkeypatch, capsys, store: str, commands: str, *argv: str) -> tuple[str, str]:
+    monkeypatch.setattr("sys.stdin", io.StringIO(commands))
+    assert main(["--store", store, "replay", "--interactive", *argv]) == 0
+    return capsys.readouterr()
+
+
+def shown(out: str) -> list[int]:
+    """The events that were printed."""
+    return [int(found[1]) for found in re.finditer(r"^ *(\d+) \d\d:\d\d:\d\d", out, re.MULTILINE)]
+
+
+def test_a_time_names_the_last_event_until_then(store, capsys):
+    """``--at`` takes an event, a time or how long ago; a position outside of the log is exit code 4."""
+    events = driven().events
+    at = next(event for event in events if event.type == "incident.opened")
+    last = max(event.seq for event in events if event.time <= at.time)
+    made = run_json(capsys, "--store", store, "replay", "--at", utc(at.time)[:26])
+    assert made["seq"] == last
+    assert run_json(capsys, "--store", store, "replay", "--at", "5")["seq"] == 5
+    for position in ("9999", "1999-01-01"):
+        assert main(["--store", store, "replay", "--at", position]) == 4
+
+
+def test_differences(store, capsys):
+    """Fields by path with both values and the events, in either order of the points."""
+    made = run_json(capsys, "--store", store, "replay", "--diff", "30", "18")
+    assert (made["from_seq"], made["to_seq"], made["attributed"]) == (18, 30, True)
+    [phase] = [change for change in made["changes"] if change["path"] == "phase"]
+    assert phase["values"] == {"old": "running", "new": "recovering"} and phase["event_count"] == len(phase["events"])
+    assert main(["--store", store, "replay", "--diff", "18", "30"]) == 0
+    out, err = capsys.readouterr()
+    assert f'phase: "running" -> "recovering"  (event {phase["events"][0]})\n' in out
+    assert err == f"ftctl: {len(made['changes'])} fields changed between event 18 and event 30\n"
+    assert run_json(capsys, "--store", store, "replay", "--diff", "18", "18")["changes"] == []
+
+
+def test_stepping(store, capsys, monkeypatch):
+    """Next, previous, a number, the next incident, the state at a path, the event; the end of input ends it."""
+    events = driven().events
+    opened = next(event.seq for event in events if event.type == "incident.opened")
+    out, err = steps(
+        monkeypatch, capsys, store, "n\n\np\n17\ni\nc\ns membership.nodes.node0.phase\ns no\ne\nx\n0\n", "--at", "3"
+    )
+    assert shown(out) == [3, 4, 5, 4, 17, opened]
+    assert 'incident.kind: (absent) -> "fault"' in out and f'"seq": {opened}' in out
+    assert out.splitlines().count(f"incident: null -> (absent)  (event {opened})") == 1, "listed by `c`"
+    assert '\n"running"\n' in out
+    assert "no 'no'; there are: " in err and "unknown command 'x'" in err and "there are events 1 to" in err
+    out, err = steps(monkeypatch, capsys, store, f"{len(events)}\nn\ni\nq\nn\n")
+    assert shown(out) == [1, len(events)] and "no further event" in err
+
+
+def test_stepping_back_over_kept_states(store, capsys, monkeypatch):
+    """A step back begins at a kept copy; the state is that of the event."""
+    monkeypatch.setattr("ftcore.cli.ctl_step.KEEP_EVERY", 7)
+    out, _ = steps(monkeypatch, capsys, store, "s seq\n20\ns seq\n30\n15\ns seq\np\ns seq\n")
+    assert shown(out) == [1, 20, 30, 15, 14]
+    assert [line for line in out.splitlines() if line.isdecimal()] == ["1", "20", "15", "14"]
+
+
+def test_bisect(store, capsys):
+    """The first failure and the return, with exit code 1; 0 if it never fails; 2 for what is no expression."""
+    assert main(["--store", store, "bisect", "--expr", "incident is None"]) == 1
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first.startswith("fails first at event ") and "incident.opened i1: " in first
+    assert second.startswith("holds again at event ") and "incident.resolved" in second and "changes 2 times" in third
+    assert main(["--store", store, "bisect", "--expr", 'any(n.phase == "running" for n in membership.nodes)']) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" at event")[0] for line in lines[:3]] == [
+        "does not hold from the beginning",
+        "holds first",
+        "fails then",
+    ]
+    assert main(["--store", store, "bisect", "--check", "decisions-agree"]) == 0
+    assert capsys.readouterr().out.startswith("it holds at all of ")
+    assert main(["--store", store, "bisect", "--expr", "().__class__"]) == 2
+    assert "the name __class__ is not allowed" in capsys.readouterr().err
+
+
+def newer(events: list[Event], place: int, *, ignorable: bool) -> list[Event]:
+    odd = msgspec.structs.replace(
+        events[place], type="moon.risen", v=1, ignorable=ignorable, data=Unknown(fields={"a": "\x1b[31m"})
+    )
+    return [*events[:place], odd, *events[place + 1 :]]
+
+
+def test_a_log_of_a_newer_ftcore(tmp_path, capsys, monkeypatch):
+    """The state as far as it is known, and which event it ends at; every way of reading says it in one message."""
+    store = archive(tmp_path / "demo.ftlog", newer(driven().events, 19, ignorable=False))
+    assert main(["--store", store, "replay", "--format", "json"]) == 2
+    made = json.loads(capsys.readouterr().out)
+    assert made["seq"] == 19 and "event 20 is a moon.risen v1" in made["unknown"]["stopped"]
+    assert main(["--store", store, "replay", "--diff", "1", "30"]) == 2
+    assert "the state is known up to event 19: event 20 is a moon.risen v1" in capsys.readouterr().err
+    assert main(["--store", store, "bisect", "--expr", "run >= 0"]) == 0
+    assert "later events are not judged: event 20 is a moon.risen" in capsys.readouterr().err
+    _, err = steps(monkeypatch, capsys, store, "25\n")
+    assert "the state is known up to event 19" in err
+    for command in ("logbook", "failures", "logs", "replay --verify"):
+        assert main(["--store", store, *command.split()]) == 2
+        out, err = capsys.readouterr()
+        assert err.startswith("ftctl: event 20 is a moon.risen v1") and "Traceback" not in out + err
+
+
+def test_a_skipped_event_and_a_newer_revision(tmp_path, capsys):
+    """Skipped events are counted by type; an unknown revision of the rules is named."""
+    events = driven().events
+    elected = msgspec.structs.replace(events[0], data=attrs.evolve(events[0].data, decides=NEWEST + 1))
+    last = events[-1]
+    odd = msgspec.structs.replace(last, seq=last.seq + 1, type="moon.risen", ignorable=True, data=Unknown(fields={}))
+    store = archive(tmp_path / "demo.ftlog", [elected, *events[1:], odd])
+    made = run_json_quiet(capsys, store)
+    assert made["unknown"] == {"skipped_types": {"moon.risen": 1}, "stopped": None, "newer_revision": NEWEST + 1}
+    assert main(["--store", store, "replay"]) == 0
+    err = capsys.readouterr().err
+    assert "skipped 1 event of unknown types: moon.risen (1)" in err and f"revision {NEWEST + 1} of the rules" in err
+
+
+def run_json_quiet(capsys: pytest.CaptureFixture[str], store: str):
+    assert main(["--store", store, "replay", "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
