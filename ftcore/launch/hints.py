@@ -12,8 +12,8 @@ import shlex
 from ftcore.logs import default_store_url
 
 _COMMAND = re.compile(
-    r"\bftctl (?=(?:jobs|status|events|incidents|explain|goodput|replay|export|observe|salvage|whatif|pause|resume"
-    r"|drain|evict|admit|checkpoints?|stop)\b)"
+    r"\bftctl (?=(?:jobs|status|events|incidents|explain|goodput|report|replay|export|observe|salvage|whatif|pause"
+    r"|resume|drain|evict|admit|checkpoints?|stop)\b)"
 )
 
 
