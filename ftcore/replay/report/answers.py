@@ -13,10 +13,10 @@ from ftcore.faults.taxonomy import title_of
 from ftcore.replay.accounts import HOUR_S, LOST, GoodputReport, IncidentCost
 from ftcore.replay.explain import Incident
 from ftcore.replay.report.cases import facts
-from ftcore.replay.report.text import line
+from ftcore.replay.report.text import duration, line
 from ftcore.replay.spans import PRODUCTIVE
 from ftcore.states.model import JobState
-from ftcore.wording import format_elapsed, listed, plural
+from ftcore.wording import plural
 
 DAY_S = 86400.0
 TITLES_SHOWN = 3
@@ -81,16 +81,19 @@ class FirstScreen:
         elif newest is None:
             text = "It trained without a fault." if state.ending is not None else "No fault so far."
         else:
-            what = "It finished" if state.ending is not None else "It trains"
-            text = f"{what}. {self._counted()} interrupted it; the newest: {line(newest.summary)}"
+            what = "It finished its work. " if state.ending is not None else ""
+            text = f"{what}{self._counted()}"
+            more.append(f"The newest is {self._named(newest)}")
         if about is not None and (known := facts(about)) is not None:
             more.append(f"{title_of(about.cls, about.detail)}: {known.meaning}")
         return {"question": question, "text": text, "more": more, "incident": about.id if about is not None else None}
 
     def _counted(self) -> str:
         titles = Counter(title_of(each.cls, each.detail) for each in self._faults())
-        each = listed([f"{count} {title}" for title, count in titles.most_common()], TITLES_SHOWN)
-        return f"{plural(len(self._faults()), 'fault')} ({each})"
+        each = [f"{count:,} {title}" for title, count in titles.most_common(TITLES_SHOWN)]
+        others = sum(titles.values()) - sum(count for _, count in titles.most_common(TITLES_SHOWN))
+        rest = [f"{others:,} of other classes"] if others else []
+        return f"{plural(sum(titles.values()), 'fault')} interrupted it: {', '.join([*each, *rest])}."
 
     def _named(self, incident: Incident) -> str:
         where = ""
@@ -142,19 +145,19 @@ class FirstScreen:
         lost_s = sum(cost.total_s for cost in self.costs.values())
         gpu_h = sum(cost.gpu_s for cost in self.costs.values()) / HOUR_S
         text = (
-            f"Incidents took {format_elapsed(lost_s)} of {format_elapsed(good.wall_s)} "
-            f"({lost_s / good.wall_s:.1%}), {gpu_h:,.1f} GPU-hours{self._money(gpu_h)}."
+            f"Incidents took {duration(lost_s)} of {duration(good.wall_s)} "
+            f"({lost_s / good.wall_s:.1%}), {_gpu_time(gpu_h)}{self._money(gpu_h)}."
         )
         worst = max(self.costs.values(), key=lambda cost: cost.total_s, default=None)
         more = [f"Goodput {good.goodput:.1%}."]
         if worst is not None and worst.total_s:
-            more.append(f"The most expensive one: {worst.id} ({worst.cls}), {format_elapsed(worst.total_s)}.")
+            more.append(f"The most expensive one: {worst.id} ({worst.cls}), {duration(worst.total_s)}.")
         steps = sum(each.steps_lost or 0 for each in self.incidents)
         if steps:
             more.append(f"{plural(steps, 'step')} had to be computed again.")
         other = sum(good.seconds[use] for use in LOST) - lost_s
         if other > 0.01 * good.wall_s:
-            more.append(f"Start and idle time without an incident: {format_elapsed(other)}.")
+            more.append(f"Start and idle time without an incident: {duration(other)}.")
         if not good.repeats_known:
             more.append("The script reports no absolute steps: repeated steps count as productive.")
         found = worst.id if worst is not None and worst.total_s else None
@@ -171,21 +174,21 @@ class FirstScreen:
         if not faults:
             return {**answer, "text": "The log has no fault to judge by."}
         newest = faults[-1]
-        alike = [each for each in faults if (each.cls, each.detail) == (newest.cls, newest.detail)]
-        known = facts(newest)
         title = title_of(newest.cls, newest.detail)
+        alike = [each for each in faults if title_of(each.cls, each.detail) == title]
+        known = facts(newest)
         if known is not None and known.repeats:
-            text = f"Yes, unless it is repaired: {title} usually occurs again at the same step."
+            text = f"Yes, unless its cause is removed: {title} usually occurs again at the same step."
         elif len(alike) > 1:
-            text = f"Probably: {title} happened {plural(len(alike), 'time')} in this log."
+            text = f"Probably: {len(alike):,} of {plural(len(faults), 'fault')} were {title}, like the newest one."
         else:
-            text = f"It is the only {title} in this log."
+            text = f"Not known: it is the only fault of its class ({title}) in this log."
         more = []
         wall_s = self.goodput.wall_s
         if len(faults) > 1 and wall_s:
             more.append(
-                f"{plural(len(faults), 'fault')} in {format_elapsed(wall_s)}: at this rate one every "
-                f"{format_elapsed(wall_s / len(faults))}."
+                f"{plural(len(faults), 'fault')} in {duration(wall_s)}: at this rate one every "
+                f"{duration(wall_s / len(faults))}."
             )
         more += self._repeating_nodes(faults)
         if known is not None and known.advice:
@@ -231,13 +234,17 @@ class FirstScreen:
                 "-" if good.goodput is None else f"{good.goodput:.1%}",
                 f"new training steps, as a share of {wall}",
             ),
-            ("Wall time", format_elapsed(good.wall_s), wall),
-            ("Productive", format_elapsed(good.seconds[PRODUCTIVE]), "time in which new steps were computed"),
+            ("Wall time", duration(good.wall_s), wall),
+            ("Productive", duration(good.seconds[PRODUCTIVE]), "time in which new steps were computed"),
             ("Faults", f"{len(faults):,}", f"of {plural(len(self.incidents), 'incident')}"),
-            ("Time between faults", format_elapsed(good.mtbf_s), "mean training time per fault"),
-            ("Time to recover", format_elapsed(good.mttr_s), "mean time from a fault to the next step"),
+            ("Time between faults", duration(good.mtbf_s), "mean training time per fault"),
+            ("Time to recover", duration(good.mttr_s), "mean time from a fault to the next step"),
         ]
         step = self.state.training.step
         if step is not None:
             tiles.append(("Step", f"{step:,}", "the newest completed step"))
         return [{"label": label, "value": value, "hint": hint} for label, value, hint in tiles]
+
+
+def _gpu_time(hours: float) -> str:
+    return f"{hours:,.1f} GPU-hours" if hours >= 1 else f"{hours * HOUR_S:,.0f} GPU-seconds"

@@ -1,7 +1,19 @@
 """Text of the log for a report: cut to a length, without characters that control a terminal or the order of writing."""
 
 from ftcore.replay.report.limits import LINE_MAX, TEXT_MAX
-from ftcore.wording import printable
+from ftcore.wording import format_elapsed, printable
+
+_DAY_S = 86400
+_DAYS_FROM_S = 2 * _DAY_S
+"""Durations of two days and more are written in days."""
+
+
+def duration(seconds: float | None) -> str:
+    """A measured time as ``wording.format_elapsed`` writes it; from two days on as ``12d07h``."""
+    if seconds is None or seconds < _DAYS_FROM_S:
+        return format_elapsed(seconds)
+    hours = round(seconds / 3600)
+    return f"{hours // 24}d{hours % 24:02d}h"
 
 
 def line(text: str, most: int = LINE_MAX) -> str:

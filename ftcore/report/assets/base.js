@@ -68,7 +68,7 @@ function moment(seconds, digits = 0) {
   return `${text.slice(0, 10)} ${text.slice(11, digits ? 20 + digits : 19)}`;
 }
 
-const gpuHours = (seconds) => (seconds / 3600).toLocaleString("en-US", { maximumFractionDigits: seconds < 36000 ? 2 : 0 });
+const gpuHours = (seconds) => (seconds / 3600).toLocaleString("en-US", { maximumFractionDigits: seconds < 360 ? 4 : seconds < 36000 ? 2 : 0 });
 const money = (gpuS) => (DATA.goodput.price === null ? [] :
   [(gpuS / 3600 * DATA.goodput.price).toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })]);
 const PRICED = DATA.goodput.price === null ? [] : ["Cost"];
@@ -92,14 +92,14 @@ function panel(id, title, ...kids) {
 const note = (...kids) => h("p", { class: "note" }, kids);
 const badge = (tone, text) => h("span", { class: `badge ${tone}` }, text);
 
-/** A bar of parts [use, seconds], each as wide as its share; the same figures are in a table or a label. */
+/** A bar of parts [use, seconds, name or use], each as wide as its share; the same figures are in a table or a label. */
 function useBar(parts, label) {
   const total = parts.reduce((sum, part) => sum + part[1], 0) || 1;
   return h("div", { class: "bar", role: "img", "aria-label": label },
-    parts.filter((part) => part[1] > 0).map(([use, seconds]) => h("span", {
-      class: "part", title: `${use}: ${took(seconds)} (${percent(seconds / total)})`,
+    parts.filter((part) => part[1] > 0).map(([use, seconds, name = use]) => h("span", {
+      class: "part", title: `${name}: ${took(seconds)} (${percent(seconds / total)})`,
       css: { "flex-grow": String(seconds / total), background: `var(--use-${use})` },
-    }, seconds / total > 0.12 ? h("span", { class: `part-name on-${use}` }, use) : null)));
+    }, seconds / total > 0.12 ? h("span", { class: `part-name on-${use}` }, name) : null)));
 }
 
 const redraws = [];

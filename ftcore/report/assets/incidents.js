@@ -64,7 +64,7 @@ function incidentsSection(events) {
 }
 
 function incidentPage(each, page) {
-  const lost = each.steps_lost === null ? null : many(each.steps_lost, "step");
+  const lost = !each.steps_lost ? null : many(each.steps_lost, "step");
   const facts = [
     ["Class", `${each.class}${page.class !== each.class ? ` (${page.class})` : ""}${page.detail ? `, ${page.detail}` : ""}. ${page.meaning}`],
     ["Began at", each.root ? `${each.root}${page.root_rank === null ? "" : `, rank ${page.root_rank}`}` : null],
@@ -84,7 +84,7 @@ function incidentPage(each, page) {
   return [
     h("dl", { class: "facts" }, facts.filter((fact) => fact[1]).map(([name, text]) => [h("dt", null, name), h("dd", null, text)])),
     early ? note(`Ended first, with exit code 0, which may be the cause: ${early}.`) : null,
-    phases.length ? [h("h4", null, "Duration of phases"), useBar(phases.map(([name, seconds]) => [PHASE_USE[name] || "idle", seconds]), `Phases: ${phases.map(([name, seconds]) => `${name} ${took(seconds)}`).join(", ")}`),
+    phases.length ? [h("h4", null, "Duration of phases"), useBar(phases.map(([name, seconds]) => [PHASE_USE[name] || "idle", seconds, name.replace("_", " ")]), `Phases: ${phases.map(([name, seconds]) => `${name} ${took(seconds)}`).join(", ")}`),
       h("p", { class: "phases" }, phases.map(([name, seconds]) => h("span", { class: "key" }, h("span", { class: "swatch", css: { background: `var(--use-${PHASE_USE[name] || "idle"})` } }), `${name.replace("_", " ")} ${took(seconds)}`)), page.phases.total === undefined ? null : h("b", null, `total ${took(page.phases.total)}`))] : null,
     page.policies.length ? [h("h4", null, "Decisions"), table("Decisions", ["Policy", "Verdict", "Reason"], page.policies.map((asked) => [asked.name, badge(asked.verdict === "take" ? "good" : "quiet", asked.verdict), asked.reason]), "reasons"),
       page.policy_count > page.policies.length ? note(`${count(page.policy_count - page.policies.length)} more answers: ftctl explain ${each.id}`) : null] : null,

@@ -33,6 +33,15 @@ function pan(share) {
   setRange(low + kept, high + kept);
 }
 
+const DAY_TEXT = "\n{YYYY}-{MM}-{DD}", YEAR = 31536000;
+/** Labels of the time axis: increment, usual label, and what is added when year, day or minute change. */
+const TIME_LABELS = [
+  [YEAR, "{YYYY}", null, null, null, null, null, null, 1], [2419200, "{YYYY}-{MM}", null, null, null, null, null, null, 1],
+  [86400, "{MM}-{DD}", "\n{YYYY}", null, null, null, null, null, 1], [3600, "{HH}:{mm}", DAY_TEXT, null, DAY_TEXT, null, null, null, 1],
+  [60, "{HH}:{mm}", DAY_TEXT, null, DAY_TEXT, null, null, null, 1], [1, "{HH}:{mm}:{ss}", DAY_TEXT, null, DAY_TEXT, null, null, null, 1],
+  [0.001, ":{ss}.{fff}", `${DAY_TEXT} {HH}:{mm}`, null, `${DAY_TEXT} {HH}:{mm}`, null, "\n{HH}:{mm}", null, 1],
+];
+
 const gutter = () => (narrow.matches ? 62 : 130);
 
 /** Options that all charts share. */
@@ -43,11 +52,12 @@ function chartOptions(box, height, over, more) {
   const base = {
     width: Math.max(240, box.clientWidth), height, legend: { show: false }, tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"),
     padding: [10, 12, 0, 0],
-    axes: [{ ...axis }, { ...axis, size: gutter() }],
     scales: { x: { time: over === "time" } },
     cursor: { points: { size: 7 }, drag: { x: true, y: false, setScale: true }, ...(over === "time" ? { sync: { key: "time" } } : {}) },
   };
-  return { ...base, ...more(colors, axis, base) };
+  const made = { ...base, ...more(colors, axis, base) };
+  if (over === "time") made.axes[0].values = TIME_LABELS;
+  return made;
 }
 
 /** A chart, drawn by redrawAll and again when theme or width change. `make` returns [options, data]; `made` gets the plot. */
@@ -58,14 +68,13 @@ function chart(box, label, over, make, made) {
     const [options, data] = make();
     if (over() === "time") {
       options.hooks = { ...options.hooks, setScale: [...(options.hooks && options.hooks.setScale || []), (u, key) => {
-        if (key !== "x" || settingRange || !u.ready) return;
+        if (key !== "x" || settingRange) return;
         const { min, max } = u.scales.x;
         if (min !== null && (min !== range[0] || max !== range[1])) setRange(min, max);
       }] };
-      options.scales.x = { ...options.scales.x, range: (u, min, max) => (min === null || !u.ready ? range : [min, max]) };
+      options.scales.x = { ...options.scales.x, auto: false, min: range[0], max: range[1] };
     }
     plot = new uPlot(options, data, box);
-    plot.ready = true;
     plot.over.addEventListener("dblclick", () => { if (over() === "time") setRange(BEGIN, END); });
     if (over() === "time") timeCharts.push(plot);
     if (made) made(plot);

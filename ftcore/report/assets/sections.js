@@ -23,7 +23,7 @@ function lossChart() {
   const kept = (wanted) => loss.filter((point, place) => gone[place] === wanted);
   const make = () => {
     const options = chartOptions(box, 250, by, (colors, axis, base) => ({
-      axes: [{ ...axis }, { ...axis, size: gutter(), label: narrow.matches ? undefined : "loss", labelSize: 18, stroke: colors.quiet }],
+      axes: [{ ...axis }, { ...axis, size: gutter()}],
       series: [{}, { stroke: colors.curve, width: 2, spanGaps: true, points: { show: loss.length < 60 } },
         { stroke: colors.quiet, width: 1.5, dash: [5, 4], spanGaps: true, ...(by === "step" ? { paths: () => null, points: { show: true, size: 4 } } : {}) },
         { stroke: colors.bad, paths: () => null, points: { show: true, size: 9, width: 2 } }],
@@ -86,9 +86,11 @@ function ranksSection() {
   if (first.length > 1) {
     const slow = [...first].sort((a, b) => b[2] - a[2]).slice(0, 10);
     const usual = [...first].map((each) => each[2]).sort((a, b) => a - b)[first.length >> 1];
-    kids.push(h("h3", null, "From the new world to a node's first step"), note(`The median node takes ${took(usual)}; the slowest nodes:`),
-      table("Nodes that are slow to their first step", ["Node", "Rounds>", "Mean>", "Of the median>", "Longest>"],
-        slow.map(([node, rounds, mean, longest]) => [node, count(rounds), took(mean), usual ? `${(mean / usual).toFixed(2)}x` : "-", took(longest)])));
+    const apart = slow.filter((each) => each[2] > 1.05 * usual);
+    kids.push(h("h3", null, "From the new world to a node's first step"),
+      note(`The median node takes ${took(usual)}; ${apart.length ? "the slowest nodes:" : "no node takes much longer."}`));
+    if (apart.length) kids.push(table("Nodes that are slow to their first step", ["Node", "Rounds>", "Mean>", "Of the median>", "Longest>"],
+        apart.map(([node, rounds, mean, longest]) => [node, count(rounds), took(mean), usual ? `${(mean / usual).toFixed(2)}x` : "-", took(longest)])));
   }
   if (stragglers.length) kids.push(h("h3", null, "Slow nodes that the master found"), table("Slow nodes", ["Time (UTC)", "Node", "Its step>", "Usual>"],
     stragglers.slice(-20).map(([at, node, value, usual]) => [moment(at), node, took(value), took(usual)])));

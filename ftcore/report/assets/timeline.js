@@ -177,8 +177,7 @@ function timelineSection(openIncident) {
           const a = Math.max(0, Math.round(from - left)), b = Math.max(a + 1, Math.round(to - left));
           paintUses(ctx, uses.slice(a, b), left + a, top, height, colors);
         } else {
-          ctx.fillStyle = does === 2 ? colors.out : colors.wait;
-          ctx.fillRect(from, top + height * 0.3, Math.max(1, to - from), height * 0.4);
+          paintOutside(ctx, does === 2, from, to, top + height / 2, colors, dpr);
         }
       }
       for (const [each, root] of involved.get(lane.node) || []) {
@@ -200,6 +199,15 @@ function timelineSection(openIncident) {
       ctx.textAlign = "right";
       ctx.fillText(shortened(ctx, lane.node, left - 10 * dpr), left - 8 * dpr, top + height / 2);
     }
+  }
+
+  /** Thin: connected, in no world. Dashed: quarantined. */
+  function paintOutside(ctx, quarantined, from, to, middle, colors, dpr) {
+    ctx.strokeStyle = quarantined ? colors.out : colors.wait;
+    ctx.lineWidth = 3 * dpr;
+    ctx.setLineDash(quarantined ? [6 * dpr, 5 * dpr] : []);
+    ctx.beginPath(); ctx.moveTo(from, middle); ctx.lineTo(Math.max(to, from + dpr), middle); ctx.stroke();
+    ctx.setLineDash([]);
   }
 
   function shortened(ctx, text, width) {
@@ -299,7 +307,7 @@ function timelineSection(openIncident) {
     h("label", null, h("input", { type: "search", placeholder: "find a node", "aria-label": "Find a node", oninput: (event) => { wanted = event.target.value.trim().toLowerCase(); refill(); } })),
     h("label", null, h("input", { type: "checkbox", checked: onlyFaulty, onchange: (event) => { onlyFaulty = event.target.checked; refill(); } }), " only nodes with incidents"),
     found);
-  const marks = h("p", { class: "note" }, "◆ fault ▲ warning ■ request ● opportunity × node lost. Drag to zoom, double-click for the whole job, Ctrl or Shift with the wheel zooms at the pointer, a click opens an incident. Times are UTC.",
+  const marks = h("p", { class: "note" }, "◆ fault ▲ warning ■ request ● opportunity × node lost. In the row of a node: coloured, in the world; thin line, waits; dashed, quarantined. Drag to zoom, double-click for the whole job, Ctrl or Shift with the wheel zooms at the pointer, a click opens an incident. Times are UTC.",
     DATA.goodput.shortest_s ? ` Stretches of up to ${took(DATA.goodput.shortest_s)} are not drawn.` : "",
     DATA.places.cut ? " Nodes changed too often to draw all: the later changes are missing." : "");
   return panel("timeline", "Timeline", controls, legend, wrap, marks);
