@@ -20,6 +20,7 @@ PAGE = FileKind(name="a report", begins=b"<!doctype html>\n<!-- ftcore report --
 async def run(args: argparse.Namespace) -> int:
     """Write the report; of a log that cannot be read to its end, the part before that point."""
     gc.freeze()  # what is imported stays; collections need not look at it
+    gc.set_threshold(200_000, 20, 100)  # events make much garbage, but no cycles
     reader = ReportReader(summary, style_of)
     failed: FtcoreError | None = None
     path = None if args.output == STDOUT else Path(args.output)

@@ -4,7 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ftcore.events.action import ActionDone
+from ftcore.events.checkpoint import MemoryHeld, ShardPersisted
 from ftcore.events.envelope import Event
+from ftcore.events.node import HealthChecked, OrderObeyed
+from ftcore.events.worker import WorkersStarted, WorkersStopped
 from ftcore.faults.taxonomy import title_of
 from ftcore.ids import SECOND
 from ftcore.replay.accounts import GoodputReport, NodeUse
@@ -23,6 +27,9 @@ from ftcore.replay.report.text import line
 from ftcore.replay.spans import USES, Span
 from ftcore.version import __version__
 from ftcore.wording import utc
+
+_FREQUENT = frozenset({ActionDone, HealthChecked, MemoryHeld, OrderObeyed, ShardPersisted, WorkersStarted, WorkersStopped})
+"""Frequent events that only the ledger and the chronicle read."""
 
 NODES_LISTED = 50
 """Nodes in the table of goodput: those where faults began, and those that waited longest."""
@@ -54,6 +61,8 @@ class ReportReader:
         self._last = event
         self._ledger.feed(event)
         self._chronicle.feed(event)
+        if type(event.data) in _FREQUENT:
+            return
         self._places.feed(event, self._ledger.state)
         self._curves.feed(event)
         self._ranks.feed(event)

@@ -18,7 +18,9 @@ def duration(seconds: float | None) -> str:
 
 def line(text: str, most: int = LINE_MAX) -> str:
     """The text on one line, cut to ``most`` characters with a note of its length."""
-    return printable(text[: 4 * most]) if len(text) <= most else f"{printable(text[:most])}{_note(text)}"
+    if len(text) > most:
+        return f"{printable(text[:most])}{_note(text)}"
+    return text if text.isprintable() else printable(text)
 
 
 def several_lines(text: str, most: int = TEXT_MAX) -> str:

@@ -21,10 +21,11 @@ function header() {
     DATA.begin_text ? `${DATA.begin_text} to ${DATA.end_text} UTC${DATA.over ? "" : ", still running when this report was made"}` : "an empty log",
     state.nodes ? `${many(state.nodes, "node")}, ${many(state.size, "rank")}` : null,
     state.run > 1 ? `run ${state.run}` : null, state.round ? `round ${state.round}` : null,
-    state.exit_code === null ? null : `exit code ${state.exit_code}`, state.command || null,
+    state.exit_code === null ? null : `exit code ${state.exit_code}`,
   ];
   return h("header", null, h("div", { class: "title" }, h("h1", null, DATA.job || "job"), badge(DATA.mood, DATA.headline), h("div", { class: "no-print theme" }, themes)),
     h("p", { class: "quiet" }, facts.filter(Boolean).join(" · ")),
+    state.command ? h("p", { class: "quiet command", title: state.command }, state.command) : null,
     DATA.cut ? h("p", { class: "alert", role: "alert" }, `The log could not be read to its end; the report covers ${many(DATA.last_seq, "event")}. ${DATA.cut}`) : null,
     h("nav", { "aria-label": "Sections", class: "no-print" }, [["timeline", "Timeline"], ["incidents", "Incidents"], ["goodput", "Goodput"], ["training", "Training"], ["ranks", "Ranks"], ["checkpoints", "Checkpoints"], ["policy", "Policy"], ["events", "Events"]]
       .map(([id, name]) => h("a", { href: `#${id}` }, name))));

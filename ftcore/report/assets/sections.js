@@ -133,7 +133,7 @@ function goodputSection() {
   const uses = good.uses.filter((row) => row[1] > 0);
   const main = (parts) => Object.entries(parts).sort((a, b) => b[1] - a[1]).slice(0, 3).map(([use, seconds]) => `${use} ${took(seconds)}`).join(", ");
   return panel("goodput", "Goodput: what the time was used for",
-    useBar(uses, `Use of the time: ${uses.map(([use, seconds]) => `${use} ${percent(seconds / wall)}`).join(", ")}`),
+    useBar(uses.map(([use, seconds]) => [use, seconds]), `Use of the time: ${uses.map(([use, seconds]) => `${use} ${percent(seconds / wall)}`).join(", ")}`),
     h("div", { class: "columns" },
       h("div", null, table("Use of the time", ["Use", "Share>", "Time>", "GPU-hours>", ...PRICED.map((each) => `${each}>`)], uses.map(([use, seconds, gpuS]) => [
         h("span", { title: USE_TEXT[use] }, h("span", { class: "swatch", css: { background: `var(--use-${use})` } }), use, h("span", { class: "use-text" }, USE_TEXT[use])),
