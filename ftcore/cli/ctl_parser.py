@@ -178,8 +178,8 @@ def _add_incidents(commands: Any) -> None:
     report = _command(
         commands,
         "report",
-        "Write the whole job as one HTML file that a browser opens without network: why it stopped, what was done, what "
-        "it cost; timeline, incidents, curves, goodput, checkpoints, policy, events.",
+        "Write the whole job as one HTML file that a browser opens without network: why it stopped, what was done, "
+        "what it cost; timeline, incidents, curves, goodput, checkpoints, policy, events.",
         "ftctl report -o demo.html\nftctl report --price 2.50 -o demo.html\n"
         "ftctl --store file:demo.ftlog report -o demo.html",
     )

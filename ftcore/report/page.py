@@ -83,5 +83,7 @@ def _plain(report: Mapping[str, Any]) -> str:
     rows = [f"<h1>{html.escape(str(report['job']))}: {html.escape(str(report['headline']))}</h1>"]
     for answer in report["answers"]:
         more = " ".join(map(str, answer["more"]))
-        rows.append(f"<h2>{html.escape(answer['question'])}</h2><p>{html.escape(answer['text'])} {html.escape(more)}</p>")
+        rows.append(
+            f"<h2>{html.escape(answer['question'])}</h2><p>{html.escape(answer['text'])} {html.escape(more)}</p>"
+        )
     return "".join(rows)

@@ -28,7 +28,9 @@ from ftcore.replay.spans import USES, Span
 from ftcore.version import __version__
 from ftcore.wording import utc
 
-_FREQUENT = frozenset({ActionDone, HealthChecked, MemoryHeld, OrderObeyed, ShardPersisted, WorkersStarted, WorkersStopped})
+_FREQUENT = frozenset(
+    {ActionDone, HealthChecked, MemoryHeld, OrderObeyed, ShardPersisted, WorkersStarted, WorkersStopped}
+)
 """Frequent events that only the ledger and the chronicle read."""
 
 NODES_LISTED = 50

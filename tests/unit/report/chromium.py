@@ -5,6 +5,7 @@ Without a Chromium (Debian package chromium) the tests are skipped; with FTCORE_
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -23,7 +24,9 @@ LIMIT_S = 60.0
 
 def binary() -> str:
     """The path of a Chromium."""
-    found = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    found = next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
     if found is None:
         if os.environ.get("FTCORE_REQUIRE_CHROMIUM") == "1":
             pytest.fail("no Chromium, although FTCORE_REQUIRE_CHROMIUM=1: apt-get install chromium")
@@ -92,8 +95,12 @@ class Browser:
 
     def show(self, width: int, height: int = 900, *, theme: str = "light", media: str = "screen") -> None:
         """Set the size of the view and what the user prefers."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 700)
-        self.call("Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": theme}])
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 700
+        )
+        self.call(
+            "Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": theme}]
+        )
 
     def open(self, page: Path, fragment: str = "") -> None:
         """Open a report and wait until it is complete."""
@@ -129,13 +136,23 @@ class Browser:
 @contextlib.contextmanager
 def started(home: Path) -> Iterator[Browser]:
     """A running Chromium; ``home`` holds its profile."""
-    to_browser, from_us = os.pipe()
-    from_browser, to_us = os.pipe()
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars"]
+    ends, from_us = os.pipe()
+    from_browser, starts = os.pipe()
+    # The protocol reads file descriptor 3 and writes 4; the shell moves ours there, so they must be neither.
+    to_browser, to_us = fcntl.fcntl(ends, fcntl.F_DUPFD, 20), fcntl.fcntl(starts, fcntl.F_DUPFD, 20)
+    os.close(ends)
+    os.close(starts)
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        "--hide-scrollbars",
+    ]
     flags += ["--disable-background-networking", "--disable-component-update", f"--user-data-dir={home}"]
-    # The protocol reads file descriptor 3 and writes 4; the shell moves ours there, whatever their numbers are.
     script = f'exec "$0" "$@" 3<&{to_browser} 4>&{to_us}'
-    command = ["sh", "-c", script, binary(), *flags, "--remote-debugging-pipe"]
+    command = ["bash", "-c", script, binary(), *flags, "--remote-debugging-pipe"]
     with (home / "chromium.log").open("wb") as log:
         process = subprocess.Popen(command, pass_fds=(to_browser, to_us), stdout=log, stderr=log)
     os.close(to_browser)
