@@ -57,8 +57,9 @@ docs: $(VENV)/.docs-made ## write docs/reference from the code, build the docume
 transcript: dev ## run the tutorial's commands, write what they print into docs/tutorial/first-job.md
 	$(BIN)/python docs/transcript.py
 
-picture: dev ## run the demo and record its output in docs/images/demo.svg
+picture: dev ## run the demo, record its output in docs/images/demo.svg and its report in docs/images/report.png
 	$(BIN)/python docs/picture.py
+	$(BIN)/python docs/report_picture.py
 
 format: dev ## fix formatting and simple lint errors with ruff
 	$(BIN)/ruff check --fix
