@@ -84,9 +84,17 @@ class FirstScreen:
             what = "It finished its work. " if state.ending is not None else ""
             text = f"{what}{self._counted()}"
             more.append(f"The newest is {self._named(newest)}")
+        more += self._warnings()
         if about is not None and (known := facts(about)) is not None:
             more.append(f"{title_of(about.cls, about.detail)}: {known.meaning}")
         return {"question": question, "text": text, "more": more, "incident": about.id if about is not None else None}
+
+    def _warnings(self) -> list[str]:
+        """Warnings that a policy acted on: training went on, or went back on purpose."""
+        acted = [each for each in self.incidents if each.kind == "warning" and each.resolved_by]
+        if not acted:
+            return []
+        return [f"A policy acted on {plural(len(acted), 'warning')}; the newest is {self._named(acted[-1])}"]
 
     def _counted(self) -> str:
         titles = Counter(title_of(each.cls, each.detail) for each in self._faults())
@@ -105,13 +113,16 @@ class FirstScreen:
     # -- what was done?
 
     def _done(self) -> dict[str, Any]:
-        by = Counter(each.resolved_by for each in self._faults() if each.resolved_by)
+        acted = [each for each in self.incidents if each.kind != "request" and each.resolved_by]
+        by = Counter(each.resolved_by for each in acted)
         newest = self._newest_fault() or (self.incidents[-1] if self.incidents else None)
         more: list[str] = []
         if not self.incidents:
             text = "Nothing had to be done."
         elif by:
-            parts = [f"{policy} resolved {plural(count, 'fault')}" for policy, count in by.most_common(TITLES_SHOWN)]
+            parts = [
+                f"{policy} resolved {plural(count, self._noun())}" for policy, count in by.most_common(TITLES_SHOWN)
+            ]
             text = f"{'; '.join(parts)}."
         else:
             text = "No policy resolved a fault." if self._faults() else "No fault: only requests and warnings."
@@ -130,6 +141,11 @@ class FirstScreen:
             "more": more,
             "incident": newest.id if newest is not None else None,
         }
+
+    def _noun(self) -> str:
+        """Incidents, if others than faults were acted on."""
+        others = any(each.kind in ("warning", "opportunity") and each.resolved_by for each in self.incidents)
+        return "incident" if others else "fault"
 
     # -- what did it cost?
 

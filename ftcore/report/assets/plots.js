@@ -104,7 +104,7 @@ function abandoned(points) {
   return found;
 }
 
-function verticalMarks(u, marks, stroke, label) {
+function verticalMarks(u, marks, stroke, label, row = 0) {
   const { ctx } = u;
   const dpr = devicePixelRatio;
   ctx.save();
@@ -114,6 +114,8 @@ function verticalMarks(u, marks, stroke, label) {
   ctx.strokeStyle = ctx.fillStyle = stroke;
   ctx.lineWidth = dpr;
   ctx.font = `${11 * dpr}px system-ui, sans-serif`;
+  ctx.textAlign = "left";
+  ctx.textBaseline = "alphabetic";
   let last = -Infinity;
   for (const mark of marks) {
     const x = u.valToPos(mark.at, "x", true);
@@ -123,7 +125,7 @@ function verticalMarks(u, marks, stroke, label) {
     ctx.moveTo(x, u.bbox.top);
     ctx.lineTo(x, u.bbox.top + u.bbox.height);
     ctx.stroke();
-    if (x - last > 70 * dpr) { ctx.fillText(label(mark), x + 3 * dpr, u.bbox.top + 11 * dpr); last = x; }
+    if (x - last > 70 * dpr) { ctx.fillText(label(mark), x + 3 * dpr, u.bbox.top + (11 + 14 * row) * dpr); last = x; }
   }
   ctx.restore();
 }

@@ -7,9 +7,9 @@ function trainingSection() {
   if (norms.length) kids.push(normChart());
   else kids.push(note("Gradient norm: the log has it only for steps that a detector flagged, and none was flagged for its norm."));
   if (pace.length) kids.push(paceChart());
-  if (rollbacks.length) kids.push(table("Rollbacks", ["Time (UTC)", "To step>", "From step>", "Why"],
+  if (rollbacks.length) kids.push(h("h4", null, "Rollbacks"), table("Rollbacks", ["Time (UTC)", "To step>", "From step>", "Why"],
     rollbacks.slice(-20).map(([at, step, before, why]) => [moment(at), count(step), before === null ? "-" : count(before), why])));
-  if (skips.length) kids.push(table("Skipped data", ["Time (UTC)", "After step>", "Skipped>", "Why"],
+  if (skips.length) kids.push(h("h4", null, "Skipped data"), table("Skipped data", ["Time (UTC)", "After step>", "Skipped>", "Why"],
     skips.slice(-20).map(([at, step, amount, unit, why]) => [moment(at), count(step), `${count(amount)} ${unit}`, why])));
   if (flags.length) kids.push(h("details", null, h("summary", null, `${many(flags.length, "flagged step")}`),
     table("Flagged steps", ["Time (UTC)", "Step>", "Kind", "Value>", "Message"], flags.slice(-100).map(([at, step, kind, value, message]) => [moment(at), step === null ? "-" : count(step), kind, number(value), message]))));
@@ -20,17 +20,18 @@ function lossChart() {
   const { loss, flags, rollbacks, skips, sample_count: samples } = DATA.curves;
   const gone = abandoned(loss), box = h("div", { class: "plot" }), line = h("p", { class: "readout", "aria-hidden": "true" });
   let by = "time";
-  const kept = (wanted) => loss.filter((point, place) => gone[place] === wanted);
+  // null ends a line, so the lines of two rounds are not joined; a value that is only missing in one series does not.
+  const part = (wanted) => loss.map((point, place) => (gone[place] === wanted ? point[3] : null));
   const make = () => {
     const options = chartOptions(box, 250, by, (colors, axis, base) => ({
       axes: [{ ...axis }, { ...axis, size: gutter()}],
-      series: [{}, { stroke: colors.curve, width: 2, spanGaps: true, points: { show: loss.length < 60 } },
-        { stroke: colors.quiet, width: 1.5, dash: [5, 4], spanGaps: true, ...(by === "step" ? { paths: () => null, points: { show: true, size: 4 } } : {}) },
+      series: [{}, { stroke: colors.curve, width: 2, points: { show: loss.length < 60 } },
+        { stroke: colors.quiet, width: 1.5, dash: [5, 4], ...(by === "step" ? { paths: () => null, points: { show: true, size: 4 } } : {}) },
         { stroke: colors.bad, paths: () => null, points: { show: true, size: 9, width: 2 } }],
       hooks: { drawClear: [(u) => { if (by === "step") bands(u, rollbacks.filter((each) => each[2] !== null).map((each) => [each[1], each[2]]), colors.bad); }],
         draw: [(u) => {
           if (by === "time") verticalMarks(u, rollbacks.map((each) => ({ at: BEGIN + each[0], step: each[1] })), colors.bad, (mark) => `to step ${mark.step}`);
-          verticalMarks(u, skips.map((each) => ({ at: by === "time" ? BEGIN + each[0] : each[1], text: `skip ${count(each[2])} ${each[3]}` })), colors.warn, (mark) => mark.text);
+          verticalMarks(u, skips.map((each) => ({ at: by === "time" ? BEGIN + each[0] : each[1], text: `skip ${count(each[2])} ${each[3]}` })), colors.warn, (mark) => mark.text, 1);
         }],
         setCursor: [readout(line, (place) => told(place))] },
     }));
@@ -39,7 +40,10 @@ function lossChart() {
     const columns = (points) => [points.map(x), points.map((point) => point[3])];
     const flagged = flags.filter((each) => each[2].startsWith("loss") && each[3] !== null && each[1] !== null)
       .map((each) => [each[0], each[1], 0, each[3]]);
-    const data = uPlot.join([columns(kept(false)), columns(sorted(kept(true))), columns(sorted(flagged))]);
+    const again = loss.filter((point, place) => gone[place]);
+    const lines = by === "time" ? [[loss.map(x), part(false), part(true)]] :
+      [columns(loss.filter((point, place) => !gone[place])), columns(sorted(again))];
+    const data = uPlot.join([...lines, columns(sorted(flagged))]);
     make.data = data;
     return [options, data];
   };
