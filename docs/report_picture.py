@@ -4,6 +4,7 @@ python docs/report_picture.py
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,8 @@ SIZE = "1400,1180"
 def main() -> None:
     """Run the demo, make its report and take the picture."""
     with tempfile.TemporaryDirectory() as home:
-        subprocess.run([sys.executable, str(ROOT / "examples/demo/demo.py"), "--keep", home], check=True)
+        demo = shutil.copytree(ROOT / "examples/demo", Path(home) / "demo")  # its path is in the report
+        subprocess.run([sys.executable, str(demo / "demo.py"), "--keep", home], check=True)
         page, picture = Path(home) / "report.html", ROOT / "docs/images/report.png"
         ftctl = [str(Path(sys.executable).parent / "ftctl"), "--store", f"sqlite://{home}/log", "--job", "stormy"]
         subprocess.run([*ftctl, "report", "-o", str(page)], check=True)
