@@ -10,7 +10,7 @@ from ftcore.events.worker import CURVES, FaultObserved
 from ftcore.ids import SECOND
 from ftcore.replay.report.limits import MARKS_MAX, POINTS_MAX
 from ftcore.replay.report.text import line
-from ftcore.replay.report.thinning import CurvePoint, ThinnedCurve
+from ftcore.replay.report.thinning import SamplePoint, ThinnedCurve
 
 
 class Curves:
@@ -40,14 +40,14 @@ class Curves:
             self._skips.append((event.time, data.step, data.amount, data.unit, line(data.reason)))
 
     def _sample(self, time: int, data: JobProgressed) -> None:
-        self._progress.add(CurvePoint(time, data.step, data.round, float(data.step)))
+        self._progress.add(SamplePoint(time, data.step, data.round, float(data.step)))
         if data.loss is not None and math.isfinite(data.loss):
-            self._loss.add(CurvePoint(time, data.step, data.round, data.loss))
+            self._loss.add(SamplePoint(time, data.step, data.round, data.loss))
         if self._last is not None:
             before, step, round_ = self._last
             if round_ == data.round and data.step > step and time > before:
                 pace = (time - before) / SECOND / (data.step - step)
-                self._pace.add(CurvePoint(time, data.step, data.round, pace))
+                self._pace.add(SamplePoint(time, data.step, data.round, pace))
         self._last = (time, data.step, data.round)
 
     def _flagged(self, time: int, data: FaultObserved) -> None:

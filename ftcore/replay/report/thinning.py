@@ -12,7 +12,7 @@ _BUCKET: Final = 2
 
 
 @attrs.frozen
-class CurvePoint:
+class SamplePoint:
     """A point of a curve.
 
     Args:
@@ -38,11 +38,11 @@ class ThinnedCurve:
     def __init__(self, most: int) -> None:
         self._most = most
         self._width = 1
-        self._full: list[tuple[CurvePoint, ...]] = []
-        self._last: list[CurvePoint] = []
+        self._full: list[tuple[SamplePoint, ...]] = []
+        self._last: list[SamplePoint] = []
         self.count = 0
 
-    def add(self, point: CurvePoint) -> None:
+    def add(self, point: SamplePoint) -> None:
         """Add the next point."""
         self.count += 1
         self._last.append(point)
@@ -56,12 +56,12 @@ class ThinnedCurve:
             self._full = [_extremes([*a, *b]) for a, b in pairs] + odd
             self._width *= 2
 
-    def points(self) -> list[CurvePoint]:
+    def points(self) -> list[SamplePoint]:
         """The points that are left, in order."""
         return [point for bucket in self._full for point in bucket] + list(_extremes(self._last))
 
 
-def _extremes(points: list[CurvePoint]) -> tuple[CurvePoint, ...]:
+def _extremes(points: list[SamplePoint]) -> tuple[SamplePoint, ...]:
     if len(points) <= _BUCKET:
         return tuple(points)
     low = min(range(len(points)), key=lambda place: points[place].value)

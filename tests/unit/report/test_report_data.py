@@ -19,7 +19,7 @@ from ftcore.replay.report import ReportReader
 from ftcore.replay.report.chronicle import Chronicle
 from ftcore.replay.report.curves import Curves
 from ftcore.replay.report.text import line, several_lines
-from ftcore.replay.report.thinning import CurvePoint, ThinnedCurve
+from ftcore.replay.report.thinning import SamplePoint, ThinnedCurve
 from ftcore.testing.driver import JobDriver
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "logs").glob("*/*.ftlog"))
@@ -123,7 +123,7 @@ def test_text_is_cut() -> None:
 def test_thinned_curve_keeps_outliers() -> None:
     curve = ThinnedCurve(100)
     for step in range(100_000):
-        curve.add(CurvePoint(step, step, 1, 1000.0 if step == 77_777 else math.sin(step)))
+        curve.add(SamplePoint(step, step, 1, 1000.0 if step == 77_777 else math.sin(step)))
     points = curve.points()
     assert len(points) <= 110 and curve.count == 100_000
     assert max(point.value for point in points) == 1000.0
