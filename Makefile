@@ -44,7 +44,7 @@ check: dev ## lint, format, types, import contracts, reference pages, tests
 
 long: dev etcd ## run the long tests, and record the date in benchmarks/RESULTS.md
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e integrations/ray # 285 MB: only here
-	FTCORE_REQUIRE_ETCD=1 FTCORE_REQUIRE_HOSTS=1 FTCORE_REQUIRE_SLURM=1 FTCORE_REQUIRE_PROMETHEUS=1 FTCORE_REQUIRE_RAY=1 $(BIN)/python benchmarks/long_tests.py
+	FTCORE_REQUIRE_ETCD=1 FTCORE_REQUIRE_HOSTS=1 FTCORE_REQUIRE_SLURM=1 FTCORE_REQUIRE_PROMETHEUS=1 FTCORE_REQUIRE_CHROMIUM=1 FTCORE_REQUIRE_RAY=1 $(BIN)/python benchmarks/long_tests.py
 
 bench: dev ## run every benchmark; each rewrites its section of benchmarks/RESULTS.md
 	@for file in $$(grep -l __main__ benchmarks/*.py | grep -v long_tests); do echo "make bench: $$file"; $(BIN)/python $$file; done
@@ -57,8 +57,9 @@ docs: $(VENV)/.docs-made ## write docs/reference from the code, build the docume
 transcript: dev ## run the tutorial's commands, write what they print into docs/tutorial/first-job.md
 	$(BIN)/python docs/transcript.py
 
-picture: dev ## run the demo and record its output in docs/images/demo.svg
+picture: dev ## run the demo, record its output in docs/images/demo.svg and its report in docs/images/report.png
 	$(BIN)/python docs/picture.py
+	$(BIN)/python docs/report_picture.py
 
 format: dev ## fix formatting and simple lint errors with ruff
 	$(BIN)/ruff check --fix
@@ -98,19 +99,20 @@ $(VENV)/.docs-made: $(VENV)/.dev-made
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group docs
 	@touch $@
 
-# The tests of the etcd log use a real etcd server, those of Slurm its daemons, those of metrics a real Prometheus. Each
+# The tests of the etcd log use a real etcd server, those of Slurm its daemons, those of metrics a real
+# Prometheus, those of report pages a real Chromium. Each
 # test starts its own; none runs as a service.
-DEBS := etcd-server etcd-client iproute2 slurmctld slurmd slurm-client munge prometheus
+DEBS := etcd-server etcd-client iproute2 slurmctld slurmd slurm-client munge prometheus chromium
 etcd:
 	@PATH=$$PATH:/usr/sbin:/sbin; \
-	missing=; for each in "$${FTCORE_ETCD_BINARY:-etcd}" etcdctl ip slurmctld slurmd sbatch munged promtool; do \
+	missing=; for each in "$${FTCORE_ETCD_BINARY:-etcd}" etcdctl ip slurmctld slurmd sbatch munged promtool chromium; do \
 	    command -v "$$each" >/dev/null || missing="$$missing $$each"; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
-	say() { echo "make test:$$missing is missing ($$1): the tests of the etcd log, of hosts, of Slurm or of Prometheus are skipped; to run them: apt-get install $(DEBS)" >&2; }; \
+	say() { echo "make test:$$missing is missing ($$1): the tests of the etcd log, of hosts, of Slurm, of Prometheus or of report pages are skipped; to run them: apt-get install $(DEBS)" >&2; }; \
 	command -v apt-get >/dev/null || { say "apt-get not found"; exit 0; }; \
 	if [ "$$(id -u)" = 0 ]; then as_root=env; elif sudo -n true 2>/dev/null; then as_root='sudo -n env'; \
 	else say "no permission to install packages"; exit 0; fi; \
-	echo "make test: installing $(DEBS) for the tests of the etcd log, of hosts, of Slurm and of Prometheus"; \
+	echo "make test: installing $(DEBS) for the tests of the etcd log, of hosts, of Slurm, of Prometheus and of report pages"; \
 	$$as_root DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq $(DEBS) >/dev/null \
 	    || { $$as_root apt-get update -qq && $$as_root DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq $(DEBS) >/dev/null; } \
 	    || say "apt-get failed to install it"

@@ -178,6 +178,24 @@ def _add_incidents(commands: Any) -> None:
     )
     goodput.add_argument("--price", type=positive, metavar="MONEY", help="money per GPU-hour; a worker counts as a GPU")
     goodput.add_argument("--nodes", action="store_true", help="list every node")
+    report = _command(
+        commands,
+        "report",
+        "Write the whole job as one HTML file that a browser opens without network: why it stopped, what was done, "
+        "what it cost; timeline, incidents, curves, goodput, checkpoints, policy, events.",
+        "ftctl report -o demo.html\nftctl report --price 2.50 -o demo.html\n"
+        "ftctl --store file:demo.ftlog report -o demo.html",
+    )
+    _add_common(report, *[argparse.SUPPRESS] * 3)
+    report.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="output file, usually NAME.html; an existing report is overwritten, any other file is refused; - for "
+        "standard output",
+    )
+    report.add_argument("--price", type=positive, metavar="MONEY", help="money per GPU-hour; a worker counts as a GPU")
 
 
 def _add_checkpoints(commands: Any) -> None:

@@ -30,6 +30,7 @@ _COMMANDS = {
     "incidents": "ctl_incidents.incidents",
     "explain": "ctl_explain.explain",
     "goodput": "ctl_goodput.run",
+    "report": "ctl_report.run",
     "replay": "ctl_replay.replay",
     "bisect": "ctl_bisect.bisect",
     "export": "ctl_replay.export_log",

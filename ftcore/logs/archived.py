@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ftcore.errors import LogCorrupt, NotFound, Truncated, UsageError
+from ftcore.errors import FtcoreError, LogCorrupt, NotFound, Truncated, UsageError
 from ftcore.events.codec import chain, encode
 from ftcore.events.envelope import Event
 from ftcore.ids import JobName, Seq, Term
@@ -26,12 +26,25 @@ Lines = Callable[[int, int | None], Iterator[tuple[Path, Line]]]
 
 
 async def _events(lines: Iterator[tuple[Path, Line]]) -> AsyncIterator[tuple[Event, Line]]:
+    """Decode in a thread; the events before a damaged one come before its error."""
+    failed: FtcoreError | None = None
+
     def some() -> list[tuple[Event, Line]]:
-        return [(decoded(path, line), line) for path, line in itertools.islice(lines, CHUNK)]
+        nonlocal failed
+        chunk: list[tuple[Event, Line]] = []
+        try:
+            chunk.extend((decoded(path, line), line) for path, line in itertools.islice(lines, CHUNK))
+        except FtcoreError as error:
+            failed = error
+        return chunk
 
     while chunk := await asyncio.to_thread(some):
         for pair in chunk:
             yield pair
+        if failed is not None:
+            break
+    if failed is not None:
+        raise failed
 
 
 class ArchiveLog:

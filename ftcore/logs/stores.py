@@ -125,6 +125,15 @@ def log_file(url: str | None, job: str) -> Path | None:
     return file_of(_path(url, scheme, rest), job)
 
 
+def archive_file(url: str | None) -> Path | None:
+    """The file of a store that is a single archive; None for other stores."""
+    scheme, _, rest = (url or "").partition(":")
+    if url is None or scheme != "file":
+        return None
+    path = _path(url, scheme, rest)
+    return path if path.is_file() else None
+
+
 def missing_path(url: str) -> Path | None:
     """The path of an SQLite store if it does not exist; None if it exists, and for other stores.
 

@@ -294,13 +294,15 @@ class Explainer:
         if type(data) is WorldFormed:
             self._finished = {}
         elif isinstance(data, WorkersFinished | WorkersStopped) and world is not None and world.round == data.round:
-            for member in world.members:
-                if member.node == data.node:
-                    own = data.finished if type(data) is WorkersStopped else range(member.slots)
-                    ended = dict.fromkeys(FaultOrigin(node=data.node, rank=member.base_rank + local) for local in own)
-                    self._finished |= ended
-                    if self._open is not None:
-                        self._open.finished |= ended
+            seat = world.seat(data.node)
+            if seat is None or (type(data) is WorkersStopped and not data.finished):
+                return
+            member = world.members[seat]
+            own = data.finished if type(data) is WorkersStopped else range(member.slots)
+            ended = dict.fromkeys(FaultOrigin(node=data.node, rank=member.base_rank + local) for local in own)
+            self._finished |= ended
+            if self._open is not None:
+                self._open.finished |= ended
 
     def _note_step(self, event: Event) -> None:
         """Add an event to the timeline of its incident.

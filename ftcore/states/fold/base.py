@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from ftcore.commands import ADVISER, AskPolicy
 from ftcore.events.envelope import Event
@@ -16,7 +16,7 @@ from ftcore.states.model import AbilitiesState, ActionState, HoldState, Incident
 from ftcore.states.node import NODE, OUTGOING
 from ftcore.states.phases import is_acting
 from ftcore.states.table import Machine
-from ftcore.states.worker import WORKER
+from ftcore.states.worker import WORKER, WorkerPhase
 from ftcore.states.world import usable
 
 
@@ -222,8 +222,14 @@ def retire(state: JobState, found: NodeState) -> None:
 
 def step_workers(found: NodeState, trigger: str, changes: Changes) -> None:
     """Step the machine of every worker of a node."""
+    targets: dict[WorkerPhase, WorkerPhase | None] = {}  # most workers of a node are in the same phase
     for local_rank, phase in enumerate(found.workers):
-        found.workers[local_rank] = step(WORKER, f"{found.node}/{local_rank}", phase, trigger, changes)
+        if phase not in targets:
+            targets[phase] = cast(WorkerPhase | None, WORKER.step(phase, trigger))
+        target = targets[phase]
+        changes.append(Change(WORKER.name, f"{found.node}/{local_rank}", trigger, phase, target))
+        if target is not None:
+            found.workers[local_rank] = target
 
 
 def reporter(state: JobState, data: Any) -> NodeState | None:

@@ -1,0 +1,59 @@
+"""``ftctl report``: the whole job as one HTML file."""
+
+import argparse
+import gc
+from pathlib import Path
+
+from ftcore.cli.ctl_lines import style_of, summary
+from ftcore.cli.ctl_output import say, written
+from ftcore.cli.ctl_store import opened
+from ftcore.errors import FtcoreError, LogCorrupt, UnknownEvent
+from ftcore.logs.archive import read_events, read_header
+from ftcore.logs.outfile import STDOUT, FileKind, OutFile
+from ftcore.logs.stores import archive_file
+from ftcore.replay.reading import read, read_async
+from ftcore.replay.report import ReportReader
+from ftcore.report import page
+from ftcore.wording import plural
+
+PAGE = FileKind(name="a report", begins=b"<!doctype html>\n<!-- ftcore report -->")
+
+
+async def run(args: argparse.Namespace) -> int:
+    """Write the report; of a log that cannot be read to its end, the part before that point."""
+    gc.freeze()  # what is imported stays; collections need not look at it
+    gc.set_threshold(200_000, 20, 100)  # events make much garbage, but no cycles
+    reader = ReportReader(summary, style_of)
+    path = None if args.output == STDOUT else Path(args.output)
+    with OutFile(path, PAGE) as file:
+        failed = await _read(args, reader)
+        report = reader.report(args.job, args.price, str(failed) if failed is not None else "")
+        made = page(report, reader.events())
+        file.write(made)
+    events = plural(report["last_seq"], "event")
+    where = written(path, "the report" if file.replaced else "")
+    say(f"wrote {events}, {len(made) / 1e6:.1f} MB, to {where}")
+    if failed is not None:
+        say(f"the report ends early: {failed}")
+        return failed.exit_code
+    return 0
+
+
+async def _read(args: argparse.Namespace, reader: ReportReader) -> FtcoreError | None:
+    """Read the log as far as possible; returns why not to its end."""
+    try:
+        async with opened(args) as log:
+            try:
+                await read_async(log.read(), reader)
+            except (LogCorrupt, UnknownEvent) as error:
+                return error
+    except LogCorrupt as error:
+        cut = archive_file(args.store)
+        if cut is None:
+            raise
+        args.job = read_header(cut).job  # a file that was cut off has no footer, so the store refuses it
+        try:
+            read(read_events(cut), reader)
+        except (LogCorrupt, UnknownEvent):
+            return error
+    return None

@@ -1,0 +1,194 @@
+"""What a report collects from a log."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_logs import HOSTILE, eventful, hostile, stored, train
+
+from ftcore.cli.ctl_lines import style_of, summary
+from ftcore.cli.ftctl import main
+from ftcore.events.envelope import Event
+from ftcore.events.job import JobProgressed, JobRolledBack
+from ftcore.logs.archive import read_events
+from ftcore.replay import read
+from ftcore.replay.goodput import GoodputLedger
+from ftcore.replay.report import ReportReader
+from ftcore.replay.report.chronicle import Chronicle
+from ftcore.replay.report.curves import Curves
+from ftcore.replay.report.text import line, several_lines
+from ftcore.replay.report.thinning import SamplePoint, ThinnedCurve
+from ftcore.testing.driver import JobDriver
+
+GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "logs").glob("*/*.ftlog"))
+
+
+def collected(events: list[Event]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Report and events as a browser gets them."""
+    reader = ReportReader(summary, style_of)
+    read(events, reader)
+    as_json = json.loads(json.dumps(reader.report("demo"), allow_nan=False))
+    return as_json, reader.events()
+
+
+def test_report_of_a_job_with_faults() -> None:
+    driver = eventful()
+    report, events = collected(driver.events)
+    ledger = GoodputLedger()
+    read(driver.events, ledger)
+    expected = ledger.explainer.incidents()
+    assert [row["id"] for row in report["incidents"]] == [incident.id for incident in expected]
+    assert report["pages"][expected[0].id]["failures"][0]["message"] == "RuntimeError: lost"
+    assert sum(seconds for _, seconds, _ in report["goodput"]["uses"]) == pytest.approx(report["goodput"]["wall_s"])
+    spent = sum(end - begin for begin, end, _, _ in report["goodput"]["spans"])
+    assert spent == pytest.approx(report["goodput"]["wall_s"], abs=0.01)
+    assert [question["question"] for question in report["answers"]] == [
+        "What happened?",
+        "What was done?",
+        "What did it cost?",
+        "Will it happen again?",
+    ]
+    assert {lane["node"] for lane in report["places"]["lanes"]} == {"node0", "node1", "node2"}
+    assert [row[0] for row in report["places"]["rounds"]] == [1, 2, 3]
+    assert [row[:2] for row in report["ranks"]["rows"]] == [[2, 2]]
+    assert report["ranks"]["rows"][0][2:] == [110.0, 120.0]
+    assert report["curves"]["loss"][0][1:] == [driver_step(driver, 0), 1, 3.0 - driver_step(driver, 0) / 50]
+    assert [flag[2:4] for flag in report["curves"]["flags"]] == [["loss-spike", 9.5], ["norm-spike", 80.0]]
+    assert len(events["text"]) == len(driver.events) and sum(events["seq"]) == driver.events[-1].seq
+    restart = next(entry for entry in report["policy"]["entries"] if entry["policy"] == "process_restart")
+    assert restart["resolved"] >= 2
+
+
+def driver_step(driver: JobDriver, place: int) -> int:
+    samples = [event.data.step for event in driver.events if isinstance(event.data, JobProgressed)]
+    return samples[place]
+
+
+def test_failed_job_says_why_first() -> None:
+    driver = JobDriver(nodes=2, slots=1, tick_s=0.2)
+    driver.start()
+    for _ in range(40):
+        if driver.state.ending is not None:
+            break
+        driver.fail("node0", exitcode=1, message="ValueError: the same")
+        driver.settle()
+    report, _ = collected(driver.events)
+    why = report["answers"][0]
+    assert report["mood"] == "bad" and why["question"] == "Why did it stop?"
+    assert driver.state.reason()[:40] in why["text"] and why["incident"] == report["incidents"][-1]["id"]
+
+
+def test_empty_log_and_log_without_a_run() -> None:
+    report, events = collected([])
+    assert report["headline"] == "No run was submitted yet" and events["seq"] == []
+    assert report["goodput"]["goodput"] is None
+    driver = JobDriver()
+    driver.submit()
+    assert collected(driver.events[:1])[0]["incidents"] == []
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_older_logs_and_every_beginning_of_them(path: Path) -> None:
+    """A running job is the beginning of a log; each has its report, and times add up."""
+    events = list(read_events(path))
+    for length in {1, 2, len(events) // 3, len(events) // 2, len(events) - 1, len(events)}:
+        report, _ = collected(events[:length])
+        assert report["last_seq"] == length
+        assert sum(row[1] for row in report["goodput"]["uses"]) == pytest.approx(report["goodput"]["wall_s"])
+
+
+def test_hostile_and_long_text_is_cut_and_harmless() -> None:
+    report, events = collected(hostile().events)
+    text = json.dumps([report, events], ensure_ascii=False)
+    assert (
+        "\x1b" not in text and "\u202e" not in text and "</script>" in text
+    )  # markup is text here; the page escapes it
+    huge = "x" * 10_000_000
+    report, events = collected(hostile(huge).events)
+    assert len(json.dumps([report, events])) < 100_000
+    assert "(cut: 10,000,000 characters" in json.dumps(report)
+
+
+def test_text_is_cut() -> None:
+    assert line("a\nb\x07") == "a | b "
+    assert line("abcdef", 3).startswith("abc … (cut: 6 characters")
+    assert several_lines("a\n\tb\x1b") == "a\n\tb "
+    cut = several_lines("a" * 50 + "b" * 50, 10)
+    assert cut.startswith("aaaaa\n… (cut: 100") and cut.endswith("\nbbbbb")
+    assert "\x1b" not in line(HOSTILE)
+
+
+def test_thinned_curve_keeps_outliers() -> None:
+    curve = ThinnedCurve(100)
+    for step in range(100_000):
+        curve.add(SamplePoint(step, step, 1, 1000.0 if step == 77_777 else math.sin(step)))
+    points = curve.points()
+    assert len(points) <= 110 and curve.count == 100_000
+    assert max(point.value for point in points) == 1000.0
+    assert [point.step for point in points] == sorted(point.step for point in points)
+
+
+def test_routine_events_are_thinned_first() -> None:
+    driver = JobDriver(nodes=2)
+    driver.start()
+    train(driver, 500)
+    driver.fail("node0", exitcode=-9)
+    driver.settle()
+    chronicle = Chronicle(summary, style_of, most=120)
+    read(driver.events, chronicle)
+    shown, counts = chronicle.to_json(0), chronicle.left_out()
+    types = [shown["words"][place] for place in shown["type"]]
+    notable = [event for event in driver.events if event.type in ("incident.opened", "worker.failed", "world.formed")]
+    assert len(types) == counts["shown"] <= 120 < counts["total"] == len(driver.events)
+    assert counts["notable"] == 1 and counts["routine"] > 1
+    assert sum(kind in ("incident.opened", "worker.failed", "world.formed") for kind in types) == len(notable)
+
+
+def test_rollbacks_are_marked() -> None:
+    driver = eventful()
+    curves = Curves()
+    read(driver.events, curves)
+    curves.feed(msg_of(driver, JobRolledBack(step=10, before=20, reason="spike")))
+    assert curves.to_json(driver.events[0].time)["rollbacks"][0][1:] == (10, 20, "spike")
+
+
+def msg_of(driver: JobDriver, data: Any) -> Event:
+    last = driver.events[-1]
+    return Event(
+        seq=last.seq,
+        id=last.id,
+        time=last.time,
+        type="job.rolled_back",
+        kind=last.kind,
+        source="master",
+        term=last.term,
+        data=data,
+    )
+
+
+def test_command_writes_and_replaces_only_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, out = stored(tmp_path / "demo.ftlog", eventful().events), tmp_path / "demo.html"
+    assert main(["--store", store, "report", "-o", str(out), "--price", "2"]) == 0
+    first = out.read_bytes()
+    assert "per GPU-hour" in first.decode()
+    assert main(["--store", store, "report", "-o", str(out), "--price", "2"]) == 0
+    assert out.read_bytes() == first and "was overwritten" in capsys.readouterr().err
+    out.write_text("<!doctype html>\n<p>mine")
+    assert main(["--store", store, "report", "-o", str(out)]) == 2
+    assert out.read_text() == "<!doctype html>\n<p>mine"
+
+
+def test_log_that_is_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report covers the readable part, and says so; the exit code says that the log is damaged."""
+    whole, out = tmp_path / "demo.ftlog", tmp_path / "demo.html"
+    stored(whole, eventful().events)
+    lines = whole.read_bytes().splitlines(keepends=True)
+    damaged = [b"".join(lines[:40]) + lines[40][:-9] + b'broken"}\n' + b"".join(lines[41:]), b"".join(lines[:40])]
+    for data in (*damaged, b"".join(lines[:40]) + lines[40][:20]):
+        whole.write_bytes(data)
+        assert main(["--store", f"file:{whole}", "report", "-o", str(out)]) == 1
+        assert "the report ends early" in capsys.readouterr().err
+        report = json.loads(out.read_text().partition('id="report-data">')[2].partition("</script>")[0])
+        assert report["cut"] and report["last_seq"] == 39 and report["job"] == "demo"
