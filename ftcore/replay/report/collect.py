@@ -17,7 +17,7 @@ from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.report.answers import FirstScreen
 from ftcore.replay.report.cases import pages, rows
 from ftcore.replay.report.chain import ChainRecord
-from ftcore.replay.report.chronicle import Chronicle
+from ftcore.replay.report.event_table import EventTable
 from ftcore.replay.report.curves import Curves
 from ftcore.replay.report.limits import SPANS_MAX
 from ftcore.replay.report.places import Places
@@ -31,7 +31,7 @@ from ftcore.wording import utc
 _FREQUENT = frozenset(
     {ActionDone, HealthChecked, MemoryHeld, OrderObeyed, ShardPersisted, WorkersStarted, WorkersStopped}
 )
-"""Frequent events that only the ledger and the chronicle read."""
+"""Frequent events that only the ledger and the table read."""
 
 NODES_LISTED = 50
 """Nodes in the table of goodput: those where faults began, and those that waited longest."""
@@ -47,7 +47,7 @@ class ReportReader:
 
     def __init__(self, summary: Callable[[Event], str], style: Callable[[Event], str]) -> None:
         self._ledger = GoodputLedger()
-        self._chronicle = Chronicle(summary, style)
+        self._table = EventTable(summary, style)
         self._places = Places()
         self._curves = Curves()
         self._ranks = RankTimes()
@@ -62,7 +62,7 @@ class ReportReader:
             self._first = event
         self._last = event
         self._ledger.feed(event)
-        self._chronicle.feed(event)
+        self._table.feed(event)
         if type(event.data) in _FREQUENT:
             return
         self._places.feed(event, self._ledger.state)
@@ -111,12 +111,12 @@ class ReportReader:
             "ranks": self._ranks.to_json(begin, state),
             "saves": self._saves.to_json(begin, state),
             "policy": self._chain.to_json(),
-            "event_counts": self._chronicle.left_out(),
+            "event_counts": self._table.left_out(),
         }
 
     def events(self) -> dict[str, Any]:
         """The table of events, by column."""
-        return self._chronicle.to_json(self._begin)
+        return self._table.to_json(self._begin)
 
     @property
     def _begin(self) -> int:

@@ -3,7 +3,7 @@
 from typing import Final
 
 EVENTS_MAX: Final = 100_000
-"""Events in the table. Of a longer log, routine events are thinned out first (``chronicle.py``)."""
+"""Events in the table. Of a longer log, routine events are thinned out first (``event_table.py``)."""
 
 INCIDENTS_MAX: Final = 10_000
 """Incidents in the list, the newest ones."""

@@ -16,7 +16,7 @@ from ftcore.logs.archive import read_events
 from ftcore.replay import read
 from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.report import ReportReader
-from ftcore.replay.report.chronicle import Chronicle
+from ftcore.replay.report.event_table import EventTable
 from ftcore.replay.report.curves import Curves
 from ftcore.replay.report.text import line, several_lines
 from ftcore.replay.report.thinning import SamplePoint, ThinnedCurve
@@ -136,9 +136,9 @@ def test_routine_events_are_thinned_first() -> None:
     train(driver, 500)
     driver.fail("node0", exitcode=-9)
     driver.settle()
-    chronicle = Chronicle(summary, style_of, most=120)
-    read(driver.events, chronicle)
-    shown, counts = chronicle.to_json(0), chronicle.left_out()
+    table = EventTable(summary, style_of, most=120)
+    read(driver.events, table)
+    shown, counts = table.to_json(0), table.left_out()
     types = [shown["words"][place] for place in shown["type"]]
     notable = [event for event in driver.events if event.type in ("incident.opened", "worker.failed", "world.formed")]
     assert len(types) == counts["shown"] <= 120 < counts["total"] == len(driver.events)

@@ -49,7 +49,7 @@ class _Class:
         self.stride *= 2
 
 
-class Chronicle:
+class EventTable:
     """Collects the rows of the event table.
 
     Args:
