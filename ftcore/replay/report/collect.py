@@ -17,8 +17,8 @@ from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.report.answers import FirstScreen
 from ftcore.replay.report.cases import pages, rows
 from ftcore.replay.report.chain import ChainRecord
-from ftcore.replay.report.event_table import EventTable
 from ftcore.replay.report.curves import Curves
+from ftcore.replay.report.event_table import EventTable
 from ftcore.replay.report.limits import SPANS_MAX
 from ftcore.replay.report.places import Places
 from ftcore.replay.report.ranks import RankTimes

@@ -16,8 +16,8 @@ from ftcore.logs.archive import read_events
 from ftcore.replay import read
 from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.report import ReportReader
-from ftcore.replay.report.event_table import EventTable
 from ftcore.replay.report.curves import Curves
+from ftcore.replay.report.event_table import EventTable
 from ftcore.replay.report.text import line, several_lines
 from ftcore.replay.report.thinning import SamplePoint, ThinnedCurve
 from ftcore.testing.driver import JobDriver
