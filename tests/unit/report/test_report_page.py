@@ -130,7 +130,7 @@ def test_link_opens_an_incident(browser: Browser, tmp_path: Path) -> None:
 def test_print(browser: Browser, tmp_path: Path) -> None:
     shown(browser, written(tmp_path / "a.html", eventful().events), theme="dark")
     browser.run("dispatchEvent(new Event('beforeprint'))")
-    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.show(1400, theme="dark", media="print")
     assert browser.run("document.documentElement.dataset.theme") == "light"
     assert browser.run("getComputedStyle(document.querySelector('nav')).display") == "none"
     browser.run("dispatchEvent(new Event('afterprint'))")
