@@ -20,6 +20,9 @@ NODES_SHOWN = 10
 
 INCIDENTS_SHOWN = 20
 
+SHORT_S = 10 * HOUR_S
+"""GPU-seconds below which a table shows GPU-seconds: GPU-hours would be rounded to nothing."""
+
 
 async def run(args: argparse.Namespace) -> int:
     """Print the goodput of a job."""
@@ -38,6 +41,7 @@ class _Printer:
     def __init__(self, report: GoodputReport, price: float | None) -> None:
         self._report, self._price, self._out = report, price, console()
         self._total_gpu_s = sum(report.gpu_s.values())
+        self._unit = "GPU-HOURS" if self._total_gpu_s >= SHORT_S else "GPU-SECONDS"
 
     def print(self, *, over: bool, every_node: bool) -> None:
         report, out = self._report, self._out
@@ -63,24 +67,27 @@ class _Printer:
                 style="warn",
             )
 
+    def _gpu_time(self, gpu_s: float) -> str:
+        return f"{gpu_s / HOUR_S:,.2f}" if self._unit == "GPU-HOURS" else f"{gpu_s:,.1f}"
+
     def _money(self, gpu_s: float) -> tuple[str, ...]:
         return () if self._price is None else (f"{gpu_s / HOUR_S * self._price:,.2f}",)
 
     def _table_of(self, *headers: str, flexible: tuple[str, ...] = ()) -> "Table":
         priced = () if self._price is None else ("COST",)
         shown = (*headers, *priced)
-        numbers = ("SHARE", "TIME", "GPU-HOURS", "COST", "INCIDENTS", "LOST STEPS", "FAULTS", "PRODUCTIVE", "IDLE")
+        numbers = ("SHARE", "TIME", self._unit, "COST", "INCIDENTS", "LOST STEPS", "FAULTS", "PRODUCTIVE", "IDLE")
         return table("", *shown, right=tuple(each for each in shown if each in numbers), flexible=flexible)
 
     def _uses(self) -> None:
         report = self._report
         self._out.print()
-        rows = self._table_of("USE", "SHARE", "TIME", "GPU-HOURS")
+        rows = self._table_of("USE", "SHARE", "TIME", self._unit)
         for use, seconds in report.seconds.items():
             gpu_s = report.gpu_s[use]
-            cells = (use, f"{seconds / report.wall_s:.2%}", format_elapsed(seconds), f"{gpu_s / HOUR_S:,.2f}")
+            cells = (use, f"{seconds / report.wall_s:.2%}", format_elapsed(seconds), self._gpu_time(gpu_s))
             rows.add_row("", *cells, *self._money(gpu_s), style="good" if use == PRODUCTIVE else "")
-        total = ("total", "100.00%", format_elapsed(report.wall_s), f"{self._total_gpu_s / HOUR_S:,.2f}")
+        total = ("total", "100.00%", format_elapsed(report.wall_s), self._gpu_time(self._total_gpu_s))
         rows.add_row("", *total, *self._money(self._total_gpu_s), style="strong")
         self._out.print(rows)
 
@@ -88,14 +95,14 @@ class _Printer:
         if not self._report.causes:
             return
         self._out.print("\nLost time by cause", style="strong")
-        rows = self._table_of("CAUSE", "INCIDENTS", "TIME", "GPU-HOURS", flexible=("CAUSE",))
+        rows = self._table_of("CAUSE", "INCIDENTS", "TIME", self._unit, flexible=("CAUSE",))
         for cause in self._report.causes:
             name = title_of(cause.cause, "") if cause.cause else "no incident: start, idle time"
             cells = (
                 name,
                 str(cause.incident_count or "-"),
                 format_elapsed(cause.total_s),
-                f"{cause.gpu_s / HOUR_S:,.2f}",
+                self._gpu_time(cause.gpu_s),
             )
             rows.add_row("", *cells, *self._money(cause.gpu_s))
         self._out.print(rows)
@@ -106,13 +113,13 @@ class _Printer:
             return
         self._out.print("\nIncidents, the most expensive first", style="strong")
         rows = self._table_of(
-            "ID", "CLASS", "TIME", "GPU-HOURS", "LOST STEPS", "SPENT ON", flexible=("SPENT ON", "CLASS")
+            "ID", "CLASS", "TIME", self._unit, "LOST STEPS", "SPENT ON", flexible=("SPENT ON", "CLASS")
         )
         for cost in worst:
             largest = sorted(cost.seconds.items(), key=lambda item: -item[1])[:3]
             spent = ", ".join(f"{use} {format_elapsed(seconds)}" for use, seconds in largest)
             lost = "-" if cost.steps_lost is None else str(cost.steps_lost)
-            cells = (cost.id, cost.cls, format_elapsed(cost.total_s), f"{cost.gpu_s / HOUR_S:,.2f}", lost, spent)
+            cells = (cost.id, cost.cls, format_elapsed(cost.total_s), self._gpu_time(cost.gpu_s), lost, spent)
             rows.add_row("", *cells, *self._money(cost.gpu_s))
         self._out.print(rows)
         self._left_out(len(self._report.incidents) - len(worst), "incident")
@@ -124,12 +131,12 @@ class _Printer:
         worst = nodes if every else sorted(nodes, key=lambda each: (-each.fault_count, -each.seconds["idle"]))
         shown = worst if every else worst[:NODES_SHOWN]
         self._out.print(f"\nNodes{'' if every else ', those where faults began first'}", style="strong")
-        rows = self._table_of("NODE", "TIME", "PRODUCTIVE", "IDLE", "FAULTS", "GPU-HOURS")
+        rows = self._table_of("NODE", "TIME", "PRODUCTIVE", "IDLE", "FAULTS", self._unit)
         for each in shown:
             gpu_s = each.total_s * each.slots
             share = f"{each.seconds[PRODUCTIVE] / each.total_s:.2%}" if each.total_s else "-"
             cells = (each.node, format_elapsed(each.total_s), share, format_elapsed(each.seconds["idle"]))
-            rows.add_row("", *cells, str(each.fault_count), f"{gpu_s / HOUR_S:,.2f}", *self._money(gpu_s))
+            rows.add_row("", *cells, str(each.fault_count), self._gpu_time(gpu_s), *self._money(gpu_s))
         self._out.print(rows)
         self._left_out(len(nodes) - len(shown), "node")
 
