@@ -24,6 +24,7 @@ from ftcore.launch.hints import hinted
 from ftcore.policies.abilities import LACKS
 from ftcore.replay.accounts import IncidentCost
 from ftcore.replay.causality import CausalTree, CauseNode
+from ftcore.replay.clocks import ClockBounds, NodeClock
 from ftcore.replay.explain import Asked, Failure, FaultOrigin, Incident
 from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.outlook import Outlook, outlook
@@ -46,6 +47,9 @@ STEP_TIMES = 8
 TREE_LINES = 60
 """Events of the tree that ``explain`` prints."""
 
+CLOCKS_SHOWN = 3
+"""Clocks that disagree that ``explain`` prints."""
+
 PRESETS_EVENTS_MAX = 20_000
 """Events of a log up to which the presets are compared without being asked for: each of them folds the log."""
 
@@ -60,6 +64,7 @@ class Explanation:
         outlook: what to expect; None: it is no fault.
         tree: its events with their causes.
         presets: what other built-in presets would have cost; None: they were not compared.
+        clocks: the clocks that disagree with the log's.
     """
 
     incident: Incident
@@ -67,6 +72,7 @@ class Explanation:
     outlook: Outlook | None
     tree: list[CauseNode]
     presets: list[PresetCost] | None
+    clocks: list[NodeClock]
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``ftctl explain``."""
@@ -87,6 +93,7 @@ class Explanation:
                 for node in self.tree
             ],
             "presets": None if self.presets is None else [attrs.asdict(each) for each in self.presets],
+            "clocks": [attrs.asdict(each) for each in self.clocks],
         }
 
 
@@ -101,11 +108,11 @@ async def explain(args: argparse.Namespace) -> int:
 
 
 async def _explanation(args: argparse.Namespace) -> Explanation:
-    ledger, tree = GoodputLedger(), CausalTree(args.incident)
+    ledger, tree, clocks = GoodputLedger(), CausalTree(args.incident), ClockBounds()
     async with opened(args) as log:
         short = await log.last_seq() - (await log.floor()).seq <= PRESETS_EVENTS_MAX
         presets = PresetPrices() if args.presets or short else None
-        await read_async(log.read(), ledger, tree, *([presets] if presets is not None else []))
+        await read_async(log.read(), ledger, tree, clocks, *([presets] if presets is not None else []))
     found = ledger.explainer.incidents()
     if not found:
         raise NotFound("the log has no incident")
@@ -121,6 +128,7 @@ async def _explanation(args: argparse.Namespace) -> Explanation:
         outlook=outlook(chosen, found, ledger.state),
         tree=tree.nodes(),
         presets=None if presets is None else presets.of(chosen.id),
+        clocks=clocks.clocks(),
     )
 
 
@@ -196,7 +204,23 @@ def _cause_lines(found: Explanation) -> list[str]:
     times = f"opened {date_time(utc(incident.opened))}"
     if incident.closed is not None:
         times += f", closed {date_time(utc(incident.closed))}"
-    return [*lines, f"{times} UTC, events {incident.first_seq} to {incident.last_seq}"]
+    return [*lines, f"{times} UTC, events {incident.first_seq} to {incident.last_seq}", *_clock_lines(found.clocks)]
+
+
+def _clock_lines(clocks: Sequence[NodeClock]) -> list[str]:
+    """The clocks of nodes whose own logs have other times."""
+    lines = [f"the clock of {each.node} is {_disagreement(each)}" for each in clocks[:CLOCKS_SHOWN]]
+    more = len(clocks) - CLOCKS_SHOWN
+    if more > 0:
+        lines.append(f"the clocks of {plural(more, 'more node')} disagree too; --format json has all")
+    return [*lines, "times on this page are the master's, not those of node logs"] if lines else []
+
+
+def _disagreement(clock: NodeClock) -> str:
+    low, high = clock.ahead_min_s, clock.ahead_max_s
+    if high is not None and high < 0:
+        return f"{format_elapsed(-high)} to {format_elapsed(-low)} behind the master's"
+    return f"{format_elapsed(low)} {'or more' if high is None else f'to {format_elapsed(high)}'} ahead of the master's"
 
 
 def _done(incident: Incident) -> str:
