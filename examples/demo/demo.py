@@ -76,6 +76,8 @@ class Run:
             sys.exit(f"demo: the run {self.job} failed with exit code {process.returncode}")
         if self.faults:
             sys.exit(f"demo: faults planned for steps {list(self.faults)} did not occur")
+        if left := sorted(order.name for order in self.orders.iterdir()):
+            sys.exit(f"demo: planned faults did not occur: {', '.join(left)}")
         return time.monotonic() - began
 
     def show(self, line: str) -> None:
@@ -140,9 +142,8 @@ def pause(run: Run) -> str:
 
 def planned(kind: str, rank: int) -> Callable[[Run], str]:
     def plan(run: Run) -> str:
-        step = run.reached + 3  # the ranks may be a step ahead of what was printed
-        (run.orders / f"{kind}.{step}.{rank}").touch()
-        return f"{kind} of rank {rank} planned at step {step}"
+        (run.orders / f"{kind}.{rank}").touch()  # no step: on a busy machine the ranks are ahead of what was printed
+        return f"{kind} of rank {rank} planned at its next step"
 
     return plan
 

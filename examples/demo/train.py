@@ -78,10 +78,10 @@ def batch_of(text: Tensor, seed: int, step: int, rank: int) -> tuple[Tensor, Ten
     return rows[:, :-1], rows[:, 1:]
 
 
-def cause_fault(faults: Path, step: int, rank: int) -> None:
-    """Carry out the fault that is planned for this step and rank, once."""
+def cause_fault(faults: Path, rank: int) -> None:
+    """Carry out the fault that is planned for this rank, once."""
     for kind in ("exception", "segfault"):
-        order = faults / f"{kind}.{step}.{rank}"
+        order = faults / f"{kind}.{rank}"
         if order.exists():
             order.unlink()
             if kind == "exception":
@@ -117,7 +117,7 @@ def main() -> None:
             began = time.monotonic()
             loss = model(*batch_of(text, args.seed, step.number, rank))
             if args.faults is not None:
-                cause_fault(args.faults, step.number, rank)
+                cause_fault(args.faults, rank)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
