@@ -19,13 +19,14 @@ from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound
 from ftcore.events.policy import PolicyConsidered
 from ftcore.events.worker import StepTimes
+from ftcore.faults.failure import Failure
 from ftcore.faults.taxonomy import title_of
 from ftcore.launch.hints import hinted
 from ftcore.policies.abilities import LACKS
 from ftcore.replay.accounts import IncidentCost
 from ftcore.replay.causality import CausalTree, CauseNode
 from ftcore.replay.clocks import ClockBounds, NodeClock
-from ftcore.replay.explain import Asked, Failure, FaultOrigin, Incident
+from ftcore.replay.explain import Asked, FaultOrigin, Incident
 from ftcore.replay.goodput import GoodputLedger
 from ftcore.replay.outlook import Outlook, outlook
 from ftcore.replay.reading import read_async

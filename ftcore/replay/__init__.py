@@ -4,8 +4,9 @@ House rules: the only input is events; no clock or store is read. ``read`` and `
 one pass over a log can serve several.
 """
 
+from ftcore.faults.failure import Failure
 from ftcore.replay.as_json import event_json
-from ftcore.replay.explain import Explainer, Failure, Incident
+from ftcore.replay.explain import Explainer, Incident
 from ftcore.replay.phases import Phases
 from ftcore.replay.reading import Folder, Reader, fold_log, fold_log_async, read, read_async
 from ftcore.replay.verify import Mismatch, Verifier, VerifyReport, verify, verify_async

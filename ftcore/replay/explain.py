@@ -27,7 +27,6 @@ fact of the same boot with the least delay; that delay is not corrected.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, Final
 
 import attrs
@@ -47,16 +46,15 @@ from ftcore.events.incident import (
 from ftcore.events.job import JobFinished
 from ftcore.events.policy import AlertRaised, AlertSent, PlanApplied, PolicyConsidered
 from ftcore.events.registry import Kind
-from ftcore.events.worker import FaultObserved, StepTimes, WorkerFailed, WorkersFinished, WorkersStopped
+from ftcore.events.worker import WorkersFinished, WorkersStopped
 from ftcore.events.world import RoundPlanned, RoundStarted, WorldFormed
-from ftcore.faults.classify import signal_name
+from ftcore.faults.failure import Failure, failure_of, in_order
 from ftcore.faults.taxonomy import FaultClass
 from ftcore.ids import SECOND
 from ftcore.policies.chain import skipped_for_lack
 from ftcore.replay.phases import Phases, between, detect_s
 from ftcore.replay.reading import fold_recorded
 from ftcore.replay.timeline import STEPS_MAX, Step
-from ftcore.states.evidence import Report
 from ftcore.states.model import JobState
 from ftcore.wording import sentence, timestamp_fields
 
@@ -94,38 +92,6 @@ class Asked:
     name: str
     verdict: str
     reason: str
-
-
-@attrs.frozen(kw_only=True)
-class Failure:
-    """One process or node that failed, with the fields of torchrun's failure record.
-
-    Args:
-        rank: global rank; None for a whole node.
-        local_rank: rank on its node; None for a whole node.
-        node: the node.
-        restart: number of earlier rounds of the run.
-        exitcode: exit code, negative for a signal; None if no process of the job is known to have ended.
-        message: the exception from the error file, else the signal, else the last line of output.
-        py_callstack: the traceback from the error file, or None.
-        raised: when the exception was raised, by the error file, nanoseconds since the epoch; or None.
-        time: when its agent noticed, nanoseconds since the epoch; on the master's clock if the agent reported no time,
-            or its clock differs from the master's.
-        seq: the fact in the log.
-        last: the last steps of the node's workers before the failure, if the fact has them.
-    """
-
-    rank: int | None
-    local_rank: int | None
-    node: str
-    restart: int
-    exitcode: int | None
-    message: str | None
-    py_callstack: str | None
-    raised: int | None
-    time: int
-    seq: int
-    last: tuple[StepTimes, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -268,7 +234,7 @@ class Explainer:
             if report.seq != event.seq:
                 break
             restart = max(0, report.round - state.rounds.first)
-            self._failed[report.seq, report.node] = (event, _failure(event, report, restart))
+            self._failed[report.seq, report.node] = (event, failure_of(event, report, restart))
         self._note_finished(event)
         if event.incident is not None:
             self._note_decision(event, self._fact)
@@ -430,26 +396,12 @@ def _incident_of(case: _OpenIncident) -> Incident:
         job_ended=case.job_ended,
         paused_s=between(case.closing, case.unpaused),
         state=case.state,
-        failures=_in_order(case),
+        failures=in_order(case.failed.values(), fault.root),
         ended_early=tuple(case.finished) if fault.cls == FaultClass.COLLATERAL else (),
         timeline=tuple(case.steps),
         first_seq=case.first,
         last_seq=case.last,
     )
-
-
-def _in_order(case: _OpenIncident) -> tuple[Failure, ...]:
-    """Failures with the root first, then by a clock common to all: that of one boot, else the master's."""
-    failed = list(case.failed.values())
-    boots = {event.at.boot if event.at is not None else "" for event, _ in failed}
-    shared = len(boots) == 1 and "" not in boots
-
-    def place(entry: tuple[Event, Failure]) -> tuple[bool, int, int]:
-        event, failure = entry
-        clock = event.at.mono if shared and event.at is not None else event.time
-        return failure.seq != case.fault.root, clock, failure.seq
-
-    return tuple(failure for _, failure in sorted(failed, key=place))
 
 
 def _phases(case: _OpenIncident, root: Event | None) -> Phases:
@@ -469,31 +421,3 @@ def _phases(case: _OpenIncident, root: Event | None) -> Phases:
         first_step=between(case.applied or case.started, case.closing) if stepped else None,
         total=None if total is None else round(total + (detect or 0.0), 9),
     )
-
-
-def _failure(event: Event, report: Report, restart: int) -> Failure:
-    data = event.data
-    error = data.error if type(data) is WorkerFailed else None
-    return Failure(
-        rank=report.rank if report.rank >= 0 else None,
-        local_rank=data.local_rank if type(data) is WorkerFailed else None,
-        node=report.node,
-        restart=restart,
-        exitcode=report.exitcode,
-        message=_message(report, data),
-        py_callstack=error.py_callstack or None if error is not None else None,
-        raised=error.timestamp * SECOND if error is not None and error.timestamp is not None else None,
-        time=event.at.wall if event.at is not None else event.time,
-        seq=report.seq,
-        last=data.last if isinstance(data, WorkerFailed | FaultObserved) else (),
-    )
-
-
-def _message(report: Report, data: Any) -> str | None:
-    if report.message:
-        return report.message
-    if report.exitcode is not None and report.exitcode < 0:
-        pid = f" received by PID {data.pid}" if type(data) is WorkerFailed else ""
-        return f"Signal {-report.exitcode} ({signal_name(-report.exitcode)}){pid}"
-    lines: Sequence[str] = [line for line in report.tail.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else None

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -31,12 +32,15 @@ class Message(msgspec.Struct, frozen=True):
         title: one line.
         text: the message.
         severity: ``info``, ``warning`` or ``critical``.
+        first_failure: what failed first, as ``ftctl failures --format json`` prints it; a field of the JSON that
+            ``json://`` and ``jsons://`` targets receive. Other services have the line in the text.
     """
 
     to: tuple[str, ...]
     title: str
     text: str
     severity: str = "warning"
+    first_failure: dict[str, Any] | None = None
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -93,6 +97,7 @@ def send(message: Message) -> Delivery:
                 service = apprise.Apprise()
                 if not service.add(url):
                     raise ValueError("not a URL that apprise supports (https://appriseit.com/services)")
+                _add_fields(service, message)
                 if not service.notify(body=message.text, title=message.title, notify_type=_KINDS[message.severity]):
                     raise ValueError(_without(warnings.last, url) or "the service rejected the message")
         except ValueError as error:
@@ -100,6 +105,17 @@ def send(message: Message) -> Delivery:
         except Exception as error:  # of a plugin; its text may contain secrets
             failed[number] = f"{shown(target)}: {type(error).__name__} in apprise"
     return Delivery(failed=failed)
+
+
+def _add_fields(service: Any, message: Message) -> None:
+    """Add the first failure to what a JSON webhook receives; a field of that name in its URL has precedence."""
+    if message.first_failure is None:
+        return
+    for target in service:
+        if getattr(target, "secure_protocol", "") == "jsons" and isinstance(
+            extras := getattr(target, "payload_extras", None), dict
+        ):
+            extras.setdefault("first_failure", message.first_failure)
 
 
 class _LastWarning(logging.Handler):

@@ -5,10 +5,11 @@ from typing import Any
 
 import attrs
 
+from ftcore.faults.failure import Failure
 from ftcore.faults.taxonomy import ClassFacts, FaultClass, facts_of, settings_for, title_of
 from ftcore.ids import SECOND
 from ftcore.replay.accounts import IncidentCost
-from ftcore.replay.explain import Failure, Incident
+from ftcore.replay.explain import Incident
 from ftcore.replay.report.limits import INCIDENTS_MAX, PAGES_MAX
 from ftcore.replay.report.text import line, several_lines
 from ftcore.wording import utc

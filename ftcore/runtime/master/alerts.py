@@ -21,8 +21,10 @@ import structlog
 
 from ftcore.events.envelope import Event
 from ftcore.events.policy import AlertRaised, AlertSent, ChainEntry
+from ftcore.faults.failure_notes import FirstFailure
 from ftcore.ids import SECOND
 from ftcore.policies.targets import targets
+from ftcore.redaction import redacted
 from ftcore.runtime import alert
 from ftcore.runtime.wire import without_secrets
 from ftcore.wording import plural
@@ -82,6 +84,7 @@ class _QueuedAlert:
     seq: int
     data: AlertRaised
     to: tuple[str, ...]
+    first: FirstFailure | None
 
 
 class Alerts:
@@ -108,21 +111,25 @@ class Alerts:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def enqueue(self, event: Event, chain: tuple[ChainEntry, ...], *, end: bool = False) -> None:
+    def enqueue(
+        self, event: Event, chain: tuple[ChainEntry, ...], *, end: bool = False, first: FirstFailure | None = None
+    ) -> None:
         """Queue a durable ``alert.raised``.
 
         Args:
             event: the event.
             chain: the chain in force, which configures the targets.
             end: it is the alert of the job's end.
+            first: the first failure of its incident.
         """
         assert isinstance(event.data, AlertRaised)
         to = targets(chain)
         if self._disabled or not to:
             return
         now = asyncio.get_running_loop().time()
+        queued = _QueuedAlert(event.seq, event.data, to, first)
         if end:
-            self._queue.insert(1, _QueuedAlert(event.seq, event.data, to))  # the first one is being sent
+            self._queue.insert(1, queued)  # the first one is being sent
             self._idle.clear()
             self._wake.set()
         elif len(self._queue) >= QUEUE_MAX:
@@ -131,7 +138,7 @@ class Alerts:
             self._drop(event.seq, f"{SENT_MAX} messages were sent in the last {WINDOW_S:g} s")
         else:
             self._sent.append(now)
-            self._queue.append(_QueuedAlert(event.seq, event.data, to))
+            self._queue.append(queued)
             self._idle.clear()
             self._wake.set()
 
@@ -158,14 +165,17 @@ class Alerts:
                     await self._last_result
 
     async def _deliver(self, waiting: _QueuedAlert) -> None:
-        data, text = waiting.data, waiting.data.text
+        data, first = waiting.data, waiting.first
+        text = _with_line(redacted(data.text), first.line if first is not None else "")
         if self._disabled:
             return
         if self._dropped:
             before = plural(self._dropped, "message before this one was", "messages before this one were")
             text += f"\n({before} dropped)"
             self._dropped = 0
-        message = alert.Message(to=waiting.to, title=data.title, text=text, severity=data.severity)
+        fields = first.fields if first is not None else None
+        title = redacted(data.title)
+        message = alert.Message(to=waiting.to, title=title, text=text, severity=data.severity, first_failure=fields)
         try:
             errors = await self._try_twice(message)
         except Exception as error:  # the master must survive any failure to send
@@ -183,6 +193,14 @@ class Alerts:
             retry = msgspec.structs.replace(message, to=tuple(message.to[number] for number in delivery.failed))
             delivery = await self._send(retry)
         return list(delivery.failed.values())
+
+
+def _with_line(text: str, line: str) -> str:
+    """The text with a line after its first one, which says what happened."""
+    if not line:
+        return text
+    first, _, rest = text.partition("\n")
+    return "\n".join(filter(None, (first, line, rest)))
 
 
 class Unsent:

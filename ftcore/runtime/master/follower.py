@@ -5,9 +5,13 @@ the log does not delay a failover.
 """
 
 import asyncio
+from collections.abc import Sequence
+
+import structlog
 
 from ftcore.errors import Truncated
 from ftcore.events.envelope import Event
+from ftcore.faults.failure_notes import FailureNotes, FirstFailure
 from ftcore.ids import Seq
 from ftcore.ports import AppendOnlyLog, Host
 from ftcore.runtime.host import THIS_HOST
@@ -16,6 +20,8 @@ from ftcore.runtime.master.sequencer import fold_guarded
 from ftcore.states.model import JobState
 from ftcore.states.phases import has_ended, has_left
 from ftcore.states.snapshot import recall
+
+logger = structlog.get_logger()
 
 
 class Follower:
@@ -35,6 +41,7 @@ class Follower:
     def __init__(self, log: AppendOnlyLog, *, saw_run: bool, host: Host = THIS_HOST) -> None:
         self.state = JobState()
         self.unsent = Unsent()
+        self._failures = FailureNotes()
         self.caught_up = asyncio.Event()
         self._live: tuple[int, int] | None = None
         self._from_facts: tuple[int, int] | None = None
@@ -112,6 +119,26 @@ class Follower:
         """Whether a run that was seen alive has ended and its nodes have left."""
         return self._saw_run and has_left(self.state)
 
+    def note_failures(self, events: Sequence[Event], state: JobState) -> None:
+        """Keep the failures in durable events for the alerts about them; no error in this may end the master.
+
+        Args:
+            events: in order.
+            state: the state after the last of them.
+        """
+        try:
+            self._failures.feed(events, state)
+        except Exception as error:
+            logger.exception("cannot note a failure for alerts", error=str(error))
+
+    def first_failure(self, incident: str | None) -> FirstFailure | None:
+        """What failed first in an incident, if it is known; see ``FailureNotes.of``."""
+        try:
+            return self._failures.of(incident, self._log.job)
+        except Exception as error:
+            logger.exception("cannot describe a failure in an alert", error=str(error))
+            return None
+
     def _is_over(self, begun: int) -> bool:
         if self.state.seq < begun:
             return False
@@ -131,11 +158,13 @@ class Follower:
         self.state = restored.state
         for event in restored.tail:
             self.unsent.feed(event)
+        self.note_failures(restored.tail, self.state)
         return True
 
     def _fold(self, event: Event) -> None:
         fold_guarded(self.state, event)
         self.unsent.feed(event)
+        self.note_failures((event,), self.state)
         if event.at is not None and event.at.boot == self._host.boot != "":
             ahead = event.time - event.at.mono  # an upper bound: includes the time from the fact to its sequencing
             known = self._of_newest_term(self._from_facts)

@@ -176,7 +176,7 @@ class Term:
         self._had_run = has_run(self.state)
         self._record_election()
         for event in self._follower.unsent.recent(self.clock.now()):
-            self._alerts.enqueue(event, self.state.policy.chain)
+            self._alert(event)
         logger.info("leading", job=self._log.job, term=self.sequencer.term, seq=self.state.seq)
         work = [
             self.sequencer.run(),
@@ -247,6 +247,11 @@ class Term:
         self.admission.committed()
         self.agents.end()
 
+    def _alert(self, event: Event, *, end: bool = False) -> None:
+        """Queue an alert, with the first failure of its incident."""
+        first = self._follower.first_failure(event.incident)
+        self._alerts.enqueue(event, self.state.policy.chain, end=end, first=first)
+
     # -- durable batches
 
     def _committed(self, batch: Sequence[Event]) -> None:
@@ -254,6 +259,7 @@ class Term:
         self.liveness.changed()
         self._describe()
         self.contradictions.committed(batch)
+        self._follower.note_failures(batch, self.state)
         for event in batch:
             self._follower.unsent.feed(event)
             if isinstance(event.data, JobSubmitted):
@@ -261,7 +267,7 @@ class Term:
                 self.admission.submitted()
                 self._had_run = True
             elif isinstance(event.data, AlertRaised):
-                self._alerts.enqueue(event, self.state.policy.chain, end=has_ended(self.state))
+                self._alert(event, end=has_ended(self.state))
         self.agents.committed(batch)
         self.operator_commands.committed(batch)
         self.admission.committed()

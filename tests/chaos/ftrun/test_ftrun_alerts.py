@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import Ftrun, ftrun, kill, wait_until
@@ -23,7 +24,7 @@ class Chat(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.posts: list[dict[str, str]] = []
+        self.posts: list[dict[str, Any]] = []
         self.answering = threading.Event()
         self.answering.set()
         self.code = 200
@@ -84,6 +85,24 @@ def test_people_are_told_of_a_fault(tmp_path: Path, chat: Chat) -> None:
         job.finish()
         assert run.end() == 0
         no_secret_in(job)
+
+
+def test_alert_has_the_first_failure(tmp_path: Path, chat: Chat) -> None:
+    """As a line for people, and as the object of ``ftctl failures --format json``; without secrets."""
+    token = "hf_" + "Abc123" * 5
+    with ftrun(tmp_path) as job:
+        run = start(job, chat)
+        job.do(0, f"raise ValueError('no access with {token}')")
+        assert job.wait("alert.sent").data.ok
+        [post] = chat.posts
+        line = post["message"].splitlines()[1]
+        assert line.startswith("rank 0 (local 0) on ") and "ValueError: no access with [redacted]" in line
+        printed = json.loads(job.ftctl("failures", "--format", "json").stdout)
+        assert token in printed["first"]["py_callstack"] and token not in json.dumps(post)
+        assert json.loads(json.dumps(printed).replace(token, "[redacted]")) == post["first_failure"]
+        job.stepped(2)
+        job.finish()
+        assert run.end() == 0
 
 
 def test_a_service_that_hangs_holds_no_recovery(tmp_path: Path, chat: Chat) -> None:

@@ -8,6 +8,7 @@ import pytest
 from ftcore.events.envelope import Event, EventId
 from ftcore.events.policy import AlertRaised, AlertSent, ChainEntry
 from ftcore.events.registry import Kind
+from ftcore.faults.failure_notes import FirstFailure
 from ftcore.runtime.alert import Delivery, Message, _without, urls
 from ftcore.runtime.master import alerts
 from ftcore.runtime.master.alerts import Alerts, Unsent, send
@@ -80,6 +81,16 @@ def test_a_message_goes_to_all_that_the_chain_names():
     service, [told] = run(lambda made, _: made.enqueue(event(7), CHAIN))
     assert [(message.to, message.text) for message in service.messages] == [(("env:CHAT", "json://h/x"), "message 7")]
     assert told == AlertSent(alert=7, ok=True)
+
+
+def test_first_failure_follows_the_first_line():
+    """The line is in the text, for every service; its fields are for those that take JSON."""
+    first = FirstFailure(line="rank 1 on vm failed first: exit code 1", fields={"incident": "i1"})
+    raised = AlertRaised(severity="warning", title="job", text="what happened\nadvice: token=hunter2hunter2")
+    service, _ = run(lambda made, _: made.enqueue(event(7, raised), CHAIN, first=first))
+    [message] = service.messages
+    assert message.text == "what happened\nrank 1 on vm failed first: exit code 1\nadvice: token=[redacted]"
+    assert message.first_failure == {"incident": "i1"}
 
 
 def test_without_targets():
