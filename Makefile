@@ -54,7 +54,7 @@ docs: $(VENV)/.docs-made ## write docs/reference from the code, build the docume
 	$(BIN)/python -m sphinx -c docs/site -d build/site-cache -b html -j auto -q -W --keep-going . build/site
 	$(BIN)/python docs/site/check.py build/site
 
-transcript: dev ## run the tutorial's commands, write what they print into docs/tutorial/first-job.md
+transcript: dev ## run the tutorials' commands, write what they print into docs/tutorial/
 	$(BIN)/python docs/transcript.py
 
 picture: dev ## run the demo, record its output in docs/images/demo.svg and its report in docs/images/report.png
