@@ -203,7 +203,7 @@ def postmortem(page: Tutorial) -> dict[str, str]:
             os.kill(event["data"]["pids"][1], signal.SIGKILL)
             texts = {"fit": narration(job.rest())}
         receiver.process.terminate()
-        texts["alerts"] = receiver.rest().partition("\n")[2]
+        texts["alerts"] = receiver.rest().partition("\n")[2].rstrip() + "\n"
         texts["failures"] = page.prints("ftctl failures --all")
         texts["fault"] = page.prints("ftctl explain i2").partition("\n\n")[0] + "\n"
         texts["logs"] = top(page.prints("ftctl logs i2"))

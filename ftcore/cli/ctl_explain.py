@@ -5,7 +5,6 @@ are the decisions with their reasons, the phases, the failures and the events wi
 """
 
 import argparse
-import re
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,27 +16,23 @@ from ftcore.cli.ctl_lines import summary
 from ftcore.cli.ctl_output import console, print_json, table
 from ftcore.cli.ctl_store import opened
 from ftcore.errors import NotFound
-from ftcore.events.policy import PolicyConsidered
 from ftcore.events.worker import StepTimes
 from ftcore.faults.failure import Failure
 from ftcore.faults.taxonomy import title_of
 from ftcore.launch.hints import hinted
-from ftcore.policies.abilities import LACKS
 from ftcore.replay.accounts import IncidentCost
-from ftcore.replay.causality import CausalTree, CauseNode
+from ftcore.replay.causality import CausalTree, CauseNode, depth_first
 from ftcore.replay.clocks import ClockBounds, NodeClock
-from ftcore.replay.explain import Asked, FaultOrigin, Incident
+from ftcore.replay.explain import FaultOrigin, Incident
 from ftcore.replay.goodput import GoodputLedger
+from ftcore.replay.incident_text import again_lines, cost_text, done_text, folded_answers, to_do_lines
 from ftcore.replay.outlook import Outlook, outlook
 from ftcore.replay.reading import read_async
 from ftcore.sim.whatif.presets import PresetCost, PresetPrices
-from ftcore.wording import format_duration, format_elapsed, listed, plural, printable, utc
+from ftcore.wording import format_elapsed, listed, plural, printable, utc
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-NEEDED = re.compile(f"{LACKS}`([^`]*)`")
-"""The ability in the reason of a policy that passes because it is missing."""
 
 TRACEBACK_LINES = 20
 """Last lines of a traceback that ``explain`` prints."""
@@ -177,12 +172,12 @@ def _print_answers(found: Explanation, out: "Console") -> None:
     head.add_row("why did it stop?" if fault else "what was it?", Text(printable(incident.summary), style="strong"))
     for line in _cause_lines(found):
         head.add_row("", printable(line))
-    head.add_row("what was done?", printable(_done(incident)))
-    head.add_row("what did it cost?", _cost(found))
+    head.add_row("what was done?", printable(done_text(incident)))
+    head.add_row("what did it cost?", cost_text(incident, found.cost))
     if found.outlook is not None:
-        for number, line in enumerate(_again(found.outlook, incident)):
+        for number, line in enumerate(again_lines(found.outlook, incident)):
             head.add_row("will it come back?" if number == 0 else "", printable(line))
-        for number, line in enumerate(_to_do(found.outlook)):
+        for number, line in enumerate(to_do_lines(found.outlook)):
             head.add_row("what to do now?" if number == 0 else "", printable(line))
     out.print(head)
 
@@ -224,52 +219,11 @@ def _disagreement(clock: NodeClock) -> str:
     return f"{format_elapsed(low)} {'or more' if high is None else f'to {format_elapsed(high)}'} ahead of the master's"
 
 
-def _done(incident: Incident) -> str:
-    """The plans that were taken, the last one with its reason."""
-    taken = [asked for asked in incident.policies if asked.verdict == "take"]
-    if not taken:
-        return "nothing: no policy took it" if incident.closed is not None else "nothing yet"
-    before = f"{', '.join(asked.name for asked in taken[:-1])}; then " if len(taken) > 1 else ""
-    text = f"{before}{taken[-1].name}: {taken[-1].reason}"
-    return f"{text}; paused {_paused(incident)}" if incident.outcome == "paused" else text
-
-
-def _cost(found: Explanation) -> str:
-    incident, cost = found.incident, found.cost
-    lost = _lost(incident)
-    steps = {"-": "no step", "not known": "steps computed again: not known"}.get(lost, f"{lost} computed again")
-    if cost is None:
-        return "no training time"
-    largest = sorted(cost.seconds.items(), key=lambda item: -item[1])[:3]
-    spent = ", ".join(f"{use} {format_elapsed(seconds)}" for use, seconds in largest)
-    return f"{format_elapsed(cost.total_s)} ({spent}), {cost.gpu_s:,.0f} GPU-seconds; {steps}"
-
-
-def _again(expected: Outlook, incident: Incident) -> list[str]:
-    noun = incident.kind
-    count = f"{plural(expected.of_class, noun)} of this class in the log, {expected.of_class_day} in the last 24 h"
-    node = f"; {plural(expected.at_node, 'fault')} began at {incident.root.node}" if expected.at_node else ""
-    lines = [f"{count}{node}"]
-    if expected.repeats:
-        lines.append("a restart does not help: the same fault occurs again at the same step")
-    if expected.budget is not None:
-        budget = expected.budget
-        left = max(0, budget.limit - budget.used)
-        window = f" in {format_duration(budget.window_s)}" if budget.window_s else ""
-        lines.append(f"{budget.policy}: {left} of {plural(budget.limit, 'attempt')}{window} left")
-    return lines
-
-
-def _to_do(expected: Outlook) -> list[str]:
-    lines = [expected.advice, f"usual causes: {expected.usual_causes}"]
-    return [*lines, f"settings: {expected.setting}"] if expected.setting else lines
-
-
 def _print_decisions(incident: Incident, out: "Console", args: argparse.Namespace) -> None:
     from rich.text import Text
 
     verdicts = table("", "POLICY", "VERDICT", "REASON", flexible=("REASON",))
-    for name, verdict, reason in _folded(incident.policies):
+    for name, verdict, reason in folded_answers(incident.policies):
         verdicts.add_row(
             "", name, Text(verdict, style="good" if verdict == "take" else ""), printable(hinted(reason, args))
         )
@@ -303,26 +257,12 @@ def _print_presets(presets: Sequence[PresetCost], out: "Console") -> None:
 def _print_tree(found: Explanation, out: "Console") -> None:
     from rich.text import Text
 
-    depth: dict[int, int] = {}
-    children: dict[int | None, list[CauseNode]] = {}
-    for node in found.tree:
-        data = node.event.data
-        if not (type(data) is PolicyConsidered and data.verdict == "pass"):  # the decisions above have these
-            children.setdefault(node.parent, []).append(node)
-    order: list[CauseNode] = []
-
-    def walk(parent: int | None, level: int) -> None:
-        for node in children.get(parent, ()):
-            depth[node.event.seq] = level
-            order.append(node)
-            walk(node.event.seq, level + 1)
-
-    walk(None, 0)
+    order = depth_first(found.tree)
     rows = table("", "EVENT", "AFTER", "WHAT", right=("EVENT", "AFTER"), flexible=("WHAT",))
-    for node in order[:TREE_LINES]:
+    for node, depth in order[:TREE_LINES]:
         after = format_elapsed(max(0.0, (node.event.time - found.incident.opened) / 1e9))
         alike = f" (and {node.alike} more)" if node.alike else ""
-        indent = "  " * min(depth[node.event.seq], 12)
+        indent = "  " * min(depth, 12)
         line = Text(f"{indent}{node.event.type}: {printable(_what(node))[:160]}{alike}")
         rows.add_row("", str(node.event.seq), after, line)
     out.print(rows)
@@ -340,18 +280,6 @@ def _kind(incident: Incident) -> str:
     return f"{'an' if incident.kind[0] in 'aeiou' else 'a'} {incident.kind}"
 
 
-def _lost(incident: Incident) -> str:
-    if incident.steps_lost is None and incident.kind != "fault" and incident.phases.rendezvous is None:
-        return "-"  # no worker was stopped
-    return "not known" if incident.steps_lost is None else plural(incident.steps_lost, "step")
-
-
-def _paused(incident: Incident) -> str:
-    assert incident.closed is not None
-    since = f"from {date_time(utc(incident.closed))} UTC"
-    return f"{since}, not resumed yet" if incident.paused_s is None else f"{format_elapsed(incident.paused_s)}, {since}"
-
-
 def ended_early(origins: Sequence[FaultOrigin]) -> str:
     """The ranks that ended first, in a sentence."""
     ranks = ranks_text([origin.rank for origin in origins if origin.rank is not None])
@@ -360,26 +288,6 @@ def ended_early(origins: Sequence[FaultOrigin]) -> str:
     if len(origins) > 1:
         ended = "had ended with exit code 0; the others failed because they lost the connections to them"
     return f"{ranks} on {nodes} {ended}"
-
-
-def _folded(policies: Sequence[Asked]) -> list[tuple[str, str, str]]:
-    """A row for each answer; policies that lack an ability share one row, at the place of the first."""
-    unable = list(dict.fromkeys(asked.name for asked in policies if _is_unable(asked)))
-    rows: list[tuple[str, str, str]] = []
-    folded = False
-    for asked in policies:
-        if len(unable) < 2 or not _is_unable(asked):
-            rows.append((asked.name, asked.verdict, asked.reason))
-        elif not folded:
-            folded = True
-            reasons = {asked.name: asked.reason for asked in policies if _is_unable(asked)}
-            needs = dict.fromkeys(ability for reason in reasons.values() for ability in NEEDED.findall(reason))
-            rows.append((f"{len(unable)} policies", "pass", f"{', '.join(unable)}: the job lacks {', '.join(needs)}"))
-    return rows
-
-
-def _is_unable(asked: Asked) -> bool:
-    return asked.verdict == "pass" and asked.reason.startswith(f"{LACKS}`")
 
 
 def _state(incident: Incident) -> tuple[str, str]:

@@ -4,6 +4,9 @@ import argparse
 import gc
 from pathlib import Path
 
+import attrs
+
+from ftcore.cli.ctl_explain import PRESETS_EVENTS_MAX
 from ftcore.cli.ctl_lines import style_of, summary
 from ftcore.cli.ctl_output import say, written
 from ftcore.cli.ctl_store import opened
@@ -14,6 +17,7 @@ from ftcore.logs.stores import archive_file
 from ftcore.replay.reading import read, read_async
 from ftcore.replay.report import ReportReader
 from ftcore.report import page
+from ftcore.sim.whatif.presets import PresetPrices
 from ftcore.wording import plural
 
 PAGE = FileKind(name="a report", begins=b"<!doctype html>\n<!-- ftcore report -->")
@@ -23,11 +27,15 @@ async def run(args: argparse.Namespace) -> int:
     """Write the report; of a log that cannot be read to its end, the part before that point."""
     gc.freeze()  # what is imported stays; collections need not look at it
     gc.set_threshold(200_000, 20, 100)  # events make much garbage, but no cycles
-    reader = ReportReader(summary, style_of)
+    reader, presets = ReportReader(summary, style_of), PresetPrices()
     path = None if args.output == STDOUT else Path(args.output)
     with OutFile(path, PAGE) as file:
-        failed = await _read(args, reader)
+        failed = await _read(args, reader, presets)
         report = reader.report(args.job, args.price, str(failed) if failed is not None else "")
+        if report["last_seq"] <= PRESETS_EVENTS_MAX and failed is None:
+            for incident, costs in presets.by_incident().items():
+                if incident in report["pages"]:
+                    report["pages"][incident]["presets"] = [attrs.asdict(each) for each in costs]
         made = page(report, reader.events())
         file.write(made)
     events = plural(report["last_seq"], "event")
@@ -39,12 +47,13 @@ async def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _read(args: argparse.Namespace, reader: ReportReader) -> FtcoreError | None:
+async def _read(args: argparse.Namespace, reader: ReportReader, presets: PresetPrices) -> FtcoreError | None:
     """Read the log as far as possible; returns why not to its end."""
     try:
         async with opened(args) as log:
             try:
-                await read_async(log.read(), reader)
+                short = await log.last_seq() - (await log.floor()).seq <= PRESETS_EVENTS_MAX
+                await read_async(log.read(), reader, *([presets] if short else []))
             except (LogCorrupt, UnknownEvent) as error:
                 return error
     except LogCorrupt as error:

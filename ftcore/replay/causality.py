@@ -5,6 +5,7 @@ formed, a consequence of the fault from its root. An expired timer follows from 
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final
 
 import attrs
@@ -14,6 +15,7 @@ from ftcore.events.checkpoint import StateLoaded
 from ftcore.events.deadline import DeadlineExpired
 from ftcore.events.envelope import Event
 from ftcore.events.incident import IncidentExhausted, IncidentOpened, IncidentRediagnosed, IncidentResolved
+from ftcore.events.policy import PolicyConsidered
 from ftcore.events.registry import Kind
 from ftcore.events.worker import WorkersStarted, WorkersStepped
 from ftcore.events.world import WorldFormed
@@ -38,6 +40,25 @@ class CauseNode:
     event: Event
     parent: int | None
     alike: int = 0
+
+
+def depth_first(nodes: Sequence[CauseNode]) -> list[tuple[CauseNode, int]]:
+    """The events as they are shown: each with its depth, below the event that it follows from.
+
+    Policies that pass are left out: the list of decisions has them.
+    """
+    children: dict[int | None, list[CauseNode]] = {}
+    for node in nodes:
+        data = node.event.data
+        if not (type(data) is PolicyConsidered and data.verdict == "pass"):
+            children.setdefault(node.parent, []).append(node)
+    order: list[tuple[CauseNode, int]] = []
+    pending = [(node, 0) for node in reversed(children.get(None, ()))]
+    while pending:
+        node, depth = pending.pop()
+        order.append((node, depth))
+        pending += [(child, depth + 1) for child in reversed(children.get(node.event.seq, ()))]
+    return order
 
 
 class CausalTree:

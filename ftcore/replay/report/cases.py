@@ -6,12 +6,16 @@ from typing import Any
 import attrs
 
 from ftcore.faults.failure import Failure
-from ftcore.faults.taxonomy import ClassFacts, FaultClass, facts_of, settings_for, title_of
+from ftcore.faults.taxonomy import ClassFacts, FaultClass, facts_of, title_of
 from ftcore.ids import SECOND
 from ftcore.replay.accounts import IncidentCost
 from ftcore.replay.explain import Incident
+from ftcore.replay.incident_text import again_lines, cost_text, done_text, folded_answers, to_do_lines
+from ftcore.replay.outlook import Outlook, outlook
 from ftcore.replay.report.limits import INCIDENTS_MAX, PAGES_MAX
 from ftcore.replay.report.text import line, several_lines
+from ftcore.replay.report.trees import Trees
+from ftcore.states.model import JobState
 from ftcore.wording import utc
 
 FAILURES_MAX = 20
@@ -54,34 +58,41 @@ def _row(incident: Incident, cost: IncidentCost | None, begin: int) -> dict[str,
     }
 
 
-def pages(incidents: Sequence[Incident], costs: Mapping[str, IncidentCost], begin: int) -> dict[str, dict[str, Any]]:
-    """A page for each of the newest incidents and of the most expensive ones, by id."""
+def pages(
+    incidents: Sequence[Incident], costs: Mapping[str, IncidentCost], state: JobState, trees: Trees, begin: int
+) -> dict[str, dict[str, Any]]:
+    """A page for each of the newest incidents and of the most expensive ones, by id.
+
+    Args:
+        incidents: all of the log.
+        costs: what each cost, by id.
+        state: the folded state at the end of the log.
+        trees: what led to what.
+        begin: of the log, nanoseconds since the epoch.
+    """
     newest = incidents[-PAGES_MAX // 2 :]
     older = incidents[-INCIDENTS_MAX : -PAGES_MAX // 2]
     worst = sorted(older, key=lambda each: -costs[each.id].total_s if each.id in costs else 0.0)[: PAGES_MAX // 2]
-    alike = _alike(incidents)
-    return {each.id: _page(each, costs.get(each.id), alike[each.cls, each.detail], begin) for each in [*worst, *newest]}
-
-
-def _alike(incidents: Sequence[Incident]) -> dict[tuple[str, str], list[Incident]]:
-    found: dict[tuple[str, str], list[Incident]] = {}
-    for incident in incidents:
-        found.setdefault((incident.cls, incident.detail), []).append(incident)
+    found = {}
+    for each in [*worst, *newest]:
+        expected = outlook(each, incidents, state)
+        found[each.id] = _page(each, costs.get(each.id), expected, begin) | {"tree": trees.of(each.id)}
     return found
 
 
-def _page(incident: Incident, cost: IncidentCost | None, alike: list[Incident], begin: int) -> dict[str, Any]:
+def _page(incident: Incident, cost: IncidentCost | None, expected: Outlook | None, begin: int) -> dict[str, Any]:
     known = facts(incident)
     failures = incident.failures
     phases = {name: took for name, took in attrs.asdict(incident.phases).items() if took is not None}
-    same_node = sum(each.root.node == incident.root.node for each in alike) if incident.root.node is not None else 0
+    answers = folded_answers(incident.policies)
     return {
         "class": incident.cls,
         "detail": line(incident.detail),
         "meaning": known.meaning if known is not None else "",
-        "causes": known.causes if known is not None else "",
-        "advice": known.advice if known is not None and incident.kind == "fault" else "",
-        "settings": settings_for(FaultClass(incident.cls), incident.detail) if known is not None else "",
+        "done": line(done_text(incident), 1000),
+        "cost": cost_text(incident, cost),
+        "again": [line(each) for each in again_lines(expected, incident)] if expected is not None else [],
+        "to_do": [line(each, 1000) for each in to_do_lines(expected)] if expected is not None else [],
         "opened": utc(incident.opened),
         "closed": None if incident.closed is None else utc(incident.closed),
         "root_rank": incident.root.rank,
@@ -92,11 +103,8 @@ def _page(incident: Incident, cost: IncidentCost | None, alike: list[Incident], 
         "outcome": incident.outcome,
         "in_place": incident.in_place,
         "paused_s": incident.paused_s,
-        "policies": [
-            {"name": line(each.name), "verdict": each.verdict, "reason": line(each.reason, 1000)}
-            for each in incident.policies[:POLICIES_MAX]
-        ],
-        "policy_count": len(incident.policies),
+        "policies": [(line(name), verdict, line(reason, 1000)) for name, verdict, reason in answers[:POLICIES_MAX]],
+        "policy_count": len(answers),
         "phases": phases,
         "uses": cost.seconds if cost is not None else {},
         "timeline": [(step.seq, round(step.after_s, 3), line(step.what, 1000)) for step in incident.timeline],
@@ -105,8 +113,6 @@ def _page(incident: Incident, cost: IncidentCost | None, alike: list[Incident], 
         "ended_early": [(line(each.node or ""), each.rank) for each in incident.ended_early[:NODES_NAMED_MAX]],
         "first_seq": incident.first_seq,
         "last_seq": incident.last_seq,
-        "alike_count": len(alike),
-        "alike_node_count": same_node,
     }
 
 

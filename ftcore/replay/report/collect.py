@@ -24,6 +24,7 @@ from ftcore.replay.report.places import Places
 from ftcore.replay.report.ranks import RankTimes
 from ftcore.replay.report.saves import Saves
 from ftcore.replay.report.text import line
+from ftcore.replay.report.trees import Trees
 from ftcore.replay.spans import USES, Span
 from ftcore.version import __version__
 from ftcore.wording import utc
@@ -53,6 +54,7 @@ class ReportReader:
         self._ranks = RankTimes()
         self._chain = ChainRecord()
         self._saves = Saves()
+        self._trees = Trees(summary)
         self._first: Event | None = None
         self._last: Event | None = None
 
@@ -63,6 +65,7 @@ class ReportReader:
         self._last = event
         self._ledger.feed(event)
         self._table.feed(event)
+        self._trees.feed(event)
         if type(event.data) in _FREQUENT:
             return
         self._places.feed(event, self._ledger.state)
@@ -105,7 +108,7 @@ class ReportReader:
             "goodput": self._goodput_json(goodput, price),
             "incidents": rows(incidents, costs, begin),
             "incident_count": len(incidents),
-            "pages": pages(incidents, costs, begin),
+            "pages": pages(incidents, costs, state, self._trees, begin),
             "places": self._places.to_json(begin, end, _marked(incidents)),
             "curves": self._curves.to_json(begin),
             "ranks": self._ranks.to_json(begin, state),

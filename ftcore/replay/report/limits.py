@@ -11,6 +11,14 @@ INCIDENTS_MAX: Final = 10_000
 PAGES_MAX: Final = 500
 """Incidents with a page of their own: the newest ones, and the most expensive ones."""
 
+TREES_MAX: Final = INCIDENTS_MAX
+"""Incidents whose tree of causes is kept while the log is read."""
+
+TREE_LINES_MAX: Final = 60
+"""Events of one tree, as ``ftctl explain`` prints."""
+
+TREE_LINE_MAX: Final = 160
+TREE_DEPTH_MAX: Final = 12
 NODES_MAX: Final = 5_000
 """Nodes of the timeline, those with incidents first."""
 

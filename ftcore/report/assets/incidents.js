@@ -64,19 +64,21 @@ function incidentsSection(events) {
 }
 
 function incidentPage(each, page) {
-  const lost = !each.steps_lost ? null : many(each.steps_lost, "step");
+  const lines = (texts) => (texts.length ? texts.map((text) => h("div", null, text)) : null);
+  const uses = Object.entries(page.uses).filter(([, seconds]) => seconds > 0);
+  const colored = (parts) => parts.map(([use, seconds, name]) => h("span", { class: "key" }, h("span", { class: "swatch", css: { background: `var(--use-${use})` } }), `${name} ${took(seconds)}`));
   const facts = [
     ["Class", `${each.class}${page.class !== each.class ? ` (${page.class})` : ""}${page.detail ? `, ${page.detail}` : ""}. ${page.meaning}`],
     ["Began at", each.root ? `${each.root}${page.root_rank === null ? "" : `, rank ${page.root_rank}`}` : null],
     ["Nodes", each.nodes.length ? `${each.nodes.slice(0, 12).join(", ")}${each.nodes.length > 12 ? ` and ${each.nodes.length - 12} more` : ""}${page.rank_count ? `; ${many(page.rank_count, "rank")}` : ""}` : null],
     ["Opened", `${page.opened.replace("T", " ").slice(0, 23)} UTC`],
     ["Closed", page.closed ? `${page.closed.replace("T", " ").slice(0, 23)} UTC, ${page.outcome || ""}` : "it is open"],
-    ["Cost", each.cost_s ? `${took(each.cost_s)}, ${gpuHours(each.gpu_s)} GPU-hours${DATA.goodput.price === null ? "" : `, ${money(each.gpu_s)[0]}`}${lost ? `, ${lost} computed again` : ""}` : lost ? `${lost} computed again` : "no time of the job"],
+    ["What was done", page.done],
+    ["What did it cost", `${page.cost}${DATA.goodput.price === null || !each.gpu_s ? "" : `; ${money(each.gpu_s)[0]}`}`],
     ["Paused", page.paused_s === null ? null : took(page.paused_s)],
     ["Diagnoses", page.revisions > 1 ? `${page.revisions}: further evidence changed it` : null],
-    ["Again", page.alike_count > 1 ? `${many(page.alike_count, "incident")} of this kind in the log${page.alike_node_count > 1 ? `, ${count(page.alike_node_count)} of them began at this node` : ""}` : "the only one of its kind in the log"],
-    ["Usual causes", each.kind === "fault" ? page.causes : null],
-    ["What to do now", page.advice ? `${page.advice}${page.settings ? `. ${page.settings}` : ""}` : null],
+    ["Will it come back", lines(page.again)],
+    ["What to do now", lines(page.to_do)],
     ["Events", `${page.first_seq} to ${page.last_seq}`],
   ];
   const phases = Object.entries(page.phases).filter(([name]) => name !== "total");
@@ -84,14 +86,39 @@ function incidentPage(each, page) {
   return [
     h("dl", { class: "facts" }, facts.filter((fact) => fact[1]).map(([name, text]) => [h("dt", null, name), h("dd", null, text)])),
     early ? note(`Ended first, with exit code 0, which may be the cause: ${early}.`) : null,
+    uses.length ? [h("h4", null, "Lost time by use"), useBar(uses, `Lost time: ${uses.map(([use, seconds]) => `${use} ${took(seconds)}`).join(", ")}`),
+      h("p", { class: "phases" }, colored(uses.map(([use, seconds]) => [use, seconds, use])), h("b", null, `total ${took(each.cost_s)}`))] : null,
     phases.length ? [h("h4", null, "Duration of phases"), useBar(phases.map(([name, seconds]) => [PHASE_USE[name] || "idle", seconds, name.replace("_", " ")]), `Phases: ${phases.map(([name, seconds]) => `${name} ${took(seconds)}`).join(", ")}`),
-      h("p", { class: "phases" }, phases.map(([name, seconds]) => h("span", { class: "key" }, h("span", { class: "swatch", css: { background: `var(--use-${PHASE_USE[name] || "idle"})` } }), `${name.replace("_", " ")} ${took(seconds)}`)), page.phases.total === undefined ? null : h("b", null, `total ${took(page.phases.total)}`))] : null,
-    page.policies.length ? [h("h4", null, "Decisions"), table("Decisions", ["Policy", "Verdict", "Reason"], page.policies.map((asked) => [asked.name, badge(asked.verdict === "take" ? "good" : "quiet", asked.verdict), asked.reason]), "reasons"),
+      h("p", { class: "phases" }, colored(phases.map(([name, seconds]) => [PHASE_USE[name] || "idle", seconds, name.replace("_", " ")])), page.phases.total === undefined ? null : h("b", null, `total ${took(page.phases.total)}`))] : null,
+    page.policies.length ? [h("h4", null, "Decisions"), table("Decisions", ["Policy", "Verdict", "Reason"], page.policies.map(([name, verdict, reason]) => [name, badge(verdict === "take" ? "good" : "quiet", verdict), reason]), "reasons"),
       page.policy_count > page.policies.length ? note(`${count(page.policy_count - page.policies.length)} more answers: ftctl explain ${each.id}`) : null] : null,
     page.timeline.length ? [h("h4", null, "Actions and results"), table("Actions and results", ["After", "Event>", "What"], page.timeline.map(([seq, after, what]) => [took(after), String(seq), what]), "reasons")] : null,
+    page.presets && page.presets.length ? [h("h4", null, "What other presets would have cost, estimated"), presetsNode(page.presets)] : null,
     page.failures.length ? [h("h4", null, "Failures, the first one first"), page.failures.map((failure, place) => failureNode(failure, place)),
       page.failure_count > page.failures.length ? note(`${count(page.failure_count - page.failures.length)} more failed with it.`) : null] : null,
+    page.tree.rows.length ? [h("h4", null, "What led to what"), treeNode(page.tree.rows),
+      page.tree.more ? note(`${count(page.tree.more)} more events: ftctl explain ${each.id} --format json`) : null] : null,
   ];
+}
+
+/** Nested lists: an event is in the list below the one that it follows from. */
+function treeNode(rows) {
+  const lists = [h("ol", { class: "tree" })];
+  for (const [seq, depth, after, type, what, alike] of rows) {
+    while (lists.length > depth + 1) lists.pop();
+    while (lists.length < depth + 1) {
+      const below = h("ol");
+      (lists[lists.length - 1].lastElementChild || lists[lists.length - 1]).append(below);
+      lists.push(below);
+    }
+    lists[lists.length - 1].append(h("li", null, h("span", { class: "quiet" }, `${seq} `), h("b", null, type), ` ${what}`, h("span", { class: "quiet" }, ` ${took(after)}${alike ? `, and ${count(alike)} more` : ""}`)));
+  }
+  return lists[0];
+}
+
+function presetsNode(presets) {
+  if (presets.every((each) => each.as_recorded)) return note(`The same: ${presets.map((each) => each.preset).join(", ")} take the plans that were taken.`);
+  return table("Other presets", ["Preset", "Downtime>", "Steps lost>", "Policies"], presets.map((each) => [each.preset, took(each.downtime_s), count(each.steps_lost), each.as_recorded ? "as recorded" : each.policies_taken.join(", ") || "none"]));
 }
 
 function failureNode(failure, place) {

@@ -41,22 +41,27 @@ class PresetPrices:
 
     def of(self, incident: str) -> list[PresetCost]:
         """The estimates for an incident, the cheapest first; empty if it has not ended."""
-        found = []
+        return self.by_incident().get(incident, [])
+
+    def by_incident(self) -> dict[str, list[PresetCost]]:
+        """The estimates for every incident that has ended, the cheapest first."""
+        found: dict[str, list[PresetCost]] = {}
         for name, reader in self._readers.items():
             try:
                 compared = reader.compared()
             except UsageError:
-                return []
+                return {}
             for each in compared:
-                if each.id == incident:
-                    other = each.other
-                    found.append(
-                        PresetCost(
-                            preset=name,
-                            downtime_s=round(other.seconds, 3),
-                            steps_lost=round(other.steps_lost, 1),
-                            policies_taken=tuple(dict.fromkeys(policy for policy, _ in other.policies)),
-                            as_recorded=other == each.recorded,
-                        )
+                other = each.other
+                found.setdefault(each.id, []).append(
+                    PresetCost(
+                        preset=name,
+                        downtime_s=round(other.seconds, 3),
+                        steps_lost=round(other.steps_lost, 1),
+                        policies_taken=tuple(dict.fromkeys(policy for policy, _ in other.policies)),
+                        as_recorded=other == each.recorded,
                     )
-        return sorted(found, key=lambda each: (each.downtime_s, each.steps_lost))
+                )
+        return {
+            name: sorted(costs, key=lambda cost: (cost.downtime_s, cost.steps_lost)) for name, costs in found.items()
+        }

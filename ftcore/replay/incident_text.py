@@ -1,0 +1,96 @@
+"""What is said of an incident in words: ``ftctl explain`` and the report share these lines.
+
+House rules: plain text of the job's own words; whoever shows it makes it safe for its medium.
+"""
+
+import re
+from collections.abc import Sequence
+
+from ftcore.policies.abilities import LACKS
+from ftcore.replay.accounts import IncidentCost
+from ftcore.replay.explain import Asked, Incident
+from ftcore.replay.outlook import Outlook
+from ftcore.wording import format_duration, format_elapsed, plural, utc
+
+NEEDED = re.compile(f"{LACKS}`([^`]*)`")
+"""The ability in the reason of a policy that passes because it is missing."""
+
+
+def done_text(incident: Incident) -> str:
+    """The plans that were taken, the last one with its reason."""
+    taken = [asked for asked in incident.policies if asked.verdict == "take"]
+    if not taken:
+        return "nothing: no policy took it" if incident.closed is not None else "nothing yet"
+    before = f"{', '.join(asked.name for asked in taken[:-1])}; then " if len(taken) > 1 else ""
+    text = f"{before}{taken[-1].name}: {taken[-1].reason}"
+    return f"{text}; paused {_paused(incident)}" if incident.outcome == "paused" else text
+
+
+def cost_text(incident: Incident, cost: IncidentCost | None) -> str:
+    """What it cost: time, the uses that took most of it, GPU-seconds, steps.
+
+    Args:
+        incident: the incident.
+        cost: its cost; None: it took no time.
+    """
+    lost = _lost(incident)
+    steps = {"-": "no step", "not known": "steps computed again: not known"}.get(lost, f"{lost} computed again")
+    if cost is None:
+        return "no training time"
+    largest = sorted(cost.seconds.items(), key=lambda item: -item[1])[:3]
+    spent = ", ".join(f"{use} {format_elapsed(seconds)}" for use, seconds in largest)
+    return f"{format_elapsed(cost.total_s)} ({spent}), {cost.gpu_s:,.0f} GPU-seconds; {steps}"
+
+
+def again_lines(expected: Outlook, incident: Incident) -> list[str]:
+    """Whether it will come back: how often it came, and what is left of the budget."""
+    noun = incident.kind
+    count = f"{plural(expected.of_class, noun)} of this class in the log, {expected.of_class_day} in the last 24 h"
+    node = f"; {plural(expected.at_node, 'fault')} began at {incident.root.node}" if expected.at_node else ""
+    lines = [f"{count}{node}"]
+    if expected.repeats:
+        lines.append("a restart does not help: the same fault occurs again at the same step")
+    if expected.budget is not None:
+        budget = expected.budget
+        left = max(0, budget.limit - budget.used)
+        window = f" in {format_duration(budget.window_s)}" if budget.window_s else ""
+        lines.append(f"{budget.policy}: {left} of {plural(budget.limit, 'attempt')}{window} left")
+    return lines
+
+
+def to_do_lines(expected: Outlook) -> list[str]:
+    """What to do now: advice, usual causes, settings."""
+    lines = [expected.advice, f"usual causes: {expected.usual_causes}"]
+    return [*lines, f"settings: {expected.setting}"] if expected.setting else lines
+
+
+def _lost(incident: Incident) -> str:
+    if incident.steps_lost is None and incident.kind != "fault" and incident.phases.rendezvous is None:
+        return "-"  # no worker was stopped
+    return "not known" if incident.steps_lost is None else plural(incident.steps_lost, "step")
+
+
+def _paused(incident: Incident) -> str:
+    assert incident.closed is not None
+    since = f"from {utc(incident.closed)[:23].replace('T', ' ')} UTC"
+    return f"{since}, not resumed yet" if incident.paused_s is None else f"{format_elapsed(incident.paused_s)}, {since}"
+
+
+def folded_answers(policies: Sequence[Asked]) -> list[tuple[str, str, str]]:
+    """A row for each answer; policies that lack an ability share one row, at the place of the first."""
+    unable = list(dict.fromkeys(asked.name for asked in policies if _is_unable(asked)))
+    rows: list[tuple[str, str, str]] = []
+    folded = False
+    for asked in policies:
+        if len(unable) < 2 or not _is_unable(asked):
+            rows.append((asked.name, asked.verdict, asked.reason))
+        elif not folded:
+            folded = True
+            reasons = {asked.name: asked.reason for asked in policies if _is_unable(asked)}
+            needs = dict.fromkeys(ability for reason in reasons.values() for ability in NEEDED.findall(reason))
+            rows.append((f"{len(unable)} policies", "pass", f"{', '.join(unable)}: the job lacks {', '.join(needs)}"))
+    return rows
+
+
+def _is_unable(asked: Asked) -> bool:
+    return asked.verdict == "pass" and asked.reason.startswith(f"{LACKS}`")
