@@ -111,7 +111,7 @@ function treeNode(rows) {
       (lists[lists.length - 1].lastElementChild || lists[lists.length - 1]).append(below);
       lists.push(below);
     }
-    lists[lists.length - 1].append(h("li", null, h("span", { class: "quiet" }, `${seq} `), h("b", null, type), ` ${what}`, h("span", { class: "quiet" }, ` ${took(after)}${alike ? `, and ${count(alike)} more` : ""}`)));
+    lists[lists.length - 1].append(h("li", null, h("span", { class: "quiet" }, `${seq} `), h("b", null, type), ` ${what}`, h("span", { class: "quiet" }, ` (after ${took(after)}${alike ? `, and ${count(alike)} more` : ""})`)));
   }
   return lists[0];
 }

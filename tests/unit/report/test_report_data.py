@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,19 @@ from report_logs import HOSTILE, eventful, hostile, stored, train
 
 from ftcore.cli.ctl_lines import style_of, summary
 from ftcore.cli.ftctl import main
+from ftcore.errors import UsageError
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobProgressed, JobRolledBack
 from ftcore.logs.archive import read_events
 from ftcore.replay import read
+from ftcore.replay.causality import CausalTree, depth_first
 from ftcore.replay.goodput import GoodputLedger
+from ftcore.replay.incident_text import again_lines, cost_text, done_text, to_do_lines
+from ftcore.replay.outlook import outlook
 from ftcore.replay.report import ReportReader
 from ftcore.replay.report.curves import Curves
 from ftcore.replay.report.event_table import EventTable
+from ftcore.replay.report.limits import TREE_LINES_MAX
 from ftcore.replay.report.text import line, several_lines
 from ftcore.replay.report.thinning import SamplePoint, ThinnedCurve
 from ftcore.testing.driver import JobDriver
@@ -59,6 +65,50 @@ def test_report_of_a_job_with_faults() -> None:
     assert len(events["text"]) == len(driver.events) and sum(events["seq"]) == driver.events[-1].seq
     restart = next(entry for entry in report["policy"]["entries"] if entry["policy"] == "process_restart")
     assert restart["resolved"] >= 2
+
+
+def test_pages_say_what_explain_says() -> None:
+    """The answers and the tree of causes of every incident are those of ``ftctl explain``, from the same functions."""
+    driver = eventful()
+    report, _ = collected(driver.events)
+    ledger = GoodputLedger()
+    read(driver.events, ledger)
+    found, goodput = ledger.explainer.incidents(), ledger.report()
+    for incident in found:
+        tree, page = CausalTree(incident.id), report["pages"][incident.id]
+        read(driver.events, tree)
+        order = depth_first(tree.nodes())
+        assert [row[:2] for row in page["tree"]["rows"]] == [[node.event.seq, depth] for node, depth in order]
+        assert page["tree"]["rows"] and page["tree"]["more"] == 0
+        expected = outlook(incident, found, ledger.state)
+        assert page["again"] == (again_lines(expected, incident) if expected is not None else [])
+        assert page["to_do"] == (to_do_lines(expected) if expected is not None else [])
+        cost = goodput.cost_of(incident.id)
+        assert page["cost"] == cost_text(incident, cost) and page["done"] == done_text(incident)
+        assert page["uses"] == (cost.seconds if cost is not None else {})
+
+
+def test_page_of_a_large_job_stays_small() -> None:
+    """1,000 nodes fail at once and start again: the page names some of them, and counts the others."""
+    driver = JobDriver(nodes=1000, slots=8)
+    answered(driver, driver.start)
+    for place in range(40):
+        driver.fail(f"node{place}", exitcode=1, message="RuntimeError: " + "x" * 5000)
+    answered(driver, driver.settle)
+    report, _ = collected(driver.events)
+    page = report["pages"][report["incidents"][-1]["id"]]
+    assert 10 < len(page["tree"]["rows"]) <= TREE_LINES_MAX
+    assert len(json.dumps(page["tree"])) < 300 * TREE_LINES_MAX
+    assert any(row[5] > 900 for row in page["tree"]["rows"])
+
+
+def answered(driver: JobDriver, act: Callable[[], None]) -> None:
+    """Do something and let all nodes answer: a driver settles 1,000 answers at a time."""
+    while True:
+        try:
+            return act()
+        except UsageError:
+            act = driver.settle
 
 
 def driver_step(driver: JobDriver, place: int) -> int:
@@ -172,7 +222,7 @@ def test_command_writes_and_replaces_only_reports(tmp_path: Path, capsys: pytest
     store, out = stored(tmp_path / "demo.ftlog", eventful().events), tmp_path / "demo.html"
     assert main(["--store", store, "report", "-o", str(out), "--price", "2"]) == 0
     first = out.read_bytes()
-    assert "per GPU-hour" in first.decode()
+    assert "per GPU-hour" in first.decode() and '"preset":"torchrun-like"' in first.decode()
     assert main(["--store", store, "report", "-o", str(out), "--price", "2"]) == 0
     assert out.read_bytes() == first and "was overwritten" in capsys.readouterr().err
     out.write_text("<!doctype html>\n<p>mine")

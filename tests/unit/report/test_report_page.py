@@ -127,6 +127,21 @@ def test_link_opens_an_incident(browser: Browser, tmp_path: Path) -> None:
     assert browser.run("document.querySelector('[aria-label=\"Incident, as i2\"]').value") == "i1"
 
 
+def test_tree_of_causes_is_nested(browser: Browser, tmp_path: Path) -> None:
+    """Each event is in the list below the one that it follows from."""
+    driver = eventful()
+    shown(browser, written(tmp_path / "a.html", driver.events), fragment="#i1")
+    reader = ReportReader(summary, style_of)
+    read(driver.events, reader)
+    rows = reader.report("demo")["pages"]["i1"]["tree"]["rows"]
+    depths = browser.run(
+        "[...document.querySelectorAll('.tree li')].map((each) => {"
+        "  let depth = -1; for (let up = each; up && !up.classList.contains('incident'); up = up.parentElement)"
+        "    depth += up.tagName === 'OL'; return depth; })"
+    )
+    assert depths == [depth for _, depth, *_ in rows] and max(depths) > 1
+
+
 def test_print(browser: Browser, tmp_path: Path) -> None:
     shown(browser, written(tmp_path / "a.html", eventful().events), theme="dark")
     browser.run("dispatchEvent(new Event('beforeprint'))")
