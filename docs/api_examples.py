@@ -15,6 +15,7 @@ ORDER = (
     "own_observer",
     "read_logs",
     "explain_a_log",
+    "goodput_of_a_log",
     "own_loop",
     "saved_state",
 )
