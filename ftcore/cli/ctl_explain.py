@@ -25,7 +25,7 @@ from ftcore.replay.causality import CausalTree, CauseNode, depth_first
 from ftcore.replay.clocks import ClockBounds, NodeClock
 from ftcore.replay.explain import FaultOrigin, Incident
 from ftcore.replay.goodput import GoodputLedger
-from ftcore.replay.incident_text import again_lines, cost_text, done_text, folded_answers, to_do_lines
+from ftcore.replay.incident_text import again_lines, clock_lines, cost_text, done_text, folded_answers, to_do_lines
 from ftcore.replay.outlook import Outlook, outlook
 from ftcore.replay.reading import read_async
 from ftcore.sim.whatif.presets import PresetCost, PresetPrices
@@ -42,9 +42,6 @@ STEP_TIMES = 8
 
 TREE_LINES = 60
 """Events of the tree that ``explain`` prints."""
-
-CLOCKS_SHOWN = 3
-"""Clocks that disagree that ``explain`` prints."""
 
 PRESETS_EVENTS_MAX = 20_000
 """Events of a log up to which the presets are compared without being asked for: each of them folds the log."""
@@ -200,23 +197,7 @@ def _cause_lines(found: Explanation) -> list[str]:
     times = f"opened {date_time(utc(incident.opened))}"
     if incident.closed is not None:
         times += f", closed {date_time(utc(incident.closed))}"
-    return [*lines, f"{times} UTC, events {incident.first_seq} to {incident.last_seq}", *_clock_lines(found.clocks)]
-
-
-def _clock_lines(clocks: Sequence[NodeClock]) -> list[str]:
-    """The clocks of nodes whose own logs have other times."""
-    lines = [f"the clock of {each.node} is {_disagreement(each)}" for each in clocks[:CLOCKS_SHOWN]]
-    more = len(clocks) - CLOCKS_SHOWN
-    if more > 0:
-        lines.append(f"the clocks of {plural(more, 'more node')} disagree too; --format json has all")
-    return [*lines, "times on this page are the master's, not those of node logs"] if lines else []
-
-
-def _disagreement(clock: NodeClock) -> str:
-    low, high = clock.ahead_min_s, clock.ahead_max_s
-    if high is not None and high < 0:
-        return f"{format_elapsed(-high)} to {format_elapsed(-low)} behind the master's"
-    return f"{format_elapsed(low)} {'or more' if high is None else f'to {format_elapsed(high)}'} ahead of the master's"
+    return [*lines, f"{times} UTC, events {incident.first_seq} to {incident.last_seq}", *clock_lines(found.clocks)]
 
 
 def _print_decisions(incident: Incident, out: "Console", args: argparse.Namespace) -> None:

@@ -8,12 +8,16 @@ from collections.abc import Sequence
 
 from ftcore.policies.abilities import LACKS
 from ftcore.replay.accounts import IncidentCost
+from ftcore.replay.clocks import NodeClock
 from ftcore.replay.explain import Asked, Incident
 from ftcore.replay.outlook import Outlook
 from ftcore.wording import format_duration, format_elapsed, plural, utc
 
 NEEDED = re.compile(f"{LACKS}`([^`]*)`")
 """The ability in the reason of a policy that passes because it is missing."""
+
+CLOCKS_SHOWN = 3
+"""Clocks that disagree that are named."""
 
 
 def done_text(incident: Incident) -> str:
@@ -94,3 +98,19 @@ def folded_answers(policies: Sequence[Asked]) -> list[tuple[str, str, str]]:
 
 def _is_unable(asked: Asked) -> bool:
     return asked.verdict == "pass" and asked.reason.startswith(f"{LACKS}`")
+
+
+def clock_lines(clocks: Sequence[NodeClock]) -> list[str]:
+    """The clocks of nodes whose own logs have other times."""
+    lines = [f"the clock of {each.node} is {_disagreement(each)}" for each in clocks[:CLOCKS_SHOWN]]
+    more = len(clocks) - CLOCKS_SHOWN
+    if more > 0:
+        lines.append(f"the clocks of {plural(more, 'more node')} disagree too; --format json has all")
+    return [*lines, "times on this page are the master's, not those of node logs"] if lines else []
+
+
+def _disagreement(clock: NodeClock) -> str:
+    low, high = clock.ahead_min_s, clock.ahead_max_s
+    if high is not None and high < 0:
+        return f"{format_elapsed(-high)} to {format_elapsed(-low)} behind the master's"
+    return f"{format_elapsed(low)} {'or more' if high is None else f'to {format_elapsed(high)}'} ahead of the master's"

@@ -12,8 +12,10 @@ from ftcore.events.worker import WorkersStarted, WorkersStopped
 from ftcore.faults.taxonomy import title_of
 from ftcore.ids import SECOND
 from ftcore.replay.accounts import GoodputReport, NodeUse
+from ftcore.replay.clocks import ClockBounds
 from ftcore.replay.explain import Incident
 from ftcore.replay.goodput import GoodputLedger
+from ftcore.replay.incident_text import clock_lines
 from ftcore.replay.report.answers import FirstScreen
 from ftcore.replay.report.cases import pages, rows
 from ftcore.replay.report.chain import ChainRecord
@@ -55,6 +57,7 @@ class ReportReader:
         self._chain = ChainRecord()
         self._saves = Saves()
         self._trees = Trees(summary)
+        self._clocks = ClockBounds()
         self._first: Event | None = None
         self._last: Event | None = None
 
@@ -66,6 +69,7 @@ class ReportReader:
         self._ledger.feed(event)
         self._table.feed(event)
         self._trees.feed(event)
+        self._clocks.feed(event)
         if type(event.data) in _FREQUENT:
             return
         self._places.feed(event, self._ledger.state)
@@ -109,6 +113,7 @@ class ReportReader:
             "incidents": rows(incidents, costs, begin),
             "incident_count": len(incidents),
             "pages": pages(incidents, costs, state, self._trees, begin),
+            "clocks": [line(each) for each in clock_lines(self._clocks.clocks())],
             "places": self._places.to_json(begin, end, _marked(incidents)),
             "curves": self._curves.to_json(begin),
             "ranks": self._ranks.to_json(begin, state),

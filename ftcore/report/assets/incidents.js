@@ -79,6 +79,7 @@ function incidentPage(each, page) {
     ["Diagnoses", page.revisions > 1 ? `${page.revisions}: further evidence changed it` : null],
     ["Will it come back", lines(page.again)],
     ["What to do now", lines(page.to_do)],
+    ["Clocks", lines(DATA.clocks)],
     ["Events", `${page.first_seq} to ${page.last_seq}`],
   ];
   const phases = Object.entries(page.phases).filter(([name]) => name !== "total");

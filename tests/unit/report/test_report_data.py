@@ -17,8 +17,9 @@ from ftcore.events.job import JobProgressed, JobRolledBack
 from ftcore.logs.archive import read_events
 from ftcore.replay import read
 from ftcore.replay.causality import CausalTree, depth_first
+from ftcore.replay.clocks import ClockBounds
 from ftcore.replay.goodput import GoodputLedger
-from ftcore.replay.incident_text import again_lines, cost_text, done_text, to_do_lines
+from ftcore.replay.incident_text import again_lines, clock_lines, cost_text, done_text, to_do_lines
 from ftcore.replay.outlook import outlook
 from ftcore.replay.report import ReportReader
 from ftcore.replay.report.curves import Curves
@@ -73,6 +74,8 @@ def test_pages_say_what_explain_says() -> None:
     report, _ = collected(driver.events)
     ledger = GoodputLedger()
     read(driver.events, ledger)
+    clocks = ClockBounds()
+    read(driver.events, clocks)
     found, goodput = ledger.explainer.incidents(), ledger.report()
     for incident in found:
         tree, page = CausalTree(incident.id), report["pages"][incident.id]
@@ -85,6 +88,7 @@ def test_pages_say_what_explain_says() -> None:
         assert page["to_do"] == (to_do_lines(expected) if expected is not None else [])
         cost = goodput.cost_of(incident.id)
         assert page["cost"] == cost_text(incident, cost) and page["done"] == done_text(incident)
+        assert report["clocks"] == clock_lines(clocks.clocks())
         assert page["uses"] == (cost.seconds if cost is not None else {})
 
 
