@@ -115,10 +115,11 @@ async def _explanation(args: argparse.Namespace) -> Explanation:
         if not named:
             raise NotFound(f"no incident {args.incident!r}; there are {found[0].id} to {found[-1].id}")
         chosen = named[-1]
+    goodput = ledger.report()
     return Explanation(
         incident=chosen,
-        cost=ledger.report().cost_of(chosen.id),
-        outlook=outlook(chosen, found, ledger.state),
+        cost=goodput.cost_of(chosen.id),
+        outlook=outlook(chosen, found, ledger.state, goodput.end),
         tree=tree.nodes(),
         presets=None if presets is None else presets.of(chosen.id),
         clocks=clocks.clocks(),

@@ -87,6 +87,8 @@ def markdown(made: Chronicle) -> Iterator[str]:
     if summary.classes:
         yield ""
         yield from _classes(summary.classes)
+    if not made.entries and summary.begin is not None:
+        yield from ("", f"No entry since {date(summary.begin)} {clock(summary.begin)[:8]} UTC.")
     day = ""
     for entry in made.entries:
         if date(entry.time) != day:

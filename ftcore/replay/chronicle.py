@@ -183,9 +183,20 @@ def chronicle(
             entries.append(_entry(incident, losses.get(incident.id)))
     entries.sort(key=lambda entry: (entry.time, entry.seq))
     kept = [entry for entry in entries if _is_from(since, entry.seq, entry.time)]
+    begin = book.first if since is None else _begin(since, kept, book)
+    goodput = report.goodput if since is None else None
     return Chronicle(
-        _summary(book, state, told, losses, job, kept, report.goodput), tuple(_bounded(kept, book.dropped))
+        _summary(book, state, told, losses, job, kept, begin, goodput), tuple(_bounded(kept, book.dropped))
     )
+
+
+def _begin(since: Bound, entries: Sequence[LogbookEntry], book: Logbook) -> int | None:
+    """The begin of a part of the log: the bound, or the first entry after an event."""
+    if book.first is None or book.last is None:
+        return None
+    if since.time is not None:
+        return min(max(since.time, book.first), book.last)
+    return entries[0].time if entries else book.last
 
 
 def _is_from(since: Bound | None, seq: int, time: int) -> bool:
@@ -291,6 +302,7 @@ def _summary(
     losses: Mapping[str, Loss],
     job: str,
     entries: Sequence[LogbookEntry],
+    begin: int | None,
     goodput: float | None,
 ) -> ChronicleSummary:
     rows = _classes(incidents, losses)
@@ -302,7 +314,7 @@ def _summary(
         runs=state.run,
         script=book.scripts.get(state.run, ""),
         user=users[-1] if users else "",
-        begin=entries[0].time if entries else book.first,
+        begin=begin,
         end=book.last,
         last_seq=book.last_seq,
         world_text=size_text(state),

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import attrs
 
 from ftcore.faults.taxonomy import FaultClass, facts_of, settings_for
-from ftcore.ids import SECOND
-from ftcore.policies.budget import attempts
+from ftcore.ids import SECOND, seconds
 from ftcore.policies.traits import limit, traits_of
 from ftcore.replay.explain import Incident
 from ftcore.states.model import JobState
@@ -16,7 +15,7 @@ DAY_NS = 86_400 * SECOND
 
 @attrs.frozen(kw_only=True)
 class Budget:
-    """What is left of a policy's budget at the end of the log.
+    """What is left of a policy's budget at the job's end, or at the last event of one that runs.
 
     Args:
         policy: the policy.
@@ -37,7 +36,7 @@ class Outlook:
 
     Args:
         of_class: faults of its class in the log, this one included.
-        of_class_day: of these, in the 24 hours up to the end of the log.
+        of_class_day: of these, in the 24 hours up to the job's end.
         at_node: faults in the log that began at its node, this one included; 0: no node is known.
         repeats: by its class, a restart does not help: it occurs again at the same step.
         meaning: of the class.
@@ -58,13 +57,14 @@ class Outlook:
     budget: Budget | None
 
 
-def outlook(incident: Incident, incidents: Sequence[Incident], state: JobState) -> Outlook | None:
+def outlook(incident: Incident, incidents: Sequence[Incident], state: JobState, end: int) -> Outlook | None:
     """What to expect after an incident; None if it is not a fault of a known class.
 
     Args:
         incident: the incident.
         incidents: all of the log.
         state: the folded state at the end of the log.
+        end: of the job, or the last event of one that runs; nanoseconds since the epoch.
     """
     if incident.kind not in ("fault", "warning") or incident.cls not in set(FaultClass):
         return None
@@ -75,22 +75,22 @@ def outlook(incident: Incident, incidents: Sequence[Incident], state: JobState) 
     facts = facts_of(cls, incident.detail, step)
     return Outlook(
         of_class=len(same),
-        of_class_day=sum(each.opened > state.time - DAY_NS for each in same),
+        of_class_day=sum(each.opened > end - DAY_NS for each in same),
         at_node=sum(each.root.node == node and each.kind == "fault" for each in incidents) if node else 0,
         repeats=facts.repeats,
         meaning=facts.meaning,
         usual_causes=facts.causes,
         advice=facts.advice,
         setting=settings_for(cls, incident.detail),
-        budget=_budget(incident, state),
+        budget=_budget(incident, state, end),
     )
 
 
-def _budget(incident: Incident, state: JobState) -> Budget | None:
+def _budget(incident: Incident, state: JobState, end: int) -> Budget | None:
     taken = [asked.name for asked in incident.policies if asked.verdict == "take"]
     entry = next((each for each in state.policy.chain if taken and each.policy == taken[-1]), None)
     if entry is None or entry.external or not traits_of(entry.policy).budget:
         return None
     window_s = float(entry.options.get("window", 0.0))
-    used = attempts(state, entry.policy, window_s)
+    used = sum(time > end - seconds(window_s) for time in state.history.attempts.get(entry.policy, ()))
     return Budget(policy=entry.policy, used=used, limit=limit(entry), window_s=window_s)

@@ -8,7 +8,7 @@ import attrs
 from ftcore.faults.failure import Failure
 from ftcore.faults.taxonomy import ClassFacts, FaultClass, facts_of, title_of
 from ftcore.ids import SECOND
-from ftcore.replay.accounts import IncidentCost
+from ftcore.replay.accounts import GoodputReport, IncidentCost
 from ftcore.replay.explain import Incident
 from ftcore.replay.incident_text import again_lines, cost_text, done_text, folded_answers, to_do_lines
 from ftcore.replay.outlook import Outlook, outlook
@@ -59,23 +59,24 @@ def _row(incident: Incident, cost: IncidentCost | None, begin: int) -> dict[str,
 
 
 def pages(
-    incidents: Sequence[Incident], costs: Mapping[str, IncidentCost], state: JobState, trees: Trees, begin: int
+    incidents: Sequence[Incident], goodput: GoodputReport, state: JobState, trees: Trees, begin: int
 ) -> dict[str, dict[str, Any]]:
     """A page for each of the newest incidents and of the most expensive ones, by id.
 
     Args:
         incidents: all of the log.
-        costs: what each cost, by id.
+        goodput: what each cost, and when the job ended.
         state: the folded state at the end of the log.
         trees: what led to what.
         begin: of the log, nanoseconds since the epoch.
     """
+    costs = {cost.id: cost for cost in goodput.incidents}
     newest = incidents[-PAGES_MAX // 2 :]
     older = incidents[-INCIDENTS_MAX : -PAGES_MAX // 2]
     worst = sorted(older, key=lambda each: -costs[each.id].total_s if each.id in costs else 0.0)[: PAGES_MAX // 2]
     found = {}
     for each in [*worst, *newest]:
-        expected = outlook(each, incidents, state)
+        expected = outlook(each, incidents, state, goodput.end)
         found[each.id] = _page(each, costs.get(each.id), expected, begin) | {"tree": trees.of(each.id)}
     return found
 

@@ -92,7 +92,7 @@ class ReportReader:
         screen = FirstScreen(state=state, incidents=incidents, goodput=goodput, costs=costs, price=price)
         headline, mood = screen.headline()
         begin = self._begin
-        end = self._last.time if self._last is not None else 0
+        end = goodput.end  # a note may follow days later
         return {
             "version": __version__,
             "job": line(job or state.job),
@@ -112,7 +112,7 @@ class ReportReader:
             "goodput": self._goodput_json(goodput, price),
             "incidents": rows(incidents, costs, begin),
             "incident_count": len(incidents),
-            "pages": pages(incidents, costs, state, self._trees, begin),
+            "pages": pages(incidents, goodput, state, self._trees, begin),
             "clocks": [line(each) for each in clock_lines(self._clocks.clocks())],
             "places": self._places.to_json(begin, end, _marked(incidents)),
             "curves": self._curves.to_json(begin),

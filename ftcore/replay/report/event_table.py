@@ -1,4 +1,4 @@
-"""The events of a report: all of a short log; of a long one, routine events are thinned out before the others.
+"""The events of a report: all of a short log; of a long one, routine events are thinned out first, landmarks last.
 
 Of a thinned class every second, fourth, ... event is left, so what is shown is spread evenly over the log.
 """
@@ -32,6 +32,27 @@ ROUTINE: Final = frozenset(
 )
 """Types of events that a healthy job has in great number."""
 
+LANDMARKS: Final = frozenset(
+    {
+        "incident.exhausted",
+        "incident.opened",
+        "incident.resolved",
+        "job.finished",
+        "job.rolled_back",
+        "job.submitted",
+        "master.elected",
+        "node.lost",
+        "operator.commanded",
+        "operator.noted",
+        "worker.failed",
+        "world.formed",
+    }
+)
+"""Types of events that a reader looks for: they are thinned out only if nothing else is left."""
+
+_FEW: Final = 8
+"""A class is spared once it holds less than one in so many of the rows."""
+
 _MILLISECOND: Final = 1_000_000
 
 
@@ -60,19 +81,28 @@ class EventTable:
 
     def __init__(self, summary: Callable[[Event], str], style: Callable[[Event], str], most: int = EVENTS_MAX) -> None:
         self._summary, self._style, self._most = summary, style, most
-        self._routine, self._notable = _Class(), _Class()
+        self._routine, self._other, self._landmarks = self._classes = (_Class(), _Class(), _Class())
 
     def feed(self, event: Event) -> None:
         """Add an event, unless its class is thinned out and it is one of those left out."""
-        kept = self._routine if event.type in ROUTINE else self._notable
+        kept = self._class_of(event.type)
         place = kept.seen
         kept.seen += 1
         if place % kept.stride:
             return
         text, style = line(self._summary(event)), self._style(event)
         kept.rows.append((event.seq, event.time, event.type, event.source, event.incident, style, text))
-        if len(self._routine.rows) + len(self._notable.rows) > self._most:
-            (self._routine if len(self._routine.rows) >= len(self._notable.rows) else self._notable).thin()
+        if self._shown() > self._most:
+            # The most routine class that is not spared; above the limit not all three can be.
+            next(each for each in self._classes if len(each.rows) * _FEW > self._most).thin()
+
+    def _class_of(self, kind: str) -> _Class:
+        if kind in LANDMARKS:
+            return self._landmarks
+        return self._routine if kind in ROUTINE else self._other
+
+    def _shown(self) -> int:
+        return sum(len(each.rows) for each in self._classes)
 
     def to_json(self, begin: int) -> dict[str, Any]:
         """The rows by column; numbers as differences from the row before, which compress well.
@@ -80,7 +110,7 @@ class EventTable:
         Args:
             begin: time of the first event, nanoseconds since the epoch.
         """
-        rows = sorted([*self._routine.rows, *self._notable.rows])
+        rows = sorted(row for each in self._classes for row in each.rows)
         words: dict[str, int] = {}
         columns: dict[str, list[Any]] = {name: [] for name in ("seq", "ms", "type", "source", "incident", "style")}
         last_seq = last_ms = 0
@@ -99,10 +129,11 @@ class EventTable:
         return {**columns, "text": [row[-1] for row in rows], "words": list(words)}
 
     def left_out(self) -> dict[str, int]:
-        """How the events were thinned out: every ``routine``-th and ``notable``-th is shown."""
+        """How the events were thinned out: every ``routine``-th, ``other``-th and ``landmarks``-th is shown."""
         return {
-            "total": self._routine.seen + self._notable.seen,
-            "shown": len(self._routine.rows) + len(self._notable.rows),
+            "total": sum(each.seen for each in self._classes),
+            "shown": self._shown(),
             "routine": self._routine.stride,
-            "notable": self._notable.stride,
+            "other": self._other.stride,
+            "landmarks": self._landmarks.stride,
         }

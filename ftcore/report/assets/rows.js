@@ -113,8 +113,10 @@ function eventsSection() {
   }
 
   const thinned = counts.shown < counts.total ? note(`The log has ${count(counts.total)} events; ${count(counts.shown)} are here: `,
-    counts.routine > 1 ? `one in ${count(counts.routine)} of the routine events (starts, steps, samples of progress), ` : "",
-    counts.notable > 1 ? `one in ${count(counts.notable)} of the others. ` : "all of the others. ", "ftctl events has all.") : null;
+    [["routine", "routine events (starts, steps, samples of progress)"], ["other", "other events"],
+      ["landmarks", "incidents, failures, rounds, requests and notes"]]
+      .map(([name, text]) => counts[name] > 1 ? `one in ${count(counts[name])} of the ${text}` : `all of the ${text}`).join(", ") + ". ",
+    "ftctl events has all.") : null;
   return {
     node: panel("events", "Events", h("div", { class: "controls" }, search, types, incident, h("label", null, notable, " only what stands out"), found),
       thinned, list.node, detail, h("p", { class: "print-only" }, "The events are in the file itself: open it in a browser.")),

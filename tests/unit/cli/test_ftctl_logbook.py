@@ -22,6 +22,7 @@ from ftcore.replay import verify
 from ftcore.replay.chronicle import PER_DAY_MAX
 from ftcore.replay.logbook import STORED_PER_DAY_MAX
 from ftcore.testing.driver import JobDriver
+from ftcore.wording import utc
 
 HOSTILE = "# <script>alert(1)</script> \x1b]0;o\x07 [x](javascript:1) `code` | cell | ~~a~~ $x$ ![i](//evil) \u202eba"
 
@@ -137,6 +138,19 @@ def test_since_and_until(tmp_path, capsys):
     assert [entry["kind"] for entry in late["entries"]] == ["end"] and late["overview"]["classes"] == []
     early = run_json(capsys, "--store", store, "logbook", "--until", str(opened - 1))
     assert [entry["kind"] for entry in early["entries"]] == ["submitted", "start"]
+
+
+def test_a_part_is_told_by_its_own_times(tmp_path, capsys):
+    """The summary of a part has the time of the part, and no goodput, which is of the whole log."""
+    driver = ended()
+    store = archive(tmp_path / "demo.ftlog", driver.events)
+    whole = run_json(capsys, "--store", store, "logbook")["overview"]
+    middle = (whole["begin_ns"] + whole["end_ns"]) // 2
+    late = run_json(capsys, "--store", store, "logbook", "--since", utc(middle))["overview"]
+    assert whole["goodput"] is not None and late["goodput"] is None
+    assert (late["begin_ns"], late["end_ns"]) == (middle // 1000 * 1000, whole["end_ns"])
+    assert main(["--store", store, "logbook", "--since", utc(whole["end_ns"] + 10**9)]) == 0
+    assert "No entry since" in capsys.readouterr().out
 
 
 def test_texts_are_shown_and_not_interpreted(tmp_path, capsys):

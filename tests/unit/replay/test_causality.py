@@ -95,13 +95,13 @@ def test_the_outlook_counts_faults_and_what_is_left_of_the_budget() -> None:
         driver.fail("node1", exitcode=-9)
         driver.settle()
     found, explainer = incidents(driver.events)
-    expected = outlook(found[-1], found, explainer.state)
+    expected = outlook(found[-1], found, explainer.state, driver.now)
     assert expected is not None and expected.budget is not None
     assert (expected.of_class, expected.of_class_day, expected.at_node) == (3, 3, 3)
     assert (expected.budget.policy, expected.budget.used, expected.budget.limit) == ("process_restart", 3, 20)
     assert not expected.repeats and expected.advice
     request = attrs.evolve(found[-1], kind="request", cls="request")
-    assert outlook(request, found, explainer.state) is None
+    assert outlook(request, found, explainer.state, driver.now) is None
 
 
 def test_presets_are_priced_for_the_named_incident() -> None:

@@ -14,6 +14,8 @@ from ftcore.cli.ftctl import main
 from ftcore.errors import UsageError
 from ftcore.events.envelope import Event
 from ftcore.events.job import JobProgressed, JobRolledBack
+from ftcore.events.operator import OperatorNoted
+from ftcore.ids import SECOND
 from ftcore.logs.archive import read_events
 from ftcore.replay import read
 from ftcore.replay.causality import CausalTree, depth_first
@@ -23,7 +25,7 @@ from ftcore.replay.incident_text import again_lines, clock_lines, cost_text, don
 from ftcore.replay.outlook import outlook
 from ftcore.replay.report import ReportReader
 from ftcore.replay.report.curves import Curves
-from ftcore.replay.report.event_table import EventTable
+from ftcore.replay.report.event_table import LANDMARKS, EventTable
 from ftcore.replay.report.limits import TREE_LINES_MAX
 from ftcore.replay.report.text import line, several_lines
 from ftcore.replay.report.thinning import SamplePoint, ThinnedCurve
@@ -68,6 +70,18 @@ def test_report_of_a_job_with_faults() -> None:
     assert restart["resolved"] >= 2
 
 
+def test_a_note_long_after_the_end_is_not_part_of_the_time() -> None:
+    driver = eventful()
+    driver.stop()
+    driver.settle(step=False)
+    before, _ = collected(driver.events)
+    driver.now += 3 * 86_400 * SECOND
+    driver.own(OperatorNoted(who="ann@host", text="cause found"))
+    after, events = collected(driver.events)
+    assert after["end"] == before["end"] and after["pages"] == before["pages"]
+    assert "operator.noted" in [events["words"][place] for place in events["type"]]
+
+
 def test_pages_say_what_explain_says() -> None:
     """The answers and the tree of causes of every incident are those of ``ftctl explain``, from the same functions."""
     driver = eventful()
@@ -83,7 +97,7 @@ def test_pages_say_what_explain_says() -> None:
         order = depth_first(tree.nodes())
         assert [row[:2] for row in page["tree"]["rows"]] == [[node.event.seq, depth] for node, depth in order]
         assert page["tree"]["rows"] and page["tree"]["more"] == 0
-        expected = outlook(incident, found, ledger.state)
+        expected = outlook(incident, found, ledger.state, goodput.end)
         assert page["again"] == (again_lines(expected, incident) if expected is not None else [])
         assert page["to_do"] == (to_do_lines(expected) if expected is not None else [])
         cost = goodput.cost_of(incident.id)
@@ -196,8 +210,26 @@ def test_routine_events_are_thinned_first() -> None:
     types = [shown["words"][place] for place in shown["type"]]
     notable = [event for event in driver.events if event.type in ("incident.opened", "worker.failed", "world.formed")]
     assert len(types) == counts["shown"] <= 120 < counts["total"] == len(driver.events)
-    assert counts["notable"] == 1 and counts["routine"] > 1
+    assert counts["landmarks"] == 1 and counts["routine"] > 1
     assert sum(kind in ("incident.opened", "worker.failed", "world.formed") for kind in types) == len(notable)
+
+
+def test_landmarks_are_thinned_last() -> None:
+    """Incidents and failures stay, even if there are few routine events to leave out."""
+    driver = JobDriver(nodes=2)
+    driver.start()
+    for _ in range(12):
+        driver.fail("node0", exitcode=-9)
+        driver.settle()
+    landmarks = sum(event.type in LANDMARKS for event in driver.events)
+    table = EventTable(summary, style_of, most=landmarks + 60)
+    read(driver.events, table)
+    shown, counts = table.to_json(0), table.left_out()
+    assert counts["shown"] < counts["total"] == len(driver.events)
+    assert sum(shown["words"][place] in LANDMARKS for place in shown["type"]) == landmarks
+    few = EventTable(summary, style_of, most=20)
+    read(driver.events, few)
+    assert few.left_out()["shown"] <= 20 and few.left_out()["landmarks"] > 1
 
 
 def test_rollbacks_are_marked() -> None:
