@@ -11,7 +11,7 @@ from ftcore.states.model import IncidentState, JobState
 from ftcore.states.node import OUTGOING
 from ftcore.states.replicas import contradiction
 from ftcore.states.resume import HeldState, best_of, held_by, states_of
-from ftcore.states.revisions import COPIES, MANIFEST_AGAIN, follows
+from ftcore.states.revisions import COPIES, MANIFEST_AGAIN, NEWEST_MANIFEST, follows
 from ftcore.states.training import SavingState, StoredCheckpoint
 
 COMMIT_S = 60.0
@@ -21,13 +21,14 @@ AGAIN = "The node tries again; so does the next checkpoint."
 """What follows if the storage refused a shard."""
 
 COMMIT_TRIES = 3
-"""How many orders of a manifest a round, a node that is to leave and the end of the job wait for."""
+"""How many orders of a manifest, or of later ones, a plan, a round, and the end of the job wait for."""
 
 
 def awaits_manifest(state: JobState, step: int | None = None) -> bool:
     """Whether the manifest of a checkpoint is being written, or will be, that is newer than all complete ones.
 
-    Storage that is slower than the saves always writes one: so nothing waits for the manifests of later saves.
+    Storage that is slower than the saves always writes one: so nothing waits for the manifests of later saves. Nor for
+    those of earlier ones: orders to a keeper that hangs would be waited for one after the other.
 
     Args:
         state: the folded state.
@@ -36,7 +37,8 @@ def awaits_manifest(state: JobState, step: int | None = None) -> bool:
     saved = state.training.saved
     ready = [each for each in saved.saving if _is_ready(each) and (step is None or each.step <= step)]
     stored = max(((each.round, each.step) for each in saved.stored), default=(-1, -1))
-    awaited = ready if step is not None else sorted(ready, key=_moment)[-1:]
+    newest_alone = step is None or follows(state, NEWEST_MANIFEST)
+    awaited = sorted(ready, key=_moment)[-1:] if newest_alone else ready
     return any(_moment(each) > stored and _may_succeed(state, each) for each in awaited)
 
 
@@ -67,7 +69,14 @@ def _moment(saving: SavingState | StoredCheckpoint) -> tuple[int, int]:
 def _may_succeed(state: JobState, saving: SavingState) -> bool:
     """Whether one of the orders that are waited for is open, or will be given."""
     is_open = _moment(saving) in {(each.round, each.step) for each in _commits(state)}
-    return saving.tries <= COMMIT_TRIES if is_open else saving.tries < COMMIT_TRIES and _is_wanted(state, saving)
+    tries = _tries_since(state, saving) if follows(state, NEWEST_MANIFEST) else saving.tries
+    return tries <= COMMIT_TRIES if is_open else tries < COMMIT_TRIES and _is_wanted(state, saving)
+
+
+def _tries_since(state: JobState, saving: SavingState) -> int:
+    """How often the manifest of a checkpoint was ordered, or one of later checkpoints, which are ordered first."""
+    later = (each for each in state.training.saved.saving if _is_ready(each) and _moment(each) >= _moment(saving))
+    return sum(each.tries for each in later)
 
 
 def _can_commit(state: JobState, saving: SavingState) -> bool:
@@ -77,6 +86,20 @@ def _can_commit(state: JobState, saving: SavingState) -> bool:
     )
     waits = saving.tries > 0 and timers.is_running(state, timers.ManifestTimer())
     return (saving.tries < COMMIT_TRIES or is_new) and not waits and _is_wanted(state, saving)
+
+
+def _waits_for_newest(state: JobState, saving: SavingState) -> bool:
+    """Whether the manifest of the newest checkpoint is ordered again before this one is.
+
+    Its failure may be its own, so an older one is tried meanwhile, but only one for each of its orders: a keeper that
+    hangs answers none of them, and the end of the job waits for the newest.
+    """
+    if not follows(state, NEWEST_MANIFEST):
+        return False
+    ready = [each for each in state.training.saved.saving if _is_ready(each) and _is_wanted(state, each)]
+    newest = max(ready, key=_moment)
+    older = sum(each.tries for each in ready if each is not newest)
+    return saving is not newest and older >= newest.tries
 
 
 def _is_wanted(state: JobState, saving: SavingState) -> bool:
@@ -94,7 +117,7 @@ def advance_commit(turn: Turn) -> bool:
     if _commits(state):
         return False
     for saving in reversed(state.training.saved.saving):
-        if _is_ready(saving) and _can_commit(state, saving):
+        if _is_ready(saving) and _can_commit(state, saving) and not _waits_for_newest(state, saving):
             files = tuple(saving.files[group] for group in sorted(saving.files))
             command = CommitCheckpoint(round=Round(saving.round), step=saving.step, files=files)
             order(turn, command, (_committer(state, saving),), COMMIT_S)

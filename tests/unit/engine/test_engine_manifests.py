@@ -6,6 +6,7 @@ from checkpoint_jobs import answer, committed, job, of, open_orders, persist, sh
 from ftcore.commands import CommitCheckpoint
 from ftcore.engine.checkpoints import COMMIT_TRIES, awaits_manifest
 from ftcore.engine.orders import order_for
+from ftcore.events.action import ActionOrdered
 from ftcore.events.checkpoint import (
     CheckpointFailed,
 )
@@ -142,6 +143,36 @@ def test_the_end_waits_for_three_tries_of_the_last_manifest() -> None:
         again_after(driver)
     refuse(driver)
     assert driver.state.phase == "succeeded"
+    assert verify(driver.events).mismatches == ()
+
+
+def test_older_manifests_do_not_delay_the_newest() -> None:
+    """No order is answered: at most one older one is ordered for each order of the newest, which the end waits for."""
+    driver = job()
+    for step in range(1, 9):
+        persist(driver, "node0", shard(0, step))
+    driver.finish()
+    while driver.state.phase == "running":
+        assert driver.wait(), "an order is not answered, or a delay ends"
+    commands = [ordered.command for ordered in of(driver, ActionOrdered)]
+    steps = [each.step for each in commands if isinstance(each, CommitCheckpoint)]
+    assert steps == [1, 8, 8, 7, 8, 6], "the last one is not waited for"
+    assert verify(driver.events).mismatches == ()
+
+
+def test_a_plan_waits_neither_for_older_manifests_nor_beyond_the_tries_of_later_ones() -> None:
+    """Orders of later ones come first: those of its own may never come."""
+    driver = job()
+    for step in (7, 8, 9):
+        persist(driver, "node0", shard(0, step))
+    waits = 0
+    while awaits_manifest(driver.state, 8):
+        waits += 1
+        assert waits < 10
+        again_after(driver)
+        refuse(driver)
+    orders = {each.step: each.tries for each in driver.state.training.saved.saving}
+    assert orders[8] + orders[9] == COMMIT_TRIES
     assert verify(driver.events).mismatches == ()
 
 
