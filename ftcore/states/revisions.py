@@ -21,7 +21,8 @@ or fields that earlier logs lack needs no revision.
 | 12 | a round waits for a manifest that is being written, of a later step than it would resume from |
 | 13 | a manifest that was not written is ordered again after a delay, without limit, unless a later round has saved |
 | 14 | the job is paused only while a worker waits at a step boundary: one whose workers have all finished ends |
-| 15 | between two tries of the newest manifest one older one is ordered, not all; a plan waits for the newest of its own |
+| 15 | between two tries of the newest manifest one older one is ordered, not all; a plan waits for its newest alone |
+| 16 | after a rollback, a round resumes from a checkpoint committed since, also before the plan has succeeded |
 """
 
 from typing import Final
@@ -58,7 +59,9 @@ WORKERS_WAIT: Final = 14
 
 NEWEST_MANIFEST: Final = 15
 
-NEWEST: Final = 15
+RESUME_LATER: Final = 16
+
+NEWEST: Final = 16
 """The revision of masters of this ftcore."""
 
 

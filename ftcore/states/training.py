@@ -232,7 +232,7 @@ class TrainingState:
         reports_steps: workers of this run have reported a step.
         checkpoints: steps of committed checkpoints of the current lineage, in ascending order.
         committed: time of the newest committed checkpoint of this run; 0: none.
-        resume_step: the step that a rollback goes back to, until a step is completed after it.
+        resume_step: the step that a rollback goes back to, or the newest one committed since, until its plan succeeds.
         skips: data that the current lineage leaves out.
         tolerated: steps whose fault a policy tolerated, newest last.
         curves: the newest outlier of a figure of the whole job by its kind: round, step and the node that reported it.

@@ -12,7 +12,7 @@ from ftcore.states.fold import disruptions, pace
 from ftcore.states.fold.base import FILE, REGISTERED, Changes, declare_abilities, on
 from ftcore.states.model import HISTORY_MAX, JobState
 from ftcore.states.replicas import contradiction
-from ftcore.states.revisions import MANIFEST_AGAIN, follows
+from ftcore.states.revisions import MANIFEST_AGAIN, RESUME_LATER, follows
 from ftcore.states.training import (
     FoundReplicas,
     LoadState,
@@ -95,12 +95,22 @@ def _checkpoint_committed(
     if data.step in training.checkpoints:
         return
     training.committed = event.time
+    _resume_later(state, data)
     if state.history.at_commit:
         state.history.offered, state.history.at_commit = 0, False
     training.checkpoints.append(data.step)
     training.checkpoints.sort()
     kept = data.kept or state.policy.declared.checkpoints.kept
     training.checkpoints = _retained(training.checkpoints, lambda step: step, kept, data.keep_every)
+
+
+def _resume_later(state: JobState, data: checkpoint.CheckpointCommitted) -> None:
+    """After a rollback: resume from what a round since then has committed, not from the rollback's step again."""
+    training = state.training
+    if training.resume_step is None or not follows(state, RESUME_LATER):
+        return
+    if data.step > training.resume_step and not training.saved.is_abandoned(data.step, data.round):
+        training.resume_step = data.step
 
 
 def _retained(found: list[T], step_of: Callable[[T], int], kept: int, keep_every: int) -> list[T]:

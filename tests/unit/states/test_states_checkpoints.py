@@ -1,7 +1,12 @@
 """Which checkpoints the state assumes to exist."""
 
+import pytest
+
+from ftcore.engine.orders import slice_of
 from ftcore.events.checkpoint import CheckpointCommitted
 from ftcore.policies.file.config import parse
+from ftcore.replay import verify
+from ftcore.states.revisions import NEWEST, RESUME_LATER
 from ftcore.testing.driver import JobDriver
 
 
@@ -48,3 +53,29 @@ def test_abilities_of_the_file_count_whichever_comes_first() -> None:
     driver.own(driver.policy)
     driver.start()
     assert driver.state.can("rollback")
+
+
+@pytest.mark.parametrize(("decides", "step"), [(RESUME_LATER - 1, 80), (NEWEST, 110)])
+def test_after_a_rollback_the_next_round_resumes_from_what_was_committed_since(decides: int, step: int) -> None:
+    """Also if a node was lost before its first step after the rollback: no step after that checkpoint is repeated."""
+    policy = parse("version: 1\nchain: [{rollback_and_skip: {before: 20}}, process_restart, stop]\n", "file")
+    driver = JobDriver(policy=policy, abilities=("rollback", "skip"), decides=decides)
+    driver.start()
+    for count in (79, 20):
+        driver.make_steps(count)
+        driver.commit()
+    driver.observe("node0", "loss-spike")
+    driver.settle(step=False)
+    assert driver.state.rounds.newest == 2 and driver.state.training.resume_step == 80
+    driver.own(CheckpointCommitted(round=1, step=105))
+    assert driver.state.training.resume_step == 80, "a late report of the round before"
+    driver.step = 110
+    driver.commit()
+    driver.lose("node1")
+    driver.join("node1")
+    driver.settle(step=False)
+    driver.wait()
+    driver.settle(step=False)
+    assert driver.state.rounds.newest == 3
+    assert slice_of(driver.state, "node0").resume_step == step
+    assert verify(driver.events).mismatches == ()
