@@ -37,8 +37,7 @@ class ResumesFromWhatIsHeld(Checker):
             self._held[data.node] = (data.incarnation, data.shards)
         elif isinstance(data, CheckpointCommitted) and data.own:
             self._committed.append((data.round, data.step))
-            live = [each for each in (*self._kept, (data.round, data.step)) if not self._is_left(each)]
-            self._kept = sorted(live, key=lambda each: each[::-1])[-KEPT:]
+            self._keep((data.round, data.step))
         elif isinstance(data, JobRolledBack):
             self._rollbacks.append((self._round + 1, data.step))
         elif isinstance(data, StateLoaded) and data.refused and data.round in self._chosen:
@@ -51,6 +50,12 @@ class ResumesFromWhatIsHeld(Checker):
             self._round = data.round
             if self.sim.saved is not None:
                 self._formed(data)
+
+    def _keep(self, new: Moment) -> None:
+        """Count a checkpoint as kept, as retention does: a later round's replaces those of its step or a later one."""
+        live = [each for each in (*self._kept, new) if not self._is_left(each)]
+        live = [each for each in live if not any(other[0] > each[0] and other[1] <= each[1] for other in live)]
+        self._kept = sorted(live, key=lambda each: each[::-1])[-KEPT:]
 
     def _formed(self, data: WorldFormed) -> None:
         resume = data.resume
