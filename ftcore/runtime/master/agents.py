@@ -33,7 +33,7 @@ class Agents:
         self.sessions: dict[str, Session] = {}
         self._state = state
         self._durable: dict[str, tuple[str, int]] = {}
-        self._new_sessions: list[Session] = []
+        self._new_sessions: dict[Session, None] = {}
         self._hosting: set[str] = set()
         self._standbys = Standbys()
 
@@ -64,7 +64,7 @@ class Agents:
         session.send(frames.Welcome(term, session.acked, mark()))
         if self._standbys.addresses:
             session.send(frames.Candidates(self._standbys.addresses))
-        self._new_sessions.append(session)
+        self._new_sessions[session] = None
         if not ahead:
             self._send_unanswered()
 
@@ -83,7 +83,8 @@ class Agents:
                 session.acked = n
         for (node, incarnation), orders in answers.orders.items():
             session = self.of(node, incarnation)
-            if session is not None:
+            # A new session gets them behind its older ones: agents carry out orders in the order in which they come.
+            if session is not None and session not in self._new_sessions:
                 session.order(orders)
         for event in batch:
             if isinstance(event.data, NodeLost):
