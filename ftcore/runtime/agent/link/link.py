@@ -25,6 +25,7 @@ from ftcore.engine.master import DurableMark
 from ftcore.errors import FtcoreError, StreamBroken, Unreachable
 from ftcore.ports import Host, Leader, LeaderElection, Stream, Transport
 from ftcore.runtime import tasks
+from ftcore.runtime.agent.link.lookup import LeaderLookup
 from ftcore.runtime.agent.link.outbox import Outbox
 from ftcore.runtime.wire import frames, handshake
 from ftcore.runtime.wire.security import Security
@@ -36,7 +37,7 @@ CONNECT_S = 2.0
 still leads. The first checks come sooner, because a failed master is soon replaced."""
 
 STORE_S = 0.5
-"""How long an agent that lost its master waits for the store before it tries a standby."""
+"""How long an agent that lost its master waits for the store before it tries a standby, and then waits on."""
 
 DESCRIPTORS = 16
 """Free file descriptors required before an attempt; more than an attempt or the start of a candidate needs."""
@@ -93,7 +94,7 @@ class Link:
     ) -> None:
         self._host = host
         self._transport = transport
-        self._log = log
+        self._lookup = LeaderLookup(log)
         self._hello = hello
         self._outbox = outbox
         self._security = security
@@ -125,6 +126,12 @@ class Link:
 
     async def run(self) -> None:
         """Connect and reconnect until cancelled."""
+        try:
+            await self._reconnect()
+        finally:
+            await self._lookup.drop()
+
+    async def _reconnect(self) -> None:
         while True:
             if not self._host.can_open(DESCRIPTORS):
                 self.warn_once(
@@ -151,11 +158,10 @@ class Link:
     async def _ask_store(self) -> str | None:
         """The leader's address from the store, empty if there is no leader; None: the store does not answer.
 
-        With known standbys the timeout is short, because a standby answers sooner than an unreachable store.
+        With known standbys the wait is short, because a standby answers sooner than an unreachable store.
         """
         try:
-            async with asyncio.timeout(STORE_S if self._candidates else None):
-                leader = await self._log.leader()
+            leader = await self._lookup.ask(STORE_S if self._candidates else None)
         except (Unreachable, TimeoutError) as error:
             logger.debug("the log store does not answer", error=str(error))
             self._on_lookup(False)
@@ -191,6 +197,7 @@ class Link:
                 elif isinstance(frame, frames.Welcome) and answer.proven:
                     welcomed = self._joined = True
                     self._last_target = target
+                    await self._lookup.drop()
                     self._on_welcome(frame)
                     await self._converse(stream, frame)
             except (StreamBroken, msgspec.MsgspecError, TimeoutError) as error:
