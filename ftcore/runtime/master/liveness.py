@@ -5,7 +5,7 @@ sequenced: a node that was heard again meanwhile is not lost, and workers that c
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from ftcore.engine.master import Leases, takes_part
@@ -76,8 +76,16 @@ class Liveness:
 
     def excuse_disconnected(self) -> None:
         """Extend the leases of nodes without a stream: until now, no node could connect to this master."""
+        self.leases.excuse(self._clock.mono(), list(self._disconnected()))
+
+    @property
+    def awaits_streams(self) -> bool:
+        """Whether a node has no stream: it never connected to this master, or its stream has ended."""
+        return self.leases.awaited or next(self._disconnected(), None) is not None
+
+    def _disconnected(self) -> Iterator[_Life]:
         alive = ((node.node, node.incarnation) for node in self._state().membership.alive())
-        self.leases.excuse(self._clock.mono(), [life for life in alive if self._agents.of(*life) is None])
+        return (life for life in alive if self._agents.of(*life) is None)
 
     def beat(self, session: Session, beat: frames.Beat) -> None:
         """Process a heartbeat."""

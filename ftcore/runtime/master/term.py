@@ -353,17 +353,17 @@ class Term:
         return timing.master_lease_s if over else timing.master_idle_s
 
     async def _check_discoverable(self) -> None:
-        """While nodes are awaited, look this master up as they do; extend their leases while the lookup fails."""
+        """While nodes have no stream, look this master up as they do; extend their leases while the lookup fails."""
         while True:
             await asyncio.sleep(DISCOVERY_S)
             if not self._reachable():
                 self.excuse_silence()
-            elif self.liveness.leases.awaited:
+            elif self.liveness.awaits_streams:
                 try:
                     async with asyncio.timeout(DISCOVERY_S):
                         await self._log.leader()
                 except (FtcoreError, TimeoutError):
-                    self.liveness.leases.excuse(self.clock.mono())
+                    self.excuse_silence()
 
     def excuse_silence(self) -> None:
         """Extend the leases of all nodes that are not connected: they could not reach this master."""

@@ -255,6 +255,27 @@ def test_awaited_nodes_are_excused_while_the_store_is_unreachable(
     run(scenario())
 
 
+def test_a_node_whose_stream_ended_is_excused_while_the_store_is_unreachable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has connected to this master before, but cannot look it up now."""
+    monkeypatch.setattr(leads, "DISCOVERY_S", 0.01)
+    excused: asyncio.Queue[list[tuple[str, str]]] = asyncio.Queue()
+
+    async def leader() -> None:
+        raise LogUnavailable("away")
+
+    async def scenario() -> None:
+        async with led("cut-off", tmp_path) as job:
+            monkeypatch.setattr(job.log, "leader", leader)
+            monkeypatch.setattr(Leases, "excuse", lambda _, now, nodes=(): excused.put_nowait(list(nodes)))
+            assert not job.term.liveness.awaits_streams
+            job.term.agents.detach(job.sessions["a"])
+            assert await excused.get() == [("a", "1")]
+
+    run(scenario())
+
+
 def test_an_elected_candidate_names_no_predecessor(tmp_path: Path) -> None:
     """A standby names the leader; after its own election it does not redirect agents to the failed one."""
 
