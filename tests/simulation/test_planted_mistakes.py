@@ -31,6 +31,7 @@ from ftcore.sim.protocol.options import DEPARTURE, MAINTENANCE, SHARDED, SOON, S
 from ftcore.sim.protocol.simulation import run_protocol
 from ftcore.states import resume, training
 from ftcore.states.fold import base, incidents
+from ftcore.states.fold import checkpoints as folded_checkpoints
 from ftcore.states.fold import disruptions as folded_disruptions
 
 SEEDS_MAX = 500
@@ -261,6 +262,7 @@ def a_rollback_is_repeated_by_every_later_round(monkeypatch: pytest.MonkeyPatch)
         return lambda: setattr(state.training, "resume_step", kept)
 
     fold_differently(monkeypatch, IncidentResolved, keep)
+    monkeypatch.setattr(folded_checkpoints, "_resume_later", lambda *about: None)
 
 
 @plant("NothingIsReadTwiceUnsaid")
