@@ -7,6 +7,8 @@ turns out to have been the first seconds of a fault, a plan that failed, the tim
 
 from typing import Any, Final
 
+import attrs
+
 from ftcore.events.checkpoint import CheckpointCommitted, StateLoaded
 from ftcore.events.envelope import Event
 from ftcore.events.incident import (
@@ -53,6 +55,22 @@ class _Response:
         self.use = "decide"
 
 
+@attrs.define
+class _Cut:
+    """The end of the training that a fault cut off, since the last step that was known of then.
+
+    Args:
+        begin, end: nanoseconds.
+        step: that step.
+        done: the newest step that turned out to have been completed.
+    """
+
+    begin: int
+    end: int
+    step: int
+    done: int
+
+
 class GoodputLedger:
     """A reader that books the time between events.
 
@@ -81,6 +99,7 @@ class GoodputLedger:
         self._reports = False
         self._started = 0
         self._loads: list[tuple[int, int]] = []
+        self._cut: _Cut | None = None
 
     @property
     def state(self) -> JobState:
@@ -193,6 +212,8 @@ class GoodputLedger:
         """Find the use of the time after an event."""
         state = self.state
         use, due = self._use_of(state)
+        if self._cut is not None:
+            self._late_steps(self._cut, state, over=use == TRAINING or type(event.data) is WorldFormed)
         if self._use == TRAINING:
             if not self._reports and state.training.reports_steps:
                 self._first_step(state)
@@ -295,8 +316,20 @@ class GoodputLedger:
         if self._row.length(self._since, TRAINING):
             if fault is not None and state.training.reports_steps and self._at is not None:
                 self._row.change(self._since, hit, (TRAINING,), "recompute", fault)
+                self._cut = _Cut(self._since, hit, self._at, self._at)
             else:
                 self._divide(0.0)
+
+    def _late_steps(self, cut: _Cut, state: JobState, *, over: bool) -> None:
+        """Steps reported after a fault that were completed before it, for example by nodes that then save them."""
+        if state.training.step_absolute and state.training.step is not None:
+            cut.done = max(cut.done, state.training.step)
+        if over:
+            done = cut.done - cut.step
+            part = (cut.end - cut.begin) * done // (done + 1)  # the unfinished step is computed again
+            self._row.change(cut.begin, cut.begin + part, ("recompute",), PRODUCTIVE, None)
+            self._best = max(self._best or 0, cut.done) if done else self._best
+            self._cut = None
 
     def _last_step_before(self, hit: int) -> int | None:
         """When the last step before a fault was completed, if its fact tells it."""

@@ -81,6 +81,20 @@ def test_steps_that_a_fault_lost_are_computed_again(driver: JobDriver) -> None:
     assert report.causes[0].cause == cost.cls and report.mtbf_s is not None
 
 
+def test_steps_that_are_reported_after_a_fault_are_productive(driver: JobDriver) -> None:
+    """Step 10 was the last one known; the node that is left says that step 19 was completed: 9 of 10 were new."""
+    progress(driver, 10, 90)
+    after(driver, 100)
+    driver.lose("node1")
+    progress(driver, 19, 0)
+    driver.step = 19
+    driver.settle()
+    progress(driver, 30, 110)
+    report = reported(driver)
+    assert report.seconds["recompute"] == pytest.approx(10, abs=0.2)
+    assert report.seconds["productive"] == pytest.approx(290, abs=0.5)
+
+
 def test_the_time_in_which_a_state_was_loaded_is_taken_from_the_start(driver: JobDriver) -> None:
     progress(driver, 20, 10)
     driver.fail("node0", exitcode=-9)
